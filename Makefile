@@ -1,0 +1,45 @@
+# Everything a contributor or a fresh machine needs. `make demo` and `make test` set up what they need.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: setup demo test check format bench faults soak docs clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt requirements-dev.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c 'import sys; sys.exit("Veil needs Python 3.11 or newer, this is " + sys.version) if sys.version_info < (3, 11) else None'
+	@echo "installing into $(VENV) (pinned by constraints.txt)" >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r requirements-dev.txt -e .
+	@touch $@
+
+demo: setup
+	@$(BIN)/veil demo
+
+test: setup
+	$(PYTEST) -n 2 --dist worksteal
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(PYTEST) -q tests/test_imports.py
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	$(BIN)/python -m bench
+
+faults: setup
+	$(BIN)/python -m tests.faults
+
+docs: setup
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Veil: a durable message queue built around the visibility timeout."""
