@@ -1,0 +1,72 @@
+"""A message: what is sent, what is stored, what is handed out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class MessageAttribute(NamedTuple):
+    """One attribute a sender put on a message; text for String and Number, bytes for Binary."""
+
+    data_type: str
+    value: str | bytes
+
+    @property
+    def is_binary(self) -> bool:
+        return isinstance(self.value, bytes)
+
+
+@dataclass(slots=True)
+class NewMessage:
+    """A message on its way in, already checked against the queue's settings."""
+
+    message_id: str
+    body: str
+    body_md5: str
+    attributes: dict[str, MessageAttribute] | None = None
+    trace_header: str | None = None
+    sender: str = ""
+    delay_s: int | None = None  # None: the queue's own
+    group: str | None = None
+    deduplication_id: str | None = None
+
+
+class Sent(NamedTuple):
+    """What became of a sent message: its id and place, the first one's where it was a duplicate."""
+
+    message_id: str
+    seq: int
+    duplicate: bool = False
+
+
+@dataclass(slots=True)
+class StoredMessage:
+    """A message as it stands in a store, its lease included."""
+
+    seq: int
+    message_id: str
+    body: str
+    body_md5: str
+    attributes: dict[str, MessageAttribute] | None
+    trace_header: str | None
+    sender: str
+    sent_wall_ms: int
+    group: str | None
+    deduplication_id: str | None
+    dead_letter_source: str | None  # the ARN of the queue it was dead-lettered from
+    receive_count: int
+    first_received_wall_ms: int | None
+    delivery: int
+    state: int  # a core.lease.State
+    due_at_ms: int | None  # when the delay or the lease ends
+    received_at_ms: int | None
+
+
+class Caller(NamedTuple):
+    """Who asked: kept with what they did, and checked against policies."""
+
+    account: str | None = None  # None: nobody we know
+    key_id: str = ""
+    user_agent: str = ""
+    peer: str = ""

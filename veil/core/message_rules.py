@@ -1,0 +1,218 @@
+"""What may be sent, and the digests clients compare: pure checks of a draft against a queue's settings.
+
+The parameter names inside errors are the ones callers write (`MessageGroupId`, …), because that is what
+they must mend.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from veil.core.errors import (
+    AttributeRefused,
+    BodyMissing,
+    BodyTooLong,
+    CharactersRefused,
+    DeduplicationMissing,
+    GroupMissing,
+    IdentifierRefused,
+    NotForQueueType,
+)
+from veil.core.limits import ATTRIBUTE_NAME_MAX, ATTRIBUTES_MAX, IDENTIFIER_MAX
+from veil.core.message import MessageAttribute
+from veil.core.queue import QueueSettings
+
+# XML 1.0's set, looked at in UTF-8: the controls below blank except tab, line feed and return, and U+FFFE
+# and U+FFFF. Surrogates need no place here, they cannot be encoded.
+_CONTROLS: Final = bytes(set(range(0x20)) - {0x09, 0x0A, 0x0D})
+_NOT_CHARACTERS: Final = (b"\xef\xbf\xbe", b"\xef\xbf\xbf")
+
+_IDENTIFIER: Final = re.compile(rf"[!-~]{{1,{IDENTIFIER_MAX}}}\Z")
+_ATTRIBUTE_NAME: Final = re.compile(
+    rf"[\w.-]{{1,{ATTRIBUTE_NAME_MAX}}}\Z"
+)  # \w: accented letters pass on AWS
+_RESERVED_PREFIXES: Final = ("aws.", "amazon.")
+_DATA_TYPE: Final = re.compile(r"(String|Number|Binary)(\.|\Z)")
+_DATA_TYPE_MAX: Final = 256
+_NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?\Z", re.ASCII)
+_NUMBER_DIGITS_MAX: Final = 38
+_LENGTH: Final = struct.Struct(">I")
+
+
+@dataclass(slots=True)
+class Draft:
+    """A message as a caller wrote it, not yet checked."""
+
+    body: str
+    attributes: dict[str, MessageAttribute] | None = None
+    trace_header: str | None = None
+    delay_s: int | None = None
+    group: str | None = None
+    deduplication_id: str | None = None
+
+
+def check_draft(draft: Draft, settings: QueueSettings) -> bytes:
+    """The body in UTF-8, for its digests; raises a MessageRefused member unless the queue takes the draft."""
+    # The rules of the queue's type come first: two of them refuse a whole batch, whatever else is wrong
+    # with the entry.
+    if settings.fifo:
+        if draft.group is None:
+            raise GroupMissing
+        if draft.deduplication_id is None and not settings.content_deduplication:
+            raise DeduplicationMissing
+        if draft.delay_s:
+            raise NotForQueueType("DelaySeconds", draft.delay_s, fifo=True)
+    elif draft.deduplication_id is not None:
+        raise NotForQueueType("MessageDeduplicationId", draft.deduplication_id, fifo=False)
+    if draft.group is not None:
+        check_identifier("MessageGroupId", draft.group)
+    if draft.deduplication_id is not None:
+        check_identifier("MessageDeduplicationId", draft.deduplication_id)
+
+    body = draft.body
+    if not body:
+        raise BodyMissing
+    try:
+        body_utf8 = body.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        raise CharactersRefused from None
+    # Whatever is printable is in XML's set; most bodies end here, and the scan is for those with line breaks.
+    if not body.isprintable() and not _is_xml_text(body_utf8):
+        raise CharactersRefused
+    size = len(body_utf8)
+    if draft.attributes:
+        _check_attributes(draft.attributes)
+        size += _attributes_bytes(draft.attributes)
+    if size > settings.message_bytes_max:
+        raise BodyTooLong(size, settings.message_bytes_max)
+    if draft.trace_header is not None and not _is_text(draft.trace_header):
+        raise AttributeRefused(
+            "AWSTraceHeader", "Message (system) attribute 'AWSTraceHeader' must contain a non-empty value."
+        )
+    return body_utf8
+
+
+def check_identifier(parameter: str, value: str) -> None:
+    """Raise IdentifierRefused unless the value can be a group, deduplication or attempt id."""
+    if not _IDENTIFIER.match(value):
+        raise IdentifierRefused(parameter, value)
+
+
+def size_bytes(draft: Draft) -> int:
+    """What counts against the limits: the body in UTF-8, and name, data type and value of each attribute."""
+    size = _utf8_bytes(draft.body)
+    return size + _attributes_bytes(draft.attributes) if draft.attributes else size
+
+
+def body_md5(body_utf8: bytes) -> str:
+    """The digest of a body that SDKs verify."""
+    return hashlib.md5(body_utf8, usedforsecurity=False).hexdigest()
+
+
+def content_deduplication_id(body_utf8: bytes) -> str:
+    """The deduplication id that a body stands for; attributes do not take part."""
+    return hashlib.sha256(body_utf8).hexdigest()
+
+
+def attributes_md5(attributes: Mapping[str, MessageAttribute]) -> str:
+    """The digest of attributes that SDKs verify, over exactly those given."""
+    digest = hashlib.md5(usedforsecurity=False)
+    for name in sorted(attributes):
+        data_type, value = attributes[name]
+        raw = value if isinstance(value, bytes) else value.encode()
+        for part in (name.encode(), data_type.encode()):
+            digest.update(_LENGTH.pack(len(part)) + part)
+        kind = b"\x02" if data_type.startswith("Binary") else b"\x01"
+        digest.update(kind + _LENGTH.pack(len(raw)) + raw)
+    return digest.hexdigest()
+
+
+def _check_attributes(attributes: Mapping[str, MessageAttribute]) -> None:
+    if len(attributes) > ATTRIBUTES_MAX:
+        raise AttributeRefused(
+            "",
+            f"Number of message attributes [{len(attributes)}] exceeds the allowed maximum "
+            f"[{ATTRIBUTES_MAX}].",
+        )
+    for name, (data_type, value) in attributes.items():
+        _check_attribute_name(name)
+        kind = _DATA_TYPE.match(data_type)
+        if kind is None or len(data_type) > _DATA_TYPE_MAX or not _is_text(data_type):
+            raise AttributeRefused(
+                name,
+                f"The type of message (user) attribute '{name}' is invalid. "
+                "You must use only the following supported type prefixes: Binary, Number, String.",
+            )
+        if not value or isinstance(value, bytes) != (kind[1] == "Binary"):
+            raise AttributeRefused(
+                name, f"Message (user) attribute '{name}' must contain a non-empty value of type '{kind[1]}'."
+            )
+        if isinstance(value, bytes):
+            continue
+        if not _is_text(value):
+            raise AttributeRefused(
+                name,
+                f"Message (user) attribute '{name}' contains characters outside the allowed set: "
+                "#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF.",
+            )
+        if kind[1] == "Number" and not _is_number(value):
+            raise AttributeRefused(
+                name, f"Can't cast the value of message (user) attribute '{name}' to a number."
+            )
+
+
+def _check_attribute_name(name: str) -> None:
+    if (
+        not _ATTRIBUTE_NAME.match(name)
+        or name.lower().startswith(_RESERVED_PREFIXES)
+        or name[0] == "."
+        or name[-1] == "."
+    ):
+        raise AttributeRefused(
+            name,
+            f"Message (user) attribute name '{name}' is invalid. It can have 1 to {ATTRIBUTE_NAME_MAX} "
+            "alphanumeric characters, hyphens, underscores and periods, must not begin with 'AWS.' or "
+            "'Amazon.', and must not begin or end with a period.",
+        )
+
+
+def _attributes_bytes(attributes: Mapping[str, MessageAttribute]) -> int:
+    return sum(
+        _utf8_bytes(name)
+        + _utf8_bytes(data_type)
+        + (len(value) if isinstance(value, bytes) else _utf8_bytes(value))
+        for name, (data_type, value) in attributes.items()
+    )
+
+
+def _utf8_bytes(text: str) -> int:
+    # Sizes are asked before characters are checked, so a lone surrogate must not stop the count.
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _is_text(text: str) -> bool:
+    if text.isprintable():
+        return bool(text)
+    try:
+        return _is_xml_text(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _is_xml_text(utf8: bytes) -> bool:
+    return len(utf8.translate(None, _CONTROLS)) == len(utf8) and not any(
+        sequence in utf8 for sequence in _NOT_CHARACTERS
+    )
+
+
+def _is_number(text: str) -> bool:
+    match = _NUMBER.match(text)
+    if match is None:
+        return False
+    mantissa = re.split("[eE]", text)[0].lstrip("+-").replace(".", "")
+    return len(mantissa.strip("0")) <= _NUMBER_DIGITS_MAX

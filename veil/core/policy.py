@@ -1,0 +1,321 @@
+"""Who may do what to a queue: a policy document, read once, and asked about each request.
+
+Doubt never lets anybody in: what Veil cannot decide (an unknown condition operator, a user or role within an
+account) does not satisfy an Allow, and does satisfy a Deny.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from veil.core.errors import PolicyRefused
+from veil.core.policy_conditions import Condition, parse_condition
+from veil.core.wildcard import matches
+
+POLICY_BYTES_MAX: Final = 8_192
+STATEMENTS_MAX: Final = 20
+PRINCIPALS_MAX: Final = 50
+CONDITIONS_MAX: Final = 10
+
+# Nobody but the owner may ever do these, whatever a policy says.
+OWNER_ONLY_ACTIONS: Final = frozenset(
+    {
+        "AddPermission",
+        "CancelMessageMoveTask",
+        "CreateQueue",
+        "DeleteQueue",
+        "ListMessageMoveTasks",
+        "ListQueueTags",
+        "ListQueues",
+        "RemovePermission",
+        "SetQueueAttributes",
+        "StartMessageMoveTask",
+        "TagQueue",
+        "UntagQueue",
+    }
+)
+GRANTABLE_ACTIONS: Final = frozenset(
+    {
+        "ChangeMessageVisibility",
+        "DeleteMessage",
+        "GetQueueAttributes",
+        "GetQueueUrl",
+        "ListDeadLetterSourceQueues",
+        "PurgeQueue",
+        "ReceiveMessage",
+        "SendMessage",
+    }
+)
+
+
+class PolicyMalformed(PolicyRefused):
+    """The text is not a policy that this queue can have."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"policy: {reason}")
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One rule of a policy."""
+
+    allows: bool  # else it denies
+    sid: str | None
+    principals: tuple[
+        str, ...
+    ]  # "*", an account id, an ARN within an account; "" for a kind Veil has no callers of
+    principals_excepted: bool  # NotPrincipal
+    actions: tuple[str, ...]  # patterns, lower case, without the service's prefix
+    actions_excepted: bool  # NotAction
+    resources: tuple[str, ...]
+    resources_excepted: bool  # NotResource
+    conditions: tuple[Condition, ...]
+
+    def applies(self, caller: str | None, action: str, resource_arn: str, facts: Mapping[str, str]) -> bool:
+        """Whether this rule speaks of the request; `action` and the keys of `facts` are in lower case."""
+        # A batch is many of the single action: who may (not) do the one may (not) do the other.
+        names = (action, action.removesuffix("batch"))
+        named = any(matches(pattern, name) for pattern in self.actions for name in names)
+        if named == self.actions_excepted:
+            return False
+        if any(matches(pattern, resource_arn) for pattern in self.resources) == self.resources_excepted:
+            return False
+        if not self._concerns(caller):
+            return False
+        doubt = not self.allows
+        return all(
+            doubt if answer is None else answer
+            for answer in (condition.satisfied(facts) for condition in self.conditions)
+        )
+
+    def _concerns(self, caller: str | None) -> bool:
+        # Veil knows accounts, not the users and roles within: such an ARN may or may not mean this caller. It
+        # counts where that can only take access away: in a Deny, and in the exceptions of an Allow.
+        doubt = self.allows == self.principals_excepted
+        named = any(_names(principal, caller, doubt) for principal in self.principals)
+        return named != self.principals_excepted
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy that was read and found sound; `text` is its normal form."""
+
+    statements: tuple[Statement, ...]
+    text: str
+
+
+def evaluate(
+    policy: Policy | None,
+    *,
+    caller_account: str | None,
+    owner_account: str,
+    action: str,
+    resource_arn: str,
+    context: Mapping[str, str],
+) -> bool:
+    """Whether the caller (None: anonymous) may do it; `context` has facts by lower-case key."""
+    is_owner = caller_account is not None and caller_account == owner_account
+    if not is_owner and (policy is None or action in OWNER_ONLY_ACTIONS):
+        return False
+    allowed = is_owner
+    for statement in policy.statements if policy is not None else ():
+        if allowed and statement.allows:
+            continue
+        if statement.applies(caller_account, action.lower(), resource_arn, context):
+            if not statement.allows:
+                return False
+            allowed = True
+    return allowed
+
+
+def parse_policy(text: str) -> Policy:
+    """The policy in a JSON text, or `PolicyMalformed` with the reason."""
+    document = read_document(text)
+    statements = tuple(
+        _statement(raw, f"Statement {number}") for number, raw in enumerate(document["Statement"], 1)
+    )
+    if not 1 <= len(statements) <= STATEMENTS_MAX:
+        raise PolicyMalformed(f"{len(statements)} statements, expected 1 to {STATEMENTS_MAX}")
+    if (count := sum(len(one.principals) for one in statements)) > PRINCIPALS_MAX:
+        raise PolicyMalformed(f"{count} principals, expected at most {PRINCIPALS_MAX}")
+    if (count := sum(len(one.conditions) for one in statements)) > CONDITIONS_MAX:
+        raise PolicyMalformed(f"{count} conditions, expected at most {CONDITIONS_MAX}")
+    return Policy(statements, write_document(document))
+
+
+def read_document(text: str) -> dict[str, Any]:
+    """The JSON object, with its `Statement` made a list; the statements themselves are not looked at."""
+    if len(text.encode("utf-8", "surrogatepass")) > POLICY_BYTES_MAX:
+        raise PolicyMalformed(f"longer than {POLICY_BYTES_MAX} bytes")
+    try:
+        document = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as problem:
+        raise PolicyMalformed(f"not a JSON document: {problem}") from None
+    if not isinstance(document, dict):
+        raise PolicyMalformed("expected a JSON object")
+    if unknown := sorted(document.keys() - {"Version", "Id", "Statement"}):
+        raise PolicyMalformed(f"unknown element {unknown[0]}")
+    if document.get("Version", "2012-10-17") not in ("2008-10-17", "2012-10-17"):
+        raise PolicyMalformed(f"Version {document['Version']!r}: expected 2008-10-17 or 2012-10-17")
+    if not isinstance(document.get("Id", ""), str):
+        raise PolicyMalformed("Id: expected text")
+    statement = document.get("Statement")
+    if isinstance(statement, dict):
+        document["Statement"] = [statement]
+    elif not isinstance(statement, list):
+        raise PolicyMalformed("Statement: expected an object or a list of objects")
+    return document
+
+
+def write_document(document: Mapping[str, Any]) -> str:
+    """The one normal form: no blanks, elements in the order given."""
+    return json.dumps(document, separators=(",", ":"))
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Two elements of one name would mean one thing to the author and another to us.
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("an element occurs twice in one object")
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+_ELEMENTS = frozenset(
+    {
+        "Sid",
+        "Effect",
+        "Principal",
+        "NotPrincipal",
+        "Action",
+        "NotAction",
+        "Resource",
+        "NotResource",
+        "Condition",
+    }
+)
+
+
+def _statement(raw: Any, where: str) -> Statement:
+    if not isinstance(raw, dict):
+        raise PolicyMalformed(f"{where}: expected an object")
+    if unknown := sorted(raw.keys() - _ELEMENTS):
+        raise PolicyMalformed(f"{where}: unknown element {unknown[0]}")
+    sid = raw.get("Sid")
+    if sid is not None and not isinstance(sid, str):
+        raise PolicyMalformed(f"{where}: Sid: expected text")
+    if raw.get("Effect") not in ("Allow", "Deny"):
+        raise PolicyMalformed(f"{where}: Effect {raw.get('Effect')!r}: expected Allow or Deny")
+    principals, principals_excepted = _either(raw, "Principal", where)
+    actions, actions_excepted = _either(raw, "Action", where)
+    resources, resources_excepted = _either(raw, "Resource", where)
+    if any("${" in one for one in _texts(resources, f"{where}: Resource")):
+        # Read as plain text, a Deny on such a resource would silently deny nothing.
+        raise PolicyMalformed(f"{where}: Resource: policy variables are not supported")
+    return Statement(
+        raw["Effect"] == "Allow",
+        sid,
+        _principals(principals, where),
+        principals_excepted,
+        tuple(_action(one, where) for one in _texts(actions, f"{where}: Action")),
+        actions_excepted,
+        tuple(_texts(resources, f"{where}: Resource")),
+        resources_excepted,
+        _conditions(raw.get("Condition", {}), where),
+    )
+
+
+def _either(raw: Mapping[str, Any], name: str, where: str) -> tuple[Any, bool]:
+    if (name in raw) == (f"Not{name}" in raw):
+        raise PolicyMalformed(f"{where}: expected one of {name} and Not{name}")
+    return (raw[name], False) if name in raw else (raw[f"Not{name}"], True)
+
+
+def _texts(raw: Any, where: str) -> list[str]:
+    found = raw if isinstance(raw, list) else [raw]
+    if not found or not all(isinstance(one, str) and one for one in found):
+        raise PolicyMalformed(f"{where}: expected text or a list of texts")
+    return found
+
+
+def _principals(raw: Any, where: str) -> tuple[str, ...]:
+    if raw == "*":
+        return ("*",)
+    if not isinstance(raw, dict) or not raw:
+        raise PolicyMalformed(f'{where}: Principal: expected "*" or an object')
+    found: list[str] = []
+    for kind, names in raw.items():
+        if kind not in ("AWS", "Service", "Federated", "CanonicalUser"):
+            raise PolicyMalformed(f"{where}: Principal: unknown kind {kind}")
+        for name in _texts(names, f"{where}: Principal"):
+            found.append(_account_principal(name, where) if kind == "AWS" else "")
+    return tuple(found)
+
+
+def _account_principal(name: str, where: str) -> str:
+    if name == "*" or is_account(name):
+        return name
+    parts = name.split(":", 5)
+    if len(parts) != 6 or parts[0] != "arn" or parts[2] not in ("iam", "sts") or not is_account(parts[4]):
+        raise PolicyMalformed(
+            f"{where}: Principal {name!r}: expected *, an account id or an ARN of an account"
+        )
+    return parts[4] if parts[5] == "root" else name
+
+
+def is_account(text: str) -> bool:
+    """Whether the text has the form of an account id: twelve digits."""
+    return len(text) == 12 and text.isascii() and text.isdigit()
+
+
+def _names(principal: str, caller: str | None, doubt: bool) -> bool:
+    if principal == "*":
+        return True
+    if caller is None:
+        return False
+    return principal == caller or (doubt and principal[:4] == "arn:" and principal.split(":", 5)[4] == caller)
+
+
+def _action(text: str, where: str) -> str:
+    if text == "*":
+        return text
+    service, _, name = text.lower().partition(":")
+    if service != "sqs" or not name:
+        raise PolicyMalformed(f"{where}: Action {text!r}: expected SQS: and the name of an action")
+    return name
+
+
+def _conditions(raw: Any, where: str) -> tuple[Condition, ...]:
+    if not isinstance(raw, dict):
+        raise PolicyMalformed(f"{where}: Condition: expected an object")
+    found: list[Condition] = []
+    for operator, keys in raw.items():
+        if not isinstance(keys, dict) or not keys:
+            raise PolicyMalformed(f"{where}: Condition {operator}: expected an object of keys and values")
+        for key, values in keys.items():
+            plain = [_plain(one) for one in (values if isinstance(values, list) else [values])]
+            try:
+                found.append(parse_condition(operator, key, _texts_or_empty(plain, operator, key)))
+            except ValueError as problem:
+                raise PolicyMalformed(f"{where}: {problem}") from None
+    return tuple(found)
+
+
+def _plain(value: Any) -> Any:
+    # JSON's true and 1 may stand for "true" and "1".
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _texts_or_empty(values: list[Any], operator: str, key: str) -> list[str]:
+    if not values or not all(isinstance(one, str) for one in values):
+        raise ValueError(f"condition {operator} on {key}: expected text or a list of texts")
+    return values

@@ -1,0 +1,165 @@
+"""The conditions of a policy statement: does what is known about a request satisfy them?
+
+Three answers are possible: yes, no, and "cannot tell" (None), for an operator that Veil does not know, a
+value with a policy variable, or a fact that cannot be read. Who asks decides what the last means, so that
+doubt never lets anybody in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from operator import eq, ge, gt, le, lt
+from typing import Any
+
+from veil.core.wildcard import matches
+
+_Read = Callable[[str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Operator:
+    """How the policy's values and the request's fact are read, and how the two are compared."""
+
+    read_value: _Read
+    read_fact: _Read
+    fits: Callable[[Any, Any], bool]  # (fact, value)
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One operator on one key: satisfied if the fact fits any of the values, or, negated, none of them."""
+
+    operator: _Operator | None  # None: not known here
+    key: str  # lower case
+    values: tuple[Any, ...]  # as the operator reads them
+    quantifier: str = ""  # "forallvalues", "foranyvalue" or none
+    if_exists: bool = False
+
+    def satisfied(self, facts: Mapping[str, str]) -> bool | None:
+        """Yes, no, or None for "cannot tell"; the keys of `facts` are in lower case."""
+        if self.operator is None:
+            return None
+        fact = facts.get(self.key)
+        if self.operator is _NULL:
+            return any((fact is None) == absent for absent in self.values)
+        if fact is None:
+            # AWS: an absent key satisfies whatever is negated, optional or about "all values".
+            if self.quantifier:
+                return self.quantifier == "forallvalues"
+            return self.if_exists or self.operator.negated
+        try:
+            read = self.operator.read_fact(fact)
+        except ValueError:
+            return None
+        return any(self.operator.fits(read, value) for value in self.values) != self.operator.negated
+
+
+def parse_condition(operator_name: str, key: str, values: list[str]) -> Condition:
+    """The condition, with its values read; ValueError says which value the operator cannot read."""
+    name = operator_name.lower()
+    quantifier, _, plain = name.rpartition(":")
+    if_exists = plain.endswith("ifexists")
+    operator = _OPERATORS.get(plain.removesuffix("ifexists"))
+    if quantifier not in ("", "forallvalues", "foranyvalue") or any("${" in value for value in values):
+        operator = None
+    if operator is None:
+        return Condition(None, key.lower(), tuple(values))
+    try:
+        read = tuple(operator.read_value(value) for value in values)
+    except ValueError as problem:
+        raise ValueError(f"condition {operator_name} on {key}: {problem}") from None
+    return Condition(operator, key.lower(), read, quantifier, if_exists)
+
+
+def _bool(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def _number(text: str) -> Decimal:
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        raise ValueError(f"{text!r} is not a number") from None
+    if not number.is_finite():
+        raise ValueError(f"{text!r} is not a number")
+    return number
+
+
+def _date(text: str) -> datetime:
+    try:
+        at = datetime.fromtimestamp(int(text), UTC) if text.isdigit() else datetime.fromisoformat(text)
+    except (ValueError, OverflowError, OSError):
+        raise ValueError(f"{text!r} is not an ISO 8601 date or a number of seconds") from None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def _address(text: str) -> IPv4Network | IPv6Network:
+    address = ip_address(text)
+    # A dual-stack socket shows 192.0.2.1 as ::ffff:192.0.2.1; a policy for one must hold for the other.
+    if isinstance(address, IPv6Address) and address.ipv4_mapped:
+        address = address.ipv4_mapped
+    return ip_network(address)
+
+
+def _network(text: str) -> IPv4Network | IPv6Network:
+    return ip_network(text, strict=False)
+
+
+def _within(address: IPv4Network | IPv6Network, network: IPv4Network | IPv6Network) -> bool:
+    return address.version == network.version and address.network_address in network
+
+
+def _like(fact: str, pattern: str) -> bool:
+    return matches(pattern, fact)
+
+
+def _arn_like(fact: str, pattern: str) -> bool:
+    # Part by part: the wildcard of one part may not swallow the colon and reach into the next.
+    facts, patterns = fact.split(":", 5), pattern.split(":", 5)
+    return len(facts) == len(patterns) == 6 and all(map(matches, patterns, facts))
+
+
+def _operators() -> dict[str, _Operator]:
+    table = {
+        "stringequals": _Operator(str, str, eq),
+        "stringequalsignorecase": _Operator(str.casefold, str.casefold, eq),
+        "stringlike": _Operator(str, str, _like),
+        "arnequals": _Operator(str, str, _arn_like),
+        "arnlike": _Operator(str, str, _arn_like),
+        "ipaddress": _Operator(_network, _address, _within),
+        "bool": _Operator(_bool, _bool, eq),
+        "null": _NULL,
+    }
+    for kind, read in (("numeric", _number), ("date", _date)):
+        for name, compare in (
+            ("equals", eq),
+            ("lessthan", lt),
+            ("lessthanequals", le),
+            ("greaterthan", gt),
+            ("greaterthanequals", ge),
+        ):
+            table[kind + name] = _Operator(read, read, compare)
+    for positive, negative in (
+        ("stringequals", "stringnotequals"),
+        ("stringequalsignorecase", "stringnotequalsignorecase"),
+        ("stringlike", "stringnotlike"),
+        ("arnequals", "arnnotequals"),
+        ("arnlike", "arnnotlike"),
+        ("ipaddress", "notipaddress"),
+        ("numericequals", "numericnotequals"),
+        ("dateequals", "datenotequals"),
+    ):
+        same = table[positive]
+        table[negative] = _Operator(same.read_value, same.read_fact, same.fits, negated=True)
+    return table
+
+
+_NULL = _Operator(_bool, str, eq)
+_OPERATORS = _operators()

@@ -1,0 +1,135 @@
+"""A queue: its key, its settings, and what the settings may be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from veil.core import limits
+from veil.core.errors import ArnRefused, NameRefused, SettingRefused
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
+_FIFO_NAME = re.compile(r"[A-Za-z0-9_-]{1,75}\.fifo\Z")
+NAME_EXPECTED = (
+    "1 to 80 alphanumeric characters, hyphens or underscores (and .fifo at the end of a FIFO queue's)"
+)
+
+DeduplicationScope = Literal["queue", "messageGroup"]
+ThroughputLimit = Literal["perQueue", "perMessageGroupId"]
+RedrivePermission = Literal["allowAll", "denyAll", "byQueue"]
+
+
+class QueueKey(NamedTuple):
+    """What tells one queue from every other: region, account and name."""
+
+    region: str
+    account: str
+    name: str
+
+    @property
+    def arn(self) -> str:
+        return f"arn:aws:sqs:{self.region}:{self.account}:{self.name}"
+
+
+def parse_arn(text: str, parameter: str = "arn") -> QueueKey:
+    """The key that an ARN names; raises ArnRefused for anything else."""
+    parts = text.split(":")
+    if len(parts) != 6 or parts[0] != "arn" or parts[2] != "sqs" or not all(parts[1:]):
+        raise ArnRefused(parameter, text)
+    return QueueKey(parts[3], parts[4], parts[5])
+
+
+def check_name(name: str, fifo: bool) -> None:
+    """Raise NameRefused unless the text can name a queue of that type."""
+    if not (_FIFO_NAME if fifo else _NAME).match(name):
+        raise NameRefused(name, NAME_EXPECTED)
+
+
+class RedrivePolicy(NamedTuple):
+    """Where a message goes that was received too often."""
+
+    dead_letters: QueueKey
+    receives_max: int
+
+
+class RedriveAllow(NamedTuple):
+    """Which queues may name this one as their dead letters."""
+
+    permission: RedrivePermission
+    sources: tuple[QueueKey, ...] = ()
+
+    def permits(self, source: QueueKey) -> bool:
+        """Whether the queue may send its dead letters here."""
+        return self.permission == "allowAll" or (self.permission == "byQueue" and source in self.sources)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSettings:
+    """Every setting of a queue, already valid: constructing one checks the ranges and how they fit together."""
+
+    visibility_s: int = limits.VISIBILITY_DEFAULT_S
+    delay_s: int = 0
+    message_bytes_max: int = limits.BODY_BYTES_MAX
+    retention_s: int = limits.RETENTION_DEFAULT_S
+    wait_s: int = 0
+    fifo: bool = False
+    content_deduplication: bool = False
+    deduplication_scope: DeduplicationScope = "queue"
+    throughput_limit: ThroughputLimit = "perQueue"
+    redrive: RedrivePolicy | None = None
+    redrive_allow: RedriveAllow | None = None
+    policy: str | None = None
+    managed_sse: bool = True
+    kms_key: str | None = None
+    kms_reuse_s: int = 300
+
+    def __post_init__(self) -> None:
+        _check_range("visibility_s", self.visibility_s, 0, limits.VISIBILITY_MAX_S)
+        _check_range("delay_s", self.delay_s, 0, limits.DELAY_MAX_S)
+        _check_range(
+            "message_bytes_max", self.message_bytes_max, limits.MESSAGE_SIZE_MIN, limits.BODY_BYTES_MAX
+        )
+        _check_range("retention_s", self.retention_s, limits.RETENTION_MIN_S, limits.RETENTION_MAX_S)
+        _check_range("wait_s", self.wait_s, 0, limits.WAIT_MAX_S)
+        _check_range("kms_reuse_s", self.kms_reuse_s, 60, 86_400)
+        if self.redrive is not None:
+            _check_range("redrive", self.redrive.receives_max, 1, limits.RECEIVES_MAX_MAX)
+        if self.redrive_allow is not None and len(self.redrive_allow.sources) > limits.ALLOWED_SOURCES_MAX:
+            raise SettingRefused("redrive_allow", len(self.redrive_allow.sources), "at most 10 source queues")
+        if self.throughput_limit == "perMessageGroupId" and self.deduplication_scope != "messageGroup":
+            raise SettingRefused(
+                "throughput_limit",
+                self.throughput_limit,
+                "perMessageGroupId needs the deduplication scope messageGroup",
+            )
+
+
+def _check_range(setting: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise SettingRefused(setting, value, f"must be between {low} and {high}")
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue as it stands: what stores keep and hand out. The id is never used again, the key may be."""
+
+    id: int
+    key: QueueKey
+    settings: QueueSettings
+    tags: Mapping[str, str] = field(default_factory=dict)
+    created_wall_ms: int = 0
+    modified_wall_ms: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.key.name
+
+
+class QueueCounts(NamedTuple):
+    """How many messages are where; the three do not overlap."""
+
+    visible: int = 0
+    in_flight: int = 0
+    delayed: int = 0
