@@ -1,0 +1,79 @@
+"""Every test that asks for `store` is run against every store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.stores.kit import STORES, HeardEvents
+from veil.core.clock import ManualClock
+from veil.stores.store import Store
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def events() -> HeardEvents:
+    return HeardEvents()
+
+
+class OpenStores:
+    """Opens a store on one directory, again and again."""
+
+    def __init__(self, name: str, directory: Path, clock: ManualClock, events: HeardEvents) -> None:
+        self._kind, self._directory, self._clock, self._events = STORES[name], directory, clock, events
+        self._store: Store | None = None
+
+    async def open(self) -> Store:
+        self._store = self._kind.make(self._directory, self._clock)
+        self._store.events = self._events
+        await self._store.open()
+        return self._store
+
+    async def close(self) -> None:
+        if self._store is not None:
+            store, self._store = self._store, None
+            await store.close()
+
+    async def reopen(self) -> Store:
+        await self.close()
+        return await self.open()
+
+
+@pytest.fixture(params=list(STORES))
+async def opener(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock, events: HeardEvents
+) -> AsyncIterator[OpenStores]:
+    opener = OpenStores(request.param, tmp_path, clock, events)
+    yield opener
+    await opener.close()
+
+
+@pytest.fixture
+async def store(opener: OpenStores) -> Store:
+    return await opener.open()
+
+
+@pytest.fixture
+def reopen(request: pytest.FixtureRequest, opener: OpenStores) -> Callable[[], Awaitable[Store]]:
+    """Close the store and open another on the same data; tests that ask for it run on durable stores only."""
+    return opener.reopen
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave restarts out where nothing is promised to survive them: not a skip, there is nothing to run."""
+    items[:] = [item for item in items if not _restarts_a_forgetful_store(item)]
+
+
+def _restarts_a_forgetful_store(item: pytest.Item) -> bool:
+    call = getattr(item, "callspec", None)
+    return (
+        call is not None
+        and "reopen" in getattr(item, "fixturenames", ())
+        and not STORES[call.params["opener"]].durable
+    )

@@ -1,0 +1,104 @@
+"""The stores that are tested, how each is opened, and builders for what the sentences leave out."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from veil.core.clock import Clock
+from veil.core.message import NewMessage, StoredMessage
+from veil.core.queue import Queue, QueueKey, QueueSettings, RedrivePolicy
+from veil.core.receipt import Receipt
+from veil.stores.store import QueueContent, Store
+
+REGION, ACCOUNT = "eu-central-1", "000000000000"
+
+
+class StoreKind(NamedTuple):
+    """A store under test: how to make one on a directory, and whether that directory outlives it."""
+
+    make: Callable[[Path, Clock], Store]
+    durable: bool
+
+
+def _memory(directory: Path, clock: Clock) -> Store:
+    from veil.stores.memory import MemoryStore
+
+    return MemoryStore(clock)
+
+
+def _sqlite(directory: Path, clock: Clock) -> Store:
+    from veil.stores.sqlite import SqliteStore
+
+    return SqliteStore(directory, clock)
+
+
+# One line makes another store answer to every test here and to the model.
+STORES = {
+    "memory": StoreKind(_memory, durable=False),
+    "sqlite": StoreKind(_sqlite, durable=True),
+}
+
+
+class HeardEvents:
+    """Remembers what a store told its owner."""
+
+    def __init__(self) -> None:
+        self.available: Counter[int] = Counter()
+        self.totals: Counter[tuple[str, int]] = Counter()
+
+    def messages_available(self, queue_id: int, count: int) -> None:
+        self.available[queue_id] += count
+
+    def counted(self, event: str, queue_id: int, count: int) -> None:
+        self.totals[event, queue_id] += count
+
+
+_numbers = itertools.count(1)
+
+
+def a_key(name: str) -> QueueKey:
+    return QueueKey(REGION, ACCOUNT, name)
+
+
+def a_message(body: str = "hello", **given: Any) -> NewMessage:
+    """A message with an id of its own; on FIFO queues give at least a group and a deduplication id."""
+    number = next(_numbers)
+    given.setdefault("message_id", f"00000000-0000-4000-8000-{number:012d}")
+    return NewMessage(body=body, body_md5=hashlib.md5(body.encode()).hexdigest(), **given)
+
+
+def a_grouped_message(body: str, group: str = "g", **given: Any) -> NewMessage:
+    """A message for a FIFO queue that is no duplicate of any other."""
+    given.setdefault("deduplication_id", f"d{next(_numbers)}")
+    return a_message(body, group=group, **given)
+
+
+def some_messages(*bodies: str) -> list[NewMessage]:
+    return [a_message(body) for body in bodies]
+
+
+def receipt_of(queue: Queue, message: StoredMessage) -> Receipt:
+    return Receipt(queue.id, message.seq, message.delivery)
+
+
+def receipts_of(queue: Queue, messages: list[StoredMessage]) -> list[Receipt]:
+    return [receipt_of(queue, message) for message in messages]
+
+
+def bodies(messages: list[StoredMessage]) -> list[str]:
+    return [message.body for message in messages]
+
+
+def redrive_to(name: str, receives_max: int) -> RedrivePolicy:
+    return RedrivePolicy(a_key(name), receives_max)
+
+
+async def make_queue(store: Store, name: str = "orders", **settings: Any) -> Queue:
+    """A queue of that name; one that ends in .fifo is FIFO."""
+    settings.setdefault("fifo", name.endswith(".fifo"))
+    return await store.create_queue(a_key(name), QueueContent(QueueSettings(**settings), {}), rest_ms=60_000)

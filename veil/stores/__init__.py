@@ -1,0 +1,1 @@
+"""Where messages live: one contract, several stores."""

@@ -1,0 +1,548 @@
+"""The store in memory: the contract of `stores.store` written to be read; other stores are compared with it.
+
+Everything is a linear scan over plain dicts. Each operation settles first, so what it sees has already
+happened, and afterwards tells its owner what has become receivable by comparing what was with what is.
+Where the contract leaves room, these are the readings, and they hold for every store:
+
+* Every operation settles first, not only those that look: to a send, a group whose last message has expired
+  is a new group; a longer retention does not bring back what the shorter one had ended, nor does a late
+  extension.
+* A FIFO group exists while it has messages. Its turn is set when it appears and each time it gives a
+  message; a receive that only dead-letters from it, or that repeats an attempt, takes no turn.
+* Noisy groups are determined once per receive, before its first message.
+* One receive never takes more than the limit of messages in flight leaves room for.
+* Dead-lettering keeps the delivery number, so that the fencing token goes on rising; the old receipts are
+  void since they name the old queue.
+* An attempt is remembered for five minutes from its latest repetition. "Changed" means that a message's
+  holder or deadline is another one now. Repeating it sets `received_at_ms` (the twelve hours count from the
+  restarted window), counts as no receive, and ignores `count`. With visibility 0 there is no window to
+  restart: that is an ordinary receive.
+* A queue that names itself as its dead letters has none.
+* A change of a FIFO queue's delay reaches the messages that are still waiting; on a standard queue it does
+  not.
+* A move task moves what is visible, held back by its group or not. What it moves gets the delay of its new
+  queue and is never taken for a duplicate: on a FIFO queue its new id is its deduplication id too.
+  `to_move` counts the visible messages. The step that finds fewer than it might move completes the task; a
+  source that is gone has nothing left to move.
+"""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from veil.core.clock import Clock
+from veil.core.errors import (
+    ArnRefused,
+    InFlightLimit,
+    MessageGone,
+    MoveTaskMissing,
+    MoveTaskNotRunning,
+    MoveTaskRunning,
+    PurgeInProgress,
+    QueueDeletedRecently,
+    QueueMissing,
+    ReceiptExpired,
+    VeilError,
+)
+from veil.core.lease import Deletion, State, is_spent, judge_deletion, judge_extension
+from veil.core.limits import ATTEMPT_MS, DEDUPLICATION_MS, IN_FLIGHT_MAX, SECOND_MS
+from veil.core.message import NewMessage, Sent, StoredMessage
+from veil.core.move_task import MoveTask
+from veil.core.queue import Queue, QueueCounts, QueueKey, parse_arn
+from veil.core.receipt import Receipt, ReceiptBook
+from veil.core.sequence import SequenceSource, expires_at_ms, instant_of
+from veil.stores.memory_shelf import Attempt, FirstSend, Row, Shelf
+from veil.stores.store import Extension, QueueContent, StoreEvents
+
+
+class NoEvents:
+    """Hears everything, does nothing."""
+
+    def messages_available(self, queue_id: int, count: int) -> None:
+        """Nothing."""
+
+    def counted(self, event: str, queue_id: int, count: int) -> None:
+        """Nothing."""
+
+
+class MemoryStore:
+    """Keeps the contract of a store, except that nothing outlives the process."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.receipts = ReceiptBook(secrets.token_bytes(32))
+        self.events: StoreEvents = NoEvents()
+        self._clock = clock
+        self._shelves: dict[int, Shelf] = {}
+        self._deleted_at_ms: dict[QueueKey, int] = {}
+        self._moves: dict[str, MoveTask] = {}
+        self._sequence = SequenceSource()
+        self._queue_id_last = 0
+        self._turn_last = 0
+        self._receivable: set[tuple[int, int]] = set()  # queue and seq, as the last operation left them
+        self._happened: Counter[tuple[str, int]] = Counter()
+
+    async def open(self) -> None:
+        """Nothing to open."""
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+    def next_due_ms(self) -> int | None:
+        """The next lapse, end of a delay, or expiry."""
+        due: list[int] = []
+        for shelf in self._shelves.values():
+            retention_s = shelf.queue.settings.retention_s
+            for row in shelf.rows.values():
+                due.append(expires_at_ms(row.message.seq, retention_s))
+                if row.message.due_at_ms is not None:
+                    due.append(row.message.due_at_ms)
+        return min(due, default=None)
+
+    async def settle(self) -> None:
+        """Let everything happen that is due by now, in every queue."""
+        with self._operation():
+            pass
+
+    # ---- queues
+
+    async def find_queue(self, key: QueueKey) -> Queue | None:
+        """The queue of that key, or None."""
+        shelf = self._shelf_of_key(key)
+        return shelf.queue if shelf is not None else None
+
+    async def create_queue(self, key: QueueKey, content: QueueContent, *, rest_ms: int) -> Queue:
+        """A new queue, or the one that already has the key."""
+        with self._operation() as now_ms:
+            existing = self._shelf_of_key(key)
+            if existing is not None:
+                return existing.queue
+            deleted_at_ms = self._deleted_at_ms.get(key)
+            if deleted_at_ms is not None and now_ms - deleted_at_ms < rest_ms:
+                raise QueueDeletedRecently(key.name)
+            self._queue_id_last += 1
+            wall_ms = self._clock.wall_ms()
+            queue = Queue(self._queue_id_last, key, content.settings, dict(content.tags), wall_ms, wall_ms)
+            self._shelves[queue.id] = Shelf(queue, content.settings.deduplication_scope)
+            return queue
+
+    async def edit_queue(self, queue: Queue, edit: Callable[[QueueContent], QueueContent]) -> Queue:
+        """Apply a pure function to settings and tags."""
+        with self._operation() as now_ms:
+            shelf = self._shelf(queue)
+            delay_s = shelf.queue.settings.delay_s
+            content = edit(QueueContent(shelf.queue.settings, dict(shelf.queue.tags)))
+            shelf.queue = replace(
+                shelf.queue,
+                settings=content.settings,
+                tags=dict(content.tags),
+                modified_wall_ms=self._clock.wall_ms(),
+            )
+            if shelf.fifo and content.settings.delay_s != delay_s:
+                for row in shelf.of_state(State.DELAYED):
+                    row.delay_until(
+                        instant_of(row.message.seq) + content.settings.delay_s * SECOND_MS, now_ms
+                    )
+            return shelf.queue
+
+    async def delete_queue(self, queue: Queue) -> None:
+        """Remove the queue and everything in it."""
+        with self._operation() as now_ms:
+            shelf = self._shelf(queue)
+            del self._shelves[shelf.queue.id]
+            self._deleted_at_ms[shelf.queue.key] = now_ms
+
+    async def list_queues(
+        self, region: str, account: str, *, prefix: str = "", after: str = "", limit: int = 1000
+    ) -> list[Queue]:
+        """Queues by rising name."""
+        found = [
+            queue
+            for queue in await self.all_queues()
+            if (queue.key.region, queue.key.account) == (region, account) and queue.name.startswith(prefix)
+        ]
+        return _page(found, after, limit)
+
+    async def dead_letter_sources(self, key: QueueKey, *, after: str = "", limit: int = 1000) -> list[Queue]:
+        """The queues whose redrive policy names that key."""
+        found = [
+            queue
+            for queue in await self.all_queues()
+            if queue.settings.redrive is not None and queue.settings.redrive.dead_letters == key
+        ]
+        return _page(found, after, limit)
+
+    async def all_queues(self) -> list[Queue]:
+        """Every queue, oldest first."""
+        return [shelf.queue for _, shelf in sorted(self._shelves.items())]
+
+    # ---- messages
+
+    async def send(self, queue: Queue, messages: Sequence[NewMessage]) -> list[Sent]:
+        """Store the messages in order."""
+        with self._operation() as now_ms:
+            shelf = self._shelf(queue)
+            return [self._send(shelf, message, now_ms) for message in messages]
+
+    def _send(self, shelf: Shelf, new: NewMessage, now_ms: int) -> Sent:
+        deduplicated = shelf.fifo and new.deduplication_id is not None
+        known_as = (new.group if shelf.scope == "messageGroup" else None, new.deduplication_id or "")
+        if deduplicated:
+            first = shelf.first_sends.get(known_as)
+            if first is not None and now_ms < first.until_ms:
+                self._happened["duplicate", shelf.queue.id] += 1
+                return Sent(first.message_id, first.seq, duplicate=True)
+        delay_s = shelf.queue.settings.delay_s if new.delay_s is None else new.delay_s
+        seq = self._sequence.next(now_ms)
+        message = StoredMessage(
+            seq=seq,
+            message_id=new.message_id,
+            body=new.body,
+            body_md5=new.body_md5,
+            attributes=new.attributes,
+            trace_header=new.trace_header,
+            sender=new.sender,
+            sent_wall_ms=self._clock.wall_ms(),
+            group=new.group,
+            deduplication_id=new.deduplication_id,
+            dead_letter_source=None,
+            receive_count=0,
+            first_received_wall_ms=None,
+            delivery=0,
+            state=State.VISIBLE,
+            due_at_ms=None,
+            received_at_ms=None,
+        )
+        row = Row(message)
+        row.delay_until(now_ms + delay_s * SECOND_MS, now_ms)
+        shelf.put(row, self._next_turn)
+        if deduplicated:
+            shelf.first_sends[known_as] = FirstSend(new.message_id, seq, now_ms + DEDUPLICATION_MS)
+        return Sent(new.message_id, seq)
+
+    async def receive(
+        self, queue: Queue, count: int, *, visibility_s: int | None = None, attempt_id: str | None = None
+    ) -> list[StoredMessage]:
+        """Take up to `count` messages, without waiting."""
+        with self._operation() as now_ms:
+            shelf = self._shelf(queue)
+            if visibility_s is None:
+                visibility_s = shelf.queue.settings.visibility_s
+            if attempt_id is not None:
+                again = self._repeat_attempt(shelf, attempt_id, visibility_s, now_ms)
+                if again:
+                    return again
+            room = IN_FLIGHT_MAX - len(shelf.of_state(State.IN_FLIGHT))
+            if room <= 0:
+                if shelf.fifo:
+                    return []
+                raise InFlightLimit(IN_FLIGHT_MAX)
+            taken: list[Row] = []
+            for row in shelf.receivable():
+                if len(taken) == min(count, room):
+                    break
+                dead_letters = self._dead_letters_for(shelf, row)
+                if dead_letters is not None:
+                    self._dead_letter(row, shelf, dead_letters, now_ms)
+                else:
+                    self._take(row, visibility_s, now_ms)
+                    taken.append(row)
+            if shelf.fifo:
+                for group in dict.fromkeys(row.message.group for row in taken):
+                    shelf.turns[group] = self._next_turn()
+            if attempt_id is not None and taken:
+                self._record_attempt(shelf, attempt_id, taken, now_ms)
+            return [replace(row.message) for row in taken]
+
+    def _take(self, row: Row, visibility_s: int, now_ms: int) -> None:
+        message = row.message
+        message.delivery += 1
+        message.receive_count += 1
+        message.received_at_ms = now_ms
+        if message.first_received_wall_ms is None:
+            message.first_received_wall_ms = self._clock.wall_ms()
+        if visibility_s:
+            row.hide(message.delivery, now_ms + visibility_s * SECOND_MS)
+
+    def _repeat_attempt(
+        self, shelf: Shelf, attempt_id: str, visibility_s: int, now_ms: int
+    ) -> list[StoredMessage]:
+        """What the attempt gave, its windows restarted; nothing if it must be an ordinary receive."""
+        attempt = shelf.attempts.get(attempt_id)
+        if attempt is None or now_ms >= attempt.until_ms or visibility_s == 0:
+            return []
+        rows = [shelf.rows.get(seq) for seq, _, _ in attempt.given]
+        held = [
+            row
+            for row, (_, delivery, deadline_ms) in zip(rows, attempt.given, strict=True)
+            if row is not None and row.holder == delivery and row.message.due_at_ms == deadline_ms
+        ]
+        if len(held) < len(rows):
+            return []
+        for row in held:
+            row.message.received_at_ms = now_ms
+            row.hide(row.holder, now_ms + visibility_s * SECOND_MS)
+        self._record_attempt(shelf, attempt_id, held, now_ms)
+        return [replace(row.message) for row in held]
+
+    def _record_attempt(self, shelf: Shelf, attempt_id: str, rows: list[Row], now_ms: int) -> None:
+        given = [(row.message.seq, row.message.delivery, row.message.due_at_ms) for row in rows]
+        shelf.attempts[attempt_id] = Attempt(now_ms + ATTEMPT_MS, given)
+
+    def _dead_letters_for(self, shelf: Shelf, row: Row) -> Shelf | None:
+        """Where the message must go instead of being delivered, if it must."""
+        redrive = shelf.queue.settings.redrive
+        if redrive is None or not is_spent(row.message.receive_count, redrive):
+            return None
+        target = self._shelf_of_key(redrive.dead_letters)
+        if target is None or target is shelf or target.fifo != shelf.fifo:
+            return None
+        return target
+
+    def _dead_letter(self, row: Row, source: Shelf, target: Shelf, now_ms: int) -> None:
+        source.remove(row)
+        message = replace(row.message, dead_letter_source=source.queue.key.arn)
+        if target.fifo:
+            message.seq = self._sequence.next(now_ms)
+            message.deduplication_id = message.message_id
+        target.put(Row(message), self._next_turn)
+        self._happened["dead_lettered", source.queue.id] += 1
+
+    async def delete(self, queue: Queue, receipts: Sequence[Receipt]) -> list[Deletion | VeilError]:
+        """Delete by receipt, each on its own."""
+        with self._operation() as now_ms:
+            shelf = self._shelf(queue)
+            return [self._delete(shelf, receipt, now_ms) for receipt in receipts]
+
+    def _delete(self, shelf: Shelf, receipt: Receipt, now_ms: int) -> Deletion | VeilError:
+        row = shelf.find(receipt)
+        try:
+            deletion = judge_deletion(
+                row.held() if row is not None else None, receipt, now_ms, fifo=shelf.fifo
+            )
+        except ReceiptExpired as refusal:
+            self._happened["stale_receipt", shelf.queue.id] += 1
+            return refusal
+        if deletion is Deletion.DELETED and row is not None:
+            shelf.remove(row)
+        if deletion is Deletion.STALE:
+            self._happened["stale_receipt", shelf.queue.id] += 1
+        return deletion
+
+    async def extend(self, queue: Queue, extensions: Sequence[Extension]) -> list[VeilError | None]:
+        """Change visibility by receipt, each on its own."""
+        with self._operation() as now_ms:
+            shelf = self._shelf(queue)
+            return [self._extend(shelf, extension, now_ms) for extension in extensions]
+
+    def _extend(self, shelf: Shelf, extension: Extension, now_ms: int) -> VeilError | None:
+        receipt, visibility_s = extension
+        row = shelf.find(receipt)
+        try:
+            deadline_ms = judge_extension(
+                row.held() if row is not None else None, receipt, visibility_s, now_ms, fifo=shelf.fifo
+            )
+        except VeilError as refusal:
+            if row is not None and isinstance(refusal, MessageGone | ReceiptExpired):
+                self._happened["stale_receipt", shelf.queue.id] += 1
+            return refusal
+        assert row is not None  # the rule refuses where there is no message
+        if deadline_ms is None:
+            row.show()
+        else:
+            row.hide(receipt.delivery, deadline_ms)
+        return None
+
+    async def undo_receive(self, queue: Queue, receipts: Sequence[Receipt]) -> None:
+        """Make the messages visible again and do not count the receive."""
+        with self._operation() as now_ms:
+            shelf = self._shelf(queue)
+            for receipt in receipts:
+                row = shelf.find(receipt)
+                if row is None or not row.held().is_open(now_ms) or row.holder != receipt.delivery:
+                    continue
+                row.show()
+                row.message.receive_count -= 1
+                if row.message.receive_count == 0:
+                    row.message.first_received_wall_ms = None
+
+    async def purge(self, queue: Queue, *, rest_ms: int) -> None:
+        """Remove every message and the deduplication history."""
+        with self._operation() as now_ms:
+            shelf = self._shelf(queue)
+            if shelf.purged_at_ms is not None and now_ms - shelf.purged_at_ms < rest_ms:
+                raise PurgeInProgress(queue.name)
+            shelf.purged_at_ms = now_ms
+            shelf.rows.clear()
+            shelf.turns.clear()
+            shelf.first_sends.clear()
+
+    async def counts(self, queue: Queue) -> QueueCounts:
+        """How many messages are where, exactly, now."""
+        with self._operation():
+            states = Counter(row.message.state for row in self._shelf(queue).rows.values())
+            return QueueCounts(states[State.VISIBLE], states[State.IN_FLIGHT], states[State.DELAYED])
+
+    async def oldest_sent_ms(self, queue: Queue) -> int | None:
+        """Engine time at which the oldest visible message was sent."""
+        with self._operation():
+            visible = self._shelf(queue).of_state(State.VISIBLE)
+            return instant_of(visible[0].message.seq) if visible else None
+
+    async def peek(self, queue: Queue, *, after_seq: int = 0, limit: int = 100) -> list[StoredMessage]:
+        """Messages in whatever state by rising `seq`, without receiving them."""
+        with self._operation():
+            rows = [row for row in self._shelf(queue).in_order() if row.message.seq > after_seq]
+            return [replace(row.message) for row in rows[:limit]]
+
+    # ---- move tasks
+
+    async def start_move(self, task: MoveTask) -> MoveTask:
+        """Record a running task, with `to_move` counted now."""
+        with self._operation():
+            if any(other.source == task.source and other.is_active for other in self._moves.values()):
+                raise MoveTaskRunning(task.source.name)
+            return self._put_move(replace(task, status="RUNNING", to_move=len(self._movable(task))))
+
+    async def step_move(self, task_id: str, count: int) -> MoveTask:
+        """Move up to `count` visible messages, oldest first, each to its destination as a new message."""
+        with self._operation() as now_ms:
+            task = self._move(task_id)
+            if task.status == "CANCELLING":
+                return self._put_move(replace(task, status="CANCELLED"))
+            if task.status != "RUNNING":
+                return task
+            rows = self._movable(task)[:count]
+            for row in rows:
+                key = task.destination or _source_of(row.message)
+                if key is None:
+                    failure = "CouldNotDetermineMessageSource"
+                    return self._put_move(replace(task, status="FAILED", failure=failure))
+                target = self._shelf_of_key(key)
+                if target is None:
+                    failure = "AWS.SimpleQueueService.NonExistentQueue"
+                    return self._put_move(replace(task, status="FAILED", failure=failure))
+                self._move_message(row, task.source, target, now_ms)
+                task = replace(task, moved=task.moved + 1)
+            return self._put_move(replace(task, status="COMPLETED") if len(rows) < count else task)
+
+    async def cancel_move(self, task_id: str) -> MoveTask:
+        """Ask a running task to stop."""
+        with self._operation():
+            task = self._move(task_id)
+            if task.status != "RUNNING":
+                raise MoveTaskNotRunning(task.status)
+            return self._put_move(replace(task, status="CANCELLING"))
+
+    async def list_moves(self, source: QueueKey, limit: int) -> list[MoveTask]:
+        """The tasks of a source, newest first."""
+        return [task for task in reversed(self._moves.values()) if task.source == source][:limit]
+
+    async def active_moves(self) -> list[MoveTask]:
+        """Every task that is not at its end, oldest first."""
+        return [task for task in self._moves.values() if task.is_active]
+
+    def _move(self, task_id: str) -> MoveTask:
+        if task_id not in self._moves:
+            raise MoveTaskMissing
+        return self._moves[task_id]
+
+    def _put_move(self, task: MoveTask) -> MoveTask:
+        self._moves[task.id] = task
+        return task
+
+    def _movable(self, task: MoveTask) -> list[Row]:
+        source = self._shelf_of_key(task.source)
+        return source.of_state(State.VISIBLE) if source else []
+
+    def _move_message(self, row: Row, source_key: QueueKey, target: Shelf, now_ms: int) -> None:
+        source = self._shelf_of_key(source_key)
+        assert source is not None  # the row was found in it
+        source.remove(row)
+        message_id = str(uuid.uuid4())
+        message = replace(
+            row.message,
+            seq=self._sequence.next(now_ms),
+            message_id=message_id,
+            deduplication_id=message_id if target.fifo else None,
+            sent_wall_ms=self._clock.wall_ms(),
+            dead_letter_source=None,
+            receive_count=0,
+            first_received_wall_ms=None,
+            delivery=0,
+            received_at_ms=None,
+        )
+        moved = Row(message)
+        moved.delay_until(now_ms + target.queue.settings.delay_s * SECOND_MS, now_ms)
+        target.put(moved, self._next_turn)
+
+    # ---- the frame around every operation
+
+    @contextmanager
+    def _operation(self) -> Iterator[int]:
+        """Settle, let the caller work, then tell the owner what came of both, also when the work raises."""
+        now_ms = self._clock.now_ms()
+        self._settle(now_ms)
+        try:
+            yield now_ms
+        finally:
+            receivable = {
+                (shelf.queue.id, row.message.seq)
+                for shelf in self._shelves.values()
+                for row in shelf.receivable()
+            }
+            available = Counter(queue_id for queue_id, _ in receivable - self._receivable)
+            happened, self._happened, self._receivable = self._happened, Counter(), receivable
+            for queue_id, count in available.items():
+                self.events.messages_available(queue_id, count)
+            for (event, queue_id), count in happened.items():
+                self.events.counted(event, queue_id, count)
+
+    def _settle(self, now_ms: int) -> None:
+        for shelf in self._shelves.values():
+            for row in shelf.in_order():
+                message = row.message
+                expiry_ms = expires_at_ms(message.seq, shelf.queue.settings.retention_s)
+                # A lease that outlasts its message never lapses, however late we look.
+                if (
+                    message.due_at_ms is not None
+                    and message.due_at_ms <= now_ms
+                    and message.due_at_ms < expiry_ms
+                ):
+                    if message.state == State.IN_FLIGHT:
+                        self._happened["lapsed", shelf.queue.id] += 1
+                    row.show()
+                if expiry_ms <= now_ms:
+                    shelf.remove(row)
+                    self._happened["expired", shelf.queue.id] += 1
+
+    def _shelf(self, queue: Queue) -> Shelf:
+        # By id: a queue that was created again is another queue. The caller's settings may be old.
+        if queue.id not in self._shelves:
+            raise QueueMissing(queue.name)
+        return self._shelves[queue.id]
+
+    def _shelf_of_key(self, key: QueueKey) -> Shelf | None:
+        return next((shelf for shelf in self._shelves.values() if shelf.queue.key == key), None)
+
+    def _next_turn(self) -> int:
+        self._turn_last += 1
+        return self._turn_last
+
+
+def _page(queues: list[Queue], after: str, limit: int) -> list[Queue]:
+    queues = sorted(queues, key=lambda queue: (queue.name, queue.id))
+    return [queue for queue in queues if queue.name > after][:limit]
+
+
+def _source_of(message: StoredMessage) -> QueueKey | None:
+    if message.dead_letter_source is None:
+        return None
+    try:
+        return parse_arn(message.dead_letter_source)
+    except ArnRefused:
+        return None

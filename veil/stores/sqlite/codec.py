@@ -1,0 +1,53 @@
+"""Settings, tags and attributes as they are written into columns, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from veil.core.message import MessageAttribute
+from veil.core.queue import QueueKey, QueueSettings, RedriveAllow, RedrivePolicy
+
+_attributes_encoder = msgspec.msgpack.Encoder()
+_attributes_decoder = msgspec.msgpack.Decoder(dict[str, tuple[str, Any]])
+_tags_decoder = msgspec.json.Decoder(dict[str, str])
+_settings_decoder = msgspec.json.Decoder(dict[str, Any])
+_DEFAULTS = QueueSettings()
+_FIELDS = tuple(QueueSettings.__dataclass_fields__)
+
+
+def encode_attributes(attributes: dict[str, MessageAttribute] | None) -> bytes | None:
+    """Message attributes as msgpack, which keeps text and bytes apart; None when there are none."""
+    return _attributes_encoder.encode(attributes) if attributes else None
+
+
+def decode_attributes(blob: bytes | None) -> dict[str, MessageAttribute] | None:
+    """The inverse of `encode_attributes`."""
+    if blob is None:
+        return None
+    return {name: MessageAttribute(*pair) for name, pair in _attributes_decoder.decode(blob).items()}
+
+
+def encode_settings(settings: QueueSettings) -> str:
+    """Settings as JSON, defaults left out, so that a later field needs no migration."""
+    values = {f: getattr(settings, f) for f in _FIELDS}
+    return msgspec.json.encode({f: v for f, v in values.items() if v != getattr(_DEFAULTS, f)}).decode()
+
+
+def decode_settings(text: str) -> QueueSettings:
+    """The inverse of `encode_settings`."""
+    values = _settings_decoder.decode(text)
+    if redrive := values.get("redrive"):
+        values["redrive"] = RedrivePolicy(QueueKey(*redrive[0]), redrive[1])
+    if allow := values.get("redrive_allow"):
+        values["redrive_allow"] = RedriveAllow(allow[0], tuple(QueueKey(*source) for source in allow[1]))
+    return QueueSettings(**values)
+
+
+def encode_tags(tags: dict[str, str]) -> str:
+    return msgspec.json.encode(tags).decode()
+
+
+def decode_tags(text: str) -> dict[str, str]:
+    return _tags_decoder.decode(text)

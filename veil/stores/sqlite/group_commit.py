@@ -1,0 +1,278 @@
+"""Group commit: operations are applied as they arrive, and one fsync answers all that arrived while the last one ran.
+
+There is one connection and one open transaction. An operation is applied to it at once, on the event loop: a few
+microseconds of SQLite each, and no lock to fight over (a writer thread would have to win the interpreter's lock back from
+a busy event loop after every statement). When no sync is under way the transaction is committed at the end of the loop's
+turn, otherwise when the sync is done; then the WAL is synced in a thread, and only after that are the operations
+answered. While the disk works, the next group is already being applied.
+
+`synchronous=NORMAL` together with our own fdatasync of the WAL before any answer gives what `FULL` gives: SQLite itself
+still syncs the WAL before it checkpoints and the database before it starts the WAL anew. A failed sync is never
+retried, because the kernel may have dropped the pages it could not write: the store fails and the server stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from veil.core.errors import StoreFailed, StoreFull, VeilError
+from veil.stores.commit_stats import CommitStats
+
+T = TypeVar("T")
+Work = Callable[[], Any]
+_Entry = tuple[Work, "asyncio.Future[Any]", Any]
+
+log = logging.getLogger("veil.store")
+
+CHECKPOINT_WAL_PAGES = (
+    2_000  # keeps the WAL short: what a checkpoint costs, and what a damaged WAL could cost
+)
+
+
+class GroupCommit:
+    """Runs operations in shared transactions on one connection; an operation's future resolves when it is durable."""
+
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        execute: Callable[..., Any],
+        wal: Path,
+        *,
+        before_commit: Callable[[], None],
+        after_rollback: Callable[[], None],
+        after_durable: Callable[[], Callable[[], None]],
+        on_full: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+        stats: CommitStats,
+    ) -> None:
+        self._connection = connection
+        # The one cursor that all operations use: BEGIN and COMMIT on it also end a statement that was not read to its end.
+        self._execute = execute
+        self._before_commit = before_commit
+        self._after_rollback = after_rollback
+        self._after_durable = after_durable
+        self._on_full = on_full
+        self._on_failure = on_failure
+        self._stats = stats
+        self._wal_pages = 0
+        connection.set_wal_hook(
+            self._note_wal_pages
+        )  # takes the place of SQLite's own checkpoints, which would block the loop
+        self._wal_fd = os.open(wal, os.O_RDONLY)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="veil-sync")
+        self._loop = asyncio.get_running_loop()
+        self._group: list[_Entry] = []  # applied in the open transaction
+        self._waiting: list[
+            tuple[Work, asyncio.Future[Any]]
+        ] = []  # arrived while the connection was lent out
+        self._open = False
+        self._syncing = False
+        self._lent = False  # a checkpoint has the connection
+        self._scheduled = False
+        self._failure: BaseException | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Apply the work in the open transaction; the future has its result once that is on disk.
+
+        The work runs to its end without yielding. What it raises as a VeilError must be raised before it changed a
+        row: the transaction it shares goes on.
+        """
+        future: asyncio.Future[T] = self._loop.create_future()
+        if self._failure is not None:
+            future.set_exception(StoreFailed(str(self._failure)))
+        elif self._lent:
+            self._waiting.append((work, future))
+        else:
+            self._apply(work, future)
+        return future
+
+    async def drain(self) -> None:
+        """Return once nothing is under way."""
+        while not self._idle.is_set():
+            await self._idle.wait()
+
+    async def close(self) -> None:
+        """Finish everything, fold the WAL into the database and stop the thread."""
+        await self.drain()
+        if self._failure is None:
+            await self._loop.run_in_executor(self._thread, self._fold_wal)
+        self._thread.shutdown(wait=True)
+        os.close(self._wal_fd)
+
+    # ---- applying
+
+    def _apply(self, work: Work, future: asyncio.Future[Any]) -> None:
+        try:
+            if not self._open:
+                self._execute("BEGIN IMMEDIATE")
+                self._open = True
+                self._idle.clear()
+            before = self._connection.total_changes()
+            result = work()
+        except VeilError as refusal:
+            future.set_exception(refusal)
+            self._schedule()
+            return
+        except Exception as error:
+            self._redo_one_by_one([*self._group, (work, future, None)], error)
+            return
+        if self._connection.total_changes() == before:
+            # Nothing was changed, so there is nothing to make durable for this one.
+            future.set_result(result)
+        else:
+            self._group.append((work, future, result))
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled and not self._syncing:
+            self._scheduled = True
+            self._loop.call_soon(self._commit)
+
+    def _commit(self) -> None:
+        self._scheduled = False
+        if not self._open or self._syncing or self._lent or self._failure is not None:
+            return
+        group, self._group = self._group, []
+        try:
+            if group:
+                self._before_commit()
+                self._execute("COMMIT")
+            else:
+                self._execute("ROLLBACK")
+        except Exception as error:
+            self._redo_one_by_one(group, error)
+            return
+        self._open = False
+        if group:
+            self._start_sync(group)
+        else:
+            self._rest()
+
+    # ---- making durable
+
+    def _start_sync(self, group: list[_Entry]) -> None:
+        announce = self._after_durable()
+        self._syncing = True
+        started = time.perf_counter()
+        # Between two transactions is the only moment at which the connection can be lent out.
+        self._lent = self._wal_pages >= CHECKPOINT_WAL_PAGES
+        job = self._sync_and_checkpoint if self._lent else self._sync
+        self._loop.run_in_executor(self._thread, job).add_done_callback(
+            lambda done: self._synced(group, announce, started, done)
+        )
+
+    def _synced(
+        self, group: list[_Entry], announce: Callable[[], None], started: float, done: asyncio.Future[Any]
+    ) -> None:
+        self._syncing = self._lent = False
+        error = done.exception()
+        if error is not None:
+            self._fail(error, group)
+            return
+        self._stats.record(len(group), time.perf_counter() - started)
+        for _, future, result in group:
+            if not future.done():  # the caller may have gone away meanwhile
+                future.set_result(result)
+        announce()
+        waiting, self._waiting = self._waiting, []
+        for work, future in waiting:
+            if not future.done():
+                self._apply(work, future)
+        if self._open:
+            self._commit()
+        else:
+            self._rest()
+
+    def _rest(self) -> None:
+        if not self._waiting:
+            self._idle.set()
+
+    def _sync(self) -> None:
+        os.fdatasync(self._wal_fd)
+
+    def _sync_and_checkpoint(self) -> None:
+        os.fdatasync(self._wal_fd)
+        # PASSIVE: a reader (a backup, a look from outside) only postpones the rest to the next time.
+        self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+
+    def _fold_wal(self) -> None:
+        self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+
+    def _note_wal_pages(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
+        self._wal_pages = pages
+        return apsw.SQLITE_OK
+
+    # ---- when something goes wrong
+
+    def _redo_one_by_one(self, entries: list[_Entry], cause: Exception) -> None:
+        """The shared transaction cannot go on: undo it, and give each operation a transaction of its own, so that only
+        those fail that cannot work."""
+        self._group = []
+        try:
+            self._roll_back()
+            for work, future, _ in entries:
+                if not future.done():
+                    self._do_alone(work, future)
+        except Exception as error:
+            self._fail(error, entries)
+            return
+        if not isinstance(cause, apsw.FullError):
+            log.warning("a group of %d operations was redone one by one: %s", len(entries), cause)
+        self._after_durable()()
+        if not self._syncing:
+            self._rest()
+
+    def _do_alone(self, work: Work, future: asyncio.Future[Any]) -> None:
+        try:
+            self._execute("BEGIN IMMEDIATE")
+            result = work()
+            self._before_commit()
+            self._execute("COMMIT")
+        except VeilError as refusal:
+            self._roll_back()
+            future.set_exception(refusal)
+        except apsw.FullError as full:
+            self._roll_back()
+            self._on_full()
+            future.set_exception(StoreFull(f"no room left on the device: {full}"))
+        except (apsw.IOError, apsw.CorruptError, apsw.CantOpenError, apsw.ReadOnlyError):
+            raise
+        except Exception as error:
+            self._roll_back()
+            log.exception("an operation failed and was undone")
+            future.set_exception(error)
+        else:
+            # On the loop, which is right here: one commit is synced before the next is made (wal_scan.py relies on it).
+            os.fdatasync(self._wal_fd)
+            future.set_result(result)
+
+    def _roll_back(self) -> None:
+        self._open = False
+        if self._connection.in_transaction:
+            self._execute("ROLLBACK")
+        self._after_rollback()
+
+    def _fail(self, error: BaseException, entries: list[_Entry]) -> None:
+        """Stop for good: what is on disk is unknown until it is read again, so nothing more is answered with success."""
+        self._failure = error
+        self._lent = False
+        for _, future, _ in [*entries, *self._group]:
+            if not future.done():
+                future.set_exception(StoreFailed(f"the store cannot write: {error}"))
+        for _, future in self._waiting:
+            if not future.done():
+                future.set_exception(StoreFailed(f"the store cannot write: {error}"))
+        self._group, self._waiting = [], []
+        self._idle.set()
+        self._on_failure(error)

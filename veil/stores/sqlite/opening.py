@@ -1,0 +1,95 @@
+"""Open the database: checked before it is trusted, brought to the present schema, set up for durability."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from importlib.resources import files
+from pathlib import Path
+
+import apsw
+
+from veil.core.errors import StoreDamaged, StoreError, StoreTooNew
+from veil.stores.sqlite.tables import Q
+from veil.stores.sqlite.wal_scan import scan_wal
+
+log = logging.getLogger("veil.store")
+
+DATABASE = "veil.db"
+SCHEMA_VERSION = 1
+_MIGRATIONS = {1: "schema.sql"}
+# Before 3.51.3 a WAL that was written and checkpointed at once could be corrupted.
+SQLITE_VERSION_MIN = 3_051_003
+CACHE_KIB = 24 * 1024
+
+
+def open_database(directory: Path) -> apsw.Connection:
+    """The connection, on a database of the present version; raises StoreDamaged, StoreTooNew."""
+    if apsw.SQLITE_VERSION_NUMBER < SQLITE_VERSION_MIN:
+        raise StoreError(f"SQLite {apsw.sqlite_lib_version()} can corrupt a WAL; 3.51.3 or newer is needed")
+    path = directory / DATABASE
+    scan = scan_wal(directory / (DATABASE + "-wal"))
+    if scan.verdict == "damaged":
+        raise StoreDamaged(
+            f"{path}-wal: {scan.explain()} Starting would silently drop what was acknowledged; run 'veil verify'"
+        )
+    if scan.verdict == "torn_tail":
+        log.warning("%s-wal: %s", path, scan.explain())
+    try:
+        connection = connect(path)
+        _migrate(connection, path)
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    except (apsw.NotADBError, apsw.CorruptError) as error:
+        raise StoreDamaged(f"{path}: {error}; run 'veil verify'") from error
+    _sync_directory(directory)
+    return connection
+
+
+def connect(path: Path) -> apsw.Connection:
+    """A connection with the settings that the promises rest on."""
+    connection = apsw.Connection(str(path))
+    connection.set_busy_timeout(5_000)
+    # Without this SQLite looks at bound values while it plans around partial indexes, and so prepares those statements
+    # anew at every execution: four times the cost of a receive.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    for pragma in (
+        "journal_mode = WAL",
+        "synchronous = NORMAL",  # the group commit syncs the WAL itself, before it answers
+        "wal_autocheckpoint = 0",  # and checkpoints when it can afford to
+        "temp_store = MEMORY",
+        "foreign_keys = OFF",
+        f"cache_size = -{CACHE_KIB}",
+        "cell_size_check = ON",
+    ):
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+    return connection
+
+
+def schema_version(connection: apsw.Connection) -> int:
+    return int(connection.pragma("user_version"))
+
+
+def _migrate(connection: apsw.Connection, path: Path) -> None:
+    """Each step is one transaction with its version in it, so a crash leaves the old version or the new one."""
+    present = schema_version(connection)
+    if present > SCHEMA_VERSION:
+        raise StoreTooNew(
+            f"{path} has schema version {present}, this Veil knows up to {SCHEMA_VERSION}: use the newer Veil that wrote it"
+        )
+    for version in range(present + 1, SCHEMA_VERSION + 1):
+        sql = files("veil.stores.sqlite").joinpath(_MIGRATIONS[version]).read_text(encoding="utf-8")
+        with connection:
+            connection.execute(sql)
+            if version == 1:
+                connection.execute(Q.write_meta, ("receipt_key", secrets.token_bytes(32)))
+            connection.execute(f"PRAGMA user_version = {version}")
+
+
+def _sync_directory(directory: Path) -> None:
+    # The names of the database and its WAL must survive a power cut too.
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,341 @@
+-- Every query of the SQLite store, by name. A literal `state = 0` is not bound on purpose: a partial index is only used
+-- for a condition that the planner can see.
+
+-- name: read_mark
+-- The clock's high-water mark and the highest order key.
+SELECT engine_ms, wall_ms, boot_ms, boot_id, last_seq FROM clock_mark WHERE id = 1;
+
+-- name: write_mark
+-- With every commit.
+INSERT OR REPLACE INTO clock_mark (id, engine_ms, wall_ms, boot_ms, boot_id, last_seq) VALUES (1, ?, ?, ?, ?, ?);
+
+-- name: read_meta
+SELECT value FROM meta WHERE name = ?;
+
+-- name: write_meta
+INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?);
+
+-- ---- queues
+
+-- name: load_queues
+-- Everything about the living queues that is kept in memory.
+SELECT q.id, q.region, q.account, q.name, q.settings, q.tags, q.scope, q.created_wall_ms, q.modified_wall_ms, q.purged_at_ms,
+       c.visible, c.in_flight, c.delayed,
+       EXISTS (SELECT 1 FROM lane WHERE lane.queue_id = q.id)
+FROM queue q JOIN queue_count c ON c.queue_id = q.id
+WHERE q.deleted_at_ms IS NULL;
+
+-- name: insert_queue
+INSERT INTO queue (region, account, name, settings, tags, scope, created_wall_ms, modified_wall_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: insert_count
+INSERT INTO queue_count (queue_id, visible, in_flight, delayed) VALUES (?, 0, 0, 0);
+
+-- name: update_queue
+UPDATE queue SET settings = ?, tags = ?, modified_wall_ms = ? WHERE id = ?;
+
+-- name: write_count
+UPDATE queue_count SET visible = ?, in_flight = ?, delayed = ? WHERE queue_id = ?;
+
+-- name: mark_purged
+UPDATE queue SET purged_at_ms = ? WHERE id = ?;
+
+-- name: mark_queue_deleted
+UPDATE queue SET deleted_at_ms = ? WHERE id = ?;
+
+-- name: rest_name
+INSERT OR REPLACE INTO queue_rest (region, account, name, deleted_at_ms) VALUES (?, ?, ?, ?);
+
+-- name: rested_since
+SELECT deleted_at_ms FROM queue_rest WHERE region = ? AND account = ? AND name = ?;
+
+-- name: wake_name
+DELETE FROM queue_rest WHERE region = ? AND account = ? AND name = ?;
+
+-- name: deleted_queue
+-- One queue that was deleted and still has rows to sweep.
+SELECT id FROM queue WHERE deleted_at_ms IS NOT NULL LIMIT 1;
+
+-- name: forget_queue
+DELETE FROM queue WHERE id = ?;
+
+-- name: forget_count
+DELETE FROM queue_count WHERE queue_id = ?;
+
+-- ---- messages
+
+-- name: insert_message
+INSERT INTO message (seq, queue_id, state, wake_at_ms, due_at_ms, sent_wall_ms, message_id, group_name, deduplication_id,
+                     trace_header, sender, attributes, body_md5, body)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: visible_alone
+-- Visible messages without a group, in order. The columns of all message queries are those of rows.py.
+SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
+       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms
+FROM message INDEXED BY visible_alone
+WHERE queue_id = ? AND state = 0 AND group_name IS NULL AND seq > ? ORDER BY seq LIMIT ?;
+
+-- name: visible_grouped
+-- Visible messages that have a group, in order, whatever the group.
+SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
+       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms
+FROM message INDEXED BY visible_grouped
+WHERE queue_id = ? AND state = 0 AND group_name IS NOT NULL AND seq > ? ORDER BY seq LIMIT ?;
+
+-- name: of_group
+-- The messages of one group from its first on, in whatever state.
+SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
+       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms
+FROM message INDEXED BY grouped
+WHERE queue_id = ? AND group_name = ? AND seq > ? ORDER BY seq LIMIT ?;
+
+-- name: visible_of_group
+-- The visible messages of one group of a standard queue, in order.
+SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
+       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms
+FROM message INDEXED BY grouped
+WHERE queue_id = ? AND group_name = ? AND seq > ? AND +state = 0 ORDER BY seq LIMIT ?;
+
+-- name: quiet_heads
+-- Fair queues: the quiet groups that have something visible, the one with the oldest visible message first. The argument
+-- in third place is a JSON list of the noisy groups.
+SELECT group_name, head FROM (
+    SELECT l.group_name,
+           (SELECT m.seq FROM message m INDEXED BY grouped
+             WHERE m.queue_id = l.queue_id AND m.group_name = l.group_name AND m.seq > ?2 AND +m.state = 0
+             ORDER BY m.seq LIMIT 1) AS head
+    FROM lane l
+    WHERE l.queue_id = ?1 AND l.group_name NOT IN (SELECT value FROM json_each(?3)))
+WHERE head IS NOT NULL ORDER BY head LIMIT ?4;
+
+-- name: message_by_seq
+SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
+       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms
+FROM message WHERE seq = ?;
+
+-- name: peek
+-- Messages in whatever state; the three partial indexes together hold them all.
+SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
+       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms
+FROM message WHERE seq IN (
+    SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_alone
+                      WHERE queue_id = ?1 AND state = 0 AND group_name IS NULL AND seq > ?2 ORDER BY seq LIMIT ?3)
+    UNION ALL
+    SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_grouped
+                      WHERE queue_id = ?1 AND state = 0 AND group_name IS NOT NULL AND seq > ?2 ORDER BY seq LIMIT ?3)
+    UNION ALL
+    SELECT seq FROM (SELECT seq FROM message INDEXED BY hidden
+                      WHERE queue_id = ?1 AND state <> 0 AND seq > ?2 ORDER BY seq LIMIT ?3)
+    ORDER BY 1 LIMIT ?3)
+ORDER BY seq;
+
+-- name: open_lease
+-- Order of the arguments: wake, due, received, first received, seq.
+UPDATE message SET state = 2, wake_at_ms = ?, due_at_ms = ?, received_at_ms = ?, delivery = delivery + 1, holder = delivery + 1,
+       receive_count = receive_count + 1, first_received_wall_ms = coalesce(first_received_wall_ms, ?)
+WHERE seq = ?;
+
+-- name: count_look
+-- A receive with visibility 0: counted, and visible as before.
+UPDATE message SET received_at_ms = ?, delivery = delivery + 1, holder = 0, receive_count = receive_count + 1,
+       first_received_wall_ms = coalesce(first_received_wall_ms, ?)
+WHERE seq = ?;
+
+-- name: held
+-- What the rules of core.lease need to know.
+SELECT state, delivery, holder, received_at_ms, due_at_ms, group_name FROM message WHERE seq = ? AND queue_id = ?;
+
+-- name: delete_held
+-- The common case of `judge_deletion` in one statement: the receipt holds the open lease.
+DELETE FROM message WHERE seq = ? AND queue_id = ? AND state = 2 AND holder = ? AND due_at_ms > ?;
+
+-- name: delete_message
+DELETE FROM message WHERE seq = ?;
+
+-- name: set_lease
+-- A new deadline: wake, due, holder, seq.
+UPDATE message SET state = 2, wake_at_ms = ?, due_at_ms = ?, holder = ? WHERE seq = ?;
+
+-- name: restart_lease
+-- A repeated receive: the same delivery, as if it were made now. Wake, due, received, seq.
+UPDATE message SET wake_at_ms = ?, due_at_ms = ?, received_at_ms = ? WHERE seq = ?;
+
+-- name: make_visible
+UPDATE message SET state = 0, wake_at_ms = NULL, due_at_ms = NULL, holder = 0 WHERE seq = ?;
+
+-- name: uncount_receive
+UPDATE message SET receive_count = receive_count - 1,
+       first_received_wall_ms = CASE WHEN receive_count > 1 THEN first_received_wall_ms END
+WHERE seq = ?;
+
+-- name: to_dead_letters
+-- The move that keeps the place: queue, source, seq.
+UPDATE message SET queue_id = ?, dead_letter_source = ?, state = 0, wake_at_ms = NULL, due_at_ms = NULL, holder = 0
+WHERE seq = ?;
+
+-- name: to_fifo_dead_letters
+-- The move that takes a new place: queue, source, new seq, seq. Its own id keeps equal ids from swallowing one another.
+UPDATE message SET queue_id = ?, dead_letter_source = ?, seq = ?, deduplication_id = message_id, state = 0, wake_at_ms = NULL,
+       due_at_ms = NULL, holder = 0
+WHERE seq = ?;
+
+-- name: redrive_message
+-- A move task's move: queue, new seq, new id, sent, deduplication id, state, wake, due, seq.
+UPDATE message SET queue_id = ?, seq = ?, message_id = ?, sent_wall_ms = ?, deduplication_id = ?, state = ?, wake_at_ms = ?,
+       due_at_ms = ?, dead_letter_source = NULL, received_at_ms = NULL, delivery = 0, holder = 0, receive_count = 0,
+       first_received_wall_ms = NULL
+WHERE seq = ?;
+
+-- ---- what becomes due
+
+-- name: due
+-- Hidden messages whose time has come.
+SELECT seq, state, due_at_ms, group_name FROM message INDEXED BY hidden
+WHERE queue_id = ? AND state <> 0 AND wake_at_ms <= ? ORDER BY wake_at_ms, seq LIMIT ?;
+
+-- name: next_wake
+SELECT wake_at_ms FROM message INDEXED BY hidden WHERE queue_id = ? AND state <> 0 ORDER BY wake_at_ms LIMIT 1;
+
+-- name: set_wake
+UPDATE message SET wake_at_ms = ? WHERE seq = ?;
+
+-- name: expired_alone
+SELECT seq, group_name FROM message INDEXED BY visible_alone
+WHERE queue_id = ? AND state = 0 AND group_name IS NULL AND seq < ? ORDER BY seq LIMIT ?;
+
+-- name: expired_grouped
+SELECT seq, group_name FROM message INDEXED BY visible_grouped
+WHERE queue_id = ? AND state = 0 AND group_name IS NOT NULL AND seq < ? ORDER BY seq LIMIT ?;
+
+-- name: oldest_visible
+SELECT min(seq) FROM (
+    SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_alone
+                      WHERE queue_id = ?1 AND state = 0 AND group_name IS NULL ORDER BY seq LIMIT 1)
+    UNION ALL
+    SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_grouped
+                      WHERE queue_id = ?1 AND state = 0 AND group_name IS NOT NULL ORDER BY seq LIMIT 1));
+
+-- name: hidden_rows
+-- For a change of retention or of a FIFO queue's delay: every hidden message.
+SELECT seq, state, due_at_ms FROM message INDEXED BY hidden WHERE queue_id = ? AND state <> 0;
+
+-- name: reschedule
+UPDATE message SET wake_at_ms = ?, due_at_ms = ? WHERE seq = ?;
+
+-- name: forget_deduplication
+DELETE FROM deduplication WHERE (queue_id, scope, dedup_id) IN (
+    SELECT queue_id, scope, dedup_id FROM deduplication INDEXED BY deduplication_until WHERE until_ms <= ? LIMIT ?);
+
+-- name: forget_attempts
+DELETE FROM attempt WHERE (queue_id, attempt_id) IN (
+    SELECT queue_id, attempt_id FROM attempt INDEXED BY attempt_until WHERE until_ms <= ? LIMIT ?);
+
+-- ---- sweeping a purged or deleted queue
+
+-- name: sweep_alone
+DELETE FROM message WHERE seq IN (SELECT seq FROM message INDEXED BY visible_alone
+    WHERE queue_id = ? AND state = 0 AND group_name IS NULL AND seq <= ? LIMIT ?);
+
+-- name: sweep_grouped
+DELETE FROM message WHERE seq IN (SELECT seq FROM message INDEXED BY visible_grouped
+    WHERE queue_id = ? AND state = 0 AND group_name IS NOT NULL AND seq <= ? LIMIT ?);
+
+-- name: sweep_hidden
+DELETE FROM message WHERE seq IN (SELECT seq FROM message INDEXED BY hidden
+    WHERE queue_id = ? AND state <> 0 AND seq <= ? LIMIT ?) RETURNING state;
+
+-- name: drop_lanes
+DELETE FROM lane WHERE queue_id = ?;
+
+-- name: drop_deduplication
+DELETE FROM deduplication WHERE queue_id = ?;
+
+-- name: drop_attempts
+DELETE FROM attempt WHERE queue_id = ?;
+
+-- name: rebuild_lanes
+-- After a purge that left later messages: queue, turn. Purged groups are gone, the others keep their order.
+INSERT INTO lane (queue_id, group_name, turn, is_open, members, in_flight)
+SELECT queue_id, group_name, min(seq), 0, count(*), sum(state = 2) FROM message INDEXED BY grouped
+WHERE queue_id = ? AND group_name IS NOT NULL GROUP BY group_name;
+
+-- ---- lanes
+
+-- name: join_lane
+-- One more message in a group; the group is new: turn and openness are the given ones.
+INSERT INTO lane (queue_id, group_name, turn, is_open, members, in_flight) VALUES (?, ?, ?, ?, 1, 0)
+ON CONFLICT (queue_id, group_name) DO UPDATE SET members = members + 1;
+
+-- name: leave_lane
+-- Fewer messages, of which so many were in flight: members, in flight, queue, group.
+UPDATE lane SET members = members - ?, in_flight = in_flight - ? WHERE queue_id = ? AND group_name = ?;
+
+-- name: drop_empty_lane
+DELETE FROM lane WHERE queue_id = ? AND group_name = ? AND members <= 0;
+
+-- name: add_in_flight
+UPDATE lane SET in_flight = in_flight + ? WHERE queue_id = ? AND group_name = ?;
+
+-- name: serve_lane
+-- The lane was served: turn, queue, group.
+UPDATE lane SET turn = ? WHERE queue_id = ? AND group_name = ?;
+
+-- name: refresh_lane
+-- FIFO: a lane is open while its first message is visible.
+UPDATE lane SET is_open = coalesce((SELECT state = 0 FROM message INDEXED BY grouped
+    WHERE queue_id = ?1 AND group_name = ?2 ORDER BY seq LIMIT 1), 0)
+WHERE queue_id = ?1 AND group_name = ?2 RETURNING is_open, members;
+
+-- name: open_lanes
+SELECT group_name FROM lane INDEXED BY lane_open WHERE queue_id = ? AND is_open = 1 ORDER BY turn LIMIT ?;
+
+-- name: loud_lanes
+-- Fair queues: the lanes that may be noisy.
+SELECT group_name, in_flight FROM lane INDEXED BY lane_noisy WHERE queue_id = ? AND in_flight >= 30;
+
+-- name: lane_names
+SELECT group_name FROM lane WHERE queue_id = ?;
+
+-- ---- deduplication and attempts
+
+-- name: find_duplicate
+SELECT seq, message_id FROM deduplication WHERE queue_id = ? AND scope = ? AND dedup_id = ? AND until_ms > ?;
+
+-- name: remember_duplicate
+INSERT OR REPLACE INTO deduplication (queue_id, scope, dedup_id, until_ms, seq, message_id) VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: find_attempt
+SELECT claims FROM attempt WHERE queue_id = ? AND attempt_id = ? AND until_ms > ?;
+
+-- name: remember_attempt
+INSERT OR REPLACE INTO attempt (queue_id, attempt_id, until_ms, claims) VALUES (?, ?, ?, ?);
+
+-- ---- move tasks
+
+-- name: insert_move
+INSERT INTO move_task (id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: find_move
+SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure FROM move_task WHERE id = ?;
+
+-- name: list_moves
+SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure FROM move_task
+WHERE source = ? ORDER BY number DESC LIMIT ?;
+
+-- name: active_moves
+SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure FROM move_task
+WHERE status IN ('RUNNING', 'CANCELLING') ORDER BY number;
+
+-- name: active_move_of
+SELECT id FROM move_task WHERE source = ? AND status IN ('RUNNING', 'CANCELLING');
+
+-- name: advance_move
+UPDATE move_task SET status = ?, moved = ?, failure = ? WHERE id = ?;
+
+-- name: forget_moves
+-- Only the latest tasks of a source are ever listed.
+DELETE FROM move_task WHERE source = ?1 AND status NOT IN ('RUNNING', 'CANCELLING') AND number NOT IN (
+    SELECT number FROM move_task WHERE source = ?1 ORDER BY number DESC LIMIT 10);

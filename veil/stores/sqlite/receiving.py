@@ -1,0 +1,237 @@
+"""Take messages out of sight: the receive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from veil.core.errors import InFlightLimit
+from veil.core.fairness import noisy_groups
+from veil.core.lease import State, is_spent
+from veil.core.limits import ATTEMPT_MS, IN_FLIGHT_MAX
+from veil.core.message import StoredMessage
+from veil.core.queue import Queue
+from veil.core.sequence import expires_at_ms
+from veil.stores.sqlite import dead_letters, lanes
+from veil.stores.sqlite.tables import Q, QueueState, Tables, to_message
+
+_ALONE, _GROUPED, _OPEN_LEASE = Q.visible_alone, Q.visible_grouped, Q.open_lease
+
+
+def receive(
+    tables: Tables, queue: Queue, count: int, visibility_s: int | None, attempt_id: str | None
+) -> list[StoredMessage]:
+    """Claim up to `count` visible messages, after everything due has been settled."""
+    state = tables.state_of(queue)
+    now_ms = tables.clock.now_ms()
+    window_s = state.queue.settings.visibility_s if visibility_s is None else visibility_s
+    if attempt_id is not None and (again := _repeat(tables, state, attempt_id, window_s, now_ms)):
+        return again
+    if not state.visible:
+        return []
+    count = _within_limit(state, count)
+    if count <= 0:
+        return []
+    fifo = state.queue.settings.fifo
+    taken = _take_fifo(tables, state, count, now_ms) if fifo else _take_standard(tables, state, count, now_ms)
+    messages = _claim(tables, state, taken, window_s, now_ms)
+    if attempt_id is not None and messages:
+        claims = msgspec.json.encode([(m.seq, m.delivery, m.due_at_ms) for m in messages]).decode()
+        tables.execute(Q.remember_attempt, (queue.id, attempt_id, now_ms + ATTEMPT_MS, claims))
+    return messages
+
+
+def _within_limit(state: QueueState, count: int) -> int:
+    room = IN_FLIGHT_MAX - state.in_flight
+    if room <= 0 and not state.queue.settings.fifo:
+        raise InFlightLimit(IN_FLIGHT_MAX)
+    return min(count, room)
+
+
+# ---- choosing
+
+
+def _take_standard(tables: Tables, state: QueueState, count: int, now_ms: int) -> list[Any]:
+    """The first visible messages, spent ones moved out of the way."""
+    if not state.has_lanes and state.queue.settings.redrive is None:  # by far the most common queue
+        return list(tables.execute(_ALONE, (state.queue.id, 0, count)))
+    candidates = (
+        _fair_order(tables, state, count) if state.has_lanes else _in_order(tables, state, _ALONE, count)
+    )
+    return _without_spent(tables, state, candidates, count, now_ms)
+
+
+def _without_spent(
+    tables: Tables, state: QueueState, candidates: Iterator[Any], count: int, now_ms: int
+) -> list[Any]:
+    target = dead_letters.destination(tables, state)
+    taken = []
+    for row in candidates:
+        if target is not None and is_spent(row[11], state.queue.settings.redrive):
+            dead_letters.move(tables, state, target, row, now_ms)
+        else:
+            taken.append(row)
+            if len(taken) == count:
+                break
+    return taken
+
+
+def _in_order(tables: Tables, state: QueueState, query: str, page: int, *between: str) -> Iterator[Any]:
+    """Rows of one of the ordered queries, page by page: a moved row leaves the page behind it as it was."""
+    after = 0
+    while rows := tables.execute(query, (state.queue.id, *between, after, page)).fetchall():
+        yield from rows
+        after = rows[-1][0]
+
+
+def _fair_order(tables: Tables, state: QueueState, page: int) -> Iterator[Any]:
+    """Quiet groups first, by age; then the noisy ones, the one with the fewest in flight first."""
+    loud = dict(tables.execute(Q.loud_lanes, (state.queue.id,)).fetchall())
+    noisy = noisy_groups(loud, state.in_flight)
+    if not noisy:
+        yield from _merged(
+            _in_order(tables, state, _ALONE, page),
+            _in_order(tables, state, _GROUPED, page),
+        )
+        return
+    yield from _merged(_in_order(tables, state, _ALONE, page), _of_quiet_groups(tables, state, page, noisy))
+    for group in noisy:
+        yield from _in_order(tables, state, Q.visible_of_group, page, group)
+
+
+def _of_quiet_groups(tables: Tables, state: QueueState, page: int, noisy: list[str]) -> Iterator[Any]:
+    # The oldest `page` messages of the quiet groups stand in the `page` groups with the oldest heads.
+    after, excluded = 0, msgspec.json.encode(noisy).decode()
+    while heads := tables.execute(Q.quiet_heads, (state.queue.id, after, excluded, page)).fetchall():
+        rows = [
+            row
+            for group, _ in heads
+            for row in tables.execute(Q.visible_of_group, (state.queue.id, group, after, page)).fetchall()
+        ]
+        rows.sort(key=_seq)
+        yield from rows[:page]
+        after = rows[:page][-1][0]
+
+
+def _merged(one: Iterator[Any], other: Iterator[Any]) -> Iterator[Any]:
+    left, right = next(one, None), next(other, None)
+    while left is not None or right is not None:
+        if right is None or (left is not None and left[0] < right[0]):
+            yield left
+            left = next(one, None)
+        else:
+            yield right
+            right = next(other, None)
+
+
+def _seq(row: Any) -> int:
+    return int(row[0])
+
+
+def _take_fifo(tables: Tables, state: QueueState, count: int, now_ms: int) -> list[Any]:
+    """From the group whose turn it is as many as fit, then from the next."""
+    taken: list[Any] = []
+    served: set[str] = set()
+    while len(taken) < count:
+        groups = tables.execute(Q.open_lanes, (state.queue.id, len(served) + count)).fetchall()
+        fresh = [group for (group,) in groups if group not in served]
+        if not fresh:
+            break
+        for group in fresh:
+            served.add(group)
+            taken += _without_spent(
+                tables, state, _leading_run(tables, state, group), count - len(taken), now_ms
+            )
+            if len(taken) == count:
+                break
+    return taken
+
+
+def _leading_run(tables: Tables, state: QueueState, group: str) -> Iterator[Any]:
+    for row in _in_order(tables, state, Q.of_group, 10, group):
+        if row[14] != State.VISIBLE:
+            return
+        yield row
+
+
+# ---- claiming
+
+
+def _claim(
+    tables: Tables, state: QueueState, rows: list[Any], window_s: int, now_ms: int
+) -> list[StoredMessage]:
+    if not rows:
+        return []
+    wall_ms = tables.clock.wall_ms()
+    deadline_ms = now_ms + window_s * 1000
+    retention_s = state.queue.settings.retention_s
+    messages = [to_message(row) for row in rows]
+    for message in messages:
+        message.received_at_ms = now_ms
+        message.delivery += 1
+        message.receive_count += 1
+        if message.first_received_wall_ms is None:
+            message.first_received_wall_ms = wall_ms
+        if window_s:
+            message.state, message.due_at_ms = State.IN_FLIGHT, deadline_ms
+            wake_at_ms = min(deadline_ms, expires_at_ms(message.seq, retention_s))
+            tables.hidden_until(state, wake_at_ms)
+            tables.execute(_OPEN_LEASE, (wake_at_ms, deadline_ms, now_ms, wall_ms, message.seq))
+        else:
+            tables.execute(Q.count_look, (now_ms, wall_ms, message.seq))
+    if window_s:
+        state.visible -= len(messages)
+        state.in_flight += len(messages)
+        tables.touch(state)
+    if state.has_lanes:
+        _tell_lanes(tables, state, messages, now_ms, hidden=window_s > 0)
+    return messages
+
+
+def _tell_lanes(
+    tables: Tables, state: QueueState, messages: list[StoredMessage], now_ms: int, *, hidden: bool
+) -> None:
+    groups: dict[str, int] = {}
+    for message in messages:
+        if message.group is not None:
+            groups[message.group] = groups.get(message.group, 0) + 1
+    for group, count in groups.items():
+        if hidden:
+            lanes.hide(tables, state, group, count)
+        if state.queue.settings.fifo:
+            lanes.serve(tables, state, group, now_ms)
+            lanes.refresh(tables, state, group)
+
+
+# ---- repeating
+
+
+def _repeat(
+    tables: Tables, state: QueueState, attempt_id: str, window_s: int, now_ms: int
+) -> list[StoredMessage] | None:
+    """What the attempt returned before, with its windows started again; None unless all of it is still as it was."""
+    found = tables.execute(Q.find_attempt, (state.queue.id, attempt_id, now_ms)).fetchone()
+    if found is None:
+        return None
+    claims = msgspec.json.decode(found[0], type=list[tuple[int, int, int]])
+    messages = []
+    for seq, delivery, due_at_ms in claims:
+        held = tables.execute(Q.held, (seq, state.queue.id)).fetchone()
+        if held is None or held[0] != State.IN_FLIGHT or held[2] != delivery or held[4] != due_at_ms:
+            return None
+        if due_at_ms <= now_ms:
+            return None
+        messages.append(to_message(tables.execute(Q.message_by_seq, (seq,)).fetchone()))
+    if window_s == 0:
+        return None
+    deadline_ms = now_ms + window_s * 1000
+    for message in messages:
+        message.due_at_ms, message.received_at_ms = deadline_ms, now_ms
+        wake_at_ms = min(deadline_ms, expires_at_ms(message.seq, state.queue.settings.retention_s))
+        tables.hidden_until(state, wake_at_ms)
+        tables.execute(Q.restart_lease, (wake_at_ms, deadline_ms, now_ms, message.seq))
+    renewed = msgspec.json.encode([(m.seq, m.delivery, m.due_at_ms) for m in messages]).decode()
+    tables.execute(Q.remember_attempt, (state.queue.id, attempt_id, now_ms + ATTEMPT_MS, renewed))
+    return messages

@@ -1,0 +1,105 @@
+"""Let happen what is due: leases lapse, delays end, retention ends."""
+
+from __future__ import annotations
+
+from veil.core.lease import State
+from veil.core.sequence import expired_below, expires_at_ms, instant_of
+from veil.stores.sqlite import lanes, leases
+from veil.stores.sqlite.tables import Q, QueueState, Tables
+
+CHUNK = 500  # rows per turn: bounds how long one settling holds up everything else
+
+
+def settle(tables: Tables, state: QueueState) -> bool:
+    """Settle one chunk of the queue; True while more is due."""
+    now_ms = tables.clock.now_ms()
+    if state.next_due_ms > now_ms:
+        return False
+    more = _wake_hidden(tables, state, now_ms) | _expire_visible(tables, state, now_ms)
+    if not more:
+        tables.look_ahead(state)
+    return more
+
+
+def _wake_hidden(tables: Tables, state: QueueState, now_ms: int) -> bool:
+    retention_s = state.queue.settings.retention_s
+    gone_below = expired_below(now_ms, retention_s)
+    rows = tables.execute(Q.due, (state.queue.id, now_ms, CHUNK)).fetchall()
+    lapsed = expired = 0
+    for seq, message_state, due_at_ms, group in rows:
+        if seq < gone_below:
+            leases.remove(tables, state, seq, message_state, group)
+            expired += 1
+        elif due_at_ms <= now_ms:
+            leases.show(tables, state, seq, message_state, group)
+            lapsed += message_state == State.IN_FLIGHT
+        else:  # woken for a retention that was lengthened since
+            tables.execute(Q.set_wake, (min(due_at_ms, expires_at_ms(seq, retention_s)), seq))
+    if lapsed:
+        tables.counted("lapsed", state, lapsed)
+    if expired:
+        tables.counted("expired", state, expired)
+    return len(rows) == CHUNK
+
+
+def _expire_visible(tables: Tables, state: QueueState, now_ms: int) -> bool:
+    if state.next_expiry_ms > now_ms:
+        return False
+    gone_below = expired_below(now_ms, state.queue.settings.retention_s)
+    rows = tables.execute(Q.expired_alone, (state.queue.id, gone_below, CHUNK)).fetchall()
+    if state.has_lanes:
+        rows += tables.execute(Q.expired_grouped, (state.queue.id, gone_below, CHUNK)).fetchall()
+    for seq, group in rows:
+        leases.remove(tables, state, seq, State.VISIBLE, group)
+    if rows:
+        tables.counted("expired", state, len(rows))
+    return len(rows) >= CHUNK
+
+
+def forget_old(tables: Tables) -> None:
+    """Drop a bounded number of deduplication and attempt records whose five minutes are over."""
+    now_ms = tables.clock.now_ms()
+    tables.execute(Q.forget_deduplication, (now_ms, CHUNK))
+    tables.execute(Q.forget_attempts, (now_ms, CHUNK))
+
+
+def reschedule_hidden(tables: Tables, state: QueueState, *, new_delay: bool) -> None:
+    """After an edit: retention counts anew, and on FIFO queues a new delay reaches the messages that are waiting."""
+    settings = state.queue.settings
+    for seq, message_state, due_at_ms in tables.execute(Q.hidden_rows, (state.queue.id,)).fetchall():
+        if new_delay and message_state == State.DELAYED:
+            due_at_ms = instant_of(seq) + settings.delay_s * 1000
+        wake_at_ms = min(due_at_ms, expires_at_ms(seq, settings.retention_s))
+        tables.execute(Q.reschedule, (wake_at_ms, due_at_ms, seq))
+    tables.look_ahead(state)
+
+
+# ---- removing everything
+
+
+def sweep(tables: Tables, queue_id: int, up_to_seq: int, state: QueueState | None) -> bool:
+    """Remove one chunk of a queue's messages up to a key; True while more are left. `state` is None for a deleted queue."""
+    connection = tables.connection
+    tables.execute(Q.sweep_alone, (queue_id, up_to_seq, CHUNK))
+    visible = connection.changes()
+    tables.execute(Q.sweep_grouped, (queue_id, up_to_seq, CHUNK))
+    visible += connection.changes()
+    hidden = [s for (s,) in tables.execute(Q.sweep_hidden, (queue_id, up_to_seq, CHUNK)).fetchall()]
+    if state is not None:
+        in_flight = hidden.count(State.IN_FLIGHT)
+        state.visible -= visible
+        state.in_flight -= in_flight
+        state.delayed -= len(hidden) - in_flight
+        tables.touch(state)
+    return visible > 0 or bool(hidden)
+
+
+def rebuild_lanes(tables: Tables, state: QueueState) -> None:
+    """After a purge: the lanes of what was sent since."""
+    queue_id = state.queue.id
+    tables.execute(Q.drop_lanes, (queue_id,))
+    tables.execute(Q.rebuild_lanes, (queue_id,))
+    groups = tables.execute(Q.lane_names, (queue_id,)).fetchall()
+    for (group,) in groups:
+        lanes.refresh(tables, state, group)
+    state.has_lanes = bool(groups)

@@ -1,0 +1,240 @@
+"""The embedded store: the contract of `stores/store.py` on one SQLite file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from veil.core.clock import Clock, ClockMark
+from veil.core.errors import StoreError, StoreFull, VeilError
+from veil.core.lease import Deletion
+from veil.core.message import NewMessage, Sent, StoredMessage
+from veil.core.move_task import MoveTask
+from veil.core.queue import Queue, QueueCounts, QueueKey
+from veil.core.receipt import Receipt, ReceiptBook
+from veil.core.sequence import instant_of
+from veil.stores.commit_stats import CommitStats
+from veil.stores.silent_events import SilentEvents
+from veil.stores.sqlite import leases, moving, queues, receiving, sending, settling
+from veil.stores.sqlite.data_lock import DataLock
+from veil.stores.sqlite.group_commit import GroupCommit
+from veil.stores.sqlite.opening import open_database
+from veil.stores.sqlite.reserve import Reserve
+from veil.stores.sqlite.tables import Q, Tables, to_message
+from veil.stores.store import Extension, QueueContent, StoreEvents
+
+FORGET_EVERY_MS = 10_000
+
+
+class SqliteStore:
+    """Durable on one machine. Every change is in the WAL and synced before its method returns."""
+
+    receipts: ReceiptBook
+    events: StoreEvents
+
+    def __init__(self, directory: Path, clock: Clock) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._lock = DataLock(directory)
+        self._reserve = Reserve(directory)
+        self._sweeper: asyncio.Task[None] | None = None
+        self._forget_at_ms = 0
+        self.events = SilentEvents()
+        self.commit_stats = CommitStats()
+        self.on_failure: Callable[[BaseException], None] | None = None
+
+    # ---- opening and closing
+
+    async def open(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock.acquire()
+        try:
+            connection = open_database(self._directory)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._connection = connection
+        tables = self._tables = Tables(connection, self._clock)
+        tables.notice = lambda event, queue_id, count: self.events.counted(event, queue_id, count)
+        if mark := tables.execute(Q.read_mark).fetchone():
+            self._clock.resume(ClockMark(*mark[:4]))
+            tables.sequence.last = mark[4]
+        tables.load()
+        self.receipts = ReceiptBook(tables.execute(Q.read_meta, ("receipt_key",)).fetchone()[0])
+        self._reserve.take()
+        # The WAL file comes into being with the first write.
+        with connection:
+            tables.execute(Q.write_mark, (*self._clock.mark(), tables.sequence.last))
+        self._commits = GroupCommit(
+            connection,
+            tables.execute,
+            Path(connection.filename_wal),
+            before_commit=tables.before_commit,
+            after_rollback=tables.load,
+            after_durable=self._announcement,
+            on_full=lambda: self._reserve.release(self._clock.now_ms()),
+            on_failure=self._failed,
+            stats=self.commit_stats,
+        )
+        self._do = self._commits.submit
+        self._start_sweeping()
+
+    async def close(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+        await self._commits.close()
+        self._connection.close()
+        self._lock.release()
+
+    def _announcement(self) -> Callable[[], None]:
+        happened = self._tables.take_announcements()
+
+        def announce() -> None:
+            for event, queue_id, count in happened:
+                if event == "available":
+                    self.events.messages_available(queue_id, count)
+                else:
+                    self.events.counted(event, queue_id, count)
+
+        return announce
+
+    def _failed(self, error: BaseException) -> None:
+        if self.on_failure is not None:
+            self.on_failure(error)
+
+    # ---- time
+
+    def next_due_ms(self) -> int | None:
+        return self._tables.next_due_ms()
+
+    async def settle(self) -> None:
+        tables = self._tables
+        for state in tables.due_states(self._clock.now_ms()):
+            await self._settled(state.queue)
+            if state.queue.id in tables.states:
+                # It was taken off the heap of due queues above: put it back with what is next.
+                await self._do(lambda s=state: tables.look_ahead(s))  # type: ignore[misc]
+        now_ms = self._clock.now_ms()
+        if now_ms >= self._forget_at_ms:
+            self._forget_at_ms = now_ms + FORGET_EVERY_MS
+            await self._do(lambda: settling.forget_old(tables))
+
+    async def _settled(self, queue: Queue) -> None:
+        """Return when everything due in the queue has happened, letting others in between chunks."""
+        state = self._tables.states.get(queue.id)
+        while state is not None and state.next_due_ms <= self._clock.now_ms():
+            more = await self._do(lambda s=state: settling.settle(self._tables, s))  # type: ignore[misc]
+            state = self._tables.states.get(queue.id) if more else None
+
+    # ---- queues
+
+    async def find_queue(self, key: QueueKey) -> Queue | None:
+        state = self._tables.by_key.get(key)
+        return None if state is None else state.queue
+
+    async def create_queue(self, key: QueueKey, content: QueueContent, *, rest_ms: int) -> Queue:
+        return await self._do(lambda: queues.create(self._tables, key, content, rest_ms))
+
+    async def edit_queue(self, queue: Queue, edit: Callable[[QueueContent], QueueContent]) -> Queue:
+        await self._settled(queue)
+        return await self._do(lambda: queues.edit(self._tables, queue, edit))
+
+    async def delete_queue(self, queue: Queue) -> None:
+        await self._do(lambda: queues.delete(self._tables, queue))
+        self._start_sweeping()
+
+    def _start_sweeping(self) -> None:
+        if self._sweeper is None or self._sweeper.done():
+            self._sweeper = asyncio.create_task(self._sweep_deleted())
+
+    async def _sweep_deleted(self) -> None:
+        try:
+            while await self._do(lambda: queues.sweep_deleted(self._tables)):
+                pass
+        except StoreError:
+            return  # it will be taken up at the next start
+
+    async def list_queues(
+        self, region: str, account: str, *, prefix: str = "", after: str = "", limit: int = 1000
+    ) -> list[Queue]:
+        return queues.listed(self._tables, region, account, prefix, after, limit)
+
+    async def dead_letter_sources(self, key: QueueKey, *, after: str = "", limit: int = 1000) -> list[Queue]:
+        return queues.dead_letter_sources(self._tables, key, after, limit)
+
+    async def all_queues(self) -> list[Queue]:
+        return [state.queue for state in self._tables.states.values()]
+
+    # ---- messages
+
+    async def send(self, queue: Queue, messages: Sequence[NewMessage]) -> list[Sent]:
+        if not self._reserve.has_room(self._clock.now_ms()):
+            raise StoreFull("no room left on the device; messages are not accepted until there is")
+        await self._settled(queue)
+        return await self._do(lambda: sending.send(self._tables, queue, messages))
+
+    async def receive(
+        self, queue: Queue, count: int, *, visibility_s: int | None = None, attempt_id: str | None = None
+    ) -> list[StoredMessage]:
+        await self._settled(queue)
+        return await self._do(lambda: receiving.receive(self._tables, queue, count, visibility_s, attempt_id))
+
+    async def delete(self, queue: Queue, receipts: Sequence[Receipt]) -> list[Deletion | VeilError]:
+        await self._settled(queue)
+        return await self._do(lambda: leases.delete(self._tables, queue, receipts))
+
+    async def extend(self, queue: Queue, extensions: Sequence[Extension]) -> list[VeilError | None]:
+        await self._settled(queue)
+        return await self._do(lambda: leases.extend(self._tables, queue, extensions))
+
+    async def undo_receive(self, queue: Queue, receipts: Sequence[Receipt]) -> None:
+        await self._settled(queue)
+        await self._do(lambda: leases.undo_receive(self._tables, queue, receipts))
+
+    async def purge(self, queue: Queue, *, rest_ms: int) -> None:
+        up_to_seq = await self._do(lambda: queues.begin_purge(self._tables, queue, rest_ms))
+        while await self._do(lambda: queues.purge_step(self._tables, queue, up_to_seq)):
+            pass
+
+    async def counts(self, queue: Queue) -> QueueCounts:
+        await self._settled(queue)
+        return self._tables.state_of(queue).counts
+
+    async def oldest_sent_ms(self, queue: Queue) -> int | None:
+        await self._settled(queue)
+        seq = await self._do(lambda: self._tables.execute(Q.oldest_visible, (queue.id,)).fetchone()[0])
+        return None if seq is None else instant_of(seq)
+
+    async def peek(self, queue: Queue, *, after_seq: int = 0, limit: int = 100) -> list[StoredMessage]:
+        await self._settled(queue)
+        self._tables.state_of(queue)
+        rows = await self._do(lambda: self._tables.execute(Q.peek, (queue.id, after_seq, limit)).fetchall())
+        return [to_message(row) for row in rows]
+
+    # ---- move tasks
+
+    async def start_move(self, task: MoveTask) -> MoveTask:
+        await self._settled_source(task)
+        return await self._do(lambda: moving.start(self._tables, task))
+
+    async def step_move(self, task_id: str, count: int) -> MoveTask:
+        await self._settled_source(await self._do(lambda: moving.find(self._tables, task_id)))
+        return await self._do(lambda: moving.step(self._tables, task_id, count))
+
+    async def _settled_source(self, task: MoveTask) -> None:
+        state = self._tables.by_key.get(task.source)
+        if state is not None:
+            await self._settled(state.queue)
+
+    async def cancel_move(self, task_id: str) -> MoveTask:
+        return await self._do(lambda: moving.cancel(self._tables, task_id))
+
+    async def list_moves(self, source: QueueKey, limit: int) -> list[MoveTask]:
+        rows = await self._do(lambda: self._tables.execute(Q.list_moves, (source.arn, limit)).fetchall())
+        return [moving.to_task(row) for row in rows]
+
+    async def active_moves(self) -> list[MoveTask]:
+        rows = await self._do(lambda: self._tables.execute(Q.active_moves).fetchall())
+        return [moving.to_task(row) for row in rows]

@@ -1,0 +1,197 @@
+"""The store's rows and what is kept of them in memory: the common ground of all operations.
+
+In memory is only what has a size bounded by the number of queues: settings, counts, and for each queue a lower bound of
+the instant at which something next becomes due. Everything else is read from the database when it is needed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import apsw
+
+from veil.core.clock import Clock
+from veil.core.errors import QueueMissing
+from veil.core.message import StoredMessage
+from veil.core.queue import Queue, QueueCounts, QueueKey
+from veil.core.sequence import SequenceSource, expires_at_ms
+from veil.stores.named_queries import NamedQueries
+from veil.stores.sqlite.codec import decode_attributes, decode_settings, decode_tags
+
+Q: Final = NamedQueries("veil.stores.sqlite", "queries.sql")
+_NEVER: Final = 1 << 62
+
+
+@dataclass(slots=True)
+class QueueState:
+    """One queue in memory."""
+
+    queue: Queue
+    scope: str
+    visible: int = 0
+    in_flight: int = 0
+    delayed: int = 0
+    has_lanes: bool = False
+    purged_at_ms: int | None = None
+    next_wake_ms: int = _NEVER  # not later than the first hidden message becomes due
+    next_expiry_ms: int = _NEVER  # not later than the first visible message passes its retention
+
+    @property
+    def counts(self) -> QueueCounts:
+        return QueueCounts(self.visible, self.in_flight, self.delayed)
+
+    @property
+    def next_due_ms(self) -> int:
+        return min(self.next_wake_ms, self.next_expiry_ms)
+
+
+class Tables:
+    """The open database together with the state in memory that belongs to it."""
+
+    def __init__(self, connection: apsw.Connection, clock: Clock) -> None:
+        self.connection = connection
+        self.clock = clock
+        self.cursor = connection.cursor()
+        self.execute: Callable[..., Any] = self.cursor.execute
+        self.notice: Callable[[str, int, int], None] = lambda event, queue_id, count: None
+        self.sequence = SequenceSource()
+        self.states: dict[int, QueueState] = {}
+        self.by_key: dict[QueueKey, QueueState] = {}
+        self._dirty: set[int] = set()
+        self._due: list[
+            tuple[int, int]
+        ] = []  # a heap of (instant, queue id); entries may be out of date, never missing
+        self._pending: list[tuple[str, int, int]] = []  # what the open transaction will have to announce
+        self._committed: list[tuple[str, int, int]] = []
+
+    # ---- state in memory
+
+    def load(self) -> None:
+        """Read the state of every queue; called at the start and after a rollback."""
+        self.states.clear()
+        self.by_key.clear()
+        self._dirty.clear()
+        self._due.clear()
+        self._pending.clear()
+        for row in self.execute(Q.load_queues).fetchall():
+            queue = Queue(
+                row[0],
+                QueueKey(row[1], row[2], row[3]),
+                decode_settings(row[4]),
+                decode_tags(row[5]),
+                row[7],
+                row[8],
+            )
+            self.keep(QueueState(queue, row[6], row[10], row[11], row[12], bool(row[13]), row[9]))
+        for state in self.states.values():
+            self.look_ahead(state)
+
+    def keep(self, state: QueueState) -> None:
+        self.states[state.queue.id] = state
+        self.by_key[state.queue.key] = state
+
+    def drop(self, state: QueueState) -> None:
+        del self.states[state.queue.id]
+        del self.by_key[state.queue.key]
+        self._dirty.discard(state.queue.id)
+
+    def state_of(self, queue: Queue) -> QueueState:
+        """The state of a living queue; raises QueueMissing for one that was deleted since."""
+        state = self.states.get(queue.id)
+        if state is None:
+            raise QueueMissing(queue.key.name)
+        return state
+
+    def touch(self, state: QueueState) -> None:
+        """The counts changed: write them with the commit."""
+        self._dirty.add(state.queue.id)
+
+    def look_ahead(self, state: QueueState) -> None:
+        """Find out exactly when the queue next has something due."""
+        wake = self.execute(Q.next_wake, (state.queue.id,)).fetchone()
+        oldest = self.execute(Q.oldest_visible, (state.queue.id,)).fetchone()[0] if state.visible else None
+        state.next_wake_ms = wake[0] if wake else _NEVER
+        state.next_expiry_ms = (
+            expires_at_ms(oldest, state.queue.settings.retention_s) if oldest is not None else _NEVER
+        )
+        if state.next_due_ms < _NEVER:
+            heapq.heappush(self._due, (state.next_due_ms, state.queue.id))
+
+    def hidden_until(self, state: QueueState, wake_at_ms: int) -> None:
+        """A message was hidden that wakes at that instant."""
+        if wake_at_ms < state.next_wake_ms:
+            state.next_wake_ms = wake_at_ms
+            heapq.heappush(self._due, (wake_at_ms, state.queue.id))
+
+    def visible_from(self, state: QueueState, seq: int) -> None:
+        """A message became visible: its retention counts for the next expiry."""
+        expiry_ms = expires_at_ms(seq, state.queue.settings.retention_s)
+        if expiry_ms < state.next_expiry_ms:
+            state.next_expiry_ms = expiry_ms
+            heapq.heappush(self._due, (expiry_ms, state.queue.id))
+
+    def next_due_ms(self) -> int | None:
+        """The earliest instant at which any queue has something due."""
+        while self._due:
+            instant_ms, queue_id = self._due[0]
+            state = self.states.get(queue_id)
+            if state is not None and instant_ms >= state.next_due_ms:
+                return state.next_due_ms if instant_ms == state.next_due_ms else self._requeue(state)
+            heapq.heappop(self._due)
+        return None
+
+    def _requeue(self, state: QueueState) -> int:
+        heapq.heapreplace(self._due, (state.next_due_ms, state.queue.id))
+        return state.next_due_ms
+
+    def due_states(self, now_ms: int) -> list[QueueState]:
+        """The queues that have something due by then."""
+        due = []
+        while self._due and self._due[0][0] <= now_ms:
+            _, queue_id = heapq.heappop(self._due)
+            state = self.states.get(queue_id)
+            if state is not None and state not in due:
+                due.append(state)
+        return due
+
+    # ---- what the owner is told
+
+    def available(self, state: QueueState, count: int = 1) -> None:
+        """Messages became receivable: announce it once that is durable."""
+        self._pending.append(("available", state.queue.id, count))
+
+    def counted(self, event: str, state: QueueState, count: int = 1) -> None:
+        """Messages changed in a way that only the store sees: announce it once that is durable."""
+        self._pending.append((event, state.queue.id, count))
+
+    def noticed(self, event: str, state: QueueState) -> None:
+        """Something was refused or passed over, which changes nothing: announce it at once."""
+        self.notice(event, state.queue.id, 1)
+
+    # ---- the ends of a transaction
+
+    def before_commit(self) -> None:
+        """Write what is kept per transaction: the counts that changed, the clock, the order key."""
+        for queue_id in self._dirty:
+            state = self.states[queue_id]
+            self.execute(Q.write_count, (state.visible, state.in_flight, state.delayed, queue_id))
+        self._dirty.clear()
+        self.execute(Q.write_mark, (*self.clock.mark(), self.sequence.last))
+        self._committed += self._pending
+        self._pending.clear()
+
+    def take_announcements(self) -> list[tuple[str, int, int]]:
+        """What was committed since the last call and is to be told once it is durable."""
+        taken, self._committed = self._committed, []
+        return taken
+
+
+def to_message(row: Any) -> StoredMessage:
+    """A row of any of the message queries."""
+    message = StoredMessage(*row)
+    if row[4] is not None:
+        message.attributes = decode_attributes(row[4])
+    return message

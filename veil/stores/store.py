@@ -1,0 +1,165 @@
+"""The contract of a store: whole operations, atomic, in bulk, durable before they return.
+
+A store keeps queues and messages and applies the rules of `core` to them. Every method here is one transaction: it
+happened as a whole or not at all, and when it has returned it survives kill -9 and power loss (the memory store, which
+is the executable specification, promises all but that). A StoreError means *unknown*: the caller may retry.
+
+What every store must keep, besides the rules in `core.lease`:
+
+* **Order.** `receive` on a standard queue hands out visible messages by rising `seq` (fairness aside, see
+  `core.fairness`); a message that comes back has its old `seq`, so it takes its old place.
+* **FIFO.** Per group, in `seq` order, the leading run of visible messages may be taken: a message that is in flight or
+  delayed blocks those behind it. Groups take turns: the least recently served first, a new group last; one receive takes
+  all it can from a group before it goes to the next.
+* **Settling.** Before an operation looks at the messages of a queue, everything due there by now has happened: delays and
+  leases that ended (ordered by instant, then `seq`), retention. An expired message is gone, held or not.
+* **Edits.** A new retention counts for every message at once. A new delay does not reach messages that are waiting, except
+  on FIFO queues, where their delay then counts anew from their send.
+* **Dead letters.** A message that `is_spent` when a receive would take it moves to the dead-letter queue in the same
+  transaction and is not returned; the receive goes on to the next message. It keeps id, body, attributes and receive
+  count, gets `dead_letter_source`; on standard queues it keeps its `seq`, on FIFO it gets a new one (so retention starts
+  again) and its own message id as deduplication id. It arrives visible, its receipts are void. At most one move per
+  message and receive. If the dead-letter queue does not exist or is of the other type, the message is delivered as usual.
+* **Deduplication** (FIFO): for five minutes from the first send a message with a known deduplication id (within the queue,
+  or the group, as the queue's scope was when it was created) is not stored; the answer carries the first one's id and seq.
+* **Attempts.** A receive with an attempt id seen within five minutes returns the same messages with the same receipts and
+  restarts their windows, unless one of them was deleted, changed or has lapsed since; then it is an ordinary receive that
+  replaces the record. An attempt that returned nothing is not recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from veil.core.errors import VeilError
+from veil.core.lease import Deletion
+from veil.core.message import NewMessage, Sent, StoredMessage
+from veil.core.move_task import MoveTask
+from veil.core.queue import Queue, QueueCounts, QueueKey, QueueSettings
+from veil.core.receipt import Receipt, ReceiptBook
+
+
+class QueueContent(NamedTuple):
+    """What an edit may change of a queue."""
+
+    settings: QueueSettings
+    tags: dict[str, str]
+
+
+class Extension(NamedTuple):
+    """A new visibility for the message behind a receipt, counted from now; 0 releases it."""
+
+    receipt: Receipt
+    visibility_s: int
+
+
+class StoreEvents(Protocol):
+    """What a store tells its owner, after the change is durable. Both are called on the event loop and must not block."""
+
+    def messages_available(self, queue_id: int, count: int) -> None:
+        """Up to that many messages of the queue may have become receivable: sent, delayed no longer, lapsed, released, or
+        unlocked by a delete in their group. More than there are is allowed, fewer is not."""
+
+    def counted(self, event: str, queue_id: int, count: int) -> None:
+        """Something happened that only the store sees: `lapsed`, `dead_lettered`, `expired`, `stale_receipt`, `duplicate`."""
+
+
+class Store(Protocol):
+    """See the module's text for the rules; each method says what is its own."""
+
+    receipts: ReceiptBook
+    events: StoreEvents
+
+    async def open(self) -> None:
+        """Make ready without reading the backlog; raises StoreBusy, StoreDamaged or StoreTooNew."""
+
+    async def close(self) -> None:
+        """Finish what is under way and let go of the data."""
+
+    def next_due_ms(self) -> int | None:
+        """An instant not later than the next lapse, end of a delay, or expiry; None when nothing waits."""
+
+    async def settle(self) -> None:
+        """Let everything happen that is due by now, in every queue."""
+
+    # ---- queues
+
+    async def find_queue(self, key: QueueKey) -> Queue | None:
+        """The queue of that key, or None."""
+
+    async def create_queue(self, key: QueueKey, content: QueueContent, *, rest_ms: int) -> Queue:
+        """A new queue, or the one that already has the key (the caller compares); raises QueueDeletedRecently while the
+        key's last queue was deleted less than `rest_ms` ago."""
+
+    async def edit_queue(self, queue: Queue, edit: Callable[[QueueContent], QueueContent]) -> Queue:
+        """Apply a pure function to settings and tags; what it raises is raised and changes nothing. Raises QueueMissing."""
+
+    async def delete_queue(self, queue: Queue) -> None:
+        """Remove the queue and everything in it; raises QueueMissing."""
+
+    async def list_queues(
+        self, region: str, account: str, *, prefix: str = "", after: str = "", limit: int = 1000
+    ) -> list[Queue]:
+        """Queues by rising name, those after a name, at most so many."""
+
+    async def dead_letter_sources(self, key: QueueKey, *, after: str = "", limit: int = 1000) -> list[Queue]:
+        """The queues whose redrive policy names that key, by rising name."""
+
+    async def all_queues(self) -> list[Queue]:
+        """Every queue of every account and region."""
+
+    # ---- messages
+
+    async def send(self, queue: Queue, messages: Sequence[NewMessage]) -> list[Sent]:
+        """Store the messages in order; raises QueueMissing, StoreFull."""
+
+    async def receive(
+        self, queue: Queue, count: int, *, visibility_s: int | None = None, attempt_id: str | None = None
+    ) -> list[StoredMessage]:
+        """Take up to `count` messages, without waiting; `visibility_s` None means the queue's own. Raises QueueMissing, and
+        InFlightLimit on a standard queue that has 120,000 in flight (a FIFO queue gives nothing then)."""
+
+    async def delete(self, queue: Queue, receipts: Sequence[Receipt]) -> list[Deletion | VeilError]:
+        """Delete by receipt, each on its own; refusals are returned in place. Raises QueueMissing."""
+
+    async def extend(self, queue: Queue, extensions: Sequence[Extension]) -> list[VeilError | None]:
+        """Change visibility by receipt, each on its own; refusals are returned in place. Raises QueueMissing."""
+
+    async def undo_receive(self, queue: Queue, receipts: Sequence[Receipt]) -> None:
+        """The answer to a receive never left: make its messages visible again and do not count the receive. Receipts that no
+        longer hold their lease are passed over."""
+
+    async def purge(self, queue: Queue, *, rest_ms: int) -> None:
+        """Remove every message sent before the call and the deduplication history; raises QueueMissing, and PurgeInProgress
+        within `rest_ms` of the last purge."""
+
+    async def counts(self, queue: Queue) -> QueueCounts:
+        """How many messages are where, exactly, now; raises QueueMissing."""
+
+    async def oldest_sent_ms(self, queue: Queue) -> int | None:
+        """Engine time at which the oldest visible message was sent."""
+
+    async def peek(self, queue: Queue, *, after_seq: int = 0, limit: int = 100) -> list[StoredMessage]:
+        """Messages in whatever state by rising `seq`, without receiving them; raises QueueMissing."""
+
+    # ---- move tasks
+
+    async def start_move(self, task: MoveTask) -> MoveTask:
+        """Record a running task, with `to_move` counted now; raises MoveTaskRunning while the source has an active one."""
+
+    async def step_move(self, task_id: str, count: int) -> MoveTask:
+        """Move up to `count` visible messages, oldest first, each to its destination as a new message (new id and seq, receive
+        count zero, no dead-letter source), and count them in the same transaction. A task with nothing left to move
+        becomes COMPLETED, one that was cancelled CANCELLED, one whose destination does not exist FAILED with
+        `AWS.SimpleQueueService.NonExistentQueue`, one that meets a message of unknown source FAILED with
+        `CouldNotDetermineMessageSource`."""
+
+    async def cancel_move(self, task_id: str) -> MoveTask:
+        """Ask a running task to stop; raises MoveTaskMissing, MoveTaskNotRunning."""
+
+    async def list_moves(self, source: QueueKey, limit: int) -> list[MoveTask]:
+        """The tasks of a source, newest first."""
+
+    async def active_moves(self) -> list[MoveTask]:
+        """Every task that is not at its end; what a restarted server goes on with."""
