@@ -1,0 +1,1 @@
+"""The wire protocols, called directly, over sockets, and by real clients."""

@@ -1,0 +1,1 @@
+"""The listening process: the only place that joins the parts."""

@@ -1,0 +1,99 @@
+"""The listening HTTP server: it accepts, watches deadlines and stops; connections look after themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+from veil.server.http_connection import HttpConnection
+from veil.server.http_limits import HttpLimits
+from veil.server.http_roster import Roster
+from veil.wire.exchange import Handler
+
+_SWEEP_EVERY_S = 1.0
+_BACKLOG = 4096
+
+
+class HttpServer:
+    """Serves one handler over HTTP/1.0 and 1.1 until closed; every request runs in a task of its own."""
+
+    def __init__(self, handler: Handler, limits: HttpLimits | None = None) -> None:
+        self._handler = handler
+        self._limits = limits or HttpLimits()
+        self._roster: Roster | None = None
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    async def start(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> None:
+        """Listen on every address of the host (IPv4 and IPv6); port 0 takes a free one."""
+        if self._server is not None:
+            raise RuntimeError("the HTTP server was started before")
+        loop = asyncio.get_running_loop()
+        roster = self._roster = Roster(self._handler, self._limits, loop)
+        self._server = await loop.create_server(
+            lambda: HttpConnection(roster),
+            host,
+            port,
+            backlog=_BACKLOG,
+            ssl=tls,
+            ssl_handshake_timeout=(self._limits.header_deadline_s or None) if tls else None,
+        )
+        self._sweep_again(loop, roster)
+
+    @property
+    def addresses(self) -> tuple[tuple[str, int], ...]:
+        """Host and port of every listening socket."""
+        assert self._server is not None, "not started"
+        return tuple((name[0], name[1]) for name in (s.getsockname() for s in self._server.sockets))
+
+    @property
+    def port(self) -> int:
+        """The port of the first listening socket."""
+        return self.addresses[0][1]
+
+    @property
+    def connection_count(self) -> int:
+        """How many connections are open, including those that are being closed."""
+        return len(self._roster.connections) if self._roster is not None else 0
+
+    def sweep(self, now_s: float) -> None:
+        """Act on every connection whose deadline has passed by `now_s`, on the event loop's clock."""
+        if self._roster is None:
+            return
+        # One pass a second instead of a timer for each request: a request sets and clears its deadlines by
+        # assigning a number, and five thousand idle connections cost a fraction of a millisecond.
+        for connection in [each for each in self._roster.connections if each.deadline_s <= now_s]:
+            connection.expire(now_s)
+
+    async def close(self, grace_s: float) -> None:
+        """Stop accepting, let requests that have begun be answered for up to `grace_s`, then cut the rest.
+
+        On return no handler of this server is running, unless it swallows its cancellation.
+        """
+        server, roster = self._server, self._roster
+        if server is None or roster is None or roster.closing:
+            return
+        roster.closing = True
+        server.close()
+        for connection in tuple(roster.connections):
+            connection.retire()
+        if not await self._all_gone(roster, grace_s):
+            for connection in tuple(roster.connections):
+                connection.abort()
+            await self._all_gone(roster, grace_s=1.0)
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+
+    @staticmethod
+    async def _all_gone(roster: Roster, grace_s: float) -> bool:
+        roster.emptied.clear()
+        if roster.connections:
+            try:
+                await asyncio.wait_for(roster.emptied.wait(), grace_s)
+            except TimeoutError:
+                return False
+        return True
+
+    def _sweep_again(self, loop: asyncio.AbstractEventLoop, roster: Roster) -> None:
+        self._sweeper = loop.call_later(_SWEEP_EVERY_S, self._sweep_again, loop, roster)
+        self.sweep(loop.time())

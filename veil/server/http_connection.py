@@ -1,0 +1,297 @@
+"""One client's connection: requests in, answers out, in order and within the limits.
+
+At most one request of a connection runs at a time. What the client sends behind it is kept as bytes,
+unparsed, up to a bound at which reading stops; so a pipelining client costs little more memory than a
+patient one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import cast
+
+from veil.server.http_answer import CLOSES, CONTINUE, encode_answer, encode_refusal
+from veil.server.http_head import Refusal
+from veil.server.http_reader import BODY, HEAD, RESTING, RequestReader
+from veil.server.http_roster import Roster
+from veil.wire.exchange import Request, Response
+
+log = logging.getLogger("veil.http")
+
+_NEVER = float("inf")
+# Beyond this, reading stops. Below it, it goes on behind a running request: only so is a client seen to go.
+_HELD_BYTES_MAX = 64 * 1024
+# Smaller bodies are not counted against the total: connections_max bounds them well enough.
+_LARGE_BODY_BYTES = 64 * 1024
+
+_OPEN, _LEAVING, _GONE = range(3)
+
+
+class HttpConnection(asyncio.Protocol):
+    """Serves one client; the roster holds what it shares with the others."""
+
+    __slots__ = (
+        "_held",
+        "_large_body_bytes",
+        "_reader",
+        "_reading",
+        "_roster",
+        "_state",
+        "_task",
+        "_timed_phase",
+        "_transport",
+        "_undrained_bytes",
+        "_write_paused",
+        "deadline_s",
+        "seated",
+    )
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+        self._state = _OPEN
+        self._task: asyncio.Task[None] | None = None
+        self._held = bytearray()  # received behind the request that runs
+        self._large_body_bytes = 0
+        self._reading = True
+        self._write_paused = False
+        self._undrained_bytes = 0
+        self._timed_phase: int | None = None  # what the deadline is for
+        self.deadline_s = _NEVER
+        self.seated = False  # kept by the roster
+
+    # ---- called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=self._roster.limits.write_buffer_bytes_max)
+        peer = transport.get_extra_info("peername")
+        self._reader = RequestReader(self._roster.limits, str(peer[0]) if isinstance(peer, tuple) else "")
+        roster = self._roster
+        if not roster.enter(self):
+            if roster.overrun():
+                self.abort()
+            else:
+                self._refuse(Refusal(503, "too many connections"))
+        elif roster.closing:
+            self._leave()
+        else:
+            self._go_on()
+
+    def data_received(self, data: bytes) -> None:
+        # Bytes after the last answer are read and dropped: closing a socket with unread bytes resets it, and
+        # a reset can overtake the answer.
+        if self._state != _OPEN or self._reader.finished:
+            return
+        if self._task is None and not self._write_paused:
+            if self._timed_phase == RESTING:
+                self._roster.idle.pop(self, None)
+            self._read(data)
+        else:
+            self._held += data
+            self._read_or_pause()
+
+    def eof_received(self) -> None:
+        # Half-closed counts as gone: a message must not be claimed for a client that may not be there, and
+        # those who wait keep their side open. Returning None makes the transport close.
+        if self._task is not None:
+            self._task.cancel()
+        self._settle_to_leave()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._settle_to_leave()
+        self._state = _GONE
+        self.deadline_s = _NEVER
+        del (
+            self._reader
+        )  # its parser holds its methods: a cycle, and with it the last request, until a collection
+        if self._task is not None:
+            self._task.cancel()  # the roster is left when it has ended
+        else:
+            self._roster.leave(self)
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        self._undrained_bytes = self._transport.get_write_buffer_size()
+        self.deadline_s = self._roster.loop.time() + self._roster.limits.write_deadline_s
+        self._read_or_pause()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        if self._state != _OPEN:
+            return
+        self._timed_phase, self.deadline_s = None, _NEVER
+        self._read_or_pause()
+        if self._task is None:
+            self._go_on()
+
+    # ---- called by the server
+
+    def expire(self, now_s: float) -> None:
+        """Act on the deadline, which has passed."""
+        if self._write_paused or self._state == _LEAVING:
+            undrained_bytes = self._transport.get_write_buffer_size()
+            if undrained_bytes < self._undrained_bytes:  # slow, but it takes the answer
+                self._undrained_bytes = undrained_bytes
+                self.deadline_s = now_s + self._roster.limits.write_deadline_s
+            else:
+                self.abort()
+        elif self._reader.phase == BODY or (self._reader.phase == HEAD and self._reader.target_seen):
+            self._refuse(Refusal(408, "the request did not arrive in time"))
+        else:
+            # Nothing was asked, so nothing is said: the client could take it for its next request's answer.
+            self._leave()
+
+    def retire(self) -> None:
+        """Close now if no request has begun, otherwise after its answer."""
+        if self._state == _OPEN and self._task is None and self._reader.phase == RESTING and not self._held:
+            self._leave()
+
+    def abort(self) -> None:
+        """Drop the connection and cancel its request."""
+        self._settle_to_leave()
+        if self._task is not None:
+            self._task.cancel()
+        self._transport.abort()
+
+    # ---- requests
+
+    def _read(self, data: bytes | bytearray) -> None:
+        reader = self._reader
+        while True:
+            data = reader.feed(data)
+            if reader.body_bytes > _LARGE_BODY_BYTES and not self._charge_body(reader.body_bytes):
+                reader.refusal = Refusal(503, "too many large requests at once")
+            if reader.ready or reader.refusal is not None:
+                if data and not reader.finished:
+                    self._held += data
+                    self._read_or_pause()
+                break
+            if not data:
+                break
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """The next request that waits, or the bytes behind it, or wait for more."""
+        if self._write_paused:
+            return  # resume_writing comes back here
+        reader = self._reader
+        if reader.ready:
+            request, persistence = reader.ready.pop(0)
+            self._timed_phase, self.deadline_s = None, _NEVER
+            self._task = self._roster.loop.create_task(self._serve(request, persistence))
+        elif reader.refusal is not None:
+            self._refuse(reader.refusal)
+        elif self._held:
+            held, self._held = self._held, bytearray()
+            self._read_or_pause()
+            self._read(held)
+        else:
+            if reader.awaits_continue:
+                reader.awaits_continue = False
+                self._transport.write(CONTINUE)
+            if self._timed_phase != reader.phase:
+                self._time(reader.phase)
+
+    def _time(self, phase: int) -> None:
+        # Once for each phase, not at each byte: a client that trickles is late all the same.
+        roster, self._timed_phase = self._roster, phase
+        limits = roster.limits
+        if phase == RESTING:
+            roster.idle[self] = None
+            self.deadline_s = roster.loop.time() + limits.idle_s
+        elif phase == HEAD:
+            self.deadline_s = roster.loop.time() + limits.header_deadline_s
+        else:
+            self.deadline_s = roster.loop.time() + limits.body_deadline_s
+
+    def _read_or_pause(self) -> None:
+        wanted = len(self._held) < _HELD_BYTES_MAX and not self._write_paused
+        if wanted != self._reading and not self._transport.is_closing():
+            self._reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _charge_body(self, body_bytes: int) -> bool:
+        roster = self._roster
+        roster.large_body_bytes += body_bytes - self._large_body_bytes
+        self._large_body_bytes = body_bytes
+        return roster.large_body_bytes <= roster.limits.body_bytes_total_max
+
+    # ---- answers
+
+    async def _serve(self, request: Request, persistence: bytes) -> None:
+        response: Response | None = None
+        try:
+            response = await self._roster.handler(request)
+            if self._roster.closing:
+                persistence = CLOSES
+            answer = encode_answer(response, request.method, persistence)
+        except asyncio.CancelledError:
+            self._end_task()
+            if self._state == _OPEN:  # the handler's own doing: nobody else would end the connection
+                self.abort()
+            raise
+        except Exception:
+            log.exception("the handler failed on %s %s", request.method, request.path)
+            self._take_back(response)
+            answer, persistence, response = encode_refusal(500, "internal error"), CLOSES, None
+        self._end_task()
+        if self._state != _OPEN or self._transport.is_closing():
+            self._take_back(response)
+            return
+        self._transport.write(answer)
+        if persistence is CLOSES:
+            self._leave()
+        else:
+            self._go_on()
+
+    def _end_task(self) -> None:
+        self._task = None
+        if self._large_body_bytes:
+            self._charge_body(0)
+        if self._state == _GONE:
+            self._roster.leave(self)
+
+    @staticmethod
+    def _take_back(response: Response | None) -> None:
+        if response is None or response.undelivered is None:
+            return
+        try:
+            response.undelivered()
+        except Exception:
+            log.exception("taking back an answer that was not delivered failed")
+
+    # ---- the end
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answer with the refusal and close, reading on for a moment so that the client gets to see it."""
+        self._settle_to_leave()
+        if self._transport.is_closing():
+            return
+        self._transport.write(encode_refusal(refusal.status, str(refusal)))
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+            self.deadline_s = self._roster.loop.time() + self._roster.limits.linger_s
+            self._read_or_pause()
+        else:
+            self._transport.close()
+
+    def _leave(self) -> None:
+        """Close once everything written has been sent."""
+        self._settle_to_leave()
+        self._transport.close()
+
+    def _settle_to_leave(self) -> None:
+        if self._state != _OPEN:
+            return
+        self._state = _LEAVING
+        self._roster.idle.pop(self, None)
+        self._reader.ready.clear()
+        self._held.clear()
+        if self._task is None:
+            self._charge_body(0)
+        self._undrained_bytes = self._transport.get_write_buffer_size()
+        self.deadline_s = self._roster.loop.time() + self._roster.limits.write_deadline_s

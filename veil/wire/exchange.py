@@ -1,0 +1,40 @@
+"""One HTTP request and its answer, as the front ends see them.
+
+The server layer fills `Request` from the socket and writes `Response` to it; everything between is bytes and rules, so
+that a front end can be tested by calling it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Request:
+    """One request, complete, with its body read and bounded."""
+
+    method: str
+    path: str  # as sent, still percent-encoded, without the query
+    query: str  # as sent, without the question mark
+    headers: Mapping[str, str]  # names in lower case; repeated ones joined by ", "
+    body: bytes = b""
+    peer: str = ""  # the address of the other end
+
+    def header(self, name: str, default: str = "") -> str:
+        """The header of that (lower-case) name, or the default."""
+        return self.headers.get(name, default)
+
+
+@dataclass(slots=True)
+class Response:
+    """One answer. `undelivered` runs if the connection was gone before a byte of it could be written."""
+
+    status: int = 200
+    body: bytes = b""
+    content_type: str = "text/plain; charset=utf-8"
+    headers: tuple[tuple[str, str], ...] = ()
+    undelivered: Callable[[], None] | None = field(default=None, repr=False)
+
+
+Handler = Callable[[Request], Awaitable[Response]]
