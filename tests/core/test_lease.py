@@ -1,0 +1,100 @@
+"""The rules of the visibility window, called as functions."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.stores.kit import redrive_to
+from veil.core.errors import MessageGone, ReceiptExpired, VisibilityTooLong
+from veil.core.lease import Deletion, Held, State, is_spent, judge_deletion, judge_extension
+from veil.core.limits import VISIBILITY_MAX_S
+from veil.core.receipt import Receipt
+
+NOW_MS = 1_000_000
+OPEN = Held(State.IN_FLIGHT, delivery=3, holder=3, received_at_ms=NOW_MS - 5_000, deadline_ms=NOW_MS + 1)
+LAPSED = OPEN._replace(deadline_ms=NOW_MS)
+FREE = Held(State.VISIBLE, delivery=3, holder=0, received_at_ms=NOW_MS - 5_000, deadline_ms=0)
+
+
+def receipt(delivery: int) -> Receipt:
+    return Receipt(1, 77, delivery, "the text")
+
+
+def test_a_lease_is_open_until_its_deadline_and_over_at_it():
+    assert OPEN.is_open(NOW_MS)
+    assert not OPEN.is_open(NOW_MS + 1)
+    assert not FREE.is_open(NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("held", "delivery", "expected"),
+    [
+        (None, 1, Deletion.GONE),
+        (OPEN, 3, Deletion.DELETED),
+        (OPEN, 2, Deletion.STALE),
+        (OPEN, 4, Deletion.STALE),
+        (LAPSED, 3, Deletion.DELETED),
+        (LAPSED, 1, Deletion.DELETED),
+        (LAPSED, 4, Deletion.STALE),
+        (FREE, 2, Deletion.DELETED),
+        (FREE, 4, Deletion.STALE),
+    ],
+)
+def test_a_standard_delete_is_lenient_to_the_late_and_never_touches_an_open_lease(held, delivery, expected):
+    assert judge_deletion(held, receipt(delivery), NOW_MS, fifo=False) is expected
+
+
+@pytest.mark.parametrize(("held", "delivery"), [(OPEN, 2), (OPEN, 4), (LAPSED, 3), (FREE, 3)])
+def test_a_fifo_delete_needs_the_open_lease(held, delivery):
+    with pytest.raises(ReceiptExpired) as refusal:
+        judge_deletion(held, receipt(delivery), NOW_MS, fifo=True)
+    assert refusal.value.text == "the text"
+
+
+def test_a_fifo_delete_by_the_holder_or_of_nothing_succeeds():
+    assert judge_deletion(OPEN, receipt(3), NOW_MS, fifo=True) is Deletion.DELETED
+    assert judge_deletion(None, receipt(3), NOW_MS, fifo=True) is Deletion.GONE
+
+
+@pytest.mark.parametrize("held", [OPEN, LAPSED, FREE])
+def test_an_extension_counts_from_now(held):
+    assert judge_extension(held, receipt(3), 10, NOW_MS, fifo=False) == NOW_MS + 10_000
+
+
+@pytest.mark.parametrize("held", [OPEN, LAPSED, FREE])
+def test_a_length_of_zero_is_a_release(held):
+    assert judge_extension(held, receipt(3), 0, NOW_MS, fifo=False) is None
+
+
+@pytest.mark.parametrize(("held", "delivery"), [(None, 3), (OPEN, 2), (OPEN, 4), (LAPSED, 4), (FREE, 4)])
+@pytest.mark.parametrize("visibility_s", [0, 10])
+def test_a_standard_extension_is_refused_where_there_is_nothing_to_extend(held, delivery, visibility_s):
+    with pytest.raises(MessageGone):
+        judge_extension(held, receipt(delivery), visibility_s, NOW_MS, fifo=False)
+
+
+@pytest.mark.parametrize(("held", "delivery"), [(OPEN, 2), (LAPSED, 3), (FREE, 3)])
+@pytest.mark.parametrize("visibility_s", [0, 10])
+def test_a_fifo_extension_needs_the_open_lease(held, delivery, visibility_s):
+    with pytest.raises(ReceiptExpired):
+        judge_extension(held, receipt(delivery), visibility_s, NOW_MS, fifo=True)
+
+
+def test_the_holder_of_a_fifo_lease_may_extend_it():
+    assert judge_extension(OPEN, receipt(3), 10, NOW_MS, fifo=True) == NOW_MS + 10_000
+
+
+def test_no_deadline_lies_more_than_twelve_hours_after_the_receive():
+    longest_s = VISIBILITY_MAX_S - 5  # received five seconds ago
+    assert judge_extension(OPEN, receipt(3), longest_s, NOW_MS, fifo=False) == NOW_MS + longest_s * 1000
+    with pytest.raises(VisibilityTooLong) as refusal:
+        judge_extension(OPEN, receipt(3), longest_s + 1, NOW_MS, fifo=False)
+    assert refusal.value.visibility_s == longest_s + 1
+
+
+def test_a_message_is_spent_when_one_more_receive_would_exceed_the_maximum():
+    policy = redrive_to("dead", 3)
+    assert not is_spent(2, policy)
+    assert is_spent(3, policy)
+    assert is_spent(4, policy)
+    assert not is_spent(1_000_000, None)

@@ -1,0 +1,70 @@
+"""Receipts: nobody else can write one, and each has one spelling."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from veil.core.errors import ReceiptInvalid
+from veil.core.receipt import ReceiptBook
+
+BOOK = ReceiptBook(b"k" * 32)
+ALPHABET = string.ascii_letters + string.digits + "-_"
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1), st.integers(0, 2**32 - 1))
+def test_what_is_written_is_read_back(queue_id, seq, delivery):
+    text = BOOK.write(queue_id, seq, delivery)
+
+    assert len(text) == 44
+    assert set(text) <= set(ALPHABET)
+    assert BOOK.read(text, queue_id) == (queue_id, seq, delivery, text)
+
+
+def test_a_receipt_of_another_queue_is_refused():
+    with pytest.raises(ReceiptInvalid):
+        BOOK.read(BOOK.write(1, 2, 3), 2)
+
+
+def test_a_receipt_under_another_key_is_refused():
+    with pytest.raises(ReceiptInvalid):
+        ReceiptBook(b"x" * 32).read(BOOK.write(1, 2, 3), 1)
+
+
+def test_a_receipt_with_any_one_character_changed_is_refused():
+    text = BOOK.write(1, 2, 3)
+    for place, char in enumerate(text):
+        other = ALPHABET[(ALPHABET.index(char) + 1) % len(ALPHABET)]
+        with pytest.raises(ReceiptInvalid):
+            BOOK.read(text[:place] + other + text[place + 1 :], 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "A" * 43, "A" * 44, "A" * 45, "=" * 44, "ä" * 44, "\0" * 44, " " * 44, "A" * 43 + "="],
+)
+def test_what_is_no_receipt_is_refused_with_its_text(text):
+    with pytest.raises(ReceiptInvalid) as refusal:
+        BOOK.read(text, 1)
+    assert refusal.value.text == text
+
+
+@given(st.text(max_size=60))
+def test_no_text_at_all_does_worse_than_be_refused(text):
+    with pytest.raises(ReceiptInvalid):
+        BOOK.read(text, 1)
+
+
+def test_stray_characters_that_decoders_skip_make_no_second_spelling():
+    text = BOOK.write(1, 2, 3)
+    for other in (
+        text[:-1] + "\n",
+        "\n" + text[1:],
+        text.replace("-", "+").replace("_", "/") + "\n",
+        text + "\n",
+    ):
+        with pytest.raises(ReceiptInvalid):
+            BOOK.read(other, 1)

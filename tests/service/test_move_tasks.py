@@ -1,0 +1,240 @@
+"""Move tasks: dead letters go back, no faster than asked, once at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.service.kit import Desk, open_desk, quiet, until
+from tests.stores.kit import ACCOUNT, a_key, redrive_to
+from veil.core.clock import ManualClock
+from veil.core.errors import (
+    ArnRefused,
+    MoveTaskHandleInvalid,
+    MoveTaskMissing,
+    MoveTaskNotRunning,
+    MoveTaskRunning,
+    NotDeadLetters,
+    NotForQueueType,
+    ResourceMissing,
+    StoreError,
+)
+from veil.core.move_task import MoveTask
+from veil.service.move_runner import MoveRunners
+from veil.service.move_tasks import cancel_move, list_moves, read_task_handle, start_move, task_handle
+from veil.service.queues import delete_queue
+from veil.service.service import Service
+
+
+@pytest.fixture
+async def dead(service: Service) -> Desk:
+    return await open_desk(service, "dead")
+
+
+@pytest.fixture
+async def work(service: Service, dead: Desk) -> Desk:
+    return await open_desk(service, "work", redrive=redrive_to("dead", 1))
+
+
+async def fill(work: Desk, count: int) -> None:
+    for number in range(count):
+        await work.send(str(number))
+    received: list[object] = []
+    while len(received) < count:
+        received += await work.receive(visibility_s=0)
+    while await work.receive(visibility_s=0):
+        pass
+
+
+async def start(dead: Desk, *, destination: str | None = None, rate_per_s: int | None = None) -> MoveTask:
+    return await start_move(dead.service, dead.queue.key.arn, destination, rate_per_s, account=ACCOUNT)
+
+
+async def newest(dead: Desk) -> MoveTask:
+    return (await list_moves(dead.service, dead.queue.key.arn, 1))[0]
+
+
+async def moved_so_far(dead: Desk) -> int:
+    """How many were moved when the runner next pauses, or ends."""
+    task = await newest(dead)
+    await until(lambda: task.id in dead.service.moves.pauses or not dead.service.moves.is_running(task.id))
+    return (await newest(dead)).moved
+
+
+async def finished(dead: Desk) -> MoveTask:
+    for _ in range(1_000):
+        task = await newest(dead)
+        if not task.is_active:
+            return task
+        await quiet(dead.service)
+    raise AssertionError("the task did not end")
+
+
+async def test_everything_goes_back_to_where_it_came_from(work: Desk, dead: Desk) -> None:
+    await fill(work, 5)
+    assert (await dead.counts()).visible == 5
+    task = await start(dead)
+    assert (task.status, task.to_move) == ("RUNNING", 5)
+    task = await finished(dead)
+    assert (task.status, task.moved) == ("COMPLETED", 5)
+    messages = await work.receive()
+    assert [message.body for message in messages] == ["0", "1", "2", "3", "4"]
+    assert {message.receive_count for message in messages} == {1}
+
+
+async def test_a_destination_takes_everything(work: Desk, dead: Desk, service: Service) -> None:
+    spare = await open_desk(service, "spare")
+    await fill(work, 2)
+    await start(dead, destination=spare.queue.key.arn)
+    await finished(dead)
+    assert await spare.bodies() == ["0", "1"]
+
+
+async def test_a_moved_message_wakes_a_waiting_receiver(work: Desk, dead: Desk) -> None:
+    await fill(work, 1)
+    poll = await work.poll()
+    await start(dead)
+    assert [message.body for message in await poll] == ["0"]
+
+
+async def test_the_rate_is_kept_by_the_clock(work: Desk, dead: Desk, clock: ManualClock) -> None:
+    await fill(work, 5)
+    await start(dead, rate_per_s=2)
+    assert await moved_so_far(dead) == 1
+    clock.advance(499)
+    await quiet(dead.service)
+    assert await moved_so_far(dead) == 1
+    clock.advance(1)
+    for moved in (2, 3, 4):
+        await quiet(dead.service)
+        assert await moved_so_far(dead) == moved
+        clock.advance(500)
+
+
+async def test_without_a_rate_it_moves_five_hundred_a_second(
+    work: Desk, dead: Desk, clock: ManualClock
+) -> None:
+    await fill(work, 120)
+    await start(dead)
+    moved = []
+    for _ in range(3):
+        await quiet(dead.service)
+        moved.append(await moved_so_far(dead))
+        clock.advance(100)
+    assert moved == [50, 100, 120]
+    assert (await finished(dead)).status == "COMPLETED"
+
+
+async def test_one_task_at_a_time_for_each_source(work: Desk, dead: Desk) -> None:
+    await fill(work, 3)
+    await start(dead, rate_per_s=1)
+    with pytest.raises(MoveTaskRunning):
+        await start(dead)
+
+
+async def test_a_cancelled_task_stops_and_leaves_the_rest(work: Desk, dead: Desk, clock: ManualClock) -> None:
+    await fill(work, 3)
+    task = await start(dead, rate_per_s=1)
+    await moved_so_far(dead)
+    cancelled = await cancel_move(dead.service, task.id)
+    assert (cancelled.status, cancelled.moved) == ("CANCELLING", 1)
+    assert (await finished(dead)).status == "CANCELLED"  # at once, not at the next step's time
+    clock.advance(seconds=10)
+    await quiet(dead.service)
+    assert (await dead.counts()).visible == 2
+    with pytest.raises(MoveTaskNotRunning):
+        await cancel_move(dead.service, task.id)
+    with pytest.raises(MoveTaskMissing):
+        await cancel_move(dead.service, "nobody")
+
+
+async def test_a_task_goes_on_after_a_restart(work: Desk, dead: Desk, clock: ManualClock) -> None:
+    await fill(work, 3)
+    await start(dead, rate_per_s=1)
+    assert await moved_so_far(dead) == 1
+    await dead.service.moves.stop()
+    clock.advance(seconds=60)
+    await quiet(dead.service)
+    assert (await newest(dead)).moved == 1  # nobody carries it out
+    dead.service.moves = MoveRunners(dead.service.store, clock)
+    await dead.service.moves.resume()
+    assert await moved_so_far(dead) == 2
+    for _ in range(2):  # the last step is the one that finds nothing left
+        clock.advance(seconds=1)
+        await quiet(dead.service)
+        assert await moved_so_far(dead) == 3
+    assert (await finished(dead)).status == "COMPLETED"
+
+
+async def test_a_step_that_fails_is_tried_again(work: Desk, dead: Desk, clock: ManualClock) -> None:
+    await fill(work, 1)
+    step_move = dead.service.store.step_move
+    tries = 0
+
+    async def fail_once(task_id: str, count: int) -> MoveTask:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise StoreError("disk trouble")
+        return await step_move(task_id, count)
+
+    dead.service.store.step_move = fail_once  # type: ignore[method-assign]
+    await start(dead)
+    await until(lambda: tries == 1)
+    await moved_so_far(dead)
+    clock.advance(seconds=1)
+    assert (await finished(dead)).status == "COMPLETED"
+
+
+async def test_a_destination_that_goes_fails_the_task(work: Desk, dead: Desk, service: Service) -> None:
+    await fill(work, 1)
+    await delete_queue(service, work.queue)
+    await open_desk(service, "other", redrive=redrive_to("dead", 1))
+    await start(dead)
+    task = await finished(dead)
+    assert (task.status, task.failure) == ("FAILED", "AWS.SimpleQueueService.NonExistentQueue")
+    assert (await dead.counts()).visible == 1
+
+
+async def test_what_a_task_names_must_exist_and_fit(work: Desk, dead: Desk, service: Service) -> None:
+    await open_desk(service, "q.fifo")
+
+    async def refused(source: str, destination: str | None, account: str = ACCOUNT) -> Exception:
+        with pytest.raises(Exception) as refusal:
+            await start_move(service, source, destination, None, account=account)
+        return refusal.value
+
+    source = dead.queue.key.arn
+    assert isinstance(await refused("dead", None), ArnRefused)
+    assert isinstance(await refused(source, "arn:aws:s3:::bucket"), ArnRefused)
+    missing = await refused(a_key("nowhere").arn, None)
+    assert isinstance(missing, ResourceMissing) and missing.parameter == "SourceArn"
+    missing = await refused(source, a_key("nowhere").arn)
+    assert isinstance(missing, ResourceMissing) and missing.parameter == "DestinationArn"
+    assert isinstance(await refused(source, None, account="111111111111"), ResourceMissing)
+    assert isinstance(await refused(source, a_key("q.fifo").arn), NotForQueueType)
+    assert isinstance(await refused(work.queue.key.arn, None), NotDeadLetters)
+    with pytest.raises(ResourceMissing):
+        await list_moves(service, a_key("nowhere").arn, 1)
+
+
+async def test_tasks_are_listed_newest_first(work: Desk, dead: Desk) -> None:
+    tasks = []
+    for _ in range(3):
+        await fill(work, 1)
+        tasks.append((await start(dead)).id)
+        await finished(dead)
+    listed = await list_moves(dead.service, dead.queue.key.arn, 2)
+    assert [task.id for task in listed] == [tasks[2], tasks[1]]
+
+
+async def test_a_handle_names_task_and_source(work: Desk, dead: Desk) -> None:
+    task = await start(dead)
+    assert read_task_handle(task_handle(task)) == (task.id, dead.queue.key.arn)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "?", "bm90IGpzb24=", "e30=", "W10=", "eyJ0YXNrSWQiOjEsInNvdXJjZUFybiI6Mn0=", "ü"]
+)
+def test_anything_else_is_no_handle(text: str) -> None:
+    with pytest.raises(MoveTaskHandleInvalid):
+        read_task_handle(text)

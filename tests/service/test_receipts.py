@@ -1,0 +1,148 @@
+"""What a receipt can still do: current, lapsed, replaced, foreign, forged, spent."""
+
+from __future__ import annotations
+
+from tests.service.kit import Desk, open_desk
+from veil.core.clock import ManualClock
+from veil.core.errors import MessageGone, ReceiptExpired, ReceiptInvalid
+from veil.core.receipt import ReceiptBook
+from veil.service.delete import delete
+from veil.service.extend_lease import extend_lease
+from veil.service.purge import purge
+from veil.service.service import Service
+
+
+async def test_the_current_receipt_deletes_for_good(orders: Desk, clock: ManualClock) -> None:
+    await orders.send()
+    assert await orders.delete(orders.receipt(await orders.receive_one())) is None
+    clock.advance(seconds=3600)
+    assert await orders.receive() == []
+    assert orders.tally("deleted") == 1
+
+
+async def test_deleting_again_succeeds_and_counts_once(orders: Desk) -> None:
+    await orders.send()
+    receipt = orders.receipt(await orders.receive_one())
+    assert [await orders.delete(receipt), await orders.delete(receipt)] == [None, None]
+    assert orders.tally("deleted") == 1
+
+
+async def test_a_lapsed_receipt_still_deletes_while_nobody_else_holds_the_message(
+    orders: Desk, clock: ManualClock
+) -> None:
+    await orders.send()
+    receipt = orders.receipt(await orders.receive_one())
+    clock.advance(seconds=31)
+    assert await orders.delete(receipt) is None
+    assert await orders.counts() == (0, 0, 0)
+
+
+async def test_a_lapsed_receipt_can_still_extend_while_nobody_else_holds_the_message(
+    orders: Desk, clock: ManualClock
+) -> None:
+    await orders.send()
+    receipt = orders.receipt(await orders.receive_one())
+    clock.advance(seconds=31)
+    assert await orders.extend(receipt, 60) is None
+    assert await orders.receive() == []
+
+
+async def test_a_late_delete_does_not_take_the_message_from_its_present_holder(
+    orders: Desk, clock: ManualClock
+) -> None:
+    await orders.send()
+    stalled = orders.receipt(await orders.receive_one())
+    clock.advance(seconds=31)
+    await orders.receive_one()
+    assert await orders.delete(stalled) is None  # SQS answers success
+    assert (await orders.counts()).in_flight == 1
+    assert (orders.tally("deleted"), orders.tally("stale_receipt")) == (0, 1)
+
+
+async def test_a_late_release_does_not_take_the_message_from_its_present_holder(
+    orders: Desk, clock: ManualClock
+) -> None:
+    await orders.send()
+    stalled = orders.receipt(await orders.receive_one())
+    clock.advance(seconds=31)
+    await orders.receive_one()
+    assert isinstance(await orders.release(stalled), MessageGone)
+    assert await orders.receive() == []
+    assert (orders.tally("released"), orders.tally("stale_receipt")) == (0, 1)
+
+
+async def test_a_late_extension_does_not_move_the_present_holders_deadline(
+    orders: Desk, clock: ManualClock
+) -> None:
+    await orders.send()
+    stalled = orders.receipt(await orders.receive_one())
+    clock.advance(seconds=31)
+    await orders.receive_one()
+    assert isinstance(await orders.extend(stalled, 3600), MessageGone)
+    clock.advance(seconds=30)
+    assert len(await orders.receive()) == 1
+
+
+async def test_a_fifo_receipt_ends_with_its_lease(steps: Desk, clock: ManualClock) -> None:
+    await steps.send_all("a", group="g")
+    receipt = steps.receipt(await steps.receive_one())
+    clock.advance(seconds=31)
+    assert isinstance(await steps.delete(receipt), ReceiptExpired)
+    assert isinstance(await steps.extend(receipt, 10), ReceiptExpired)
+    assert await steps.bodies() == ["a"]
+
+
+async def test_the_visibility_of_a_deleted_message_cannot_change(orders: Desk) -> None:
+    await orders.send()
+    receipt = orders.receipt(await orders.receive_one())
+    await orders.delete(receipt)
+    assert isinstance(await orders.extend(receipt, 10), MessageGone)
+
+
+async def test_another_queues_receipt_is_refused(orders: Desk, service: Service) -> None:
+    other = await open_desk(service, "other")
+    await other.send()
+    foreign = other.receipt(await other.receive_one())
+    assert isinstance(await orders.delete(foreign), ReceiptInvalid)
+    assert isinstance(await orders.extend(foreign, 10), ReceiptInvalid)
+    assert (await other.counts()).in_flight == 1
+
+
+async def test_forged_and_mangled_receipts_are_refused(orders: Desk) -> None:
+    await orders.send()
+    message = await orders.receive_one()
+    good = orders.receipt(message)
+    forged = ReceiptBook(b"another key").write(orders.queue.id, message.seq, message.delivery)
+    for text in (forged, good[:-1], good + "A", "", "x" * len(good), good.swapcase()):
+        assert isinstance(await orders.delete(text), ReceiptInvalid)
+        assert isinstance(await orders.release(text), ReceiptInvalid)
+    assert (await orders.counts()).in_flight == 1
+
+
+async def test_a_bad_receipt_in_a_batch_fails_alone(orders: Desk) -> None:
+    await orders.send("a")
+    await orders.send("b")
+    a, b = await orders.receive()
+    answers = await delete(orders.service, orders.queue, [orders.receipt(a), "nonsense", orders.receipt(b)])
+    assert [type(answer) for answer in answers] == [type(None), ReceiptInvalid, type(None)]
+    assert await orders.counts() == (0, 0, 0)
+
+
+async def test_extensions_in_a_batch_are_judged_one_by_one(orders: Desk, clock: ManualClock) -> None:
+    await orders.send("a")
+    await orders.send("b")
+    a, b = await orders.receive()
+    changes = [(orders.receipt(a), 0), ("nonsense", 10), (orders.receipt(b), 600)]
+    answers = await extend_lease(orders.service, orders.queue, changes)
+    assert [type(answer) for answer in answers] == [type(None), ReceiptInvalid, type(None)]
+    clock.advance(seconds=599)
+    assert await orders.bodies() == ["a"]
+    assert (orders.tally("extended"), orders.tally("released")) == (1, 1)
+
+
+async def test_deleting_what_a_purge_removed_succeeds(orders: Desk) -> None:
+    await orders.send()
+    receipt = orders.receipt(await orders.receive_one())
+    await purge(orders.service, orders.queue)
+    assert await orders.delete(receipt) is None
+    assert orders.tally("deleted") == 0

@@ -1,0 +1,1 @@
+"""The operations on queues and messages, on a store and a clock."""

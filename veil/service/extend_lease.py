@@ -1,0 +1,43 @@
+"""Give the holders of leases more time, or take it all: release."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from veil.core.errors import ReceiptInvalid, VeilError
+from veil.core.queue import Queue
+from veil.service.service import Service
+from veil.stores.store import Extension
+
+
+async def extend_lease(
+    service: Service, queue: Queue, changes: Sequence[tuple[str, int]]
+) -> list[VeilError | None]:
+    """Set each visibility (receipt, seconds from now; 0 releases) on its own; a refusal takes its place."""
+    answers: list[VeilError | None] = [None] * len(changes)
+    extensions: list[Extension] = []
+    places: list[int] = []
+    read = service.store.receipts.read
+    for place, (text, visibility_s) in enumerate(changes):
+        try:
+            extensions.append(Extension(read(text, queue.id), visibility_s))
+            places.append(place)
+        except ReceiptInvalid as refusal:
+            answers[place] = refusal
+    if not extensions:
+        return answers
+    extended = released = 0
+    outcomes = await service.store.extend(queue, extensions)
+    for place, extension, refused in zip(places, extensions, outcomes, strict=True):
+        if refused is not None:
+            answers[place] = refused
+        elif extension.visibility_s:
+            extended += 1
+        else:
+            released += 1
+    if extended:
+        service.tallies.add("extended", queue.id, extended)
+    if released:
+        service.tallies.add("released", queue.id, released)
+    service.ticker.look()
+    return answers

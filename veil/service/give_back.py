@@ -1,0 +1,26 @@
+"""Undo a receive whose answer nobody got."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from veil.core.errors import QueueMissing
+from veil.core.message import StoredMessage
+from veil.core.queue import Queue
+from veil.core.receipt import Receipt
+from veil.service.service import Service
+
+
+def give_back(service: Service, queue: Queue, messages: Sequence[StoredMessage]) -> None:
+    """Make the messages visible again, the receive uncounted; returns at once; `Service.stop` waits."""
+    if messages:
+        service.in_background(_undo(service, queue, messages))
+
+
+async def _undo(service: Service, queue: Queue, messages: Sequence[StoredMessage]) -> None:
+    receipts = [Receipt(queue.id, message.seq, message.delivery) for message in messages]
+    try:
+        await service.store.undo_receive(queue, receipts)
+    except QueueMissing:  # deleted meanwhile, its messages with it
+        return
+    service.tallies.add("given_back", queue.id, len(receipts))

@@ -1,0 +1,89 @@
+"""Carries move tasks out, a step at a time, no faster than their rate."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from veil.core.clock import Clock
+from veil.core.errors import StoreError, VeilError
+from veil.core.limits import MOVE_RATE_MAX
+from veil.core.move_task import MoveTask
+from veil.stores.store import Store
+
+logger = logging.getLogger(__name__)
+
+_STEPS_PER_S: Final = 10
+_AFTER_FAILURE_MS: Final = 1_000
+
+
+class MoveRunners:
+    """One runner for each active task. The store knows how far each has come, so stopping loses nothing."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self.pauses: dict[
+            str, asyncio.Future[None]
+        ] = {}  # by task id, while its runner waits for the next step
+
+    async def resume(self) -> None:
+        """Go on with every task that is not at its end."""
+        for task in await self._store.active_moves():
+            self.run(task)
+
+    def run(self, task: MoveTask) -> None:
+        """Carry the task out in the background."""
+        if task.id in self._running:
+            return
+        runner = asyncio.get_running_loop().create_task(self._run(task))
+        self._running[task.id] = runner
+        runner.add_done_callback(lambda _: self._running.pop(task.id, None))
+
+    def is_running(self, task_id: str) -> bool:
+        """Whether a runner carries the task out."""
+        return task_id in self._running
+
+    def hurry(self, task_id: str) -> None:
+        """End the runner's pause: its task was cancelled, and the next step says so."""
+        pause = self.pauses.get(task_id)
+        if pause is not None and not pause.done():
+            pause.set_result(None)
+
+    async def stop(self) -> None:
+        """Stop every runner; the tasks stay active for the next start."""
+        runners = list(self._running.values())
+        for runner in runners:
+            runner.cancel()
+        if runners:
+            await asyncio.wait(runners)
+
+    async def _run(self, task: MoveTask) -> None:
+        rate_per_s = min(task.rate_per_s or MOVE_RATE_MAX, MOVE_RATE_MAX)
+        step = max(1, rate_per_s // _STEPS_PER_S)
+        next_ms = self._clock.now_ms()
+        while task.is_active:
+            try:
+                task = await self._store.step_move(task.id, step)
+                # Counted from the last step's due time, not from its end, so that slow steps do not lower
+                # the rate; but what a stall has cost is not caught up in one rush.
+                now_ms = self._clock.now_ms()
+                next_ms = max(next_ms + step * 1000 // rate_per_s, now_ms)
+            except StoreError as error:
+                logger.error("move task %s: a step failed, trying again: %s", task.id, error)
+                next_ms = self._clock.now_ms() + _AFTER_FAILURE_MS
+            except VeilError as error:  # its queue or the task itself is gone
+                logger.warning("move task %s ended: %s", task.id, error)
+                return
+            if task.is_active:
+                await self._pause(task.id, next_ms)
+
+    async def _pause(self, task_id: str, until_ms: int) -> None:
+        pause = self.pauses[task_id] = asyncio.get_running_loop().create_future()
+        timer = self._clock.call_at(until_ms, lambda: None if pause.done() else pause.set_result(None))
+        try:
+            await pause
+        finally:
+            timer.cancel()
+            del self.pauses[task_id]

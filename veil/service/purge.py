@@ -1,0 +1,12 @@
+"""Empty a queue."""
+
+from __future__ import annotations
+
+from veil.core.queue import Queue
+from veil.service.service import Service
+
+
+async def purge(service: Service, queue: Queue) -> None:
+    """Remove every message sent so far, held or not; raises PurgeInProgress soon after the last purge."""
+    await service.store.purge(queue, rest_ms=service.rules.rest_after_purge_ms)
+    service.tallies.add("purged", queue.id)

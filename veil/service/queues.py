@@ -1,0 +1,152 @@
+"""Create, find, change, list and delete queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from veil.core import limits
+from veil.core.errors import QueueMissing
+from veil.core.policy_permissions import add_permission as policy_with_permission
+from veil.core.policy_permissions import remove_permission as policy_without_permission
+from veil.core.queue import Queue, QueueCounts, QueueKey, QueueSettings, check_name
+from veil.core.tags import check_tags
+from veil.service.queue_settings import (
+    changed_settings,
+    check_redrive_target,
+    compare_with_existing,
+    new_settings,
+)
+from veil.service.service import Service
+from veil.stores.store import QueueContent
+
+
+async def find_queue(service: Service, key: QueueKey) -> Queue:
+    """The queue of that key; raises QueueMissing."""
+    queue = await service.store.find_queue(key)
+    if queue is None:
+        raise QueueMissing(key.name)
+    return queue
+
+
+async def create_queue(
+    service: Service, key: QueueKey, given: Mapping[str, Any], tags: Mapping[str, str]
+) -> Queue:
+    """The queue of that key, new or as it stood, with every setting given (QueueSettings' names and types).
+
+    Raises NameRefused, SettingUnknown, SettingNotForQueueType, SettingRefused, PolicyRefused, TagsRefused,
+    QueueDeletedRecently, and QueueExists where the one that stood has another value for a setting that was
+    given.
+    """
+    check_name(key.name, fifo=bool(given.get("fifo", False)))
+    settings = new_settings(given)
+    check_tags(key.name, {}, tags)
+    queue = await service.store.find_queue(key)
+    if queue is None:
+        await _check_redrive(service, key, settings)
+        # Somebody else may create it in between: the store then answers with theirs, which is compared like
+        # any other.
+        queue = await service.store.create_queue(
+            key, QueueContent(settings, dict(tags)), rest_ms=service.rules.rest_after_delete_ms
+        )
+    compare_with_existing(queue, given, settings)
+    return queue
+
+
+async def change_settings(service: Service, queue: Queue, given: Mapping[str, Any]) -> Queue:
+    """The queue with the settings given, the others as they stand; raises as `create_queue` for settings."""
+    wanted = changed_settings(queue.settings, given)
+    if "redrive" in given:
+        await _check_redrive(service, queue.key, wanted)
+    edited = await service.store.edit_queue(
+        queue, lambda content: content._replace(settings=changed_settings(content.settings, given))
+    )
+    service.ticker.look()  # a shorter retention or delay brings what is due nearer
+    return edited
+
+
+async def delete_queue(service: Service, queue: Queue) -> None:
+    """Remove the queue and everything in it; receivers that wait there get QueueMissing."""
+    await service.store.delete_queue(queue)
+    service.waiting.queue_deleted(queue)
+    service.tallies.forget(queue.id)
+
+
+async def list_queues(
+    service: Service,
+    region: str,
+    account: str,
+    *,
+    prefix: str = "",
+    after: str = "",
+    limit: int = limits.PAGE_MAX,
+) -> list[Queue]:
+    """Queues by rising name."""
+    return await service.store.list_queues(region, account, prefix=prefix, after=after, limit=limit)
+
+
+async def dead_letter_sources(
+    service: Service, queue: Queue, *, after: str = "", limit: int = limits.PAGE_MAX
+) -> list[Queue]:
+    """The queues that send their dead letters to this one, by rising name."""
+    return await service.store.dead_letter_sources(queue.key, after=after, limit=limit)
+
+
+async def tag_queue(service: Service, queue: Queue, tags: Mapping[str, str]) -> Queue:
+    """Add the tags, over those of the same key; raises TagsRefused."""
+
+    def edit(content: QueueContent) -> QueueContent:
+        check_tags(queue.name, content.tags, tags)
+        return content._replace(tags={**content.tags, **tags})
+
+    return await service.store.edit_queue(queue, edit)
+
+
+async def untag_queue(service: Service, queue: Queue, keys: Iterable[str]) -> Queue:
+    """Remove the tags of those keys, as far as there are any."""
+    unwanted = frozenset(keys)
+
+    def edit(content: QueueContent) -> QueueContent:
+        return content._replace(
+            tags={key: value for key, value in content.tags.items() if key not in unwanted}
+        )
+
+    return await service.store.edit_queue(queue, edit)
+
+
+async def add_permission(
+    service: Service, queue: Queue, label: str, account_ids: Sequence[str], actions: Sequence[str]
+) -> Queue:
+    """Add a statement of that label to the policy; raises PolicyRefused."""
+
+    return await _edit_policy(
+        service,
+        queue,
+        lambda policy: policy_with_permission(policy, queue.key.arn, label, account_ids, actions),
+    )
+
+
+async def remove_permission(service: Service, queue: Queue, label: str) -> Queue:
+    """Remove the statement of that label, and with the last one the policy; raises PolicyRefused."""
+    return await _edit_policy(service, queue, lambda policy: policy_without_permission(policy, label))
+
+
+async def counts(service: Service, queue: Queue) -> QueueCounts:
+    """How many messages are where, exactly, now."""
+    return await service.store.counts(queue)
+
+
+async def _check_redrive(service: Service, source: QueueKey, settings: QueueSettings) -> None:
+    if settings.redrive is not None:
+        target = await service.store.find_queue(settings.redrive.dead_letters)
+        check_redrive_target(source, settings.fifo, settings.redrive, target)
+
+
+async def _edit_policy(service: Service, queue: Queue, edit: Callable[[str | None], str | None]) -> Queue:
+    return await service.store.edit_queue(
+        queue,
+        lambda content: content._replace(
+            settings=replace(content.settings, policy=edit(content.settings.policy))
+        ),
+    )

@@ -1,0 +1,73 @@
+"""Send messages to a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from veil.core.errors import DeduplicationMissing, GroupMissing, MessageRefused, VeilError
+from veil.core.message import NewMessage
+from veil.core.message_rules import Draft, body_md5, check_draft, content_deduplication_id
+from veil.core.queue import Queue
+from veil.service.ids import new_id
+from veil.service.service import Service
+
+
+class SentMessage(NamedTuple):
+    """A message that is stored, or whose duplicate is: the id and seq are then the first one's."""
+
+    message_id: str
+    seq: int
+    body_md5: str
+
+
+_TO_COME: Final = SentMessage("", 0, "")  # keeps the place of a draft that is on its way to the store
+
+
+async def send(
+    service: Service, queue: Queue, drafts: Sequence[Draft], *, sender: str
+) -> list[SentMessage | VeilError]:
+    """Store the drafts, in order and together; a refused one is answered in its place and holds up no other.
+
+    Raises GroupMissing and DeduplicationMissing for the whole call, and what the store raises.
+    """
+    settings = queue.settings
+    fifo = settings.fifo
+    answers: list[SentMessage | VeilError] = []
+    messages: list[NewMessage] = []
+    places: list[int] = []
+    for place, draft in enumerate(drafts):
+        try:
+            body_utf8 = check_draft(draft, settings)
+        except (GroupMissing, DeduplicationMissing):
+            raise
+        except MessageRefused as refusal:
+            answers.append(refusal)
+            continue
+        deduplication_id = draft.deduplication_id
+        if fifo and deduplication_id is None:
+            deduplication_id = content_deduplication_id(body_utf8)
+        message = NewMessage(
+            new_id(),
+            draft.body,
+            body_md5(body_utf8),
+            draft.attributes or None,
+            draft.trace_header,
+            sender,
+            None if fifo else draft.delay_s,  # a FIFO message has no delay of its own: 0 means the queue's
+            draft.group,
+            deduplication_id,
+        )
+        messages.append(message)
+        places.append(place)
+        answers.append(_TO_COME)
+    if not messages:
+        return answers
+    stored = await service.store.send(queue, messages)
+    duplicates = 0
+    for place, message, sent in zip(places, messages, stored, strict=True):
+        answers[place] = SentMessage(sent.message_id, sent.seq, message.body_md5)
+        duplicates += sent.duplicate
+    service.tallies.add("sent", queue.id, len(stored) - duplicates)
+    service.ticker.look()
+    return answers

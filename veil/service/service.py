@@ -1,0 +1,85 @@
+"""The operations' common ground: a store, a clock, the rules, and what runs beside the requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from veil.core import limits
+from veil.core.clock import Clock
+from veil.service.move_runner import MoveRunners
+from veil.service.tallies import Tallies
+from veil.service.ticker import Ticker
+from veil.service.waiting import WaitingRoom
+from veil.stores.store import Store
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceRules:
+    """Where operators may depart from SQS; 0 turns a rest off."""
+
+    rest_after_delete_ms: int = limits.REST_AFTER_DELETE_MS
+    rest_after_purge_ms: int = limits.REST_AFTER_PURGE_MS
+
+
+class Service:
+    """A store that is open and ticking. The operations are functions on it, one file each."""
+
+    def __init__(self, store: Store, clock: Clock, rules: ServiceRules | None = None) -> None:
+        self.store = store
+        self.clock = clock
+        self.rules = rules or ServiceRules()
+        self.tallies = Tallies()
+        self.waiting = WaitingRoom(clock)
+        self.ticker = Ticker(store, clock)
+        self.moves = MoveRunners(store, clock)
+        self._background: set[asyncio.Task[Any]] = set()
+        self._stopped = False
+        store.events = self
+
+    async def start(self) -> None:
+        """Open the store, let deadlines run, and go on with the move tasks that were under way."""
+        await self.store.open()
+        self.ticker.start()
+        await self.moves.resume()
+
+    async def stop(self) -> None:
+        """Answer every long poll with nothing, leave move tasks to the next start, and close the store.
+
+        Stopping again does nothing.
+        """
+        if self._stopped:
+            return
+        self._stopped = True
+        self.waiting.close()
+        await self.moves.stop()
+        await self.ticker.stop()
+        # Claims that nobody waits for any more give their messages back first; doing so can add work, hence
+        # the loop.
+        while self._background:
+            await asyncio.wait(self._background)
+        await self.store.close()
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run the work to its end, also when nobody waits for it: `stop` does."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background_done)
+
+    def _background_done(self, task: asyncio.Task[Any]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("work in the background failed: %s", error, exc_info=error)
+
+    # ---- what the store reports (StoreEvents)
+
+    def messages_available(self, queue_id: int, count: int) -> None:
+        self.waiting.messages_available(queue_id, count)
+
+    def counted(self, event: str, queue_id: int, count: int) -> None:
+        self.tallies.add(event, queue_id, count)

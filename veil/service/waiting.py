@@ -1,0 +1,129 @@
+"""Where long polls wait: in line, one message waking one receiver, and no wake-up ever lost.
+
+Each queue that somebody polls has a room. A receiver enters before its first look at the store and leaves
+with its answer; in between it looks, and while there is nothing it sits idle in the line. When messages
+become available, as many idle receivers as messages are woken, the longest waiting first, and each looks
+once more. Why that is enough:
+
+* A message that arrives while a receiver is looking, and before it sits down, would be missed by both. So
+  an arrival that finds nobody idle raises `missed`, and a receiver that saw it rise during its look looks
+  again instead.
+* A woken receiver owes a look. If it cannot have one (cancelled, or the store failed), it hands the wake-up
+  on.
+* A woken receiver that finds nothing was overtaken by somebody who took the message; it sits down at the
+  front again.
+
+So at every instant each receivable message is either owed a look, or nobody is idle. Waking all of them
+instead would also be right, and would cost a thousand vain looks for each message sent to a queue with a
+thousand receivers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+
+from veil.core.clock import Clock
+from veil.core.errors import QueueMissing
+from veil.core.queue import Queue
+
+
+class Room:
+    """The receivers that poll one queue."""
+
+    __slots__ = ("clock", "closed", "idle", "missed", "present")
+
+    def __init__(self, clock: Clock, *, closed: bool) -> None:
+        self.clock = clock
+        self.closed = closed
+        self.idle: OrderedDict[asyncio.Future[bool], None] = OrderedDict()
+        self.present = 0
+        self.missed = 0  # arrivals that found nobody idle
+
+    def wake(self, count: int) -> None:
+        """Wake up to so many idle receivers, in the order they wait."""
+        while count > 0 and self.idle:
+            seat, _ = self.idle.popitem(last=False)
+            if not seat.done():  # a cancelled one has not yet run to take itself out of the line
+                seat.set_result(True)
+                count -= 1
+        if count > 0:
+            self.missed += 1
+
+    async def wait(self, until_ms: int, *, at_front: bool) -> bool:
+        """Sit idle until woken (True: the caller owes a look at the store) or until time is up (False)."""
+        if self.closed:
+            return False
+        seat: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.idle[seat] = None
+        if at_front:
+            self.idle.move_to_end(seat, last=False)
+        timer = self.clock.call_at(until_ms, lambda: None if seat.done() else seat.set_result(False))
+        try:
+            return await seat
+        except asyncio.CancelledError:
+            # Woken and cancelled in the same turn: the message that woke it is still there, and others may
+            # be idle.
+            if not seat.cancelled() and seat.exception() is None and seat.result():
+                self.wake(1)
+            raise
+        finally:
+            timer.cancel()
+            self.idle.pop(seat, None)
+
+
+class WaitingRoom:
+    """The rooms of all queues; a queue that nobody polls has none."""
+
+    __slots__ = ("_clock", "_closed", "_rooms")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._rooms: dict[int, Room] = {}
+        self._closed = False
+
+    def enter(self, queue_id: int) -> Room:
+        """The queue's room, with one more receiver in it; each one that enters must leave."""
+        room = self._rooms.get(queue_id)
+        if room is None:
+            room = self._rooms[queue_id] = Room(self._clock, closed=self._closed)
+        room.present += 1
+        return room
+
+    def leave(self, queue_id: int, room: Room) -> None:
+        """One receiver fewer."""
+        room.present -= 1
+        if room.present == 0 and self._rooms.get(queue_id) is room:
+            del self._rooms[queue_id]
+
+    def messages_available(self, queue_id: int, count: int) -> None:
+        """So many messages may have become receivable: wake as many receivers."""
+        room = self._rooms.get(queue_id)
+        if room is not None:
+            room.wake(count)
+
+    def queue_deleted(self, queue: Queue) -> None:
+        """End every wait on the queue with QueueMissing."""
+        room = self._rooms.get(queue.id)
+        if room is None:
+            return
+        room.missed += 1  # those who are looking look again, and the store tells them
+        while room.idle:
+            seat, _ = room.idle.popitem(last=False)
+            if not seat.done():
+                seat.set_exception(QueueMissing(queue.name))
+
+    def waiting(self, queue_id: int) -> int:
+        """How many receivers are idle at the queue."""
+        room = self._rooms.get(queue_id)
+        return 0 if room is None else len(room.idle)
+
+    def close(self) -> None:
+        """End every wait, now and from now on, as if its time were up."""
+        self._closed = True
+        for room in self._rooms.values():
+            room.closed = True
+            while room.idle:
+                seat, _ = room.idle.popitem(last=False)
+                if not seat.done():
+                    seat.set_result(False)
