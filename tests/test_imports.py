@@ -1,0 +1,135 @@
+"""The map of the parts is true: imports run one way, the core does no I/O, and `import veil` stays light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "veil"
+
+# What each part may import of the others; itself and `veil` go without saying.
+MAY_IMPORT = {
+    "core": set(),
+    "stores": {"core"},
+    "journal": {"core"},
+    "service": {"core", "stores", "journal"},
+    "wire": {"core", "service"},
+    "console": {"core", "service", "journal"},
+    "server": {"core", "stores", "journal", "service", "wire", "console"},
+    "consumer": {"core"},
+    "pipeline": {"core", "journal"},
+    "testing": set(),  # a server is a process to it
+    "cli": {"core", "stores", "journal", "service", "wire", "console", "server", "consumer", "pipeline", "testing"},
+}  # fmt: skip
+# The core is rules: facts and instants go in, facts come out.
+NOT_IN_CORE = {
+    "asyncio",
+    "os",
+    "socket",
+    "sqlite3",
+    "time",
+    "apsw",
+    "threading",
+    "subprocess",
+    "pathlib",
+    "uvloop",
+}
+HEAVY = {"boto3", "botocore", "pyarrow", "pyspark", "rich", "typer", "prometheus_client", "uvloop", "apsw"}
+
+
+@cache
+def imports_of(file: Path) -> frozenset[str]:
+    """Every module that the file imports, wherever in it, by its full name; those only for type checkers too."""
+    package = ("veil", *file.relative_to(PACKAGE).parts[:-1])
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module or "") if part)
+            # `from veil import core` names a part only in what it imports.
+            found.update(f"{module}.{each.name}" for each in node.names)
+            found.add(module)
+    return frozenset(found)
+
+
+def files_of(part: str) -> list[Path]:
+    return sorted((PACKAGE / part).rglob("*.py"))
+
+
+def parts_imported_by(part: str) -> set[str]:
+    names: set[str] = set()
+    for file in files_of(part):
+        for name in imports_of(file):
+            pieces = name.split(".")
+            if pieces[0] == "veil" and len(pieces) > 1 and (PACKAGE / pieces[1]).is_dir():
+                names.add(pieces[1])
+    return names - {part}
+
+
+def present_parts() -> list[str]:
+    return sorted(each.name for each in PACKAGE.iterdir() if any(each.glob("*.py")))
+
+
+def test_every_part_has_its_place_on_the_map():
+    assert set(present_parts()) <= MAY_IMPORT.keys()
+
+
+@pytest.mark.parametrize("part", present_parts())
+def test_a_part_imports_only_what_stands_below_it(part: str):
+    assert parts_imported_by(part) <= MAY_IMPORT[part]
+
+
+def test_the_map_itself_has_no_circle():
+    below: dict[str, set[str]] = {}
+    waiting = dict(MAY_IMPORT)
+    while waiting:
+        free = [part for part, needs in waiting.items() if needs <= below.keys()]
+        assert free, f"a circle among {sorted(waiting)}"
+        below |= {part: waiting.pop(part) for part in free}
+
+
+@pytest.mark.parametrize("file", files_of("core"), ids=lambda file: file.name)
+def test_the_core_does_no_io_and_has_no_clock_of_its_own(file: Path):
+    assert {name.split(".")[0] for name in imports_of(file)}.isdisjoint(NOT_IN_CORE)
+
+
+@pytest.mark.parametrize("file", files_of("core"), ids=lambda file: file.name)
+def test_the_core_never_awaits(file: Path):
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.Await | ast.AsyncFunctionDef)]
+
+
+def modules_after(statement: str) -> set[str]:
+    code = f"{statement}; import sys; print(*(name.split('.')[0] for name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_import_veil_is_light():
+    assert modules_after("import veil").isdisjoint(HEAVY)
+
+
+def test_the_pytest_plugin_is_light_for_suites_that_do_not_use_it():
+    modules = modules_after("import pytest, sys; before = set(sys.modules); import veil.testing.fixtures")
+    assert modules.isdisjoint(HEAVY - {"rich"})
+
+
+def test_asking_for_help_does_not_load_the_server():
+    code = (
+        "import sys; sys.argv = ['veil', '--help']\n"
+        "from veil.cli.main import run\n"
+        "run(['--help'])\n"
+        "print(*sorted(name for name in sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stderr.split())
+    assert loaded.isdisjoint(
+        {"uvloop", "apsw", "prometheus_client", "boto3", "rich", "asyncio", "veil.server.main"}
+    )

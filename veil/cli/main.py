@@ -1,0 +1,83 @@
+"""The command `veil`: imports the one command file that is needed, and tells mistakes in one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+
+# The first word of a command line, and the file that has it. Each file exposes `register(app: typer.Typer) ->
+# None`.
+COMMANDS = {
+    "serve": "veil.cli.serve",
+    "queue": "veil.cli.queue",
+    "msg": "veil.cli.msg",
+    "dlq": "veil.cli.dlq",
+    "demo": "veil.cli.demo",
+    "doctor": "veil.cli.doctor",
+    "backup": "veil.cli.data",
+    "restore": "veil.cli.data",
+    "verify": "veil.cli.data",
+    "config": "veil.cli.config",
+}
+
+USAGE = 2
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run the command line of this process and exit with its code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and give its exit code."""
+    from veil.cli.app import app
+
+    for module in _needed(arguments):
+        import_module(module).register(app)
+    try:
+        code = app(args=list(arguments), prog_name="veil", standalone_mode=False)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone (`veil … | head`). Python would complain once more when it flushes
+        # at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        return _told(error)
+    return code if isinstance(code, int) else 0
+
+
+def _needed(arguments: Sequence[str]) -> list[str]:
+    """The file of the command that is called; all of them for help, completion and mistakes."""
+    module = COMMANDS.get(arguments[0]) if arguments else None
+    if module is not None:
+        return [module]
+    return [each for each in dict.fromkeys(COMMANDS.values()) if find_spec(each) is not None]
+
+
+def _told(error: Exception) -> int:
+    # Typer carries its own copy of click in some versions and not in others, so its errors are known by their
+    # shape.
+    describe = getattr(error, "format_message", None)
+    if describe is None:
+        if type(error).__name__ == "Abort":
+            return INTERRUPTED
+        raise error
+    if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
+        print(describe())  # noqa: T201
+        return USAGE
+    text = " ".join(str(describe()).split())
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "veil"
+    print(f"veil: {text} (see {command} --help)", file=sys.stderr)  # noqa: T201
+    return int(getattr(error, "exit_code", USAGE))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Who may speak to the server before anything is parsed: addresses, hosts and sites.
+
+The Query protocol is a plain form post, which any web page may send to any address: without these checks a
+page could purge a queue on the reader's own machine. A name that an attacker points at 127.0.0.1 would even
+let it read the answers, hence the list of hosts. No answer ever carries Access-Control-Allow-Origin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from veil.wire.exchange import Request, Response
+
+_OWN_NAMES = frozenset(("localhost", "veil"))
+_FOREIGN_SITES = frozenset(("cross-site", "same-site"))
+_REMEMBERED_MAX = 256
+
+
+def is_loopback(host: str) -> bool:
+    """Whether listening on that host reaches no other machine."""
+    return host.lower() == "localhost" or _is_loopback_address(host)
+
+
+def _is_loopback_address(text: str) -> bool:
+    try:
+        address = ip_address(text.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool(mapped.is_loopback if mapped is not None else address.is_loopback)
+
+
+class AccessRules:
+    """Turns away requests by where they come from; signatures are the front end's to check."""
+
+    def __init__(
+        self, *, has_keys: bool, allowed_hosts: Iterable[str] = (), base_url: str | None = None
+    ) -> None:
+        self._has_keys = has_keys
+        names = set(allowed_hosts) | _OWN_NAMES
+        if base_url is not None and (hostname := urlsplit(base_url).hostname):
+            names.add(hostname)
+        self._names = frozenset(name for name in names if not name.startswith("*."))
+        self._suffixes = (".localhost", *(name[1:] for name in names if name.startswith("*.")))
+        self._remembered: set[str] = set()  # Host headers that were found good, as sent
+
+    def refusal(self, request: Request) -> Response | None:
+        """The answer to a request that may not come in; None for one that may."""
+        headers = request.headers
+        host = headers.get("host", "")
+        if not self._has_keys and host not in self._remembered and not self._is_allowed(host):
+            return _forbidden(
+                request,
+                f"Host {host[:100]!r} is not a name of this server. Use localhost, add the name to allowed_hosts, "
+                "or start the server with keys.",
+            )
+        origin = headers.get("origin")
+        if origin is not None and not _is_same_origin(origin, host):
+            return _forbidden(request, "Requests from web pages of another origin are refused.")
+        if headers.get("sec-fetch-site") in _FOREIGN_SITES:
+            return _forbidden(request, "Requests from web pages of another site are refused.")
+        if request.method == "OPTIONS":
+            return _forbidden(request, "Cross-origin requests are not offered.")
+        return None
+
+    def _is_allowed(self, host: str) -> bool:
+        name = host_name(host)
+        if name is None:
+            return False
+        if name not in self._names and not name.endswith(self._suffixes) and not _is_loopback_address(name):
+            return False
+        if len(self._remembered) < _REMEMBERED_MAX:  # *.localhost are without end
+            self._remembered.add(host)
+        return True
+
+
+def host_name(host: str) -> str | None:
+    """The name or address in a Host header, in lower case without port and brackets; None for what is neither."""
+    if host.startswith("["):
+        name, bracket, port = host[1:].partition("]")
+        if not bracket or (port and not _is_port(port)):
+            return None
+    else:
+        name, colon, digits = host.partition(":")
+        if colon and not _is_port(colon + digits):
+            return None
+    # Nothing that a browser or a proxy might read in another way than we do.
+    if not name or any(char in name for char in "@/\\? #,;") or not name.isascii():
+        return None
+    return name.lower().rstrip(".") or None
+
+
+def _is_port(text: str) -> bool:
+    return text.startswith(":") and (
+        text == ":" or (text[1:].isascii() and text[1:].isdigit() and len(text) <= 6)
+    )
+
+
+def _is_same_origin(origin: str, host: str) -> bool:
+    # The scheme is left out: behind a proxy that speaks TLS the page says https and we hear http. A page on
+    # the same host and port is our own in either case. `null`, which sandboxed pages and files send, is never
+    # equal to a Host.
+    scheme, separator, place = origin.partition("://")
+    if not separator or scheme not in ("http", "https"):
+        return False
+    default = ":443" if scheme == "https" else ":80"
+    return place.lower().removesuffix(default) == host.lower().removesuffix(default)
+
+
+def _forbidden(request: Request, reason: str) -> Response:
+    if "x-amz-target" in request.headers:
+        text = reason.replace("\\", "\\\\").replace('"', '\\"')
+        body = f'{{"__type":"com.amazon.coral.service#AccessDeniedException","message":"{text}"}}'
+        return Response(403, body.encode("ascii", "replace"), "application/x-amz-json-1.0")
+    return Response(403, reason.encode("ascii", "replace") + b"\n")

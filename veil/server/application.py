@@ -1,0 +1,78 @@
+"""What answers a request: health, metrics, or the SQS front end behind the rules of access."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from veil.core.errors import VeilError
+from veil.server.access import AccessRules, is_loopback
+from veil.server.metrics import CONTENT_TYPE, Metrics
+from veil.server.requests import RequestTallies, action_of
+from veil.wire.exchange import Handler, Request, Response
+
+_ABOUT: Final = b"""This is Veil, a message queue that speaks the protocols of Amazon SQS.
+Point an SQS client at this address: endpoint_url in boto3, --endpoint-url in the aws CLI.
+Health: /healthz and /readyz. Metrics: /metrics.
+"""
+
+
+class Application:
+    """Routes requests; what is `down` makes the server not ready, and nothing else."""
+
+    def __init__(
+        self,
+        front_end: Handler,
+        access: AccessRules,
+        requests: RequestTallies,
+        metrics: Metrics,
+        *,
+        metrics_for: str = "open",
+    ) -> None:
+        self._front_end = front_end
+        self._access = access
+        self._requests = requests
+        self._metrics = metrics
+        self._metrics_for = metrics_for
+        self.down: str | None = "starting"  # why it is not ready
+
+    async def handle(self, request: Request) -> Response:
+        """The answer to one request."""
+        path = request.path
+        # Probes come before the rules of access: they call by address or by any name, tell nothing and change
+        # nothing.
+        if path == "/healthz" or path == "/readyz":
+            return self._health(path, request.method)
+        refusal = self._access.refusal(request)
+        if refusal is not None:
+            return refusal
+        if path == "/metrics":
+            return await self._metrics_page(request)
+        if path == "/" and _is_visit(request):
+            return Response(200, _ABOUT)
+        response = await self._front_end(request)
+        self._requests.add(action_of(request), response.status)
+        return response
+
+    def _health(self, path: str, method: str) -> Response:
+        if method not in ("GET", "HEAD"):
+            return Response(405, b"GET only\n", headers=(("Allow", "GET, HEAD"),))
+        if path == "/readyz" and self.down is not None:
+            return Response(503, self.down.encode() + b"\n")
+        return Response(200, b"ok\n")
+
+    async def _metrics_page(self, request: Request) -> Response:
+        if self._metrics_for == "off":
+            return Response(404, b"metrics are turned off\n")
+        if self._metrics_for == "loopback" and not is_loopback(request.peer):
+            return Response(403, b"metrics are for this machine only\n")
+        if request.method not in ("GET", "HEAD"):
+            return Response(405, b"GET only\n", headers=(("Allow", "GET, HEAD"),))
+        try:
+            return Response(200, await self._metrics.page(), CONTENT_TYPE)
+        except VeilError as problem:
+            return Response(503, f"no metrics: {problem}\n".encode())
+
+
+def _is_visit(request: Request) -> bool:
+    # A person with a browser, not a client: a GET that asks for nothing and is not signed.
+    return request.method == "GET" and not request.query and "authorization" not in request.headers

@@ -1,0 +1,44 @@
+"""What a server says when it is ready: where it is, where the data lives, who may come in, and lines to paste."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from veil.server.settings import Settings
+
+
+def endpoint_url(settings: Settings, host: str, port: int) -> str:
+    """The address for clients on this machine, or the public one if it is set."""
+    if settings.base_url is not None:
+        return settings.base_url
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  # all addresses: one of them to show
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def where_data_lives(store: str, directory: Path | None) -> str:
+    """The store and its place, in words."""
+    if directory is None:
+        return "in memory, gone when the server stops"
+    return f"{directory} ({store.partition(':')[0]}; an answer is given only once it is on disk)"
+
+
+def greeting(
+    settings: Settings, endpoint: str, directory: Path | None, key_ids: list[str], version: str
+) -> str:
+    """Lines for a person who has just started a server."""
+    region = settings.region
+    if key_ids:
+        access = f"{len(key_ids)} access key{'s' if len(key_ids) > 1 else ''}; every request must be signed"
+        key_id, secret = key_ids[0], "SECRET"
+    else:
+        access = "no keys: this machine only, any credentials will do"
+        key_id, secret = "veil", "veil"
+    return f"""\
+Veil {version} is ready at {endpoint}
+  data     {where_data_lives(settings.store, directory)}
+  access   {access}
+  boto3    boto3.client("sqs", endpoint_url="{endpoint}", region_name="{region}", \
+aws_access_key_id="{key_id}", aws_secret_access_key="{secret}")
+  aws CLI  AWS_ACCESS_KEY_ID={key_id} AWS_SECRET_ACCESS_KEY={secret} \
+aws sqs list-queues --endpoint-url {endpoint} --region {region}
+  stop     Ctrl-C"""

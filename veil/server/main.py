@@ -1,0 +1,282 @@
+"""Runs a server from its settings to its end: the one place that joins clock, store, service, front end and HTTP.
+
+Exit codes: 0 stopped when asked · 1 could not start · 2 a setting is wrong · 70 the store failed while
+running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gc
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from veil.core.errors import StoreBusy, StoreDamaged, StoreError, StoreTooNew, VeilError
+from veil.server.access import AccessRules, is_loopback
+from veil.server.application import Application
+from veil.server.companion import Companion
+from veil.server.create_declared import create_declared
+from veil.server.greeting import endpoint_url, greeting
+from veil.server.http import HttpServer
+from veil.server.keys import gather_keys, is_open_to_others
+from veil.server.logs import configure_logging
+from veil.server.make_store import make_store, store_directory
+from veil.server.metrics import Metrics
+from veil.server.requests import RequestTallies
+from veil.server.settings import Settings, SettingsError
+from veil.server.system_clock import SystemClock
+from veil.service.service import Service, ServiceRules
+from veil.wire.front_end import SqsFrontEnd
+from veil.wire.sigv4 import AccessKey, Verifier
+
+log = logging.getLogger("veil.server")
+
+EXIT_STOPPED: Final = 0
+EXIT_NOT_STARTED: Final = 1
+EXIT_STORE_FAILED: Final = 70
+# After a failure there is nothing to wait for but the answers that say so.
+_GRACE_AFTER_FAILURE_S: Final = 1.0
+
+
+class StartRefused(VeilError):
+    """The server cannot start; the text is the line to show."""
+
+
+def run_server(settings: Settings, *, ready_file: Path | None = None, companion: bool = False) -> int:
+    """Serve until told to stop, and give the exit code; raises SettingsError and StartRefused before it is ready."""
+    configure_logging(settings.log_level, settings.log_format)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        code = runner.run(_Server(settings, ready_file, companion).serve())
+    if code == EXIT_STORE_FAILED:
+        # A thread may hang in a call to the sick disk, and an ordinary exit would wait for it.
+        logging.shutdown()
+        os._exit(code)
+    return code
+
+
+def server_version() -> str:
+    """The version of the installed distribution."""
+    try:
+        return version_of("veilmq")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+class _Server:
+    def __init__(self, settings: Settings, ready_file: Path | None, companion: bool) -> None:
+        self._settings = settings
+        self._ready_file = ready_file
+        self._with_companion = companion
+        self._keys = gather_keys(settings)
+        _check_exposure(settings, self._keys)
+        self._exit_code = EXIT_STOPPED
+        self._signalled = False
+
+    async def serve(self) -> int:
+        settings, clock = self._settings, SystemClock()
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        store = make_store(settings, clock, self._store_failed)
+        rules = ServiceRules() if settings.rest_rules else ServiceRules(0, 0)
+        self._service = service = Service(store, clock, rules)
+        front_end = SqsFrontEnd(
+            service,
+            verifier=Verifier(self._keys) if self._keys else None,
+            default_account=settings.account,
+            default_region=settings.region,
+            base_url=settings.base_url,
+            bulk=settings.bulk,
+        )
+        requests, version = RequestTallies(), server_version()
+        access = AccessRules(
+            has_keys=bool(self._keys), allowed_hosts=settings.allowed_hosts, base_url=settings.base_url
+        )
+        metrics = Metrics(service, requests, lambda: self._http.connection_count, version)
+        self._application = Application(
+            front_end.handle, access, requests, metrics, metrics_for=settings.metrics
+        )
+        self._http = HttpServer(self._application.handle, settings.http)
+
+        await self._open_store()
+        try:
+            await create_declared(service, settings.queues, settings.region, settings.account)
+            await self._listen()
+            self._application.down = None
+            self._gather_facts(version)
+            self._catch_signals()
+            if self._ready_file is not None:
+                self._write_ready_file(self._ready_file)
+        except BaseException:
+            await self._http.close(0)
+            await service.stop()
+            raise
+        self._announce(version)
+        attending = asyncio.create_task(self._attend()) if self._with_companion else None
+        # What exists now stays to the end; the collector need not walk it again and again.
+        gc.freeze()
+        try:
+            await self._ended.wait()
+            await self._wind_down()
+        finally:
+            if attending is not None:
+                attending.cancel()
+            if self._ready_file is not None:
+                self._ready_file.unlink(missing_ok=True)
+        return self._exit_code
+
+    # ---- the start
+
+    async def _open_store(self) -> None:
+        place = store_directory(self._settings)
+        try:
+            if place is not None:
+                # Messages are nobody else's business.
+                place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            await self._service.start()
+        except (StoreBusy, StoreDamaged, StoreTooNew) as problem:
+            raise StartRefused(str(problem)) from None
+        except StoreError as problem:
+            raise StartRefused(f"the store in {place} cannot be opened: {problem}") from None
+        except OSError as problem:
+            reason = problem.strerror or problem
+            raise StartRefused(f"data={place}: expected a directory that can be written ({reason})") from None
+
+    async def _listen(self) -> None:
+        host, port = self._settings.host, self._settings.port
+        try:
+            await self._http.start(host, port)
+        except socket.gaierror as problem:
+            raise StartRefused(
+                f"host={host}: expected an address of this machine ({problem.strerror})"
+            ) from None
+        except OSError as problem:
+            if problem.errno == errno.EADDRINUSE:
+                reason = f"port={port}: already in use on {host}; another server may be running, --port 0 takes a free one"
+            elif problem.errno == errno.EADDRNOTAVAIL:
+                reason = f"host={host}: expected an address of this machine"
+            else:
+                reason = f"cannot listen on {host} port {port}: {os.strerror(problem.errno or 0)}"
+            raise StartRefused(reason) from None
+
+    def _gather_facts(self, version: str) -> None:
+        host, port = self._http.addresses[0]
+        self._facts = {
+            "endpoint_url": endpoint_url(self._settings, host, port),
+            "host": host,
+            "port": port,
+            "pid": os.getpid(),
+            "version": version,
+        }
+
+    def _announce(self, version: str) -> None:
+        settings, facts = self._settings, self._facts
+        place = store_directory(settings)
+        if settings.log_format == "text":
+            text = greeting(settings, str(facts["endpoint_url"]), place, list(self._keys), version)
+            print(text, file=sys.stderr, flush=True)  # noqa: T201
+        log.info(
+            "ready on %s port %d, %s, %s",
+            facts["host"],
+            facts["port"],
+            f"data in {place}" if place is not None else "data in memory",
+            f"{len(self._keys)} keys" if self._keys else "no keys",
+            extra={"facts": facts},
+        )
+        source = Path(settings.origin("keys"))
+        if settings.keys and source.suffix and is_open_to_others(source):
+            log.warning("%s holds secrets and other users can read it: chmod 600 %s", source, source)
+
+    def _write_ready_file(self, path: Path) -> None:
+        # By a rename, so that whoever waits for the file never reads half of it.
+        draft = path.with_name(path.name + ".new")
+        try:
+            draft.write_text(json.dumps(self._facts) + "\n")
+            draft.replace(path)
+        except OSError as problem:
+            raise StartRefused(
+                f"ready_file={path}: expected a file that can be written ({problem.strerror})"
+            ) from None
+
+    async def _attend(self) -> None:
+        await Companion(self._service, self._ended.set).attend(self._facts)
+
+    # ---- the end
+
+    def _catch_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._signal, number)
+        self._loop.add_signal_handler(signal.SIGHUP, self._reload_keys)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._signalled:
+            # Asked twice: whoever asks does not want to wait. What was answered is on disk.
+            log.warning("second %s: leaving at once", number.name)
+            logging.shutdown()
+            if self._ready_file is not None:
+                self._ready_file.unlink(missing_ok=True)
+            os._exit(128 + number)
+        self._signalled = True
+        log.info("%s: stopping", number.name)
+        self._ended.set()
+
+    def _store_failed(self, error: BaseException) -> None:
+        self._loop.call_soon_threadsafe(self._give_up, error)
+
+    def _give_up(self, error: BaseException) -> None:
+        # Nothing is retried: after a failed sync only a new start, which reads the disk again, knows what is
+        # there.
+        log.critical("the store failed, the server stops: %s", error)
+        self._exit_code = EXIT_STORE_FAILED
+        self._application.down = "the store failed"
+        self._ended.set()
+
+    async def _wind_down(self) -> None:
+        failed = self._exit_code == EXIT_STORE_FAILED
+        self._application.down = self._application.down or "stopping"
+        self._service.waiting.close()  # long polls are answered now, with nothing
+        await self._http.close(_GRACE_AFTER_FAILURE_S if failed else self._settings.stop_grace_s)
+        if failed:
+            with contextlib.suppress(Exception):  # a failed store may fail again; it has said so already
+                await asyncio.wait_for(self._service.stop(), _GRACE_AFTER_FAILURE_S)
+            return
+        try:
+            await self._service.stop()
+        except StoreError as problem:
+            log.critical("the store failed while closing: %s", problem)
+            self._exit_code = EXIT_STORE_FAILED
+            return
+        log.info("stopped")
+
+    def _reload_keys(self) -> None:
+        if not self._keys:
+            log.info("SIGHUP: there are no keys to reload")
+            return
+        try:
+            fresh = gather_keys(self._settings)
+        except SettingsError as problem:
+            log.error("SIGHUP: the keys stay as they were: %s", problem)
+            return
+        # In place: the verifier looks keys up in this very mapping.
+        self._keys.clear()
+        self._keys.update(fresh)
+        log.info("SIGHUP: %d keys in effect", len(fresh))
+
+
+def _check_exposure(settings: Settings, keys: dict[str, AccessKey]) -> None:
+    if not keys and not is_loopback(settings.host):
+        raise SettingsError(
+            f"host={settings.host!r}: expected a loopback address such as 127.0.0.1, because there are no keys; "
+            "set VEIL_KEYS or keys_file to listen elsewhere"
+        )

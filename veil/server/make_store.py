@@ -1,0 +1,35 @@
+"""The store that the settings name; only the one in use is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import unquote
+
+from veil.core.clock import Clock
+from veil.server.settings import Settings
+from veil.stores.store import Store
+
+
+def store_directory(settings: Settings) -> Path | None:
+    """Where the store keeps its files; None when it has none."""
+    if settings.store == "memory":
+        return None
+    if settings.store == "sqlite":
+        return settings.data
+    # sqlite:///var/lib/veil: what follows the empty host is the path, so it is absolute.
+    return Path("/" + unquote(settings.store.removeprefix("sqlite:///")).lstrip("/"))
+
+
+def make_store(settings: Settings, clock: Clock, on_failure: Callable[[BaseException], None]) -> Store:
+    """The store, not open yet; it calls `on_failure` once it can no longer be trusted."""
+    directory = store_directory(settings)
+    if directory is None:
+        from veil.stores.memory import MemoryStore
+
+        return MemoryStore(clock)
+    from veil.stores.sqlite.store import SqliteStore
+
+    store = SqliteStore(directory, clock)
+    store.on_failure = on_failure
+    return store

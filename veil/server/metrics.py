@@ -1,0 +1,204 @@
+"""What Prometheus reads: taken from plain counters when asked, so that counting costs the requests nothing.
+
+Labels are bounded: queues beyond the first thousand (by age) are summed under `_other`, actions are those of
+the protocol. The series of a deleted queue end with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
+from typing import Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from veil.core.errors import VeilError
+from veil.core.queue import Queue
+from veil.server.requests import RequestTallies
+from veil.service.service import Service
+from veil.stores.commit_stats import GROUP_BOUNDS, SECONDS_BOUNDS, CommitStats
+
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+QUEUE_LABELS_MAX: Final = 1_000
+_OTHER: Final = ("_other", "", "")
+_LABELS: Final = ("queue", "region", "account")
+# A store answers many looks in one group; more at once would only queue up in front of the requests.
+_LOOKS_AT_ONCE: Final = 64
+# Scrapes closer together share one look at the store.
+_FRESH_MS: Final = 1_000
+
+# The event as the service counts it, the metric, and what it says.
+_EVENTS: Final = (
+    ("sent", "veil_messages_sent", "Messages accepted by a send and stored."),
+    ("duplicate", "veil_messages_deduplicated", "Messages of FIFO queues sent again within five minutes."),
+    ("received", "veil_messages_received", "Messages handed out by a receive."),
+    ("empty_receive", "veil_receives_empty", "Receives that were answered without a message."),
+    ("deleted", "veil_messages_deleted", "Messages deleted by receipt."),
+    ("extended", "veil_leases_extended", "Leases given a new visibility deadline."),
+    ("released", "veil_leases_released", "Leases ended by their holder with a visibility of 0."),
+    ("lapsed", "veil_leases_lapsed", "Leases whose visibility deadline passed without a delete."),
+    (
+        "given_back",
+        "veil_messages_given_back",
+        "Messages put back because their receive's answer found nobody.",
+    ),
+    ("dead_lettered", "veil_messages_dead_lettered", "Messages moved from this queue to its dead letters."),
+    (
+        "stale_receipt",
+        "veil_receipts_stale",
+        "Deletes and extensions whose receipt no longer held its message.",
+    ),
+    ("expired", "veil_messages_expired", "Messages removed because their retention ended."),
+    ("purged", "veil_queue_purges", "Purges of the queue."),
+)
+
+
+class _Depth:
+    """The present of one queue, or the sum of several."""
+
+    __slots__ = ("delayed", "in_flight", "oldest_sent_ms", "visible")
+
+    def __init__(self) -> None:
+        self.visible = self.in_flight = self.delayed = 0
+        self.oldest_sent_ms: int | None = None
+
+
+class Metrics:
+    """The page behind /metrics."""
+
+    def __init__(
+        self, service: Service, requests: RequestTallies, connection_count: Callable[[], int], version: str
+    ) -> None:
+        self._service = service
+        self._requests = requests
+        self._connection_count = connection_count
+        self._version = version
+        self._names: dict[int, tuple[str, str, str]] = {}
+        self._depths: dict[tuple[str, str, str], _Depth] = {}
+        self._looked_at_ms: int | None = None
+        self._looking = asyncio.Lock()
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(_Collected(self._families))
+
+    async def page(self) -> bytes:
+        """Everything in Prometheus' text format, as it stands now."""
+        async with self._looking:
+            now_ms = self._service.clock.now_ms()
+            if self._looked_at_ms is None or now_ms - self._looked_at_ms >= _FRESH_MS:
+                await self._look()
+                self._looked_at_ms = now_ms
+            return generate_latest(self._registry)
+
+    async def _look(self) -> None:
+        queues = sorted(await self._service.store.all_queues(), key=lambda queue: queue.id)
+        self._names = {
+            queue.id: (queue.name, queue.key.region, queue.key.account)
+            if place < QUEUE_LABELS_MAX
+            else _OTHER
+            for place, queue in enumerate(queues)
+        }
+        depths: dict[tuple[str, str, str], _Depth] = defaultdict(_Depth)
+        for first in range(0, len(queues), _LOOKS_AT_ONCE):
+            some = queues[first : first + _LOOKS_AT_ONCE]
+            await asyncio.gather(*(self._look_at(queue, depths[self._names[queue.id]]) for queue in some))
+        self._depths = depths
+
+    async def _look_at(self, queue: Queue, depth: _Depth) -> None:
+        store = self._service.store
+        try:
+            counts = await store.counts(queue)
+            oldest_ms = await store.oldest_sent_ms(queue) if counts.visible else None
+        except VeilError:
+            return  # deleted since it was listed, or the store has failed, which /readyz tells
+        depth.visible += counts.visible
+        depth.in_flight += counts.in_flight
+        depth.delayed += counts.delayed
+        if oldest_ms is not None:
+            depth.oldest_sent_ms = min(oldest_ms, depth.oldest_sent_ms or oldest_ms)
+
+    # ---- families, in the order in which they are shown
+
+    def _families(self) -> Iterator[Metric]:
+        yield from self._about_queues()
+        yield from self._about_events()
+        yield from self._about_requests()
+        stats = getattr(self._service.store, "commit_stats", None)
+        if isinstance(stats, CommitStats):
+            yield from _about_commits(stats)
+
+    def _about_queues(self) -> Iterator[Metric]:
+        messages = GaugeMetricFamily(
+            "veil_messages", "Messages in the queue by state, exact.", labels=(*_LABELS, "state")
+        )
+        oldest = GaugeMetricFamily(
+            "veil_oldest_message_age_seconds",
+            "Time since the oldest visible message was sent; 0 when there is none.",
+            labels=_LABELS,
+        )
+        waiting = GaugeMetricFamily(
+            "veil_long_polls_waiting", "Receives that wait for a message.", labels=_LABELS
+        )
+        polls: defaultdict[tuple[str, str, str], int] = defaultdict(int)
+        for queue_id, labels in self._names.items():
+            polls[labels] += self._service.waiting.waiting(queue_id)
+        now_ms = self._service.clock.now_ms()
+        for labels, depth in self._depths.items():
+            for state in ("visible", "in_flight", "delayed"):
+                messages.add_metric((*labels, state), getattr(depth, state))
+            age_ms = 0 if depth.oldest_sent_ms is None else max(0, now_ms - depth.oldest_sent_ms)
+            oldest.add_metric(labels, age_ms / 1000)
+            waiting.add_metric(labels, polls[labels])
+        queues = GaugeMetricFamily("veil_queues", "Queues that exist.", value=len(self._names))
+        yield from (queues, messages, oldest, waiting)
+
+    def _about_events(self) -> Iterator[Metric]:
+        sums: defaultdict[str, defaultdict[tuple[str, str, str], int]] = defaultdict(lambda: defaultdict(int))
+        for event, queue_id, count in self._service.tallies:
+            labels = self._names.get(queue_id)
+            if labels is not None:
+                sums[event][labels] += count
+        for event, metric, text in _EVENTS:
+            family = CounterMetricFamily(metric, text, labels=_LABELS)
+            for labels, count in sums[event].items():
+                family.add_metric(labels, count)
+            yield family
+
+    def _about_requests(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily(
+            "veil_requests", "Requests answered, by action and class of status.", labels=("action", "status")
+        )
+        for (action, status_class), count in self._requests.counts.items():
+            requests.add_metric((action, f"{status_class}xx"), count)
+        connections = GaugeMetricFamily(
+            "veil_connections", "Open connections.", value=self._connection_count()
+        )
+        build = GaugeMetricFamily(
+            "veil_build_info", "Always 1; the label tells the version.", labels=("version",)
+        )
+        build.add_metric((self._version,), 1)
+        yield from (requests, connections, build)
+
+
+def _about_commits(stats: CommitStats) -> Iterator[Metric]:
+    group = HistogramMetricFamily("veil_commit_group_size", "Operations that shared one commit.")
+    group.add_metric((), _cumulative(GROUP_BOUNDS, stats.group_buckets), stats.operations)
+    seconds = HistogramMetricFamily("veil_commit_seconds", "Time of a commit, its fsync included.")
+    seconds.add_metric((), _cumulative(SECONDS_BOUNDS, stats.seconds_buckets), stats.seconds)
+    yield from (group, seconds)
+
+
+def _cumulative(bounds: Iterable[float], buckets: Iterable[int]) -> list[tuple[str, float]]:
+    return list(zip([*(f"{bound:g}" for bound in bounds), "+Inf"], accumulate(buckets), strict=True))
+
+
+class _Collected(Collector):
+    def __init__(self, families: Callable[[], Iterator[Metric]]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families()

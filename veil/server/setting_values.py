@@ -1,0 +1,206 @@
+"""How the text of a flag, of a variable or of veil.toml becomes a value.
+
+Every reader takes what TOML or a text can give, and its own results again; a ValueError says what was
+expected.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from veil.wire.sigv4 import AccessKey
+
+Reader = Callable[[object], Any]
+
+_ON = frozenset(("on", "true", "yes", "1"))
+_OFF = frozenset(("off", "false", "no", "0"))
+_HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9._-]{0,251}[a-z0-9_])?\Z")
+_REGION = re.compile(r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?\Z")
+_ACCOUNT = re.compile(r"[0-9]{12}\Z", re.ASCII)
+_KEY_ID = re.compile(r"[!-~]{1,128}\Z")
+STORE_EXPECTED = "sqlite (in the data directory), sqlite:///DIRECTORY or memory"
+KEYS_EXPECTED = (
+    "id:secret or id:secret:account, several separated by commas, no id twice, account of 12 digits"
+)
+
+
+def a_text(value: object) -> str:
+    """Any text but the empty one."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("a text that is not empty")
+    return value.strip()
+
+
+def a_path(value: object) -> Path:
+    """A path; `~` is the home directory."""
+    if isinstance(value, Path):
+        return value
+    try:
+        text = a_text(value)
+    except ValueError:
+        raise ValueError("a path") from None
+    if "\0" in text:
+        raise ValueError("a path")
+    return Path(text).expanduser()
+
+
+def optional(read: Reader) -> Reader:
+    """The same, or nothing: None and the empty text."""
+    return lambda value: None if value is None or value == "" else read(value)
+
+
+def a_whole_number(low: int, high: int) -> Reader:
+    """A whole number in that range."""
+
+    def read(value: object) -> int:
+        if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value.strip(), re.ASCII):
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise ValueError(f"a whole number from {low} to {high}")
+        return value
+
+    return read
+
+
+def a_number(low: float, high: float) -> Reader:
+    """A number in that range, fractions allowed."""
+
+    def read(value: object) -> float:
+        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,6})?", value.strip(), re.ASCII):
+            value = float(value)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
+            raise ValueError(f"a number from {low:g} to {high:g}")
+        return float(value)
+
+    return read
+
+
+def on_or_off(value: object) -> bool:
+    """A switch."""
+    if isinstance(value, bool):
+        return value
+    text = value.strip().lower() if isinstance(value, str) else ""
+    if text in _ON or text in _OFF:
+        return text in _ON
+    raise ValueError("on or off")
+
+
+def one_of(*choices: str) -> Reader:
+    """One of a few words, in any case."""
+
+    def read(value: object) -> str:
+        text = value.strip().lower() if isinstance(value, str) else ""
+        if text not in choices:
+            raise ValueError(", ".join(choices[:-1]) + f" or {choices[-1]}")
+        return text
+
+    return read
+
+
+def a_host(value: object) -> str:
+    """An address or a name to listen on."""
+    text = value.strip() if isinstance(value, str) else ""
+    if not re.fullmatch(r"[A-Za-z0-9:._%-]{1,253}", text):
+        raise ValueError("an address or a host name, such as 127.0.0.1, ::1 or 0.0.0.0")
+    return text
+
+
+def a_region(value: object) -> str:
+    """An AWS region's name, or one of your own in that form."""
+    text = value.strip() if isinstance(value, str) else ""
+    if not _REGION.match(text):
+        raise ValueError("a region such as us-east-1: lower-case letters, digits and hyphens")
+    return text
+
+
+def an_account(value: object) -> str:
+    """An account's number."""
+    text = value.strip() if isinstance(value, str) else ""
+    if not _ACCOUNT.match(text):
+        raise ValueError("an account of 12 digits, in quotes where TOML would read a number")
+    return text
+
+
+def a_base_url(value: object) -> str:
+    """Where clients reach the server: scheme and host, with a port if need be, and nothing after it."""
+    text = value.strip().rstrip("/") if isinstance(value, str) else ""
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    # Account and queue name are the whole path of a queue URL, so a path in front of them would be taken for
+    # an account.
+    if not good or text != f"{parts.scheme}://{parts.netloc}" or "@" in parts.netloc:
+        raise ValueError("http://HOST[:PORT] or https://HOST[:PORT], without a path")
+    return text
+
+
+def a_store(value: object) -> str:
+    """Which store to keep messages in, in its short form."""
+    text = value.strip() if isinstance(value, str) else ""
+    if text.startswith(("postgres://", "postgresql://")):
+        raise ValueError(f"{STORE_EXPECTED}; PostgreSQL is not offered by this version")
+    if text in ("memory", "memory://"):
+        return "memory"
+    if text in ("sqlite", "sqlite://"):
+        return "sqlite"
+    if text.startswith("sqlite:///") and text.strip("/") != "sqlite:":
+        return text
+    raise ValueError(STORE_EXPECTED)
+
+
+def host_names(value: object) -> tuple[str, ...]:
+    """Names that clients may call the server by; `*.` in front stands for everything below a name."""
+    expected = "host names without a port, such as veil.internal or *.test, separated by commas"
+    names = _listed(value, expected)
+    lowered = tuple(name.strip().lower().rstrip(".") for name in names)
+    if not all(_HOST.match(name) for name in lowered):
+        raise ValueError(expected)
+    return lowered
+
+
+def access_keys(value: object) -> tuple[AccessKey, ...]:
+    """Keys from `id:secret[:account],…` or from TOML's `[[keys]]`; an account left out is the server's own."""
+    if isinstance(value, str):
+        keys = [_key_from_text(each.strip()) for each in value.split(",") if each.strip()]
+    elif isinstance(value, list | tuple):
+        keys = [each if isinstance(each, AccessKey) else _key_from_table(each) for each in value]
+    else:
+        raise ValueError(KEYS_EXPECTED)
+    if len({key.key_id for key in keys}) != len(keys):
+        raise ValueError(KEYS_EXPECTED)
+    return tuple(keys)
+
+
+def _key_from_text(text: str) -> AccessKey:
+    parts = text.split(":")
+    # A generated secret may hold slashes and pluses, never a colon.
+    if len(parts) not in (2, 3):
+        raise ValueError(KEYS_EXPECTED)
+    return _key(parts[0], parts[1], parts[2] if len(parts) == 3 else "")
+
+
+def _key_from_table(table: object) -> AccessKey:
+    if not isinstance(table, Mapping) or not {"id", "secret"} <= table.keys() <= {"id", "secret", "account"}:
+        raise ValueError("[[keys]] with id and secret, and account if it is not the server's own")
+    return _key(table["id"], table["secret"], table.get("account", ""))
+
+
+def _key(key_id: object, secret: object, account: object) -> AccessKey:
+    good = isinstance(key_id, str) and _KEY_ID.match(key_id) and isinstance(secret, str) and secret.strip()
+    if not good or not isinstance(account, str) or (account and not _ACCOUNT.match(account)):
+        raise ValueError(KEYS_EXPECTED)
+    return AccessKey(str(key_id), str(secret).strip(), account)
+
+
+def _listed(value: object, expected: str) -> list[str]:
+    if isinstance(value, str):
+        return [each for each in value.split(",") if each.strip()]
+    if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
+        return list(value)
+    raise ValueError(expected)

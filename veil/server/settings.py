@@ -1,0 +1,319 @@
+"""Every setting of the server, in one table, checked once, each value with the place it came from.
+
+The fields of `Settings` are the table: from a field come the flag, the variable, the name in veil.toml, the
+reading of its text, the help and the reference. Flags win over `VEIL_*`, these over veil.toml, this over the
+defaults. Only `load_settings` looks at the environment and the file.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from veil.core.errors import VeilError
+from veil.server import setting_values as values
+from veil.server.declared_queues import DeclaredQueue, declared_queues
+from veil.server.http_limits import HttpLimits
+from veil.wire.sigv4 import AccessKey
+
+CONFIG_FILE = "veil.toml"
+CONFIG_VARIABLE = "VEIL_CONFIG"
+DEFAULT = "default"
+# Kubernetes describes a service named "veil" in variables of these names to every pod beside it; they are not ours.
+_KUBERNETES = re.compile(r"VEIL_(SERVICE_(HOST|PORT.*)|PORT_[0-9]+_.*)\Z|VEIL_PORT=tcp://.*\Z")
+
+
+class SettingsError(VeilError):
+    """A setting that is unknown, or a value that it cannot have."""
+
+
+class SettingInfo(NamedTuple):
+    """One row of the table."""
+
+    name: str  # as in veil.toml, with a dot for a table: http.idle_s
+    read: values.Reader
+    default: Any
+    help: str
+    metavar: str
+    has_flag: bool
+    is_secret: bool
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return "VEIL_" + self.name.replace(".", "_").upper()
+
+    @property
+    def is_switch(self) -> bool:
+        return self.read is values.on_or_off
+
+
+def _setting(
+    default: Any,
+    read: values.Reader,
+    help_text: str,
+    metavar: str,
+    *,
+    flag: bool = True,
+    secret: bool = False,
+) -> Any:
+    about = {"read": read, "help": help_text, "metavar": metavar, "flag": flag, "secret": secret}
+    return field(default=default, metadata=about)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """The settings of one server, already valid: constructing them reads and checks every value."""
+
+    data: Path = _setting(  # noqa: RUF009 - a field, with its row of the table
+        Path("veil-data"), values.a_path, "Directory that holds the messages.", "DIR"
+    )
+    store: str = _setting(
+        "sqlite", values.a_store, "Where messages live: sqlite (in --data), sqlite:///DIR or memory.", "URL"
+    )
+    host: str = _setting(
+        "127.0.0.1", values.a_host, "Address to listen on; any but loopback needs keys.", "ADDRESS"
+    )
+    port: int = _setting(9324, values.a_whole_number(0, 65535), "Port to listen on; 0 takes a free one.", "N")
+    base_url: str | None = _setting(
+        None,
+        values.optional(values.a_base_url),
+        "Start of every queue URL, where clients see another address; otherwise the Host they called.",
+        "URL",
+    )
+    region: str = _setting(
+        "us-east-1", values.a_region, "Region of requests that are not signed for one.", "REGION"
+    )
+    account: str = _setting(
+        "000000000000", values.an_account, "Account of requests and keys that name none.", "DIGITS"
+    )
+    keys: tuple[AccessKey, ...] = _setting(
+        (), values.access_keys, "Access keys, id:secret[:account]; with any, every request must be signed.",
+        "KEYS", flag=False, secret=True,
+    )  # fmt: skip
+    keys_file: Path | None = _setting(  # noqa: RUF009
+        None,
+        values.optional(values.a_path),
+        "File of access keys, one id:secret[:account] a line, readable by its owner only.",
+        "FILE",
+    )
+    allowed_hosts: tuple[str, ...] = _setting(
+        (), values.host_names, "More host names that clients may use while there are no keys.", "NAMES"
+    )
+    metrics: str = _setting(
+        "open",
+        values.one_of("open", "loopback", "off"),
+        "Who may read /metrics: anyone who reaches it, this machine only, nobody.",
+        "WHO",
+    )
+    rest_rules: bool = _setting(
+        True,
+        values.on_or_off,
+        "Keep SQS's rules of 60 seconds between purges and before a deleted queue's name is free.",
+        "",
+    )
+    bulk: bool = _setting(
+        False,
+        values.on_or_off,
+        "Let one receive, delete or extension name up to 1,000 messages; SQS stops at 10.",
+        "",
+    )
+    queues: tuple[DeclaredQueue, ...] = _setting(
+        (), declared_queues, "Queues to create at the start if missing; details in veil.toml.", "NAMES"
+    )
+    stop_grace_s: float = _setting(
+        10.0, values.a_number(0, 3600), "How long running requests may take to finish at a stop.", "SECONDS"
+    )
+    log_level: str = _setting(
+        "info", values.one_of("debug", "info", "warning", "error"), "Least important lines to log.", "LEVEL"
+    )
+    log_format: str = _setting("text", values.one_of("text", "json"), "How to write log lines.", "FORMAT")
+    http: HttpLimits = field(default_factory=HttpLimits)
+    origins: Mapping[str, str] = field(default_factory=dict)  # by name, for those that are not the default
+
+    def __post_init__(self) -> None:
+        for info in _own_rows():
+            given = getattr(self, info.name)
+            try:
+                object.__setattr__(self, info.name, info.read(given))
+            except ValueError as expected:
+                raise self._refused(info, given, str(expected)) from None
+        accounted = tuple(replace(key, account=key.account or self.account) for key in self.keys)
+        object.__setattr__(self, "keys", accounted)
+
+    def _refused(self, info: SettingInfo, given: object, expected: str) -> SettingsError:
+        return _refusal(info, given, self.origin(info.name), expected)
+
+    def origin(self, name: str) -> str:
+        """Where the value came from: a flag, a variable, a file, or `default`."""
+        return self.origins.get(name, DEFAULT)
+
+    def value(self, name: str) -> Any:
+        """The value of a row of the table, by its name."""
+        table, _, member = name.rpartition(".")
+        return getattr(self.http, member) if table else getattr(self, name)
+
+
+_HTTP_HELP = {
+    "header_bytes_max": "Bytes of a request line and its headers.",
+    "header_count_max": "Headers of a request.",
+    "body_bytes_max": "Bytes of a request's body.",
+    "body_bytes_total_max": "Bytes of large bodies that all connections may hold together.",
+    "header_deadline_s": "Seconds from a request's first byte to the end of its headers.",
+    "body_deadline_s": "Seconds from there to the end of its body.",
+    "idle_s": "Seconds a connection may rest between requests.",
+    "write_deadline_s": "Seconds a client may take no byte of its answer.",
+    "linger_s": "Seconds a refused client may go on sending before it is cut.",
+    "write_buffer_bytes_max": "Bytes of answers waiting for one client before it is no longer read from.",
+    "connections_max": "Connections at once.",
+    "idle_spared_s": "Seconds of rest before a connection may be given up for a new one.",
+}
+
+
+def _own_rows() -> Iterator[SettingInfo]:
+    for each in fields(Settings):
+        about = each.metadata
+        if about:
+            yield SettingInfo(
+                each.name, about["read"], each.default, about["help"], about["metavar"], about["flag"], about["secret"]
+            )  # fmt: skip
+
+
+def _http_rows() -> Iterator[SettingInfo]:
+    for each in fields(HttpLimits):
+        in_seconds = each.name.endswith("_s")
+        read = values.a_number(0, 86_400) if in_seconds else values.a_whole_number(1, 2**40)
+        help_text = _HTTP_HELP.get(each.name, "A limit of the HTTP layer.")
+        yield SettingInfo(f"http.{each.name}", read, each.default, help_text, "N", False, False)
+
+
+def settings_table() -> tuple[SettingInfo, ...]:
+    """Every row, in the order in which to show them."""
+    return (*_own_rows(), *_http_rows())
+
+
+def load_settings(
+    flags: Mapping[str, object], environ: Mapping[str, str], config: str | None = None
+) -> Settings:
+    """The settings in effect; raises SettingsError with one line that names what is wrong.
+
+    `flags` maps names of the table to texts, None for what was not given. `config` names a file that must
+    exist; without it `VEIL_CONFIG` may, and otherwise veil.toml is read if there is one.
+    """
+    rows = {info.name: info for info in settings_table()}
+    given: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    # From the weakest to the strongest: each later source replaces what came before.
+    for source in (
+        _from_file(rows, environ, config),
+        _from_environment(rows, environ),
+        _from_flags(rows, flags),
+    ):
+        for name, value, origin in source:
+            given[name], origins[name] = value, origin
+    own = {name: value for name, value in given.items() if "." not in name}
+    return Settings(**own, http=_http_limits(rows, given, origins), origins=origins)
+
+
+_Found = Iterator[tuple[str, Any, str]]
+
+
+def _from_flags(rows: Mapping[str, SettingInfo], flags: Mapping[str, object]) -> _Found:
+    for name, value in flags.items():
+        if value is not None:
+            flag = rows[name].flag
+            yield name, value, flag if value is not False else flag.replace("--", "--no-", 1)
+
+
+def _from_environment(rows: Mapping[str, SettingInfo], environ: Mapping[str, str]) -> _Found:
+    by_variable = {info.variable: info.name for info in rows.values()}
+    for variable, value in environ.items():
+        if not variable.startswith("VEIL_") or variable == CONFIG_VARIABLE:
+            continue
+        if _KUBERNETES.match(variable) or _KUBERNETES.match(f"{variable}={value}"):
+            continue
+        name = by_variable.get(variable)
+        if name is None:
+            # An error, not a warning: VEIL_KEY in place of VEIL_KEYS would leave a server without keys.
+            raise SettingsError(f"unknown variable {variable}{_similar(variable, by_variable)}")
+        yield name, value, variable
+
+
+def _from_file(rows: Mapping[str, SettingInfo], environ: Mapping[str, str], config: str | None) -> _Found:
+    named = config or environ.get(CONFIG_VARIABLE)
+    path = Path(named or CONFIG_FILE).expanduser()
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if named:
+            raise SettingsError(f"config={named}: expected a file that exists") from None
+        return
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) else "it is not UTF-8"
+        raise SettingsError(f"config={path}: expected a TOML file that can be read ({reason})") from None
+    except tomllib.TOMLDecodeError as problem:
+        raise SettingsError(f"config={path}: expected TOML: {problem}") from None
+    for name, value in content.items():
+        pairs = {f"http.{each}": value[each] for each in value} if _is_http(name, value) else {name: value}
+        for full_name, single in pairs.items():
+            if full_name not in rows:
+                raise SettingsError(f"unknown setting {full_name} in {path}{_similar(full_name, rows)}")
+            yield full_name, single, str(path)
+
+
+def _is_http(name: str, value: object) -> bool:
+    return name == "http" and isinstance(value, dict)
+
+
+def _http_limits(
+    rows: Mapping[str, SettingInfo], given: Mapping[str, Any], origins: Mapping[str, str]
+) -> HttpLimits:
+    limits: dict[str, Any] = {}
+    for name, value in given.items():
+        if "." in name:
+            try:
+                limits[name.partition(".")[2]] = rows[name].read(value)
+            except ValueError as expected:
+                raise _refusal(rows[name], value, origins[name], str(expected)) from None
+    try:
+        return HttpLimits(**limits)
+    except ValueError as problem:
+        raise SettingsError(f"http.{problem}") from None
+
+
+def _refusal(info: SettingInfo, given: object, origin: str, expected: str) -> SettingsError:
+    if info.is_secret:
+        shown = "(hidden)"
+    elif isinstance(given, Mapping):
+        shown = "{…}"
+    else:
+        shown = repr(given)
+    source = "" if origin == DEFAULT else f" ({origin})"
+    return SettingsError(f"{info.name}={shown[:200]}{source}: expected {expected}")
+
+
+def _similar(name: str, known: Mapping[str, object]) -> str:
+    close = get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+Shown = Callable[[Any], Any]
+
+
+def shown_value(value: Any, *, is_secret: bool = False) -> Any:
+    """The value as it may be shown, ready for JSON; secrets are counted, not shown."""
+    if is_secret:
+        return f"{len(value)} (hidden)" if value else "none"
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, tuple):
+        return [each.name if isinstance(each, DeclaredQueue) else each for each in value]
+    return value
