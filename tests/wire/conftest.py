@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.wire.kit import Wire
+
+
+@pytest.fixture
+async def wire() -> AsyncIterator[Wire]:
+    async with Wire() as made:
+        yield made

@@ -1,0 +1,58 @@
+"""Every error that Veil can raise has words for SQS clients."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+
+import pytest
+
+import veil.core
+import veil.service
+import veil.wire
+from veil.core.errors import StoreFull, VeilError
+from veil.wire.sigv4_errors import KeyUnknown, SignatureMalformed, SignatureMismatch, SignatureMissing
+from veil.wire.sqs_codes import Situation, is_worded, worded
+
+
+def _family(root: type[VeilError]) -> Iterator[type[VeilError]]:
+    for member in root.__subclasses__():
+        yield member
+        yield from _family(member)
+
+
+def _everything_imported() -> None:
+    for package in (veil.core, veil.service, veil.wire):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+
+
+def test_no_member_of_the_error_family_is_without_words() -> None:
+    _everything_imported()
+    members = [member for member in _family(VeilError) if member.__module__.startswith("veil.")]
+    assert len(members) > 50
+    assert [member.__name__ for member in members if not is_worded(member)] == []
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "code", "status"),
+    [
+        (SignatureMissing(), "MissingAuthenticationTokenException", "MissingAuthenticationToken", 403),
+        (SignatureMalformed("x"), "IncompleteSignatureException", "IncompleteSignature", 400),
+        (KeyUnknown(), "UnrecognizedClientException", "InvalidClientTokenId", 403),
+        (SignatureMismatch(), "InvalidSignatureException", "SignatureDoesNotMatch", 403),
+    ],
+)
+def test_signature_errors_have_their_codes(error: VeilError, kind: str, code: str, status: int) -> None:
+    refusal = worded(error, Situation())
+    assert refusal.code == (f"com.amazon.coral.service#{kind}", code, status)
+
+
+def test_a_full_store_is_the_servers_fault_so_that_sdks_retry() -> None:
+    refusal = worded(StoreFull("no room"), Situation("SendMessage"))
+    assert (refusal.code.query_code, refusal.code.status, refusal.code.fault) == (
+        "ServiceUnavailable",
+        503,
+        "Receiver",
+    )

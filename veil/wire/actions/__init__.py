@@ -1,0 +1,67 @@
+"""SQS's actions, each from its input's shape to its output's; this table is all that the protocols know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from veil.wire import shapes
+from veil.wire.actions import batches, messages, move_tasks, peek, queues, tags_and_permissions
+from veil.wire.call import Call
+from veil.wire.shapes import Shape
+
+
+class Action(NamedTuple):
+    """One action of the API."""
+
+    name: str
+    input: type[Shape]
+    run: Callable[[Call, Any], Awaitable[Shape | None]]
+
+    @property
+    def on_queue(self) -> bool:
+        """Whether it may be asked at a queue's own URL."""
+        return "QueueUrl" in self.input.__struct_fields__ or self.name == "GetQueueUrl"
+
+
+ACTIONS: Final[Mapping[str, Action]] = {
+    name: Action(name, given, run)
+    for name, given, run in (
+        ("AddPermission", shapes.AddPermissionInput, tags_and_permissions.add_permission_action),
+        ("CancelMessageMoveTask", shapes.CancelMessageMoveTaskInput, move_tasks.cancel_message_move_task),
+        ("ChangeMessageVisibility", shapes.ChangeMessageVisibilityInput, messages.change_message_visibility),
+        (
+            "ChangeMessageVisibilityBatch",
+            shapes.ChangeMessageVisibilityBatchInput,
+            batches.change_message_visibility_batch,
+        ),
+        ("CreateQueue", shapes.CreateQueueInput, queues.create_queue_action),
+        ("DeleteMessage", shapes.DeleteMessageInput, messages.delete_message),
+        ("DeleteMessageBatch", shapes.DeleteMessageBatchInput, batches.delete_message_batch),
+        ("DeleteQueue", shapes.QueueInput, queues.delete_queue_action),
+        ("GetQueueAttributes", shapes.GetQueueAttributesInput, queues.get_queue_attributes),
+        ("GetQueueUrl", shapes.GetQueueUrlInput, queues.get_queue_url),
+        (
+            "ListDeadLetterSourceQueues",
+            shapes.ListDeadLetterSourceQueuesInput,
+            queues.list_dead_letter_source_queues,
+        ),
+        ("ListMessageMoveTasks", shapes.ListMessageMoveTasksInput, move_tasks.list_message_move_tasks),
+        ("ListQueueTags", shapes.QueueInput, tags_and_permissions.list_queue_tags),
+        ("ListQueues", shapes.ListQueuesInput, queues.list_queues_action),
+        ("PurgeQueue", shapes.QueueInput, queues.purge_queue),
+        ("ReceiveMessage", shapes.ReceiveMessageInput, messages.receive_message),
+        ("RemovePermission", shapes.RemovePermissionInput, tags_and_permissions.remove_permission_action),
+        ("SendMessage", shapes.SendMessageInput, messages.send_message),
+        ("SendMessageBatch", shapes.SendMessageBatchInput, batches.send_message_batch),
+        ("SetQueueAttributes", shapes.SetQueueAttributesInput, queues.set_queue_attributes),
+        ("StartMessageMoveTask", shapes.StartMessageMoveTaskInput, move_tasks.start_message_move_task),
+        ("TagQueue", shapes.TagQueueInput, tags_and_permissions.tag_queue_action),
+        ("UntagQueue", shapes.UntagQueueInput, tags_and_permissions.untag_queue_action),
+    )
+}
+
+# Veil's own, under a target prefix that no AWS client uses.
+EXTENSIONS: Final[Mapping[str, Action]] = {
+    "PeekMessages": Action("PeekMessages", shapes.PeekMessagesInput, peek.peek_messages),
+}

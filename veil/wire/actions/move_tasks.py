@@ -1,0 +1,97 @@
+"""Message move tasks: the redrive of dead letters, by the ARN of their queue."""
+
+from __future__ import annotations
+
+from veil.core.errors import MoveTaskHandleInvalid, MoveTaskMissing
+from veil.core.limits import MOVE_RATE_MAX, MOVE_TASKS_LISTED_MAX
+from veil.core.move_task import MoveTask
+from veil.core.queue import parse_arn
+from veil.service.move_tasks import cancel_move, list_moves, read_task_handle, start_move, task_handle
+from veil.wire.call import Call
+from veil.wire.request_errors import ParameterMissing, check_range
+from veil.wire.shapes import (
+    CancelMessageMoveTaskInput,
+    CancelMessageMoveTaskOutput,
+    ListMessageMoveTasksInput,
+    ListMessageMoveTasksOutput,
+    MoveTaskEntry,
+    StartMessageMoveTaskInput,
+    StartMessageMoveTaskOutput,
+)
+
+_HANDLE_CHARS_MAX = 1_024
+
+
+async def start_message_move_task(call: Call, given: StartMessageMoveTaskInput) -> StartMessageMoveTaskOutput:
+    """StartMessageMoveTask."""
+    _own_arn(call, "SourceArn", given.SourceArn)
+    if given.DestinationArn is not None:
+        _own_arn(call, "DestinationArn", given.DestinationArn)
+    rate = given.MaxNumberOfMessagesPerSecond
+    if rate is not None:
+        check_range(
+            "MaxNumberOfMessagesPerSecond",
+            rate,
+            1,
+            MOVE_RATE_MAX,
+            f"Must be between 1 and {MOVE_RATE_MAX}, if provided.",
+        )
+    task = await start_move(call.service, given.SourceArn, given.DestinationArn, rate, account=call.owner())
+    return StartMessageMoveTaskOutput(task_handle(task))
+
+
+async def cancel_message_move_task(
+    call: Call, given: CancelMessageMoveTaskInput
+) -> CancelMessageMoveTaskOutput:
+    """CancelMessageMoveTask."""
+    call.owner()
+    if not given.TaskHandle:
+        raise ParameterMissing("TaskHandle")
+    if len(given.TaskHandle) > _HANDLE_CHARS_MAX:
+        raise MoveTaskHandleInvalid
+    task_id, source_arn = read_task_handle(given.TaskHandle)
+    _own_arn(call, "SourceArn", source_arn)
+    # Anybody can write a handle that pairs a queue of theirs with a stranger's task: believe it only if the queue has it.
+    # The task that runs is the newest, so it is always among those listed.
+    if all(task.id != task_id for task in await list_moves(call.service, source_arn, MOVE_TASKS_LISTED_MAX)):
+        raise MoveTaskMissing
+    task = await cancel_move(call.service, task_id)
+    return CancelMessageMoveTaskOutput(task.moved)
+
+
+async def list_message_move_tasks(call: Call, given: ListMessageMoveTasksInput) -> ListMessageMoveTasksOutput:
+    """ListMessageMoveTasks."""
+    _own_arn(call, "SourceArn", given.SourceArn)
+    limit = given.MaxResults
+    if limit is None:
+        limit = 1
+    check_range(
+        "MaxResults",
+        limit,
+        1,
+        MOVE_TASKS_LISTED_MAX,
+        f"Must be between 1 and {MOVE_TASKS_LISTED_MAX}, if provided.",
+    )
+    tasks = await list_moves(call.service, given.SourceArn, limit)
+    return ListMessageMoveTasksOutput([_entry(task) for task in tasks] or None)
+
+
+def _own_arn(call: Call, parameter: str, arn: str) -> None:
+    if not arn:
+        raise ParameterMissing(parameter)
+    call.owns(parse_arn(arn, parameter))
+
+
+def _entry(task: MoveTask) -> MoveTaskEntry:
+    return MoveTaskEntry(
+        Status=task.status,
+        SourceArn=task.source.arn,
+        ApproximateNumberOfMessagesMoved=task.moved,
+        ApproximateNumberOfMessagesToMove=task.to_move,
+        StartedTimestamp=task.started_wall_ms,
+        # A task at its end cannot be cancelled, so it shows no handle.
+        TaskHandle=task_handle(task) if task.status == "RUNNING" else None,
+        DestinationArn=task.destination.arn if task.destination is not None else None,
+        MaxNumberOfMessagesPerSecond=task.rate_per_s,
+        FailureReason=task.failure,
+    )

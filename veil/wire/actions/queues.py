@@ -1,0 +1,144 @@
+"""Create, find, change, list, purge and delete queues."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from veil.core.errors import NameRefused
+from veil.core.limits import PAGE_MAX
+from veil.core.queue import Queue, QueueKey, QueueSettings, check_name
+from veil.service.purge import purge
+from veil.service.queues import (
+    change_settings,
+    counts,
+    create_queue,
+    dead_letter_sources,
+    delete_queue,
+    list_queues,
+)
+from veil.wire.attributes import asks_for_counts, parse_attributes, print_attributes
+from veil.wire.call import Call
+from veil.wire.page_tokens import read_page_token, write_page_token
+from veil.wire.request_errors import EncryptionTwice, ParameterMissing, check_range
+from veil.wire.shapes import (
+    AttributesOutput,
+    CreateQueueInput,
+    GetQueueAttributesInput,
+    GetQueueUrlInput,
+    ListDeadLetterSourceQueuesInput,
+    ListDeadLetterSourceQueuesOutput,
+    ListQueuesInput,
+    ListQueuesOutput,
+    QueueInput,
+    QueueUrlOutput,
+    SetQueueAttributesInput,
+)
+
+_PLAIN_NAME = "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length"
+_FIFO_NAME = (
+    "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, "
+    "must end with .fifo suffix and be 1 to 80 in length."
+)
+
+
+async def create_queue_action(call: Call, given: CreateQueueInput) -> QueueUrlOutput:
+    """CreateQueue."""
+    account = call.owner()
+    if not given.QueueName:
+        raise ParameterMissing("QueueName")
+    wants_fifo = (given.Attributes or {}).get("FifoQueue", "").lower() == "true"
+    try:
+        # Before the attributes: a bad name is the first thing that AWS complains about.
+        check_name(given.QueueName, wants_fifo)
+    except NameRefused:
+        raise NameRefused(given.QueueName[:80], _FIFO_NAME if wants_fifo else _PLAIN_NAME) from None
+    settings = parse_attributes(given.Attributes or {})
+    _check_encryption(settings, None)
+    queue = await create_queue(
+        call.service,
+        QueueKey(call.region, account, given.QueueName),
+        settings,
+        {**(given.Tags or {}), **(given.tags or {})},
+    )
+    return QueueUrlOutput(call.url(queue))
+
+
+async def get_queue_url(call: Call, given: GetQueueUrlInput) -> QueueUrlOutput:
+    """GetQueueUrl."""
+    if not given.QueueName:
+        raise ParameterMissing("QueueName")
+    account = given.QueueOwnerAWSAccountId or call.owner()
+    return QueueUrlOutput(call.url(await call.permitted(QueueKey(call.region, account, given.QueueName))))
+
+
+async def get_queue_attributes(call: Call, given: GetQueueAttributesInput) -> AttributesOutput:
+    """GetQueueAttributes."""
+    queue = await call.queue(given.QueueUrl)
+    names = given.AttributeNames
+    if not names:
+        return AttributesOutput()
+    counted = await counts(call.service, queue) if asks_for_counts(names) else None
+    return AttributesOutput(print_attributes(queue, counted, names) or None)
+
+
+async def set_queue_attributes(call: Call, given: SetQueueAttributesInput) -> None:
+    """SetQueueAttributes."""
+    queue = await call.queue(given.QueueUrl)
+    if given.Attributes is None:
+        raise ParameterMissing("Attributes")
+    settings = parse_attributes(given.Attributes)
+    _check_encryption(settings, queue.settings)
+    if settings:
+        await change_settings(call.service, queue, settings)
+
+
+async def list_queues_action(call: Call, given: ListQueuesInput) -> ListQueuesOutput:
+    """ListQueues."""
+    account = call.owner()
+    size, after = _page(given.MaxResults, given.NextToken)
+    found = await list_queues(
+        call.service, call.region, account, prefix=given.QueueNamePrefix or "", after=after, limit=size + 1
+    )
+    urls, token = _pages(call, found, size, paged=given.MaxResults is not None)
+    return ListQueuesOutput(urls or None, token)
+
+
+async def list_dead_letter_source_queues(
+    call: Call, given: ListDeadLetterSourceQueuesInput
+) -> ListDeadLetterSourceQueuesOutput:
+    """ListDeadLetterSourceQueues."""
+    queue = await call.queue(given.QueueUrl)
+    size, after = _page(given.MaxResults, given.NextToken)
+    found = await dead_letter_sources(call.service, queue, after=after, limit=size + 1)
+    return ListDeadLetterSourceQueuesOutput(*_pages(call, found, size, paged=given.MaxResults is not None))
+
+
+async def purge_queue(call: Call, given: QueueInput) -> None:
+    """PurgeQueue."""
+    await purge(call.service, await call.queue(given.QueueUrl))
+
+
+async def delete_queue_action(call: Call, given: QueueInput) -> None:
+    """DeleteQueue."""
+    await delete_queue(call.service, await call.queue(given.QueueUrl))
+
+
+def _check_encryption(given: Mapping[str, Any], present: QueueSettings | None) -> None:
+    key = given.get("kms_key", present.kms_key if present is not None else None)
+    if key is not None and given.get("managed_sse") is True:
+        raise EncryptionTwice
+
+
+def _page(size: int | None, token: str | None) -> tuple[int, str]:
+    if size is None:
+        size = PAGE_MAX
+    else:
+        check_range("MaxResults", size, 1, PAGE_MAX, f"Must be between 1 and {PAGE_MAX}, if provided.")
+    return size, read_page_token(token) if token else ""
+
+
+def _pages(call: Call, found: list[Queue], size: int, *, paged: bool) -> tuple[list[str], str | None]:
+    # One more was asked for than fits: whether it came decides about the token. Clients that do not page get none.
+    token = write_page_token(found[size - 1].name) if paged and len(found) > size else None
+    return [call.url(queue) for queue in found[:size]], token

@@ -1,0 +1,166 @@
+"""Queue attributes as AWS writes them, and the settings they stand for: parsed on the way in, printed in one normal form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from veil.core.errors import SettingNotForQueueType, SettingRefused, SettingUnknown
+from veil.core.queue import Queue, QueueCounts, QueueSettings
+from veil.wire.redrive_json import (
+    parse_redrive,
+    parse_redrive_allow,
+    print_redrive,
+    print_redrive_allow,
+)
+
+_INTEGER: Final = re.compile(r"-?[0-9]{1,10}\Z")
+
+# AWS's name of each setting, in the order in which GetQueueAttributes lists them.
+SETTING_OF_ATTRIBUTE: Final[Mapping[str, str]] = {
+    "VisibilityTimeout": "visibility_s",
+    "DelaySeconds": "delay_s",
+    "MaximumMessageSize": "message_bytes_max",
+    "MessageRetentionPeriod": "retention_s",
+    "ReceiveMessageWaitTimeSeconds": "wait_s",
+    "Policy": "policy",
+    "RedrivePolicy": "redrive",
+    "RedriveAllowPolicy": "redrive_allow",
+    "SqsManagedSseEnabled": "managed_sse",
+    "KmsMasterKeyId": "kms_key",
+    "KmsDataKeyReusePeriodSeconds": "kms_reuse_s",
+    "FifoQueue": "fifo",
+    "ContentBasedDeduplication": "content_deduplication",
+    "DeduplicationScope": "deduplication_scope",
+    "FifoThroughputLimit": "throughput_limit",
+}
+ATTRIBUTE_OF_SETTING: Final[Mapping[str, str]] = {
+    setting: name for name, setting in SETTING_OF_ATTRIBUTE.items()
+}
+_FIFO_ONLY: Final = ("FifoQueue", "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit")
+
+
+def parse_attributes(attributes: Mapping[str, str]) -> dict[str, Any]:
+    """The settings that were given, typed; ranges are left to QueueSettings. Raises the refusals of settings."""
+    given: dict[str, Any] = {}
+    for name, text in attributes.items():
+        setting = SETTING_OF_ATTRIBUTE.get(name)
+        if setting is None:
+            raise SettingUnknown(name[:1024])
+        given[setting] = _PARSERS[setting](setting, text)
+    return given
+
+
+def print_settings(settings: QueueSettings) -> dict[str, str]:
+    """Every attribute that the settings give a value; what is not set is absent, as are FIFO's on a standard queue."""
+    printed: dict[str, str] = {}
+    for name, setting in SETTING_OF_ATTRIBUTE.items():
+        if name in _FIFO_ONLY and not settings.fifo:
+            continue
+        value = getattr(settings, setting)
+        if value is None or (setting == "kms_reuse_s" and value == 300):
+            continue
+        printed[name] = _printed(value, setting)
+    return printed
+
+
+# What a queue can be asked for beyond its settings.
+_COUNTED: Final[Mapping[str, str]] = {
+    "ApproximateNumberOfMessages": "visible",
+    "ApproximateNumberOfMessagesNotVisible": "in_flight",
+    "ApproximateNumberOfMessagesDelayed": "delayed",
+}
+_READ_ONLY: Final = ("QueueArn", "CreatedTimestamp", "LastModifiedTimestamp")
+
+
+def asks_for_counts(names: Iterable[str]) -> bool:
+    """Whether an answer to these names needs the messages counted."""
+    return any(name == "All" or name in _COUNTED for name in names)
+
+
+def print_attributes(queue: Queue, counts: QueueCounts | None, names: Iterable[str]) -> dict[str, str]:
+    """The attributes asked for that have a value; raises SettingUnknown for a name that is no attribute."""
+    every = print_settings(queue.settings)
+    if counts is not None:
+        every |= {name: str(getattr(counts, field)) for name, field in _COUNTED.items()}
+    every["QueueArn"] = queue.key.arn
+    every["CreatedTimestamp"] = str(queue.created_wall_ms // 1000)
+    every["LastModifiedTimestamp"] = str(queue.modified_wall_ms // 1000)
+    chosen: dict[str, str] = {}
+    for name in names:
+        if name == "All":
+            chosen.update(every)
+        elif name in every:
+            chosen[name] = every[name]
+        elif name not in SETTING_OF_ATTRIBUTE and name not in _COUNTED and name not in _READ_ONLY:
+            raise SettingUnknown(name[:1024])
+    return chosen
+
+
+def _whole(setting: str, text: str) -> int:
+    if not _INTEGER.match(text):
+        raise SettingRefused(setting, text[:1024], "must be an integer")
+    return int(text)
+
+
+def _truth(setting: str, text: str) -> bool:
+    lowered = text.lower()
+    if lowered not in ("true", "false"):
+        raise SettingRefused(setting, text[:1024], "must be true or false")
+    return lowered == "true"
+
+
+def _fifo(setting: str, text: str) -> bool:
+    # There is no way to say "standard" but to leave it out.
+    if not _truth(setting, text):
+        raise SettingNotForQueueType(setting)
+    return True
+
+
+def _one_of(*choices: str) -> Callable[[str, str], str]:
+    def choose(setting: str, text: str) -> str:
+        if text not in choices:
+            raise SettingRefused(setting, text[:1024], f"must be one of {', '.join(choices)}")
+        return text
+
+    return choose
+
+
+def _policy(setting: str, text: str) -> str | None:
+    return text if text.strip() else None  # read and brought to its normal form where it is stored
+
+
+def _key_id(setting: str, text: str) -> str | None:
+    if len(text) > 2_048:
+        raise SettingRefused(setting, text[:1024], "must be the id, alias or ARN of a key")
+    return text or None
+
+
+_PARSERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
+    "visibility_s": _whole,
+    "delay_s": _whole,
+    "message_bytes_max": _whole,
+    "retention_s": _whole,
+    "wait_s": _whole,
+    "policy": _policy,
+    "redrive": parse_redrive,
+    "redrive_allow": parse_redrive_allow,
+    "managed_sse": _truth,
+    "kms_key": _key_id,
+    "kms_reuse_s": _whole,
+    "fifo": _fifo,
+    "content_deduplication": _truth,
+    "deduplication_scope": _one_of("queue", "messageGroup"),
+    "throughput_limit": _one_of("perQueue", "perMessageGroupId"),
+}
+
+
+def _printed(value: Any, setting: str) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if setting == "redrive":
+        return print_redrive(value)
+    if setting == "redrive_allow":
+        return print_redrive_allow(value)
+    return str(value)

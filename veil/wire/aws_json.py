@@ -1,0 +1,64 @@
+"""AWS JSON 1.0: the action is in the X-Amz-Target header, input and output are JSON objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from veil.wire.actions import ACTIONS, EXTENSIONS, Action
+from veil.wire.exchange import Response
+from veil.wire.request_errors import RequestUnreadable
+from veil.wire.shapes import Shape
+from veil.wire.sqs_codes import Refusal
+
+CONTENT_TYPE: Final = "application/x-amz-json-1.0"
+_SQS_PREFIX: Final = "AmazonSQS."
+_VEIL_PREFIX: Final = "Veil."
+
+
+class Target(NamedTuple):
+    """An action as a target header names it, with the decoder of its input made ready."""
+
+    action: Action
+    decode: Callable[[bytes], Any]
+
+
+# Not strict: hand-made clients send numbers as texts, and AWS takes them.
+TARGETS: Final[Mapping[str, Target]] = {
+    prefix + name: Target(action, msgspec.json.Decoder(action.input, strict=False).decode)
+    for prefix, actions in ((_SQS_PREFIX, ACTIONS), (_VEIL_PREFIX, EXTENSIONS))
+    for name, action in actions.items()
+}
+
+_encode = msgspec.json.Encoder().encode
+
+
+def read_input(target: Target, body: bytes) -> Any:
+    """The action's input; raises RequestUnreadable for anything but a JSON object with values of the right types."""
+    try:
+        # No body at all is what some clients send for an action without parameters.
+        return target.decode(body or b"{}")
+    except msgspec.ValidationError as problem:
+        raise RequestUnreadable(str(problem)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise RequestUnreadable("The request body is not a valid JSON document.") from None
+
+
+def answer(output: Shape | None, request_id: str) -> Response:
+    """A success."""
+    return Response(
+        200, b"{}" if output is None else _encode(output), CONTENT_TYPE, (("x-amzn-RequestId", request_id),)
+    )
+
+
+def refuse(refusal: Refusal, request_id: str) -> Response:
+    """An error. The header carries the older code, by which SDKs name the error; some crash without it."""
+    code, message = refusal
+    return Response(
+        code.status,
+        _encode({"__type": code.json_type, "message": message}),
+        CONTENT_TYPE,
+        (("x-amzn-RequestId", request_id), ("x-amzn-query-error", f"{code.query_code};{code.fault}")),
+    )

@@ -1,0 +1,153 @@
+"""AWS Query, the way in: a form or a query string, its dotted names made into the shape of the action's input."""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from veil.wire.actions import Action
+from veil.wire.query_names import MAP_NAMES, list_name
+from veil.wire.request_errors import ParameterRefused, RequestUnreadable
+from veil.wire.shapes import Shape
+
+# Ten entries with ten attributes of four parameters each, and room for bulk deletes.
+PARAMETERS_MAX: Final = 5_000
+_DEPTH_MAX: Final = 8
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,10}\Z")
+
+Parameters = Mapping[str, str]
+_Node = Any  # a text, or a dict of nodes by the next part of the name
+
+
+def read_parameters(query: str, form: bytes) -> dict[str, str]:
+    """Every parameter of the query string and the form; the form counts where both have one."""
+    try:
+        parameters = _pairs(query)
+        if form:
+            parameters.update(_pairs(form.decode("ascii")))
+    except ValueError:  # UnicodeError is one
+        raise RequestUnreadable(
+            f"The request is not a valid form of at most {PARAMETERS_MAX} parameters in UTF-8."
+        ) from None
+    return parameters
+
+
+def read_input(action: Action, parameters: Parameters, queue_path: str | None) -> Any:
+    """The action's input; the path of a queue URL stands in for an absent QueueUrl."""
+    tree = _tree(parameters)
+    plain = _structure(action.input, tree, action.name)
+    if queue_path is not None and "QueueUrl" in action.input.__struct_fields__:
+        plain.setdefault("QueueUrl", queue_path)
+    try:
+        return msgspec.convert(plain, action.input, strict=False)
+    except msgspec.ValidationError as problem:
+        raise RequestUnreadable(str(problem)) from None
+
+
+def _pairs(text: str) -> dict[str, str]:
+    if not text:
+        return {}
+    return dict(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=PARAMETERS_MAX))
+
+
+def _tree(parameters: Parameters) -> dict[str, _Node]:
+    """`{"Tag.1.Key": "a"}` as `{"Tag": {"1": {"Key": "a"}}}`; a name that is both a leaf and a branch stays a branch."""
+    tree: dict[str, _Node] = {}
+    for name, value in parameters.items():
+        if "." not in name:
+            tree.setdefault(name, value)
+            continue
+        *path, last = name.split(".", _DEPTH_MAX)
+        node = tree
+        for part in path:
+            branch = node.get(part)
+            if not isinstance(branch, dict):
+                branch = node[part] = {}
+            node = branch
+        node.setdefault(last, value)
+    return tree
+
+
+def _structure(shape: type[Shape], node: _Node, action: str) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    if not isinstance(node, dict):
+        return plain
+    for name, kind in _fields(shape):
+        value = _value(name, kind, node, action)
+        if value is not None:
+            plain[name] = value
+    return plain
+
+
+def _value(name: str, kind: Any, node: dict[str, _Node], action: str) -> Any:
+    origin = get_origin(kind)
+    if origin is list:
+        items = _items(node.get(list_name(name, action)))
+        if items is None:
+            return None
+        (item,) = get_args(kind)
+        if isinstance(item, type) and issubclass(item, Shape):
+            return [_structure(item, one, action) for one in items]
+        return [one for one in items if isinstance(one, str)]
+    if origin is dict:
+        return _mapping(name, get_args(kind)[1], node, action)
+    value = node.get(name)
+    if not isinstance(value, str):
+        return None
+    if kind is int:
+        if not _INTEGER.match(value):
+            raise ParameterRefused(name, value, "Must be an integer.")
+        return int(value)
+    return value
+
+
+def _mapping(name: str, kind: Any, node: dict[str, _Node], action: str) -> dict[str, Any] | None:
+    names = MAP_NAMES[name]
+    items = _items(node.get(names.entry))
+    if items is None:
+        return None
+    found: dict[str, Any] = {}
+    for one in items:
+        if not isinstance(one, dict) or not isinstance(one.get(names.key), str):
+            continue
+        value = one.get(names.value, "")
+        if isinstance(kind, type) and issubclass(kind, Shape):
+            found[one[names.key]] = _structure(kind, value, action)
+        elif isinstance(value, str):
+            found[one[names.key]] = value
+    return found
+
+
+def _items(node: _Node) -> list[_Node] | None:
+    """The items in the order of their numbers. A single one may come without a number: kombu writes it so."""
+    if node is None:
+        return None
+    if isinstance(node, dict):
+        # More digits than any count has would only make a huge number of a text.
+        numbered = [(int(part), one) for part, one in node.items() if part.isdecimal() and len(part) < 10]
+        if numbered:
+            numbered.sort(key=lambda pair: pair[0])
+            return [one for _, one in numbered]
+    return [node]
+
+
+@lru_cache(maxsize=128)
+def _fields(shape: type[Shape]) -> tuple[tuple[str, Any], ...]:
+    """Name and bare type of each field: without its None, without its bounds."""
+    hints = get_type_hints(shape)
+    return tuple(
+        (encoded, _bare(hints[name]))
+        for name, encoded in zip(shape.__struct_fields__, shape.__struct_encode_fields__, strict=True)
+    )
+
+
+def _bare(kind: Any) -> Any:
+    if get_origin(kind) in (Union, types.UnionType):
+        (kind,) = (part for part in get_args(kind) if part is not type(None))
+    return kind

@@ -1,0 +1,143 @@
+"""The SQS front end: a request in either protocol goes in, its answer comes out, and nothing else ever does."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from veil.core.errors import StoreError, VeilError
+from veil.core.limits import RECEIVE_MAX
+from veil.service.service import Service
+from veil.wire import aws_json, aws_query, xml_answer
+from veil.wire.actions import ACTIONS
+from veil.wire.call import Call
+from veil.wire.exchange import Request, Response
+from veil.wire.queue_urls import QueueUrls, read_path
+from veil.wire.request_errors import ActionMissing, ActionNotHere, ActionUnknown
+from veil.wire.request_ids import RequestIds
+from veil.wire.sigv4 import Verifier, unverified_scope
+from veil.wire.sigv4_errors import SignatureMissing
+from veil.wire.sqs_codes import INTERNAL_FAILURE, Refusal, Situation, worded
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_ACCOUNT: Final = "000000000000"
+DEFAULT_REGION: Final = "us-east-1"
+BULK_MAX: Final = 1_000
+
+
+class SqsFrontEnd:
+    """Speaks AWS JSON 1.0 and AWS Query over one service; without a verifier everybody is the default account."""
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        verifier: Verifier | None,
+        default_account: str = DEFAULT_ACCOUNT,
+        default_region: str = DEFAULT_REGION,
+        base_url: str | None = None,
+        scheme: str = "http",
+        bulk: bool = False,
+    ) -> None:
+        """`base_url` fixes the start of queue URLs, which else follow `scheme` and the Host header; `bulk` lets one
+        receive, delete or change of visibility name a thousand messages instead of ten."""
+        self._service = service
+        self._verifier = verifier
+        self._default_account = default_account
+        self._default_region = default_region
+        self._urls = QueueUrls(base_url, scheme)
+        self._bulk_max = BULK_MAX if bulk else RECEIVE_MAX
+        self._request_ids = RequestIds()
+
+    async def handle(self, request: Request) -> Response:
+        """The answer to a request. Raises nothing but CancelledError."""
+        target = request.headers.get("x-amz-target")
+        if target is not None:
+            return await self._handle_json(request, target)
+        return await self._handle_query(request)
+
+    async def _handle_json(self, request: Request, name: str) -> Response:
+        request_id = self._request_ids.next()
+        call: Call | None = None
+        try:
+            account, region = self._caller(request)
+            target = aws_json.TARGETS.get(name)
+            if target is None or request.method != "POST":
+                raise ActionUnknown(name.rpartition(".")[2])
+            action = target.action
+            call = Call(
+                self._service, self._urls, request, action.name, account, region, False, self._bulk_max
+            )
+            given = aws_json.read_input(target, request.body)
+            if request.path != "/" and getattr(given, "QueueUrl", None) == "":
+                given.QueueUrl = request.path
+            response = aws_json.answer(await action.run(call, given), request_id)
+            response.undelivered = call.undelivered
+            return response
+        except VeilError as error:
+            return aws_json.refuse(_worded(error, name.rpartition(".")[2], query=False), request_id)
+        except Exception:
+            _give_up(call, name, request_id)
+            return aws_json.refuse(INTERNAL_FAILURE, request_id)
+
+    async def _handle_query(self, request: Request) -> Response:
+        request_id = self._request_ids.next()
+        as_json = "application/json" in request.headers.get("accept", "")
+        name = ""
+        call: Call | None = None
+        try:
+            if request.method not in ("GET", "POST"):
+                return _not_allowed(request_id)
+            parameters = aws_query.read_parameters(request.query, request.body)
+            name = parameters.get("Action", "")
+            if not name:
+                raise ActionMissing
+            account, region = self._caller(request)
+            action = ACTIONS.get(name)
+            if action is None:
+                raise ActionUnknown(name)
+            queue_path = request.path if read_path(request.path) is not None else None
+            if queue_path is not None and not action.on_queue:
+                raise ActionNotHere(name)
+            call = Call(self._service, self._urls, request, name, account, region, True, self._bulk_max)
+            given = aws_query.read_input(action, parameters, queue_path)
+            response = xml_answer.answer(name, await action.run(call, given), request_id, as_json=as_json)
+            response.undelivered = call.undelivered
+            return response
+        except ActionMissing:
+            return xml_answer.refuse_without_action(request_id)
+        except VeilError as error:
+            return xml_answer.refuse(_worded(error, name, query=True), request_id, as_json=as_json)
+        except Exception:
+            _give_up(call, name, request_id)
+            return xml_answer.refuse(INTERNAL_FAILURE, request_id, as_json=as_json)
+
+    def _caller(self, request: Request) -> tuple[str | None, str]:
+        """Account and region; the account is None for a request that nobody signed."""
+        verifier = self._verifier
+        if verifier is None:
+            return self._default_account, unverified_scope(request)[1] or self._default_region
+        try:
+            signer = verifier.verify(request, self._service.clock.wall_ms())
+        except SignatureMissing:
+            return None, self._default_region
+        return signer.key.account, signer.region
+
+
+def _worded(error: VeilError, action: str, *, query: bool) -> Refusal:
+    if isinstance(error, StoreError):
+        logger.error("%.80r: the store failed: %s", action, error)
+    return worded(error, Situation(action, query))
+
+
+def _give_up(call: Call | None, action: str, request_id: str) -> None:
+    # The client sees no more than the request id; what was received for it must not stay hidden.
+    logger.exception("request %s (%.80r) failed", request_id, action)
+    if call is not None and call.undelivered is not None:
+        call.undelivered()
+
+
+def _not_allowed(request_id: str) -> Response:
+    headers = (("x-amzn-RequestId", request_id), ("Allow", "GET, POST"))
+    return Response(405, b"", xml_answer.CONTENT_TYPE, headers)
