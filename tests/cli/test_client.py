@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Veil
+from veil.cli.client import Client
+from veil.cli.credentials import DUMMY, Place
+from veil.cli.failures import ServiceError, Unreachable
+from veil.testing import VeilServer
+
+Play = Callable[[BaseHTTPRequestHandler, int], None]
+
+
+@contextmanager
+def a_server(play: Play) -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """An HTTP server that does with its n-th request as the play says; gives its URL and the headers it saw."""
+    seen: list[dict[str, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            seen.append({name.lower(): value for name, value in self.headers.items()})
+            play(self, len(seen))
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", seen
+        finally:
+            server.shutdown()
+
+
+def answer(handler: BaseHTTPRequestHandler, status: int, body: bytes) -> None:
+    handler.send_response(status)
+    handler.send_header("Content-Length", str(len(body)))
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+def hang_up(handler: BaseHTTPRequestHandler) -> None:
+    handler.close_connection = True
+    handler.connection.shutdown(socket.SHUT_RDWR)
+
+
+def a_client(endpoint: str, pauses: list[float] | None = None) -> Client:
+    place = Place(endpoint, "test", "us-east-1", DUMMY)
+    return Client(place, timeout_s=5, pause=([] if pauses is None else pauses).append)
+
+
+@pytest.mark.parametrize("failure", [lambda h: answer(h, 503, b"busy"), hang_up], ids=["503", "hang up"])
+def test_a_repeatable_call_is_tried_again_under_the_same_id(failure: Callable[[Any], None]) -> None:
+    pauses: list[float] = []
+    with (
+        a_server(lambda h, n: failure(h) if n < 3 else answer(h, 200, b'{"QueueUrls": []}')) as (url, seen),
+        a_client(url, pauses) as client,
+    ):
+        assert client.call("ListQueues") == {"QueueUrls": []}
+    assert len(seen) == 3
+    assert len({headers["amz-sdk-invocation-id"] for headers in seen}) == 1
+    assert pauses == [0.1, 0.4]
+
+
+def test_a_call_that_goes_on_failing_ends_with_the_last_failure() -> None:
+    body = json.dumps({"__type": "com.amazon.coral.service#InternalFailure", "message": "no"}).encode()
+    with a_server(lambda h, n: answer(h, 500, body)) as (url, seen), a_client(url) as client:
+        with pytest.raises(ServiceError, match="InternalFailure: no"):
+            client.call("ListQueues")
+        assert len(seen) == 3
+
+
+def test_a_send_is_never_repeated() -> None:
+    with a_server(lambda h, n: hang_up(h)) as (url, seen), a_client(url) as client:
+        with pytest.raises(Unreachable):
+            client.call("SendMessage", {"QueueUrl": "q", "MessageBody": "x"})
+        assert len(seen) == 1
+
+
+def test_requests_are_signed_by_the_key_of_the_place(
+    veil: Veil, veil_server: VeilServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = {"VEIL_KEYS": "AKIDVEIL:s3cret"}
+    with VeilServer("--store", "memory", environ=environ) as guarded:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", guarded.endpoint_url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDVEIL")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret")
+        assert veil("queue", "create", "orders").code == 0
+        assert veil("msg", "send", "orders", "ünï ✓").code == 0
+
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+        refused = veil("queue", "ls")
+    assert refused.code == 1
+    assert "SignatureException" in refused.err
+    assert refused.err.count("\n") == 1
+
+
+def test_nobody_there_is_one_line_that_says_how_to_start_a_server(command: Veil) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # bound, not listening: a connection is refused
+        endpoint = f"http://127.0.0.1:{free.getsockname()[1]}"
+        ran = command("queue", "ls", "--endpoint", endpoint)
+    assert (ran.code, ran.out) == (1, "")
+    assert (
+        ran.err
+        == f"veil: no server answers at {endpoint} (Connection refused); start a server with: veil serve\n"
+    )
+
+
+def test_an_endpoint_that_is_no_url_is_a_wrong_argument(command: Veil) -> None:
+    ran = command("queue", "ls", "--endpoint", "localhost:9324")
+    assert ran.code == 2
+    assert "'localhost:9324': expected a URL" in ran.err
+
+
+def test_something_that_is_not_sqs_is_told_without_its_page(command: Veil) -> None:
+    page = b"<html>\x1b[31m" + b"x" * 5000
+    with a_server(lambda h, n: answer(h, 200, page)) as (url, _):
+        ran = command("queue", "ls", "--endpoint", url)
+    assert ran.code == 1
+    assert "is this an SQS endpoint?" in ran.err
+
+    with a_server(lambda h, n: answer(h, 404, page)) as (url, _):
+        ran = command("queue", "ls", "--endpoint", url)
+    assert ran.code == 1
+    assert "\x1b" not in ran.err
+    assert len(ran.err) < 400

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Veil
+from veil.testing import VeilServer
+
+
+@pytest.fixture
+def dead(veil: Veil, veil_server: VeilServer) -> Veil:
+    """Twelve messages of `orders` in its dead letters."""
+    veil("queue", "create", "orders-dead")
+    veil("queue", "create", "orders", "--dead-letter", "orders-dead", "--max-receives", "1")
+    sqs = veil_server.client()
+    url = sqs.get_queue_url(QueueName="orders")["QueueUrl"]
+    for start in (0, 6):
+        entries = [{"Id": str(n), "MessageBody": str(n)} for n in range(start, start + 6)]
+        sqs.send_message_batch(QueueUrl=url, Entries=entries)
+    for _ in range(2):
+        sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, VisibilityTimeout=0)
+        sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, VisibilityTimeout=0)
+    return veil
+
+
+def counts(veil: Veil, queue: str) -> int:
+    return int(veil("queue", "show", queue, "--json").object["visible"])
+
+
+def test_ls_lists_only_dead_letters_with_their_sources(dead: Veil) -> None:
+    dead("queue", "create", "parcels", "--dead-letter", "orders-dead", "--max-receives", "2")
+    assert dead("dlq", "ls", "--json").object == {
+        "name": "orders-dead",
+        "visible": 12,
+        "in_flight": 0,
+        "sources": ["orders", "parcels"],
+        "last_redrive": None,
+    }
+    assert "orders, parcels" in dead("dlq", "ls").out
+
+
+def test_ls_says_when_there_are_none_and_when_one_is_missing(veil: Veil) -> None:
+    assert "no queue has dead letters" in veil("dlq", "ls").err
+    veil("queue", "create", "gone")
+    veil("queue", "create", "orders", "--dead-letter", "gone", "--max-receives", "2")
+    veil("queue", "rm", "gone", "--yes")
+    ran = veil("dlq", "ls")
+    assert ran.code == 0
+    assert "gone: named by orders, but there is no such queue" in ran.err
+
+
+def test_redrive_sends_them_back_and_waits_for_the_end(dead: Veil) -> None:
+    ran = dead("dlq", "redrive", "orders-dead", "--json")
+    assert ran.code == 0
+    assert ran.object == {
+        "name": "orders-dead",
+        "status": "COMPLETED",
+        "moved": 12,
+        "to_move": 12,
+        "failure": None,
+    }
+    assert (counts(dead, "orders"), counts(dead, "orders-dead")) == (12, 0)
+    assert dead("dlq", "ls", "--json").object["last_redrive"] == "COMPLETED"
+
+
+def test_redrive_to_another_queue(dead: Veil) -> None:
+    dead("queue", "create", "elsewhere")
+    assert dead("dlq", "redrive", "orders-dead", "--to", "elsewhere").code == 0
+    assert (counts(dead, "orders"), counts(dead, "elsewhere")) == (0, 12)
+
+
+def test_a_slow_redrive_can_be_left_alone_and_cancelled(dead: Veil) -> None:
+    assert dead("dlq", "redrive", "orders-dead", "--rate", "1", "--no-wait").code == 0
+    again = dead("dlq", "redrive", "orders-dead")
+    assert again.code == 1
+    assert "already a task running" in again.err
+    assert dead("dlq", "cancel", "orders-dead").code == 0
+    assert counts(dead, "orders-dead") >= 9
+
+
+def test_what_is_not_a_dead_letter_queue_is_refused(dead: Veil) -> None:
+    ran = dead("dlq", "redrive", "orders")
+    assert ran.code == 1
+    assert "Dead Letter Queue" in ran.err
+    none = dead("dlq", "cancel", "orders-dead")
+    assert (none.code, none.err) == (1, "veil: no redrive of orders-dead is running\n")
+
+
+def test_ctrl_c_stops_the_waiting_not_the_redrive(dead: Veil, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("veil.cli.dlq.time.sleep", interrupted)
+    ran = dead("dlq", "redrive", "orders-dead", "--rate", "1")
+    assert ran.code == 130
+    assert "goes on at the server; stop it with: veil dlq cancel orders-dead" in ran.err
+    assert dead("dlq", "ls", "--json").object["last_redrive"] == "RUNNING"
+    dead("dlq", "cancel", "orders-dead")

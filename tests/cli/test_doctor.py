@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import shutil
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.cli.conftest import Ran, Veil
+from veil.cli.doctor import check_clock, check_data
+from veil.testing import VeilServer
+
+
+def verdicts(ran: Ran) -> dict[str, str]:
+    return {finding["check"]: finding["verdict"] for finding in ran.objects}
+
+
+def test_all_is_well_beside_a_running_server(veil: Veil, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VEIL_PORT", "0")
+    ran = veil("doctor", "--json")
+    assert ran.code == 0
+    found = verdicts(ran)
+    checks = ["python", "sqlite", "settings", "disk-space", "port", "endpoint", "clock", "credentials"]
+    assert {check.replace(" ", "-") for check in found} == {*checks, "data-directory"}
+    assert set(found.values()) <= {"ok", "warn"}
+    assert found["endpoint"] == found["clock"] == "ok"
+
+
+def test_lines_for_people_begin_with_the_verdict(veil: Veil) -> None:
+    lines = veil("doctor").out.splitlines()
+    assert all(line.split()[0] in ("ok", "warn", "fail") for line in lines)
+
+
+def test_a_server_that_was_named_and_does_not_answer_is_a_failure(command: Veil) -> None:
+    ran = command("doctor", "--endpoint", "http://127.0.0.1:1", "--json")
+    assert ran.code == 1
+    assert verdicts(ran)["endpoint"] == "fail"
+
+
+def test_a_wrong_setting_is_a_failure_that_names_it(command: Veil, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VEIL_PORT", "many")
+    ran = command("doctor", "--json")
+    (finding,) = [each for each in ran.objects if each["check"] == "settings"]
+    assert ran.code == 1
+    assert (finding["verdict"], "port='many'" in finding["text"]) == ("fail", True)
+
+
+def test_a_refused_key_is_a_failure(command: Veil) -> None:
+    with VeilServer("--store", "memory", environ={"VEIL_KEYS": "AKID:secret"}) as guarded:
+        ran = command("doctor", "--endpoint", guarded.endpoint_url, "--json")
+    assert verdicts(ran)["endpoint"] == "fail"
+
+
+@pytest.mark.parametrize(("off_s", "verdict"), [(0, "ok"), (30, "ok"), (90, "warn"), (-1000, "fail")])
+def test_clocks_apart(off_s: int, verdict: str) -> None:
+    assert check_clock(formatdate(1_700_000_000, usegmt=True), 1_700_000_000 + off_s).verdict == verdict
+
+
+def test_a_server_without_a_date_is_no_failure() -> None:
+    assert check_clock(None, 0).verdict == check_clock("yesterday", 0).verdict == "ok"
+
+
+class _Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+@pytest.mark.parametrize(("free", "verdict"), [(2**32, "ok"), (2**29, "warn"), (2**20, "fail")])
+def test_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, verdict: str) -> None:
+    def usage(_: Any) -> _Usage:
+        return _Usage(2**40, 2**40 - free, free)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    assert check_data(tmp_path / "not" / "yet")[-1].verdict == verdict
+
+
+def test_a_file_where_the_data_directory_should_be(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("")
+    (finding,) = check_data(tmp_path / "data")
+    assert finding.verdict == "fail"
+    assert "--data" in finding.advice

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Veil
+from veil.cli.main import COMMANDS
+from veil.cli.output import inert, json_line, one_line, seconds
+from veil.testing import VeilServer
+
+SUBCOMMANDS = [
+    *(("queue", verb) for verb in ("ls", "create", "show", "edit", "purge", "rm")),
+    *(("msg", verb) for verb in ("send", "receive", "peek", "tail", "delete", "extend")),
+    *(("dlq", verb) for verb in ("ls", "redrive", "cancel")),
+    *((verb,) for verb in ("doctor", "demo", "backup", "restore", "verify")),
+]
+
+
+@pytest.mark.parametrize("words", SUBCOMMANDS, ids=" ".join)
+def test_every_command_has_help_with_an_example(command: Veil, words: tuple[str, ...]) -> None:
+    ran = command(*words, "--help")
+    assert ran.code == 0
+    assert f"veil {' '.join(words)}" in " ".join(ran.out.split()).partition("Example")[2]
+
+
+def test_every_command_is_in_the_help_of_the_root(command: Veil) -> None:
+    listed = command("--help").out
+    assert all(f"\n  {name} " in listed for name in COMMANDS)
+
+
+def test_help_is_quick_and_loads_nothing_heavy(tmp_path: Path) -> None:
+    script = (
+        "import sys\nfrom veil.cli.main import run\nrun(['--help'])\n"
+        "heavy = {'boto3', 'apsw', 'rich', 'asyncio', 'uvloop', 'prometheus_client'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_queue_names_are_completed_by_asking_the_server(veil: Veil) -> None:
+    for name in ("orders", "orders-dead", "parcels"):
+        veil("queue", "create", name)
+    assert completions("veil msg send ord") == ["orders", "orders-dead"]
+    assert completions("veil queue create x --dead-letter par") == ["parcels"]
+
+
+def test_completion_is_silent_when_nobody_answers(nowhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    assert completions("veil msg send ord") == []
+
+
+def completions(line: str) -> list[str]:
+    environ = {
+        **os.environ,
+        "_VEIL_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(line.split()) - 1),
+    }
+    command = [sys.executable, "-c", "from veil.cli.main import main; main()"]
+    ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30)
+    assert ran.stderr == ""
+    return ran.stdout.split()
+
+
+def test_ctrl_c_ends_a_tail_quietly(veil: Veil, veil_server: VeilServer) -> None:
+    import signal
+
+    veil("queue", "create", "orders")
+    veil("msg", "send", "orders", "x")
+    command = [sys.executable, "-m", "veil.cli.main", "msg", "tail", "orders", "--from-start", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
+        assert tail.stdout is not None
+        assert '"body": "x"' in tail.stdout.readline()  # it follows now
+        begun = time.monotonic()
+        tail.send_signal(signal.SIGINT)
+        _, err = tail.communicate(timeout=10)
+    assert tail.returncode == 130
+    assert "Traceback" not in err
+    assert time.monotonic() - begun < 5
+
+
+def test_inert_text_shows_what_a_terminal_would_obey() -> None:
+    assert inert("\x1b[2J\x00\x7f\x85\u2066 ok\n\tü✓") == "\\x1b[2J\\x00\\x7f\\x85\\u2066 ok\n\tü✓"
+    assert inert("a\nb\tc", keep="") == "a\\nb\\tc"
+    assert inert("\ud800") == "\\ud800"
+    assert json_line({"a": "\x9b\u202e\n✓"}) == '{"a": "\\u009b\\u202e\\n✓"}'
+
+
+def test_one_line_is_cut_to_the_width() -> None:
+    assert one_line("x" * 100, 10) == "x" * 9 + "…"
+    assert one_line("\n" * 100, 10) == "\\n\\n\\n\\n\\…"
+    assert one_line("short", 10) == "short"
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (0, "0 s"),
+        (1, "1 s"),
+        (60, "60 s"),
+        (120, "2 min"),
+        (90, "90 s"),
+        (3600, "1 h"),
+        (43200, "12 h"),
+        (345600, "4 d"),
+    ],
+)
+def test_lengths_for_people(given: int, shown: str) -> None:
+    assert seconds(given) == shown
+
+
+def test_a_terminal_that_is_not_utf8_still_gets_its_output(veil: Veil) -> None:
+    veil("queue", "create", "orders")
+    veil("msg", "send", "orders", "✓")
+    command = [sys.executable, "-m", "veil.cli.main", "msg", "receive", "orders"]
+    environ = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30)
+    assert ran.returncode == 0
+    assert "\\u2713" in ran.stdout

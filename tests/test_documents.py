@@ -1,0 +1,216 @@
+"""What the documents show is run, and what they list is compared with the code.
+
+Each document has a server of its own and its blocks run in order, so that a page can tell a story. A block after
+`<!-- not run: reason -->` is left out; one after `<!-- run with pytest -->` is a test file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from veil.server.declared_queues import declared_queues
+from veil.server.settings import load_settings, settings_table
+from veil.testing import VeilServer
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SHOWN_ENDPOINT = "http://127.0.0.1:9324"
+FENCE = re.compile(r"(?:<!-- (?P<note>[^\n]*?) -->\n)?^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
+# Installing and starting for good: shown, not run. That the targets of `make` exist is checked by itself.
+SET_UP = re.compile(r"(make|pip) ")
+
+
+class Block(NamedTuple):
+    """One fenced block, and the comment in front of it."""
+
+    language: str
+    code: str
+    note: str
+    line: int
+
+    @property
+    def is_run(self) -> bool:
+        return not self.note.startswith("not run") and not SET_UP.match(self.code)
+
+
+def blocks(document: Path) -> list[Block]:
+    text = document.read_text(encoding="utf-8")
+    return [
+        Block(found["language"], found["code"], found["note"] or "", text.count("\n", 0, found.start("code")))
+        for found in FENCE.finditer(text)
+    ]
+
+
+@pytest.fixture
+def server() -> Iterator[VeilServer]:
+    with VeilServer() as server:
+        yield server
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
+def test_every_example_runs(document: Path, server: VeilServer, tmp_path: Path) -> None:
+    environ = {
+        name: value for name, value in os.environ.items() if not name.startswith(("VEIL_", "AWS_", "PYTEST_"))
+    }
+    environ |= server.environ
+    environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
+    for number, block in enumerate(each for each in blocks(document) if each.is_run):
+        code = block.code.replace(SHOWN_ENDPOINT, server.endpoint_url)
+        if block.language == "toml":
+            (tmp_path / "shown.toml").write_text(code)
+            load_settings({}, {}, str(tmp_path / "shown.toml"))
+            continue
+        command = command_for(block, code, tmp_path / f"test_block_{number}.py")
+        ran = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=100)
+        assert ran.returncode == 0, f"{document.name}, line {block.line}:\n{ran.stdout}\n{ran.stderr}"
+
+
+def command_for(block: Block, code: str, script: Path) -> list[str]:
+    if block.language == "sh":
+        for tool in ("jq", "curl"):
+            if tool in code and shutil.which(tool) is None:
+                pytest.skip(f"{tool} is not installed")
+        return ["bash", "-euo", "pipefail", "-c", code]
+    assert block.language == "python", f"nobody knows how to run {block.language}"
+    script.write_text(code)
+    if block.note == "run with pytest":
+        return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(script)]
+    return [sys.executable, str(script)]
+
+
+def test_examples_are_found_at_all() -> None:
+    found = [block for document in DOCUMENTS for block in blocks(document) if block.is_run]
+    assert sum(block.language == "python" for block in found) >= 6
+    assert sum("veil " in block.code for block in found if block.language == "sh") >= 9
+
+
+def test_the_readme_opens_with_the_two_commands_and_has_the_rest_within_forty_lines() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    (first, *_) = blocks(ROOT / "README.md")
+    assert [line.split("#")[0].strip() for line in first.code.splitlines()] == ["make demo", "make test"]
+    assert first.line <= 4
+    top = "\n".join(lines[:40])
+    for part in (
+        "The promise",
+        "pip install veilmq",
+        "veil serve",
+        "delete_message",
+        "What Veil is not",
+        "docs/",
+    ):
+        assert part in top, part
+
+
+def test_targets_of_make_that_are_shown_exist() -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M))
+    for document in DOCUMENTS:
+        shown = re.findall(r"(?:^|`)make (\w+)", document.read_text(encoding="utf-8"), re.M)
+        assert set(shown) <= targets, document.name
+
+
+def test_the_promises_are_told_in_both_places() -> None:
+    for document in (ROOT / "README.md", ROOT / "docs" / "semantics.md"):
+        text = document.read_text(encoding="utf-8")
+        assert all(re.search(rf"\bP{number}\b", text) for number in range(1, 10)), document.name
+
+
+def test_the_table_of_settings_is_the_one_in_the_code() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    shown = (
+        text.partition("<!-- settings: begin")[2].partition("-->\n")[2].partition("\n<!-- settings: end")[0]
+    )
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("VEIL_")}
+    command = [sys.executable, "-m", "veil.cli.main", "config", "reference"]
+    ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30, check=True)
+    assert shown.strip() == ran.stdout.strip(), (
+        "run `veil config reference` and put it into docs/configuration.md"
+    )
+    assert len(shown.strip().splitlines()) == len(settings_table()) + 2
+
+
+def test_every_command_is_in_the_reference() -> None:
+    import typer
+
+    from veil.cli.app import app
+    from veil.cli.main import COMMANDS, run
+
+    assert run(["--version"]) == 0  # adds every command to the root
+    text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert all(re.search(rf"\b(veil )?{name}\b", text) for name in COMMANDS)
+    for group in app.registered_groups:
+        assert isinstance(group.typer_instance, typer.Typer)
+        for command in group.typer_instance.registered_commands:
+            assert re.search(rf"`(config )?{command.name}\b", text), f"{group.name} {command.name}"
+
+
+def test_every_metric_that_is_named_exists(server: VeilServer) -> None:
+    from urllib.request import urlopen
+
+    sqs = server.client()
+    url = sqs.create_queue(QueueName="orders")["QueueUrl"]
+    sqs.send_message(QueueUrl=url, MessageBody="x")
+    with urlopen(f"{server.endpoint_url}/metrics", timeout=10) as answer:
+        page = answer.read().decode()
+    exported = set(re.findall(r"^# TYPE (veil_\w+)", page, re.M))
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    named = {name for name in re.findall(r"\bveil_\w+", text) if not name.startswith("veil_data")}
+    # A store in memory has no commits to time.
+    assert named - exported <= {"veil_commit_group_size", "veil_commit_seconds"}
+    assert len(named) > 10
+
+
+def test_the_words_for_a_declared_queue_are_those_of_the_code() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match="not nonsense") as refused:
+        declared_queues({"orders": {"nonsense": 1}})
+    listed = re.search(r"only (.*), not nonsense", str(refused.value))
+    assert listed is not None
+    for word in listed[1].split(", "):
+        assert f"`{word}`" in text, word
+
+
+def test_the_examples_of_queues_in_toml_declare_what_they_say() -> None:
+    (block,) = [each for each in blocks(ROOT / "docs" / "configuration.md") if each.language == "toml"]
+    names = {queue.name for queue in declared_queues(tomllib.loads(block.code)["queues"])}
+    assert names == {"orders", "orders-dead", "steps.fifo"}
+
+
+def test_the_pages_build_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path / "site")]
+    environ = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    ran = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_the_example_files_run(server: VeilServer) -> None:
+    environ = {**os.environ, **server.environ}
+
+    def example(*arguments: str) -> str:
+        command = [sys.executable, str(ROOT / "examples" / arguments[0]), *arguments[1:]]
+        ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
+
+    assert "deleted" in example("send_receive_delete.py")
+    sqs = server.client()
+    url = sqs.get_queue_url(QueueName="orders")["QueueUrl"]
+    for body in ("one", "two"):
+        sqs.send_message(QueueUrl=url, MessageBody=body)
+    assert example("worker.py", "orders", "--until-empty") == "handled one\nhandled two\n"
+    counts = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert counts["ApproximateNumberOfMessagesNotVisible"] == counts["ApproximateNumberOfMessages"] == "0"
+
+
+def test_the_example_settings_are_valid() -> None:
+    settings = load_settings({}, {}, str(ROOT / "examples" / "veil.toml"))
+    assert [queue.name for queue in settings.queues] == ["orders-dead", "orders", "steps.fifo"]

@@ -1,0 +1,198 @@
+"""A small synchronous SQS client: one connection, JSON, signed, queue names in place of URLs."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+from veil.cli.credentials import Place
+from veil.cli.failures import EndpointRefused, ServiceError, Unreachable
+from veil.wire.sigv4_signing import sign
+
+Answer = dict[str, Any]
+
+# Calls that change nothing more when they are made twice. A repeated send would be a second message; a
+# repeated purge or removal of a queue would report the first one's success as an error.
+_REPEATABLE = frozenset(
+    {
+        "ChangeMessageVisibility",
+        "CreateQueue",
+        "DeleteMessage",
+        "GetQueueAttributes",
+        "GetQueueUrl",
+        "ListDeadLetterSourceQueues",
+        "ListMessageMoveTasks",
+        "ListQueueTags",
+        "ListQueues",
+        "PeekMessages",
+        "SetQueueAttributes",
+        "TagQueue",
+        "UntagQueue",
+    }
+)
+_PAUSES_S = (0.1, 0.4)  # one try more than pauses
+_ANSWER_TIMEOUT_S = 30.0
+_PAGE = 1000
+
+
+class Client:
+    """Calls the operations of SQS, and Veil's own: a refusal is a ServiceError, no answer is Unreachable."""
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        timeout_s: float = _ANSWER_TIMEOUT_S,
+        pause: Callable[[float], None] = time.sleep,
+        wall_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+    ) -> None:
+        parts = urlsplit(place.endpoint)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise EndpointRefused(place.endpoint)
+        self.place = place
+        self.server_date: str | None = None  # the Date header of the last answer
+        self._host = parts.netloc.rpartition("@")[2]
+        self._path = parts.path.rstrip("/") + "/"
+        self._timeout_s = timeout_s
+        self._pause, self._wall_ms = pause, wall_ms
+        self._urls: dict[str, str] = {}
+        connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        try:
+            self._connection = connect(parts.hostname, parts.port, timeout=timeout_s)
+        except ValueError:  # a port that is no number
+            raise EndpointRefused(place.endpoint) from None
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._connection.close()
+
+    def call(self, action: str, parameters: Answer | None = None, *, wait_s: int = 0) -> Answer:
+        """The answer to one operation; `wait_s` is how long the server may hold it back."""
+        target = f"Veil.{action}" if action == "PeekMessages" else f"AmazonSQS.{action}"
+        body = json.dumps(parameters or {}).encode()
+        invocation = str(uuid.uuid4())  # one id over all tries, as SDKs do
+        pauses = iter(_PAUSES_S if action in _REPEATABLE else ())
+        while True:
+            try:
+                status, text = self._exchange(target, body, invocation, self._timeout_s + wait_s)
+                if status < 500:
+                    return _read(status, text)
+                failure: Exception = _error(status, text)
+            except ConnectionRefusedError as error:
+                raise Unreachable(self.place.endpoint, _reason(error), refused=True) from None
+            except (OSError, http.client.HTTPException) as error:
+                failure = Unreachable(self.place.endpoint, _reason(error))
+            pause_s = next(pauses, None)
+            if pause_s is None:
+                raise failure
+            self._pause(pause_s)
+
+    def queue_url(self, name: str) -> str:
+        """The URL of a queue by its name; a URL is taken as it is."""
+        if "://" in name:
+            return name
+        if name not in self._urls:
+            self._urls[name] = str(self.call("GetQueueUrl", {"QueueName": name})["QueueUrl"])
+        return self._urls[name]
+
+    def on_queue(
+        self, action: str, queue: str, parameters: Answer | None = None, *, wait_s: int = 0
+    ) -> Answer:
+        """One operation on the queue of that name."""
+        return self.call(action, {"QueueUrl": self.queue_url(queue), **(parameters or {})}, wait_s=wait_s)
+
+    def queue_names(self, prefix: str = "") -> Iterator[str]:
+        """The names of all queues, page by page."""
+        query: Answer = {"MaxResults": _PAGE, **({"QueueNamePrefix": prefix} if prefix else {})}
+        while True:
+            answer = self.call("ListQueues", query)
+            for url in answer.get("QueueUrls", ()):
+                name = str(url).rpartition("/")[2]
+                self._urls[name] = str(url)
+                yield name
+            if not answer.get("NextToken"):
+                return
+            query["NextToken"] = answer["NextToken"]
+
+    def attributes(self, queue: str, *names: str) -> dict[str, str]:
+        """The queue's attributes, all unless some are named."""
+        answer = self.on_queue("GetQueueAttributes", queue, {"AttributeNames": list(names) or ["All"]})
+        return dict(answer.get("Attributes", {}))
+
+    def arn(self, queue: str) -> str:
+        """The queue's ARN."""
+        return self.attributes(queue, "QueueArn")["QueueArn"]
+
+    def _exchange(self, target: str, body: bytes, invocation: str, timeout_s: float) -> tuple[int, bytes]:
+        place, key = self.place, self.place.credentials
+        headers = {
+            "Content-Type": "application/x-amz-json-1.0",
+            "X-Amz-Target": target,
+            "amz-sdk-invocation-id": invocation,
+        }
+        signed = sign(
+            method="POST",
+            host=self._host,
+            path=self._path,
+            headers=headers,
+            body=body,
+            key_id=key.key_id,
+            secret=key.secret,
+            region=place.region,
+            now_ms=self._wall_ms(),
+            session_token=key.session_token,
+        )
+        connection = self._connection
+        connection.timeout = timeout_s
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout_s)
+        try:
+            connection.request("POST", self._path, body, {"Host": self._host, **headers, **signed})
+            answer = connection.getresponse()
+            self.server_date = answer.getheader("Date")
+            return answer.status, answer.read()
+        except BaseException:
+            # Also for Ctrl-C: an answer that is still to come must not be taken for the next one's.
+            connection.close()
+            raise
+
+
+def _read(status: int, text: bytes) -> Answer:
+    if status >= 300:
+        raise _error(status, text)
+    try:
+        answer = json.loads(text) if text.strip() else {}
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise ServiceError("NotSqs", "the answer is not JSON; is this an SQS endpoint?", status)
+    return answer
+
+
+def _error(status: int, text: bytes) -> ServiceError:
+    try:
+        answer = json.loads(text)
+        code = str(answer["__type"]).rpartition("#")[2]
+        return ServiceError(code, str(answer.get("message") or answer.get("Message") or ""), status)
+    except (ValueError, KeyError, TypeError):
+        return ServiceError(f"HTTP {status}", text[:200].decode("utf-8", "replace").strip(), status)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,0 +1,195 @@
+"""`veil doctor`: what is well, what is not, and what to do about it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import typer
+
+from veil.cli.credentials import DUMMY, Place, find_place
+from veil.cli.failures import CommandFailed, EndpointRefused, ServiceError, Unreachable, plainly
+from veil.cli.options import AsJson, Endpoint, Region
+from veil.cli.output import has_colour, inert, say, say_json
+
+if TYPE_CHECKING:
+    from veil.server.settings import Settings
+
+Verdict = Literal["ok", "warn", "fail"]
+PYTHON_MIN = (3, 11)
+SQLITE_MIN = (3, 51, 3)  # before it, two connections that checkpoint at once could damage the file
+DISK_FAIL_BYTES, DISK_WARN_BYTES = 100 * 2**20, 2**30
+SKEW_WARN_S, SKEW_FAIL_S = 60, 900  # signatures are refused beyond 15 minutes
+_TIMEOUT_S = 3.0
+_COLOURS: dict[Verdict, str] = {"ok": "32", "warn": "33", "fail": "31"}
+
+
+class Finding(NamedTuple):
+    """What one check came to."""
+
+    check: str
+    verdict: Verdict
+    text: str
+    advice: str = ""
+
+
+@plainly
+def doctor(as_json: AsJson = False, endpoint: Endpoint = None, region: Region = None) -> None:
+    """Check this machine, the settings and the server.
+
+    Each line is ok, warn or fail, with what to do. Exit code 1 if something fails.
+    """
+    place = find_place(endpoint, region)
+    findings = [
+        check_python(),
+        check_sqlite(),
+        *check_settings(),
+        *check_server(place),
+        check_credentials(place),
+    ]
+    coloured = has_colour(sys.stdout)
+    for finding in findings:
+        if as_json:
+            say_json(finding._asdict())
+        else:
+            say(_line(finding, coloured=coloured))
+    if any(finding.verdict == "fail" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _line(finding: Finding, *, coloured: bool) -> str:
+    verdict = finding.verdict.ljust(4)
+    if coloured:
+        verdict = f"\x1b[{_COLOURS[finding.verdict]}m{verdict}\x1b[0m"
+    advice = f"; {finding.advice}" if finding.advice else ""
+    return f"{verdict}  {finding.check.ljust(14)}  {inert(finding.text + advice, keep='')}"
+
+
+def check_python() -> Finding:
+    """Is this Python new enough?"""
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:2] < PYTHON_MIN:
+        return Finding("python", "fail", version, "install Python 3.11 or newer")
+    return Finding("python", "ok", version)
+
+
+def check_sqlite() -> Finding:
+    """Is the SQLite that Veil brings along new enough?"""
+    try:
+        import apsw
+    except ImportError as error:
+        return Finding("sqlite", "fail", str(error), "reinstall: pip install veilmq")
+    version = apsw.sqlite_lib_version()
+    if tuple(int(part) for part in version.split(".")) < SQLITE_MIN:
+        return Finding("sqlite", "fail", version, "upgrade: pip install --upgrade apsw")
+    return Finding("sqlite", "ok", version)
+
+
+def check_settings() -> list[Finding]:
+    """Are the server's settings valid, and could it start here with them?"""
+    from veil.server.settings import SettingsError, load_settings
+
+    try:
+        settings = load_settings({}, os.environ)
+    except SettingsError as error:
+        return [Finding("settings", "fail", str(error), "correct it; see: veil config show")]
+    return [Finding("settings", "ok", "valid"), *check_data(settings.data), check_port(settings)]
+
+
+def check_data(data: Path) -> list[Finding]:
+    """Can the data directory be written, and is there room?"""
+    # What is not there yet is made by the server, if the directory above lets it.
+    nearest = next(path for path in (data, *data.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        return [
+            Finding("data directory", "fail", f"{nearest} is a file", "name another with --data or VEIL_DATA")
+        ]
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        return [
+            Finding("data directory", "fail", f"{nearest} cannot be written", f"chown or chmod {nearest}")
+        ]
+    state = "" if nearest == data else " (not there yet: veil serve makes it)"
+    free = shutil.disk_usage(nearest).free
+    room = f"{free / 2**30:.1f} GiB free"
+    verdict: Verdict = "fail" if free < DISK_FAIL_BYTES else "warn" if free < DISK_WARN_BYTES else "ok"
+    advice = "" if verdict == "ok" else "make room, sends are refused when the disk is full"
+    return [Finding("data directory", "ok", f"{data}{state}"), Finding("disk space", verdict, room, advice)]
+
+
+def check_port(settings: Settings) -> Finding:
+    """Could a server listen on its port, or does one already?"""
+    where = f"{settings.host}:{settings.port}"
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((settings.host, settings.port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return Finding("port", "ok", f"{where} is taken, by the server if one answers below")
+            return Finding("port", "fail", f"{where}: {error.strerror}", "choose another --host or --port")
+    return Finding("port", "ok", f"{where} is free")
+
+
+def check_server(place: Place, wall_s: Callable[[], float] = time.time) -> list[Finding]:
+    """Does a server answer, does it accept our key, and do its clock and ours agree?"""
+    from veil.cli.client import Client
+
+    try:
+        with Client(place, timeout_s=_TIMEOUT_S, pause=lambda _: None) as client:
+            client.call("ListQueues", {"MaxResults": 1})
+            return [
+                Finding("endpoint", "ok", f"{place.endpoint} answers"),
+                check_clock(client.server_date, wall_s()),
+            ]
+    except EndpointRefused as error:
+        return [Finding("endpoint", "fail", str(error))]
+    except Unreachable as error:
+        # Nothing was asked for and nothing runs: a machine on which no server has been started yet.
+        expected = not (error.refused and place.endpoint_origin == "default")
+        verdict: Verdict = "fail" if expected else "warn"
+        return [
+            Finding("endpoint", verdict, f"nobody answers at {place.endpoint}", "start one with: veil serve")
+        ]
+    except ServiceError as error:
+        refused = Finding(
+            "endpoint", "fail", f"{place.endpoint} refused: {error}", "check endpoint, keys and clock"
+        )
+        return [refused, check_clock(client.server_date, wall_s())]
+    except CommandFailed as error:
+        return [Finding("endpoint", "fail", str(error))]
+
+
+def check_clock(server_date: str | None, wall_s: float) -> Finding:
+    """How far the server's wall clock is from ours; only signatures depend on it."""
+    try:
+        server_s = parsedate_to_datetime(server_date or "").timestamp()
+    except (TypeError, ValueError, IndexError):
+        return Finding("clock", "ok", "the server does not tell its time")
+    skew_s = max(0, round(abs(wall_s - server_s)) - 1)  # the header has whole seconds
+    verdict: Verdict = "fail" if skew_s >= SKEW_FAIL_S else "warn" if skew_s >= SKEW_WARN_S else "ok"
+    advice = "" if verdict == "ok" else "set the clocks by NTP: signatures are refused beyond 15 minutes"
+    return Finding("clock", verdict, f"{skew_s} s apart from the server's", advice)
+
+
+def check_credentials(place: Place) -> Finding:
+    """Which key signs the requests."""
+    key = place.credentials
+    if key is DUMMY:
+        return Finding(
+            "credentials", "ok", "none found: dummies are used, which a server without keys accepts"
+        )
+    return Finding("credentials", "ok", f"key {key.key_id} from {key.origin}, region {place.region}")
+
+
+def register(app: typer.Typer) -> None:
+    """Add `veil doctor` to the command."""
+    app.command("doctor", epilog="Example: veil doctor --json | jq 'select(.verdict != \"ok\")'")(doctor)

@@ -1,0 +1,82 @@
+"""What can go wrong in a command, and how it is told: one line, an exit code, never a stack trace.
+
+CommandFailed
+├── ServiceError      the server refused                       exit 1
+├── Unreachable       no server answered                       exit 1
+├── EndpointRefused   the endpoint is no URL                   exit 2
+├── NotConfirmed      a question nobody could or would answer  exit 2 or 1
+└── (itself)          anything else a command has to say       exit 1
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import typer
+
+from veil.cli.output import inert, talk
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class CommandFailed(Exception):
+    """The command could not do what was asked; its text is the line to show."""
+
+    exit_code = 1
+
+
+class ServiceError(CommandFailed):
+    """The server refused, with its code and text."""
+
+    def __init__(self, code: str, message: str, status: int) -> None:
+        super().__init__(f"{code}: {message}" if message else code)
+        self.code, self.status = code, status
+
+    @property
+    def is_missing_queue(self) -> bool:
+        return self.code == "QueueDoesNotExist"
+
+
+class Unreachable(CommandFailed):
+    """No server answered at the endpoint."""
+
+    def __init__(self, endpoint: str, reason: str, *, refused: bool = False) -> None:
+        advice = "; start a server with: veil serve" if refused else ""
+        super().__init__(f"no server answers at {endpoint} ({reason}){advice}")
+        self.endpoint, self.refused = endpoint, refused
+
+
+class EndpointRefused(CommandFailed):
+    """The endpoint is not a URL that can be called."""
+
+    exit_code = 2
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(f"endpoint {endpoint!r}: expected a URL such as http://127.0.0.1:9324")
+
+
+class NotConfirmed(CommandFailed):
+    """Somebody said no, or nobody was there to ask."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
+def plainly(command: Callable[P, R]) -> Callable[P, R]:
+    """The command, with its failures told in one line on stderr."""
+
+    @functools.wraps(command)
+    def told(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except CommandFailed as failure:
+            talk(f"veil: {inert(str(failure), keep='')}")
+            raise typer.Exit(failure.exit_code) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+    return told

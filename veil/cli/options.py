@@ -1,0 +1,68 @@
+"""Arguments and options that many commands share, and the completion of queue names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from veil.cli.client import Client
+from veil.cli.credentials import find_place
+from veil.cli.failures import CommandFailed
+
+_COMPLETION_TIMEOUT_S = 1.0
+
+
+def complete_queue(incomplete: str) -> list[str]:
+    """Names of queues that begin so; none if the server does not answer: a shell cannot show an error."""
+    try:
+        with Client(find_place(), timeout_s=_COMPLETION_TIMEOUT_S, pause=lambda _: None) as client:
+            return list(client.queue_names(incomplete))
+    except (CommandFailed, KeyError, ValueError):
+        return []
+
+
+def whole_number(low: int, high: int | None = None) -> Callable[[str | int], int]:
+    """A reader of numbers in that range, whose refusal names the value and what was expected."""
+    expected = f"a whole number from {low} to {high}" if high is not None else f"a whole number from {low} up"
+
+    def read(text: str | int) -> int:
+        digits = str(text)
+        if re.fullmatch(r"-?[0-9]{1,18}", digits, re.ASCII) is None:
+            raise typer.BadParameter(f"{digits!r}: expected {expected}")
+        number = int(digits)
+        if number < low or (high is not None and number > high):
+            raise typer.BadParameter(f"{number}: expected {expected}")
+        return number
+
+    return read
+
+
+def connect(endpoint: str | None, region: str | None) -> Client:
+    """A client for the place that the options, the environment and the profile name."""
+    return Client(find_place(endpoint, region))
+
+
+QueueName = Annotated[
+    str, typer.Argument(metavar="QUEUE", help="The queue's name.", autocompletion=complete_queue)
+]
+Endpoint = Annotated[
+    str | None,
+    typer.Option(
+        "--endpoint",
+        metavar="URL",
+        help="The server; else AWS_ENDPOINT_URL_SQS, AWS_ENDPOINT_URL, http://127.0.0.1:9324.",
+    ),
+]
+Region = Annotated[
+    str | None,
+    typer.Option(
+        "--region",
+        metavar="NAME",
+        help="The region; else AWS_REGION, AWS_DEFAULT_REGION, the profile's, us-east-1.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Data as JSON, one object per line.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

@@ -1,0 +1,112 @@
+"""What a command shows: data on stdout, talk on stderr, and nothing in either that a terminal would obey."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+# Control characters, C1 included (0x9b alone begins an escape sequence on some terminals), and the marks that
+# turn the direction of text, which can make a line read as something else.
+_ACTIVE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def inert(text: str, *, keep: str = "\n\t") -> str:
+    """The text with everything a terminal might obey made visible; `keep` names what may stay."""
+    return _ACTIVE.sub(lambda found: found[0] if found[0] in keep else _visible(found[0]), text)
+
+
+def _visible(char: str) -> str:
+    code = ord(char)
+    named = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    return named.get(char) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+def one_line(text: str, width: int) -> str:
+    """The text on one line, inert, cut to the width."""
+    line = inert(text[: width + 1], keep="")
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def json_line(value: Mapping[str, Any]) -> str:
+    """The value as one line of JSON that is safe on a terminal too."""
+    text = json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
+    # Such characters occur only inside strings here, where \uXXXX means the same.
+    return _ACTIVE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def say(text: str = "") -> None:
+    """One line of data, on stdout, at once."""
+    _write(sys.stdout, text)
+
+
+def say_json(value: Mapping[str, Any]) -> None:
+    """One object of data, as a line of JSON on stdout."""
+    _write(sys.stdout, json_line(value))
+
+
+def talk(text: str = "") -> None:
+    """One line for the person, on stderr."""
+    _write(sys.stderr, text)
+
+
+def _write(stream: TextIO, text: str) -> None:
+    try:
+        stream.write(text + "\n")
+    except UnicodeEncodeError:  # a terminal that is not UTF-8: show what it can
+        encoding = stream.encoding or "ascii"
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    stream.flush()  # a stream of messages is read as it comes
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether a person is looking at the stream."""
+    return stream.isatty()
+
+
+def has_colour(stream: TextIO) -> bool:
+    """Whether the stream may be given colours."""
+    return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
+    """Rows under headings on stdout: drawn for a person, aligned text for a pipe. Cells are never markup."""
+    cells = [[inert(cell, keep="") for cell in row] for row in rows]
+    if is_terminal(sys.stdout):
+        _draw_table(columns, cells, right)
+        return
+    widths = [max(len(line[i]) for line in [list(columns), *cells]) for i in range(len(columns))]
+    for line in [[name.upper() for name in columns], *cells]:
+        padded = [
+            cell.rjust(width) if name in right else cell.ljust(width)
+            for name, cell, width in zip(columns, line, widths, strict=True)
+        ]
+        say("  ".join(padded).rstrip())
+
+
+def _draw_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console(highlight=False, no_color=not has_colour(sys.stdout)).print(table)
+
+
+def seconds(text: str | int) -> str:
+    """A length for people: 90 s, 15 min, 12 h, 4 d, whichever is whole."""
+    count = int(text)
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if count % size == 0 and count >= (120 if unit == "min" else size):
+            return f"{count // size} {unit}"
+    return f"{count} s"

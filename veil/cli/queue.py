@@ -1,0 +1,317 @@
+"""`veil queue`: create, look at, edit, empty and remove queues."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from veil.cli.client import Client
+from veil.cli.confirm import confirm
+from veil.cli.failures import CommandFailed, ServiceError, plainly
+from veil.cli.options import AsJson, Endpoint, QueueName, Region, Yes, complete_queue, connect, whole_number
+from veil.cli.output import inert, say, say_json, seconds, show_table, talk
+from veil.cli.queue_settings import (
+    SHOWN,
+    Change,
+    changes,
+    given_attributes,
+    label,
+    read_redrive,
+    read_tags,
+    readable,
+    redrive_policy,
+    summary,
+    tag_changes,
+)
+
+queue_app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Create, look at, edit, empty and remove queues."
+)
+
+Visibility = Annotated[
+    int | None,
+    typer.Option(
+        "--visibility-timeout",
+        metavar="SECONDS",
+        parser=whole_number(0, 43_200),
+        help="How long a received message stays invisible (30 unless set).",
+    ),
+]
+Delay = Annotated[
+    int | None,
+    typer.Option(
+        "--delay", metavar="SECONDS", parser=whole_number(0, 900), help="How long new messages wait."
+    ),
+]
+Retention = Annotated[
+    int | None,
+    typer.Option(
+        "--retention",
+        metavar="SECONDS",
+        parser=whole_number(60, 1_209_600),
+        help="How long messages are kept (4 days).",
+    ),
+]
+MaxBytes = Annotated[
+    int | None,
+    typer.Option(
+        "--max-message-bytes",
+        metavar="N",
+        parser=whole_number(1024, 1_048_576),
+        help="The largest message (1 MiB).",
+    ),
+]
+Wait = Annotated[
+    int | None,
+    typer.Option(
+        "--wait", metavar="SECONDS", parser=whole_number(0, 20), help="How long an empty receive waits."
+    ),
+]
+DeadLetter = Annotated[
+    str | None,
+    typer.Option(
+        "--dead-letter",
+        metavar="QUEUE",
+        autocompletion=complete_queue,
+        help="Where messages go that were received too often; with --max-receives.",
+    ),
+]
+MaxReceives = Annotated[
+    int | None,
+    typer.Option(
+        "--max-receives", metavar="N", parser=whole_number(1, 1000), help="How many receives are enough."
+    ),
+]
+ContentDeduplication = Annotated[
+    bool | None,
+    typer.Option(
+        "--content-deduplication/--no-content-deduplication",
+        help="FIFO: equal bodies within five minutes are one message.",
+    ),
+]
+Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="A tag; may be repeated.")]
+
+
+@queue_app.command("ls", epilog="Example: veil queue ls --json | jq -r .name")
+@plainly
+def ls(
+    prefix: Annotated[str, typer.Argument(help="Only names that begin so.")] = "",
+    as_json: AsJson = False,
+    endpoint: Endpoint = None,
+    region: Region = None,
+) -> None:
+    """List queues with their counts, which are exact."""
+    rows = []
+    with connect(endpoint, region) as client:
+        for name in list(client.queue_names(prefix)):
+            try:
+                queue = summary(name, client.queue_url(name), client.attributes(name))
+            except ServiceError as error:
+                if error.is_missing_queue:  # removed since it was listed
+                    continue
+                raise
+            if as_json:
+                say_json(queue)
+                continue
+            counts = [str(queue[count]) for count in ("visible", "in_flight", "delayed")]
+            rows.append([name, *counts, seconds(queue["visibility_timeout_s"]), queue["dead_letters"] or "-"])
+    if rows:
+        columns = ["queue", "visible", "in flight", "delayed", "visibility", "dead letters"]
+        show_table(columns, rows, right=columns[1:5])
+    elif not as_json:
+        talk("no queues; create one with: veil queue create NAME")
+
+
+@queue_app.command(
+    "create",
+    epilog="Example: veil queue create orders --visibility-timeout 60 "
+    "--dead-letter orders-dead --max-receives 5",
+)
+@plainly
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="1 to 80 of A-Z a-z 0-9 _ -")],
+    visibility_timeout: Visibility = None,
+    dead_letter: DeadLetter = None,
+    max_receives: MaxReceives = None,
+    fifo: Annotated[bool, typer.Option("--fifo", help="Ordered by group; the name ends in .fifo.")] = False,
+    delay: Delay = None,
+    retention: Retention = None,
+    max_message_bytes: MaxBytes = None,
+    wait: Wait = None,
+    content_deduplication: ContentDeduplication = None,
+    tag: Tags = None,
+    as_json: AsJson = False,
+    endpoint: Endpoint = None,
+    region: Region = None,
+) -> None:
+    """Create a queue and print its URL; the same again is no error."""
+    if fifo and not name.endswith(".fifo"):
+        raise typer.BadParameter(f"{name!r}: expected a name that ends in .fifo", param_hint="NAME")
+    if (dead_letter is None) != (max_receives is None):
+        raise typer.BadParameter("expected both or neither", param_hint="--dead-letter, --max-receives")
+    attributes = given_attributes(
+        visibility_timeout=visibility_timeout,
+        delay=delay,
+        retention=retention,
+        max_message_bytes=max_message_bytes,
+        wait=wait,
+        content_deduplication=content_deduplication,
+    )
+    tags = read_tags(tag or [])
+    if name.endswith(".fifo"):
+        attributes["FifoQueue"] = "true"
+    with connect(endpoint, region) as client:
+        if dead_letter is not None and max_receives is not None:
+            attributes["RedrivePolicy"] = redrive_policy(client, dead_letter, max_receives)
+        answer = client.call("CreateQueue", {"QueueName": name, "Attributes": attributes, "tags": tags})
+    url = str(answer["QueueUrl"])
+    if as_json:
+        say_json({"name": name, "url": url})
+    else:
+        say(url)
+
+
+@queue_app.command("show", epilog="Example: veil queue show orders --json | jq .in_flight")
+@plainly
+def show(name: QueueName, as_json: AsJson = False, endpoint: Endpoint = None, region: Region = None) -> None:
+    """Show a queue's counts, settings and tags."""
+    with connect(endpoint, region) as client:
+        attributes = client.attributes(name)
+        tags = client.on_queue("ListQueueTags", name).get("Tags", {})
+        queue = {**summary(name, client.queue_url(name), attributes), "tags": tags}
+    if as_json:
+        say_json(queue)
+        return
+    lines = [("queue", name), ("url", queue["url"]), ("arn", queue["arn"])]
+    lines += [(count.replace("_", " "), str(queue[count])) for count in ("visible", "in_flight", "delayed")]
+    lines += [(label(key), readable(key, attributes[key]) or "-") for key in SHOWN if key in attributes]
+    lines += [(f"tag {key}", value) for key, value in tags.items()]
+    width = max(len(key) for key, _ in lines)
+    for key, value in lines:
+        say(f"{inert(key, keep='').ljust(width)}  {inert(value, keep='')}")
+
+
+@queue_app.command("edit", epilog="Example: veil queue edit orders --visibility-timeout 120 --dry-run")
+@plainly
+def edit(
+    name: QueueName,
+    visibility_timeout: Visibility = None,
+    dead_letter: DeadLetter = None,
+    max_receives: MaxReceives = None,
+    no_dead_letter: Annotated[
+        bool, typer.Option("--no-dead-letter", help="Messages are never dead-lettered any more.")
+    ] = False,
+    delay: Delay = None,
+    retention: Retention = None,
+    max_message_bytes: MaxBytes = None,
+    wait: Wait = None,
+    content_deduplication: ContentDeduplication = None,
+    tag: Tags = None,
+    untag: Annotated[
+        list[str] | None, typer.Option("--untag", metavar="KEY", help="Remove a tag; may be repeated.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the difference, change nothing.")] = False,
+    as_json: AsJson = False,
+    endpoint: Endpoint = None,
+    region: Region = None,
+) -> None:
+    """Change a queue's settings and show the difference. Messages already in flight keep their deadlines."""
+    wanted = given_attributes(
+        visibility_timeout=visibility_timeout,
+        delay=delay,
+        retention=retention,
+        max_message_bytes=max_message_bytes,
+        wait=wait,
+        content_deduplication=content_deduplication,
+    )
+    added = read_tags(tag or [])
+    if no_dead_letter and (dead_letter or max_receives):
+        raise typer.BadParameter("not together with --dead-letter", param_hint="--no-dead-letter")
+    with connect(endpoint, region) as client:
+        before = client.attributes(name)
+        if dead_letter is not None or max_receives is not None:
+            wanted["RedrivePolicy"] = _edited_redrive(client, before, dead_letter, max_receives)
+        elif no_dead_letter:
+            wanted["RedrivePolicy"] = ""
+        tags = client.on_queue("ListQueueTags", name).get("Tags", {}) if added or untag else {}
+        found = changes(before, wanted)
+        found_tags = tag_changes(tags, added, untag or [])
+        _show_difference(name, [*found, *found_tags], as_json=as_json)
+        if dry_run:
+            talk("dry run: nothing changed")
+            return
+        if found:
+            client.on_queue("SetQueueAttributes", name, {"Attributes": wanted})
+        if found_tags and added:
+            client.on_queue("TagQueue", name, {"Tags": added})
+        if found_tags and untag:
+            client.on_queue("UntagQueue", name, {"TagKeys": untag})
+
+
+def _edited_redrive(
+    client: Client, before: dict[str, str], dead_letter: str | None, max_receives: int | None
+) -> str:
+    present = read_redrive(before)
+    if present is None and (dead_letter is None or max_receives is None):
+        raise typer.BadParameter(
+            "expected both, for the queue has no dead letters yet", param_hint="--dead-letter, --max-receives"
+        )
+    target, receives = present or ("", 0)
+    return redrive_policy(client, dead_letter or target, max_receives or receives)
+
+
+def _show_difference(name: str, found: list[Change], *, as_json: bool) -> None:
+    if as_json:
+        for change in found:
+            say_json({"queue": name, **change._asdict()})
+    if not found:
+        talk(f"{name}: nothing to change")
+        return
+    talk(name)
+    width = max(len(change.setting) for change in found)
+    for change in found:
+        setting = inert(change.setting, keep="").ljust(width)
+        if change.before is not None:
+            talk(f"- {setting}  {inert(change.before, keep='')}")
+        if change.after is not None:
+            talk(f"+ {setting}  {inert(change.after, keep='')}")
+
+
+@queue_app.command("rm", epilog="Example: veil queue rm orders --yes")
+@plainly
+def rm(name: QueueName, yes: Yes = False, endpoint: Endpoint = None, region: Region = None) -> None:
+    """Remove a queue and every message in it."""
+    with connect(endpoint, region) as client:
+        confirm(f"Remove queue {name} with {_content(client, name)}?", yes=yes)
+        client.on_queue("DeleteQueue", name)
+    talk(f"removed {name}")
+
+
+@queue_app.command("purge", epilog="Example: veil queue purge orders --yes")
+@plainly
+def purge(name: QueueName, yes: Yes = False, endpoint: Endpoint = None, region: Region = None) -> None:
+    """Delete every message of a queue, also those in flight and delayed."""
+    with connect(endpoint, region) as client:
+        content = _content(client, name)
+        confirm(f"Purge {content} from queue {name}?", yes=yes)
+        client.on_queue("PurgeQueue", name)
+    talk(f"purged {name}")
+
+
+def _content(client: Client, name: str) -> str:
+    counts = client.attributes(
+        name,
+        "ApproximateNumberOfMessages",
+        "ApproximateNumberOfMessagesNotVisible",
+        "ApproximateNumberOfMessagesDelayed",
+    )
+    if len(counts) != 3:
+        raise CommandFailed(f"the server did not tell the counts of {name}")
+    total = sum(int(count) for count in counts.values())
+    return f"{total:,} message{'' if total == 1 else 's'}"
+
+
+def register(app: typer.Typer) -> None:
+    """Add `veil queue` to the command."""
+    app.add_typer(queue_app, name="queue")
