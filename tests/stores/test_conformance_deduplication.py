@@ -203,6 +203,16 @@ async def test_an_attempt_that_returned_nothing_is_not_recorded(store):
     assert bodies(await store.receive(queue, 1, attempt_id="t1")) == ["a"]
 
 
+async def test_an_attempt_without_a_window_has_nothing_to_repeat(store):
+    queue = await make_queue(store)
+    await store.send(queue, some_messages("a"))
+    [look] = await store.receive(queue, 1, visibility_s=0, attempt_id="t1")
+    [again] = await store.receive(queue, 1, attempt_id="t1")
+    assert (look.delivery, again.delivery) == (1, 2)
+
+    assert await store.receive(queue, 1, visibility_s=0, attempt_id="t1") == []
+
+
 async def test_another_attempt_id_is_another_receive(store):
     queue = await make_queue(store)
     await store.send(queue, some_messages("a", "b"))

@@ -134,6 +134,7 @@ async def test_every_operation_on_a_deleted_queue_says_that_it_is_missing(store)
         store.extend(queue, [Extension(receipt, 1)]),
         store.purge(queue, rest_ms=0),
         store.counts(queue),
+        store.oldest_sent_ms(queue),
         store.peek(queue),
         store.edit_queue(queue, lambda content: content),
         store.delete_queue(queue),

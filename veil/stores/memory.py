@@ -57,17 +57,8 @@ from veil.core.queue import Queue, QueueCounts, QueueKey, parse_arn
 from veil.core.receipt import Receipt, ReceiptBook
 from veil.core.sequence import SequenceSource, expires_at_ms, instant_of
 from veil.stores.memory_shelf import Attempt, FirstSend, Row, Shelf
+from veil.stores.silent_events import SilentEvents
 from veil.stores.store import Extension, QueueContent, StoreEvents
-
-
-class NoEvents:
-    """Hears everything, does nothing."""
-
-    def messages_available(self, queue_id: int, count: int) -> None:
-        """Nothing."""
-
-    def counted(self, event: str, queue_id: int, count: int) -> None:
-        """Nothing."""
 
 
 class MemoryStore:
@@ -75,7 +66,7 @@ class MemoryStore:
 
     def __init__(self, clock: Clock) -> None:
         self.receipts = ReceiptBook(secrets.token_bytes(32))
-        self.events: StoreEvents = NoEvents()
+        self.events: StoreEvents = SilentEvents()
         self._clock = clock
         self._shelves: dict[int, Shelf] = {}
         self._deleted_at_ms: dict[QueueKey, int] = {}

@@ -1,0 +1,409 @@
+"""Take the steps of a history on a store and on the reference at once, and compare every answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from tests.stores.kit import ACCOUNT, REGION, STORES, HeardEvents, a_key, redrive_to
+from tests.stores.model_ledger import Broken, Ledger, check_counts, check_group_order
+from veil.core.clock import ManualClock
+from veil.core.errors import ReceiptInvalid, StoreError, VeilError
+from veil.core.lease import Deletion
+from veil.core.message import NewMessage, Sent, StoredMessage
+from veil.core.move_task import MoveTask
+from veil.core.queue import Queue, QueueSettings
+from veil.core.receipt import Receipt
+from veil.core.sequence import instant_of
+from veil.stores.memory import MemoryStore
+from veil.stores.store import Extension, QueueContent, Store
+
+Step = dict[str, Any]  # JSON
+RETENTION_MIN_S = 60
+
+# Every kind of queue there is. The dead letters of dead letters lead back: cycles are part of it.
+QUEUES: dict[str, dict[str, Any]] = {
+    "std": {"visibility_s": 5, "retention_s": 600, "redrive": ["dead", 2]},
+    "dead": {"visibility_s": 10, "retention_s": 900, "redrive": ["std", 4]},
+    "short": {"visibility_s": 30, "retention_s": 60, "delay_s": 3, "redrive": ["dead", 1]},
+    "fair": {"visibility_s": 20, "retention_s": 200},
+    "turns.fifo": {"visibility_s": 5, "retention_s": 600, "redrive": ["dead.fifo", 2]},
+    "lanes.fifo": {
+        "visibility_s": 8,
+        "retention_s": 200,
+        "delay_s": 2,
+        "deduplication_scope": "messageGroup",
+        "redrive": ["dead.fifo", 3],
+    },
+    "dead.fifo": {"visibility_s": 10, "retention_s": 600, "redrive": ["turns.fifo", 4]},
+}
+
+
+class Divergence(AssertionError):
+    """The store and the reference answered differently."""
+
+
+class Pairs:
+    """Names that each store gives by itself: the first meeting binds two of them for ever."""
+
+    def __init__(self) -> None:
+        self._there: dict[Any, Any] = {}
+        self._here: dict[Any, Any] = {}
+
+    def same(self, here: Any, there: Any) -> bool:
+        return self._there.setdefault(here, there) == there and self._here.setdefault(there, here) == here
+
+
+class Side:
+    """One store, with its own names for queues and receipts."""
+
+    def __init__(self, store: Store) -> None:
+        self.events = HeardEvents()
+        self.queues: dict[str, Queue] = {}
+        self.old_queues: dict[str, Queue] = {}
+        self.receipts: dict[str, Receipt] = {}
+        self.use(store)
+
+    def use(self, store: Store) -> None:
+        self.store = store
+        store.events = self.events
+
+    async def take(self, step: Step) -> Any:
+        """Do what the step says and return the answer, or the refusal."""
+        try:
+            return await getattr(self, "_" + step["op"])(step)
+        except StoreError:
+            raise
+        except VeilError as refusal:
+            return refusal
+
+    def _queue(self, step: Step) -> Queue:
+        name = step["queue"]
+        return self.old_queues.get(name, self.queues[name]) if step.get("old") else self.queues[name]
+
+    def _known(self, labels: list[str]) -> list[Receipt]:
+        # A shortened history may name receipts that were never given out.
+        return [self.receipts[label] for label in labels if label in self.receipts]
+
+    async def _send(self, step: Step) -> Any:
+        messages = [
+            NewMessage(
+                message_id=each["id"],
+                body=each["body"],
+                body_md5="",
+                delay_s=each["delay"],
+                group=each["group"],
+                deduplication_id=each["deduplication"],
+                sender="model",
+            )
+            for each in step["messages"]
+        ]
+        return await self.store.send(self._queue(step), messages)
+
+    async def _receive(self, step: Step) -> Any:
+        queue = self._queue(step)
+        taken = await self.store.receive(
+            queue, step["count"], visibility_s=step["visibility"], attempt_id=step["attempt"]
+        )
+        for message in taken:
+            label = receipt_label(step["queue"], message)
+            self.receipts[label] = Receipt(queue.id, message.seq, message.delivery)
+        return taken
+
+    async def _delete(self, step: Step) -> Any:
+        return await self.store.delete(self._queue(step), self._known(step["receipts"]))
+
+    async def _extend(self, step: Step) -> Any:
+        extensions = [
+            Extension(self.receipts[label], visibility_s)
+            for label, visibility_s in step["extensions"]
+            if label in self.receipts
+        ]
+        return await self.store.extend(self._queue(step), extensions)
+
+    async def _undo(self, step: Step) -> Any:
+        return await self.store.undo_receive(self._queue(step), self._known(step["receipts"]))
+
+    async def _foreign(self, step: Step) -> Any:
+        """A receipt is shown to a queue that did not give it out."""
+        for receipt in self._known([step["receipt"]]):
+            text = self.store.receipts.write(*receipt[:3])
+            queue = self._queue(step)
+            try:
+                self.store.receipts.read(text, queue.id)
+            except ReceiptInvalid:
+                return receipt.queue_id == queue.id
+            return receipt.queue_id != queue.id
+        return False
+
+    async def _purge(self, step: Step) -> Any:
+        return await self.store.purge(self._queue(step), rest_ms=step["rest_ms"])
+
+    async def _edit(self, step: Step) -> Any:
+        changes = dict(step["changes"])
+        if changes.get("redrive"):
+            changes["redrive"] = redrive_to(*changes["redrive"])
+        return await self.store.edit_queue(
+            self._queue(step),
+            lambda content: QueueContent(
+                replace(content.settings, **changes), {**content.tags, "edited": str(step["changes"])}
+            ),
+        )
+
+    async def _delete_queue(self, step: Step) -> Any:
+        return await self.store.delete_queue(self._queue(step))
+
+    async def _create_queue(self, step: Step) -> Any:
+        name = step["queue"]
+        settings = dict(QUEUES[name], fifo=name.endswith(".fifo"))
+        if "redrive" in settings:
+            settings["redrive"] = redrive_to(*settings["redrive"])
+        queue = await self.store.create_queue(
+            a_key(name), QueueContent(QueueSettings(**settings), {}), rest_ms=step["rest_ms"]
+        )
+        if name in self.queues and self.queues[name].id != queue.id:
+            self.old_queues[name] = self.queues[name]
+        self.queues[name] = queue
+        return queue
+
+    async def _start_move(self, step: Step) -> Any:
+        destination = step["destination"] and a_key(step["destination"])
+        task = MoveTask(step["task"], a_key(step["queue"]), destination, None, "RUNNING", 0, 0, 0)
+        return await self.store.start_move(task)
+
+    async def _step_move(self, step: Step) -> Any:
+        return await self.store.step_move(step["task"], step["count"])
+
+    async def _cancel_move(self, step: Step) -> Any:
+        return await self.store.cancel_move(step["task"])
+
+    async def _look(self, step: Step) -> Any:
+        """Everything that only reads."""
+        key = a_key(step["queue"])
+        return [
+            await self.store.find_queue(key),
+            await self.store.list_queues(REGION, ACCOUNT, prefix=step["prefix"], limit=4),
+            await self.store.dead_letter_sources(key, limit=2),
+            await self.store.list_moves(key, 3),
+            await self.store.active_moves(),
+            await self.store.oldest_sent_ms(self._queue(step)),
+        ]
+
+    async def _settle(self, step: Step) -> Any:
+        await self.store.settle()
+
+    async def _advance(self, step: Step) -> Any:
+        return None  # the clock is common to both
+
+    async def _reopen(self, step: Step) -> Any:
+        return None  # only a durable store has something to do, see LockStep
+
+    async def contents(self, name: str) -> tuple[Any, list[StoredMessage]]:
+        """Counts and all messages of a queue, in small pages."""
+        queue = self.queues[name]
+        messages: list[StoredMessage] = []
+        while page := await self.store.peek(queue, after_seq=messages[-1].seq if messages else 0, limit=50):
+            messages += page
+        return await self.store.counts(queue), messages
+
+
+class LockStep:
+    """Runs a history on the reference and, unless that is what is tested, on another store beside it."""
+
+    def __init__(self, store_name: str, directory: Path) -> None:
+        self.clock = ManualClock()
+        self._kind, self._directory = STORES[store_name], directory
+        self.reference = Side(MemoryStore(self.clock))
+        self.subject = self.reference if store_name == "memory" else Side(self._make())
+        self.sides = list(dict.fromkeys([self.reference, self.subject]))
+        self.ledger = Ledger()
+        self._seqs, self._message_ids, self._queue_ids = Pairs(), Pairs(), Pairs()
+        self._settled_at_ms: int | None = None
+
+    def _make(self) -> Store:
+        return self._kind.make(self._directory, self.clock)
+
+    async def open(self) -> None:
+        for side in self.sides:
+            await side.store.open()
+        for name in QUEUES:
+            await self.take({"op": "create_queue", "queue": name, "rest_ms": 0})
+
+    async def close(self) -> None:
+        for side in self.sides:
+            await side.store.close()
+
+    async def take(self, step: Step) -> Any:
+        """One step on every side; raises Divergence or Broken. Returns the reference's answer."""
+        op = step["op"]
+        if op == "advance":
+            self.clock.advance(step["ms"])
+        if op == "reopen" and self._kind.durable:
+            await self.subject.store.close()
+            self.subject.use(self._make())
+            await self.subject.store.open()
+        going = await self._about_to_end(step)
+        answers = [await side.take(step) for side in self.sides]
+        self._compare(step, answers[0], answers[-1])
+        await self._enter(step, answers[-1], going)
+        if "queue" in step:
+            await self._compare_counts(step["queue"])
+        await self._compare_wakes(step)
+        return answers[0]
+
+    async def audit(self) -> None:
+        """Compare everything there is, and check it against the ledger."""
+        seen: dict[str, list[StoredMessage]] = {}
+        for name, queue in self.subject.queues.items():
+            if await self.subject.store.find_queue(queue.key) is None:
+                continue
+            contents = [await side.contents(name) for side in self.sides]
+            self._compare({"op": "audit", "queue": name}, list(contents[0]), list(contents[-1]))
+            counts, seen[name] = contents[-1]
+            check_counts(name, counts, seen[name])
+        self.ledger.seen(seen, self.clock.now_ms(), RETENTION_MIN_S)
+        due_ms = [side.store.next_due_ms() for side in self.sides]
+        if due_ms[0] is not None and (due_ms[-1] is None or due_ms[-1] > due_ms[0]):
+            raise Divergence(f"next due: {due_ms[0]} and {due_ms[-1]}")
+        for event in ("duplicate", "dead_lettered"):
+            totals = [sum(n for (e, _), n in side.events.totals.items() if e == event) for side in self.sides]
+            if totals[0] != totals[-1]:
+                raise Divergence(f"{event}: {totals[0]} and {totals[-1]}")
+
+    # ---- comparing
+
+    def _compare(self, step: Step, here: Any, there: Any) -> None:
+        if here is not there and not self._same(here, there):
+            raise Divergence(f"at {self.clock.now_ms()}: {step}\n  reference: {here}\n  store:     {there}")
+
+    def _same(self, here: Any, there: Any) -> bool:
+        if type(here) is not type(there):
+            return False
+        if isinstance(here, list):
+            return len(here) == len(there) and all(map(self._same, here, there))
+        if isinstance(here, VeilError):
+            return str(here) == str(there)
+        if isinstance(here, Sent):
+            return (
+                here.duplicate == there.duplicate
+                and self._message_ids.same(here.message_id, there.message_id)
+                and self._same_place(here.seq, there.seq)
+            )
+        if isinstance(here, Queue):
+            return self._queue_ids.same(here.id, there.id) and replace(here, id=0) == replace(there, id=0)
+        if isinstance(here, StoredMessage):
+            return self._same_message(here, there)
+        return bool(here == there)
+
+    def _same_place(self, here: int, there: int) -> bool:
+        return self._seqs.same(here, there) and instant_of(here) == instant_of(there)
+
+    def _same_message(self, here: StoredMessage, there: StoredMessage) -> bool:
+        # What a move task moves gets a new id from the store, which is its deduplication id too.
+        own_id = here.deduplication_id == here.message_id and there.deduplication_id == there.message_id
+        return (
+            self._same_place(here.seq, there.seq)
+            and self._message_ids.same(here.message_id, there.message_id)
+            and (own_id or here.deduplication_id == there.deduplication_id)
+            and all(getattr(here, name) == getattr(there, name) for name in _PLAIN_FIELDS)
+        )
+
+    async def _compare_counts(self, name: str) -> None:
+        queues = {name}
+        redrive = self.reference.queues[name].settings.redrive
+        if redrive is not None:
+            queues.add(redrive.dead_letters.name)
+        for each in queues & self.subject.queues.keys():
+            counts = [await _refusable(side.store.counts)(side.queues[each]) for side in self.sides]
+            self._compare({"op": "counts", "queue": each}, counts[0], counts[-1])
+
+    async def _compare_wakes(self, step: Step) -> None:
+        """After a step that began settled: whatever became receivable was announced, at least that many."""
+        began_settled = self._settled_at_ms == self.clock.now_ms() or step["op"] == "advance"
+        self._settled_at_ms = None
+        if step.get("settle"):
+            for side in self.sides:
+                await side.store.settle()
+            for _ in range(2):  # events may come a turn of the loop after the answer
+                await asyncio.sleep(0)
+            self._settled_at_ms = self.clock.now_ms()
+            if began_settled and step["op"] != "reopen":
+                for name, queue in self.reference.queues.items():
+                    here = self.reference.events.available[queue.id]
+                    there = self.subject.events.available[self.subject.queues[name].id]
+                    if there < here:
+                        raise Divergence(f"{step}: {name} announced {there} of {here} available messages")
+        for side in self.sides:
+            side.events.available.clear()
+
+    # ---- the ledger
+
+    async def _about_to_end(self, step: Step) -> list[StoredMessage]:
+        if step["op"] not in ("purge", "delete_queue"):
+            return []
+        peeked = await _refusable(self.subject.contents)(step["queue"])
+        return [] if isinstance(peeked, VeilError) else peeked[1]
+
+    async def _enter(self, step: Step, answer: Any, going: list[StoredMessage]) -> None:
+        if isinstance(answer, VeilError):
+            return
+        op, ledger, now_ms = step["op"], self.ledger, self.clock.now_ms()
+        if op == "send":
+            for each, sent in zip(step["messages"], answer, strict=True):
+                if not sent.duplicate:
+                    ledger.sent(each["body"], sent.seq)
+        elif op == "receive":
+            for message in answer:
+                ledger.received(step["queue"], message, now_ms, attempt=step["attempt"] is not None)
+            if step["queue"].endswith(".fifo") and answer and not step.get("old"):
+                check_group_order(answer, (await self.subject.contents(step["queue"]))[1])
+        elif op == "delete":
+            for label, deletion in zip(self._labels(step["receipts"]), answer, strict=True):
+                if deletion is Deletion.DELETED:
+                    ledger.acted(*_claim(label), now_ms)
+                    ledger.ended(_claim(label)[0])
+        elif op == "extend":
+            labels = self._labels([label for label, _ in step["extensions"]])
+            lengths = [s for label, s in step["extensions"] if label in self.subject.receipts]
+            for label, visibility_s, refusal in zip(labels, lengths, answer, strict=True):
+                if refusal is None:
+                    ledger.extended(step["queue"], *_claim(label), visibility_s, now_ms)
+        elif op == "undo":
+            for label in self._labels(step["receipts"]):
+                ledger.undone(*_claim(label), now_ms)
+        elif op == "foreign" and answer:
+            raise Broken(f"a receipt was read for the wrong queue: {step}")
+        for message in going:
+            ledger.ended(message.body)
+
+    def _labels(self, labels: list[str]) -> list[str]:
+        return [label for label in labels if label in self.subject.receipts]
+
+
+_PAIRED = {"seq", "message_id", "deduplication_id"}
+_PLAIN_FIELDS = [each.name for each in fields(StoredMessage) if each.name not in _PAIRED]
+
+
+def receipt_label(queue: str, message: StoredMessage) -> str:
+    """What a history calls a receipt: bodies are unique, so it means the same in every store."""
+    return f"{queue}/{message.body}/{message.delivery}"
+
+
+def _claim(label: str) -> tuple[str, int]:
+    _, body, delivery = label.split("/")
+    return body, int(delivery)
+
+
+def _refusable(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    async def answer(*arguments: Any) -> Any:
+        try:
+            return await call(*arguments)
+        except StoreError:
+            raise
+        except VeilError as refusal:
+            return refusal
+
+    return answer

@@ -1,0 +1,222 @@
+"""Stores against the reference, over histories that nobody thought of; and the model itself against broken stores."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from tests.stores import kit
+from tests.stores.model import ModelFailure, replay, run_model, shrink
+from tests.stores.model_steps import QUEUES, LockStep, receipt_label
+from veil.core.errors import VeilError
+from veil.core.lease import Deletion
+from veil.stores.memory import MemoryStore
+
+OTHER_STORES = [name for name in kit.STORES if name != "memory"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("name", OTHER_STORES)
+def test_a_store_agrees_with_the_reference_at_every_step(name, seed, tmp_path):
+    report = run_model(name, seed, 4_000, directory=tmp_path)
+
+    assert report.steps >= 4_000
+
+
+@pytest.mark.parametrize("seed", range(100, 103))
+def test_the_reference_keeps_the_promises_that_need_no_reference(seed, tmp_path):
+    run_model("memory", seed, 2_000, directory=tmp_path)
+
+
+# ---- the model notices
+
+
+class ForgetsTheHolder(MemoryStore):
+    """Lets any receipt delete."""
+
+    def _delete(self, shelf, receipt, now_ms):
+        row = shelf.find(receipt)
+        if row is None:
+            return Deletion.GONE
+        shelf.remove(row)
+        return Deletion.DELETED
+
+
+class LapsesLate(MemoryStore):
+    """Shows a message a millisecond after its deadline."""
+
+    def _settle(self, now_ms):
+        super()._settle(now_ms - 1)
+
+
+class LosesADeadLetter(MemoryStore):
+    """Drops spent messages."""
+
+    def _dead_letter(self, row, source, target, now_ms):
+        source.remove(row)
+
+
+class ServesTheSameGroupAgain(MemoryStore):
+    """Never moves a group behind the others."""
+
+    def _next_turn(self):
+        return 0
+
+
+@pytest.mark.parametrize("broken", [ForgetsTheHolder, LapsesLate, LosesADeadLetter, ServesTheSameGroupAgain])
+def test_a_broken_store_is_found_out_and_its_history_can_be_replayed(broken, tmp_path, monkeypatch):
+    monkeypatch.setitem(
+        kit.STORES, "broken", kit.StoreKind(lambda directory, clock: broken(clock), durable=False)
+    )
+    with pytest.raises(ModelFailure):
+        run_model("broken", 1, 3_000, directory=tmp_path)
+
+    [path] = tmp_path.glob("history-broken-*.json")
+    history = json.loads(path.read_text())
+    assert replay("broken", history) is not None
+    assert replay("memory", history) is None
+
+
+def test_a_failing_history_shrinks_to_the_few_steps_that_matter(tmp_path, monkeypatch):
+    kind = kit.StoreKind(lambda directory, clock: LosesADeadLetter(clock), durable=False)
+    monkeypatch.setitem(kit.STORES, "broken", kind)
+    with pytest.raises(ModelFailure) as failure:
+        run_model("broken", 1, 500, directory=tmp_path)
+
+    short = shrink("broken", failure.value.history)
+    assert replay("broken", short) is not None
+    assert len(short) <= 6
+
+
+# ---- the same steps, chosen by hypothesis
+
+queues = st.sampled_from(list(QUEUES))
+visibilities = st.sampled_from([0, 1, 5, 30])
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Hypothesis looks for a short history on which a store and the reference differ."""
+
+    store_name = "memory"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._loop = asyncio.new_event_loop()
+        self._directory = tempfile.TemporaryDirectory(prefix="veil-model-", dir=_quick_root())
+        self._run = LockStep(self.store_name, Path(self._directory.name))
+        self._labels: list[tuple[str, str]] = []
+        self._number = 0
+
+    def take(self, **step):
+        return self._loop.run_until_complete(self._run.take({"settle": True, **step}))
+
+    @initialize()
+    def open(self):
+        self._loop.run_until_complete(self._run.open())
+
+    @rule(
+        queue=queues, groups=st.lists(st.sampled_from("AB"), min_size=1, max_size=3), same=st.integers(0, 5)
+    )
+    def send(self, queue, groups, same):
+        fifo = queue.endswith(".fifo")
+        messages = []
+        for group in groups:
+            self._number += 1
+            messages.append(
+                {
+                    "id": f"00000000-0000-4000-8000-{self._number:012d}",
+                    "body": f"m{self._number}",
+                    "delay": None,
+                    "group": group if fifo or queue == "fair" else None,
+                    "deduplication": f"d{same}" if fifo else None,
+                }
+            )
+        self.take(op="send", queue=queue, messages=messages)
+
+    @rule(
+        queue=queues, count=st.integers(1, 10), visibility=visibilities, attempt=st.sampled_from([None, "t"])
+    )
+    def receive(self, queue, count, visibility, attempt):
+        taken = self.take(op="receive", queue=queue, count=count, visibility=visibility, attempt=attempt)
+        if not isinstance(taken, VeilError):
+            self._labels += [(queue, receipt_label(queue, message)) for message in taken]
+
+    def _receipt(self, index):
+        return self._labels[index % len(self._labels)] if self._labels else ("std", "std/none/0")
+
+    @rule(index=st.integers(0, 50))
+    def delete(self, index):
+        queue, label = self._receipt(-index)
+        self.take(op="delete", queue=queue, receipts=[label])
+
+    @rule(index=st.integers(0, 50), visibility=visibilities)
+    def extend(self, index, visibility):
+        queue, label = self._receipt(-index)
+        self.take(op="extend", queue=queue, extensions=[[label, visibility]])
+
+    @rule(index=st.integers(0, 50))
+    def undo(self, index):
+        queue, label = self._receipt(-index)
+        self.take(op="undo", queue=queue, receipts=[label])
+
+    @rule(beside=st.sampled_from([-1, 0, 1]))
+    def reach_what_is_due(self, beside):
+        due_ms = self._run.reference.store.next_due_ms()
+        if due_ms is not None:
+            self.take(op="advance", ms=max(0, due_ms + beside - self._run.clock.now_ms()))
+
+    @rule(seconds=st.sampled_from([1, 5, 60, 300]))
+    def let_time_pass(self, seconds):
+        self.take(op="advance", ms=seconds * 1000)
+
+    @rule(source=st.sampled_from(["dead", "dead.fifo"]), count=st.integers(1, 5))
+    def move_back(self, source, count):
+        self._number += 1
+        task = f"task-{self._number}"
+        self.take(op="start_move", queue=source, task=task, destination=None)
+        self.take(op="step_move", queue=source, task=task, count=count)
+
+    @rule(queue=queues)
+    def purge(self, queue):
+        self.take(op="purge", queue=queue, rest_ms=60_000)
+
+    @rule()
+    def reopen(self):
+        self.take(op="reopen")
+
+    @rule()
+    def audit(self):
+        self._loop.run_until_complete(self._run.audit())
+
+    def teardown(self):
+        self._loop.run_until_complete(self._run.close())
+        self._loop.close()
+        self._directory.cleanup()
+
+
+def _quick_root() -> str | None:
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+def _machine_for(name: str) -> type:
+    case = type(f"StoreMachine_{name}", (StoreMachine,), {"store_name": name}).TestCase
+    case.settings = settings(
+        max_examples=25,
+        stateful_step_count=40,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    return case
+
+
+TestMemoryMachine = _machine_for("memory")
+TestSqliteMachine = _machine_for("sqlite")
