@@ -36,7 +36,7 @@ def move(tables: Tables, state: QueueState, target: QueueState, row: Any, now_ms
     tables.touch(target)
     tables.visible_from(target, new_seq)
     if group is not None:
-        lanes.leave(tables, state, group, was_in_flight=False)
+        lanes.leave(tables, state, group, in_flight=0)
         # On a FIFO target the message may join a group whose first message is in flight: the lane's own state decides.
         lanes.join(tables, target, group, new_seq, State.VISIBLE)
     tables.counted("dead_lettered", state)

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 import apsw
 
-from veil.core.errors import StoreFailed, StoreFull, VeilError
+from veil.core.errors import StoreBusy, StoreFailed, StoreFull, VeilError
 from veil.stores.commit_stats import CommitStats
 
 T = TypeVar("T")
@@ -33,9 +33,11 @@ _Entry = tuple[Work, "asyncio.Future[Any]", Any]
 
 log = logging.getLogger("veil.store")
 
-CHECKPOINT_WAL_PAGES = (
-    2_000  # keeps the WAL short: what a checkpoint costs, and what a damaged WAL could cost
-)
+# Keeps the WAL short: what a checkpoint costs, and what a damaged WAL could cost.
+CHECKPOINT_WAL_PAGES = 2_000
+# After these the disk cannot be believed any more. SQLite syncs too, when it starts its WAL anew, and a COMMIT that failed
+# there would succeed the second time, without being on disk.
+_FATAL = (apsw.IOError, apsw.CorruptError, apsw.NotADBError, apsw.CantOpenError, apsw.ReadOnlyError)
 
 
 class GroupCommit:
@@ -68,34 +70,41 @@ class GroupCommit:
             self._note_wal_pages
         )  # takes the place of SQLite's own checkpoints, which would block the loop
         self._wal_fd = os.open(wal, os.O_RDONLY)
+        os.fdatasync(self._wal_fd)  # what the opening wrote: one commit is synced before the next is made
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="veil-sync")
         self._loop = asyncio.get_running_loop()
         self._group: list[_Entry] = []  # applied in the open transaction
-        self._waiting: list[
-            tuple[Work, asyncio.Future[Any]]
-        ] = []  # arrived while the connection was lent out
+        self._in_sync: list[_Entry] = []  # committed, being synced
+        self._to_redo: list[_Entry] = []  # rolled back, to be redone when the sync is over
+        # Arrived while the connection was lent out.
+        self._waiting: list[tuple[Work, asyncio.Future[Any], bool]] = []
         self._open = False
         self._syncing = False
-        self._lent = False  # a checkpoint has the connection
+        self._lent = False  # a checkpoint has the connection, or it waits for the sync before it can go on
         self._scheduled = False
         self._failure: BaseException | None = None
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
+    def submit(self, work: Callable[[], T], *, looks: bool = False) -> asyncio.Future[T]:
         """Apply the work in the open transaction; the future has its result once that is on disk.
 
         The work runs to its end without yielding. What it raises as a VeilError must be raised before it changed a
-        row: the transaction it shares goes on.
+        row: the transaction it shares goes on. Work that only `looks` promises nothing by its result, so where it
+        changed nothing it is answered at once. Other work waits even then for what it has seen: the second send of a
+        FIFO duplicate must not be acknowledged before the first is on disk.
         """
         future: asyncio.Future[T] = self._loop.create_future()
+        self._take(work, future, looks)
+        return future
+
+    def _take(self, work: Work, future: asyncio.Future[Any], looks: bool) -> None:
         if self._failure is not None:
             future.set_exception(StoreFailed(str(self._failure)))
         elif self._lent:
-            self._waiting.append((work, future))
+            self._waiting.append((work, future, looks))
         else:
-            self._apply(work, future)
-        return future
+            self._apply(work, future, looks)
 
     async def drain(self) -> None:
         """Return once nothing is under way."""
@@ -112,7 +121,7 @@ class GroupCommit:
 
     # ---- applying
 
-    def _apply(self, work: Work, future: asyncio.Future[Any]) -> None:
+    def _apply(self, work: Work, future: asyncio.Future[Any], looks: bool) -> None:
         try:
             if not self._open:
                 self._execute("BEGIN IMMEDIATE")
@@ -127,11 +136,13 @@ class GroupCommit:
         except Exception as error:
             self._redo_one_by_one([*self._group, (work, future, None)], error)
             return
-        if self._connection.total_changes() == before:
-            # Nothing was changed, so there is nothing to make durable for this one.
-            future.set_result(result)
-        else:
+        if self._connection.total_changes() != before or (self._group and not looks):
             self._group.append((work, future, result))
+        elif self._syncing and not looks:
+            self._in_sync.append((work, future, result))
+        else:
+            # Nothing was changed, and all that it could see is on disk.
+            future.set_result(result)
         self._schedule()
 
     def _schedule(self) -> None:
@@ -164,6 +175,7 @@ class GroupCommit:
     def _start_sync(self, group: list[_Entry]) -> None:
         announce = self._after_durable()
         self._syncing = True
+        self._in_sync = group
         started = time.perf_counter()
         # Between two transactions is the only moment at which the connection can be lent out.
         self._lent = self._wal_pages >= CHECKPOINT_WAL_PAGES
@@ -176,7 +188,7 @@ class GroupCommit:
         self, group: list[_Entry], announce: Callable[[], None], started: float, done: asyncio.Future[Any]
     ) -> None:
         self._syncing = self._lent = False
-        error = done.exception()
+        error = done.exception() or self._failure
         if error is not None:
             self._fail(error, group)
             return
@@ -185,10 +197,14 @@ class GroupCommit:
             if not future.done():  # the caller may have gone away meanwhile
                 future.set_result(result)
         announce()
+        if done.result():
+            self._on_full()
+        to_redo, self._to_redo = self._to_redo, []
+        self._redo_each(to_redo)
         waiting, self._waiting = self._waiting, []
-        for work, future in waiting:
+        for work, future, looks in waiting:
             if not future.done():
-                self._apply(work, future)
+                self._take(work, future, looks)
         if self._open:
             self._commit()
         else:
@@ -198,13 +214,19 @@ class GroupCommit:
         if not self._waiting:
             self._idle.set()
 
-    def _sync(self) -> None:
+    def _sync(self) -> bool:
         os.fdatasync(self._wal_fd)
+        return False
 
-    def _sync_and_checkpoint(self) -> None:
+    def _sync_and_checkpoint(self) -> bool:
+        """Sync, and then move the WAL into the database; True when the disk had no room for that."""
         os.fdatasync(self._wal_fd)
-        # PASSIVE: a reader (a backup, a look from outside) only postpones the rest to the next time.
-        self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        try:
+            # PASSIVE: a reader (a backup, a look from outside) only postpones the rest to the next time.
+            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except apsw.FullError:
+            return True  # the WAL has it all, and that is synced: nothing is lost by waiting for room
+        return False
 
     def _fold_wal(self) -> None:
         self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
@@ -219,19 +241,32 @@ class GroupCommit:
         """The shared transaction cannot go on: undo it, and give each operation a transaction of its own, so that only
         those fail that cannot work."""
         self._group = []
+        if isinstance(cause, _FATAL):
+            self._fail(cause, entries)
+            return
         try:
             self._roll_back()
+        except Exception as error:
+            self._fail(error, entries)
+            return
+        if isinstance(cause, apsw.FullError):
+            self._on_full()
+        else:
+            log.warning("a group of %d operations is redone one by one: %s", len(entries), cause)
+        if self._syncing:
+            # Not while the last commit is being synced: of two that are not on disk, a torn tail can spoil both.
+            self._to_redo, self._lent = entries, True
+        else:
+            self._redo_each(entries)
+            self._rest()
+
+    def _redo_each(self, entries: list[_Entry]) -> None:
+        try:
             for work, future, _ in entries:
                 if not future.done():
                     self._do_alone(work, future)
         except Exception as error:
             self._fail(error, entries)
-            return
-        if not isinstance(cause, apsw.FullError):
-            log.warning("a group of %d operations was redone one by one: %s", len(entries), cause)
-        self._after_durable()()
-        if not self._syncing:
-            self._rest()
 
     def _do_alone(self, work: Work, future: asyncio.Future[Any]) -> None:
         try:
@@ -246,7 +281,10 @@ class GroupCommit:
             self._roll_back()
             self._on_full()
             future.set_exception(StoreFull(f"no room left on the device: {full}"))
-        except (apsw.IOError, apsw.CorruptError, apsw.CantOpenError, apsw.ReadOnlyError):
+        except apsw.BusyError as busy:
+            self._roll_back()
+            future.set_exception(StoreBusy(f"somebody else writes to the database: {busy}"))
+        except _FATAL:
             raise
         except Exception as error:
             self._roll_back()
@@ -256,6 +294,7 @@ class GroupCommit:
             # On the loop, which is right here: one commit is synced before the next is made (wal_scan.py relies on it).
             os.fdatasync(self._wal_fd)
             future.set_result(result)
+            self._after_durable()()
 
     def _roll_back(self) -> None:
         self._open = False
@@ -265,14 +304,15 @@ class GroupCommit:
 
     def _fail(self, error: BaseException, entries: list[_Entry]) -> None:
         """Stop for good: what is on disk is unknown until it is read again, so nothing more is answered with success."""
-        self._failure = error
+        first, self._failure = self._failure is None, self._failure or error
         self._lent = False
-        for _, future, _ in [*entries, *self._group]:
+        unanswered = [future for _, future, _ in (*entries, *self._group, *self._to_redo, *self._waiting)]
+        self._group, self._to_redo, self._waiting = [], [], []
+        for future in unanswered:
             if not future.done():
                 future.set_exception(StoreFailed(f"the store cannot write: {error}"))
-        for _, future in self._waiting:
-            if not future.done():
-                future.set_exception(StoreFailed(f"the store cannot write: {error}"))
-        self._group, self._waiting = [], []
+        # Closing must not touch the files: the next start judges them as they are.
+        self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self._idle.set()
-        self._on_failure(error)
+        if first:
+            self._on_failure(error)

@@ -14,10 +14,10 @@ def join(tables: Tables, state: QueueState, group: str, seq: int, message_state:
     tables.execute(Q.join_lane, (state.queue.id, group, seq, int(is_open)))
 
 
-def leave(tables: Tables, state: QueueState, group: str, *, was_in_flight: bool) -> None:
-    """A message of the group is gone: deleted, expired or moved away."""
+def leave(tables: Tables, state: QueueState, group: str, count: int = 1, *, in_flight: int) -> None:
+    """Messages of the group are gone, so many of them out of flight: deleted, expired, purged or moved away."""
     queue_id = state.queue.id
-    tables.execute(Q.leave_lane, (1, int(was_in_flight), queue_id, group))
+    tables.execute(Q.leave_lane, (count, in_flight, queue_id, group))
     tables.execute(Q.drop_empty_lane, (queue_id, group))
     refresh(tables, state, group)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from veil.core.errors import VeilError
+from veil.core.errors import VeilError, VisibilityTooLong
 from veil.core.lease import Deletion, Held, State, judge_deletion, judge_extension
 from veil.core.queue import Queue
 from veil.core.receipt import Receipt
@@ -55,7 +55,7 @@ def remove(tables: Tables, state: QueueState, seq: int, message_state: int, grou
         state.visible -= 1
     tables.touch(state)
     if group is not None:
-        lanes.leave(tables, state, group, was_in_flight=message_state == State.IN_FLIGHT)
+        lanes.leave(tables, state, group, in_flight=int(message_state == State.IN_FLIGHT))
 
 
 def extend(tables: Tables, queue: Queue, extensions: Sequence[Extension]) -> list[VeilError | None]:
@@ -74,7 +74,7 @@ def _extend_one(
             _held(row), receipt, visibility_s, now_ms, fifo=state.queue.settings.fifo
         )
     except VeilError as refusal:
-        if row is not None:
+        if row is not None and not isinstance(refusal, VisibilityTooLong):
             tables.noticed("stale_receipt", state)
         return refusal
     was_visible = row[0] == State.VISIBLE

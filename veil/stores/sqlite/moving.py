@@ -137,5 +137,5 @@ def _move(tables: Tables, source: QueueState, target: QueueState, row: Any) -> N
     tables.touch(source)
     tables.touch(target)
     if group is not None:
-        lanes.leave(tables, source, group, was_in_flight=False)
+        lanes.leave(tables, source, group, in_flight=0)
         lanes.join(tables, target, group, seq, message_state)

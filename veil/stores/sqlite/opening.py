@@ -42,7 +42,9 @@ def open_database(directory: Path) -> apsw.Connection:
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     except (apsw.NotADBError, apsw.CorruptError) as error:
         raise StoreDamaged(f"{path}: {error}; run 'veil verify'") from error
-    _sync_directory(directory)
+    except apsw.Error as error:
+        raise StoreError(f"{path} cannot be opened: {error}") from error
+    sync_directory(directory)
     return connection
 
 
@@ -86,8 +88,8 @@ def _migrate(connection: apsw.Connection, path: Path) -> None:
             connection.execute(f"PRAGMA user_version = {version}")
 
 
-def _sync_directory(directory: Path) -> None:
-    # The names of the database and its WAL must survive a power cut too.
+def sync_directory(directory: Path) -> None:
+    """Put the names in the directory on disk: those of the database and its WAL must survive a power cut too."""
     fd = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -240,11 +240,11 @@ DELETE FROM message WHERE seq IN (SELECT seq FROM message INDEXED BY visible_alo
 
 -- name: sweep_grouped
 DELETE FROM message WHERE seq IN (SELECT seq FROM message INDEXED BY visible_grouped
-    WHERE queue_id = ? AND state = 0 AND group_name IS NOT NULL AND seq <= ? LIMIT ?);
+    WHERE queue_id = ? AND state = 0 AND group_name IS NOT NULL AND seq <= ? LIMIT ?) RETURNING state, group_name;
 
 -- name: sweep_hidden
 DELETE FROM message WHERE seq IN (SELECT seq FROM message INDEXED BY hidden
-    WHERE queue_id = ? AND state <> 0 AND seq <= ? LIMIT ?) RETURNING state;
+    WHERE queue_id = ? AND state <> 0 AND seq <= ? LIMIT ?) RETURNING state, group_name;
 
 -- name: drop_lanes
 DELETE FROM lane WHERE queue_id = ?;
@@ -255,11 +255,8 @@ DELETE FROM deduplication WHERE queue_id = ?;
 -- name: drop_attempts
 DELETE FROM attempt WHERE queue_id = ?;
 
--- name: rebuild_lanes
--- After a purge that left later messages: queue, turn. Purged groups are gone, the others keep their order.
-INSERT INTO lane (queue_id, group_name, turn, is_open, members, in_flight)
-SELECT queue_id, group_name, min(seq), 0, count(*), sum(state = 2) FROM message INDEXED BY grouped
-WHERE queue_id = ? AND group_name IS NOT NULL GROUP BY group_name;
+-- name: has_lanes
+SELECT EXISTS (SELECT 1 FROM lane WHERE queue_id = ?);
 
 -- ---- lanes
 
@@ -294,9 +291,6 @@ SELECT group_name FROM lane INDEXED BY lane_open WHERE queue_id = ? AND is_open 
 -- name: loud_lanes
 -- Fair queues: the lanes that may be noisy.
 SELECT group_name, in_flight FROM lane INDEXED BY lane_noisy WHERE queue_id = ? AND in_flight >= 30;
-
--- name: lane_names
-SELECT group_name FROM lane WHERE queue_id = ?;
 
 -- ---- deduplication and attempts
 

@@ -79,8 +79,8 @@ def purge_step(tables: Tables, queue: Queue, up_to_seq: int) -> bool:
     """Remove one chunk; True while more are left."""
     state = tables.state_of(queue)
     more = settling.sweep(tables, queue.id, up_to_seq, state)
-    if not more and state.has_lanes:
-        settling.rebuild_lanes(tables, state)
+    if not more:
+        state.has_lanes = bool(tables.execute(Q.has_lanes, (queue.id,)).get)
     return more
 
 

@@ -29,10 +29,8 @@ def receive(
     window_s = state.queue.settings.visibility_s if visibility_s is None else visibility_s
     if attempt_id is not None and (again := _repeat(tables, state, attempt_id, window_s, now_ms)):
         return again
-    if not state.visible:
-        return []
     count = _within_limit(state, count)
-    if count <= 0:
+    if count <= 0 or not state.visible:
         return []
     fifo = state.queue.settings.fifo
     taken = _take_fifo(tables, state, count, now_ms) if fifo else _take_standard(tables, state, count, now_ms)
@@ -212,20 +210,19 @@ def _repeat(
     tables: Tables, state: QueueState, attempt_id: str, window_s: int, now_ms: int
 ) -> list[StoredMessage] | None:
     """What the attempt returned before, with its windows started again; None unless all of it is still as it was."""
+    if not window_s:
+        return None  # there is no window to start again
     found = tables.execute(Q.find_attempt, (state.queue.id, attempt_id, now_ms)).fetchone()
     if found is None:
         return None
-    claims = msgspec.json.decode(found[0], type=list[tuple[int, int, int]])
     messages = []
-    for seq, delivery, due_at_ms in claims:
+    for seq, delivery, due_at_ms in msgspec.json.decode(found[0], type=list[tuple[int, int, int | None]]):
         held = tables.execute(Q.held, (seq, state.queue.id)).fetchone()
-        if held is None or held[0] != State.IN_FLIGHT or held[2] != delivery or held[4] != due_at_ms:
+        if due_at_ms is None or due_at_ms <= now_ms or held is None or held[0] != State.IN_FLIGHT:
             return None
-        if due_at_ms <= now_ms:
+        if held[2] != delivery or held[4] != due_at_ms:
             return None
         messages.append(to_message(tables.execute(Q.message_by_seq, (seq,)).fetchone()))
-    if window_s == 0:
-        return None
     deadline_ms = now_ms + window_s * 1000
     for message in messages:
         message.due_at_ms, message.received_at_ms = deadline_ms, now_ms

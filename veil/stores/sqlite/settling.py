@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from veil.core.lease import State
 from veil.core.sequence import expired_below, expires_at_ms, instant_of
 from veil.stores.sqlite import lanes, leases
@@ -79,27 +81,19 @@ def reschedule_hidden(tables: Tables, state: QueueState, *, new_delay: bool) -> 
 
 def sweep(tables: Tables, queue_id: int, up_to_seq: int, state: QueueState | None) -> bool:
     """Remove one chunk of a queue's messages up to a key; True while more are left. `state` is None for a deleted queue."""
-    connection = tables.connection
     tables.execute(Q.sweep_alone, (queue_id, up_to_seq, CHUNK))
-    visible = connection.changes()
-    tables.execute(Q.sweep_grouped, (queue_id, up_to_seq, CHUNK))
-    visible += connection.changes()
-    hidden = [s for (s,) in tables.execute(Q.sweep_hidden, (queue_id, up_to_seq, CHUNK)).fetchall()]
+    alone = tables.connection.changes()
+    grouped = tables.execute(Q.sweep_grouped, (queue_id, up_to_seq, CHUNK)).fetchall()
+    hidden = tables.execute(Q.sweep_hidden, (queue_id, up_to_seq, CHUNK)).fetchall()
     if state is not None:
-        in_flight = hidden.count(State.IN_FLIGHT)
-        state.visible -= visible
+        in_flight = sum(message_state == State.IN_FLIGHT for message_state, _ in hidden)
+        state.visible -= alone + len(grouped)
         state.in_flight -= in_flight
         state.delayed -= len(hidden) - in_flight
         tables.touch(state)
-    return visible > 0 or bool(hidden)
-
-
-def rebuild_lanes(tables: Tables, state: QueueState) -> None:
-    """After a purge: the lanes of what was sent since."""
-    queue_id = state.queue.id
-    tables.execute(Q.drop_lanes, (queue_id,))
-    tables.execute(Q.rebuild_lanes, (queue_id,))
-    groups = tables.execute(Q.lane_names, (queue_id,)).fetchall()
-    for (group,) in groups:
-        lanes.refresh(tables, state, group)
-    state.has_lanes = bool(groups)
+        # With every chunk, not at the end: a crash in between must not leave lanes that wait for messages long gone.
+        left = Counter(group for _, group in (*grouped, *hidden) if group is not None)
+        held = Counter(group for message_state, group in hidden if message_state == State.IN_FLIGHT)
+        for group, count in left.items():
+            lanes.leave(tables, state, group, count, in_flight=held[group])
+    return alone > 0 or bool(grouped) or bool(hidden)

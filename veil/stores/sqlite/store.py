@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import apsw
+
 from veil.core.clock import Clock, ClockMark
 from veil.core.errors import StoreError, StoreFull, VeilError
 from veil.core.lease import Deletion
@@ -50,11 +52,21 @@ class SqliteStore:
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock.acquire()
         try:
-            connection = open_database(self._directory)
+            self._connection = open_database(self._directory)
+            try:
+                self._start(self._connection)
+            except apsw.Error as error:
+                self._connection.close()
+                raise StoreError(f"the data in {self._directory} cannot be opened: {error}") from error
+            except BaseException:
+                self._connection.close()
+                raise
         except BaseException:
             self._lock.release()
             raise
-        self._connection = connection
+        self._start_sweeping()
+
+    def _start(self, connection: apsw.Connection) -> None:
         tables = self._tables = Tables(connection, self._clock)
         tables.notice = lambda event, queue_id, count: self.events.counted(event, queue_id, count)
         if mark := tables.execute(Q.read_mark).fetchone():
@@ -78,7 +90,6 @@ class SqliteStore:
             stats=self.commit_stats,
         )
         self._do = self._commits.submit
-        self._start_sweeping()
 
     async def close(self) -> None:
         if self._sweeper is not None:
@@ -113,9 +124,9 @@ class SqliteStore:
         tables = self._tables
         for state in tables.due_states(self._clock.now_ms()):
             await self._settled(state.queue)
-            if state.queue.id in tables.states:
+            if present := tables.states.get(state.queue.id):
                 # It was taken off the heap of due queues above: put it back with what is next.
-                await self._do(lambda s=state: tables.look_ahead(s))  # type: ignore[misc]
+                await self._do(lambda s=present: tables.look_ahead(s), looks=True)  # type: ignore[misc]
         now_ms = self._clock.now_ms()
         if now_ms >= self._forget_at_ms:
             self._forget_at_ms = now_ms + FORGET_EVERY_MS
@@ -125,8 +136,13 @@ class SqliteStore:
         """Return when everything due in the queue has happened, letting others in between chunks."""
         state = self._tables.states.get(queue.id)
         while state is not None and state.next_due_ms <= self._clock.now_ms():
-            more = await self._do(lambda s=state: settling.settle(self._tables, s))  # type: ignore[misc]
+            more = await self._do(lambda: self._settle_chunk(queue.id))
             state = self._tables.states.get(queue.id) if more else None
+
+    def _settle_chunk(self, queue_id: int) -> bool:
+        # By id: the work may be done again after a rollback, which makes all states anew.
+        state = self._tables.states.get(queue_id)
+        return state is not None and settling.settle(self._tables, state)
 
     # ---- queues
 
@@ -173,13 +189,21 @@ class SqliteStore:
         if not self._reserve.has_room(self._clock.now_ms()):
             raise StoreFull("no room left on the device; messages are not accepted until there is")
         await self._settled(queue)
-        return await self._do(lambda: sending.send(self._tables, queue, messages))
+        return await self._do(lambda: self._send(queue, messages))
+
+    def _send(self, queue: Queue, messages: Sequence[NewMessage]) -> list[Sent]:
+        # Looked at here too: when a group is redone for want of room, the reserve is for the others in it.
+        if self._reserve.is_released:
+            raise StoreFull("no room left on the device; messages are not accepted until there is")
+        return sending.send(self._tables, queue, messages)
 
     async def receive(
         self, queue: Queue, count: int, *, visibility_s: int | None = None, attempt_id: str | None = None
     ) -> list[StoredMessage]:
         await self._settled(queue)
-        return await self._do(lambda: receiving.receive(self._tables, queue, count, visibility_s, attempt_id))
+        return await self._do(
+            lambda: receiving.receive(self._tables, queue, count, visibility_s, attempt_id), looks=True
+        )
 
     async def delete(self, queue: Queue, receipts: Sequence[Receipt]) -> list[Deletion | VeilError]:
         await self._settled(queue)
@@ -204,13 +228,18 @@ class SqliteStore:
 
     async def oldest_sent_ms(self, queue: Queue) -> int | None:
         await self._settled(queue)
-        seq = await self._do(lambda: self._tables.execute(Q.oldest_visible, (queue.id,)).fetchone()[0])
+        self._tables.state_of(queue)
+        seq = await self._do(
+            lambda: self._tables.execute(Q.oldest_visible, (queue.id,)).fetchone()[0], looks=True
+        )
         return None if seq is None else instant_of(seq)
 
     async def peek(self, queue: Queue, *, after_seq: int = 0, limit: int = 100) -> list[StoredMessage]:
         await self._settled(queue)
         self._tables.state_of(queue)
-        rows = await self._do(lambda: self._tables.execute(Q.peek, (queue.id, after_seq, limit)).fetchall())
+        rows = await self._do(
+            lambda: self._tables.execute(Q.peek, (queue.id, after_seq, limit)).fetchall(), looks=True
+        )
         return [to_message(row) for row in rows]
 
     # ---- move tasks
@@ -232,9 +261,11 @@ class SqliteStore:
         return await self._do(lambda: moving.cancel(self._tables, task_id))
 
     async def list_moves(self, source: QueueKey, limit: int) -> list[MoveTask]:
-        rows = await self._do(lambda: self._tables.execute(Q.list_moves, (source.arn, limit)).fetchall())
+        rows = await self._do(
+            lambda: self._tables.execute(Q.list_moves, (source.arn, limit)).fetchall(), looks=True
+        )
         return [moving.to_task(row) for row in rows]
 
     async def active_moves(self) -> list[MoveTask]:
-        rows = await self._do(lambda: self._tables.execute(Q.active_moves).fetchall())
+        rows = await self._do(lambda: self._tables.execute(Q.active_moves).fetchall(), looks=True)
         return [moving.to_task(row) for row in rows]

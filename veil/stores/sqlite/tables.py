@@ -38,14 +38,11 @@ class QueueState:
     purged_at_ms: int | None = None
     next_wake_ms: int = _NEVER  # not later than the first hidden message becomes due
     next_expiry_ms: int = _NEVER  # not later than the first visible message passes its retention
+    next_due_ms: int = _NEVER  # the earlier of the two; kept, because every operation asks for it
 
     @property
     def counts(self) -> QueueCounts:
         return QueueCounts(self.visible, self.in_flight, self.delayed)
-
-    @property
-    def next_due_ms(self) -> int:
-        return min(self.next_wake_ms, self.next_expiry_ms)
 
 
 class Tables:
@@ -76,6 +73,7 @@ class Tables:
         self._dirty.clear()
         self._due.clear()
         self._pending.clear()
+        self._committed.clear()
         for row in self.execute(Q.load_queues).fetchall():
             queue = Queue(
                 row[0],
@@ -111,12 +109,15 @@ class Tables:
 
     def look_ahead(self, state: QueueState) -> None:
         """Find out exactly when the queue next has something due."""
-        wake = self.execute(Q.next_wake, (state.queue.id,)).fetchone()
-        oldest = self.execute(Q.oldest_visible, (state.queue.id,)).fetchone()[0] if state.visible else None
-        state.next_wake_ms = wake[0] if wake else _NEVER
+        # Read to the end, with `get`: after a rollback no transaction follows to end a statement, and a checkpoint could not
+        # be made while one is open.
+        wake_ms = self.execute(Q.next_wake, (state.queue.id,)).get
+        oldest = self.execute(Q.oldest_visible, (state.queue.id,)).get if state.visible else None
+        state.next_wake_ms = wake_ms if wake_ms is not None else _NEVER
         state.next_expiry_ms = (
             expires_at_ms(oldest, state.queue.settings.retention_s) if oldest is not None else _NEVER
         )
+        state.next_due_ms = min(state.next_wake_ms, state.next_expiry_ms)
         if state.next_due_ms < _NEVER:
             heapq.heappush(self._due, (state.next_due_ms, state.queue.id))
 
@@ -124,14 +125,19 @@ class Tables:
         """A message was hidden that wakes at that instant."""
         if wake_at_ms < state.next_wake_ms:
             state.next_wake_ms = wake_at_ms
-            heapq.heappush(self._due, (wake_at_ms, state.queue.id))
+            self._note_due(state, wake_at_ms)
 
     def visible_from(self, state: QueueState, seq: int) -> None:
         """A message became visible: its retention counts for the next expiry."""
         expiry_ms = expires_at_ms(seq, state.queue.settings.retention_s)
         if expiry_ms < state.next_expiry_ms:
             state.next_expiry_ms = expiry_ms
-            heapq.heappush(self._due, (expiry_ms, state.queue.id))
+            self._note_due(state, expiry_ms)
+
+    def _note_due(self, state: QueueState, instant_ms: int) -> None:
+        if instant_ms < state.next_due_ms:
+            state.next_due_ms = instant_ms
+            heapq.heappush(self._due, (instant_ms, state.queue.id))
 
     def next_due_ms(self) -> int | None:
         """The earliest instant at which any queue has something due."""

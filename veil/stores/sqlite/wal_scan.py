@@ -34,10 +34,10 @@ from typing import BinaryIO, Literal, NamedTuple
 
 Verdict = Literal["absent", "empty", "clean", "torn_tail", "damaged"]
 
-_MAGIC = 0x377F0682  # the lowest bit says that checksums read their words big-endian
-_VERSION = 3007000
-_HEADER = struct.Struct(">IIII8sII")  # magic, version, page size, checkpoint number, salts, checksum
-_FRAME_HEADER = struct.Struct(">II8sII")  # page number, database pages after commit (or 0), salts, checksum
+MAGIC = 0x377F0682  # the lowest bit says that checksums read their words big-endian
+VERSION = 3007000
+HEADER = struct.Struct(">IIII8sII")  # magic, version, page size, checkpoint number, salts, checksum
+FRAME_HEADER = struct.Struct(">II8sII")  # page number, database pages after commit (or 0), salts, checksum
 _PAGE_SIZES = tuple(1 << power for power in range(9, 17))
 _SECTOR_BYTES = 512
 _BLOCK_BYTES = 4 << 20
@@ -103,10 +103,10 @@ def scan_wal(path: Path, *, synced_frames: int | None = None) -> WalScan:
     with file:
         size = file.seek(0, 2)
         file.seek(0)
-        head = file.read(_HEADER.size)
-        if len(head) < _HEADER.size:
+        head = file.read(HEADER.size)
+        if len(head) < HEADER.size:
             return _judged(WalScan("torn_tail" if size else "empty", synced_frames=synced_frames))
-        layout = _Layout.of_header(head)
+        layout = Layout.of_header(head)
         if layout is None:
             return _scan_without_header(file, head, synced_frames)
         return _judged(_scan_frames(file, layout, size, synced_frames))
@@ -120,8 +120,8 @@ def _judged(scan: WalScan) -> WalScan:
     return replace(scan, verdict="damaged", damaged_at_frame=bad)
 
 
-def _scan_frames(file: BinaryIO, layout: _Layout, size: int, synced_frames: int | None) -> WalScan:
-    frames = list(_read_frames(file, layout))
+def _scan_frames(file: BinaryIO, layout: Layout, size: int, synced_frames: int | None) -> WalScan:
+    frames = list(read_frames(file, layout))
     valid = 0
     while valid < len(frames) and frames[valid].whole and frames[valid].salts == layout.salts:
         valid += 1
@@ -133,10 +133,10 @@ def _scan_frames(file: BinaryIO, layout: _Layout, size: int, synced_frames: int 
     if valid < len(frames):
         ended = not after and _is_of_another_generation(frames[valid], layout)
         bad = None if ended else valid + 1
-    elif (size - _HEADER.size) % layout.frame_bytes:
+    elif (size - HEADER.size) % layout.frame_bytes:
         file.seek(layout.offset(valid))
-        stump = file.read(_FRAME_HEADER.size)
-        ended = len(stump) == _FRAME_HEADER.size and stump[8:16] not in (layout.salts, bytes(8))
+        stump = file.read(FRAME_HEADER.size)
+        ended = len(stump) == FRAME_HEADER.size and stump[8:16] not in (layout.salts, bytes(8))
         bad = None if ended else valid + 1
 
     verdict: Verdict
@@ -154,23 +154,23 @@ def _scan_frames(file: BinaryIO, layout: _Layout, size: int, synced_frames: int 
 
 def _scan_without_header(file: BinaryIO, head: bytes, synced_frames: int | None) -> WalScan:
     """The scan of a WAL whose header is bad: SQLite would ignore the file, and all that it holds."""
-    for layout in _Layout.guesses(head):
+    for layout in Layout.guesses(head):
         # A block is enough to know the layout; the first frame that goes on from another names the salts.
-        for frame in _read_frames(file, layout, blocks=1):
+        for frame in read_frames(file, layout, blocks=1):
             if frame.whole:
                 found = layout._replace(salts=frame.salts)
-                frames = list(_read_frames(file, found))
+                frames = list(read_frames(file, found))
                 after = _whole_frames_after(file, found, frames, -1)
                 commits = sum(1 for index in after if frames[index].commit_pages)
                 return WalScan("damaged", found.page_bytes, 0, 0, len(after), commits, 0, synced_frames)
-    file.seek(_HEADER.size)
+    file.seek(HEADER.size)
     while block := file.read(_BLOCK_BYTES):
         if any(block):
             return WalScan("damaged", damaged_at_frame=0, synced_frames=synced_frames)
     return _judged(WalScan("torn_tail", damaged_at_frame=0, synced_frames=synced_frames))
 
 
-class _Layout(NamedTuple):
+class Layout(NamedTuple):
     """How to read the frames of one WAL."""
 
     page_bytes: int
@@ -180,34 +180,34 @@ class _Layout(NamedTuple):
 
     @property
     def frame_bytes(self) -> int:
-        return _FRAME_HEADER.size + self.page_bytes
+        return FRAME_HEADER.size + self.page_bytes
 
     def offset(self, index: int) -> int:
-        return _HEADER.size + index * self.frame_bytes
+        return HEADER.size + index * self.frame_bytes
 
     @classmethod
-    def of_header(cls, head: bytes) -> _Layout | None:
+    def of_header(cls, head: bytes) -> Layout | None:
         """The layout that the header states, or None where SQLite would not believe it."""
-        magic, version, page_bytes, _, salts, *checksum = _HEADER.unpack(head)
+        magic, version, page_bytes, _, salts, *checksum = HEADER.unpack(head)
         layout = cls(page_bytes, bool(magic & 1), salts, (checksum[0], checksum[1]))
         believed = (
-            magic & ~1 == _MAGIC
-            and version == _VERSION
+            magic & ~1 == MAGIC
+            and version == VERSION
             and page_bytes in _PAGE_SIZES
-            and _checksum(head[:24], (0, 0), layout.big_endian) == layout.seed
+            and checksum_of(head[:24], (0, 0), layout.big_endian) == layout.seed
         )
         return layout if believed else None
 
     @classmethod
-    def guesses(cls, head: bytes) -> Iterator[_Layout]:
+    def guesses(cls, head: bytes) -> Iterator[Layout]:
         """Every layout there is, the one that the bad header states first."""
-        magic, _, stated_bytes, _, salts, *checksum = _HEADER.unpack(head)
+        magic, _, stated_bytes, _, salts, *checksum = HEADER.unpack(head)
         for page_bytes in sorted(_PAGE_SIZES, key=lambda page_bytes: page_bytes != stated_bytes):
             for big_endian in (bool(magic & 1), not magic & 1):
                 yield cls(page_bytes, big_endian, salts, (checksum[0], checksum[1]))
 
 
-class _Frame(NamedTuple):
+class Frame(NamedTuple):
     page: int
     commit_pages: int  # the size of the database after the commit that this frame ends, or 0
     salts: bytes
@@ -219,28 +219,28 @@ class _Frame(NamedTuple):
         return self.stored == self.computed and self.page != 0  # zeros sum to zero, and SQLite refuses page 0
 
 
-def _read_frames(file: BinaryIO, layout: _Layout, *, blocks: int | None = None) -> Iterator[_Frame]:
+def read_frames(file: BinaryIO, layout: Layout, *, blocks: int | None = None) -> Iterator[Frame]:
     """The complete frames of the file in order, each judged by its predecessor alone."""
     frame_bytes = layout.frame_bytes
     per_block = max(1, _BLOCK_BYTES // frame_bytes)
     before = layout.seed
-    file.seek(_HEADER.size)
+    file.seek(HEADER.size)
     while blocks is None or blocks > 0:
         block = file.read(per_block * frame_bytes)
         count = len(block) // frame_bytes
         if not count:
             return
         block = block[: count * frame_bytes]
-        heads = [_FRAME_HEADER.unpack_from(block, index * frame_bytes) for index in range(count)]
+        heads = [FRAME_HEADER.unpack_from(block, index * frame_bytes) for index in range(count)]
         seeds = [before, *((s1, s2) for *_, s1, s2 in heads)]
         before = seeds.pop()
         sums = _checksums(block, seeds, layout)
         for (page, commit_pages, salts, s1, s2), computed in zip(heads, sums, strict=True):
-            yield _Frame(page, commit_pages, salts, (s1, s2), computed)
+            yield Frame(page, commit_pages, salts, (s1, s2), computed)
         blocks = None if blocks is None else blocks - 1
 
 
-def _whole_frames_after(file: BinaryIO, layout: _Layout, frames: Sequence[_Frame], bad: int) -> list[int]:
+def _whole_frames_after(file: BinaryIO, layout: Layout, frames: Sequence[Frame], bad: int) -> list[int]:
     """The indices of the frames after the bad one that are of the present generation and whole."""
     whole = []
     for index in range(bad + 1, len(frames)):
@@ -252,21 +252,21 @@ def _whole_frames_after(file: BinaryIO, layout: _Layout, frames: Sequence[_Frame
     return whole
 
 
-def _follows_computed(file: BinaryIO, layout: _Layout, frames: Sequence[_Frame], index: int) -> bool:
+def _follows_computed(file: BinaryIO, layout: Layout, frames: Sequence[Frame], index: int) -> bool:
     """Whether the frame goes on from what its predecessor's checksum should have been."""
     before = frames[index - 1]
     if before.salts != layout.salts or before.stored == before.computed:
         return False
-    summed = _summed_part(file, layout, index)
-    return _checksum(summed, before.computed, layout.big_endian) == frames[index].stored
+    summed = summed_part(file, layout, index)
+    return checksum_of(summed, before.computed, layout.big_endian) == frames[index].stored
 
 
-def _is_of_another_generation(frame: _Frame, layout: _Layout) -> bool:
+def _is_of_another_generation(frame: Frame, layout: Layout) -> bool:
     # A frame that goes on from its predecessor was written after it: then it is the salts that were hit.
     return frame.salts not in (layout.salts, bytes(8)) and frame.stored != frame.computed
 
 
-def _ended_a_commit(file: BinaryIO, layout: _Layout, frames: Sequence[_Frame], index: int) -> bool:
+def _ended_a_commit(file: BinaryIO, layout: Layout, frames: Sequence[Frame], index: int) -> bool:
     """Whether the first bad frame ended a commit before it was hit."""
     if index == len(frames):
         return False  # only a stump of it is there
@@ -275,15 +275,15 @@ def _ended_a_commit(file: BinaryIO, layout: _Layout, frames: Sequence[_Frame], i
         return not _is_of_another_generation(frame, layout)
     # The size field of a commit may have lost its only bit: then putting one back makes the frame whole.
     seed = frames[index - 1].stored if index else layout.seed
-    summed = bytearray(_summed_part(file, layout, index))
+    summed = bytearray(summed_part(file, layout, index))
     for bit in range(32):
         struct.pack_into(">I", summed, 4, 1 << bit)
-        if _checksum(summed, seed, layout.big_endian) == frame.stored:
+        if checksum_of(summed, seed, layout.big_endian) == frame.stored:
             return True
     return False
 
 
-def _claimed_commits(layout: _Layout, frames: Sequence[_Frame], bad: int, whole: Sequence[int]) -> int:
+def _claimed_commits(layout: Layout, frames: Sequence[Frame], bad: int, whole: Sequence[int]) -> int:
     """How many frames after the bad one end a commit of the present generation, by their headers.
 
     They need not be whole: what hits a header hides whether the next frame is. But where a sector ends
@@ -297,13 +297,13 @@ def _claimed_commits(layout: _Layout, frames: Sequence[_Frame], bad: int, whole:
     return claims
 
 
-def _summed_part(file: BinaryIO, layout: _Layout, index: int) -> bytes:
+def summed_part(file: BinaryIO, layout: Layout, index: int) -> bytes:
     file.seek(layout.offset(index))
     frame = file.read(layout.frame_bytes)
-    return frame[:8] + frame[_FRAME_HEADER.size :]  # salts and checksum are not summed
+    return frame[:8] + frame[FRAME_HEADER.size :]  # salts and checksum are not summed
 
 
-def _checksum(summed: bytes | bytearray, seed: tuple[int, int], big_endian: bool) -> tuple[int, int]:
+def checksum_of(summed: bytes | bytearray, seed: tuple[int, int], big_endian: bool) -> tuple[int, int]:
     """SQLite's WAL checksum, one word after the other."""
     words = struct.unpack(f"{'>' if big_endian else '<'}{len(summed) // 4}I", summed)
     s1, s2 = seed
@@ -313,7 +313,7 @@ def _checksum(summed: bytes | bytearray, seed: tuple[int, int], big_endian: bool
     return s1, s2
 
 
-def _checksums(block: bytes, seeds: Sequence[tuple[int, int]], layout: _Layout) -> Iterator[tuple[int, int]]:
+def _checksums(block: bytes, seeds: Sequence[tuple[int, int]], layout: Layout) -> Iterator[tuple[int, int]]:
     """The same for all frames of a block at once, each frame in its own lane of two long integers."""
     count = len(seeds)
     if layout.big_endian:
@@ -325,7 +325,7 @@ def _checksums(block: bytes, seeds: Sequence[tuple[int, int]], layout: _Layout) 
     low = int.from_bytes(b"\xff\xff\xff\xff\0\0\0\0" * count, "little")
     s1 = int.from_bytes(struct.pack(f"<{count}Q", *(seed[0] for seed in seeds)), "little")
     s2 = int.from_bytes(struct.pack(f"<{count}Q", *(seed[1] for seed in seeds)), "little")
-    for step, column in enumerate((0, *range(_FRAME_HEADER.size // _LANE_BYTES, stride)), 1):
+    for step, column in enumerate((0, *range(FRAME_HEADER.size // _LANE_BYTES, stride)), 1):
         pair = int.from_bytes(pairs[column::stride].tobytes(), "little")
         s1 += (pair & low) + s2
         s2 += ((pair >> 32) & low) + s1

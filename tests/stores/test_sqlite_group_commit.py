@@ -1,0 +1,410 @@
+"""One sync answers many operations, none is answered before it, and one that fails harms no other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from tests.stores.kit import (
+    a_grouped_message,
+    a_message,
+    bodies,
+    make_queue,
+    receipts_of,
+    some_messages,
+)
+from tests.stores.sqlite_kit import WAL, SyncGate, crashed_copy, open_store, rows, turns
+from veil.core.clock import ManualClock
+from veil.core.errors import QueueMissing, StoreFailed
+from veil.core.lease import Deletion
+from veil.core.queue import QueueCounts
+from veil.stores.sqlite import SqliteStore, group_commit, settling
+from veil.stores.sqlite.verify import verify
+from veil.stores.store import Extension
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> SyncGate:
+    return SyncGate(monkeypatch)
+
+
+@pytest.fixture
+async def store(gate: SyncGate, tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteStore]:
+    async with open_store(tmp_path, clock) as store:
+        yield store
+        gate.error = None
+        gate.open()
+
+
+def planted(store: SqliteStore, work: Callable[[], Any]) -> asyncio.Future[Any]:
+    """Put an operation of the test's own among the others."""
+    return store._commits.submit(work)
+
+
+async def test_concurrent_sends_share_their_commits(store: SqliteStore):
+    queue = await make_queue(store)
+    before = store.commit_stats.commits
+    await asyncio.gather(*(store.send(queue, [a_message(f"m{n}")]) for n in range(128)))
+    assert store.commit_stats.commits - before <= 8
+    assert await store.counts(queue) == QueueCounts(visible=128)
+
+
+async def test_nothing_is_acknowledged_before_the_sync(store: SqliteStore, gate: SyncGate):
+    queue = await make_queue(store)
+    await store.send(queue, some_messages("held", "kept"))
+    [held] = await store.receive(queue, 1)
+    gate.shut()
+    changes = [
+        asyncio.ensure_future(store.send(queue, [a_message("new")])),
+        asyncio.ensure_future(store.receive(queue, 1)),
+        asyncio.ensure_future(store.extend(queue, [Extension(receipts_of(queue, [held])[0], 60)])),
+        asyncio.ensure_future(store.delete(queue, receipts_of(queue, [held]))),
+        asyncio.ensure_future(make_queue(store, "another")),
+    ]
+    await turns()
+    assert not any(change.done() for change in changes)
+    gate.open()
+    sent, received, extended, deleted, _ = await asyncio.gather(*changes)
+    assert len(sent) == 1 and bodies(received) == ["kept"]
+    assert extended == [None] and deleted == [Deletion.DELETED]
+
+
+async def test_a_look_is_answered_while_the_disk_works(store: SqliteStore, gate: SyncGate):
+    queue = await make_queue(store)
+    gate.shut()
+    sending = asyncio.ensure_future(store.send(queue, [a_message("new")]))
+    await turns()
+    assert bodies(await asyncio.wait_for(store.peek(queue), 5)) == ["new"]
+    assert await asyncio.wait_for(store.list_moves(queue.key, 10), 5) == []
+    assert not sending.done()
+    gate.open()
+    await sending
+
+
+@pytest.mark.parametrize("syncing", [True, False], ids=["being synced", "not yet committed"])
+async def test_a_duplicate_is_not_acknowledged_before_its_first_is_on_disk(
+    store: SqliteStore, gate: SyncGate, syncing: bool
+):
+    queue = await make_queue(store, "orders.fifo")
+    other = await make_queue(store, "other")
+    gate.shut()
+    if not syncing:
+        other_send = asyncio.ensure_future(store.send(other, [a_message("in the sync before")]))
+        await turns()
+    first = asyncio.ensure_future(store.send(queue, [a_grouped_message("a", deduplication_id="same")]))
+    await turns()
+    again = asyncio.ensure_future(store.send(queue, [a_grouped_message("a", deduplication_id="same")]))
+    await turns()
+    if not syncing:
+        gate.open(1)
+        await other_send
+        await turns()
+    assert not first.done() and not again.done()
+    gate.open()
+    assert (await again)[0].duplicate and (await again)[0].seq == (await first)[0].seq
+
+
+async def test_a_second_delete_is_not_acknowledged_before_the_first_is_on_disk(
+    store: SqliteStore, gate: SyncGate
+):
+    queue = await make_queue(store)
+    await store.send(queue, [a_message()])
+    receipts = receipts_of(queue, await store.receive(queue, 1))
+    gate.shut()
+    first = asyncio.ensure_future(store.delete(queue, receipts))
+    await turns()
+    second = asyncio.ensure_future(store.delete(queue, receipts))
+    await turns()
+    assert not first.done() and not second.done()
+    gate.open()
+    assert await first == [Deletion.DELETED] and await second == [Deletion.GONE]
+
+
+async def test_a_refusal_in_a_group_leaves_the_others_alone(store: SqliteStore):
+    queue = await make_queue(store)
+    gone = await make_queue(store, "gone")
+    await store.delete_queue(gone)
+    answers = await asyncio.gather(
+        store.send(queue, [a_message("a")]),
+        store.send(gone, [a_message("b")]),
+        store.send(queue, [a_message("c")]),
+        return_exceptions=True,
+    )
+    assert isinstance(answers[1], QueueMissing)
+    assert bodies(await store.receive(queue, 10)) == ["a", "c"]
+
+
+@pytest.mark.parametrize("syncing", [False, True], ids=["at rest", "while the last group is synced"])
+async def test_an_operation_that_breaks_in_a_group_fails_alone(
+    store: SqliteStore, gate: SyncGate, tmp_path: Path, caplog: pytest.LogCaptureFixture, syncing: bool
+):
+    queue = await make_queue(store)
+    if syncing:
+        gate.shut()
+        earlier = asyncio.ensure_future(store.send(queue, [a_message("earlier")]))
+        await turns()
+
+    def breaks() -> None:
+        store._tables.states[queue.id].visible += 1_000
+        store._tables.execute("UPDATE queue_count SET visible = 77")
+        raise RuntimeError("planted")
+
+    before = [asyncio.ensure_future(store.send(queue, [a_message(f"before {n}")])) for n in range(5)]
+    await asyncio.sleep(0)
+    broken = planted(store, breaks)
+    after = [asyncio.ensure_future(store.send(queue, [a_message(f"after {n}")])) for n in range(5)]
+    if syncing:
+        await turns()
+        assert not any(future.done() for future in [earlier, broken, *before, *after])
+        gate.open()
+        await earlier
+    with pytest.raises(RuntimeError, match="planted"):
+        await broken
+    assert all(len(sent) == 1 for sent in await asyncio.gather(*before, *after))
+    assert "planted" in caplog.text
+
+    expected = 11 if syncing else 10
+    assert await store.counts(queue) == QueueCounts(visible=expected)
+    await store._commits.drain()
+    assert rows(crashed_copy(tmp_path, tmp_path / "copy"), "SELECT visible FROM queue_count") == [(expected,)]
+    assert len(await store.receive(queue, 20)) == expected
+
+
+async def test_a_settling_that_is_redone_keeps_the_counts_right(
+    store: SqliteStore, clock: ManualClock, tmp_path: Path
+):
+    queue = await make_queue(store, visibility_s=30)
+    await store.send(queue, some_messages("a", "b", "c"))
+    await store.receive(queue, 3)
+    clock.advance(seconds=31)
+
+    def breaks() -> None:
+        raise RuntimeError("planted")
+
+    settling_ = asyncio.ensure_future(store.settle())
+    await asyncio.sleep(0)
+    broken = planted(store, breaks)
+    with pytest.raises(RuntimeError):
+        await broken
+    await settling_
+    assert await store.counts(queue) == QueueCounts(visible=3)
+    await store.close()
+    findings = verify(tmp_path)
+    assert findings.is_sound, str(findings)
+    await store.open()
+
+
+async def test_a_group_that_is_redone_is_announced_once(store: SqliteStore, events: Any):
+    store.events = events
+    queue = await make_queue(store)
+    sends = [asyncio.ensure_future(store.send(queue, [a_message()])) for _ in range(3)]
+    await asyncio.sleep(0)
+
+    def breaks() -> None:
+        raise RuntimeError("planted")
+
+    with pytest.raises(RuntimeError):
+        await planted(store, breaks)
+    await asyncio.gather(*sends)
+    assert events.available[queue.id] == 3
+
+
+# ---- a sync that fails
+
+
+async def test_a_failed_sync_stops_the_store_for_good(gate: SyncGate, tmp_path: Path, clock: ManualClock):
+    failures: list[BaseException] = []
+    store = SqliteStore(tmp_path, clock)
+    store.on_failure = failures.append
+    await store.open()
+    queue = await make_queue(store)
+    await store.send(queue, [a_message("acknowledged")])
+    gate.shut()
+    syncing = [asyncio.ensure_future(store.send(queue, [a_message(f"syncing {n}")])) for n in range(3)]
+    await turns()
+    applied = [asyncio.ensure_future(store.send(queue, [a_message(f"applied {n}")])) for n in range(3)]
+    await turns()
+    gate.error = OSError(5, "Input/output error")
+    gate.open()
+    for answer in await asyncio.gather(*syncing, *applied, return_exceptions=True):
+        assert isinstance(answer, StoreFailed)
+    with pytest.raises(StoreFailed):
+        await store.send(queue, [a_message("later")])
+    with pytest.raises(StoreFailed):
+        await store.peek(queue)
+    gate.error = None  # the disk seems to be well again, which proves nothing
+    with pytest.raises(StoreFailed):
+        await store.receive(queue, 1)
+    assert len(failures) == 1
+    await store.close()
+
+    async with open_store(tmp_path, clock) as store:
+        found = set(bodies(await store.peek(queue)))
+        assert "acknowledged" in found
+        assert found <= {"acknowledged", "syncing 0", "syncing 1", "syncing 2"}
+        assert await store.counts(queue) == QueueCounts(visible=len(found))
+
+
+async def test_a_failed_sync_of_sqlite_itself_is_not_retried(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+):
+    failures: list[BaseException] = []
+    store.on_failure = failures.append
+    queue = await make_queue(store)
+    real = store._commits._execute
+
+    def execute(statement: str, *arguments: Any) -> Any:
+        if statement == "COMMIT":
+            monkeypatch.setattr(store._commits, "_execute", real)
+            raise apsw.IOError("disk I/O error")
+        return real(statement, *arguments)
+
+    monkeypatch.setattr(store._commits, "_execute", execute)
+    with pytest.raises(StoreFailed):
+        await store.send(queue, [a_message()])
+    assert len(failures) == 1
+
+
+async def test_a_sync_that_fails_while_operations_are_redone_answers_all_of_them(
+    store: SqliteStore, gate: SyncGate
+):
+    queue = await make_queue(store)
+    gate.shut()
+    first = asyncio.ensure_future(store.send(queue, [a_message("first")]))
+    await turns()
+    second = asyncio.ensure_future(store.send(queue, [a_message("second")]))
+    await asyncio.sleep(0)
+
+    def breaks() -> None:
+        raise RuntimeError("planted")
+
+    broken = planted(store, breaks)
+    third = asyncio.ensure_future(store.send(queue, [a_message("third")]))
+    await turns()
+    gate.error = OSError(5, "Input/output error")
+    gate.open()
+    answers = await asyncio.gather(first, second, broken, third, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [StoreFailed] * 4
+
+
+# ---- checkpoints
+
+
+async def test_the_log_stays_short(store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(group_commit, "CHECKPOINT_WAL_PAGES", 50)
+    queue = await make_queue(store)
+    longest = 0
+    for _ in range(40):
+        await asyncio.gather(*(store.send(queue, [a_message("x" * 8_000)]) for _ in range(5)))
+        longest = max(longest, (tmp_path / WAL).stat().st_size)
+    database = (tmp_path / "veil.db").stat().st_size
+    assert database > 40 * 5 * 8_000 * 0.8  # the messages went into the database
+    assert longest < 120 * 4_120  # and the log began anew again and again
+    assert (await store.counts(queue)).visible == 200
+
+
+async def test_operations_that_arrive_during_a_checkpoint_are_done_after_it(
+    store: SqliteStore, gate: SyncGate, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(group_commit, "CHECKPOINT_WAL_PAGES", 1)
+    queue = await make_queue(store)
+    gate.shut()
+    first = asyncio.ensure_future(store.send(queue, [a_message("first")]))
+    await turns()
+    second = asyncio.ensure_future(store.send(queue, [a_message("second")]))
+    await turns()
+    assert not second.done()
+    gate.open()
+    await asyncio.gather(first, second)
+    assert bodies(await store.peek(queue)) == ["first", "second"]
+
+
+async def test_a_checkpoint_that_finds_no_room_stops_nothing(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(group_commit, "CHECKPOINT_WAL_PAGES", 1)
+    queue = await make_queue(store)
+    await store.send(queue, [a_message("before")])
+
+    class Full:
+        """The connection, on a disk that has no room for the database to grow."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store._connection, name)
+
+        def wal_checkpoint(self, **_: Any) -> None:
+            raise apsw.FullError("database or disk is full")
+
+    monkeypatch.setattr(store._commits, "_connection", Full())
+    assert len(await store.receive(queue, 1)) == 1  # in the group whose checkpoint fails
+    monkeypatch.undo()
+    assert await store.counts(queue) == QueueCounts(in_flight=1)
+
+
+# ---- sweeping
+
+
+async def test_a_deleted_queue_is_swept_in_the_background(store: SqliteStore, tmp_path: Path):
+    queue = await make_queue(store)
+    other = await make_queue(store, "other")
+    for _ in range(3):
+        await store.send(queue, [a_message("x") for _ in range(700)])
+    await store.delete_queue(queue)
+    assert len(await store.send(other, [a_message("meanwhile")])) == 1
+    assert store._sweeper is not None
+    await store._sweeper
+    copy = crashed_copy(tmp_path, tmp_path / "copy")
+    assert rows(copy, f"SELECT count(*) FROM message WHERE queue_id <> {other.id}") == [(0,)]
+    assert rows(copy, "SELECT id FROM queue") == [(other.id,)]
+
+
+async def test_a_deleted_queue_is_swept_after_a_restart(tmp_path: Path, clock: ManualClock):
+    async with open_store(tmp_path, clock) as store:
+        queue = await make_queue(store)
+        for _ in range(3):
+            await store.send(queue, [a_message("x") for _ in range(700)])
+        await store.delete_queue(queue)
+        copy = crashed_copy(tmp_path, tmp_path / "copy")
+    assert rows(copy, "SELECT count(*) > 0 FROM message") == [(1,)]
+    async with open_store(copy, clock) as store:
+        assert store._sweeper is not None
+        await store._sweeper
+    assert rows(copy, "SELECT count(*) FROM message") == [(0,)]
+    assert rows(copy, "SELECT count(*) FROM queue") == [(0,)]
+
+
+async def test_a_long_purge_lets_others_in_between(store: SqliteStore):
+    queue = await make_queue(store)
+    other = await make_queue(store, "other")
+    for _ in range(4):
+        await store.send(queue, [a_message("x") for _ in range(settling.CHUNK)])
+    purging = asyncio.ensure_future(store.purge(queue, rest_ms=0))
+    await asyncio.sleep(0)
+    await store.send(other, [a_message("in between")])
+    assert not purging.done()
+    await purging
+    assert await store.counts(queue) == QueueCounts()
+    assert await store.counts(other) == QueueCounts(visible=1)
+
+
+async def test_a_purge_that_a_crash_cuts_short_leaves_counts_and_lanes_right(
+    store: SqliteStore, tmp_path: Path, clock: ManualClock
+):
+    queue = await make_queue(store, "orders.fifo")
+    for _ in range(3):
+        await store.send(queue, [a_grouped_message("x", group=f"g{n}") for n in range(settling.CHUNK)])
+    await store.receive(queue, 10)
+    purging = asyncio.ensure_future(store.purge(queue, rest_ms=0))
+    while (await store.counts(queue)).visible > settling.CHUNK:  # then the first chunk is on disk
+        await asyncio.sleep(0)
+    assert not purging.done()
+    copy = crashed_copy(tmp_path, tmp_path / "copy")
+    await purging
+    findings = verify(copy)
+    assert findings.is_sound, str(findings)
+    assert 0 < findings.messages < 3 * settling.CHUNK
