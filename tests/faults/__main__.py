@@ -1,0 +1,120 @@
+"""All rigs, long: `python -m tests.faults [RIG …] [--cycles N] [--seed N] [--seconds N]`.
+
+Prints the seed of every run, a table at the end, and exits with 1 if any rig saw a violation. With --seconds a rig is run
+again and again, under seeds that follow one another, until its time is up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tests.faults import broken_server, crash, fuzz, model_volume, paused, power_cut, stopping, vanishing
+from tests.faults.rig import Outcome
+
+
+class Rig(NamedTuple):
+    """A rig by name: how to run it, how long the long version is, and what could prevent it here."""
+
+    run: Callable[[int, int], Outcome]
+    cycles: int
+    counts: str
+    why_not: Callable[[], str | None] = lambda: None
+
+
+def _crashes(cycles: int, seed: int) -> Outcome:
+    # The aim is 20 consumers; the writers' pace leaves the machine room for the server.
+    return crash.run_crashes(cycles, seed, consumers=20)
+
+
+def _broken_builds(cycles: int, seed: int) -> Outcome:
+    """Each broken build must be caught; one that is not is the violation."""
+    outcome = Outcome("broken", seed)
+    caught = []
+    for fault, shows_as in broken_server.SHOWS_AS.items():
+        if fault == "nosync":
+            if power_cut.why_not() is not None:
+                continue
+            found = power_cut.run_power_cuts(cycles, seed, broken=fault)
+        else:
+            found = crash.run_crashes(cycles, seed, broken=fault, kills=fault == "ack-before-commit")
+        if found.violations.get(shows_as):
+            caught.append(fault)
+        else:
+            outcome.add("missed", f"{fault} should show as {shows_as}: {found}")
+        found.discard()
+    outcome.done = f"caught {', '.join(caught)} within {cycles} cycles each"
+    return outcome
+
+
+RIGS = {
+    "crash": Rig(_crashes, 200, "kill -9"),
+    "power-cut": Rig(power_cut.run_power_cuts, 200, "cuts, ext4", power_cut.why_not),
+    "power-cut-xfs": Rig(
+        lambda cycles, seed: power_cut.run_power_cuts(cycles, seed, file_system="xfs"),
+        50,
+        "cuts, xfs",
+        lambda: power_cut.why_not("xfs"),
+    ),
+    "broken": Rig(_broken_builds, 4, "cycles per broken build"),
+    "vanishing": Rig(vanishing.run_vanishing, 3_000, "long polls"),
+    "stopping": Rig(stopping.run_stops, 50, "SIGTERM"),
+    "paused": Rig(paused.run_pauses, 20, "SIGSTOP"),
+    "fuzz": Rig(fuzz.run_fuzz, 1_000_000, "malformed requests"),
+    "model": Rig(model_volume.run_model_volume, model_volume.STEPS, "steps"),
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the rigs that are named, or all of them, and give the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description="Fault rigs, long versions.")
+    parser.add_argument("rigs", nargs="*", metavar="RIG", help=f"of {', '.join(RIGS)}; all by default")
+    parser.add_argument("--cycles", type=int, help="how much of it; each rig has a number of its own")
+    parser.add_argument(
+        "--seed", type=int, help="where the random choices start; drawn and printed by default"
+    )
+    parser.add_argument("--seconds", type=float, help="repeat each rig for as long, seed by seed")
+    given = parser.parse_args(arguments)
+    unknown = set(given.rigs) - RIGS.keys()
+    if unknown:
+        parser.error(f"unknown rig {', '.join(sorted(unknown))}; there are {', '.join(RIGS)}")
+    seed = random.SystemRandom().randrange(1 << 31) if given.seed is None else given.seed
+    rows = []
+    for name in given.rigs or RIGS:
+        rows += _run_rig(name, RIGS[name], given.cycles, seed, given.seconds)
+    print("\n" + "\n".join(f"{result:<9}{name:<15}{text}" for result, name, text in rows))
+    return 1 if any(result == "VIOLATED" for result, _, _ in rows) else 0
+
+
+def _run_rig(
+    name: str, rig: Rig, cycles: int | None, seed: int, seconds: float | None
+) -> list[tuple[str, str, str]]:
+    reason = rig.why_not()
+    if reason is not None:
+        print(f"{name}: skipped, {reason}", flush=True)
+        return [("skipped", name, reason)]
+    rows = []
+    deadline_s = time.monotonic() + (seconds or 0)
+    while True:
+        count = rig.cycles if cycles is None else cycles
+        print(f"{name}: {count} {rig.counts}, seed {seed}", flush=True)
+        try:
+            outcome = rig.run(count, seed)
+        except Exception:
+            outcome = Outcome(name, seed)
+            outcome.add("rig", traceback.format_exc())
+        print(outcome, flush=True)
+        found = " ".join(f"{kind}={len(lines)}" for kind, lines in outcome.violations.items())
+        rows.append(("ok" if outcome.ok else "VIOLATED", name, f"seed={seed} {outcome.done} {found}".strip()))
+        seed += 1
+        if time.monotonic() >= deadline_s or not outcome.ok:
+            return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())

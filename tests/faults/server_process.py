@@ -1,0 +1,108 @@
+"""A `veil serve` of its own, to be killed, stopped and started again on the same data."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+REPOSITORY = Path(__file__).parents[2]
+_READY_TIMEOUT_S = 30.0
+
+
+class ServerGone(Exception):
+    """The server ended by itself, or never became ready; the text ends with what it said."""
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+class ServerProcess:
+    """Keeps its port and its data over any number of lives. `broken` names a fault of broken_server.py to build in."""
+
+    def __init__(
+        self, data: Path, scratch: Path, *, broken: str | None = None, arguments: tuple[str, ...] = ()
+    ) -> None:
+        self.data = data
+        self.port = free_port()
+        self.log_path = scratch / "server.log"
+        self._ready_file = scratch / "ready.json"
+        self._broken = broken
+        self._arguments = arguments
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start, and return when requests are answered."""
+        self._ready_file.unlink(missing_ok=True)
+        module = ["veil.cli.main"] if self._broken is None else ["tests.faults.broken_server", self._broken]
+        command = [sys.executable, "-m", *module, "serve", "--data", str(self.data), "--port", str(self.port)]
+        command += ["--config", os.devnull, "--no-rest-rules", "--log-level", "warning"]
+        command += ["--ready-file", str(self._ready_file), *self._arguments]
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("VEIL_")}
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=REPOSITORY, env=environ
+            )
+        deadline_s = time.monotonic() + _READY_TIMEOUT_S
+        while not self._is_ready():
+            if self._process.poll() is not None:
+                raise ServerGone(f"exit code {self._process.returncode} at the start: {self.talk()}")
+            if time.monotonic() > deadline_s:
+                raise ServerGone(f"not ready after {_READY_TIMEOUT_S:g} s: {self.talk()}")
+            time.sleep(0.01)
+
+    def _is_ready(self) -> bool:
+        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+            return bool(json.loads(self._ready_file.read_text())["pid"] == self.pid)
+        return False
+
+    def kill(self) -> None:
+        """kill -9, whatever it is doing."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def terminate(self, timeout_s: float = 30.0) -> int:
+        """Ask it to stop, as an operator would, and give its exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(timeout_s)
+
+    def require_alive(self) -> None:
+        """Raise ServerGone if it ended by itself."""
+        if self._process is None or self._process.poll() is not None:
+            code = None if self._process is None else self._process.returncode
+            raise ServerGone(f"exit code {code}: {self.talk()}")
+
+    def talk(self) -> str:
+        """The end of what it said."""
+        return self.log_path.read_text(errors="replace")[-2000:].strip()
+
+    def resident_bytes(self) -> int:
+        """How much memory it holds now."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def __enter__(self) -> ServerProcess:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()

@@ -1,0 +1,27 @@
+"""Kills under load break no promise, and the same rig catches builds that break one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.broken_server import SHOWS_AS
+from tests.faults.crash import run_crashes
+
+CYCLES = 10
+SEED = 20_261_115
+
+
+@pytest.mark.slow
+def test_ten_kills_under_load_lose_invent_and_misplace_nothing() -> None:
+    outcome = run_crashes(CYCLES, SEED)
+
+    assert outcome.ok, str(outcome)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [fault for fault in SHOWS_AS if fault != "nosync"])
+def test_the_rig_catches_a_broken_build(fault: str) -> None:
+    outcome = run_crashes(3, SEED, broken=fault, kills=fault == "ack-before-commit")
+
+    outcome.discard()
+    assert outcome.violations.get(SHOWS_AS[fault]), str(outcome)
