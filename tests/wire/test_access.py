@@ -9,10 +9,10 @@ import pytest
 
 from tests.wire.kit import Refused, Wire, read_json, read_xml
 from veil.core.policy import GRANTABLE_ACTIONS, OWNER_ONLY_ACTIONS
+from veil.signing.sigv4_signing import presign, sign
 from veil.wire.actions import ACTIONS
 from veil.wire.exchange import Request, Response
 from veil.wire.sigv4 import AccessKey, Verifier
-from veil.wire.sigv4_signing import presign, sign
 
 OWNER, OTHER = "111111111111", "222222222222"
 KEYS = {

@@ -19,9 +19,10 @@ from botocore.credentials import Credentials
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from veil.signing.sigv4_canonical import signature, signing_key, string_to_sign
+from veil.signing.sigv4_signing import presign, sign, sigv4_timestamp
 from veil.wire.exchange import Request
 from veil.wire.sigv4 import AccessKey, Signer, Verifier, unverified_scope
-from veil.wire.sigv4_canonical import signature, signing_key, string_to_sign
 from veil.wire.sigv4_errors import (
     HeaderUnsigned,
     KeyUnknown,
@@ -33,7 +34,6 @@ from veil.wire.sigv4_errors import (
     SignatureRefused,
     SignatureTooEarly,
 )
-from veil.wire.sigv4_signing import presign, sign, sigv4_timestamp
 
 NOW = datetime(2025, 6, 15, 12, 30, 45, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from veil.cli.credentials import Place
 from veil.cli.failures import EndpointRefused, ServiceError, Unreachable
-from veil.wire.sigv4_signing import sign
+from veil.signing.sigv4_signing import sign
 
 Answer = dict[str, Any]
 

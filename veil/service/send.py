@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from veil.core.errors import DeduplicationMissing, GroupMissing, MessageRefused, VeilError
 from veil.core.message import NewMessage
 from veil.core.message_rules import Draft, body_md5, check_draft, content_deduplication_id
-from veil.core.queue import Queue
+from veil.core.queue import Queue, QueueSettings
 from veil.service.ids import new_id
 from veil.service.service import Service
 
@@ -31,43 +31,48 @@ async def send(
 
     Raises GroupMissing and DeduplicationMissing for the whole call, and what the store raises.
     """
-    settings = queue.settings
-    fifo = settings.fifo
     answers: list[SentMessage | VeilError] = []
     messages: list[NewMessage] = []
-    places: list[int] = []
-    for place, draft in enumerate(drafts):
+    for draft in drafts:
         try:
-            body_utf8 = check_draft(draft, settings)
+            message = _checked(draft, queue.settings, sender)
         except (GroupMissing, DeduplicationMissing):
             raise
         except MessageRefused as refusal:
             answers.append(refusal)
-            continue
-        deduplication_id = draft.deduplication_id
-        if fifo and deduplication_id is None:
-            deduplication_id = content_deduplication_id(body_utf8)
-        message = NewMessage(
-            new_id(),
-            draft.body,
-            body_md5(body_utf8),
-            draft.attributes or None,
-            draft.trace_header,
-            sender,
-            None if fifo else draft.delay_s,  # a FIFO message has no delay of its own: 0 means the queue's
-            draft.group,
-            deduplication_id,
-        )
-        messages.append(message)
-        places.append(place)
-        answers.append(_TO_COME)
+        else:
+            answers.append(_TO_COME)
+            messages.append(message)
     if not messages:
         return answers
     stored = await service.store.send(queue, messages)
-    duplicates = 0
-    for place, message, sent in zip(places, messages, stored, strict=True):
+    place = duplicates = 0
+    for message, sent in zip(messages, stored, strict=True):
+        while answers[place] is not _TO_COME:
+            place += 1
         answers[place] = SentMessage(sent.message_id, sent.seq, message.body_md5)
         duplicates += sent.duplicate
     service.tallies.add("sent", queue.id, len(stored) - duplicates)
     service.ticker.look()
     return answers
+
+
+def _checked(draft: Draft, settings: QueueSettings, sender: str) -> NewMessage:
+    """The message to store; raises a MessageRefused member unless the queue takes the draft."""
+    body_utf8 = check_draft(draft, settings)
+    deduplication_id, delay_s = draft.deduplication_id, draft.delay_s
+    if settings.fifo:
+        delay_s = None  # a FIFO message has no delay of its own: 0 means the queue's
+        if deduplication_id is None:
+            deduplication_id = content_deduplication_id(body_utf8)
+    return NewMessage(
+        new_id(),
+        draft.body,
+        body_md5(body_utf8),
+        draft.attributes or None,
+        draft.trace_header,
+        sender,
+        delay_s,
+        draft.group,
+        deduplication_id,
+    )

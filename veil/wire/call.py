@@ -74,7 +74,13 @@ class Call:
         if not url:
             raise ParameterMissing("QueueUrl")
         # A bare name is one of the caller's own queues; nobody has none, and is refused below like any stranger.
-        return await self.permitted(self.urls.key(url, self.region, self.account or ANONYMOUS))
+        key = self.urls.key(url, self.region, self.account or ANONYMOUS)
+        if key.account == self.account:
+            # Nearly every request: its own queue, without a policy. The rest is for `permitted` to say.
+            queue = await self.service.store.find_queue(key)
+            if queue is not None and queue.settings.policy is None:
+                return queue
+        return await self.permitted(key)
 
     async def permitted(self, key: QueueKey) -> Queue:
         """The queue of that key; raises QueueMissing to its owner only, so that strangers learn nothing by asking."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final
 
 from veil.core.errors import StoreError, VeilError
 from veil.core.limits import RECEIVE_MAX
@@ -50,12 +51,12 @@ class SqsFrontEnd:
         self._bulk_max = BULK_MAX if bulk else RECEIVE_MAX
         self._request_ids = RequestIds()
 
-    async def handle(self, request: Request) -> Response:
-        """The answer to a request. Raises nothing but CancelledError."""
+    def handle(self, request: Request) -> Coroutine[Any, Any, Response]:
+        """The answer to a request. Awaiting it raises nothing but CancelledError."""
         target = request.headers.get("x-amz-target")
         if target is not None:
-            return await self._handle_json(request, target)
-        return await self._handle_query(request)
+            return self._handle_json(request, target)
+        return self._handle_query(request)
 
     async def _handle_json(self, request: Request, name: str) -> Response:
         request_id = self._request_ids.next()

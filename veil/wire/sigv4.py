@@ -11,8 +11,7 @@ from functools import lru_cache
 from hashlib import sha256
 from urllib.parse import unquote
 
-from veil.wire.exchange import Request
-from veil.wire.sigv4_canonical import (
+from veil.signing.sigv4_canonical import (
     ALGORITHM,
     TERMINATOR,
     canonical_query,
@@ -21,6 +20,8 @@ from veil.wire.sigv4_canonical import (
     signing_key,
     string_to_sign,
 )
+from veil.signing.sigv4_signing import EXPIRES_S_MAX, sigv4_timestamp
+from veil.wire.exchange import Request
 from veil.wire.sigv4_errors import (
     HeaderUnsigned,
     KeyUnknown,
@@ -31,7 +32,6 @@ from veil.wire.sigv4_errors import (
     SignatureMissing,
     SignatureTooEarly,
 )
-from veil.wire.sigv4_signing import EXPIRES_S_MAX, sigv4_timestamp
 
 SKEW_MS = 15 * 60 * 1000
 _SIGNING_KEYS_MAX = 1024
@@ -178,15 +178,19 @@ def unverified_scope(request: Request) -> tuple[str | None, str | None]:
     if start >= 0:
         start += 11
         end = text.find(",", start)
-        parts = (text[start:] if end < 0 else text[start:end]).split("/", 3)
-    else:
-        text = request.query
-        start = text.find("X-Amz-Credential=")
-        if start < 0:
-            return None, None
-        start += 17
-        end = text.find("&", start)
-        parts = unquote(text[start:] if end < 0 else text[start:end]).split("/", 3)
+        return _read_scope(text[start:] if end < 0 else text[start:end])
+    text = request.query
+    start = text.find("X-Amz-Credential=")
+    if start < 0:
+        return None, None
+    start += 17
+    end = text.find("&", start)
+    return _read_scope(unquote(text[start:] if end < 0 else text[start:end]))
+
+
+@lru_cache(maxsize=1_024)  # a client claims the same scope all day
+def _read_scope(text: str) -> tuple[str | None, str | None]:
+    parts = text.split("/", 3)
     region = parts[2] if len(parts) > 3 and _is_region(parts[2]) else None
     return parts[0] or None, region
 

@@ -36,8 +36,7 @@ def send(tables: Tables, queue: Queue, messages: Sequence[NewMessage]) -> list[S
             delayed += 1
         else:
             message_state, due_at_ms, wake_at_ms = State.VISIBLE, None, None
-            if not visible:
-                tables.visible_from(state, seq)
+            tables.sent_visible(state, seq)
             visible += 1
         group = message.group
         tables.execute(
@@ -54,7 +53,7 @@ def send(tables: Tables, queue: Queue, messages: Sequence[NewMessage]) -> list[S
                 message.deduplication_id,
                 message.trace_header,
                 message.sender,
-                encode_attributes(message.attributes),
+                encode_attributes(message.attributes) if message.attributes else None,
                 message.body_md5,
                 message.body,
             ),

@@ -103,7 +103,7 @@ class SqliteStore:
         happened = self._tables.take_announcements()
 
         def announce() -> None:
-            for event, queue_id, count in happened:
+            for (event, queue_id), count in happened.items():
                 if event == "available":
                     self.events.messages_available(queue_id, count)
                 else:
@@ -131,6 +131,11 @@ class SqliteStore:
         if now_ms >= self._forget_at_ms:
             self._forget_at_ms = now_ms + FORGET_EVERY_MS
             await self._do(lambda: settling.forget_old(tables))
+
+    def _is_due(self, queue: Queue) -> bool:
+        # Asked before every operation on messages, and nearly always answered with no.
+        state = self._tables.states.get(queue.id)
+        return state is not None and state.next_due_ms <= self._clock.now_ms()
 
     async def _settled(self, queue: Queue) -> None:
         """Return when everything due in the queue has happened, letting others in between chunks."""
@@ -186,9 +191,10 @@ class SqliteStore:
     # ---- messages
 
     async def send(self, queue: Queue, messages: Sequence[NewMessage]) -> list[Sent]:
-        if not self._reserve.has_room(self._clock.now_ms()):
+        if self._reserve.is_released and not self._reserve.has_room(self._clock.now_ms()):
             raise StoreFull("no room left on the device; messages are not accepted until there is")
-        await self._settled(queue)
+        if self._is_due(queue):
+            await self._settled(queue)
         return await self._do(lambda: self._send(queue, messages))
 
     def _send(self, queue: Queue, messages: Sequence[NewMessage]) -> list[Sent]:
@@ -200,17 +206,20 @@ class SqliteStore:
     async def receive(
         self, queue: Queue, count: int, *, visibility_s: int | None = None, attempt_id: str | None = None
     ) -> list[StoredMessage]:
-        await self._settled(queue)
+        if self._is_due(queue):
+            await self._settled(queue)
         return await self._do(
             lambda: receiving.receive(self._tables, queue, count, visibility_s, attempt_id), looks=True
         )
 
     async def delete(self, queue: Queue, receipts: Sequence[Receipt]) -> list[Deletion | VeilError]:
-        await self._settled(queue)
+        if self._is_due(queue):
+            await self._settled(queue)
         return await self._do(lambda: leases.delete(self._tables, queue, receipts))
 
     async def extend(self, queue: Queue, extensions: Sequence[Extension]) -> list[VeilError | None]:
-        await self._settled(queue)
+        if self._is_due(queue):
+            await self._settled(queue)
         return await self._do(lambda: leases.extend(self._tables, queue, extensions))
 
     async def undo_receive(self, queue: Queue, receipts: Sequence[Receipt]) -> None:

@@ -7,6 +7,7 @@ the instant at which something next becomes due. Everything else is read from th
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -61,8 +62,9 @@ class Tables:
         self._due: list[
             tuple[int, int]
         ] = []  # a heap of (instant, queue id); entries may be out of date, never missing
-        self._pending: list[tuple[str, int, int]] = []  # what the open transaction will have to announce
-        self._committed: list[tuple[str, int, int]] = []
+        # What the open transaction, and the last one, will have to announce: how often, by event and queue.
+        self._pending: Counter[tuple[str, int]] = Counter()
+        self._committed: Counter[tuple[str, int]] = Counter()
 
     # ---- state in memory
 
@@ -127,6 +129,11 @@ class Tables:
             state.next_wake_ms = wake_at_ms
             self._note_due(state, wake_at_ms)
 
+    def sent_visible(self, state: QueueState, seq: int) -> None:
+        """A new message is visible; it expires after all the others, so it only counts where there are none."""
+        if state.next_expiry_ms == _NEVER:
+            self.visible_from(state, seq)
+
     def visible_from(self, state: QueueState, seq: int) -> None:
         """A message became visible: its retention counts for the next expiry."""
         expiry_ms = expires_at_ms(seq, state.queue.settings.retention_s)
@@ -167,11 +174,11 @@ class Tables:
 
     def available(self, state: QueueState, count: int = 1) -> None:
         """Messages became receivable: announce it once that is durable."""
-        self._pending.append(("available", state.queue.id, count))
+        self._pending["available", state.queue.id] += count
 
     def counted(self, event: str, state: QueueState, count: int = 1) -> None:
         """Messages changed in a way that only the store sees: announce it once that is durable."""
-        self._pending.append((event, state.queue.id, count))
+        self._pending[event, state.queue.id] += count
 
     def noticed(self, event: str, state: QueueState) -> None:
         """Something was refused or passed over, which changes nothing: announce it at once."""
@@ -186,12 +193,12 @@ class Tables:
             self.execute(Q.write_count, (state.visible, state.in_flight, state.delayed, queue_id))
         self._dirty.clear()
         self.execute(Q.write_mark, (*self.clock.mark(), self.sequence.last))
-        self._committed += self._pending
+        self._committed.update(self._pending)
         self._pending.clear()
 
-    def take_announcements(self) -> list[tuple[str, int, int]]:
+    def take_announcements(self) -> Counter[tuple[str, int]]:
         """What was committed since the last call and is to be told once it is durable."""
-        taken, self._committed = self._committed, []
+        taken, self._committed = self._committed, Counter()
         return taken
 
 

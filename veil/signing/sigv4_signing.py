@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
 
-from veil.wire.sigv4_canonical import (
+from veil.signing.sigv4_canonical import (
     ALGORITHM,
     TERMINATOR,
     canonical_query,

@@ -1,0 +1,1 @@
+"""AWS Signature Version 4, for whoever signs or verifies: the wire, the commands, the consumer."""
