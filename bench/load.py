@@ -1,7 +1,7 @@
 """A closed-loop HTTP load generator, cheap enough to share a machine with the server that it measures.
 
 Each connection has one request under way. Nothing of an answer is parsed but its status, its length and its
-end.
+end. A server that closes the connection after an answer is connected to again: that is its cost, not an error.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import asyncio
 import os
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import uvloop
 
-MakeRequest = Callable[[int], bytes]
+MakeRequest = Callable[[int], bytes | None]
 OnResponse = Callable[[int, int, bytes], None]
 
 
@@ -45,10 +45,12 @@ class LoadResult:
 
 
 class _Client(asyncio.Protocol):
-    __slots__ = ("_begun_s", "_buffer", "_index", "_need_bytes", "_run", "_transport")
+    __slots__ = ("_begun_s", "_buffer", "_index", "_need_bytes", "_pending", "_run", "_transport")
 
     def __init__(self, run: _Run, index: int) -> None:
         self._run = run
+        self._begun_s = 0.0
+        self._pending = False  # a request has been written and not been answered
         self._index = index
         self._buffer = b""
         self._need_bytes = 0  # how much the buffer must hold before looking at it again is worth while
@@ -57,8 +59,14 @@ class _Client(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def begin(self) -> None:
+        """Write the connection's next request."""
+        request = self._run.make_request(self._index)
+        if request is None:
+            self._run.stop()
+            return
         self._begun_s = time.perf_counter()
-        self._transport.write(self._run.make_request(self._index))
+        self._pending = True
+        self._transport.write(request)
 
     def data_received(self, data: bytes) -> None:
         if self._buffer:
@@ -81,6 +89,7 @@ class _Client(asyncio.Protocol):
             self._buffer, self._need_bytes = data, end
             return
         self._buffer = b""
+        self._pending = False
         run = self._run
         if run.stopping:
             return
@@ -91,20 +100,33 @@ class _Client(asyncio.Protocol):
         if run.on_response is not None:
             run.on_response(self._index, int(data[9:12]), data[body_at:end])
         run.left -= 1
-        if run.left > 0 and now_s < run.until_s:
-            self._begun_s = time.perf_counter() if run.on_response is not None else now_s
-            self._transport.write(run.make_request(self._index))
-        else:
+        if run.left <= 0 or now_s >= run.until_s:
             run.stop()
+        elif data.find(b"\r\nConnection: close", 0, head_end) >= 0:
+            run.reconnect(self)
+        else:
+            self.begin()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._run.lost()
+        if self._pending:
+            self._run.lost()
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        self._transport.abort()
 
 
 class _Run:
     def __init__(
-        self, make_request: MakeRequest, on_response: OnResponse | None, requests: int | None, clients: int
+        self,
+        connect: Callable[[_Client], Awaitable[object]],
+        make_request: MakeRequest,
+        on_response: OnResponse | None,
+        requests: int | None,
+        clients: int,
     ) -> None:
+        self._connect = connect
+        self._reconnecting: set[asyncio.Future[None]] = set()
         self.make_request = make_request
         self.on_response = on_response
         self.left: float = requests if requests is not None else float("inf")
@@ -119,7 +141,25 @@ class _Run:
         self.stopping = True
         self.done.set()
 
+    def reconnect(self, client: _Client) -> None:
+        """Give the client a new connection and let it go on."""
+        task = asyncio.ensure_future(self._connect_again(client))
+        self._reconnecting.add(task)
+        task.add_done_callback(self._reconnecting.discard)
+
+    async def _connect_again(self, client: _Client) -> None:
+        client.abort()
+        await asyncio.sleep(0)  # the end of the old connection must not be taken for the new one's
+        try:
+            await self._connect(client)
+        except OSError:
+            self.lost()
+            return
+        if not self.stopping:
+            client.begin()
+
     def lost(self) -> None:
+        """One connection fewer, which nobody wanted."""
         if not self.stopping:
             self.errors += 1
             self.open -= 1
@@ -137,11 +177,14 @@ async def _run(
     requests: int | None,
 ) -> LoadResult:
     loop = asyncio.get_running_loop()
-    run = _Run(make_request, on_response, requests, connections)
-    clients = [
-        (await loop.create_connection(lambda index=index: _Client(run, index), host, port))[1]  # type: ignore[misc]
-        for index in range(connections)
-    ]
+
+    async def connect(client: _Client) -> None:
+        await loop.create_connection(lambda: client, host, port)
+
+    run = _Run(connect, make_request, on_response, requests, connections)
+    clients = [_Client(run, index) for index in range(connections)]
+    for client in clients:
+        await connect(client)
     cpu_s, begun_s = time.process_time(), time.perf_counter()
     if seconds is not None:
         run.until_s = begun_s + seconds
@@ -157,7 +200,7 @@ async def _run(
     run.stop()
     latencies_s = run.latencies_s
     for client in clients:
-        client._transport.abort()
+        client.abort()
     ordered = sorted(latencies_s)
 
     def percentile_ms(share: float) -> float:
@@ -186,8 +229,9 @@ def run_load(
 ) -> LoadResult:
     """Load the server for so many seconds or requests (whichever ends first) and say what came back.
 
-    `make_request` gives the bytes of a connection's next request, `on_response` gets the connection, the
-    status and the body. Answers that arrive after the end are not counted.
+    `make_request` gives the bytes of a connection's next request, or None when there is nothing more to ask,
+    which ends the load; `on_response` gets the connection, the status and the body. Answers that arrive after
+    the end are not counted.
     """
     if seconds is None and requests is None:
         raise ValueError("seconds=None, requests=None: expected one of them")
