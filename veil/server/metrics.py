@@ -36,6 +36,11 @@ _FRESH_MS: Final = 1_000
 _EVENTS: Final = (
     ("sent", "veil_messages_sent", "Messages accepted by a send and stored."),
     ("duplicate", "veil_messages_deduplicated", "Messages of FIFO queues sent again within five minutes."),
+    (
+        "repeated_send",
+        "veil_sends_repeated",
+        "Sends that a client repeated because it got no answer; stored once.",
+    ),
     ("received", "veil_messages_received", "Messages handed out by a receive."),
     ("empty_receive", "veil_receives_empty", "Receives that were answered without a message."),
     ("deleted", "veil_messages_deleted", "Messages deleted by receipt."),

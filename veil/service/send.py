@@ -25,10 +25,11 @@ _TO_COME: Final = SentMessage("", 0, "")  # keeps the place of a draft that is o
 
 
 async def send(
-    service: Service, queue: Queue, drafts: Sequence[Draft], *, sender: str
+    service: Service, queue: Queue, drafts: Sequence[Draft], *, sender: str, retry_key: bytes | None = None
 ) -> list[SentMessage | VeilError]:
     """Store the drafts, in order and together; a refused one is answered in its place and holds up no other.
 
+    A call that comes again under the same retry key is answered like the first one and stores nothing.
     Raises GroupMissing and DeduplicationMissing for the whole call, and what the store raises.
     """
     answers: list[SentMessage | VeilError] = []
@@ -45,7 +46,7 @@ async def send(
             messages.append(message)
     if not messages:
         return answers
-    stored = await service.store.send(queue, messages)
+    stored = await service.store.send(queue, messages, retry_key=retry_key)
     place = duplicates = 0
     for message, sent in zip(messages, stored, strict=True):
         while answers[place] is not _TO_COME:

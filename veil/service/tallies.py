@@ -11,7 +11,7 @@ class Tallies:
 
     The service adds `sent`, `received`, `empty_receive`, `deleted`, `extended`, `released`, `given_back`,
     `purged`; the store, through `counted`, what only it sees: `lapsed`, `dead_lettered`, `expired`,
-    `stale_receipt`, `duplicate`.
+    `stale_receipt`, `duplicate`, `repeated_send`.
     """
 
     __slots__ = ("_counts",)

@@ -50,7 +50,7 @@ from veil.core.errors import (
     VeilError,
 )
 from veil.core.lease import Deletion, State, is_spent, judge_deletion, judge_extension
-from veil.core.limits import ATTEMPT_MS, DEDUPLICATION_MS, IN_FLIGHT_MAX, SECOND_MS
+from veil.core.limits import ATTEMPT_MS, DEDUPLICATION_MS, IN_FLIGHT_MAX, REPEATED_SEND_MS, SECOND_MS
 from veil.core.message import NewMessage, Sent, StoredMessage
 from veil.core.move_task import MoveTask
 from veil.core.queue import Queue, QueueCounts, QueueKey, parse_arn
@@ -71,6 +71,7 @@ class MemoryStore:
         self._shelves: dict[int, Shelf] = {}
         self._deleted_at_ms: dict[QueueKey, int] = {}
         self._moves: dict[str, MoveTask] = {}
+        self._sends: dict[tuple[int, bytes | None], tuple[int, list[Sent]]] = {}
         self._sequence = SequenceSource()
         self._queue_id_last = 0
         self._turn_last = 0
@@ -173,11 +174,21 @@ class MemoryStore:
 
     # ---- messages
 
-    async def send(self, queue: Queue, messages: Sequence[NewMessage]) -> list[Sent]:
+    async def send(
+        self, queue: Queue, messages: Sequence[NewMessage], *, retry_key: bytes | None = None
+    ) -> list[Sent]:
         """Store the messages in order."""
         with self._operation() as now_ms:
             shelf = self._shelf(queue)
-            return [self._send(shelf, message, now_ms) for message in messages]
+            known_as = (queue.id, retry_key)
+            first = self._sends.get(known_as)
+            if first is not None and now_ms < first[0]:
+                self._happened["repeated_send", queue.id] += 1
+                return first[1]
+            sent = [self._send(shelf, message, now_ms) for message in messages]
+            if retry_key is not None:
+                self._sends[known_as] = (now_ms + REPEATED_SEND_MS, sent)
+            return sent
 
     def _send(self, shelf: Shelf, new: NewMessage, now_ms: int) -> Sent:
         deduplicated = shelf.fifo and new.deduplication_id is not None

@@ -22,6 +22,8 @@ What every store must keep, besides the rules in `core.lease`:
   message and receive. If the dead-letter queue does not exist or is of the other type, the message is delivered as usual.
 * **Deduplication** (FIFO): for five minutes from the first send a message with a known deduplication id (within the queue,
   or the group, as the queue's scope was when it was created) is not stored; the answer carries the first one's id and seq.
+* **Repeated sends.** A send that brings the retry key of one that was stored within the last five minutes in the same queue
+  is answered like that one and stores nothing; the latest 32,768 are known. So a client that got no answer may send again.
 * **Attempts.** A receive with an attempt id seen within five minutes returns the same messages with the same receipts and
   restarts their windows, unless one of them was deleted, changed or has lapsed since; then it is an ordinary receive that
   replaces the record. An attempt that returned nothing is not recorded.
@@ -62,7 +64,8 @@ class StoreEvents(Protocol):
         unlocked by a delete in their group. More than there are is allowed, fewer is not."""
 
     def counted(self, event: str, queue_id: int, count: int) -> None:
-        """Something happened that only the store sees: `lapsed`, `dead_lettered`, `expired`, `stale_receipt`, `duplicate`."""
+        """Something happened that only the store sees: `lapsed`, `dead_lettered`, `expired`, `stale_receipt`, `duplicate`,
+        `repeated_send`."""
 
 
 class Store(Protocol):
@@ -111,8 +114,10 @@ class Store(Protocol):
 
     # ---- messages
 
-    async def send(self, queue: Queue, messages: Sequence[NewMessage]) -> list[Sent]:
-        """Store the messages in order; raises QueueMissing, StoreFull."""
+    async def send(
+        self, queue: Queue, messages: Sequence[NewMessage], *, retry_key: bytes | None = None
+    ) -> list[Sent]:
+        """Store the messages in order; `retry_key` names this call over its repetitions. Raises QueueMissing, StoreFull."""
 
     async def receive(
         self, queue: Queue, count: int, *, visibility_s: int | None = None, attempt_id: str | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from hashlib import blake2b
 
 from veil.core.errors import AccessDenied, QueueMissing
 from veil.core.policy import OWNER_ONLY_ACTIONS, evaluate, parse_policy
@@ -58,6 +59,18 @@ class Call:
     def sender(self) -> str:
         """The caller as receivers see it."""
         return self.account or ANONYMOUS
+
+    def retry_key(self) -> bytes | None:
+        """What names this call over the SDK's repetitions of it; None for a client that gives no such id.
+
+        SDKs keep the invocation id over the retries of one call. The account and the body are part of the key, so that
+        an id that is used again for something else, or guessed, brings nobody else's answer.
+        """
+        invocation = self.request.headers.get("amz-sdk-invocation-id")
+        if not invocation:
+            return None
+        named = f"{self.account}\n{invocation}\n{self.action}\n".encode()
+        return blake2b(named + self.request.body, digest_size=16).digest()
 
     def owner(self) -> str:
         """The caller's account, for actions that nobody unknown may do."""

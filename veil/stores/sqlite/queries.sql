@@ -300,6 +300,17 @@ SELECT seq, message_id FROM deduplication WHERE queue_id = ? AND scope = ? AND d
 -- name: remember_duplicate
 INSERT OR REPLACE INTO deduplication (queue_id, scope, dedup_id, until_ms, seq, message_id) VALUES (?, ?, ?, ?, ?, ?);
 
+-- name: latest_sends
+-- What a send may be a repetition of, oldest first.
+SELECT seq, queue_id, retry_key, sent FROM (
+    SELECT * FROM repeatable_send WHERE seq >= ? ORDER BY seq DESC LIMIT ?) ORDER BY seq;
+
+-- name: remember_send
+INSERT OR REPLACE INTO repeatable_send (seq, queue_id, retry_key, sent) VALUES (?, ?, ?, ?);
+
+-- name: forget_sends
+DELETE FROM repeatable_send WHERE seq < ?;
+
 -- name: find_attempt
 SELECT claims FROM attempt WHERE queue_id = ? AND attempt_id = ? AND until_ms > ?;
 

@@ -108,6 +108,14 @@ CREATE TABLE deduplication (
 
 CREATE INDEX deduplication_until ON deduplication (until_ms);
 
+-- Sends that may be repeated under their retry key; the key of the row is the order key of the last message of the send.
+CREATE TABLE repeatable_send (
+    seq       INTEGER PRIMARY KEY,
+    queue_id  INTEGER NOT NULL,
+    retry_key BLOB    NOT NULL,
+    sent      BLOB    NOT NULL -- msgpack: [[message id, seq, duplicate], …]
+) STRICT;
+
 -- Receives that may be repeated under their attempt id.
 CREATE TABLE attempt (
     queue_id   INTEGER NOT NULL,

@@ -11,6 +11,7 @@ from veil.core.queue import Queue
 from veil.core.sequence import expires_at_ms
 from veil.stores.sqlite import lanes
 from veil.stores.sqlite.codec import encode_attributes
+from veil.stores.sqlite.repeats import Repeats
 from veil.stores.sqlite.tables import Q, QueueState, Tables
 
 _INSERT = Q.insert_message
@@ -69,6 +70,20 @@ def send(tables: Tables, queue: Queue, messages: Sequence[NewMessage]) -> list[S
         tables.touch(state)
     if visible:
         tables.available(state, visible)
+    return sent
+
+
+def send_once(
+    tables: Tables, repeats: Repeats, queue: Queue, messages: Sequence[NewMessage], retry_key: bytes
+) -> list[Sent]:
+    """The same, unless the call of that key was stored before: then what that one was answered with."""
+    state, now_ms = tables.state_of(queue), tables.clock.now_ms()
+    first = repeats.find(queue.id, retry_key, now_ms)
+    if first is not None:
+        tables.noticed("repeated_send", state)
+        return first
+    sent = send(tables, queue, messages)
+    repeats.remember(queue.id, retry_key, sent, now_ms)
     return sent
 
 

@@ -22,6 +22,7 @@ from veil.stores.sqlite import leases, moving, queues, receiving, sending, settl
 from veil.stores.sqlite.data_lock import DataLock
 from veil.stores.sqlite.group_commit import GroupCommit
 from veil.stores.sqlite.opening import open_database
+from veil.stores.sqlite.repeats import Repeats
 from veil.stores.sqlite.reserve import Reserve
 from veil.stores.sqlite.tables import Q, Tables, to_message
 from veil.stores.store import Extension, QueueContent, StoreEvents
@@ -72,6 +73,7 @@ class SqliteStore:
         if mark := tables.execute(Q.read_mark).fetchone():
             self._clock.resume(ClockMark(*mark[:4]))
             tables.sequence.last = mark[4]
+        self._repeats = Repeats(tables)
         tables.load()
         self.receipts = ReceiptBook(tables.execute(Q.read_meta, ("receipt_key",)).fetchone()[0])
         self._reserve.take()
@@ -131,6 +133,7 @@ class SqliteStore:
         if now_ms >= self._forget_at_ms:
             self._forget_at_ms = now_ms + FORGET_EVERY_MS
             await self._do(lambda: settling.forget_old(tables))
+            await self._do(lambda: self._repeats.forget_old(now_ms))
 
     def _is_due(self, queue: Queue) -> bool:
         # Asked before every operation on messages, and nearly always answered with no.
@@ -190,18 +193,22 @@ class SqliteStore:
 
     # ---- messages
 
-    async def send(self, queue: Queue, messages: Sequence[NewMessage]) -> list[Sent]:
+    async def send(
+        self, queue: Queue, messages: Sequence[NewMessage], *, retry_key: bytes | None = None
+    ) -> list[Sent]:
         if self._reserve.is_released and not self._reserve.has_room(self._clock.now_ms()):
             raise StoreFull("no room left on the device; messages are not accepted until there is")
         if self._is_due(queue):
             await self._settled(queue)
-        return await self._do(lambda: self._send(queue, messages))
+        return await self._do(lambda: self._send(queue, messages, retry_key))
 
-    def _send(self, queue: Queue, messages: Sequence[NewMessage]) -> list[Sent]:
+    def _send(self, queue: Queue, messages: Sequence[NewMessage], retry_key: bytes | None) -> list[Sent]:
         # Looked at here too: when a group is redone for want of room, the reserve is for the others in it.
         if self._reserve.is_released:
             raise StoreFull("no room left on the device; messages are not accepted until there is")
-        return sending.send(self._tables, queue, messages)
+        if retry_key is None:
+            return sending.send(self._tables, queue, messages)
+        return sending.send_once(self._tables, self._repeats, queue, messages, retry_key)
 
     async def receive(
         self, queue: Queue, count: int, *, visibility_s: int | None = None, attempt_id: str | None = None

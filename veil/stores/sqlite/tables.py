@@ -56,6 +56,7 @@ class Tables:
         self.execute: Callable[..., Any] = self.cursor.execute
         self.notice: Callable[[str, int, int], None] = lambda event, queue_id, count: None
         self.sequence = SequenceSource()
+        self._also_load: list[Callable[[], None]] = []
         self.states: dict[int, QueueState] = {}
         self.by_key: dict[QueueKey, QueueState] = {}
         self._dirty: set[int] = set()
@@ -67,6 +68,10 @@ class Tables:
         self._committed: Counter[tuple[str, int]] = Counter()
 
     # ---- state in memory
+
+    def when_loaded(self, also: Callable[[], None]) -> None:
+        """Have something else read again whenever the state is."""
+        self._also_load.append(also)
 
     def load(self) -> None:
         """Read the state of every queue; called at the start and after a rollback."""
@@ -88,6 +93,8 @@ class Tables:
             self.keep(QueueState(queue, row[6], row[10], row[11], row[12], bool(row[13]), row[9]))
         for state in self.states.values():
             self.look_ahead(state)
+        for also in self._also_load:
+            also()
 
     def keep(self, state: QueueState) -> None:
         self.states[state.queue.id] = state

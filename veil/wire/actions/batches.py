@@ -63,7 +63,11 @@ async def send_message_batch(call: Call, given: SendMessageBatchInput) -> SendMe
         raise BatchTooLong(total_bytes, limits.BATCH_BYTES_MAX)
 
     drafts = [outcome for outcome in outcomes if not isinstance(outcome, VeilError)]
-    answers = iter(await send(call.service, queue, drafts, sender=call.sender) if drafts else ())
+    answers = iter(
+        await send(call.service, queue, drafts, sender=call.sender, retry_key=call.retry_key())
+        if drafts
+        else ()
+    )
     successful: list[SentEntry] = []
     failed: list[FailedEntry] = []
     for entry, outcome in zip(entries, outcomes, strict=True):

@@ -31,7 +31,7 @@ async def send_message(call: Call, given: SendMessageInput) -> SendMessageOutput
     """SendMessage."""
     queue = await call.queue(given.QueueUrl)
     draft = read_draft(given, call.request.headers.get("x-amzn-trace-id"))
-    (sent,) = await send(call.service, queue, (draft,), sender=call.sender)
+    (sent,) = await send(call.service, queue, (draft,), sender=call.sender, retry_key=call.retry_key())
     if isinstance(sent, VeilError):
         raise sent
     return SendMessageOutput(

@@ -1,0 +1,122 @@
+"""An SDK that got no answer sends the same call again, under the same invocation id."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from tests.wire.kit import Wire, read_json
+from veil.testing import VeilServer
+
+INVOCATION = "8a1a3c1e-3d2c-4b7e-9a58-6b3c7d1f0e55"
+
+
+async def test_the_same_call_again_is_one_message_and_one_answer(wire: Wire) -> None:
+    url = await wire.queue("q")
+    given = {"QueueUrl": url, "MessageBody": "x"}
+    answers = [
+        read_json(await wire.post("SendMessage", given, amz_sdk_invocation_id=INVOCATION)) for _ in range(3)
+    ]
+    assert answers[0] == answers[1] == answers[2]
+    assert [one["Body"] for one in await wire.receive(url, MaxNumberOfMessages=10)] == ["x"]
+
+
+async def test_a_batch_again_is_answered_entry_by_entry_like_the_first(wire: Wire) -> None:
+    url = await wire.queue("q")
+    entries = [
+        {"Id": "a", "MessageBody": "1"},
+        {"Id": "b", "MessageBody": "\ufffe"},
+        {"Id": "c", "MessageBody": "3"},
+    ]
+    given = {"QueueUrl": url, "Entries": entries}
+    first, again = [
+        read_json(await wire.post("SendMessageBatch", given, amz_sdk_invocation_id=INVOCATION))
+        for _ in range(2)
+    ]
+    assert first == again
+    assert [one["Id"] for one in first["Failed"]] == ["b"]
+    assert [one["Body"] for one in await wire.receive(url, MaxNumberOfMessages=10)] == ["1", "3"]
+
+
+async def test_an_id_that_is_used_for_another_body_brings_no_other_answer(wire: Wire) -> None:
+    url = await wire.queue("q")
+    for body in ("one", "two"):
+        read_json(
+            await wire.post(
+                "SendMessage", {"QueueUrl": url, "MessageBody": body}, amz_sdk_invocation_id=INVOCATION
+            )
+        )
+    assert len(await wire.receive(url, MaxNumberOfMessages=10)) == 2
+
+
+async def test_calls_without_an_id_are_always_new(wire: Wire) -> None:
+    url = await wire.queue("q")
+    for _ in range(2):
+        await wire.call("SendMessage", QueueUrl=url, MessageBody="x")
+    assert len(await wire.receive(url, MaxNumberOfMessages=10)) == 2
+
+
+class _Forgetful(BaseHTTPRequestHandler):
+    """A proxy that passes everything on and loses the first answer to each kind of send."""
+
+    target: str
+    lost: set[str]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        there = urlsplit(self.target)
+        connection = http.client.HTTPConnection(there.hostname or "", there.port)
+        connection.request("POST", self.path, body, dict(self.headers))
+        answer = connection.getresponse()
+        data = answer.read()
+        connection.close()
+        action = self.headers["X-Amz-Target"]
+        if "Send" in action and action not in self.lost:
+            self.lost.add(action)
+            self.connection.close()
+            return
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def forgetful_proxy(veil_server: VeilServer) -> Iterator[str]:
+    handler = type("Handler", (_Forgetful,), {"target": veil_server.endpoint_url, "lost": set()})
+    with HTTPServer(("127.0.0.1", 0), handler) as proxy:
+        thread = threading.Thread(target=proxy.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{proxy.server_port}"
+        proxy.shutdown()
+        thread.join()
+
+
+def test_boto3_retries_through_a_lost_answer_and_the_queue_has_one_message(
+    veil_server: VeilServer, forgetful_proxy: str
+) -> None:
+    client: Any = boto3.client(
+        "sqs",
+        endpoint_url=forgetful_proxy,
+        region_name="us-east-1",
+        aws_access_key_id="veil",
+        aws_secret_access_key="veil",
+        config=Config(retries={"max_attempts": 3, "mode": "standard"}),
+    )
+    url = veil_server.client().create_queue(QueueName="retried")["QueueUrl"]
+    sent = client.send_message(QueueUrl=url, MessageBody="once")
+    assert sent["ResponseMetadata"]["RetryAttempts"] == 1
+    found = veil_server.client().receive_message(QueueUrl=url, MaxNumberOfMessages=10)["Messages"]
+    assert [(one["MessageId"], one["Body"]) for one in found] == [(sent["MessageId"], "once")]
