@@ -24,7 +24,9 @@ class PostSigner:
         names = sorted(name.lower() for name in headers)
         if misplaced := [name for name in names if name in _NAMED or "host" < name < "x-amz-target"]:
             raise ValueError(f"headers={misplaced}: expected names before host or behind x-amz-target")
-        lines = {name.lower(): f"{name.lower()}:{' '.join(value.split())}\n" for name, value in headers.items()}
+        lines = {
+            name.lower(): f"{name.lower()}:{' '.join(value.split())}\n" for name, value in headers.items()
+        }
         self._before = [name for name in names if name < "host"]
         self._behind = [name for name in names if name > "host"]
         self._start = (
@@ -63,7 +65,12 @@ class PostSigner:
         self._key = signing_key(secret, date, self._region, self._service)
         self._scope = f"{date}/{self._region}/{self._service}/{TERMINATOR}"
         self._token_line = "" if token is None else f"x-amz-security-token:{' '.join(token.split())}\n"
-        middle = ["host", "x-amz-date", *(["x-amz-security-token"] if token is not None else []), "x-amz-target"]
+        middle = [
+            "host",
+            "x-amz-date",
+            *(["x-amz-security-token"] if token is not None else []),
+            "x-amz-target",
+        ]
         self._names = ";".join([*self._before, *middle, *self._behind])
         self._claim = (
             f"{ALGORITHM} Credential={key_id}/{self._scope}, SignedHeaders={self._names}, Signature="

@@ -1,19 +1,26 @@
-"""A real server for test suites: the pytest fixture `veil_server`, and `VeilServer` for everybody else."""
+"""For test suites: a real server (`veil_server`, `VeilServer`), and a queue in-process for handlers (`ConsumerHarness`)."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from veil.testing.harness import ConsumerHarness, NotSettled
     from veil.testing.process import VeilServer
 
-__all__ = ["VeilServer"]
+__all__ = ["ConsumerHarness", "NotSettled", "VeilServer"]
+
+_HOMES = {
+    "ConsumerHarness": "veil.testing.harness",
+    "NotSettled": "veil.testing.harness",
+    "VeilServer": "veil.testing.process",
+}
 
 
 def __getattr__(name: str) -> Any:
     # On first use: pytest imports this package in every run, with or without the fixture.
-    if name == "VeilServer":
-        from veil.testing.process import VeilServer
-
-        return VeilServer
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(home), name)
