@@ -24,6 +24,8 @@ from veil.cli.queue_settings import (
     summary,
     tag_changes,
 )
+from veil.core.errors import NameRefused
+from veil.core.queue import check_name
 
 queue_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Create, look at, edit, empty and remove queues."
@@ -148,6 +150,10 @@ def create(
     """Create a queue and print its URL; the same again is no error."""
     if fifo and not name.endswith(".fifo"):
         raise typer.BadParameter(f"{name!r}: expected a name that ends in .fifo", param_hint="NAME")
+    try:
+        check_name(name, fifo=name.endswith(".fifo"))
+    except NameRefused as refusal:
+        raise typer.BadParameter(f"{name!r}: expected {refusal.expected}", param_hint="NAME") from None
     if (dead_letter is None) != (max_receives is None):
         raise typer.BadParameter("expected both or neither", param_hint="--dead-letter, --max-receives")
     attributes = given_attributes(
