@@ -102,7 +102,7 @@ def test_the_readme_opens_with_the_two_commands_and_has_the_rest_within_forty_li
     top = "\n".join(lines[:40])
     for part in (
         "The promise",
-        "pip install veilmq",
+        "pip install .",
         "veil serve",
         "delete_message",
         "What Veil is not",
