@@ -128,7 +128,7 @@ class _Runner:
             if b'"SenderFault"' in body:
                 refused += wire.refused_entries_in(body)
 
-        figure = self._timed(SEND, lambda _: request, check)
+        figure = self._timed(SEND, lambda _: wire.afresh(request), check)
         messages = figure.requests * lap.batch - refused
         self._backlog += messages
         self._messages_per_s = messages / figure.seconds if figure.seconds else 0.0
@@ -275,7 +275,7 @@ class _Runner:
             HOST,
             self._lap.port,
             connections,
-            lambda _: request,
+            lambda _: wire.afresh(request),
             on_response,
             seconds=seconds,
             requests=requests,
@@ -304,7 +304,7 @@ class _Lives:
         step = self._step[connection]
         if step == 0:
             self._begun_s[connection] = time.perf_counter()
-            return self._send
+            return wire.afresh(self._send)
         if step == 1:
             return self._receive
         return wire.delete(self._queue, self._held[connection])

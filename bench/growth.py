@@ -88,7 +88,11 @@ def _fill(port: int, queue: str, messages: int) -> float:
     request = wire.send(queue, 10)
     begun_s = time.monotonic()
     if messages:
-        _good(run_load(HOST, port, _FILL_CONNECTIONS, lambda _: request, requests=-(-messages // 10)))
+        _good(
+            run_load(
+                HOST, port, _FILL_CONNECTIONS, lambda _: wire.afresh(request), requests=-(-messages // 10)
+            )
+        )
     return time.monotonic() - begun_s
 
 

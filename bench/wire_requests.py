@@ -7,7 +7,9 @@ servers here go by the queue's name alone.
 from __future__ import annotations
 
 import json
+import random
 import re
+from itertools import count
 from typing import Any, Final
 
 BODY_BYTES: Final = 300
@@ -18,6 +20,7 @@ VISIBILITY_S: Final = 3600
 _HEAD: Final = (
     b"POST / HTTP/1.1\r\n"
     b"Host: 127.0.0.1:9324\r\n"
+    b"amz-sdk-invocation-id: 6f1e0b1e-7c1e-4a52-9d9f-000000000000\r\n"
     b"Accept-Encoding: identity\r\n"
     b"X-Amz-Target: AmazonSQS.%s\r\n"
     b"Content-Type: application/x-amz-json-1.0\r\n"
@@ -25,10 +28,11 @@ _HEAD: Final = (
     b"X-Amz-Date: 20260101T000000Z\r\n"
     b"Authorization: AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20260101/us-east-1/sqs/aws4_request, "
     b"SignedHeaders=content-type;host;x-amz-date;x-amz-target, Signature=" + b"0" * 64 + b"\r\n"
-    b"amz-sdk-invocation-id: 6f1e0b1e-7c1e-4a52-9d9f-9d3c3f0a5b11\r\n"
     b"amz-sdk-request: attempt=1\r\n"
     b"Content-Length: %d\r\n\r\n%s"
 )
+_CALL_AT: Final = _HEAD.index(b"000000000000")
+_calls: Final = count(random.getrandbits(47))
 _RECEIPT: Final = re.compile(rb'"ReceiptHandle": ?"([^"]+)"')
 # A batch can succeed as a whole and refuse entries: those carry a code.
 _REFUSED_ENTRY: Final = re.compile(rb'"SenderFault": ?(?:true|false)')
@@ -38,6 +42,11 @@ def request(action: str, given: dict[str, Any]) -> bytes:
     """Any action in AWS JSON 1.0."""
     body = json.dumps(given, separators=(",", ":")).encode()
     return _HEAD % (action.encode(), len(body), body)
+
+
+def afresh(request: bytes) -> bytes:
+    """The same request as another call: under an invocation id of its own, without which a send would be a repetition."""
+    return request[:_CALL_AT] + b"%012x" % next(_calls) + request[_CALL_AT + 12 :]
 
 
 def queue_url(name: str) -> str:

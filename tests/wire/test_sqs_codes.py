@@ -30,7 +30,9 @@ def _everything_imported() -> None:
 
 def test_no_member_of_the_error_family_is_without_words() -> None:
     _everything_imported()
-    members = [member for member in _family(VeilError) if member.__module__.startswith("veil.")]
+    # What the server raises before it listens reaches no client.
+    parts = ("veil.core.", "veil.stores.", "veil.service.", "veil.signing.", "veil.wire.")
+    members = [member for member in _family(VeilError) if member.__module__.startswith(parts)]
     assert len(members) > 50
     assert [member.__name__ for member in members if not is_worded(member)] == []
 

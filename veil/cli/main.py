@@ -12,6 +12,7 @@ from importlib.util import find_spec
 # None`.
 COMMANDS = {
     "serve": "veil.cli.serve",
+    "run": "veil.cli.run",
     "queue": "veil.cli.queue",
     "msg": "veil.cli.msg",
     "dlq": "veil.cli.dlq",

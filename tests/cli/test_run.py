@@ -1,0 +1,303 @@
+"""`veil run`: finds the consumer, runs it, supervises workers, and says in one line what is wrong."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Veil
+from veil.cli.supervise import Sources, Supervisor
+from veil.testing import VeilServer
+
+APP = """
+import os
+from veil import Consumer
+app = Consumer("orders")
+broken = {"not": "a consumer"}
+
+@app.handler
+async def handle(body: str) -> None:
+    if body == "crash":
+        os._exit(9)
+    os.write(1, f"handled {body} by {os.getpid()}\\n".encode())  # whole lines: the workers share the file
+"""
+
+
+@pytest.fixture(autouse=True)
+def clean_modules() -> Iterator[None]:
+    before, path = set(sys.modules), list(sys.path)
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith(("shop", "faulty")):
+            del sys.modules[name]
+    sys.path[:] = path
+
+
+# ---- one line for each mistake
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("nowhere:app", "no module nowhere in "),
+        ("shop:ap", "module shop has no ap; its consumers are: app"),
+        ("faulty_empty", "module faulty_empty has no app; it has no consumer"),
+        ("shop:broken", "shop:broken is of type dict, expected a Consumer"),
+        ("shop:", "'shop:': expected module:app"),
+        ("shop.py", "'shop.py': expected module:app"),
+        ("faulty_import:app", "importing faulty_import failed at .*faulty_import.py:1: ModuleNotFoundError: .*'zzz'"),
+        ("faulty_syntax:app", "importing faulty_syntax failed at .*faulty_syntax.py:1: SyntaxError"),
+        ("faulty_setting:app", "importing faulty_setting failed at .*SettingsError: concurrency=0: expected"),
+    ],
+)  # fmt: skip
+def test_a_consumer_that_cannot_be_found_is_told_in_one_line(command: Veil, target: str, words: str):
+    Path("shop.py").write_text(APP)
+    Path("faulty_empty.py").write_text("x = 1\n")
+    Path("faulty_import.py").write_text("import zzz\n")
+    Path("faulty_syntax.py").write_text("def (\n")
+    Path("faulty_setting.py").write_text(
+        "from veil import Consumer\napp = Consumer('orders', concurrency=0)\n"
+    )
+    ran = command("run", target)
+    assert ran.code == 2
+    assert re.search(words, ran.err), ran.err
+    assert len(ran.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--concurrency", "0"], "expected a whole number from 1"),
+        (["--workers", "many"], "expected a whole number from 1"),
+        (["--log-level", "loud"], "expected one of debug, info"),
+        (["--log-format", "xml"], "expected text or json"),
+    ],
+)
+def test_an_option_that_cannot_work_is_told_in_one_line(command: Veil, options: list[str], words: str):
+    Path("shop.py").write_text(APP)
+    ran = command("run", "shop:app", *options)
+    assert ran.code == 2
+    assert words in ran.err
+    assert len(ran.err.strip().splitlines()) == 1
+
+
+def test_a_queue_that_does_not_exist_is_exit_code_1(veil: Veil):
+    Path("shop.py").write_text(APP)
+    ran = veil("run", "shop:app", "--log-level", "error")
+    assert ran.code == 1
+    assert "queue orders: " in ran.err
+    assert "not exist" in ran.err
+
+
+# ---- processes
+
+
+class Running:
+    """`veil run` in a process of its own."""
+
+    def __init__(self, folder: Path, server: VeilServer, *arguments: str) -> None:
+        command = [sys.executable, "-m", "veil.cli.main", "run", "shop:app", *arguments]
+        self.out_file = folder / "out"
+        with self.out_file.open("ab") as out:
+            self.process = subprocess.Popen(
+                command, cwd=folder, env={**os.environ, **server.environ}, stdout=out, stderr=out
+            )
+
+    def out(self) -> str:
+        return self.out_file.read_text()
+
+    def pids(self) -> set[int]:
+        """The processes that have handled something."""
+        return {int(line.split()[-1]) for line in self.out().splitlines() if line.startswith("handled")}
+
+    def children(self) -> set[int]:
+        ran = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, text=True
+        )
+        return {int(pid) for pid in ran.stdout.split()}
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(20)
+
+
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+def start(tmp_path: Path, veil_server: VeilServer) -> Iterator[Start]:
+    made: list[Running] = []
+    (tmp_path / "shop.py").write_text(APP)
+
+    def begin(*arguments: str) -> Running:
+        made.append(Running(tmp_path, veil_server, *arguments))
+        return made[-1]
+
+    yield begin
+    for running in made:
+        children = running.children()
+        if running.process.poll() is None:
+            running.process.kill()
+            running.process.wait()
+        for pid in children:
+            if alive(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def send(veil_server: VeilServer) -> Callable[[str], None]:
+    client = veil_server.client()
+    url = client.create_queue(QueueName="orders", Attributes={"VisibilityTimeout": "2"})["QueueUrl"]
+    return lambda body: client.send_message(QueueUrl=url, MessageBody=body)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def until(happened: Callable[[], Any], timeout_s: float = 25.0) -> Any:
+    deadline_s = time.monotonic() + timeout_s
+    while not (found := happened()):
+        assert time.monotonic() < deadline_s, "it did not happen in time"
+        time.sleep(0.02)
+    return found
+
+
+def test_it_runs_until_it_is_told_to_stop_and_answers_probes(start: Start, send: Callable[[str], None]):
+    running = start("--concurrency", "3", "--health-port", "0", "--log-format", "json")
+    send("one")
+    until(lambda: "handled one" in running.out())
+    assert '"consuming' in running.out()
+    assert "with 3 slots" in running.out()
+    assert running.stop() == 0
+    assert "stopped consuming" in running.out()
+
+
+def test_workers_share_the_queue_and_stop_together(start: Start, send: Callable[[str], None]):
+    running = start("--workers", "2", "--concurrency", "1")
+    workers = until(lambda: len(running.children()) == 2 and running.children())
+    until(lambda: running.out().count("consuming") == 2)
+    for number in range(40):
+        send(str(number))
+    until(lambda: running.out().count("handled") == 40)
+    assert running.pids() <= workers
+    assert running.stop() == 0
+    assert running.out().count("stopped consuming") == 2
+    assert not any(map(alive, workers))
+
+
+def test_a_worker_that_crashes_is_started_again(start: Start, send: Callable[[str], None]):
+    running = start("--workers", "2")
+    first = until(lambda: len(running.children()) == 2 and running.children())
+    until(lambda: running.out().count("consuming") == 2)
+    until(lambda: os.kill(next(iter(first)), signal.SIGKILL) is None)
+    until(lambda: len(running.children()) == 2 and running.children() != first)
+    until(lambda: running.out().count("consuming") == 3)
+    assert "a worker ended with SIGKILL, next start in 0.5 s" in running.out()
+    assert running.stop() == 0
+
+
+def test_workers_leave_when_their_supervisor_is_killed(start: Start, send: Callable[[str], None]):
+    running = start("--workers", "2")
+    workers = until(lambda: len(running.children()) == 2 and running.children())
+    until(lambda: running.out().count("consuming") == 2)
+    running.process.kill()
+    running.process.wait()
+    until(lambda: not any(map(alive, workers)))
+
+
+def test_reload_restarts_when_a_source_changes(start: Start, send: Callable[[str], None], tmp_path: Path):
+    running = start("--reload")
+    until(lambda: "consuming" in running.out())
+    (tmp_path / "shop.py").write_text(APP.replace('"handled"', '"handled anew"'))
+    until(lambda: running.out().count("consuming") >= 2 and "restarting" in running.out())
+    send("one")
+    until(lambda: "handled anew one" in running.out())
+    (tmp_path / "shop.py").write_text("def (")  # saved in the middle of typing
+    until(lambda: "SyntaxError" in running.out())
+    assert running.process.poll() is None
+    (tmp_path / "shop.py").write_text(APP)
+    send("two")
+    until(lambda: "handled two" in running.out())
+    assert running.stop() == 0
+
+
+def test_the_health_ports_of_workers_follow_each_other(start: Start, send: Callable[[str], None]):
+    import socket
+
+    with socket.socket() as free, socket.socket() as next_free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        try:
+            next_free.bind(("127.0.0.1", port + 1))
+        except OSError:
+            pytest.skip("the next port is taken")
+    running = start("--workers", "2", "--health-port", str(port))
+    until(lambda: running.out().count("consuming") == 2)
+    for each in (port, port + 1):
+        with urllib.request.urlopen(f"http://127.0.0.1:{each}/readyz", timeout=5) as answer:
+            assert answer.read() == b"ok\n"
+    assert running.stop() == 0
+
+
+# ---- the supervisor, without waiting
+
+
+def test_a_worker_that_ends_by_itself_is_not_started_again():
+    supervisor = Supervisor([[sys.executable, "-c", "pass"], [sys.executable, "-c", "raise SystemExit(2)"]])
+    assert supervisor.run(pause=lambda _: time.sleep(0.01)) == 2
+
+
+def test_restarts_come_slower_and_slower():
+    now_s, starts = 0.0, []
+
+    def pause(seconds: float) -> None:
+        nonlocal now_s
+        worker = supervisor._workers[0]
+        if worker.process is not None:
+            worker.process.wait()
+            if not starts or starts[-1][1] != worker.process.pid:
+                starts.append((now_s, worker.process.pid))
+        now_s += 0.1
+        if now_s > 20:
+            supervisor._stopping = True
+
+    supervisor = Supervisor([[sys.executable, "-S", "-c", "raise SystemExit(1)"]])
+    supervisor.run(monotonic=lambda: now_s, pause=pause)
+    gaps = [round(b[0] - a[0]) for a, b in itertools.pairwise(starts)]
+    assert gaps == sorted(gaps)
+    assert gaps[:4] == [1, 1, 2, 4] or gaps[:4] == [0, 1, 2, 4]
+
+
+def test_sources_are_python_files_outside_of_environments(tmp_path: Path):
+    (tmp_path / "a.py").write_text("")
+    sources = Sources(tmp_path)
+    assert sources.changed() is None
+    (tmp_path / "b.py").write_text("")
+    assert sources.changed() == tmp_path / "b.py"
+    os.utime(tmp_path / "a.py", ns=(1, 1))
+    assert sources.changed() == tmp_path / "a.py"
+    (tmp_path / "b.py").unlink()
+    assert sources.changed() == tmp_path / "b.py"
+    for ignored in (".hidden/x.py", "__pycache__/x.py", "env/x.py", "notes.txt"):
+        path = tmp_path / ignored
+        path.parent.mkdir(exist_ok=True)
+        if path.parent.name == "env":
+            (path.parent / "pyvenv.cfg").write_text("")
+        path.write_text("")
+    assert sources.changed() is None

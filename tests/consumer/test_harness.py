@@ -1,0 +1,142 @@
+"""The harness that ships with the package: real rules, manual time, nothing hidden from the test."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from veil import Consumer, Lease, Message
+from veil.consumer.queue_api import Failure
+from veil.testing import ConsumerHarness, NotSettled
+
+
+async def test_a_message_that_is_sent_is_handled_and_deleted():
+    app, seen = Consumer("orders"), []
+
+    @app.handler
+    async def handle(order: dict) -> None:
+        seen.append(order)
+
+    async with ConsumerHarness(app) as harness:
+        await harness.send({"id": 7})
+        await harness.settle()
+        assert seen == [{"id": 7}]
+        assert harness.deleted == ['{"id": 7}']
+        assert await harness.visible() == await harness.in_flight() == []
+
+
+async def test_time_passes_only_when_the_test_says_so():
+    app = Consumer("orders")
+
+    @app.handler
+    async def handle(body: str) -> None:
+        await harness.sleep(3_600)
+
+    async with ConsumerHarness(app) as harness:
+        await harness.send()
+        await harness.settle()
+        before = time.monotonic()
+        await harness.advance(3_599)
+        assert await harness.in_flight() == ["hello"]  # a lease of 30 s, renewed for an hour
+        await harness.advance(1)
+        assert harness.deleted == ["hello"]
+        assert time.monotonic() - before < 5
+
+
+async def test_a_stopped_process_is_the_clock_moved_alone():
+    app, leases = Consumer("orders"), []
+
+    @app.handler
+    async def handle(body: str, lease: Lease) -> None:
+        leases.append(lease)
+        await harness.sleep(50)
+
+    async with ConsumerHarness(app) as harness:
+        await harness.send()
+        await harness.settle()
+        harness.clock.advance(seconds=45)  # nobody was awake to renew
+        await harness.settle()
+        first, second = leases
+        assert first.lost and not second.lost
+        assert (first.token, second.token) == (1, 2)
+
+
+async def test_settling_waits_for_handlers_in_threads():
+    app, seen = Consumer("orders"), []
+
+    @app.handler
+    def handle(body: str) -> None:
+        time.sleep(0.05)
+        seen.append(body)
+
+    async with ConsumerHarness(app) as harness:
+        await harness.send("one")
+        await harness.settle()
+        assert seen == harness.deleted == ["one"]
+
+
+async def test_settling_can_leave_handlers_at_work_and_says_who_is_when_it_cannot(monkeypatch):
+    monkeypatch.setattr("veil.testing.harness._PATIENCE_S", 0.1)
+    app, free = Consumer("orders"), asyncio.Event()
+
+    @app.handler
+    async def handle(message: Message) -> None:
+        await free.wait()
+
+    async with ConsumerHarness(app) as harness:
+        sent = await harness.send()
+        await harness.settle(running=1)
+        with pytest.raises(NotSettled, match=sent):
+            await harness.settle()
+        free.set()
+        await harness.settle()
+        assert harness.running == 0
+
+
+async def test_a_delayed_message_comes_when_its_delay_ends():
+    app, seen = Consumer("orders"), []
+
+    @app.handler
+    async def handle(body: str) -> None:
+        seen.append(body)
+
+    async with ConsumerHarness(app) as harness:
+        await harness.send(delay_s=60)
+        await harness.advance(59)
+        assert seen == []
+        await harness.advance(1)
+        await harness.settle()
+        assert seen == ["hello"]
+
+
+async def test_calls_can_be_made_to_fail():
+    app = Consumer("orders")
+
+    @app.handler
+    async def handle(body: str) -> None: ...
+
+    async with ConsumerHarness(app) as harness:
+        harness.fail("delete", Failure.THROTTLED)
+        await harness.send()
+        await harness.settle()
+        assert harness.deleted == []
+        await harness.advance(3)
+        assert harness.deleted == ["hello"]
+
+
+async def test_a_harness_can_stop_its_consumer_and_start_it_again():
+    app, seen = Consumer("orders"), []
+
+    @app.handler
+    async def handle(body: str) -> None:
+        seen.append(body)
+
+    async with ConsumerHarness(app) as harness:
+        await harness.stop()
+        await harness.send()
+        assert await harness.visible() == ["hello"]
+        await harness.start()
+        await harness.settle()
+        assert seen == ["hello"]

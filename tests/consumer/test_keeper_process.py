@@ -1,0 +1,219 @@
+"""A keeper in a helper process, in real time and with short windows."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import functools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from veil.consumer.lease import Lease, LeaseLost, LeaseState
+from veil.consumer.queue_api import ApiError, Failure
+from veil.consumer.renewal import Adaptive
+from veil.consumer.renewal.keeper_process import KeeperProcess
+from veil.consumer.renewal.keeper_protocol import KeeperEvents, RenewalApi
+from veil.consumer.renewal.steady_clock import steady_s
+
+WINDOW_S = 1
+SHORT = {"visibility": WINDOW_S, "window_min": WINDOW_S, "window_max": WINDOW_S}
+
+
+class FileQueue(RenewalApi):
+    """Grants everything, and writes down what and when; a file named after a receipt says that it is lost."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = Path(directory)
+
+    async def extend(self, url: str, changes: Sequence[tuple[str, int]]) -> list[ApiError | None]:
+        results: list[ApiError | None] = []
+        with (self._directory / "granted").open("a") as granted:
+            for receipt, visibility_s in changes:
+                lost = (self._directory / receipt).exists()
+                results.append(ApiError(Failure.LOST, "Gone", "taken by somebody else") if lost else None)
+                if not lost:
+                    granted.write(f"{steady_s()} {receipt} {visibility_s}\n")
+        return results
+
+    async def close(self) -> None:
+        return
+
+
+def broken_factory() -> RenewalApi:
+    raise ApiError(Failure.FATAL, "", "no credentials")
+
+
+def granted(directory: Path, receipt: str) -> list[tuple[float, int]]:
+    file = directory / "granted"
+    rows = [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+    return [(float(at), int(visibility)) for at, name, visibility in rows if name == receipt]
+
+
+def received(number: int) -> Lease:
+    return Lease(
+        queue_url="u", message_id=f"m{number}", receipt=f"r{number}", token=1, received_at_s=steady_s(),
+        visibility_s=WINDOW_S, monotonic=steady_s,
+    )  # fmt: skip
+
+
+def never_visible(lease: Lease, grants: list[tuple[float, int]], until_s: float) -> bool:
+    """Whether each grant came before the window it renews had ended, up to that instant."""
+    deadline_s = lease.received_at_s + WINDOW_S
+    for at_s, visibility_s in grants:
+        if at_s > deadline_s:
+            return False
+        deadline_s = at_s + visibility_s
+    return deadline_s > until_s
+
+
+class Heard(KeeperEvents):
+    def __init__(self) -> None:
+        self.renewals = 0
+        self.losses: list[str] = []
+
+    def renewed(self, lease: Lease, visibility_s: int) -> None:
+        self.renewals += 1
+
+    def lost(self, lease: Lease, why: str) -> None:
+        self.losses.append(why)
+
+
+class Rig:
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.heard = directory, Heard()
+        self.keeper = KeeperProcess(
+            functools.partial(FileQueue, str(directory)), Adaptive(**SHORT), events=self.heard
+        )
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    rig = Rig(tmp_path)
+    await rig.keeper.start()
+    yield rig
+    await rig.keeper.close()
+
+
+async def until(condition, timeout_s: float = 10) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_handler_that_holds_the_interpreter_for_two_windows_keeps_its_lease(rig):
+    lease = received(1)
+    rig.keeper.hold(lease)
+    ctypes.PyDLL(None).usleep(int(2.2 * WINDOW_S * 1_000_000))
+    now_s = steady_s()
+    assert not lease.lost
+    assert never_visible(lease, granted(rig.directory, "r1"), now_s)
+    await rig.keeper.let_go(lease)
+    await until(lambda: rig.heard.renewals >= 3)
+    assert rig.heard.losses == [] and lease.end()
+
+
+async def test_a_loss_is_heard_of(rig):
+    lease = received(1)
+    told = threading.Event()
+    lease.when_lost(told.set)
+    (rig.directory / "r1").touch()
+    rig.keeper.hold(lease)
+    assert await asyncio.to_thread(told.wait, 5)
+    assert "taken by somebody else" in lease.why
+    assert len(rig.heard.losses) == 1
+    await rig.keeper.let_go(lease)
+
+
+async def test_after_letting_go_nothing_is_sent(rig):
+    kept, gone = received(1), received(2)
+    rig.keeper.hold(kept)
+    rig.keeper.hold(gone)
+    await rig.keeper.let_go(gone)
+    before = granted(rig.directory, "r2")
+    await until(lambda: len(granted(rig.directory, "r1")) >= 2)
+    assert granted(rig.directory, "r2") == before
+    await rig.keeper.let_go(kept)
+
+
+async def test_by_hand_it_goes_through_the_helper_and_is_not_undone(rig):
+    lease, other = received(1), received(2)
+    rig.keeper.hold(lease)
+    rig.keeper.hold(other)
+    await asyncio.to_thread(lease.extend, 60)
+    assert lease.by_hand and lease.remaining_s > 50
+    await until(lambda: len(granted(rig.directory, "r2")) >= 3)
+    assert granted(rig.directory, "r1")[-1][1] == 60
+    await lease.release()
+    assert (lease.state, lease.released) == (LeaseState.ENDED, True)
+    assert granted(rig.directory, "r1")[-1][1] == 0
+    (rig.directory / "r2").touch()
+    with pytest.raises(LeaseLost):
+        await other.extend(60)
+    assert other.lost
+
+
+async def test_a_helper_that_dies_is_replaced_before_anything_is_lost(tmp_path):
+    rig = Rig(tmp_path)
+    rig.keeper._policy = Adaptive(visibility=WINDOW_S, window_min=5, window_max=5)
+    await rig.keeper.start()
+    lease = received(1)
+    rig.keeper.hold(lease)
+    await until(lambda: lease.extensions >= 1)
+    first = rig.keeper.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: rig.keeper.pid != first)
+    await until(lambda: lease.extensions >= 2)
+    assert not lease.lost
+    await rig.keeper.let_go(lease)
+    await rig.keeper.close()
+
+
+async def test_a_factory_that_fails_is_heard_of_at_the_start():
+    keeper = KeeperProcess(broken_factory, Adaptive())
+    with pytest.raises(RuntimeError, match="no credentials"):
+        await keeper.start()
+    await keeper.close()
+
+
+PARENT = """
+import asyncio, functools, sys
+from tests.consumer.test_keeper_process import *
+
+async def main():
+    keeper = KeeperProcess(functools.partial(FileQueue, sys.argv[1]), Adaptive(**SHORT))
+    await keeper.start()
+    keeper.hold(received(1))
+    print(keeper.pid, flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+def test_the_helper_ends_with_a_parent_that_is_killed(tmp_path):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    assert parent.stdout is not None
+    helper = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    until_s = time.monotonic() + 10
+    while Path(f"/proc/{helper}").exists() and time.monotonic() < until_s:
+        if Path(f"/proc/{helper}/stat").read_text().split()[2] == "Z":
+            break  # gone, though nobody here is its parent to notice
+        time.sleep(0.02)
+    else:
+        assert time.monotonic() < until_s, "the helper outlived its parent"

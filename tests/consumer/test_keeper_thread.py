@@ -1,0 +1,156 @@
+"""A keeper in its own thread, in real time and with short windows."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import threading
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from veil.consumer.lease import Lease, LeaseState
+from veil.consumer.queue_api import ApiError, Failure
+from veil.consumer.renewal import Adaptive
+from veil.consumer.renewal.keeper_protocol import KeeperEvents, RenewalApi
+from veil.consumer.renewal.keeper_thread import KeeperThread
+from veil.consumer.renewal.simulated_queue import SimulatedQueue
+from veil.consumer.renewal.steady_clock import steady_s
+
+WINDOW_S = 1
+SHORT = {"visibility": WINDOW_S, "window_min": WINDOW_S, "window_max": WINDOW_S}
+
+
+class Heard(KeeperEvents):
+    def __init__(self) -> None:
+        self.lates: list[float] = []
+        self.losses: list[str] = []
+        self.threads: set[str] = set()
+
+    def renewed(self, lease: Lease, visibility_s: int) -> None:
+        self.threads.add(threading.current_thread().name)
+
+    def late(self, by_s: float) -> None:
+        self.lates.append(by_s)
+
+    def lost(self, lease: Lease, why: str) -> None:
+        self.losses.append(lease.message_id)
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.queue, self.heard = SimulatedQueue(steady_s), Heard()
+        self.made_in: list[str] = []
+        self.keeper = KeeperThread(self._make, Adaptive(**SHORT), events=self.heard)
+
+    def _make(self) -> RenewalApi:
+        self.made_in.append(threading.current_thread().name)
+        return self.queue
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    rig = Rig()
+    await rig.keeper.start()
+    yield rig
+    await rig.keeper.close()
+
+
+async def test_a_handler_that_computes_in_python_keeps_its_lease(rig):
+    lease = rig.queue.lease(1, WINDOW_S)
+    rig.keeper.hold(lease)
+    until_s = time.monotonic() + 2.5 * WINDOW_S
+    count = 0
+    while time.monotonic() < until_s:  # the event loop of this thread stands still
+        count += 1
+    assert not lease.lost and not rig.queue.taken(lease)
+    assert lease.extensions >= 3
+    assert rig.made_in == ["veil-lease-keeper"]
+    assert rig.heard.threads == {"veil-lease-keeper"}
+    await rig.keeper.let_go(lease)
+
+
+async def test_a_handler_that_holds_the_interpreter_is_told_of_its_loss_at_once(rig):
+    lease = rig.queue.lease(1, WINDOW_S)
+    rig.keeper.hold(lease)
+    ctypes.PyDLL(None).usleep(int(2.2 * WINDOW_S * 1_000_000))
+    assert lease.lost  # by a look at it, before the keeper has had a turn
+    assert not lease.end()
+    async with asyncio.timeout(5):
+        while not (rig.heard.losses and rig.heard.lates):
+            await asyncio.sleep(0.01)
+    assert rig.heard.losses == ["m1"]
+    assert rig.heard.lates[0] > WINDOW_S
+
+
+async def test_letting_go_from_another_loop_waits_for_the_call_under_way():
+    under_way, go_on = threading.Event(), threading.Event()
+
+    async def slow(now_s: float) -> None:
+        under_way.set()
+        while not go_on.is_set():
+            await asyncio.sleep(0.005)
+
+    queue = SimulatedQueue(steady_s, trouble=slow)
+    keeper = KeeperThread(lambda: queue, Adaptive(**SHORT))
+    await keeper.start()
+    lease = queue.lease(1, WINDOW_S)
+    keeper.hold(lease)
+    assert await asyncio.to_thread(under_way.wait, 5)
+    settling = keeper.let_go(lease)
+    assert not settling.settled
+    asyncio.get_running_loop().call_later(0.05, go_on.set)
+    await settling
+    assert go_on.is_set() and len(queue.extensions(lease)) == 1
+    await keeper.close()
+
+
+async def test_a_sync_handler_extends_and_releases_by_hand(rig):
+    lease = rig.queue.lease(1, WINDOW_S)
+    rig.keeper.hold(lease)
+
+    def handler() -> None:
+        lease.extend(60)
+        assert lease.remaining_s > 50
+        lease.release()
+
+    await asyncio.to_thread(handler)
+    assert (lease.state, lease.released) == (LeaseState.ENDED, True)
+    assert [each.visibility_s for each in rig.queue.extensions(lease)] == [60, 0]
+
+
+async def test_many_threads_may_hold_and_let_go_at_once(rig):
+    def work(first: int) -> None:
+        for number in range(first, first + 300):
+            lease = rig.queue.lease(number, WINDOW_S)
+            rig.keeper.hold(lease)
+            assert lease.end()
+            rig.keeper.let_go(lease).wait(5)
+
+    await asyncio.gather(*(asyncio.to_thread(work, first) for first in range(0, 1_200, 300)))
+    await asyncio.sleep(0.7 * WINDOW_S)
+    assert rig.queue.call_count == 0
+    assert rig.heard.losses == []
+
+
+async def test_a_factory_that_fails_is_heard_of_at_the_start():
+    def broken() -> RenewalApi:
+        raise ApiError(Failure.FATAL, "", "no credentials")
+
+    keeper = KeeperThread(broken, Adaptive())
+    with pytest.raises(ApiError, match="no credentials"):
+        await keeper.start()
+    await keeper.close()
+
+
+async def test_closing_twice_or_before_the_start_is_harmless(rig):
+    await KeeperThread(lambda: rig.queue, Adaptive()).close()
+    await rig.keeper.close()
+    await rig.keeper.close()
+    assert not [each for each in threading.enumerate() if each.name == "veil-lease-keeper"]
+
+
+async def test_before_the_start_nothing_can_be_held(rig):
+    with pytest.raises(RuntimeError, match="not been started"):
+        KeeperThread(lambda: rig.queue, Adaptive()).hold(rig.queue.lease(1, 30))

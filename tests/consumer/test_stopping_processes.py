@@ -1,0 +1,216 @@
+"""Real processes against a real server: stopped, killed, frozen, and what becomes of their messages."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.consumer.worker_kit import Worker, counts, until
+from veil.testing import VeilServer
+
+MakeWorker = Callable[..., Worker]
+# Windows that stay short when they are renewed, so that a test need not wait for long ones.
+SHORT = "renewal=Adaptive(window_min=2, window_max=2)"
+
+
+@pytest.fixture
+def make_worker(tmp_path: Path, veil_server: VeilServer) -> Iterator[MakeWorker]:
+    made: list[Worker] = []
+
+    def make(**given: Any) -> Worker:
+        folder = tmp_path / str(len(made))
+        folder.mkdir()
+        made.append(Worker(folder, veil_server, **given))
+        return made[-1]
+
+    yield make
+    for worker in made:
+        worker.kill()
+
+
+@pytest.fixture
+def orders(veil_server: VeilServer) -> tuple[Any, str]:
+    client = veil_server.client()
+    url = client.create_queue(QueueName="orders", Attributes={"VisibilityTimeout": "2"})["QueueUrl"]
+    return client, url
+
+
+def send(client: Any, url: str, bodies: list[str]) -> None:
+    for at in range(0, len(bodies), 10):
+        entries = [
+            {"Id": str(number), "MessageBody": body} for number, body in enumerate(bodies[at : at + 10])
+        ]
+        client.send_message_batch(QueueUrl=url, Entries=entries)
+
+
+def test_a_handler_that_takes_three_windows_keeps_its_message(
+    make_worker: MakeWorker, orders: tuple[Any, str]
+):
+    client, url = orders
+    client.set_queue_attributes(QueueUrl=url, Attributes={"VisibilityTimeout": "1"})
+    worker = make_worker(
+        settings="renewal=Adaptive(window_min=1, window_max=1)", work="    await asyncio.sleep(3.2)"
+    )
+    worker.start()
+    send(client, url, [f"m{number}" for number in range(5)])
+    until(lambda: len(worker.diary("done")) == 5)
+    assert sorted(worker.diary("begun")) == [f"m{number} 1" for number in range(5)]
+    assert worker.stop() == 0
+    assert counts(client, url) == (0, 0)
+
+
+def test_a_handler_that_computes_does_not_starve_its_own_renewal(
+    make_worker: MakeWorker, orders: tuple[Any, str]
+):
+    client, url = orders
+    busy = "    end = time.monotonic() + 4.2\n    while time.monotonic() < end: sum(range(1_000))"
+    worker = make_worker(settings=SHORT + ", concurrency=1", work=busy)
+    worker.start()
+    send(client, url, ["m"])
+    until(lambda: worker.diary("done"))
+    assert worker.diary("begun") == ["m 1"]
+    assert worker.stop() == 0
+    assert counts(client, url) == (0, 0)
+
+
+@pytest.mark.slow
+def test_sigterm_under_load_loses_nothing_hides_nothing_and_doubles_nothing(
+    make_worker: MakeWorker, orders: tuple[Any, str]
+):
+    client, url = orders
+    client.set_queue_attributes(QueueUrl=url, Attributes={"VisibilityTimeout": "30"})
+    bodies = [f"m{number}" for number in range(1_500)]
+    send(client, url, bodies)
+    worker = make_worker(settings="concurrency=20, prefetch=20", work="    await asyncio.sleep(0.02)")
+    for cycle in range(10):
+        done = len(worker.diary("done"))
+        worker.start()
+        until(lambda done=done: len(worker.diary("done")) > done + 30 or counts(client, url) == (0, 0))
+        stopped_s = time.monotonic()
+        assert worker.stop() == 0
+        assert time.monotonic() - stopped_s < 5
+        assert counts(client, url)[1] == 0, f"hidden after stop {cycle}"
+    worker.start()
+    until(lambda: counts(client, url) == (0, 0))
+    assert worker.stop() == 0
+    handled = Counter(line.split()[0] for line in worker.diary("done"))
+    assert handled == Counter(bodies)
+    assert Counter(line.split()[0] for line in worker.diary("begun")) == Counter(bodies)
+
+
+def test_a_consumer_that_is_stopped_gives_back_what_its_handlers_cannot_finish(
+    make_worker: MakeWorker, orders: tuple[Any, str]
+):
+    client, url = orders
+    client.set_queue_attributes(QueueUrl=url, Attributes={"VisibilityTimeout": "600"})
+    worker = make_worker(
+        settings="concurrency=2, prefetch=5, drain_timeout=0.5", work="    await asyncio.sleep(600)"
+    )
+    worker.start()
+    send(client, url, [f"m{number}" for number in range(6)])
+    until(lambda: len(worker.diary("begun")) == 2 and counts(client, url)[1] == 6)
+    stopped_s = time.monotonic()
+    assert worker.stop() == 0
+    assert time.monotonic() - stopped_s < 4
+    assert counts(client, url) == (6, 0)
+
+
+def test_a_second_signal_does_not_wait_for_handlers(make_worker: MakeWorker, orders: tuple[Any, str]):
+    client, url = orders
+    worker = make_worker(settings="drain_timeout=600", work="    await asyncio.sleep(600)")
+    process = worker.start()
+    send(client, url, ["m"])
+    until(lambda: worker.diary("begun"))
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(Exception, match="timed out"):
+        process.wait(1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 0
+    assert counts(client, url) == (1, 0)
+
+
+def test_a_consumer_that_is_killed_leaves_its_message_to_the_deadline(
+    make_worker: MakeWorker, orders: tuple[Any, str]
+):
+    client, url = orders
+    worker = make_worker(settings=SHORT, work="    await asyncio.sleep(600)")
+    process = worker.start()
+    send(client, url, ["m"])
+    until(lambda: worker.diary("begun"))
+    time.sleep(2.3)  # long enough that only renewal can have kept it
+    assert counts(client, url) == (0, 1)
+    process.kill()
+    killed_s = time.monotonic()
+    answer = client.receive_message(QueueUrl=url, WaitTimeSeconds=10, AttributeNames=["All"])
+    waited_s = time.monotonic() - killed_s
+    assert answer["Messages"][0]["Attributes"]["ApproximateReceiveCount"] == "2"
+    assert waited_s < 2 + 1  # the deadline of the last window, and a second
+
+
+def test_a_consumer_that_is_frozen_for_two_windows_loses_its_message_once_and_is_told(
+    make_worker: MakeWorker, orders: tuple[Any, str]
+):
+    client, url = orders
+    # One slot, and it is taken: a frozen consumer that still waits for messages would be given this one again itself.
+    frozen = make_worker(
+        settings=SHORT + ", concurrency=1",
+        work="    try:\n        await asyncio.sleep(8)\n    finally:\n        note('lost', message.body, lease.lost)",
+    )
+    process = frozen.start()
+    send(client, url, ["m"])
+    until(lambda: frozen.diary("begun"))
+    process.send_signal(signal.SIGSTOP)
+    other = make_worker(settings=SHORT, work="    await asyncio.sleep(2.5)")
+    other.start()
+    until(lambda: other.diary("begun"))
+    process.send_signal(signal.SIGCONT)
+    until(lambda: frozen.diary("lost"))
+    assert frozen.diary("lost") == ["m True"]
+    assert frozen.diary("done") == []
+    until(lambda: other.diary("done"))
+    until(lambda: counts(client, url) == (0, 0))
+    assert other.diary("begun") == ["m 2"]
+    assert frozen.diary("begun") == ["m 1"]
+    assert frozen.stop() == other.stop() == 0
+
+
+@pytest.mark.parametrize("longer_s", [0, 1], ids=["knowing nothing", "knowing it"])
+def test_the_late_delete_of_a_frozen_consumer_has_no_effect(
+    make_worker: MakeWorker, orders: tuple[Any, str], longer_s: float
+):
+    client, url = orders
+    # It looks at nothing and returns as if all were well.
+    frozen = make_worker(settings=SHORT + ", concurrency=1", work="    time.sleep(0.5)")
+    process = frozen.start()
+    send(client, url, ["m"])
+    until(lambda: frozen.diary("begun"))
+    process.send_signal(signal.SIGSTOP)
+    received = client.receive_message(QueueUrl=url, WaitTimeSeconds=10, VisibilityTimeout=30)["Messages"]
+    time.sleep(longer_s)
+    process.send_signal(signal.SIGCONT)
+    until(lambda: frozen.diary("done"))
+    assert frozen.stop() == 0
+    assert counts(client, url) == (0, 1)  # held by the second receiver still
+    client.delete_message(QueueUrl=url, ReceiptHandle=received[0]["ReceiptHandle"])
+    assert counts(client, url) == (0, 0)
+    assert ("lost its lease" in frozen.talk()) == (longer_s > 0)
+
+
+def test_a_sync_handler_that_does_not_end_holds_up_neither_its_message_nor_the_process(
+    make_worker: MakeWorker, orders: tuple[Any, str]
+):
+    client, url = orders
+    worker = make_worker(settings="drain_timeout=0.2", work="    time.sleep(600)", kind="def")
+    worker.start()
+    send(client, url, ["m"])
+    until(lambda: worker.diary("begun"))
+    stopped_s = time.monotonic()
+    assert worker.stop() == 0
+    assert time.monotonic() - stopped_s < 5
+    assert counts(client, url) == (1, 0)

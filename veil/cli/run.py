@@ -1,0 +1,181 @@
+"""`veil run`: a consumer, or several of them under supervision."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from veil.cli.failures import CommandFailed, plainly
+from veil.cli.find_app import AppMissing, find_app
+from veil.cli.options import Region, whole_number
+from veil.cli.output import inert, talk
+
+_LEVELS = ("debug", "info", "warning", "error")
+_PARENT_LOOK_S = 1.0
+_THREADS_PATIENCE_S = 0.5
+
+
+def register(app: typer.Typer) -> None:
+    """Add `run` to the root."""
+    codes = (
+        "Exit codes: 0 stopped when asked, 1 the consumer cannot go on (no queue, no access, a handler's Stop), "
+        "2 no such consumer, or a setting is wrong."
+    )
+    app.command("run", epilog=codes)(run)
+
+
+@plainly
+def run(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:APP", help="The consumer, found from the current directory.")
+    ],
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", parser=whole_number(1, 10_000), help="Handlers at a time; else the consumer's own."
+        ),
+    ] = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            parser=whole_number(1, 256),
+            help="Processes, each with that many handlers; restarted if they crash.",
+        ),
+    ] = 1,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Restart when a .py file below this directory changes.")
+    ] = False,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The service; else the consumer's own, AWS_ENDPOINT_URL_SQS, AWS."),
+    ] = None,
+    region: Region = None,
+    health_port: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            parser=whole_number(0, 65_535),
+            help="Answer /healthz, /readyz and /metrics there; worker k of several on N + k.",
+        ),
+    ] = None,
+    health_host: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="The address of the health endpoint; else 127.0.0.1."),
+    ] = None,
+    log_level: Annotated[str, typer.Option(metavar="LEVEL", help=f"One of {', '.join(_LEVELS)}.")] = "info",
+    log_format: Annotated[
+        str, typer.Option(metavar="FORMAT", help="text, or json for one object a line.")
+    ] = "text",
+    parent: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Run a consumer until it is told to stop.
+
+    SIGTERM and SIGINT stop it properly: nothing new is received, handlers may end, everything else is given back. A second
+    signal interrupts the handlers.
+    """
+    _set_up_logging(log_level, log_format)
+    given = {
+        "concurrency": concurrency,
+        "endpoint": endpoint,
+        "region": region,
+        "health_port": health_port,
+        "health_host": health_host,
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    if workers > 1 or reload:
+        if not reload:
+            _configured(target, changes)  # a mistake is told once, before anything is started
+        raise typer.Exit(_supervised(target, changes, workers, reload, log_level, log_format))
+    consumer = _configured(target, changes)
+    if parent is not None:
+        threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    raise typer.Exit(_run(consumer))
+
+
+def _configured(target: str, changes: dict[str, Any]) -> Any:
+    consumer = find_app(target)
+    try:
+        consumer.configure(**changes)
+    except ValueError as error:
+        raise AppMissing(str(error)) from None
+    return consumer
+
+
+def _run(consumer: Any) -> int:
+    from veil.consumer.runner import ConsumerFailed
+
+    failure: CommandFailed | None = None
+    try:
+        consumer.run()
+    except ConsumerFailed as reason:
+        failure = CommandFailed(str(reason))
+    except ValueError as refusal:  # a setting that only the queue itself could refute
+        failure = AppMissing(str(refusal))
+    if any(thread.name.startswith("veil-handler") for thread in threading.enumerate()):
+        _leave_handlers_behind(failure)
+    if failure is not None:
+        raise failure
+    return 0
+
+
+def _leave_handlers_behind(failure: CommandFailed | None) -> None:
+    """End the process now, if a sync handler that was interrupted has not ended: the interpreter would wait for its
+    thread, and its message has been given back."""
+    until_s = time.monotonic() + _THREADS_PATIENCE_S
+    while any(thread.name.startswith("veil-handler") for thread in threading.enumerate()):
+        if time.monotonic() > until_s:
+            if failure is not None:
+                talk(f"veil: {inert(str(failure), keep='')}")
+            logging.shutdown()
+            os._exit(failure.exit_code if failure is not None else 0)
+        time.sleep(0.01)
+
+
+def _supervised(
+    target: str, changes: dict[str, Any], workers: int, reload: bool, log_level: str, log_format: str
+) -> int:
+    from veil.cli.supervise import Supervisor, worker_command
+
+    commands = []
+    for number in range(workers):
+        own = dict(changes)
+        if workers > 1 and own.get("health_port"):
+            own["health_port"] += number
+        options = [f"--{name.replace('_', '-')}={value}" for name, value in own.items()]
+        commands.append(
+            worker_command([target, *options, f"--log-level={log_level}", f"--log-format={log_format}"])
+        )
+    return Supervisor(commands, watch=Path.cwd() if reload else None).run()
+
+
+def _leave_with(parent: int) -> None:
+    """Stop when the supervisor is gone: a worker that outlives it would be nobody's."""
+    while os.getppid() == parent:
+        time.sleep(_PARENT_LOOK_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _set_up_logging(level: str, form: str) -> None:
+    if level not in _LEVELS:
+        raise AppMissing(f"--log-level {level!r}: expected one of {', '.join(_LEVELS)}")
+    if form not in ("text", "json"):
+        raise AppMissing(f"--log-format {form!r}: expected text or json")
+    from veil.consumer.telemetry.logs import MessageFacts
+    from veil.server.logs import JsonLines, TextLines
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    handler.addFilter(MessageFacts())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO if level == "debug" else level.upper())
+    logging.getLogger("veil").setLevel(level.upper())

@@ -1,0 +1,1 @@
+"""A consumer of SQS queues whose handlers keep their lease."""

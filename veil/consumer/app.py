@@ -1,0 +1,253 @@
+"""The consumer as its user sees it: a queue, handlers, and ways to run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Final
+
+from veil.consumer.auto_tracing import AutoTracing
+from veil.consumer.failure_policy import FailurePolicy, FailureSpec
+from veil.consumer.handlers.handling_settings import HandlingSettings
+from veil.consumer.handlers.table import HandlerTable
+from veil.consumer.middleware import Middleware
+from veil.consumer.outcome import Outcome
+from veil.consumer.renewal.adaptive import Adaptive
+from veil.consumer.renewal.policy import RenewalPolicy
+from veil.consumer.runner import ConsumerFailed, Runner
+from veil.consumer.settings import ConsumerSettings, Seconds
+from veil.consumer.surroundings import Surroundings, real_surroundings
+from veil.consumer.telemetry.health import HealthServer
+from veil.consumer.telemetry.metrics import ConsumerMetrics
+
+logger = logging.getLogger(__name__)
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class Consumer:
+    """Receives the messages of one queue and gives them to handlers, keeping every message's lease while it is held.
+
+    `run()` blocks until a signal; `async with` runs it in the background of the caller's event loop. Every setting is
+    described, with its reason, in docs/consumer.md; one that cannot work raises SettingsError here, in one line.
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        *,
+        concurrency: int = 10,
+        visibility: Seconds | None = None,
+        renewal: RenewalPolicy | None = None,
+        on_failure: FailureSpec | None = None,
+        on_poison: Outcome | None = None,
+        on_unknown: str | Outcome = "poison",
+        prefetch: int | None = None,
+        endpoint: str | None = None,
+        region: str | None = None,
+        profile: str | None = None,
+        helper_process: bool = False,
+        drain_timeout: Seconds = 25.0,
+        message_type_attribute: str = "type",
+        health_port: int | None = None,
+        health_host: str = "127.0.0.1",
+        metrics: ConsumerMetrics | None = None,
+    ) -> None:
+        self._settings = ConsumerSettings(
+            queue=queue,
+            concurrency=concurrency,
+            visibility=visibility,
+            renewal=Adaptive() if renewal is None else renewal,
+            prefetch=prefetch,
+            endpoint=endpoint,
+            region=region,
+            profile=profile,
+            helper_process=helper_process,
+            drain_timeout=drain_timeout,
+            message_type_attribute=message_type_attribute,
+            on_poison=on_poison,
+            health_port=health_port,
+            health_host=health_host,
+        )
+        handling = HandlingSettings(on_failure=FailurePolicy(on_failure), on_poison=on_poison)
+        self._table = HandlerTable(handling, on_unknown=on_unknown)
+        self.metrics = metrics or ConsumerMetrics()
+        # Makes a function a handler: `@app.handler`, or `@app.handler(type="order.paid", batch=100, …)`.
+        self.handler = self._table.handler
+        self._tracing = AutoTracing()
+        self._table.use(self._tracing)  # first, so that its span covers every other middleware
+        self._runner: Runner | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._health: HealthServer | None = None
+        self._signals = 0
+
+    @property
+    def settings(self) -> ConsumerSettings:
+        """The settings in force."""
+        return self._settings
+
+    @property
+    def table(self) -> HandlerTable:
+        """The handlers."""
+        return self._table
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._running is not None and not self._running.done()
+
+    @property
+    def runner(self) -> Runner | None:
+        """The latest run, for tests and tools that look inside."""
+        return self._runner
+
+    @property
+    def health_port(self) -> int | None:
+        """The port that the health endpoint listens on; None while there is none."""
+        return None if self._health is None else self._health.port
+
+    def use(self, middleware: Middleware) -> Middleware:
+        """Put a middleware around every handler, inside those registered before it; returns it unchanged."""
+        return self._table.use(middleware)
+
+    def configure(self, **changes: Any) -> None:
+        """Replace settings before the start, as `veil run --concurrency` does; raises SettingsError."""
+        if self.is_running:
+            raise RuntimeError("the consumer is running; its settings are those it was started with")
+        self._settings = replace(self._settings, **changes)
+
+    # ---- running
+
+    def run(self) -> None:
+        """Consume until SIGTERM or SIGINT; a second signal hurries, a third leaves at once.
+
+        Raises ConsumerFailed when the consumer cannot go on: no such queue, no access, or a handler's `Stop`.
+        """
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(self._main())
+
+    async def __aenter__(self) -> Consumer:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.stop()
+        except ConsumerFailed:
+            if error is None:
+                raise
+            logger.exception("the consumer had failed")
+
+    async def start(self, surroundings: Surroundings | None = None) -> None:
+        """Start on the running event loop; returns once messages are received."""
+        if self.is_running:
+            raise RuntimeError("the consumer is running already")
+        self._tracing.look()
+        around = surroundings or real_surroundings(self._settings)
+        runner = self._runner = Runner(self._settings, self._table, around, self.metrics)
+        started = asyncio.Event()
+        running = self._running = asyncio.get_running_loop().create_task(
+            self._watched(runner, started.set), name=f"veil consumer of {self._settings.name}"
+        )
+        waiting = asyncio.ensure_future(started.wait())
+        try:
+            await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:
+            runner.hurry()
+            await asyncio.wait([running])
+            raise
+        finally:
+            waiting.cancel()
+        if running.done():
+            self._running = None
+            running.result()
+
+    async def wait(self) -> None:
+        """Return when the consumer has stopped; raises ConsumerFailed when it was not asked to."""
+        if self._running is not None:
+            await asyncio.shield(self._running)
+
+    async def stop(self) -> None:
+        """Stop, in the order that docs/consumer.md tells; returns when nothing is held any more."""
+        if self._running is None or self._runner is None:
+            return
+        self._runner.ask_to_stop()
+        running = self._running
+        try:
+            await asyncio.shield(running)
+        finally:
+            if running.done():
+                self._running = None
+
+    def hurry(self) -> None:
+        """While stopping: wait for handlers no longer, interrupt them and give their messages back."""
+        if self._runner is not None:
+            self._runner.hurry()
+
+    # ---- within
+
+    async def _watched(self, runner: Runner, started: Callable[[], None]) -> None:
+        settings = self._settings
+        if settings.health_port is None:
+            await runner.run(started)
+            return
+        health = HealthServer(
+            host=settings.health_host,
+            port=settings.health_port,
+            ready=lambda: runner.problem,
+            metrics=self.metrics,
+        )
+        try:
+            await health.start()
+        except OSError as error:
+            where = f"{settings.health_host}:{settings.health_port}"
+            raise ConsumerFailed(f"health endpoint {where}: {error.strerror or error}") from error
+        self._health = health
+        try:
+            await runner.run(started)
+        finally:
+            self._health = None
+            await health.close()
+
+    async def _main(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._signalled, number)
+        self._signals = 0
+        try:
+            starting = asyncio.ensure_future(self.start())
+            await asyncio.wait([starting])
+            starting.result()
+            await self.wait()
+        finally:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+
+    def _signalled(self, number: signal.Signals) -> None:
+        self._signals += 1
+        if self._runner is None:
+            return
+        if self._signals == 1:
+            logger.info("%s: stopping", number.name)
+            self._runner.ask_to_stop()
+        elif self._signals == 2:
+            logger.warning("second %s: handlers are interrupted", number.name)
+            self._runner.hurry()
+        else:
+            logging.shutdown()
+            os._exit(128 + number)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,113 @@
+"""The copy of a message that goes to the dead letters, with what happened written on it as attributes.
+
+A message has at most ten attributes and a limited size. The sender's own stay; ours follow in the order of their use to
+whoever looks at the dead letters, as many as there is room for, the long ones cut to fit.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from veil.consumer.message import Message
+from veil.consumer.outcome import DeadLetter
+from veil.consumer.queue_api import Attribute
+from veil.consumer.retry import held_s
+from veil.core.limits import ATTRIBUTES_MAX, BODY_BYTES_MAX
+
+PREFIX: Final = "veil."
+ERROR_TYPE: Final = "veil.error_type"
+REASON: Final = "veil.reason"
+SOURCE_QUEUE: Final = "veil.source_queue"
+MESSAGE_ID: Final = "veil.message_id"
+RECEIVE_COUNT: Final = "veil.receive_count"
+HANDLER: Final = "veil.handler"
+TRACEBACK: Final = "veil.traceback"
+FIRST_RECEIVED_AT: Final = "veil.first_received_at"
+LAST_RECEIVED_AT: Final = "veil.last_received_at"
+
+REASON_BYTES_MAX: Final = 1_024
+TRACEBACK_BYTES_MAX: Final = 8_192
+_TEXT_BYTES_MAX: Final = 256
+# Below this, what is left of a cut text tells nothing.
+_TEXT_BYTES_MIN: Final = 16
+
+# What SQS refuses in a text: what XML 1.0 has no place for.
+_REFUSED: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def dead_letter_copy(
+    message: Message, outcome: DeadLetter, *, now: datetime, bytes_max: int = BODY_BYTES_MAX
+) -> tuple[str, dict[str, Attribute]]:
+    """Body and attributes of the copy, which the dead letters take if they take up to `bytes_max`."""
+    # What an earlier stay among the dead letters wrote is ours to write again, not the sender's.
+    attributes = {
+        name: attribute for name, attribute in message.attributes.items() if not name.startswith(PREFIX)
+    }
+    left = bytes_max - _bytes(message.body) - sum(map(_attribute_bytes, attributes.items()))
+    for name, data_type, text, most in _ours(message, outcome, now):
+        if len(attributes) >= ATTRIBUTES_MAX:
+            break
+        room = min(most, left - _bytes(name) - _bytes(data_type))
+        value = _fitted(_REFUSED.sub("\ufffd", text), room, keep_end=name == TRACEBACK)
+        if not value or (value != text and data_type == "Number"):
+            continue
+        attributes[name] = Attribute(data_type, value)
+        left -= _attribute_bytes((name, attributes[name]))
+    return message.body, attributes
+
+
+def _ours(message: Message, outcome: DeadLetter, now: datetime) -> Iterator[tuple[str, str, str, int]]:
+    error = outcome.error
+    if error is not None:
+        yield ERROR_TYPE, "String", _class_name(error), _TEXT_BYTES_MAX
+    yield REASON, "String", outcome.reason, REASON_BYTES_MAX
+    yield SOURCE_QUEUE, "String", message.queue, _TEXT_BYTES_MAX
+    # After a redrive the message has a new id: the first one is what the sender's records know.
+    yield MESSAGE_ID, "String", _first_id(message.attributes) or message.id, _TEXT_BYTES_MAX
+    yield RECEIVE_COUNT, "Number", str(message.receive_count), _TEXT_BYTES_MAX
+    yield HANDLER, "String", outcome.handler, _TEXT_BYTES_MAX
+    if error is not None and error.__traceback__ is not None:
+        yield TRACEBACK, "String", "".join(traceback.format_exception(error)), TRACEBACK_BYTES_MAX
+    if message.first_received_at is not None:
+        yield FIRST_RECEIVED_AT, "String", _iso(message.first_received_at), _TEXT_BYTES_MAX
+    yield LAST_RECEIVED_AT, "String", _iso(now - timedelta(seconds=held_s(message.lease))), _TEXT_BYTES_MAX
+
+
+def _first_id(attributes: Mapping[str, Attribute]) -> str | None:
+    known = attributes.get(MESSAGE_ID)
+    return known.value if known is not None and isinstance(known.value, str) else None
+
+
+def _class_name(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _iso(instant: datetime) -> str:
+    return instant.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _fitted(text: str, room: int, *, keep_end: bool) -> str:
+    """The text, or as much of it as fits; of a traceback the end, where the error is."""
+    utf8 = text.encode()
+    if len(utf8) <= room:
+        return text
+    if room < _TEXT_BYTES_MIN:
+        return ""
+    kept = room - len("…".encode())
+    if keep_end:
+        return "…" + utf8[-kept:].decode(errors="ignore")
+    return utf8[:kept].decode(errors="ignore") + "…"
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _attribute_bytes(item: tuple[str, Attribute]) -> int:
+    name, (data_type, value) = item
+    return _bytes(name) + _bytes(data_type) + (len(value) if isinstance(value, bytes) else _bytes(value))

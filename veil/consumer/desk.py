@@ -1,0 +1,177 @@
+"""Where a message is handled, and where what its handler said is carried out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from random import Random
+from typing import Final
+
+from veil.consumer.acks import Acks
+from veil.consumer.dead_letter import dead_letter_copy
+from veil.consumer.dispatch import Interrupted
+from veil.consumer.giving_back import GivingBack
+from veil.consumer.handlers.handler import Handler
+from veil.consumer.handlers.table import HandlerTable
+from veil.consumer.message import Message
+from veil.consumer.outcome import DeadLetter, Delete, Discard, Fatal, LetExpire, Outcome, Release, RetryAfter
+from veil.consumer.queue_api import ApiError, QueueApi
+from veil.consumer.queue_facts import QueueFacts
+from veil.consumer.renewal.keeper_protocol import Keeper
+from veil.consumer.retry import DEFAULT_BACKOFF, settled
+
+logger = logging.getLogger(__name__)
+
+_GONE: Final = -1  # out of the queue
+_LEFT: Final = -2  # nothing was done: it comes back by itself, or is somebody else's already
+
+
+class MessageDesk:
+    """Knows handlers, keeper and queue. Renewal ends before anything is done to a message that a renewal could undo."""
+
+    def __init__(
+        self,
+        *,
+        api: QueueApi,
+        facts: QueueFacts,
+        table: HandlerTable,
+        keeper: Keeper,
+        acks: Acks,
+        giving_back: GivingBack,
+        wall: Callable[[], float],
+        random: Random,
+        on_fatal: Callable[[str], None],
+    ) -> None:
+        self._api, self._facts, self._table, self._keeper = api, facts, table, keeper
+        self._acks, self._giving_back = acks, giving_back
+        self._wall, self._random, self._on_fatal = wall, random, on_fatal
+
+    def together(self, message: Message) -> tuple[int, Callable[[Message], bool]]:
+        """How many messages its handler takes at a time, and which fit into one call with it."""
+        handler = self._table.pick(message)
+        most = 1 if handler is None else handler.batch or 1
+        return most, lambda other: self._table.pick(other) is handler
+
+    async def work(self, messages: Sequence[Message]) -> list[Outcome | None]:
+        """What is to become of each; None: nothing, its lease is lost. Raises nothing but cancellation."""
+        if len(messages) == 1 and not self._acks.was_handled(messages[0].id):  # nearly always
+            handler = self._table.pick(messages[0])
+            if isinstance(handler, Handler):
+                return [await handler.call(messages[0])]
+        fresh = [message for message in messages if not self._acks.was_handled(message.id)]
+        found: dict[int, Outcome | None] = {id(message): Delete() for message in messages}
+        if fresh:
+            handler = self._table.pick(fresh[0])
+            outcomes: Sequence[Outcome | None]
+            if handler is None:
+                outcomes = [self._table.unhandled(message) for message in fresh]
+            elif isinstance(handler, Handler):
+                outcomes = [await handler.call(message) for message in fresh]
+            else:
+                outcomes = await handler.call(fresh)
+            found.update((id(message), outcome) for message, outcome in zip(fresh, outcomes, strict=True))
+        return [found[id(message)] for message in messages]
+
+    async def settle(
+        self,
+        messages: Sequence[Message],
+        outcomes: Sequence[Outcome | None],
+        halt: Callable[[], list[Message]],
+    ) -> bool:
+        """Carry the outcomes out; whether all are out of the queue. What `halt` gives is given back behind what failed."""
+        if len(messages) == 1:
+            ends = [await self._end(messages[0], outcomes[0])]
+        else:
+            ends = await asyncio.gather(*map(self._end, messages, outcomes))
+        if all(end == _GONE for end in ends):
+            return True
+        back = [(message, end) for message, end in zip(messages, ends, strict=True) if end >= 0]
+        await self._make_visible(back + await self._taken_over(halt()))
+        for outcome in outcomes:
+            if isinstance(outcome, Fatal):
+                self._on_fatal(outcome.reason or "a handler asked for it")
+        return False
+
+    async def give_back(self, messages: Sequence[Message]) -> None:
+        """Make messages that were not begun visible at once, from the first on."""
+        await self._make_visible(await self._taken_over(messages))
+
+    async def abandon(self, messages: Sequence[Message]) -> None:
+        """Give back what handlers hold that do not end; whatever they still do is of no account."""
+        changes = []
+        for message in messages:
+            await self._keeper.let_go(message.lease)
+            if message.lease.lose("the consumer stopped, and its handler did not"):
+                changes.append((message, 0))
+        await self._make_visible(changes)
+
+    async def _end(self, message: Message, outcome: Outcome | None) -> int:
+        """Carry out whatever ends at the message itself: _GONE, _LEFT, or the seconds after which it is to be visible."""
+        lease = message.lease
+        if isinstance(outcome, DeadLetter):
+            # Before the keeper lets go: until the copy is safe, nobody else may receive the original.
+            outcome = await self._dead_lettered(message, outcome)
+        letting_go = self._keeper.let_go(lease)
+        if isinstance(outcome, Interrupted):
+            await letting_go
+            return 0 if lease.lose("the consumer is stopping") else _LEFT
+        if outcome is None or lease.released or not lease.end():
+            if lease.lost and outcome is not None:
+                logger.warning(
+                    "its lease was lost, so the outcome is not carried out: %s",
+                    lease.why,
+                    extra={"facts": message.facts},
+                )
+            return _LEFT
+        if isinstance(outcome, Delete | Discard):
+            return _GONE if await self._acks.delete(message) else _LEFT
+        if isinstance(outcome, LetExpire):
+            return _LEFT
+        await letting_go  # a renewal that overtook the release would hide the message again
+        return int(outcome.seconds) if isinstance(outcome, RetryAfter) else 0
+
+    async def _dead_lettered(self, message: Message, outcome: DeadLetter) -> Outcome:
+        """Send the copy; the outcome for the original."""
+        await self._facts.refresh()
+        url = self._facts.dead_letters_url
+        facts = {"facts": message.facts}
+        if url is None:
+            logger.warning(
+                "%s has no dead letters, so the message stays until its window ends: %s",
+                message.queue,
+                outcome.reason,
+                extra=facts,
+            )
+            return LetExpire()
+        body, attributes = dead_letter_copy(message, outcome, now=datetime.fromtimestamp(self._wall(), UTC))
+        fifo = self._facts.fifo
+        try:
+            await self._api.send(
+                url,
+                body,
+                attributes=attributes,
+                group=message.group,
+                deduplication_id=message.id if fifo else None,
+            )
+        except ApiError as error:
+            logger.error(
+                "the copy for the dead letters could not be sent, trying again later: %s", error, extra=facts
+            )
+            later = settled(DEFAULT_BACKOFF, message.lease, message.receive_count, self._random.random)
+            return later if isinstance(later, RetryAfter) else Release()
+        return Delete()
+
+    async def _taken_over(self, messages: Sequence[Message]) -> list[tuple[Message, int]]:
+        """Those whose leases can still be ended, now ended, to be made visible at once."""
+        changes = []
+        for message in messages:
+            await self._keeper.let_go(message.lease)
+            if message.lease.end():
+                changes.append((message, 0))
+        return changes
+
+    async def _make_visible(self, changes: Sequence[tuple[Message, int]]) -> None:
+        if changes:
+            await self._giving_back.give_back(changes)

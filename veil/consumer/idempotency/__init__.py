@@ -1,0 +1,1 @@
+"""Handling what is sent, or delivered, twice only once."""

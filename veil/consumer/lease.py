@@ -1,0 +1,253 @@
+"""A handler's claim on its message: how long it lasts, and whether it still does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from datetime import timedelta
+from enum import Enum
+from typing import Any, Protocol
+
+_LOG = logging.getLogger("veil.consumer")
+_BY_HAND_TIMEOUT_S = 60.0
+
+
+class LeaseState(Enum):
+    """What has become of a lease."""
+
+    HELD = "held"
+    LOST = "lost"  # somebody else has, or may have, the message: its result must not be kept
+    ENDED = "ended"  # deleted or given back by its holder
+
+
+class LeaseLost(Exception):
+    """The lease cannot be changed any more: the message is, or may be, somebody else's."""
+
+
+class LeaseControl(Protocol):
+    """What changes a lease for its handler: the keeper that holds it."""
+
+    def change(self, lease: Lease, visibility_s: int) -> Future[None]:
+        """Set the window by hand (0 releases the message); done when the service has said so."""
+
+
+class Settling:
+    """Something that is done already, or soon: await it on any event loop, or `wait()` for it in a thread."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: Future[None] | None = None) -> None:
+        self._future = future
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing left to wait for."""
+        return self._future is None or self._future.done()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if self._future is not None:
+            yield from asyncio.wrap_future(self._future).__await__()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Block until it is done; never on the event loop that has to do it."""
+        if self._future is not None:
+            self._future.result(timeout_s)
+
+
+class Lease:
+    """One delivery of one message, safe to use from any thread.
+
+    The window is counted on the monotonic clock from before the request that opened it was sent, so `remaining_s` errs on
+    the careful side. `token` rises with every delivery of the message: hand it to whatever the handler writes to, and let
+    that refuse a lower one than it has seen.
+    """
+
+    def __init__(
+        self,
+        *,
+        queue_url: str,
+        message_id: str,
+        receipt: str,
+        token: int,
+        received_at_s: float,
+        visibility_s: float,
+        monotonic: Callable[[], float],
+        kind: str = "",
+    ) -> None:
+        self.queue_url, self.message_id, self.receipt, self.token = queue_url, message_id, receipt, token
+        self.received_at_s = received_at_s
+        self.visibility_s = visibility_s  # of the receive; what the window is now, `deadline_s` tells
+        self.kind = (
+            kind  # leases of one kind usually last alike: the handler's name, for what a policy learns
+        )
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._deadline_s = received_at_s + visibility_s
+        self._state = LeaseState.HELD
+        self._why = ""
+        self._over: threading.Event | None = None  # made when somebody waits: it costs more than all the rest
+        self._on_lost: list[Callable[[], None]] = []
+        self._on_warned: list[Callable[[], None]] = []
+        self._ends_at_s: float | None = None
+        # Set while the handler is in charge of the window itself; the keeper then leaves the lease alone.
+        self.by_hand = False
+        self.released = False
+        self.extensions = 0
+        # Set by a keeper in this process: from then on the lease counts as lost, whether or not anybody was awake to
+        # notice. A handler that goes on after a stall thus learns it from its first look.
+        self.lost_at_s = math.inf
+        self.control: LeaseControl | None = None
+
+    @property
+    def state(self) -> LeaseState:
+        """What has become of it."""
+        self._look_at_the_clock()
+        return self._state
+
+    @property
+    def noticed(self) -> LeaseState:
+        """The same as far as anybody has noticed, without a look at the clock: calls nobody back."""
+        return self._state
+
+    @property
+    def lost(self) -> bool:
+        """Whether the message is, or may be, somebody else's now. A sync handler looks at it between two steps."""
+        return self.state is LeaseState.LOST
+
+    @property
+    def why(self) -> str:
+        """Why it was lost, in words."""
+        return self._why
+
+    @property
+    def deadline_s(self) -> float:
+        """Monotonic time at which the window ends, unless it is renewed."""
+        return self._deadline_s
+
+    @property
+    def remaining_s(self) -> float:
+        """How long the window still lasts; negative once it has ended."""
+        return self._deadline_s - self._monotonic()
+
+    @property
+    def warned(self) -> bool:
+        """Whether the end that no renewal can move is near."""
+        return self._ends_at_s is not None
+
+    @property
+    def ends_in_s(self) -> float | None:
+        """Once warned: how long until renewal ends for good. None before."""
+        return None if self._ends_at_s is None else self._ends_at_s - self._monotonic()
+
+    def wait_lost(self, timeout_s: float | None = None) -> bool:
+        """Block until the lease is lost or the time is up; True when it is lost."""
+        with self._lock:
+            if self._over is None:
+                self._over = threading.Event()
+                if self._state is not LeaseState.HELD:
+                    self._over.set()
+        return self._over.wait(timeout_s) and self.lost
+
+    # ---- by hand: `await` it in an async handler; in a sync one it has happened when the call returns
+
+    def extend(self, by: float | timedelta) -> Settling:
+        """Make the window last so long from now, in whole seconds, and leave it to the handler from here on.
+
+        The keeper renews it no more and will not shorten it. Raises LeaseLost when the message is somebody else's, and
+        ApiError when the service refuses; the keeper then goes on as before.
+        """
+        seconds = by.total_seconds() if isinstance(by, timedelta) else by
+        if not (1 <= seconds <= 43_200 and seconds == int(seconds)):
+            raise ValueError(
+                f"extend({by!r}): expected whole seconds, 1 to 43,200; release() gives the message back"
+            )
+        return self._change(int(seconds))
+
+    def release(self) -> Settling:
+        """Give the message back: it is visible at once, to anybody, and what the handler returns is of no account."""
+        return self._change(0)
+
+    def _change(self, visibility_s: int) -> Settling:
+        if self.control is None:
+            raise RuntimeError(
+                f"lease of message {self.message_id}: no keeper holds it, so nobody can change it"
+            )
+        future = self.control.change(self, visibility_s)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # a plain thread: wait here
+            future.result(_BY_HAND_TIMEOUT_S)
+        return Settling(future)
+
+    # ---- for the keeper and the runner
+
+    def renewed(self, deadline_s: float) -> None:
+        """The service granted a new deadline."""
+        with self._lock:
+            self._deadline_s = deadline_s
+            self.extensions += 1
+
+    def lose(self, why: str) -> bool:
+        """Mark as lost, once; tells whoever asked to be told."""
+        return self._finish(LeaseState.LOST, why)
+
+    def end(self) -> bool:
+        """Mark as ended by its holder, once; False when it was lost before."""
+        self._look_at_the_clock()
+        return self._finish(LeaseState.ENDED, "")
+
+    def when_lost(self, call: Callable[[], None]) -> None:
+        """Call (from whatever thread notices) when the lease is lost; at once if it already is."""
+        with self._lock:
+            if self._state is LeaseState.HELD:
+                self._on_lost.append(call)
+                return
+        if self.lost:
+            call()
+
+    def warn(self, ends_at_s: float) -> bool:
+        """Say, once, that renewal ends for good at that instant; tells whoever asked to be told."""
+        with self._lock:
+            if self._ends_at_s is not None or self._state is not LeaseState.HELD:
+                return False
+            self._ends_at_s = ends_at_s
+            calls, self._on_warned = self._on_warned, []
+        self._tell(calls)
+        return True
+
+    def when_warned(self, call: Callable[[], None]) -> None:
+        """Call (from the keeper's thread) when the end that no renewal can move is near; at once if it already is."""
+        with self._lock:
+            if self._ends_at_s is None:
+                self._on_warned.append(call)
+                return
+        call()
+
+    def _look_at_the_clock(self) -> None:
+        if self._state is LeaseState.HELD and self._monotonic() >= self.lost_at_s:
+            self._finish(LeaseState.LOST, "its visibility deadline passed without a renewal")
+
+    def _finish(self, state: LeaseState, why: str) -> bool:
+        with self._lock:
+            if self._state is not LeaseState.HELD:
+                return False
+            self._state, self._why = state, why
+            calls, self._on_lost = self._on_lost, []
+            if self._over is not None:
+                self._over.set()
+        if state is LeaseState.LOST:
+            self._tell(calls)
+        return True
+
+    def _tell(self, calls: list[Callable[[], None]]) -> None:
+        for call in calls:
+            try:
+                call()
+            except (
+                Exception
+            ):  # whoever notices the loss keeps a thousand other leases and must not fail for one
+                _LOG.exception("lease of message %s: a callback failed", self.message_id)

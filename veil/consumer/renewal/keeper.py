@@ -1,0 +1,313 @@
+"""Renews leases on an event loop: the ledger says what is due, this sends it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from random import Random
+from typing import Any
+
+from veil.consumer.lease import Lease, LeaseLost, LeaseState, Settling
+from veil.consumer.queue_api import ApiError, Failure
+from veil.consumer.renewal.held import Capped, Effect, Failed, Flight, Lost, Renewed, Warned
+from veil.consumer.renewal.keeper_protocol import Keeper, KeeperEvents, RenewalApi
+from veil.consumer.renewal.ledger import Ledger
+from veil.consumer.renewal.policy import RenewalPolicy
+from veil.consumer.renewal.steady_clock import steady_s
+
+_LOG = logging.getLogger("veil.consumer.renewal")
+# The loop's own clock stands still while the machine is suspended: without a look now and then, a timer of a minute would
+# notice a night's sleep a minute after waking up.
+_NAP_MAX_S = 1.0
+_LATE_S = 0.5
+_BY_HAND_TRIES, _BY_HAND_PAUSE_S, _BY_HAND_TIMEOUT_S = 5, 0.2, 5.0
+_SETTLED = Settling()
+
+
+class LeaseKeeper(Keeper):
+    """Keeps leases on the event loop that started it; `hold` and `let_go` may come from any thread."""
+
+    def __init__(
+        self,
+        api: RenewalApi,
+        policy: RenewalPolicy,
+        *,
+        monotonic: Callable[[], float] = steady_s,
+        events: KeeperEvents | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self._api = api
+        self._monotonic = monotonic
+        self._events = events or KeeperEvents()
+        self._random = random or Random()  # noqa: S311 - spreads retries, guards nothing
+        self._ledger = Ledger(policy, self._random)
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._planned_s = math.inf
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def start(self) -> None:
+        """Keep on the event loop that runs this."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._plan()
+
+    def hold(self, lease: Lease) -> None:
+        """Keep the lease from now on."""
+        if lease.control is None:
+            lease.control = self
+        with self._lock:
+            self._ledger.hold(lease, self._monotonic())
+            earlier = self._ledger.next_s() < self._planned_s
+        # Usually not: the keeper looks every second anyway, and waking another thread's loop costs a system call.
+        if earlier:
+            self._call(self._plan)
+
+    def let_go(self, lease: Lease) -> Settling:
+        """Send no renewal for the lease after this; settled when none is under way either."""
+        with self._lock:
+            held, effects = self._ledger.let_go(lease, self._monotonic())
+            if held is None or not held.flying:
+                settling = _SETTLED
+            else:
+                held.waiting.append(future := promise())
+                settling = Settling(future)
+        self._apply(effects)
+        return settling
+
+    def change(self, lease: Lease, visibility_s: int) -> Future[None]:
+        """Set the window by hand; afterwards the keeper leaves the lease alone."""
+        done = promise()
+        if not self._call(self._begin_change, lease, visibility_s, done):
+            done.set_exception(_closed())
+        return done
+
+    async def close(self) -> None:
+        """Stop; calls under way are cut off."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ---- waking
+
+    def _call(self, call: Callable[..., None], *arguments: Any) -> bool:
+        """On the keeper's own loop, from wherever; False when there is none (any more)."""
+        if self._loop is None:
+            return False
+        if threading.get_ident() == self._thread:
+            call(*arguments)
+            return True
+        try:
+            self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:  # it has been closed
+            return False
+        return True
+
+    def _plan(self) -> None:
+        if self._closed or self._loop is None:
+            return
+        now_s = self._monotonic()
+        with self._lock:
+            next_s = min(self._ledger.next_s(), now_s + _NAP_MAX_S) if self._ledger else math.inf
+            if next_s == self._planned_s and self._timer is not None:
+                return
+            self._planned_s = next_s
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        if next_s < math.inf:
+            self._timer = self._loop.call_later(max(next_s - now_s, 0.0), self._wake)
+
+    def _wake(self) -> None:
+        now_s = self._monotonic()
+        late_s = now_s - self._planned_s
+        self._timer = None
+        try:
+            with self._lock:
+                self._planned_s = math.inf
+                effects, calls = self._ledger.due(now_s)
+            # Losses before anything else: a handler that goes on after a stall must hear of it first.
+            self._apply(effects)
+            if late_s > _LATE_S:
+                self._tell(self._events.late, late_s)
+            for call in calls:
+                self._spawn(self._renew(call))
+        finally:  # a policy that fails for one lease must not end the renewal of the rest
+            self._plan()
+
+    # ---- sending
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        assert self._loop is not None
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _renew(self, call: list[Flight]) -> None:
+        call = self._without_the_gone(call)
+        if not call:
+            return
+        results: Sequence[ApiError | None] = [_closed()] * len(call)
+        # From before it is sent: a slow answer may only make us more careful.
+        asked_at_s = self._monotonic()
+        try:
+            results = await self._extend(
+                call[0].held.lease.queue_url,
+                [(flight.held.lease.receipt, flight.ask_s) for flight in call],
+                self._ledger.timeout_s(call, asked_at_s),
+            )
+        finally:
+            now_s = self._monotonic()
+            with self._lock:
+                effects = self._ledger.answered(call, results, asked_at_s, now_s)
+                self._landed(call)
+            self._apply(effects)
+            self._plan()
+
+    def _without_the_gone(self, call: list[Flight]) -> list[Flight]:
+        with self._lock:
+            self._landed([flight for flight in call if flight.held.gone])
+            return [flight for flight in call if not flight.held.gone]
+
+    def _landed(self, call: list[Flight]) -> None:
+        for flight in call:
+            flight.held.flying = False
+            for future in flight.held.waiting:
+                future.set_result(None)
+            flight.held.waiting.clear()
+
+    async def _extend(
+        self, url: str, changes: list[tuple[str, int]], timeout_s: float
+    ) -> Sequence[ApiError | None]:
+        """One call; whatever goes wrong with it goes wrong for each of its entries."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                results = await self._api.extend(url, changes)
+        except ApiError as problem:
+            return [problem] * len(changes)
+        except TimeoutError:
+            return [_unreachable(f"no answer within {timeout_s:.1f} s")] * len(changes)
+        except Exception as problem:
+            # A fault of the client must not end the renewal of everything else.
+            _LOG.exception("renewal: the client failed")
+            return [_unreachable(repr(problem))] * len(changes)
+        if len(results) != len(changes):
+            return [_unreachable(f"{len(results)} answers to {len(changes)} entries")] * len(changes)
+        return results
+
+    def _begin_change(self, lease: Lease, visibility_s: int, done: Future[None]) -> None:
+        if self._closed:
+            done.set_exception(_closed())
+        else:
+            self._spawn(self._change(lease, visibility_s, done))
+
+    async def _change(self, lease: Lease, visibility_s: int, done: Future[None]) -> None:
+        before = lease.by_hand
+        deadline_s: float | None = None
+        error: Exception | None = None
+        try:
+            with self._lock:
+                lease.by_hand = True  # nothing more is sent for it; what is under way is waited for
+                held = self._ledger.get(lease)
+                under_way: Future[None] | None = None
+                if held is not None and held.flying:
+                    held.waiting.append(under_way := promise())
+            if under_way is not None:
+                await asyncio.wrap_future(under_way)
+            for tries_left in reversed(range(_BY_HAND_TRIES)):
+                if lease.state is not LeaseState.HELD:
+                    raise LeaseLost(lease.why or "the lease has ended")
+                asked_at_s = self._monotonic()
+                (problem,) = await self._extend(
+                    lease.queue_url, [(lease.receipt, visibility_s)], _BY_HAND_TIMEOUT_S
+                )
+                if problem is None:
+                    deadline_s = asked_at_s + visibility_s
+                    break
+                if problem.failure is Failure.LOST:
+                    raise LeaseLost(str(problem))
+                if not tries_left or problem.failure not in (Failure.THROTTLED, Failure.UNREACHABLE):
+                    raise problem
+                await asyncio.sleep(_BY_HAND_PAUSE_S * (0.5 + self._random.random()))
+        except asyncio.CancelledError:
+            error = _closed()
+            raise
+        except Exception as problem:
+            error = problem
+        finally:
+            self._changed(lease, visibility_s, deadline_s, before, error)
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+    def _changed(
+        self, lease: Lease, visibility_s: int, deadline_s: float | None, before: bool, error: Exception | None
+    ) -> None:
+        effects: list[Effect] = []
+        if deadline_s is not None and visibility_s > 0:
+            lease.renewed(deadline_s)
+        elif deadline_s is not None:
+            lease.released = lease.end()
+        else:
+            lease.by_hand = before
+        with self._lock:
+            now_s = self._monotonic()
+            if visibility_s == 0 and deadline_s is not None:
+                self._ledger.let_go(lease, now_s)
+            elif isinstance(error, LeaseLost):
+                effects += self._ledger.lose(lease, str(error))
+            else:
+                self._ledger.by_hand(lease, deadline_s)
+        self._apply(effects)
+        self._plan()
+
+    # ---- telling
+
+    def _apply(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            lease = effect.held.lease
+            match effect:
+                case Lost(_, why):
+                    lease.lose(why)
+                    self._tell(self._events.lost, lease, lease.why or why)
+                case Warned(_, ends_at_s):
+                    lease.warn(ends_at_s)
+                    self._tell(self._events.warned, lease, ends_at_s - self._monotonic())
+                case Capped(_, why):
+                    self._tell(self._events.capped, lease, why)
+                case Renewed(_, visibility_s):
+                    self._tell(self._events.renewed, lease, visibility_s)
+                case Failed(_, problem, again):
+                    self._tell(self._events.failed, lease, problem, again)
+
+    def _tell(self, call: Callable[..., None], *facts: object) -> None:
+        try:
+            call(*facts)
+        except Exception:
+            _LOG.exception("renewal: whoever watches the keeper failed")
+
+
+def promise() -> Future[None]:
+    """A future for other threads and loops to wait for; one that gives up waiting does not spoil it for the rest."""
+    future: Future[None] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
+def _closed() -> ApiError:
+    return _unreachable("the keeper is closed")
+
+
+def _unreachable(message: str) -> ApiError:
+    return ApiError(Failure.UNREACHABLE, "", message)

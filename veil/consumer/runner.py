@@ -1,0 +1,302 @@
+"""One run of a consumer, from its start to its stop: joins the parts, and knows what each needs of the others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from veil.consumer.acks import Acks
+from veil.consumer.desk import MessageDesk
+from veil.consumer.dispatch import Dispatch
+from veil.consumer.giving_back import GivingBack
+from veil.consumer.handlers.envelope import Envelopes
+from veil.consumer.handlers.table import HandlerTable
+from veil.consumer.lease import Lease
+from veil.consumer.lines import GroupLine, Line, StandardLine
+from veil.consumer.message import Message
+from veil.consumer.outcome import Outcome
+from veil.consumer.prefetch import HandlingTime, prefetch_for, to_ask_for
+from veil.consumer.queue_api import ApiError, Failure, QueueApi, RawMessage
+from veil.consumer.queue_facts import QueueFacts
+from veil.consumer.receiver import Receiver, pause_after
+from veil.consumer.renewal.keeper_protocol import Keeper
+from veil.consumer.settings import ConsumerSettings, SettingsError
+from veil.consumer.stopping import Stopping
+from veil.consumer.surroundings import RECEIVES_MAX, Surroundings
+from veil.consumer.telemetry.metrics import ConsumerMetrics
+from veil.consumer.telemetry.renewal_watch import RenewalWatch
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_HELD_MAX: Final = 10_000  # of SQS's 120,000 in flight, what one consumer may hold
+_READ_AGAIN_S: Final = 60.0
+# So many deletes waiting for an answer mean that the service does not keep up: more messages would only make it worse.
+_PENDING_ACKS_MAX: Final = 1_000
+
+
+class ConsumerFailed(Exception):
+    """The consumer cannot go on; the text says why in one line."""
+
+
+class Runner:
+    """Starts, runs and stops once. `ended` is done when everything is given back and closed."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        table: HandlerTable,
+        surroundings: Surroundings,
+        metrics: ConsumerMetrics,
+    ) -> None:
+        self._settings, self._table, self._metrics = settings, table, metrics
+        self._around = surroundings
+        self._envelopes = Envelopes(type_attribute=settings.message_type_attribute)
+        self._handling = HandlingTime()
+        self._batch = max((handler.batch or 1 for handler in table.handlers), default=1)
+        self._appetite = min(_HELD_MAX, settings.concurrency * self._batch)
+        self._stop_asked = asyncio.Event()
+        self._hurry_asked = False
+        self._error: BaseException | None = None
+        self._executor: ThreadPoolExecutor | None = None
+        self._api: QueueApi | None = None
+        self._keeper: Keeper | None = None
+        self._line: Line = StandardLine()
+        self._stopping: Stopping | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self.facts: QueueFacts
+        self.receiver: Receiver
+        self.dispatch: Dispatch
+        self.acks: Acks
+        self.is_receiving = False
+
+    @property
+    def problem(self) -> str | None:
+        """Why no messages are received now; None when all is well."""
+        if not self.is_receiving:
+            return "starting" if not self._stop_asked.is_set() else "stopping"
+        return "the queue does not answer" if self.receiver.pausing else None
+
+    def ask_to_stop(self, error: BaseException | None = None) -> None:
+        """Begin to stop, with the reason if it is a sad one; the second time: hurry."""
+        if error is not None and self._error is None:
+            self._error = error
+        self._stop_asked.set()
+
+    def hurry(self) -> None:
+        """Stop without waiting for handlers."""
+        self._stop_asked.set()
+        self._hurry_asked = True
+        if self._stopping is not None:
+            self._stopping.hurry()
+
+    async def run(self, started: Callable[[], None]) -> None:
+        """Consume until asked to stop; raises ConsumerFailed when it was not by choice."""
+        try:
+            if not await self._started_unless_stopped():
+                return
+            started()
+            await self._stop_asked.wait()
+            self.is_receiving = False
+            await self._stop()
+        finally:
+            await self._close()
+        if self._error is not None:
+            raise self._error
+
+    # ---- the start
+
+    async def _started_unless_stopped(self) -> bool:
+        start = asyncio.ensure_future(self._start())
+        asked = asyncio.ensure_future(self._stop_asked.wait())
+        try:
+            await asyncio.wait([start, asked], return_when=asyncio.FIRST_COMPLETED)
+            if not start.done():
+                start.cancel()
+                await asyncio.wait([start])
+            if start.cancelled():
+                return False
+            start.result()
+            return True
+        except ApiError as error:
+            raise ConsumerFailed(f"queue {self._settings.queue}: {error}") from error
+        finally:
+            for task in (start, asked):
+                task.cancel()
+
+    async def _start(self) -> None:
+        settings, around = self._settings, self._around
+        if not self._table.handlers:
+            raise ConsumerFailed(
+                f"queue {settings.queue}: the consumer has no handler; add one with @app.handler"
+            )
+        api = self._api = around.make_api()
+        url = await self._patiently(lambda: api.queue_url(settings.queue))
+        visibility_s = settings.visibility_s or settings.renewal.receive_visibility_s
+        facts = self.facts = QueueFacts(api, url, visibility_s=visibility_s, monotonic=around.monotonic)
+        await self._patiently(facts.read)
+        if facts.fifo:
+            self._appetite = settings.concurrency  # counted in groups
+        if facts.visibility_s < 1:
+            expected = (
+                "1 s to 12 h, the queue's or the consumer's own: with 0 a message is everybody's at once"
+            )
+            raise SettingsError("visibility", facts.visibility_s, expected)
+        settings.renewal.check(facts.visibility_s)
+        keeper = self._keeper = around.make_keeper(
+            settings.renewal, RenewalWatch(settings.name, self._metrics)
+        )
+        await keeper.start()
+        self._join(api, keeper)
+        self._reading = asyncio.get_running_loop().create_task(self._read_again())
+        logger.info(
+            "consuming %s with %d slots, windows of %d s, renewal %r",
+            url,
+            settings.concurrency,
+            facts.visibility_s,
+            settings.renewal,
+        )
+        self.is_receiving = True
+        self.receiver.pump()
+
+    def _join(self, api: QueueApi, keeper: Keeper) -> None:
+        settings, around, facts = self._settings, self._around, self.facts
+        sleep, random = around.sleep, around.random
+        self.acks = Acks(api, facts.url, sleep=sleep, random=random)
+        giving_back = GivingBack(api, facts.url, fifo=facts.fifo, sleep=sleep, random=random)
+        desk = MessageDesk(
+            api=api,
+            facts=facts,
+            table=self._table,
+            keeper=keeper,
+            acks=self.acks,
+            giving_back=giving_back,
+            wall=around.wall,
+            random=random,
+            on_fatal=lambda reason: self.ask_to_stop(ConsumerFailed(f"queue {settings.queue}: {reason}")),
+        )
+        self.receiver = Receiver(
+            api,
+            facts.url,
+            visibility_s=lambda: facts.visibility_s,
+            room=self._room,
+            deliver=self._deliver,
+            on_fatal=lambda error: self.ask_to_stop(ConsumerFailed(f"queue {settings.queue}: {error}")),
+            calls_max=min(RECEIVES_MAX, math.ceil(self._appetite / 10) + 1),
+            sleep=sleep,
+            random=random,
+            fifo=facts.fifo,
+        )
+        self._line = GroupLine(around.monotonic) if facts.fifo else StandardLine()
+        self.dispatch = Dispatch(self._line, settings.concurrency, desk, on_room=self.receiver.pump)
+        self._stopping = Stopping(
+            receiver=self.receiver,
+            dispatch=self.dispatch,
+            desk=desk,
+            acks=self.acks,
+            giving_back=giving_back,
+            sleep=sleep,
+        )
+        handling = self._table.settings
+        handling.has_dead_letters = facts.dead_letters_url is not None
+        handling.monotonic, handling.random = around.monotonic, random.random
+        handling.observer = self
+        if self._table.has_sync:
+            handling.executor = self._executor = ThreadPoolExecutor(settings.concurrency, "veil-handler")
+        self._metrics.watch(
+            settings.name,
+            in_flight=lambda: self.dispatch.held - self.dispatch.waiting,
+            waiting=lambda: self.dispatch.waiting,
+        )
+
+    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """The answer, however long the service takes to come up: consumers and servers start in any order."""
+        failures = 0
+        while True:
+            try:
+                return await ask()
+            except ApiError as error:
+                if error.failure not in (Failure.UNREACHABLE, Failure.THROTTLED):
+                    raise
+                pause_s = pause_after(error.failure, failures, self._around.random)
+                failures += 1
+                logger.warning("queue %s: %s; next try in %.1f s", self._settings.queue, error, pause_s)
+            await self._around.sleep(pause_s)
+
+    # ---- while it runs
+
+    def _room(self, asked: int) -> int:
+        if self.acks.pending > _PENDING_ACKS_MAX:
+            return 0
+        prefetch = self._settings.prefetch
+        if prefetch is None:
+            prefetch = prefetch_for(self._appetite, self._handling.usual_s)
+        taken = self.dispatch.slots_taken
+        room = to_ask_for(slots=self._appetite, taken=taken, asked=asked, prefetch=prefetch)
+        if self.facts.fifo:
+            room *= self._batch  # one group may fill a whole batch
+        return min(room, self._line.receive_max())
+
+    def _deliver(self, raws: Sequence[RawMessage], visibility_s: int) -> None:
+        """Leases begin here, not with a slot: what waits must not lapse in our hands."""
+        assert self._keeper is not None
+        monotonic, url, name = self._around.monotonic, self.facts.url, self._settings.name
+        messages = []
+        for raw in raws:
+            lease = Lease(
+                queue_url=url,
+                message_id=raw.message_id,
+                receipt=raw.receipt,
+                token=raw.receive_count,
+                received_at_s=raw.asked_at_s,
+                visibility_s=visibility_s,
+                monotonic=monotonic,
+            )
+            message = Message(raw, queue=name, lease=lease, envelopes=self._envelopes)
+            handler = self._table.pick(message)
+            if handler is not None:
+                lease.kind = handler.name
+            self._keeper.hold(lease)
+            messages.append(message)
+        self.dispatch.offer(messages)
+
+    def handled(self, message: Message, handler: str, outcome: Outcome | None, seconds: float) -> None:
+        """A handler has ended."""
+        self._handling.took(seconds / self._batch)
+        self._metrics.handled(message, handler, outcome, seconds)
+
+    async def _read_again(self) -> None:
+        while True:
+            await self._around.sleep(_READ_AGAIN_S)
+            await self.facts.refresh()
+            self._table.settings.has_dead_letters = self.facts.dead_letters_url is not None
+
+    # ---- the end
+
+    async def _stop(self) -> None:
+        assert self._stopping is not None
+        if self._hurry_asked:
+            self._stopping.hurry()
+        if self._reading is not None:
+            self._reading.cancel()
+        await self._stopping.run(self._settings.drain_timeout_s)
+        logger.info("stopped consuming %s", self.facts.url)
+
+    async def _close(self) -> None:
+        self.is_receiving = False
+        self._metrics.unwatch(self._settings.name)
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+        if self._keeper is not None:
+            await self._keeper.close()
+        if self._api is not None:
+            await self._api.close()
+        if self._executor is not None:
+            # A thread cannot be ended from outside: one that still works is left to itself.
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            self._table.settings.executor = None

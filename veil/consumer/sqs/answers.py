@@ -1,0 +1,178 @@
+"""The answers of the service, decoded; what cannot be decoded is an answer that nobody understood."""
+
+from __future__ import annotations
+
+import logging
+from hashlib import md5
+from typing import TypeVar
+
+import msgspec
+
+from veil.consumer.queue_api import ApiError, Attribute, Failure, RawMessage
+from veil.consumer.sqs.errors import classify, known, plain
+from veil.consumer.sqs.http_connection import HttpAnswer
+
+log = logging.getLogger("veil.consumer")
+T = TypeVar("T")
+
+
+class _Value(msgspec.Struct, rename="pascal"):
+    data_type: str
+    string_value: str | None = None
+    binary_value: bytes | None = None
+
+
+class _Message(msgspec.Struct, rename="pascal"):
+    message_id: str
+    receipt_handle: str
+    body: str = ""
+    md5_of_body: str | None = msgspec.field(name="MD5OfBody", default=None)
+    attributes: dict[str, str] = {}
+    message_attributes: dict[str, _Value] = {}
+
+
+class _Received(msgspec.Struct, rename="pascal"):
+    messages: list[_Message] | None = None
+
+
+class _Done(msgspec.Struct, rename="pascal"):
+    id: str
+
+
+class _Refused(msgspec.Struct, rename="pascal"):
+    id: str
+    code: str = ""
+    message: str | None = None
+    sender_fault: bool = True
+
+
+class _Batch(msgspec.Struct, rename="pascal"):
+    successful: list[_Done] | None = None
+    failed: list[_Refused] | None = None
+
+
+class _Attributes(msgspec.Struct, rename="pascal"):
+    attributes: dict[str, str] | None = None
+
+
+class _QueueUrl(msgspec.Struct, rename="pascal"):
+    queue_url: str
+
+
+class _Sent(msgspec.Struct, rename="pascal"):
+    message_id: str
+
+
+class _Error(msgspec.Struct):
+    kind: str = msgspec.field(name="__type", default="")
+    message: str | None = None
+    shouted: str | None = msgspec.field(name="Message", default=None)
+
+
+_received = msgspec.json.Decoder(_Received)
+_batch = msgspec.json.Decoder(_Batch)
+_attributes = msgspec.json.Decoder(_Attributes)
+_queue_url = msgspec.json.Decoder(_QueueUrl)
+_sent = msgspec.json.Decoder(_Sent)
+_error = msgspec.json.Decoder(_Error)
+
+
+def error_in(answer: HttpAnswer) -> ApiError:
+    """The error that an answer other than 200 speaks of."""
+    status = answer.status
+    try:
+        said = _error.decode(answer.body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        said = _Error()
+    code = plain(said.kind)
+    other = answer.header(b"x-amzn-query-error").partition(";")[0]
+    if not known(code) and known(other):
+        code = other
+    code = code or other
+    message = said.message or said.shouted or ""
+    if not code:
+        message = f"HTTP {status}, and not in the words of SQS"
+        if 300 <= status < 400:
+            message = (
+                f"HTTP {status} to {answer.header(b'location') or 'nowhere'}; redirects are not followed"
+            )
+    return ApiError(classify(status, code, message), code, message)
+
+
+def messages_in(answer: HttpAnswer, asked_at_s: float) -> list[RawMessage]:
+    """The received messages.
+
+    One whose body does not match its checksum is left out, as if the answer had been lost: it comes again when its window
+    ends. So is what follows it in its group, which must not overtake it.
+    """
+    found: list[RawMessage] = []
+    damaged: set[str] = set()
+    for each in _decoded(_received, answer).messages or ():
+        group = each.attributes.get("MessageGroupId")
+        if group is not None and group in damaged:
+            continue
+        digest = each.md5_of_body
+        if digest is not None and md5(each.body.encode(), usedforsecurity=False).hexdigest() != digest:
+            log.warning(
+                "message %s: its body does not match its checksum %s; left in the queue",
+                each.message_id,
+                digest,
+            )
+            if group is not None:
+                damaged.add(group)
+            continue
+        values = each.message_attributes
+        attributes = {name: _attribute(value) for name, value in values.items()} if values else {}
+        found.append(
+            RawMessage(
+                each.message_id, each.receipt_handle, each.body, attributes, each.attributes, asked_at_s
+            )
+        )
+    return found
+
+
+def receipts_in(answer: HttpAnswer) -> list[str]:
+    """The receipts of the received messages, whatever state these are in."""
+    return [each.receipt_handle for each in _decoded(_received, answer).messages or ()]
+
+
+def results_in(answer: HttpAnswer, entries: int) -> list[ApiError | None]:
+    """The outcome of each entry of a batch whose ids are 0, 1, 2, …; one that the answer passes over is unknown."""
+    batch = _decoded(_batch, answer)
+    results: dict[str, ApiError | None] = {done.id: None for done in batch.successful or ()}
+    for refused in batch.failed or ():
+        status, message = 400 if refused.sender_fault else 500, refused.message or ""
+        results[refused.id] = ApiError(classify(status, refused.code, message), plain(refused.code), message)
+    return [
+        results[str(at)]
+        if str(at) in results
+        else ApiError(Failure.UNREACHABLE, "", "the answer passes it over")
+        for at in range(entries)
+    ]
+
+
+def attributes_in(answer: HttpAnswer) -> dict[str, str]:
+    """The attributes of a queue."""
+    return _decoded(_attributes, answer).attributes or {}
+
+
+def queue_url_in(answer: HttpAnswer) -> str:
+    """The URL of a queue."""
+    return _decoded(_queue_url, answer).queue_url
+
+
+def message_id_in(answer: HttpAnswer) -> str:
+    """The id of the message just sent."""
+    return _decoded(_sent, answer).message_id
+
+
+def _attribute(value: _Value) -> Attribute:
+    held: str | bytes | None = value.binary_value if value.binary_value is not None else value.string_value
+    return Attribute(value.data_type, held if held is not None else "")
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], answer: HttpAnswer) -> T:
+    try:
+        return decoder.decode(answer.body or b"{}")
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ApiError(Failure.UNREACHABLE, "", f"the answer cannot be understood: {error}") from None

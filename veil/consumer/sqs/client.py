@@ -1,0 +1,339 @@
+"""SQS for the consumer: AWS JSON 1.0 over HTTP connections of our own, signed, one try per call.
+
+Callers have deadlines and policies of their own, so nothing is tried again here, with three exceptions: a request that met a
+connection which the service had closed at rest, credentials that were refused for their age, and the two questions that a
+consumer asks at its start. Requests go to the endpoint directly: proxies (HTTPS_PROXY) are not used, nor is dual-stack
+addressing; an explicit endpoint can name whatever is to be reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import re
+import ssl
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from veil.consumer.queue_api import ApiError, Attribute, Failure, QueueApi, RawMessage
+from veil.consumer.sqs import answers
+from veil.consumer.sqs.credentials import Credentials
+from veil.consumer.sqs.credentials_source import CredentialsSource
+from veil.consumer.sqs.endpoint import find_endpoint, region_in
+from veil.consumer.sqs.errors import wants_other_credentials
+from veil.consumer.sqs.http_connection import Heir, HttpAnswer, NoAnswer
+from veil.consumer.sqs.http_pool import REST_S_MAX, HttpPool
+from veil.consumer.sqs.profile import read_profile
+from veil.consumer.sqs.request_head import RequestHead
+
+log = logging.getLogger("veil.consumer")
+T = TypeVar("T")
+
+CONNECTIONS: Final = 64
+CONNECT_TIMEOUT_S: Final = 5.0
+READ_TIMEOUT_S: Final = 10.0
+
+# Ten messages of 1 MiB, three bytes of JSON for each of theirs, and their attributes.
+_RECEIVED_BYTES_MAX: Final = 64 << 20
+_ANSWER_BYTES_MAX: Final = 1 << 20
+# A send must not be repeated, so it keeps off connections that the service may be about to close.
+_SEND_REST_S_MAX: Final = 5.0
+_START_PAUSES_S: Final = (0.2, 0.8)
+_BATCH: Final = 10
+_ARN: Final = re.compile(r"arn:[a-z-]+:sqs:([a-z0-9-]+):(\d{12}):([A-Za-z0-9_-]+(?:\.fifo)?)")
+
+_encode = msgspec.json.Encoder().encode
+
+
+class SqsClient(QueueApi):
+    """A queue service that speaks SQS; made anywhere, then used from one event loop.
+
+    Endpoint, region and profile are found by AWS's variables and files where they are not given. Raises ApiError FATAL when
+    what it finds cannot be used. A receive that is cancelled closes its connection, and messages that were already on their
+    way are made visible again; `close` waits for that.
+    """
+
+    def __init__(
+        self,
+        *,
+        endpoint: str | None = None,
+        region: str | None = None,
+        profile: str | None = None,
+        credentials: Credentials | None = None,
+        connections: int = CONNECTIONS,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        read_timeout_s: float = READ_TIMEOUT_S,
+        user_agent_extra: str = "",
+        monotonic: Callable[[], float] = time.monotonic,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        if connections < 1:
+            raise ValueError(f"connections={connections}: expected 1 or more")
+        found = read_profile(profile)
+        place, self.region = find_endpoint(endpoint, region, found)
+        self.endpoint = place.url
+        self._read_timeout_s = read_timeout_s
+        self._monotonic = monotonic
+        self._head = RequestHead(place, self.region, _user_agent(user_agent_extra), wall_ms)
+        self._credentials = CredentialsSource(
+            credentials,
+            profile,
+            endpoint_url=place.url,
+            dummies_will_do=place.is_loopback,
+            monotonic=monotonic,
+        )
+        bundle = os.environ.get("AWS_CA_BUNDLE") or found.settings.get("ca_bundle")
+        self._pool = HttpPool(
+            place,
+            connections=connections,
+            connect_timeout_s=connect_timeout_s,
+            ssl_context=_ssl_context(bundle) if place.secure else None,
+        )
+        self._giving_back: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def queue_url(self, name: str) -> str:
+        """The URL of a queue by name, ARN or URL (which is returned as it is); ApiError FATAL when there is none."""
+        if "://" in name:
+            self._check_region(region_in(name), name)
+            return name
+        given: dict[str, Any] = {"QueueName": name}
+        if name.startswith("arn:"):
+            parts = _ARN.fullmatch(name)
+            if parts is None:
+                raise ApiError(
+                    Failure.FATAL, "", f"queue {name!r}: expected an ARN like arn:aws:sqs:REGION:ACCOUNT:NAME"
+                )
+            self._check_region(parts[1], name)
+            given = {"QueueName": parts[3], "QueueOwnerAWSAccountId": parts[2]}
+        return await _patiently(
+            lambda: self._call("GetQueueUrl", given, answers.queue_url_in, repeatable=True)
+        )
+
+    async def attributes(self, url: str) -> dict[str, str]:
+        """All queue attributes."""
+        given = {"QueueUrl": url, "AttributeNames": ["All"]}
+        return await _patiently(
+            lambda: self._call("GetQueueAttributes", given, answers.attributes_in, repeatable=True)
+        )
+
+    async def receive(
+        self,
+        url: str,
+        *,
+        count: int,
+        wait_s: int,
+        visibility_s: int | None = None,
+        attempt_id: str | None = None,
+    ) -> list[RawMessage]:
+        """Up to `count` messages with all their attributes; None for the visibility means the queue's own."""
+        given: dict[str, Any] = {
+            "QueueUrl": url,
+            "MaxNumberOfMessages": count,
+            "WaitTimeSeconds": wait_s,
+            "MessageAttributeNames": ["All"],
+            "MessageSystemAttributeNames": ["All"],
+        }
+        if visibility_s is not None:
+            given["VisibilityTimeout"] = visibility_s
+        if attempt_id is not None:
+            given["ReceiveRequestAttemptId"] = attempt_id
+        asked_at_s = self._monotonic()
+        return await self._call(
+            "ReceiveMessage",
+            given,
+            lambda answer: answers.messages_in(answer, asked_at_s),
+            # The caller would ask again anyway. What a lost answer had claimed is hidden for a window either way.
+            repeatable=True,
+            timeout_s=wait_s + self._read_timeout_s,
+            answer_bytes_max=_RECEIVED_BYTES_MAX,
+            heir=lambda answer: self._give_back(url, answer),
+        )
+
+    async def delete(self, url: str, receipts: Sequence[str]) -> list[ApiError | None]:
+        """Delete up to ten by receipt, in one call; what failed is said in its place. Raises ApiError when the whole call did."""
+        entries = [{"Id": str(at), "ReceiptHandle": receipt} for at, receipt in enumerate(receipts)]
+        return await self._batch("DeleteMessageBatch", url, entries)
+
+    async def extend(self, url: str, changes: Sequence[tuple[str, int]]) -> list[ApiError | None]:
+        """Set the visibility of up to ten, in one call, as `delete` does."""
+        return await self._extend(url, changes)
+
+    async def send(
+        self,
+        url: str,
+        body: str,
+        *,
+        attributes: Mapping[str, Attribute] | None = None,
+        group: str | None = None,
+        deduplication_id: str | None = None,
+        delay_s: int | None = None,
+    ) -> str:
+        """Send one message; returns its id."""
+        given: dict[str, Any] = {"QueueUrl": url, "MessageBody": body}
+        if attributes:
+            given["MessageAttributes"] = {name: _on_the_wire(value) for name, value in attributes.items()}
+        if group is not None:
+            given["MessageGroupId"] = group
+        if deduplication_id is not None:
+            given["MessageDeduplicationId"] = deduplication_id
+        if delay_s is not None:
+            given["DelaySeconds"] = delay_s
+        # Sent twice it would be there twice, unless the service knows it again.
+        return await self._call(
+            "SendMessage", given, answers.message_id_in, repeatable=deduplication_id is not None
+        )
+
+    async def close(self) -> None:
+        """Close every connection, cancelling what is under way."""
+        self._closed = True
+        await self._pool.abandon()
+        if self._giving_back:
+            await asyncio.wait(self._giving_back, timeout=self._read_timeout_s)
+        await self._pool.close()
+
+    # ---- within
+
+    async def _extend(
+        self, url: str, changes: Sequence[tuple[str, int]], *, closing: bool = False
+    ) -> list[ApiError | None]:
+        entries = [
+            {"Id": str(at), "ReceiptHandle": receipt, "VisibilityTimeout": visibility_s}
+            for at, (receipt, visibility_s) in enumerate(changes)
+        ]
+        return await self._batch("ChangeMessageVisibilityBatch", url, entries, closing=closing)
+
+    async def _batch(
+        self, action: str, url: str, entries: list[dict[str, Any]], *, closing: bool = False
+    ) -> list[ApiError | None]:
+        if not entries:
+            return []
+        return await self._call(
+            action,
+            {"QueueUrl": url, "Entries": entries},
+            lambda answer: answers.results_in(answer, len(entries)),
+            repeatable=True,
+            closing=closing,
+        )
+
+    async def _call(
+        self,
+        action: str,
+        given: dict[str, Any],
+        read: Callable[[HttpAnswer], T],
+        *,
+        repeatable: bool,
+        timeout_s: float | None = None,
+        answer_bytes_max: int = _ANSWER_BYTES_MAX,
+        heir: Heir | None = None,
+        closing: bool = False,
+    ) -> T:
+        if self._closed and not closing:
+            raise self._unreachable("the client was closed")
+        target, body = f"AmazonSQS.{action}", _encode(given)
+        invocation = str(uuid.uuid4())
+        rest_s_max = REST_S_MAX if repeatable else _SEND_REST_S_MAX
+        attempt, stale_met, refused_before = 1, False, False
+        while True:
+            credentials = self._credentials.ready() or await self._credentials.current()
+            try:
+                answer = await self._pool.exchange(
+                    self._head.request(target, body, credentials, invocation, attempt),
+                    timeout_s=timeout_s or self._read_timeout_s,
+                    answer_bytes_max=answer_bytes_max,
+                    rest_s_max=rest_s_max,
+                    heir=heir,
+                )
+            except NoAnswer as failed:
+                if not (failed.stale and repeatable) or stale_met:
+                    raise self._unreachable(str(failed)) from None
+                # Others that rested as long are as likely to be closed: the second try gets a connection of its own.
+                stale_met, rest_s_max = True, 0.0
+            else:
+                if answer.status == 200:
+                    return read(answer)
+                error = answers.error_in(answer)
+                if refused_before or not wants_other_credentials(error):
+                    raise error
+                if await self._credentials.instead_of(credentials) is None:
+                    raise error
+                refused_before = True
+            attempt += 1
+
+    def _give_back(self, url: str, answer: HttpAnswer) -> None:
+        """Messages that came for a receive nobody waits for: visible again, now instead of a window later."""
+        if answer.status != 200:
+            return
+        try:
+            receipts = answers.receipts_in(answer)
+        except ApiError:
+            return
+        if receipts:
+            task = asyncio.get_running_loop().create_task(self._release(url, receipts))
+            self._giving_back.add(task)
+            task.add_done_callback(self._giving_back.discard)
+
+    async def _release(self, url: str, receipts: list[str]) -> None:
+        failed = 0
+        for start in range(0, len(receipts), _BATCH):
+            batch = [(receipt, 0) for receipt in receipts[start : start + _BATCH]]
+            try:
+                failed += sum(result is not None for result in await self._extend(url, batch, closing=True))
+            except ApiError:
+                failed += len(batch)
+        if failed:
+            log.warning(
+                "%d messages of a cancelled receive could not be released; they return when their window ends",
+                failed,
+            )
+
+    def _check_region(self, region: str | None, queue: str) -> None:
+        if region is not None and region != self.region and region_in(self.endpoint + "/") is not None:
+            raise ApiError(
+                Failure.FATAL, "", f"queue {queue} is in {region}, but requests go to {self.endpoint}"
+            )
+
+    def _unreachable(self, reason: str) -> ApiError:
+        return ApiError(Failure.UNREACHABLE, "", f"{self.endpoint}: {reason}")
+
+
+async def _patiently(call: Callable[[], Awaitable[T]]) -> T:
+    """For the questions at the start: a service that starts at the same time gets a moment."""
+    for pause_s in _START_PAUSES_S:
+        try:
+            return await call()
+        except ApiError as error:
+            if error.failure not in (Failure.UNREACHABLE, Failure.THROTTLED):
+                raise
+        await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, hides nothing
+    return await call()
+
+
+def _on_the_wire(attribute: Attribute) -> dict[str, str | bytes]:
+    kind = "BinaryValue" if isinstance(attribute.value, bytes) else "StringValue"
+    return {"DataType": attribute.data_type, kind: attribute.value}
+
+
+def _ssl_context(bundle: str | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=bundle)
+    except (OSError, ssl.SSLError) as error:
+        raise ApiError(Failure.FATAL, "", f"AWS_CA_BUNDLE {bundle!r} cannot be read: {error}") from None
+
+
+def _user_agent(extra: str) -> str:
+    try:
+        own = version("veilmq")
+    except PackageNotFoundError:
+        own = "0"
+    agent = f"veil/{own} consumer {extra}".rstrip()
+    if not (agent.isascii() and agent.isprintable()):
+        raise ValueError(f"user_agent_extra={extra!r}: expected printable ASCII")
+    return agent

@@ -1,0 +1,133 @@
+"""Where the service is, by the names AWS has for it: endpoint and region."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from veil.consumer.queue_api import ApiError, Failure
+from veil.consumer.sqs.profile import Profile
+
+REGION_OF_OTHERS = "us-east-1"  # what a service that is not AWS is told when nobody says otherwise
+
+_REGION: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_AWS_URL: Final = re.compile(r"https?://sqs(?:-fips)?\.([a-z0-9-]+)\.(?:amazonaws\.|api\.)")
+# Regions whose names begin so belong to a partition with a domain of its own.
+_DOMAINS: Final = (
+    ("cn-", "amazonaws.com.cn"),
+    ("eusc-", "amazonaws.eu"),
+    ("us-iso-", "c2s.ic.gov"),
+    ("us-isob-", "sc2s.sgov.gov"),
+    ("eu-isoe-", "cloud.adc-e.uk"),
+    ("us-isof-", "csp.hci.ic.gov"),
+    ("", "amazonaws.com"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The address that requests go to."""
+
+    url: str
+    secure: bool
+    host: str
+    port: int
+    host_header: str
+    path: str
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it is this very machine."""
+        if self.host == "localhost" or self.host.endswith(".localhost"):
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def find_endpoint(
+    given: str | None, region: str | None, profile: Profile, environ: Mapping[str, str] = os.environ
+) -> tuple[Endpoint, str]:
+    """Endpoint and region: what the caller gives, then the environment, then the profile, then AWS's own address."""
+    url = given or _configured(profile, environ)
+    region = (
+        region
+        or environ.get("AWS_REGION")
+        or environ.get("AWS_DEFAULT_REGION")
+        or profile.settings.get("region")
+        or (REGION_OF_OTHERS if url else None)
+    )
+    if region is None:
+        raise _unusable(
+            "no region: set AWS_REGION, or region in the profile "
+            f"{profile.name!r}, or AWS_ENDPOINT_URL_SQS for a service that is not AWS"
+        )
+    if not _REGION.fullmatch(region):
+        raise _unusable(f"region {region!r}: expected a name such as eu-central-1")
+    return parse_endpoint(url or _of_aws(region, profile, environ)), region
+
+
+def parse_endpoint(url: str) -> Endpoint:
+    """The parts of an endpoint's URL; ApiError if it cannot be called."""
+    refusal = _unusable(f"endpoint {url!r}: expected a URL such as http://127.0.0.1:9324")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise refusal from None
+    host = parts.hostname
+    if (
+        parts.scheme not in ("http", "https")
+        or not host
+        or not host.isascii()
+        or parts.query
+        or parts.fragment
+    ):
+        raise refusal
+    if not re.fullmatch(r"[A-Za-z0-9._:%-]+", host) or not re.fullmatch(r"[!-~]*", parts.path):
+        raise refusal
+    secure = parts.scheme == "https"
+    usual_port = 443 if secure else 80
+    host_header = f"[{host}]" if ":" in host else host
+    if port is not None and port != usual_port:
+        host_header += f":{port}"
+    path = parts.path.rstrip("/") + "/"
+    return Endpoint(f"{parts.scheme}://{host_header}", secure, host, port or usual_port, host_header, path)
+
+
+def region_in(queue_url: str) -> str | None:
+    """The region of a queue, if its URL is one of AWS's and says so."""
+    found = _AWS_URL.match(queue_url)
+    return found[1] if found else None
+
+
+def _configured(profile: Profile, environ: Mapping[str, str]) -> str | None:
+    ignored = environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS") or profile.settings.get(
+        "ignore_configured_endpoint_urls", ""
+    )
+    if ignored.lower() == "true":
+        return None
+    return (
+        environ.get("AWS_ENDPOINT_URL_SQS")
+        or environ.get("AWS_ENDPOINT_URL")
+        or profile.sqs.get("endpoint_url")
+        or profile.settings.get("endpoint_url")
+    )
+
+
+def _of_aws(region: str, profile: Profile, environ: Mapping[str, str]) -> str:
+    fips = environ.get("AWS_USE_FIPS_ENDPOINT") or profile.settings.get("use_fips_endpoint", "")
+    # GovCloud's ordinary name is the FIPS one.
+    service = "sqs-fips" if fips.lower() == "true" and not region.startswith("us-gov-") else "sqs"
+    domain = next(domain for beginning, domain in _DOMAINS if region.startswith(beginning))
+    return f"https://{service}.{region}.{domain}"
+
+
+def _unusable(text: str) -> ApiError:
+    return ApiError(Failure.FATAL, "", text)

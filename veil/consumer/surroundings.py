@@ -1,0 +1,59 @@
+"""What a consumer stands on: the service it calls, the clock it reads, the keeper of its leases. Tests bring their own."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from veil.consumer.queue_api import QueueApi
+from veil.consumer.renewal.keeper_protocol import Keeper, KeeperEvents
+from veil.consumer.renewal.policy import RenewalPolicy
+from veil.consumer.renewal.steady_clock import steady_s
+from veil.consumer.settings import ConsumerSettings
+
+RECEIVES_MAX: Final = 32  # at a time; each holds a connection while it waits
+_OTHER_CONNECTIONS: Final = 32  # for deletes, releases and dead letters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Real ones are made by `real_surroundings`, manual ones by the harness in `veil.testing`."""
+
+    make_api: Callable[[], QueueApi]
+    make_keeper: Callable[[RenewalPolicy, KeeperEvents], Keeper]
+    monotonic: Callable[[], float] = steady_s
+    wall: Callable[[], float] = time.time
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    random: random.Random = field(default_factory=random.Random)
+
+
+def real_surroundings(settings: ConsumerSettings) -> Surroundings:
+    """The service that the settings, the environment and the profile name, and a keeper with connections of its own."""
+    from veil.consumer.sqs.client import SqsClient
+
+    api = functools.partial(
+        SqsClient,
+        endpoint=settings.endpoint,
+        region=settings.region,
+        profile=settings.profile,
+        monotonic=steady_s,
+    )
+
+    def make_keeper(policy: RenewalPolicy, events: KeeperEvents) -> Keeper:
+        if settings.helper_process:
+            from veil.consumer.renewal.keeper_process import KeeperProcess
+
+            return KeeperProcess(api, policy, events=events)
+        from veil.consumer.renewal.keeper_thread import KeeperThread
+
+        return KeeperThread(api, policy, events=events)
+
+    return Surroundings(
+        make_api=functools.partial(api, connections=RECEIVES_MAX + _OTHER_CONNECTIONS),
+        make_keeper=make_keeper,
+    )

@@ -1,0 +1,1 @@
+"""How a consumer is watched: logs, metrics, traces, health."""

@@ -1,0 +1,183 @@
+"""What Prometheus reads of a consumer: plain counts, turned into metrics when asked, so that counting costs handlers nothing.
+
+Labels are bounded: queues and handlers beyond a hundred are summed under `_other`, outcomes are a fixed set.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final
+
+from veil.consumer.message import Message
+from veil.consumer.outcome import Outcome, label
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric
+
+LABELS_MAX: Final = 100
+_OTHER: Final = "_other"
+# From a handler that only forwards to one that runs for hours.
+SECONDS_BOUNDS: Final = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3_600, 14_400, 43_200
+)  # fmt: skip
+
+# What happens to leases: the name of the count, the metric, and what it says.
+_LEASE_EVENTS: Final = (
+    ("renewed", "veil_consumer_renewals", "Leases given a new deadline while their message was held."),
+    ("late", "veil_consumer_renewals_late", "Renewals begun later than their policy wanted."),
+    ("failed", "veil_consumer_renewals_failed", "Attempts to renew that did not succeed."),
+    ("lost", "veil_consumer_leases_lost", "Leases that ended while their message was held."),
+    ("capped", "veil_consumer_leases_capped", "Leases that could not be renewed any more: a maximum was reached."),
+)  # fmt: skip
+LEASE_EVENTS: Final = tuple(name for name, _, _ in _LEASE_EVENTS)
+
+
+class ConsumerMetrics:
+    """Counts, from any thread. `registry` is where they show; one of their own unless given."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self._lock = threading.Lock()
+        self._handled: defaultdict[tuple[str, str, str], int] = defaultdict(int)
+        self._times: dict[tuple[str, str], _Times] = {}
+        self._leases: dict[str, defaultdict[str, int]] = {name: defaultdict(int) for name in LEASE_EVENTS}
+        self._gauges: dict[str, tuple[Callable[[], float], Callable[[], float]]] = {}
+        self._queues: set[str] = set()
+        self._handlers: set[str] = set()
+        self._registry = registry
+        if registry is not None:
+            registry.register(_collected(self.families))
+
+    def handled(self, message: Message, handler: str, outcome: Outcome | None, seconds: float) -> None:
+        """A handler has ended with this outcome; None when its lease was lost, 0 seconds when it was not begun."""
+        with self._lock:
+            queue = _known(self._queues, message.queue)
+            handler = _known(self._handlers, handler)
+            self._handled[queue, handler, label(outcome)] += 1
+            if not seconds:
+                return  # it would only make handlers look quicker than they are
+            times = self._times.get((queue, handler))
+            if times is None:
+                times = self._times[queue, handler] = _Times()
+            times.buckets[bisect_left(SECONDS_BOUNDS, seconds)] += 1
+            times.sum += seconds
+
+    def lease(self, event: str, queue: str, count: int = 1) -> None:
+        """Something happened to a lease: one of LEASE_EVENTS."""
+        with self._lock:
+            self._leases[event][_known(self._queues, queue)] += count
+
+    def watch(self, queue: str, *, in_flight: Callable[[], float], waiting: Callable[[], float]) -> None:
+        """Ask these, when somebody looks, how many messages are being handled and how many wait for a slot."""
+        with self._lock:
+            if _known(self._queues, queue) != _OTHER:
+                self._gauges[queue] = (in_flight, waiting)
+
+    def unwatch(self, queue: str) -> None:
+        """The queue is consumed no more."""
+        with self._lock:
+            self._gauges.pop(queue, None)
+
+    def page(self) -> tuple[bytes, str]:
+        """Everything in Prometheus' text format, as it stands now, and its content type."""
+        from prometheus_client import CollectorRegistry, generate_latest
+        from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+        if self._registry is None:
+            self._registry = CollectorRegistry(auto_describe=False)
+            self._registry.register(_collected(self.families))
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+    def families(self) -> Iterator[Metric]:
+        """The metrics, in the order in which they are shown."""
+        with self._lock:
+            handled = dict(self._handled)
+            times = {labels: (list(each.buckets), each.sum) for labels, each in self._times.items()}
+            leases = {name: dict(counts) for name, counts in self._leases.items()}
+            gauges = dict(self._gauges)
+        yield from _about_handling(handled, times)
+        yield from _about_leases(leases)
+        yield from _about_now(gauges)
+
+
+class _Times:
+    __slots__ = ("buckets", "sum")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(SECONDS_BOUNDS) + 1)
+        self.sum = 0.0
+
+
+def _known(names: set[str], name: str) -> str:
+    if name in names:
+        return name
+    if len(names) >= LABELS_MAX:
+        return _OTHER
+    names.add(name)
+    return name
+
+
+def _about_handling(
+    handled: dict[tuple[str, str, str], int], times: dict[tuple[str, str], tuple[list[int], float]]
+) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+
+    messages = CounterMetricFamily(
+        "veil_consumer_messages_handled",
+        "Messages whose handling has ended, by outcome.",
+        labels=("queue", "handler", "outcome"),
+    )
+    for labels, count in handled.items():
+        messages.add_metric(labels, count)
+    yield messages
+    seconds = HistogramMetricFamily(
+        "veil_consumer_handling_seconds",
+        "Time from the start of a handler to its end.",
+        labels=("queue", "handler"),
+    )
+    bounds = [*(f"{bound:g}" for bound in SECONDS_BOUNDS), "+Inf"]
+    for pair, (buckets, total) in times.items():
+        seconds.add_metric(pair, list(zip(bounds, accumulate(buckets), strict=True)), total)
+    yield seconds
+
+
+def _about_leases(leases: dict[str, dict[str, int]]) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily
+
+    for name, metric, text in _LEASE_EVENTS:
+        family = CounterMetricFamily(metric, text, labels=("queue",))
+        for queue, count in leases[name].items():
+            family.add_metric((queue,), count)
+        yield family
+
+
+def _about_now(gauges: dict[str, tuple[Callable[[], float], Callable[[], float]]]) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    in_flight = GaugeMetricFamily(
+        "veil_consumer_in_flight", "Messages whose handler is running.", labels=("queue",)
+    )
+    waiting = GaugeMetricFamily(
+        "veil_consumer_waiting", "Messages received that wait for a free slot.", labels=("queue",)
+    )
+    for queue, (running, held) in gauges.items():
+        in_flight.add_metric((queue,), running())
+        waiting.add_metric((queue,), held())
+    yield from (in_flight, waiting)
+
+
+def _collected(families: Callable[[], Iterable[Metric]]) -> Any:
+    from prometheus_client.registry import Collector
+
+    class Collected(Collector):
+        def collect(self) -> Iterable[Metric]:
+            return families()
+
+        def describe(self) -> Iterable[Metric]:
+            return ()  # else registering would collect once, before there is anything to ask
+
+    return Collected()

@@ -1,0 +1,129 @@
+"""One OpenTelemetry span for each message that is handled, linked to the span in which it was sent.
+
+A link, not a parent: a message may wait for days and be handled several times, each a trace of its own. Without
+OpenTelemetry this does nothing, and whatever goes wrong in it never reaches the message.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from veil.consumer.message import Message
+from veil.consumer.middleware import CallNext, CallNextBatch
+from veil.consumer.outcome import Outcome, label
+from veil.consumer.telemetry.sender_context import sender_context
+
+_log = logging.getLogger("veil.consumer")
+
+
+class Tracing:
+    """A middleware; register it first, so that the span covers all others. `tracer` is the global one unless given."""
+
+    def __init__(self, tracer: Any = None) -> None:
+        self._tracer = tracer
+        self._trace: Any = None
+        self._context: Any = None
+        try:
+            from opentelemetry import context, trace
+        except ImportError:
+            return
+        self._trace, self._context = trace, context
+        if tracer is None:
+            self._tracer = trace.get_tracer("veil.consumer")
+
+    async def __call__(self, message: Message, call_next: CallNext) -> Outcome:
+        """Around one message."""
+        span = self._begin([message])
+        if span is None:
+            return await call_next(message)
+        try:
+            outcome = await call_next(message)
+        except BaseException as error:
+            span.failed(error)
+            raise
+        span.ended(label(outcome))
+        return outcome
+
+    async def call_batch(self, messages: Sequence[Message], call_next: CallNextBatch) -> list[Outcome]:
+        """Around a batch: one span, linked to every sender."""
+        span = self._begin(messages)
+        if span is None:
+            return await call_next(messages)
+        try:
+            outcomes = await call_next(messages)
+        except BaseException as error:
+            span.failed(error)
+            raise
+        span.ended(",".join(sorted({label(outcome) for outcome in outcomes})))
+        return outcomes
+
+    def _begin(self, messages: Sequence[Message]) -> _Span | None:
+        if self._trace is None:
+            return None
+        try:
+            first = messages[0]
+            attributes: dict[str, Any] = {
+                "messaging.system": "aws_sqs",
+                "messaging.operation.name": "process",
+                "messaging.operation.type": "process",
+                "messaging.destination.name": first.queue,
+            }
+            if len(messages) == 1:
+                attributes["messaging.message.id"] = first.id
+                attributes["veil.receive_count"] = first.receive_count
+            else:
+                attributes["messaging.batch.message_count"] = len(messages)
+            span = self._tracer.start_span(
+                f"process {first.queue}",
+                kind=self._trace.SpanKind.CONSUMER,
+                attributes=attributes,
+                links=self._links(messages),
+            )
+            return _Span(span, self._trace, self._context)
+        except Exception:
+            _log.debug("no span could be begun", exc_info=True)
+            return None
+
+    def _links(self, messages: Sequence[Message]) -> list[Any]:
+        trace = self._trace
+        links = []
+        for message in messages:
+            sender = sender_context(message)
+            if sender is not None:
+                flags = trace.TraceFlags(trace.TraceFlags.SAMPLED if sender.is_sampled else 0)
+                where = trace.SpanContext(sender.trace_id, sender.span_id, is_remote=True, trace_flags=flags)
+                links.append(trace.Link(where))
+        return links
+
+
+class _Span:
+    """A span that is the current one until it ends; nothing it does raises."""
+
+    def __init__(self, span: Any, trace: Any, context: Any) -> None:
+        self._span, self._trace, self._context = span, trace, context
+        self._token = context.attach(trace.set_span_in_context(span))
+
+    def ended(self, outcome: str) -> None:
+        self._quietly(lambda: self._span.set_attribute("veil.outcome", outcome))
+        self._close()
+
+    def failed(self, error: BaseException) -> None:
+        def record() -> None:
+            self._span.record_exception(error)
+            self._span.set_attribute("error.type", type(error).__qualname__)
+            self._span.set_status(self._trace.Status(self._trace.StatusCode.ERROR))
+
+        self._quietly(record)
+        self._close()
+
+    def _close(self) -> None:
+        self._quietly(lambda: self._context.detach(self._token))
+        self._quietly(self._span.end)
+
+    def _quietly(self, call: Callable[[], Any]) -> None:
+        try:
+            call()
+        except Exception:
+            _log.debug("a span could not be told", exc_info=True)
