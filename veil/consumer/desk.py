@@ -114,8 +114,9 @@ class MessageDesk:
             # Before the keeper lets go: until the copy is safe, nobody else may receive the original.
             outcome = await self._dead_lettered(message, outcome)
         letting_go = self._keeper.let_go(lease)
-        if isinstance(outcome, Interrupted):
+        if isinstance(outcome, Interrupted) or not self._keeper.knows_at_once:
             await letting_go
+        if isinstance(outcome, Interrupted):
             return 0 if lease.lose("the consumer is stopping") else _LEFT
         if outcome is None or lease.released or not lease.end():
             if lease.lost and outcome is not None:

@@ -30,6 +30,8 @@ class KeeperProcess(Keeper):
     helper counts on the same host's monotonic clock. It also renews for a parent that hangs, up to the policy's maximum.
     """
 
+    knows_at_once = False
+
     def __init__(
         self,
         api_factory: Callable[[], RenewalApi],

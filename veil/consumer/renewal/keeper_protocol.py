@@ -47,6 +47,10 @@ class KeeperEvents:
 class Keeper(Protocol):
     """Keeps leases alive from `hold` to `let_go`. Both may be called from any thread, and never block."""
 
+    # Whether a loss is on the lease the moment the keeper learns of it. From a helper process it has to travel, and
+    # is only known once `let_go` has settled.
+    knows_at_once: bool = True
+
     async def start(self) -> None:
         """Be ready to hold; raises what keeps it from working."""
 

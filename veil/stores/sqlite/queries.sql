@@ -302,14 +302,13 @@ INSERT OR REPLACE INTO deduplication (queue_id, scope, dedup_id, until_ms, seq, 
 
 -- name: latest_sends
 -- What a send may be a repetition of, oldest first.
-SELECT seq, queue_id, retry_key, sent FROM (
-    SELECT * FROM repeatable_send WHERE seq >= ? ORDER BY seq DESC LIMIT ?) ORDER BY seq;
+SELECT seq, sends FROM (SELECT seq, sends FROM repeatable_send WHERE seq >= ? ORDER BY seq DESC LIMIT ?) ORDER BY seq;
 
 -- name: remember_send
-INSERT OR REPLACE INTO repeatable_send (seq, queue_id, retry_key, sent) VALUES (?, ?, ?, ?);
+INSERT INTO repeatable_send (seq, sends) VALUES (?, ?);
 
 -- name: forget_sends
-DELETE FROM repeatable_send WHERE seq < ?;
+DELETE FROM repeatable_send WHERE seq IN (SELECT seq FROM repeatable_send WHERE seq < ? ORDER BY seq LIMIT ?);
 
 -- name: find_attempt
 SELECT claims FROM attempt WHERE queue_id = ? AND attempt_id = ? AND until_ms > ?;

@@ -108,12 +108,10 @@ CREATE TABLE deduplication (
 
 CREATE INDEX deduplication_until ON deduplication (until_ms);
 
--- Sends that may be repeated under their retry key; the key of the row is the order key of the last message of the send.
+-- Sends that may be repeated under their retry key: one row for all of a transaction.
 CREATE TABLE repeatable_send (
-    seq       INTEGER PRIMARY KEY,
-    queue_id  INTEGER NOT NULL,
-    retry_key BLOB    NOT NULL,
-    sent      BLOB    NOT NULL -- msgpack: [[message id, seq, duplicate], …]
+    seq   INTEGER PRIMARY KEY, -- an order key, of which only the instant matters
+    sends BLOB NOT NULL        -- msgpack: [[queue id, retry key, [[message id, seq, duplicate], …]], …]
 ) STRICT;
 
 -- Receives that may be repeated under their attempt id.

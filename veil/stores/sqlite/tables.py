@@ -57,6 +57,7 @@ class Tables:
         self.notice: Callable[[str, int, int], None] = lambda event, queue_id, count: None
         self.sequence = SequenceSource()
         self._also_load: list[Callable[[], None]] = []
+        self._also_commit: list[Callable[[], None]] = []
         self.states: dict[int, QueueState] = {}
         self.by_key: dict[QueueKey, QueueState] = {}
         self._dirty: set[int] = set()
@@ -72,6 +73,10 @@ class Tables:
     def when_loaded(self, also: Callable[[], None]) -> None:
         """Have something else read again whenever the state is."""
         self._also_load.append(also)
+
+    def when_committing(self, also: Callable[[], None]) -> None:
+        """Have something else written with every transaction."""
+        self._also_commit.append(also)
 
     def load(self) -> None:
         """Read the state of every queue; called at the start and after a rollback."""
@@ -199,6 +204,8 @@ class Tables:
             state = self.states[queue_id]
             self.execute(Q.write_count, (state.visible, state.in_flight, state.delayed, queue_id))
         self._dirty.clear()
+        for also in self._also_commit:
+            also()
         self.execute(Q.write_mark, (*self.clock.mark(), self.sequence.last))
         self._committed.update(self._pending)
         self._pending.clear()
