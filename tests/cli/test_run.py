@@ -224,7 +224,7 @@ def test_workers_leave_when_their_supervisor_is_killed(start: Start, send: Calla
 def test_reload_restarts_when_a_source_changes(start: Start, send: Callable[[str], None], tmp_path: Path):
     running = start("--reload")
     until(lambda: "consuming" in running.out())
-    (tmp_path / "shop.py").write_text(APP.replace('"handled"', '"handled anew"'))
+    (tmp_path / "shop.py").write_text(APP.replace("handled {body}", "handled anew {body}"))
     until(lambda: running.out().count("consuming") >= 2 and "restarting" in running.out())
     send("one")
     until(lambda: "handled anew one" in running.out())
