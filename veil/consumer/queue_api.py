@@ -47,7 +47,9 @@ class RawMessage:
     receipt: str
     body: str
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
-    system: Mapping[str, str] = field(default_factory=dict)  # ApproximateReceiveCount, SentTimestamp, MessageGroupId, …
+    system: Mapping[str, str] = field(
+        default_factory=dict
+    )  # ApproximateReceiveCount, SentTimestamp, MessageGroupId, …
     asked_at_s: float = 0.0
 
     @property
@@ -69,7 +71,13 @@ class QueueApi(Protocol):
         """All queue attributes."""
 
     async def receive(
-        self, url: str, *, count: int, wait_s: int, visibility_s: int | None = None, attempt_id: str | None = None
+        self,
+        url: str,
+        *,
+        count: int,
+        wait_s: int,
+        visibility_s: int | None = None,
+        attempt_id: str | None = None,
     ) -> list[RawMessage]:
         """Up to ten messages with all their attributes; None for the visibility means the queue's own."""
 
