@@ -21,7 +21,10 @@ def test_ten_kills_under_load_lose_invent_and_misplace_nothing() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [fault for fault in SHOWS_AS if fault != "nosync"])
 def test_the_rig_catches_a_broken_build(fault: str) -> None:
-    outcome = run_crashes(3, SEED, broken=fault, kills=fault == "ack-before-commit")
-
-    outcome.discard()
-    assert outcome.violations.get(SHOWS_AS[fault]), str(outcome)
+    # Whether a fault shows in one short run is a matter of timing; on a busy machine it may take another.
+    for attempt in range(4):
+        outcome = run_crashes(3, SEED + attempt, broken=fault, kills=fault == "ack-before-commit")
+        outcome.discard()
+        if outcome.violations.get(SHOWS_AS[fault]):
+            return
+    pytest.fail(f"the rig did not see that the build is broken: {outcome}")
