@@ -14,7 +14,22 @@ import traceback
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tests.faults import broken_server, crash, fuzz, model_volume, paused, power_cut, stopping, vanishing
+from tests.faults import (
+    broken_server,
+    consumer_gil,
+    consumer_kills,
+    consumer_long,
+    consumer_pauses,
+    consumer_stops,
+    consumer_wire,
+    crash,
+    fuzz,
+    model_volume,
+    paused,
+    power_cut,
+    stopping,
+    vanishing,
+)
 from tests.faults.rig import Outcome
 
 
@@ -65,6 +80,12 @@ RIGS = {
     "vanishing": Rig(vanishing.run_vanishing, 3_000, "long polls"),
     "stopping": Rig(stopping.run_stops, 50, "SIGTERM"),
     "paused": Rig(paused.run_pauses, 20, "SIGSTOP"),
+    "consumer-long": Rig(consumer_long.run_long, consumer_long.HANDLERS, "handlers of ten windows"),
+    "consumer-gil": Rig(consumer_gil.run_gil, consumer_gil.HOLDS, "holds of the interpreter"),
+    "consumer-wire": Rig(consumer_wire.run_wire, consumer_wire.HANDLERS, "handlers with spoiled renewals"),
+    "consumer-pauses": Rig(consumer_pauses.run_pauses, consumer_pauses.PAUSES, "SIGSTOP of a consumer"),
+    "consumer-kills": Rig(consumer_kills.run_kills, consumer_kills.KILLS, "kill -9 of a consumer"),
+    "consumer-stops": Rig(consumer_stops.run_stops, consumer_stops.STOPS, "SIGTERM of a consumer"),
     "fuzz": Rig(fuzz.run_fuzz, 1_000_000, "malformed requests"),
     "model": Rig(model_volume.run_model_volume, model_volume.STEPS, "steps"),
 }
@@ -87,7 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
     rows = []
     for name in given.rigs or RIGS:
         rows += _run_rig(name, RIGS[name], given.cycles, seed, given.seconds)
-    print("\n" + "\n".join(f"{result:<9}{name:<15}{text}" for result, name, text in rows))
+    print("\n" + "\n".join(f"{result:<9}{name:<17}{text}" for result, name, text in rows))
     return 1 if any(result == "VIOLATED" for result, _, _ in rows) else 0
 
 

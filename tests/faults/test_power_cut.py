@@ -25,7 +25,9 @@ def test_three_power_cuts_under_load_lose_nothing() -> None:
 
 @pytest.mark.slow
 def test_the_rig_catches_a_server_that_does_not_sync() -> None:
-    outcome = run_power_cuts(2, SEED, broken="nosync")
-
-    outcome.discard()
-    assert outcome.violations.get("lost"), str(outcome)
+    for attempt in range(4):  # what the kernel had written by itself before the cut is a matter of timing
+        outcome = run_power_cuts(2, SEED + attempt, broken="nosync")
+        outcome.discard()
+        if outcome.violations.get("lost"):
+            return
+    pytest.fail(f"the rig did not see that nothing was synced: {outcome}")
