@@ -1,0 +1,65 @@
+"""kill -9 of a consumer: what it held comes back within a second of the deadline that it had, and not before."""
+
+from __future__ import annotations
+
+import random
+import time
+
+from tests.faults.consumer_kit import NotInTime, Queue, Worker, short_windows, until, world
+from tests.faults.rig import Outcome
+
+KILLS = 50
+_WINDOW_S = 1
+_HELD = 5
+_LATE_S_MAX = 1.0
+_EARLY_S_MAX = 0.02  # the server counts whole milliseconds on a clock of its own
+_WORK = """
+    while True:
+        note("until", message, lease.deadline_s)
+        await asyncio.sleep(0.01)
+"""
+
+
+def run_kills(kills: int = KILLS, seed: int = 1) -> Outcome:
+    """Kill a consumer so many times, each time with a few messages in its hands."""
+    outcome = Outcome("consumer-kills", seed)
+    began_s = time.monotonic()
+    rng = random.Random(seed)
+    late_s: list[float] = []
+    with world(outcome) as at:
+        for number in range(kills):
+            queue = at.queue(f"killed-{number}", _WINDOW_S)
+            worker = at.worker(queue.name, settings=short_windows(_WINDOW_S), work=_WORK)
+            queue.send([f"m{n}" for n in range(_HELD)])
+            worker.start()
+            late_s += _one_kill(outcome, worker, queue, rng)
+        outcome.done = (
+            f"{kills} kills in {time.monotonic() - began_s:.0f} s, {len(late_s)} messages redelivered, "
+            f"{min(late_s) * 1000:.0f} to {max(late_s) * 1000:.0f} ms after their deadlines"
+        )
+    return outcome
+
+
+def _one_kill(outcome: Outcome, worker: Worker, queue: Queue, rng: random.Random) -> list[float]:
+    until(lambda: len(worker.notes("begun")) == _HELD, "all begun")
+    time.sleep(rng.uniform(0, 2.5 * _WINDOW_S))
+    if queue.receive():
+        outcome.add("redelivered", f"{queue.name}: while its holder was alive")
+    worker.kill()
+    # What the holder knew when it died. A renewal that was under way may have moved a deadline once more, by half a window.
+    deadlines_s = {note.body: float(note.said) for note in worker.notes("until")}
+    late_s: dict[str, float] = {}
+    give_up_s = time.monotonic() + _WINDOW_S + 5
+    while len(late_s) < _HELD:
+        received = queue.receive(wait_s=1)
+        now_s = time.monotonic()
+        for each in received:
+            late_s[each["Body"]] = now_s - deadlines_s[each["Body"]]
+            if each["Attributes"]["ApproximateReceiveCount"] != "2":
+                outcome.add("redelivered", f"{queue.name} {each['Body']}: {each['Attributes']}")
+        if now_s > give_up_s:
+            raise NotInTime(f"{queue.name}: {len(late_s)} of {_HELD} came back")
+    for body, by_s in late_s.items():
+        if not -_EARLY_S_MAX <= by_s <= _LATE_S_MAX:
+            outcome.add("deadline", f"{queue.name} {body}: received {by_s:.3f} s after its deadline")
+    return list(late_s.values())

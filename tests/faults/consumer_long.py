@@ -1,0 +1,72 @@
+"""Handlers that outlast their windows many times over, waiting or computing: nobody else ever gets their messages."""
+
+from __future__ import annotations
+
+import time
+
+from tests.faults.consumer_kit import Worker, check_handled_once, short_windows, until, world
+from tests.faults.rig import Outcome
+
+HANDLERS, WINDOWS = 100, 10
+_WINDOW_S = 1
+_COMPUTING = 4
+_COMPUTE = """
+    end_s = time.monotonic() + {seconds}
+    while time.monotonic() < end_s:
+        sum(range(1_000))
+"""
+
+
+def run_long(
+    handlers: int = HANDLERS, seed: int = 1, *, windows: int = WINDOWS, renews: bool = True
+) -> Outcome:
+    """So many handlers that wait, all at once, and beside them a consumer whose handlers compute.
+
+    Without renewal the rig must find something, or it would find nothing with a broken one either.
+    """
+    outcome = Outcome("consumer-long", seed)
+    began_s = time.monotonic()
+    seconds = windows * _WINDOW_S + 0.2  # ten windows and a little: the tenth must have been renewed too
+    with world(outcome) as at:
+        waiting, computing = at.queue("waiting", _WINDOW_S), at.queue("computing", _WINDOW_S)
+        short = short_windows(_WINDOW_S) if renews else f"visibility={_WINDOW_S}, renewal=NoRenewal()"
+        patient = at.worker(
+            "waiting",
+            settings=f"{short}, concurrency={handlers}",
+            work=f"    await asyncio.sleep({seconds})",
+        )
+        busy = at.worker(
+            "computing",
+            settings=f"{short}, concurrency={_COMPUTING}",
+            work=_COMPUTE.format(seconds=seconds),
+            kind="def",
+        )
+        tasks = [(patient, waiting, [f"m{n}" for n in range(handlers)])]
+        tasks += [(busy, computing, [f"m{n}" for n in range(_COMPUTING)])]
+        for worker, queue, bodies in tasks:
+            queue.send(bodies)
+            worker.start()
+        for worker, queue, bodies in tasks:
+            until(
+                lambda worker=worker, bodies=bodies: _is_over(worker, len(bodies)),  # type: ignore[misc]
+                f"{queue.name}: all handled",
+                within_s=60 + seconds,
+            )
+            check_handled_once(outcome, worker, queue, bodies)
+        together = _most_at_once([note.at_s for note in patient.notes("begun")], seconds)
+        if together != handlers:
+            outcome.add("rig", f"only {together} of {handlers} handlers ran side by side")
+        outcome.done = (
+            f"{handlers} waiting and {_COMPUTING} computing handlers of {windows} windows each "
+            f"in {time.monotonic() - began_s:.0f} s"
+        )
+    return outcome
+
+
+def _is_over(worker: Worker, count: int) -> bool:
+    # What was redelivered may never be done; there is no point in waiting for it.
+    return len(worker.notes("done")) >= count or any(note.token > 1 for note in worker.notes("begun"))
+
+
+def _most_at_once(begun_s: list[float], seconds: float) -> int:
+    return max((sum(at_s <= other_s < at_s + seconds for at_s in begun_s) for other_s in begun_s), default=0)

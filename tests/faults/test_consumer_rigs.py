@@ -1,0 +1,69 @@
+"""Consumers that are slow, held up, cut off, frozen, killed and stopped: each message is handled, and held by one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from tests.faults.consumer_gil import run_gil
+from tests.faults.consumer_kills import run_kills
+from tests.faults.consumer_long import run_long
+from tests.faults.consumer_pauses import run_pauses
+from tests.faults.consumer_stops import run_stops
+from tests.faults.consumer_wire import run_wire
+from tests.faults.rig import Outcome
+
+SEED = 20_261_115
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def spoiled_wire() -> Iterator[Future[Outcome]]:
+    """Two windows that are long enough for a fair number of tries take a while, nearly all of it asleep."""
+    with ThreadPoolExecutor(1) as beside:
+        yield beside.submit(run_wire, 24, SEED, windows=2, window_s=8)
+
+
+def test_handlers_that_take_many_windows_waiting_or_computing_keep_their_messages() -> None:
+    outcome = run_long(100, SEED, windows=3)
+
+    assert outcome.ok, str(outcome)
+
+
+def test_the_rig_catches_a_consumer_that_does_not_renew() -> None:
+    outcome = run_long(4, SEED, windows=2, renews=False)
+
+    outcome.discard()
+    assert outcome.violations.get("redelivered"), str(outcome)
+
+
+def test_a_held_interpreter_costs_no_lease_with_a_helper_process_and_is_reported_without() -> None:
+    outcome = run_gil(1, SEED)
+
+    assert outcome.ok, str(outcome)
+
+
+def test_a_consumer_frozen_for_two_windows_loses_its_message_once_is_told_and_does_no_harm() -> None:
+    outcome = run_pauses(2, SEED)
+
+    assert outcome.ok, str(outcome)
+
+
+def test_what_a_killed_consumer_held_comes_back_within_a_second_of_its_deadline() -> None:
+    outcome = run_kills(1, SEED)
+
+    assert outcome.ok, str(outcome)
+
+
+def test_stops_under_load_hide_lose_and_double_nothing() -> None:
+    outcome = run_stops(4, SEED)
+
+    assert outcome.ok, str(outcome)
+
+
+def test_no_lease_is_lost_while_one_renewal_in_three_gets_through(spoiled_wire: Future[Outcome]) -> None:
+    outcome = spoiled_wire.result()
+
+    assert outcome.ok, str(outcome)
