@@ -8,6 +8,8 @@ from typing import Final
 RECEIVE_MAX: Final = 10
 # A message received ahead should find a slot within about this long. Longer, and another consumer could have had it.
 _AHEAD_S: Final = 0.25
+# However quick the handlers are: ten calls' worth, so that a round trip to the service is not waited for.
+AHEAD_MAX: Final = 10 * RECEIVE_MAX
 _LEARN: Final = 0.1  # the weight of the newest handling time
 
 
@@ -32,7 +34,7 @@ def prefetch_for(slots: int, usual_s: float | None) -> int:
     """
     if usual_s is None:
         return 0
-    most = max(2 * RECEIVE_MAX, slots)
+    most = max(AHEAD_MAX, slots)
     if usual_s <= 0:
         return most
     return min(most, math.floor(slots * _AHEAD_S / usual_s))

@@ -19,7 +19,7 @@ from veil.consumer.lease import Lease
 from veil.consumer.lines import GroupLine, Line, StandardLine
 from veil.consumer.message import Message
 from veil.consumer.outcome import Outcome
-from veil.consumer.prefetch import HandlingTime, prefetch_for, to_ask_for
+from veil.consumer.prefetch import AHEAD_MAX, HandlingTime, prefetch_for, to_ask_for
 from veil.consumer.queue_api import ApiError, Failure, QueueApi, RawMessage
 from veil.consumer.queue_facts import QueueFacts
 from veil.consumer.receiver import Receiver, pause_after
@@ -186,7 +186,7 @@ class Runner:
             room=self._room,
             deliver=self._deliver,
             on_fatal=lambda error: self.ask_to_stop(ConsumerFailed(f"queue {settings.queue}: {error}")),
-            calls_max=min(RECEIVES_MAX, math.ceil(self._appetite / 10) + 1),
+            calls_max=min(RECEIVES_MAX, math.ceil((self._appetite + AHEAD_MAX) / 10)),
             sleep=sleep,
             random=random,
             fifo=facts.fifo,
