@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: setup demo test check format bench faults soak docs clean
+.PHONY: setup demo test check format bench faults docs clean
 
 setup: $(STAMP)
 
