@@ -31,7 +31,7 @@ DEDUPLICATION_MS: Final = 5 * 60 * SECOND_MS
 ATTEMPT_MS: Final = 5 * 60 * SECOND_MS
 IDENTIFIER_MAX: Final = 128
 REPEATED_SEND_MS: Final = 5 * 60 * SECOND_MS  # how long a send that is sent again is known
-REPEATED_SENDS_MAX: Final = 32_768  # and how many of the latest are, over all queues
+REPEATED_MESSAGES_MAX: Final = 32_768  # and for how many of the latest messages, over all queues
 
 TAGS_MAX: Final = 50
 TAG_KEY_MAX: Final = 128

@@ -23,7 +23,8 @@ What every store must keep, besides the rules in `core.lease`:
 * **Deduplication** (FIFO): for five minutes from the first send a message with a known deduplication id (within the queue,
   or the group, as the queue's scope was when it was created) is not stored; the answer carries the first one's id and seq.
 * **Repeated sends.** A send that brings the retry key of one that was stored within the last five minutes in the same queue
-  is answered like that one and stores nothing; the latest 32,768 are known. So a client that got no answer may send again.
+  is answered like that one and stores nothing; this holds for the latest 32,768 messages. So a client that got no answer
+  may send again.
 * **Attempts.** A receive with an attempt id seen within five minutes returns the same messages with the same receipts and
   restarts their windows, unless one of them was deleted, changed or has lapsed since; then it is an ordinary receive that
   replaces the record. An attempt that returned nothing is not recorded.

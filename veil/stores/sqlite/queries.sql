@@ -301,8 +301,8 @@ SELECT seq, message_id FROM deduplication WHERE queue_id = ? AND scope = ? AND d
 INSERT OR REPLACE INTO deduplication (queue_id, scope, dedup_id, until_ms, seq, message_id) VALUES (?, ?, ?, ?, ?, ?);
 
 -- name: latest_sends
--- What a send may be a repetition of, oldest first.
-SELECT seq, sends FROM (SELECT seq, sends FROM repeatable_send WHERE seq >= ? ORDER BY seq DESC LIMIT ?) ORDER BY seq;
+-- What a send may be a repetition of, newest first.
+SELECT seq, sends FROM repeatable_send WHERE seq >= ? ORDER BY seq DESC;
 
 -- name: remember_send
 INSERT INTO repeatable_send (seq, sends) VALUES (?, ?);

@@ -11,7 +11,7 @@ from collections import deque
 
 import msgspec
 
-from veil.core.limits import REPEATED_SEND_MS, REPEATED_SENDS_MAX
+from veil.core.limits import REPEATED_MESSAGES_MAX, REPEATED_SEND_MS
 from veil.core.message import Sent
 from veil.core.sequence import first_seq_of, instant_of
 from veil.stores.sqlite.tables import Q, Tables
@@ -28,7 +28,10 @@ class Repeats:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self._known: dict[tuple[int, bytes], tuple[int, list[Sent]]] = {}
-        self._order: deque[tuple[int, tuple[int, bytes]]] = deque()
+        self._order: deque[tuple[int, tuple[int, bytes], int]] = (
+            deque()
+        )  # until when, which, how many messages
+        self._messages = 0
         self._fresh: list[_Send] = []  # of the open transaction
         tables.when_loaded(self._load)
         tables.when_committing(self._write)
@@ -61,20 +64,29 @@ class Repeats:
     def _load(self) -> None:
         self._known.clear()
         self._order.clear()
-        self._fresh = []
+        self._messages, self._fresh = 0, []
         oldest = first_seq_of(max(0, self._tables.clock.now_ms() - REPEATED_SEND_MS))
-        for seq, sends in self._tables.execute(Q.latest_sends, (oldest, REPEATED_SENDS_MAX)).fetchall():
-            for queue_id, retry_key, sent in _decode(sends):
-                self._keep(instant_of(seq) + REPEATED_SEND_MS, (queue_id, retry_key), sent)
+        latest, messages = list[tuple[int, list[_Send]]](), 0
+        for seq, packed in self._tables.execute(Q.latest_sends, (oldest,)):
+            sends = _decode(packed)
+            latest.append((instant_of(seq) + REPEATED_SEND_MS, sends))
+            messages += sum(len(sent) for _, _, sent in sends)
+            if messages >= REPEATED_MESSAGES_MAX:
+                break
+        for until_ms, sends in reversed(latest):
+            for queue_id, retry_key, sent in sends:
+                self._keep(until_ms, (queue_id, retry_key), sent)
 
     def _keep(self, until_ms: int, key: tuple[int, bytes], sent: list[Sent]) -> None:
         self._known[key] = (until_ms, sent)
-        self._order.append((until_ms, key))
-        if len(self._order) > REPEATED_SENDS_MAX:
+        self._order.append((until_ms, key, len(sent)))
+        self._messages += len(sent)
+        while self._messages > REPEATED_MESSAGES_MAX:
             self._drop_first()
 
     def _drop_first(self) -> None:
-        until_ms, key = self._order.popleft()
+        until_ms, key, count = self._order.popleft()
+        self._messages -= count
         known = self._known.get(key)
         if known is not None and known[0] == until_ms:
             del self._known[key]
