@@ -21,7 +21,7 @@ _WARM_UP_S: Final = {ELASTICMQ: 4.0}
 _ONE_SHORT_ROUND: Final = frozenset((MOTO,))
 _SHORT_S: Final = 1.0
 # Two generators may be this much faster than one by chance.
-CHECK_SLACK: Final = 1.15
+CHECK_SLACK: Final = 1.10
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class VeilServer:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The variables that lead any AWS SDK or the aws CLI to this server."""
+        """The variables that lead any AWS SDK to this server; the aws CLI v1 also wants `--endpoint-url`."""
         return {
             "AWS_ENDPOINT_URL_SQS": self.endpoint_url,
             "AWS_REGION": self.region,
