@@ -21,7 +21,17 @@ def test_all_is_well_beside_a_running_server(veil: Veil, monkeypatch: pytest.Mon
     ran = veil("doctor", "--json")
     assert ran.code == 0
     found = verdicts(ran)
-    checks = ["python", "sqlite", "settings", "disk-space", "port", "endpoint", "clock", "credentials"]
+    checks = [
+        "python",
+        "sqlite",
+        "settings",
+        "disk-space",
+        "journal",
+        "port",
+        "endpoint",
+        "clock",
+        "credentials",
+    ]
     assert {check.replace(" ", "-") for check in found} == {*checks, "data-directory"}
     assert set(found.values()) <= {"ok", "warn"}
     assert found["endpoint"] == found["clock"] == "ok"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,12 +26,15 @@ def events() -> HeardEvents:
 class OpenStores:
     """Opens a store on one directory, again and again."""
 
-    def __init__(self, name: str, directory: Path, clock: ManualClock, events: HeardEvents) -> None:
+    def __init__(
+        self, name: str, directory: Path, clock: ManualClock, events: HeardEvents, given: dict[str, Any]
+    ) -> None:
         self._kind, self._directory, self._clock, self._events = STORES[name], directory, clock, events
+        self.given = given
         self._store: Store | None = None
 
     async def open(self) -> Store:
-        self._store = self._kind.make(self._directory, self._clock)
+        self._store = self._kind.make(self._directory, self._clock, **self.given)
         self._store.events = self._events
         await self._store.open()
         return self._store
@@ -45,11 +49,21 @@ class OpenStores:
         return await self.open()
 
 
+@pytest.fixture
+def given() -> dict[str, Any]:
+    """What a store is made with, besides its place and its clock."""
+    return {}
+
+
 @pytest.fixture(params=list(STORES))
 async def opener(
-    request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock, events: HeardEvents
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    clock: ManualClock,
+    events: HeardEvents,
+    given: dict[str, Any],
 ) -> AsyncIterator[OpenStores]:
-    opener = OpenStores(request.param, tmp_path, clock, events)
+    opener = OpenStores(request.param, tmp_path, clock, events, given)
     yield opener
     await opener.close()
 

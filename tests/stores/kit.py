@@ -21,20 +21,20 @@ REGION, ACCOUNT = "eu-central-1", "000000000000"
 class StoreKind(NamedTuple):
     """A store under test: how to make one on a directory, and whether that directory outlives it."""
 
-    make: Callable[[Path, Clock], Store]
+    make: Callable[..., Store]  # (directory, clock, and what the constructor of every store takes)
     durable: bool
 
 
-def _memory(directory: Path, clock: Clock) -> Store:
+def _memory(directory: Path, clock: Clock, **given: Any) -> Store:
     from veil.stores.memory import MemoryStore
 
-    return MemoryStore(clock)
+    return MemoryStore(clock, **given)
 
 
-def _sqlite(directory: Path, clock: Clock) -> Store:
+def _sqlite(directory: Path, clock: Clock, **given: Any) -> Store:
     from veil.stores.sqlite import SqliteStore
 
-    return SqliteStore(directory, clock)
+    return SqliteStore(directory, clock, **given)
 
 
 # One line makes another store answer to every test here and to the model.

@@ -8,12 +8,14 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from tests.stores.journal_kit import exported, swept
 from tests.stores.kit import ACCOUNT, REGION, STORES, HeardEvents, a_key, redrive_to
+from tests.stores.model_journal import JournalReplay, first_difference
 from tests.stores.model_ledger import Broken, Ledger, check_counts, check_group_order
 from veil.core.clock import ManualClock
 from veil.core.errors import ReceiptInvalid, StoreError, VeilError
-from veil.core.lease import Deletion
-from veil.core.message import NewMessage, Sent, StoredMessage
+from veil.core.lease import Deletion, State
+from veil.core.message import Caller, NewMessage, Sent, StoredMessage
 from veil.core.move_task import MoveTask
 from veil.core.queue import Queue, QueueSettings
 from veil.core.receipt import Receipt
@@ -65,6 +67,7 @@ class Side:
         self.queues: dict[str, Queue] = {}
         self.old_queues: dict[str, Queue] = {}
         self.receipts: dict[str, Receipt] = {}
+        self.journal = JournalReplay()
         self.use(store)
 
     def use(self, store: Store) -> None:
@@ -98,15 +101,20 @@ class Side:
                 group=each["group"],
                 deduplication_id=each["deduplication"],
                 sender="model",
+                message_type="odd" if each["body"][-1] in "13579" else None,
             )
             for each in step["messages"]
         ]
-        return await self.store.send(self._queue(step), messages)
+        return await self.store.send(self._queue(step), messages, caller=_caller(step))
 
     async def _receive(self, step: Step) -> Any:
         queue = self._queue(step)
         taken = await self.store.receive(
-            queue, step["count"], visibility_s=step["visibility"], attempt_id=step["attempt"]
+            queue,
+            step["count"],
+            visibility_s=step["visibility"],
+            attempt_id=step["attempt"],
+            caller=_caller(step),
         )
         for message in taken:
             label = receipt_label(step["queue"], message)
@@ -114,7 +122,8 @@ class Side:
         return taken
 
     async def _delete(self, step: Step) -> Any:
-        return await self.store.delete(self._queue(step), self._known(step["receipts"]))
+        receipts = self._known(step["receipts"])
+        return await self.store.delete(self._queue(step), receipts, caller=_caller(step))
 
     async def _extend(self, step: Step) -> Any:
         extensions = [
@@ -122,10 +131,11 @@ class Side:
             for label, visibility_s in step["extensions"]
             if label in self.receipts
         ]
-        return await self.store.extend(self._queue(step), extensions)
+        return await self.store.extend(self._queue(step), extensions, caller=_caller(step))
 
     async def _undo(self, step: Step) -> Any:
-        return await self.store.undo_receive(self._queue(step), self._known(step["receipts"]))
+        receipts = self._known(step["receipts"])
+        return await self.store.undo_receive(self._queue(step), receipts, caller=_caller(step))
 
     async def _foreign(self, step: Step) -> Any:
         """A receipt is shown to a queue that did not give it out."""
@@ -140,7 +150,7 @@ class Side:
         return False
 
     async def _purge(self, step: Step) -> Any:
-        return await self.store.purge(self._queue(step), rest_ms=step["rest_ms"])
+        return await self.store.purge(self._queue(step), rest_ms=step["rest_ms"], caller=_caller(step))
 
     async def _edit(self, step: Step) -> Any:
         changes = dict(step["changes"])
@@ -154,7 +164,7 @@ class Side:
         )
 
     async def _delete_queue(self, step: Step) -> Any:
-        return await self.store.delete_queue(self._queue(step))
+        return await self.store.delete_queue(self._queue(step), caller=_caller(step))
 
     async def _create_queue(self, step: Step) -> Any:
         name = step["queue"]
@@ -172,7 +182,7 @@ class Side:
     async def _start_move(self, step: Step) -> Any:
         destination = step["destination"] and a_key(step["destination"])
         task = MoveTask(step["task"], a_key(step["queue"]), destination, None, "RUNNING", 0, 0, 0)
-        return await self.store.start_move(task)
+        return await self.store.start_move(task, caller=_caller(step))
 
     async def _step_move(self, step: Step) -> Any:
         return await self.store.step_move(step["task"], step["count"])
@@ -216,7 +226,7 @@ class LockStep:
     def __init__(self, store_name: str, directory: Path) -> None:
         self.clock = ManualClock()
         self._kind, self._directory = STORES[store_name], directory
-        self.reference = Side(MemoryStore(self.clock))
+        self.reference = Side(MemoryStore(self.clock, journal=True))
         self.subject = self.reference if store_name == "memory" else Side(self._make())
         self.sides = list(dict.fromkeys([self.reference, self.subject]))
         self.ledger = Ledger()
@@ -224,7 +234,7 @@ class LockStep:
         self._settled_at_ms: int | None = None
 
     def _make(self) -> Store:
-        return self._kind.make(self._directory, self.clock)
+        return self._kind.make(self._directory, self.clock, journal=True)
 
     async def open(self) -> None:
         for side in self.sides:
@@ -265,6 +275,7 @@ class LockStep:
             counts, seen[name] = contents[-1]
             check_counts(name, counts, seen[name])
         self.ledger.seen(seen, self.clock.now_ms(), RETENTION_MIN_S)
+        await self._compare_journals(seen)
         due_ms = [side.store.next_due_ms() for side in self.sides]
         if due_ms[0] is not None and (due_ms[-1] is None or due_ms[-1] > due_ms[0]):
             raise Divergence(f"next due: {due_ms[0]} and {due_ms[-1]}")
@@ -272,6 +283,19 @@ class LockStep:
             totals = [sum(n for (e, _), n in side.events.totals.items() if e == event) for side in self.sides]
             if totals[0] != totals[-1]:
                 raise Divergence(f"{event}: {totals[0]} and {totals[-1]}")
+
+    async def _compare_journals(self, seen: dict[str, list[StoredMessage]]) -> None:
+        told = []
+        for side in self.sides:
+            await swept(side.store)
+            told.append(await exported(side.store))
+            side.journal.read(told[-1])
+            for name, messages in seen.items():
+                in_flight = sum(message.state == State.IN_FLIGHT for message in messages)
+                side.journal.check(name, len(messages), in_flight, self.clock.now_ms())
+        difference = first_difference(told[0], told[-1], self._same_place, self._message_ids.same)
+        if difference is not None:
+            raise Divergence(f"the journals differ:\n  {difference}")
 
     # ---- comparing
 
@@ -390,6 +414,10 @@ _PLAIN_FIELDS = [each.name for each in fields(StoredMessage) if each.name not in
 def receipt_label(queue: str, message: StoredMessage) -> str:
     """What a history calls a receipt: bodies are unique, so it means the same in every store."""
     return f"{queue}/{message.body}/{message.delivery}"
+
+
+def _caller(step: Step) -> Caller:
+    return Caller(key_id=step["op"])
 
 
 def _claim(label: str) -> tuple[str, int]:

@@ -22,8 +22,10 @@ WAL = f"{DATABASE}-wal"
 
 
 @asynccontextmanager
-async def open_store(directory: Path, clock: Clock | None = None) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(directory, clock or ManualClock())
+async def open_store(
+    directory: Path, clock: Clock | None = None, *, journal: bool = False
+) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(directory, clock or ManualClock(), journal=journal)
     await store.open()
     try:
         yield store

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tests.stores import kit
 from tests.stores.model import ModelFailure, replay, run_model, shrink
 from tests.stores.model_steps import QUEUES, LockStep, receipt_label
 from veil.core.errors import VeilError
+from veil.core.event import Kind
 from veil.core.lease import Deletion
 from veil.stores.memory import MemoryStore
 
@@ -41,7 +43,7 @@ def test_the_reference_keeps_the_promises_that_need_no_reference(seed, tmp_path)
 class ForgetsTheHolder(MemoryStore):
     """Lets any receipt delete."""
 
-    def _delete(self, shelf, receipt, now_ms):
+    def _delete(self, shelf, receipt, now_ms, caller):
         row = shelf.find(receipt)
         if row is None:
             return Deletion.GONE
@@ -70,10 +72,38 @@ class ServesTheSameGroupAgain(MemoryStore):
         return 0
 
 
-@pytest.mark.parametrize("broken", [ForgetsTheHolder, LapsesLate, LosesADeadLetter, ServesTheSameGroupAgain])
+class KeepsQuietAboutRetention(MemoryStore):
+    """Does not record what expired."""
+
+    def _record_end(self, kind, *facts):
+        if kind != Kind.EXPIRED:
+            super()._record_end(kind, *facts)
+
+
+class TellsTheWrongDeadline(MemoryStore):
+    """Records leases a millisecond too long."""
+
+    def _record_leases(self, kind, shelf, messages, now_ms, caller):
+        late = [replace(message, due_at_ms=(message.due_at_ms or now_ms) + 1) for message in messages]
+        super()._record_leases(kind, shelf, late, now_ms, caller)
+
+
+BROKEN = [
+    ForgetsTheHolder,
+    LapsesLate,
+    LosesADeadLetter,
+    ServesTheSameGroupAgain,
+    KeepsQuietAboutRetention,
+    TellsTheWrongDeadline,
+]
+
+
+@pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_store_is_found_out_and_its_history_can_be_replayed(broken, tmp_path, monkeypatch):
     monkeypatch.setitem(
-        kit.STORES, "broken", kit.StoreKind(lambda directory, clock: broken(clock), durable=False)
+        kit.STORES,
+        "broken",
+        kit.StoreKind(lambda directory, clock, **given: broken(clock, **given), durable=False),
     )
     with pytest.raises(ModelFailure):
         run_model("broken", 1, 3_000, directory=tmp_path)
@@ -85,7 +115,7 @@ def test_a_broken_store_is_found_out_and_its_history_can_be_replayed(broken, tmp
 
 
 def test_a_failing_history_shrinks_to_the_few_steps_that_matter(tmp_path, monkeypatch):
-    kind = kit.StoreKind(lambda directory, clock: LosesADeadLetter(clock), durable=False)
+    kind = kit.StoreKind(lambda directory, clock, **given: LosesADeadLetter(clock, **given), durable=False)
     monkeypatch.setitem(kit.STORES, "broken", kind)
     with pytest.raises(ModelFailure) as failure:
         run_model("broken", 1, 500, directory=tmp_path)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -19,6 +20,7 @@ from veil.cli.credentials import DUMMY, Place, find_place
 from veil.cli.failures import CommandFailed, EndpointRefused, ServiceError, Unreachable, plainly
 from veil.cli.options import AsJson, Endpoint, Region
 from veil.cli.output import has_colour, inert, say, say_json
+from veil.core.errors import VeilError
 
 if TYPE_CHECKING:
     from veil.server.settings import Settings
@@ -101,7 +103,12 @@ def check_settings() -> list[Finding]:
         settings = load_settings({}, os.environ)
     except SettingsError as error:
         return [Finding("settings", "fail", str(error), "correct it; see: veil config show")]
-    return [Finding("settings", "ok", "valid"), *check_data(settings.data), check_port(settings)]
+    return [
+        Finding("settings", "ok", "valid"),
+        *check_data(settings.data),
+        check_journal(settings),
+        check_port(settings),
+    ]
 
 
 def check_data(data: Path) -> list[Finding]:
@@ -122,6 +129,35 @@ def check_data(data: Path) -> list[Finding]:
     verdict: Verdict = "fail" if free < DISK_FAIL_BYTES else "warn" if free < DISK_WARN_BYTES else "ok"
     advice = "" if verdict == "ok" else "make room, sends are refused when the disk is full"
     return [Finding("data directory", "ok", f"{data}{state}"), Finding("disk space", verdict, room, advice)]
+
+
+def check_journal(settings: Settings) -> Finding:
+    """Can the journal be reached and written, if there is one?"""
+    from veil.journal.location import read_mark
+    from veil.journal.place import Place as JournalPlace
+    from veil.server.make_store import journal_location
+
+    where = journal_location(settings)
+    if where is None:
+        return Finding("journal", "ok", "off")
+    if find_spec("pyarrow") is None:
+        return Finding("journal", "fail", "pyarrow is missing", "reinstall: pip install veilmq")
+    place = JournalPlace.at(where)
+    try:
+        marked = read_mark(place) is not None
+    except VeilError as problem:
+        return Finding("journal", "fail", str(problem), "name another location with VEIL_JOURNAL")
+    except OSError as problem:
+        # Events wait in the outbox, so nothing is lost yet.
+        reason = problem.strerror or str(problem).partition("\n")[0]
+        return Finding("journal", "warn", f"{place.uri}: {reason}", "check the location and its credentials")
+    if place.is_local:
+        path = Path(place.uri)
+        nearest = next(each for each in (path, *path.parents) if each.exists())
+        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+            advice = f"chown or chmod {nearest}, or name another with VEIL_JOURNAL"
+            return Finding("journal", "fail", f"{nearest} cannot be written", advice)
+    return Finding("journal", "ok", place.uri if marked else f"{place.uri} (nothing exported yet)")
 
 
 def check_port(settings: Settings) -> Finding:

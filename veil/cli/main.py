@@ -16,12 +16,15 @@ COMMANDS = {
     "queue": "veil.cli.queue",
     "msg": "veil.cli.msg",
     "dlq": "veil.cli.dlq",
+    "journal": "veil.cli.journal",
     "demo": "veil.cli.demo",
     "doctor": "veil.cli.doctor",
     "backup": "veil.cli.data",
     "restore": "veil.cli.data",
     "verify": "veil.cli.data",
     "config": "veil.cli.config",
+    "pipeline": "veil.cli.pipeline",
+    "timeouts": "veil.cli.timeouts",
 }
 
 USAGE = 2

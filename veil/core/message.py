@@ -30,6 +30,7 @@ class NewMessage:
     delay_s: int | None = None  # None: the queue's own
     group: str | None = None
     deduplication_id: str | None = None
+    message_type: str | None = None  # for the journal: the value of an attribute, see service.message_type
 
 
 class Sent(NamedTuple):
@@ -61,6 +62,8 @@ class StoredMessage:
     state: int  # a core.lease.State
     due_at_ms: int | None  # when the delay or the lease ends
     received_at_ms: int | None
+    message_type: str | None = None
+    body_bytes: int = 0  # in UTF-8
 
 
 class Caller(NamedTuple):

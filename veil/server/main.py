@@ -19,7 +19,7 @@ import sys
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import uvloop
 
@@ -30,9 +30,10 @@ from veil.server.companion import Companion
 from veil.server.create_declared import create_declared
 from veil.server.greeting import endpoint_url, greeting
 from veil.server.http import HttpServer
+from veil.server.journal import check_location, make_exporter
 from veil.server.keys import gather_keys, is_open_to_others
 from veil.server.logs import configure_logging
-from veil.server.make_store import make_store, store_directory
+from veil.server.make_store import journal_location, make_store, store_directory
 from veil.server.metrics import Metrics
 from veil.server.requests import RequestTallies
 from veil.server.settings import Settings, SettingsError
@@ -41,6 +42,9 @@ from veil.service.service import Service, ServiceRules
 from veil.wire.front_end import SqsFrontEnd
 from veil.wire.sigv4 import AccessKey, Verifier
 
+if TYPE_CHECKING:
+    from veil.journal.exporter import Exporter
+
 log = logging.getLogger("veil.server")
 
 EXIT_STOPPED: Final = 0
@@ -48,6 +52,8 @@ EXIT_NOT_STARTED: Final = 1
 EXIT_STORE_FAILED: Final = 70
 # After a failure there is nothing to wait for but the answers that say so.
 _GRACE_AFTER_FAILURE_S: Final = 1.0
+# What is not exported by then waits in the outbox for the next start.
+_LAST_EXPORT_S: Final = 5.0
 
 
 class StartRefused(VeilError):
@@ -89,7 +95,8 @@ class _Server:
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         store = make_store(settings, clock, self._store_failed)
-        rules = ServiceRules() if settings.rest_rules else ServiceRules(0, 0)
+        types = settings.journal_type_attributes
+        rules = ServiceRules(type_attributes=types) if settings.rest_rules else ServiceRules(0, 0, types)
         self._service = service = Service(store, clock, rules)
         front_end = SqsFrontEnd(
             service,
@@ -111,6 +118,7 @@ class _Server:
 
         await self._open_store()
         try:
+            self._check_journal()
             await create_declared(service, settings.queues, settings.region, settings.account)
             await self._listen()
             self._application.down = None
@@ -123,6 +131,9 @@ class _Server:
             await service.stop()
             raise
         self._announce(version)
+        exporter = metrics.exporter = make_exporter(settings, store, clock)
+        if exporter is not None:
+            exporter.start()
         attending = asyncio.create_task(self._attend()) if self._with_companion else None
         # What exists now stays to the end; the collector need not walk it again and again.
         gc.freeze()
@@ -130,7 +141,7 @@ class _Server:
         gc.set_threshold(20_000, 20, 100)
         try:
             await self._ended.wait()
-            await self._wind_down()
+            await self._wind_down(exporter)
         finally:
             if attending is not None:
                 attending.cancel()
@@ -171,6 +182,16 @@ class _Server:
             else:
                 reason = f"cannot listen on {host} port {port}: {os.strerror(problem.errno or 0)}"
             raise StartRefused(reason) from None
+
+    def _check_journal(self) -> None:
+        where = journal_location(self._settings)
+        try:
+            check_location(self._settings, self._service.store)
+        except VeilError as problem:
+            raise StartRefused(f"journal={where}: {problem}") from None
+        except OSError as problem:
+            reason = problem.strerror or problem
+            raise StartRefused(f"journal={where}: expected a directory that can be read ({reason})") from None
 
     def _gather_facts(self, version: str) -> None:
         host, port = self._http.addresses[0]
@@ -244,11 +265,13 @@ class _Server:
         self._application.down = "the store failed"
         self._ended.set()
 
-    async def _wind_down(self) -> None:
+    async def _wind_down(self, exporter: Exporter | None) -> None:
         failed = self._exit_code == EXIT_STORE_FAILED
         self._application.down = self._application.down or "stopping"
         self._service.waiting.close()  # long polls are answered now, with nothing
         await self._http.close(_GRACE_AFTER_FAILURE_S if failed else self._settings.stop_grace_s)
+        if exporter is not None:
+            await (exporter.abandon() if failed else exporter.stop(_LAST_EXPORT_S))
         if failed:
             with contextlib.suppress(Exception):  # a failed store may fail again; it has said so already
                 await asyncio.wait_for(self._service.stop(), _GRACE_AFTER_FAILURE_S)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import accumulate
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -22,6 +23,10 @@ from veil.core.queue import Queue
 from veil.server.requests import RequestTallies
 from veil.service.service import Service
 from veil.stores.commit_stats import GROUP_BOUNDS, SECONDS_BOUNDS, CommitStats
+from veil.stores.store import OutboxSize
+
+if TYPE_CHECKING:
+    from veil.journal.exporter import Exporter, ExportStats
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 QUEUE_LABELS_MAX: Final = 1_000
@@ -83,6 +88,8 @@ class Metrics:
         self._requests = requests
         self._connection_count = connection_count
         self._version = version
+        self.exporter: Exporter | None = None  # of the journal, where there is one
+        self._outbox: OutboxSize | None = None
         self._names: dict[int, tuple[str, str, str]] = {}
         self._depths: dict[tuple[str, str, str], _Depth] = {}
         self._looked_at_ms: int | None = None
@@ -112,6 +119,9 @@ class Metrics:
             some = queues[first : first + _LOOKS_AT_ONCE]
             await asyncio.gather(*(self._look_at(queue, depths[self._names[queue.id]]) for queue in some))
         self._depths = depths
+        if self.exporter is not None:
+            with suppress(VeilError):  # the store has failed, which /readyz tells
+                self._outbox = await self._service.store.outbox_size()
 
     async def _look_at(self, queue: Queue, depth: _Depth) -> None:
         store = self._service.store
@@ -135,6 +145,8 @@ class Metrics:
         stats = getattr(self._service.store, "commit_stats", None)
         if isinstance(stats, CommitStats):
             yield from _about_commits(stats)
+        if self.exporter is not None and self._outbox is not None:
+            yield from _about_journal(self.exporter.stats, self._outbox, self._service.clock.now_ms())
 
     def _about_queues(self) -> Iterator[Metric]:
         messages = GaugeMetricFamily(
@@ -195,6 +207,25 @@ def _about_commits(stats: CommitStats) -> Iterator[Metric]:
     seconds = HistogramMetricFamily("veil_commit_seconds", "Time of a commit, its fsync included.")
     seconds.add_metric((), _cumulative(SECONDS_BOUNDS, stats.seconds_buckets), stats.seconds)
     yield from (group, seconds)
+
+
+def _about_journal(stats: ExportStats, outbox: OutboxSize, now_ms: int) -> Iterator[Metric]:
+    age_ms = 0 if outbox.oldest_ms is None else max(0, now_ms - outbox.oldest_ms)
+    for name, text, value in (
+        ("veil_journal_outbox_rows", "Transactions whose events wait to be exported.", outbox.rows),
+        ("veil_journal_outbox_bytes", "Bytes of events that wait to be exported.", outbox.packed_bytes),
+        ("veil_journal_outbox_age_seconds", "How long the oldest of them has waited.", age_ms / 1000),
+    ):
+        yield GaugeMetricFamily(name, text, value=value)
+    for name, text, count in (
+        ("veil_journal_events_exported", "Events written to segments.", stats.events),
+        ("veil_journal_segments", "Segments written.", stats.segments),
+        ("veil_journal_segment_bytes", "Bytes of these segments.", stats.segment_bytes),
+        ("veil_journal_export_failures", "Exports that failed and were, or will be, tried again.", stats.failures),
+        ("veil_journal_events_lost", "Events not recorded, because the outbox was full.", outbox.lost_events),
+        ("veil_journal_rows_unreadable", "Outbox rows left out because they were damaged.", stats.unreadable_rows),
+    ):  # fmt: skip
+        yield CounterMetricFamily(name, text, value=count)
 
 
 def _cumulative(bounds: Iterable[float], buckets: Iterable[int]) -> list[tuple[str, float]]:

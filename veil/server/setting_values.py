@@ -22,6 +22,7 @@ _HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9._-]{0,251}[a-z0-9_])?\Z")
 _REGION = re.compile(r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?\Z")
 _ACCOUNT = re.compile(r"[0-9]{12}\Z", re.ASCII)
 _KEY_ID = re.compile(r"[!-~]{1,128}\Z")
+_ATTRIBUTE = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
 STORE_EXPECTED = "sqlite (in the data directory), sqlite:///DIRECTORY or memory"
 KEYS_EXPECTED = (
     "id:secret or id:secret:account, several separated by commas, no id twice, account of 12 digits"
@@ -152,6 +153,31 @@ def a_store(value: object) -> str:
     if text.startswith("sqlite:///") and text.strip("/") != "sqlite:":
         return text
     raise ValueError(STORE_EXPECTED)
+
+
+def a_journal(value: object) -> str:
+    """Whether there is a journal and where: on, off, or a location as it was written."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    text = value.strip() if isinstance(value, str) else ""
+    if text.lower() in _ON or text.lower() in _OFF:
+        return "on" if text.lower() in _ON else "off"
+    from veil.journal.place import Place
+
+    try:
+        Place.at(text)
+    except ValueError as expected:
+        raise ValueError(f"on, off, or {expected}") from None
+    return text
+
+
+def attribute_names(value: object) -> tuple[str, ...]:
+    """Names of message attributes, in the order in which to look for them."""
+    expected = "names of message attributes of letters, digits, _, - and ., separated by commas"
+    names = tuple(name.strip() for name in _listed(value, expected))
+    if not all(_ATTRIBUTE.match(name) for name in names):
+        raise ValueError(expected)
+    return names
 
 
 def host_names(value: object) -> tuple[str, ...]:

@@ -126,6 +126,30 @@ class Settings:
         "Let one receive, delete or extension name up to 1,000 messages; SQS stops at 10.",
         "",
     )
+    journal: str = _setting(
+        "on",
+        values.a_journal,
+        "Record what happens to each message: on (in the data directory; a store in memory has none), off, or a location.",
+        "WHERE",
+    )
+    journal_interval_s: float = _setting(
+        60.0, values.a_number(0, 86_400), "How long events may wait before they are exported.", "SECONDS"
+    )
+    journal_retention_days: int = _setting(
+        90, values.a_whole_number(0, 36_500), "Days of the journal to keep; 0 keeps them for ever.", "DAYS"
+    )
+    journal_type_attributes: tuple[str, ...] = _setting(
+        ("MessageType", "message_type", "Type", "type"),
+        values.attribute_names,
+        "Message attributes that may tell a message's type; the first that it has counts.",
+        "NAMES",
+    )
+    journal_outbox_max: int = _setting(
+        2**30,
+        values.a_whole_number(2**20, 2**50),
+        "Bytes of events that may wait to be exported; beyond them events are lost, and counted.",
+        "BYTES",
+    )
     queues: tuple[DeclaredQueue, ...] = _setting(
         (), declared_queues, "Queues to create at the start if missing; details in veil.toml.", "NAMES"
     )

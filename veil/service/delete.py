@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from veil.core.errors import ReceiptInvalid, VeilError
+from veil.core.event import NOBODY
 from veil.core.lease import Deletion
+from veil.core.message import Caller
 from veil.core.queue import Queue
 from veil.core.receipt import Receipt
 from veil.service.service import Service
 
 
-async def delete(service: Service, queue: Queue, handles: Sequence[str]) -> list[VeilError | None]:
+async def delete(
+    service: Service, queue: Queue, handles: Sequence[str], *, caller: Caller = NOBODY
+) -> list[VeilError | None]:
     """Delete each on its own; a refusal stands in its place, None is success (also with nothing left)."""
     answers: list[VeilError | None] = [None] * len(handles)
     receipts: list[Receipt] = []
@@ -26,7 +30,8 @@ async def delete(service: Service, queue: Queue, handles: Sequence[str]) -> list
     if not receipts:
         return answers
     deleted = 0
-    for place, outcome in zip(places, await service.store.delete(queue, receipts), strict=True):
+    outcomes = await service.store.delete(queue, receipts, caller=caller)
+    for place, outcome in zip(places, outcomes, strict=True):
         if outcome is Deletion.DELETED:
             deleted += 1
         elif isinstance(outcome, VeilError):

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from veil.core.errors import ReceiptInvalid, VeilError
+from veil.core.event import NOBODY
+from veil.core.message import Caller
 from veil.core.queue import Queue
 from veil.service.service import Service
 from veil.stores.store import Extension
 
 
 async def extend_lease(
-    service: Service, queue: Queue, changes: Sequence[tuple[str, int]]
+    service: Service, queue: Queue, changes: Sequence[tuple[str, int]], *, caller: Caller = NOBODY
 ) -> list[VeilError | None]:
     """Set each visibility (receipt, seconds from now; 0 releases) on its own; a refusal takes its place."""
     answers: list[VeilError | None] = [None] * len(changes)
@@ -27,7 +29,7 @@ async def extend_lease(
     if not extensions:
         return answers
     extended = released = 0
-    outcomes = await service.store.extend(queue, extensions)
+    outcomes = await service.store.extend(queue, extensions, caller=caller)
     for place, extension, refused in zip(places, extensions, outcomes, strict=True):
         if refused is not None:
             answers[place] = refused

@@ -7,6 +7,8 @@ import json
 from base64 import b64decode, b64encode
 
 from veil.core.errors import MoveTaskHandleInvalid, NotDeadLetters, NotForQueueType, ResourceMissing
+from veil.core.event import NOBODY
+from veil.core.message import Caller
 from veil.core.move_task import MoveTask
 from veil.core.queue import Queue, parse_arn
 from veil.service.ids import new_id
@@ -20,6 +22,7 @@ async def start_move(
     rate_per_s: int | None,
     *,
     account: str,
+    caller: Caller = NOBODY,
 ) -> MoveTask:
     """Begin to empty a dead-letter queue, to the destination or to where each message came from.
 
@@ -44,7 +47,8 @@ async def start_move(
             moved=0,
             to_move=0,  # the store counts
             started_wall_ms=service.clock.wall_ms(),
-        )
+        ),
+        caller=caller,
     )
     service.moves.run(task)
     return task

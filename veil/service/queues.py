@@ -8,6 +8,8 @@ from typing import Any
 
 from veil.core import limits
 from veil.core.errors import QueueMissing
+from veil.core.event import NOBODY
+from veil.core.message import Caller
 from veil.core.policy_permissions import add_permission as policy_with_permission
 from veil.core.policy_permissions import remove_permission as policy_without_permission
 from veil.core.queue import Queue, QueueCounts, QueueKey, QueueSettings, check_name
@@ -66,9 +68,9 @@ async def change_settings(service: Service, queue: Queue, given: Mapping[str, An
     return edited
 
 
-async def delete_queue(service: Service, queue: Queue) -> None:
+async def delete_queue(service: Service, queue: Queue, *, caller: Caller = NOBODY) -> None:
     """Remove the queue and everything in it; receivers that wait there get QueueMissing."""
-    await service.store.delete_queue(queue)
+    await service.store.delete_queue(queue, caller=caller)
     service.waiting.queue_deleted(queue)
     service.tallies.forget(queue.id)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from veil.core.errors import InFlightLimit
-from veil.core.message import StoredMessage
+from veil.core.event import NOBODY
+from veil.core.message import Caller, StoredMessage
 from veil.core.message_rules import check_identifier
 from veil.core.queue import Queue
 from veil.service.give_back import give_back
@@ -25,6 +26,7 @@ async def receive(
     visibility_s: int | None,
     wait_s: int | None,
     attempt_id: str | None = None,
+    caller: Caller = NOBODY,
 ) -> list[StoredMessage]:
     """Up to `count` messages as soon as there is one; none once the wait (None: the queue's own) is over.
 
@@ -37,9 +39,9 @@ async def receive(
     if wait_s is None:
         wait_s = queue.settings.wait_s
     if wait_s == 0:
-        messages = await _claim(service, queue, count, visibility_s, attempt_id)
+        messages = await _claim(service, queue, count, visibility_s, attempt_id, caller)
     else:
-        messages = await _long_poll(service, queue, count, visibility_s, wait_s, attempt_id)
+        messages = await _long_poll(service, queue, count, visibility_s, wait_s, attempt_id, caller)
     if not messages:
         service.tallies.add("empty_receive", queue.id)
         return messages
@@ -62,6 +64,7 @@ async def _long_poll(
     visibility_s: int | None,
     wait_s: int,
     attempt_id: str | None,
+    caller: Caller,
 ) -> list[StoredMessage]:
     clock, waiting = service.clock, service.waiting
     until_ms = clock.now_ms() + wait_s * 1000
@@ -72,7 +75,7 @@ async def _long_poll(
             missed = room.missed
             limited = False
             try:
-                messages = await _claim(service, queue, count, visibility_s, attempt_id)
+                messages = await _claim(service, queue, count, visibility_s, attempt_id, caller)
             except InFlightLimit:
                 messages, limited, was_limited = [], True, True
             except BaseException:
@@ -97,12 +100,17 @@ async def _long_poll(
 
 
 async def _claim(
-    service: Service, queue: Queue, count: int, visibility_s: int | None, attempt_id: str | None
+    service: Service,
+    queue: Queue,
+    count: int,
+    visibility_s: int | None,
+    attempt_id: str | None,
+    caller: Caller,
 ) -> list[StoredMessage]:
     """What the store has for us now; if our caller goes away while it looks, that is given back."""
     messages = await undisturbed(
-        service.store.receive(queue, count, visibility_s=visibility_s, attempt_id=attempt_id),
-        lambda claimed: give_back(service, queue, claimed),
+        service.store.receive(queue, count, visibility_s=visibility_s, attempt_id=attempt_id, caller=caller),
+        lambda claimed: give_back(service, queue, claimed, caller=caller),
     )
     service.ticker.look()
     return messages

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from veil.core.errors import DeduplicationMissing, GroupMissing, MessageRefused, VeilError
-from veil.core.message import NewMessage
+from veil.core.event import NOBODY
+from veil.core.message import Caller, NewMessage
 from veil.core.message_rules import Draft, body_md5, check_draft, content_deduplication_id
 from veil.core.queue import Queue, QueueSettings
 from veil.service.ids import new_id
+from veil.service.message_type import message_type
 from veil.service.service import Service
 
 
@@ -25,7 +27,13 @@ _TO_COME: Final = SentMessage("", 0, "")  # keeps the place of a draft that is o
 
 
 async def send(
-    service: Service, queue: Queue, drafts: Sequence[Draft], *, sender: str, retry_key: bytes | None = None
+    service: Service,
+    queue: Queue,
+    drafts: Sequence[Draft],
+    *,
+    sender: str,
+    retry_key: bytes | None = None,
+    caller: Caller = NOBODY,
 ) -> list[SentMessage | VeilError]:
     """Store the drafts, in order and together; a refused one is answered in its place and holds up no other.
 
@@ -37,6 +45,8 @@ async def send(
     for draft in drafts:
         try:
             message = _checked(draft, queue.settings, sender)
+            if message.attributes is not None:
+                message.message_type = message_type(message.attributes, service.rules.type_attributes)
         except (GroupMissing, DeduplicationMissing):
             raise
         except MessageRefused as refusal:
@@ -46,7 +56,7 @@ async def send(
             messages.append(message)
     if not messages:
         return answers
-    stored = await service.store.send(queue, messages, retry_key=retry_key)
+    stored = await service.store.send(queue, messages, retry_key=retry_key, caller=caller)
     place = duplicates = 0
     for message, sent in zip(messages, stored, strict=True):
         while answers[place] is not _TO_COME:

@@ -21,10 +21,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServiceRules:
-    """Where operators may depart from SQS; 0 turns a rest off."""
+    """Where operators may depart from SQS (0 turns a rest off), and what the journal calls a message."""
 
     rest_after_delete_ms: int = limits.REST_AFTER_DELETE_MS
     rest_after_purge_ms: int = limits.REST_AFTER_PURGE_MS
+    # Where the type of a message stands, for the journal: the first of these attributes that is a text.
+    type_attributes: tuple[str, ...] = ("MessageType", "message_type", "Type", "type")
 
 
 class Service:

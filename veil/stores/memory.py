@@ -34,6 +34,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from veil.core.clock import Clock
 from veil.core.errors import (
@@ -49,28 +50,50 @@ from veil.core.errors import (
     ReceiptExpired,
     VeilError,
 )
+from veil.core.event import NOBODY
 from veil.core.lease import Deletion, State, is_spent, judge_deletion, judge_extension
 from veil.core.limits import ATTEMPT_MS, DEDUPLICATION_MS, IN_FLIGHT_MAX, REPEATED_SEND_MS, SECOND_MS
-from veil.core.message import NewMessage, Sent, StoredMessage
+from veil.core.message import Caller, NewMessage, Sent, StoredMessage
 from veil.core.move_task import MoveTask
 from veil.core.queue import Queue, QueueCounts, QueueKey, parse_arn
 from veil.core.receipt import Receipt, ReceiptBook
 from veil.core.sequence import SequenceSource, expires_at_ms, instant_of
+from veil.stores.memory_outbox import MemoryOutbox
 from veil.stores.memory_shelf import Attempt, FirstSend, Row, Shelf
+from veil.stores.outbox_bound import OUTBOX_BYTES_MAX
+from veil.stores.recorder import (
+    DEAD_LETTERED,
+    DELETE_REFUSED,
+    DELETED,
+    EXPIRED,
+    EXTENDED,
+    EXTENSION_REFUSED,
+    PURGED,
+    RECEIVED,
+    REDRIVEN,
+    RELEASED,
+    SENT,
+    UNDONE,
+)
 from veil.stores.silent_events import SilentEvents
-from veil.stores.store import Extension, QueueContent, StoreEvents
+from veil.stores.store import ExportPlan, Extension, OutboxRow, OutboxSize, QueueContent, StoreEvents
 
 
 class MemoryStore:
     """Keeps the contract of a store, except that nothing outlives the process."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(
+        self, clock: Clock, *, journal: bool = False, outbox_bytes_max: int = OUTBOX_BYTES_MAX
+    ) -> None:
+        self.store_id = secrets.token_hex(8)
+        self._outbox = MemoryOutbox(outbox_bytes_max) if journal else None
         self.receipts = ReceiptBook(secrets.token_bytes(32))
         self.events: StoreEvents = SilentEvents()
         self._clock = clock
         self._shelves: dict[int, Shelf] = {}
         self._deleted_at_ms: dict[QueueKey, int] = {}
         self._moves: dict[str, MoveTask] = {}
+        self._move_callers: dict[str, Caller] = {}
         self._sends: dict[tuple[int, bytes | None], tuple[int, list[Sent]]] = {}
         self._sequence = SequenceSource()
         self._queue_id_last = 0
@@ -141,10 +164,11 @@ class MemoryStore:
                     )
             return shelf.queue
 
-    async def delete_queue(self, queue: Queue) -> None:
+    async def delete_queue(self, queue: Queue, *, caller: Caller = NOBODY) -> None:
         """Remove the queue and everything in it."""
         with self._operation() as now_ms:
             shelf = self._shelf(queue)
+            self._record_purged(shelf, now_ms, caller)
             del self._shelves[shelf.queue.id]
             self._deleted_at_ms[shelf.queue.key] = now_ms
 
@@ -175,7 +199,12 @@ class MemoryStore:
     # ---- messages
 
     async def send(
-        self, queue: Queue, messages: Sequence[NewMessage], *, retry_key: bytes | None = None
+        self,
+        queue: Queue,
+        messages: Sequence[NewMessage],
+        *,
+        retry_key: bytes | None = None,
+        caller: Caller = NOBODY,
     ) -> list[Sent]:
         """Store the messages in order."""
         with self._operation() as now_ms:
@@ -185,12 +214,12 @@ class MemoryStore:
             if first is not None and now_ms < first[0]:
                 self._happened["repeated_send", queue.id] += 1
                 return first[1]
-            sent = [self._send(shelf, message, now_ms) for message in messages]
+            sent = [self._send(shelf, message, now_ms, caller) for message in messages]
             if retry_key is not None:
                 self._sends[known_as] = (now_ms + REPEATED_SEND_MS, sent)
             return sent
 
-    def _send(self, shelf: Shelf, new: NewMessage, now_ms: int) -> Sent:
+    def _send(self, shelf: Shelf, new: NewMessage, now_ms: int, caller: Caller) -> Sent:
         deduplicated = shelf.fifo and new.deduplication_id is not None
         known_as = (new.group if shelf.scope == "messageGroup" else None, new.deduplication_id or "")
         if deduplicated:
@@ -218,16 +247,25 @@ class MemoryStore:
             state=State.VISIBLE,
             due_at_ms=None,
             received_at_ms=None,
+            message_type=new.message_type,
+            body_bytes=len(new.body.encode()),
         )
         row = Row(message)
         row.delay_until(now_ms + delay_s * SECOND_MS, now_ms)
         shelf.put(row, self._next_turn)
         if deduplicated:
             shelf.first_sends[known_as] = FirstSend(new.message_id, seq, now_ms + DEDUPLICATION_MS)
+        self._record(SENT, shelf, message, now_ms, caller, deadline_ms=message.due_at_ms)
         return Sent(new.message_id, seq)
 
     async def receive(
-        self, queue: Queue, count: int, *, visibility_s: int | None = None, attempt_id: str | None = None
+        self,
+        queue: Queue,
+        count: int,
+        *,
+        visibility_s: int | None = None,
+        attempt_id: str | None = None,
+        caller: Caller = NOBODY,
     ) -> list[StoredMessage]:
         """Take up to `count` messages, without waiting."""
         with self._operation() as now_ms:
@@ -237,6 +275,7 @@ class MemoryStore:
             if attempt_id is not None:
                 again = self._repeat_attempt(shelf, attempt_id, visibility_s, now_ms)
                 if again:
+                    self._record_leases(EXTENDED, shelf, again, now_ms, caller)
                     return again
             room = IN_FLIGHT_MAX - len(shelf.of_state(State.IN_FLIGHT))
             if room <= 0:
@@ -258,6 +297,7 @@ class MemoryStore:
                     shelf.turns[group] = self._next_turn()
             if attempt_id is not None and taken:
                 self._record_attempt(shelf, attempt_id, taken, now_ms)
+            self._record_leases(RECEIVED, shelf, [row.message for row in taken], now_ms, caller)
             return [replace(row.message) for row in taken]
 
     def _take(self, row: Row, visibility_s: int, now_ms: int) -> None:
@@ -313,14 +353,25 @@ class MemoryStore:
             message.deduplication_id = message.message_id
         target.put(Row(message), self._next_turn)
         self._happened["dead_lettered", source.queue.id] += 1
+        self._record(
+            DEAD_LETTERED,
+            source,
+            row.message,
+            now_ms,
+            delivery=message.delivery,
+            other_queue=target.queue.key,
+            other_seq=message.seq if target.fifo else None,
+        )
 
-    async def delete(self, queue: Queue, receipts: Sequence[Receipt]) -> list[Deletion | VeilError]:
+    async def delete(
+        self, queue: Queue, receipts: Sequence[Receipt], *, caller: Caller = NOBODY
+    ) -> list[Deletion | VeilError]:
         """Delete by receipt, each on its own."""
         with self._operation() as now_ms:
             shelf = self._shelf(queue)
-            return [self._delete(shelf, receipt, now_ms) for receipt in receipts]
+            return [self._delete(shelf, receipt, now_ms, caller) for receipt in receipts]
 
-    def _delete(self, shelf: Shelf, receipt: Receipt, now_ms: int) -> Deletion | VeilError:
+    def _delete(self, shelf: Shelf, receipt: Receipt, now_ms: int, caller: Caller) -> Deletion | VeilError:
         row = shelf.find(receipt)
         try:
             deletion = judge_deletion(
@@ -328,20 +379,27 @@ class MemoryStore:
             )
         except ReceiptExpired as refusal:
             self._happened["stale_receipt", shelf.queue.id] += 1
+            self._record_by_receipt(DELETE_REFUSED, shelf, row, receipt, now_ms, caller)
             return refusal
         if deletion is Deletion.DELETED and row is not None:
+            own_ms = row.message.due_at_ms if row.holder == receipt.delivery else None
+            self._record_by_receipt(DELETED, shelf, row, receipt, now_ms, caller, own_ms)
             shelf.remove(row)
+        else:
+            self._record_by_receipt(DELETE_REFUSED, shelf, row, receipt, now_ms, caller)
         if deletion is Deletion.STALE:
             self._happened["stale_receipt", shelf.queue.id] += 1
         return deletion
 
-    async def extend(self, queue: Queue, extensions: Sequence[Extension]) -> list[VeilError | None]:
+    async def extend(
+        self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
+    ) -> list[VeilError | None]:
         """Change visibility by receipt, each on its own."""
         with self._operation() as now_ms:
             shelf = self._shelf(queue)
-            return [self._extend(shelf, extension, now_ms) for extension in extensions]
+            return [self._extend(shelf, extension, now_ms, caller) for extension in extensions]
 
-    def _extend(self, shelf: Shelf, extension: Extension, now_ms: int) -> VeilError | None:
+    def _extend(self, shelf: Shelf, extension: Extension, now_ms: int, caller: Caller) -> VeilError | None:
         receipt, visibility_s = extension
         row = shelf.find(receipt)
         try:
@@ -349,17 +407,23 @@ class MemoryStore:
                 row.held() if row is not None else None, receipt, visibility_s, now_ms, fifo=shelf.fifo
             )
         except VeilError as refusal:
-            if row is not None and isinstance(refusal, MessageGone | ReceiptExpired):
-                self._happened["stale_receipt", shelf.queue.id] += 1
+            if isinstance(refusal, MessageGone | ReceiptExpired):
+                self._happened["stale_receipt", shelf.queue.id] += row is not None
+                self._record_by_receipt(EXTENSION_REFUSED, shelf, row, receipt, now_ms, caller)
             return refusal
         assert row is not None  # the rule refuses where there is no message
-        if deadline_ms is None:
-            row.show()
-        else:
+        if deadline_ms is not None:
             row.hide(receipt.delivery, deadline_ms)
+            self._record_by_receipt(EXTENDED, shelf, row, receipt, now_ms, caller, deadline_ms)
+        elif row.message.state != State.VISIBLE:
+            own_ms = row.message.due_at_ms if row.holder == receipt.delivery else None
+            self._record_by_receipt(RELEASED, shelf, row, receipt, now_ms, caller, own_ms)
+            row.show()
         return None
 
-    async def undo_receive(self, queue: Queue, receipts: Sequence[Receipt]) -> None:
+    async def undo_receive(
+        self, queue: Queue, receipts: Sequence[Receipt], *, caller: Caller = NOBODY
+    ) -> None:
         """Make the messages visible again and do not count the receive."""
         with self._operation() as now_ms:
             shelf = self._shelf(queue)
@@ -367,18 +431,21 @@ class MemoryStore:
                 row = shelf.find(receipt)
                 if row is None or not row.held().is_open(now_ms) or row.holder != receipt.delivery:
                     continue
+                deadline_ms = row.message.due_at_ms
                 row.show()
                 row.message.receive_count -= 1
+                self._record_by_receipt(UNDONE, shelf, row, receipt, now_ms, caller, deadline_ms)
                 if row.message.receive_count == 0:
                     row.message.first_received_wall_ms = None
 
-    async def purge(self, queue: Queue, *, rest_ms: int) -> None:
+    async def purge(self, queue: Queue, *, rest_ms: int, caller: Caller = NOBODY) -> None:
         """Remove every message and the deduplication history."""
         with self._operation() as now_ms:
             shelf = self._shelf(queue)
             if shelf.purged_at_ms is not None and now_ms - shelf.purged_at_ms < rest_ms:
                 raise PurgeInProgress(queue.name)
             shelf.purged_at_ms = now_ms
+            self._record_purged(shelf, now_ms, caller)
             shelf.rows.clear()
             shelf.turns.clear()
             shelf.first_sends.clear()
@@ -401,13 +468,93 @@ class MemoryStore:
             rows = [row for row in self._shelf(queue).in_order() if row.message.seq > after_seq]
             return [replace(row.message) for row in rows[:limit]]
 
+    # ---- the journal
+
+    async def plan_export(self, *, rows_max: int, bytes_max: int) -> ExportPlan | None:
+        """The plan that was made and not finished, else a new one."""
+        return None if self._outbox is None else self._outbox.plan(rows_max, bytes_max)
+
+    async def outbox_rows(self, plan: ExportPlan, *, after: int = 0, limit: int = 1000) -> list[OutboxRow]:
+        """Rows of the plan by rising number."""
+        return [] if self._outbox is None else self._outbox.rows(plan, after, limit)
+
+    async def finish_export(self, plan: ExportPlan) -> None:
+        """Drop the rows of the plan, and the plan."""
+        if self._outbox is not None:
+            self._outbox.finish(plan)
+
+    async def outbox_size(self) -> OutboxSize:
+        """How much waits to be exported."""
+        return OutboxSize(0, 0, None, 0) if self._outbox is None else self._outbox.size()
+
+    def _record(
+        self,
+        kind: int,
+        shelf: Shelf,
+        message: StoredMessage,
+        now_ms: int,
+        caller: Caller = NOBODY,
+        **given: Any,
+    ) -> None:
+        if self._outbox is not None:
+            self._outbox.recorder.note(
+                kind,
+                now_ms,
+                shelf.queue.key,
+                message.seq,
+                message.message_id,
+                receive_count=message.receive_count,
+                body_bytes=message.body_bytes,
+                message_type=message.message_type,
+                caller=caller,
+                **given,
+            )
+
+    def _record_leases(
+        self, kind: int, shelf: Shelf, messages: list[StoredMessage], now_ms: int, caller: Caller
+    ) -> None:
+        for message in messages:
+            # A receive with visibility 0 opens no window: the lease is over at once.
+            deadline_ms = now_ms if message.due_at_ms is None else message.due_at_ms
+            delivery = message.delivery
+            self._record(kind, shelf, message, now_ms, caller, delivery=delivery, deadline_ms=deadline_ms)
+
+    def _record_by_receipt(
+        self,
+        kind: int,
+        shelf: Shelf,
+        row: Row | None,
+        receipt: Receipt,
+        now_ms: int,
+        caller: Caller,
+        deadline_ms: int | None = None,
+    ) -> None:
+        lease = {"delivery": receipt.delivery, "deadline_ms": deadline_ms}
+        if row is not None:
+            self._record(kind, shelf, row.message, now_ms, caller, **lease)
+        elif self._outbox is not None:
+            key = shelf.queue.key
+            self._outbox.recorder.note(
+                kind, now_ms, key, receipt.seq, None, delivery=receipt.delivery, caller=caller
+            )
+
+    def _record_end(self, kind: int, shelf: Shelf, row: Row, now_ms: int, caller: Caller = NOBODY) -> None:
+        # With the message its lease ends too, if one is open.
+        deadline_ms = row.message.due_at_ms if row.holder else None
+        self._record(kind, shelf, row.message, now_ms, caller, delivery=row.holder, deadline_ms=deadline_ms)
+
+    def _record_purged(self, shelf: Shelf, now_ms: int, caller: Caller) -> None:
+        for row in shelf.in_order():
+            self._record_end(PURGED, shelf, row, now_ms, caller)
+
     # ---- move tasks
 
-    async def start_move(self, task: MoveTask) -> MoveTask:
+    async def start_move(self, task: MoveTask, *, caller: Caller = NOBODY) -> MoveTask:
         """Record a running task, with `to_move` counted now."""
         with self._operation():
             if any(other.source == task.source and other.is_active for other in self._moves.values()):
                 raise MoveTaskRunning(task.source.name)
+            self._move_callers[task.id] = caller
             return self._put_move(replace(task, status="RUNNING", to_move=len(self._movable(task))))
 
     async def step_move(self, task_id: str, count: int) -> MoveTask:
@@ -428,7 +575,7 @@ class MemoryStore:
                 if target is None:
                     failure = "AWS.SimpleQueueService.NonExistentQueue"
                     return self._put_move(replace(task, status="FAILED", failure=failure))
-                self._move_message(row, task.source, target, now_ms)
+                self._move_message(row, task, target, now_ms)
                 task = replace(task, moved=task.moved + 1)
             return self._put_move(replace(task, status="COMPLETED") if len(rows) < count else task)
 
@@ -461,8 +608,8 @@ class MemoryStore:
         source = self._shelf_of_key(task.source)
         return source.of_state(State.VISIBLE) if source else []
 
-    def _move_message(self, row: Row, source_key: QueueKey, target: Shelf, now_ms: int) -> None:
-        source = self._shelf_of_key(source_key)
+    def _move_message(self, row: Row, task: MoveTask, target: Shelf, now_ms: int) -> None:
+        source = self._shelf_of_key(task.source)
         assert source is not None  # the row was found in it
         source.remove(row)
         message_id = str(uuid.uuid4())
@@ -481,6 +628,9 @@ class MemoryStore:
         moved = Row(message)
         moved.delay_until(now_ms + target.queue.settings.delay_s * SECOND_MS, now_ms)
         target.put(moved, self._next_turn)
+        caller, there, old = self._move_callers[task.id], target.queue.key, row.message
+        self._record(REDRIVEN, source, old, now_ms, caller, other_queue=there, other_seq=message.seq)
+        self._record(SENT, target, message, now_ms, caller, deadline_ms=message.due_at_ms, other_seq=old.seq)
 
     # ---- the frame around every operation
 
@@ -492,6 +642,8 @@ class MemoryStore:
         try:
             yield now_ms
         finally:
+            if self._outbox is not None:
+                self._outbox.write(now_ms)
             receivable = {
                 (shelf.queue.id, row.message.seq)
                 for shelf in self._shelves.values()
@@ -519,6 +671,7 @@ class MemoryStore:
                         self._happened["lapsed", shelf.queue.id] += 1
                     row.show()
                 if expiry_ms <= now_ms:
+                    self._record_end(EXPIRED, shelf, row, now_ms)
                     shelf.remove(row)
                     self._happened["expired", shelf.queue.id] += 1
 

@@ -28,6 +28,13 @@ What every store must keep, besides the rules in `core.lease`:
 * **Attempts.** A receive with an attempt id seen within five minutes returns the same messages with the same receipts and
   restarts their windows, unless one of them was deleted, changed or has lapsed since; then it is an ordinary receive that
   replaces the record. An attempt that returned nothing is not recorded.
+* **The journal.** A store that is told to keep one records what happened to each message (`core.event`) in the same
+  transaction as the change, in an outbox, from which an exporter takes it away. Outbox rows are numbered from 1, without
+  reuse; the rows of a plan never change, so that an export that was cut short can be done again and comes to the same.
+  `caller` is who asked, for the events that come of it; what the store does by itself (retention, dead-lettering) was
+  asked by nobody, and what a move task moves by whoever started it. A send that stores nothing, a release of what is
+  visible already and an extension beyond the longest lease record nothing. An outbox at its bound records nothing either
+  and counts what it lost: the queues go on.
 """
 
 from __future__ import annotations
@@ -36,8 +43,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from veil.core.errors import VeilError
+from veil.core.event import NOBODY
 from veil.core.lease import Deletion
-from veil.core.message import NewMessage, Sent, StoredMessage
+from veil.core.message import Caller, NewMessage, Sent, StoredMessage
 from veil.core.move_task import MoveTask
 from veil.core.queue import Queue, QueueCounts, QueueKey, QueueSettings
 from veil.core.receipt import Receipt, ReceiptBook
@@ -57,6 +65,31 @@ class Extension(NamedTuple):
     visibility_s: int
 
 
+class ExportPlan(NamedTuple):
+    """Which rows of the outbox the next export holds: decided durably before the first of them is written elsewhere."""
+
+    journal_id: str  # renewed when older data is restored: from there on the numbers tell another story
+    first: int
+    last: int
+    day: str  # of the first row, engine time: YYYY-MM-DD; no plan reaches over midnight
+
+
+class OutboxRow(NamedTuple):
+    """The packed events of one transaction."""
+
+    number: int
+    packed: bytes  # core.event.unpack
+
+
+class OutboxSize(NamedTuple):
+    """How much waits to be exported."""
+
+    rows: int
+    packed_bytes: int
+    oldest_ms: int | None  # engine time of the oldest row
+    lost_events: int  # not recorded since the start, because the outbox was at its bound
+
+
 class StoreEvents(Protocol):
     """What a store tells its owner, after the change is durable. Both are called on the event loop and must not block."""
 
@@ -74,6 +107,7 @@ class Store(Protocol):
 
     receipts: ReceiptBook
     events: StoreEvents
+    store_id: str  # which store this is, from `open` on: made with the data, and kept over a restore
 
     async def open(self) -> None:
         """Make ready without reading the backlog; raises StoreBusy, StoreDamaged or StoreTooNew."""
@@ -99,7 +133,7 @@ class Store(Protocol):
     async def edit_queue(self, queue: Queue, edit: Callable[[QueueContent], QueueContent]) -> Queue:
         """Apply a pure function to settings and tags; what it raises is raised and changes nothing. Raises QueueMissing."""
 
-    async def delete_queue(self, queue: Queue) -> None:
+    async def delete_queue(self, queue: Queue, *, caller: Caller = NOBODY) -> None:
         """Remove the queue and everything in it; raises QueueMissing."""
 
     async def list_queues(
@@ -116,27 +150,44 @@ class Store(Protocol):
     # ---- messages
 
     async def send(
-        self, queue: Queue, messages: Sequence[NewMessage], *, retry_key: bytes | None = None
+        self,
+        queue: Queue,
+        messages: Sequence[NewMessage],
+        *,
+        retry_key: bytes | None = None,
+        caller: Caller = NOBODY,
     ) -> list[Sent]:
         """Store the messages in order; `retry_key` names this call over its repetitions. Raises QueueMissing, StoreFull."""
 
     async def receive(
-        self, queue: Queue, count: int, *, visibility_s: int | None = None, attempt_id: str | None = None
+        self,
+        queue: Queue,
+        count: int,
+        *,
+        visibility_s: int | None = None,
+        attempt_id: str | None = None,
+        caller: Caller = NOBODY,
     ) -> list[StoredMessage]:
         """Take up to `count` messages, without waiting; `visibility_s` None means the queue's own. Raises QueueMissing, and
         InFlightLimit on a standard queue that has 120,000 in flight (a FIFO queue gives nothing then)."""
 
-    async def delete(self, queue: Queue, receipts: Sequence[Receipt]) -> list[Deletion | VeilError]:
+    async def delete(
+        self, queue: Queue, receipts: Sequence[Receipt], *, caller: Caller = NOBODY
+    ) -> list[Deletion | VeilError]:
         """Delete by receipt, each on its own; refusals are returned in place. Raises QueueMissing."""
 
-    async def extend(self, queue: Queue, extensions: Sequence[Extension]) -> list[VeilError | None]:
+    async def extend(
+        self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
+    ) -> list[VeilError | None]:
         """Change visibility by receipt, each on its own; refusals are returned in place. Raises QueueMissing."""
 
-    async def undo_receive(self, queue: Queue, receipts: Sequence[Receipt]) -> None:
+    async def undo_receive(
+        self, queue: Queue, receipts: Sequence[Receipt], *, caller: Caller = NOBODY
+    ) -> None:
         """The answer to a receive never left: make its messages visible again and do not count the receive. Receipts that no
         longer hold their lease are passed over."""
 
-    async def purge(self, queue: Queue, *, rest_ms: int) -> None:
+    async def purge(self, queue: Queue, *, rest_ms: int, caller: Caller = NOBODY) -> None:
         """Remove every message sent before the call and the deduplication history; raises QueueMissing, and PurgeInProgress
         within `rest_ms` of the last purge."""
 
@@ -149,9 +200,23 @@ class Store(Protocol):
     async def peek(self, queue: Queue, *, after_seq: int = 0, limit: int = 100) -> list[StoredMessage]:
         """Messages in whatever state by rising `seq`, without receiving them; raises QueueMissing."""
 
+    # ---- the journal
+
+    async def plan_export(self, *, rows_max: int, bytes_max: int) -> ExportPlan | None:
+        """The plan that was made and not finished, else a new one over the oldest rows; None where there are none."""
+
+    async def outbox_rows(self, plan: ExportPlan, *, after: int = 0, limit: int = 1000) -> list[OutboxRow]:
+        """Rows of the plan by rising number, those after a number."""
+
+    async def finish_export(self, plan: ExportPlan) -> None:
+        """The rows of the plan are safe elsewhere: drop them and the plan together. A plan that is over is passed over."""
+
+    async def outbox_size(self) -> OutboxSize:
+        """How much waits to be exported."""
+
     # ---- move tasks
 
-    async def start_move(self, task: MoveTask) -> MoveTask:
+    async def start_move(self, task: MoveTask, *, caller: Caller = NOBODY) -> MoveTask:
         """Record a running task, with `to_move` counted now; raises MoveTaskRunning while the source has an active one."""
 
     async def step_move(self, task_id: str, count: int) -> MoveTask:

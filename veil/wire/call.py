@@ -7,6 +7,7 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from veil.core.errors import AccessDenied, QueueMissing
+from veil.core.message import Caller
 from veil.core.policy import OWNER_ONLY_ACTIONS, evaluate, parse_policy
 from veil.core.queue import Queue, QueueKey
 from veil.service.queues import find_queue
@@ -17,6 +18,7 @@ from veil.wire.request_errors import ParameterMissing
 from veil.wire.sigv4_errors import SignatureMissing
 
 ANONYMOUS = "anonymous"
+_USER_AGENT_CHARS_MAX = 256
 
 
 class Call:
@@ -26,6 +28,7 @@ class Call:
         "account",
         "action",
         "bulk_max",
+        "key_id",
         "query",
         "region",
         "request",
@@ -41,6 +44,7 @@ class Call:
         request: Request,
         action: str,
         account: str | None,
+        key_id: str,
         region: str,
         query: bool,
         bulk_max: int,
@@ -50,6 +54,7 @@ class Call:
         self.request = request
         self.action = action
         self.account = account  # None: nobody we know
+        self.key_id = key_id  # of the signature; what the request claims, where signatures are not verified
         self.region = region
         self.query = query  # the Query protocol
         self.bulk_max = bulk_max  # how many messages one receive, delete or extend may name
@@ -59,6 +64,13 @@ class Call:
     def sender(self) -> str:
         """The caller as receivers see it."""
         return self.account or ANONYMOUS
+
+    @property
+    def caller(self) -> Caller:
+        """The caller as the journal names it."""
+        request = self.request
+        user_agent = request.headers.get("user-agent", "")
+        return _known_caller(self.account, self.key_id, user_agent[:_USER_AGENT_CHARS_MAX], request.peer)
 
     def retry_key(self) -> bytes | None:
         """What names this call over the SDK's repetitions of it; None for a client that gives no such id.
@@ -146,6 +158,11 @@ class Call:
 
 # Queues keep the text, which was checked when it was set; reading it takes longer than a whole request.
 _read_policy = lru_cache(maxsize=1_024)(parse_policy)
+
+
+@lru_cache(maxsize=4_096)  # the same few callers come all day
+def _known_caller(account: str | None, key_id: str, user_agent: str, peer: str) -> Caller:
+    return Caller(account, key_id, user_agent, _address(peer))
 
 
 def _address(peer: str) -> str:

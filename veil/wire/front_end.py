@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_ACCOUNT: Final = "000000000000"
 DEFAULT_REGION: Final = "us-east-1"
 BULK_MAX: Final = 1_000
+KEY_ID_CHARS_MAX: Final = 128  # of one that nobody verifies
 
 
 class SqsFrontEnd:
@@ -62,13 +63,21 @@ class SqsFrontEnd:
         request_id = self._request_ids.next()
         call: Call | None = None
         try:
-            account, region = self._caller(request)
+            account, key_id, region = self._caller(request)
             target = aws_json.TARGETS.get(name)
             if target is None or request.method != "POST":
                 raise ActionUnknown(name.rpartition(".")[2])
             action = target.action
             call = Call(
-                self._service, self._urls, request, action.name, account, region, False, self._bulk_max
+                self._service,
+                self._urls,
+                request,
+                action.name,
+                account,
+                key_id,
+                region,
+                False,
+                self._bulk_max,
             )
             given = aws_json.read_input(target, request.body)
             if request.path != "/" and getattr(given, "QueueUrl", None) == "":
@@ -94,14 +103,16 @@ class SqsFrontEnd:
             name = parameters.get("Action", "")
             if not name:
                 raise ActionMissing
-            account, region = self._caller(request)
+            account, key_id, region = self._caller(request)
             action = ACTIONS.get(name)
             if action is None:
                 raise ActionUnknown(name)
             queue_path = request.path if read_path(request.path) is not None else None
             if queue_path is not None and not action.on_queue:
                 raise ActionNotHere(name)
-            call = Call(self._service, self._urls, request, name, account, region, True, self._bulk_max)
+            call = Call(
+                self._service, self._urls, request, name, account, key_id, region, True, self._bulk_max
+            )
             given = aws_query.read_input(action, parameters, queue_path)
             response = xml_answer.answer(name, await action.run(call, given), request_id, as_json=as_json)
             response.undelivered = call.undelivered
@@ -114,16 +125,17 @@ class SqsFrontEnd:
             _give_up(call, name, request_id)
             return xml_answer.refuse(INTERNAL_FAILURE, request_id, as_json=as_json)
 
-    def _caller(self, request: Request) -> tuple[str | None, str]:
-        """Account and region; the account is None for a request that nobody signed."""
+    def _caller(self, request: Request) -> tuple[str | None, str, str]:
+        """Account, key id and region; the account is None for a request that nobody signed."""
         verifier = self._verifier
         if verifier is None:
-            return self._default_account, unverified_scope(request)[1] or self._default_region
+            key_id, region = unverified_scope(request)
+            return self._default_account, (key_id or "")[:KEY_ID_CHARS_MAX], region or self._default_region
         try:
             signer = verifier.verify(request, self._service.clock.wall_ms())
         except SignatureMissing:
-            return None, self._default_region
-        return signer.key.account, signer.region
+            return None, "", self._default_region
+        return signer.key.account, signer.key.key_id, signer.region
 
 
 def _worded(error: VeilError, action: str, *, query: bool) -> Refusal:

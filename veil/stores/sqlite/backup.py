@@ -8,6 +8,9 @@ stop, by the time since boot on the same boot of the same machine, else by the w
 window that was open at the backup lapses when it would have lapsed, a delay and a retention end when they would have
 ended. Everything since the backup is undone: what was deleted since is back, what was sent since is gone. Receipts go on
 working under the same key; number_gap.py says why none is written twice.
+
+The journal begins anew under another id, with an empty outbox: what waited there at the backup was exported since by the
+store that the backup was taken of, or will be, and must not be told twice.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import apsw
 
 from veil.core.errors import StoreDamaged, StoreError
 from veil.stores.sqlite.data_lock import DataLock
+from veil.stores.sqlite.new_journal import begin_journal
 from veil.stores.sqlite.number_gap import leave_gap
 from veil.stores.sqlite.opening import DATABASE, sync_directory
 from veil.stores.sqlite.outside import connect_to_read, looking_at
@@ -55,7 +59,7 @@ def restore(source: Path, data_dir: Path) -> None:
             raise StoreError(
                 f"{data_dir} holds data already ({', '.join(present)}): restore into an empty directory"
             )
-        _write_whole(data_dir / DATABASE, lambda unfinished: _copy_with_gap(source, unfinished))
+        _write_whole(data_dir / DATABASE, lambda unfinished: _copy_as_new(source, unfinished))
 
 
 def _copy(connection: apsw.Connection, target: Path) -> None:
@@ -63,7 +67,7 @@ def _copy(connection: apsw.Connection, target: Path) -> None:
     connection.execute("VACUUM INTO ?", (str(target),))
 
 
-def _copy_with_gap(source: Path, target: Path) -> None:
+def _copy_as_new(source: Path, target: Path) -> None:
     reader = connect_to_read(source)
     try:
         _copy(reader, target)
@@ -74,6 +78,7 @@ def _copy_with_gap(source: Path, target: Path) -> None:
         writer.pragma("journal_mode", "off")  # a copy that was interrupted is thrown away
         with writer:
             leave_gap(writer)
+            begin_journal(writer)
     finally:
         writer.close()
 

@@ -7,7 +7,8 @@ SELECT id, CAST(name AS BLOB), CAST(settings AS BLOB), CAST(tags AS BLOB), delet
 SELECT seq, queue_id, state, wake_at_ms, due_at_ms, delivery, holder, attributes,
        CAST(body_md5 AS BLOB), CAST(body AS BLOB), CAST(message_id AS BLOB),
        CAST(coalesce(group_name, '') || coalesce(deduplication_id, '') || coalesce(trace_header, '')
-            || coalesce(dead_letter_source, '') || sender AS BLOB)
+            || coalesce(dead_letter_source, '') || sender || coalesce(message_type, '') AS BLOB),
+       body_bytes
 FROM message NOT INDEXED;
 
 -- name: expected_messages
@@ -46,3 +47,6 @@ SELECT queue_id, CAST(attempt_id AS BLOB), CAST(claims AS BLOB) FROM attempt;
 
 -- name: all_moves
 SELECT CAST(id AS BLOB), CAST(source AS BLOB), CAST(destination AS BLOB) FROM move_task;
+
+-- name: all_outbox
+SELECT number, packed FROM outbox ORDER BY number;

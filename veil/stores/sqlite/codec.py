@@ -1,4 +1,4 @@
-"""Settings, tags and attributes as they are written into columns, and back."""
+"""Settings, tags, attributes and callers as they are written into columns, and back."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from typing import Any
 
 import msgspec
 
-from veil.core.message import MessageAttribute
+from veil.core.event import NOBODY
+from veil.core.message import Caller, MessageAttribute
 from veil.core.queue import QueueKey, QueueSettings, RedriveAllow, RedrivePolicy
 
 _attributes_encoder = msgspec.msgpack.Encoder()
 _attributes_decoder = msgspec.msgpack.Decoder(dict[str, tuple[str, Any]])
+_caller_decoder = msgspec.msgpack.Decoder(Caller)
 _tags_decoder = msgspec.json.Decoder(dict[str, str])
 _settings_decoder = msgspec.json.Decoder(dict[str, Any])
 _DEFAULTS = QueueSettings()
@@ -51,3 +53,13 @@ def encode_tags(tags: dict[str, str]) -> str:
 
 def decode_tags(text: str) -> dict[str, str]:
     return _tags_decoder.decode(text)
+
+
+def encode_caller(caller: Caller) -> bytes:
+    """Who asked, as msgpack."""
+    return _attributes_encoder.encode(caller)
+
+
+def decode_caller(blob: bytes | None) -> Caller:
+    """The inverse of `encode_caller`; nobody where there is nothing."""
+    return NOBODY if blob is None else _caller_decoder.decode(blob)

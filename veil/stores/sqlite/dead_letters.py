@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from veil.core.lease import State
+from veil.stores.recorder import DEAD_LETTERED
 from veil.stores.sqlite import lanes
 from veil.stores.sqlite.tables import Q, QueueState, Tables
 
@@ -39,5 +40,19 @@ def move(tables: Tables, state: QueueState, target: QueueState, row: Any, now_ms
         lanes.leave(tables, state, group, in_flight=0)
         # On a FIFO target the message may join a group whose first message is in flight: the lane's own state decides.
         lanes.join(tables, target, group, new_seq, State.VISIBLE)
+    if tables.journal is not None:
+        tables.journal.note(
+            DEAD_LETTERED,
+            now_ms,
+            state.queue.key,
+            seq,
+            row[1],
+            delivery=row[13],
+            receive_count=row[11],
+            body_bytes=row[18],
+            message_type=row[17],
+            other_queue=target.queue.key,
+            other_seq=None if new_seq == seq else new_seq,
+        )
     tables.counted("dead_lettered", state)
     tables.available(target)

@@ -7,41 +7,81 @@ from typing import Any
 
 from veil.core.errors import VeilError, VisibilityTooLong
 from veil.core.lease import Deletion, Held, State, judge_deletion, judge_extension
+from veil.core.message import Caller
 from veil.core.queue import Queue
 from veil.core.receipt import Receipt
 from veil.core.sequence import expired_below, expires_at_ms
+from veil.stores.recorder import (
+    DELETE_REFUSED,
+    DELETED,
+    EXTENDED,
+    EXTENSION_REFUSED,
+    RELEASED,
+    UNDONE,
+)
 from veil.stores.sqlite import lanes
 from veil.stores.sqlite.tables import Q, QueueState, Tables
 from veil.stores.store import Extension
 
-_DELETE_HELD = Q.delete_held
+_DELETE_HELD, _TAKE_HELD = Q.delete_held, Q.take_held
 
 
-def delete(tables: Tables, queue: Queue, receipts: Sequence[Receipt]) -> list[Deletion | VeilError]:
+def delete(
+    tables: Tables, queue: Queue, receipts: Sequence[Receipt], caller: Caller
+) -> list[Deletion | VeilError]:
     """Delete by receipt, each on its own."""
     state = tables.state_of(queue)
     now_ms = tables.clock.now_ms()
-    return [_delete_one(tables, state, receipt, now_ms) for receipt in receipts]
+    return [_delete_one(tables, state, receipt, now_ms, caller) for receipt in receipts]
 
 
-def _delete_one(tables: Tables, state: QueueState, receipt: Receipt, now_ms: int) -> Deletion | VeilError:
-    if not state.has_lanes and receipt.seq >= expired_below(now_ms, state.queue.settings.retention_s):
-        tables.execute(_DELETE_HELD, (receipt.seq, state.queue.id, receipt.delivery, now_ms))
-        if tables.connection.changes():
-            state.in_flight -= 1
-            tables.touch(state)
-            return Deletion.DELETED
+def _delete_one(
+    tables: Tables, state: QueueState, receipt: Receipt, now_ms: int, caller: Caller
+) -> Deletion | VeilError:
+    if not state.has_lanes and _delete_held(tables, state, receipt, now_ms, caller):
+        state.in_flight -= 1
+        tables.touch(state)
+        return Deletion.DELETED
     row = _held_row(tables, state, receipt, now_ms)
     try:
         verdict = judge_deletion(_held(row), receipt, now_ms, fifo=state.queue.settings.fifo)
     except VeilError as refusal:
         tables.noticed("stale_receipt", state)
+        _record(tables, state, DELETE_REFUSED, receipt, row, now_ms, caller)
         return refusal
     if verdict is Deletion.DELETED:
+        deadline_ms = _deadline_of(row, receipt)
+        _record(tables, state, DELETED, receipt, row, now_ms, caller, deadline_ms)
         remove(tables, state, receipt.seq, row[0], row[5])
-    elif verdict is Deletion.STALE:
-        tables.noticed("stale_receipt", state)
+    else:
+        if verdict is Deletion.STALE:
+            tables.noticed("stale_receipt", state)
+        _record(tables, state, DELETE_REFUSED, receipt, row, now_ms, caller)
     return verdict
+
+
+def _delete_held(tables: Tables, state: QueueState, receipt: Receipt, now_ms: int, caller: Caller) -> bool:
+    """Delete what the receipt holds, in one statement; False where it does not hold it."""
+    seq, delivery = receipt.seq, receipt.delivery
+    if seq < expired_below(now_ms, state.queue.settings.retention_s):
+        return False  # past its retention, though perhaps not yet swept
+    journal, arguments = tables.journal, (seq, state.queue.id, delivery, now_ms)
+    if journal is None:
+        tables.execute(_DELETE_HELD, arguments)
+        return tables.connection.changes() > 0
+    facts = tables.lease_facts.take(seq, delivery)
+    if facts is not None:
+        tables.execute(_DELETE_HELD, arguments)
+        if not tables.connection.changes():
+            return False
+    else:
+        # Read to the end: until then the statement does not count as a change.
+        facts = tables.execute(_TAKE_HELD, arguments).get
+        if facts is None:
+            return False
+    place, who = journal.places(state.queue.key, caller)
+    journal.events.append((DELETED, now_ms, place, seq, *facts, who))
+    return True
 
 
 def remove(tables: Tables, state: QueueState, seq: int, message_state: int, group: str | None) -> None:
@@ -58,15 +98,20 @@ def remove(tables: Tables, state: QueueState, seq: int, message_state: int, grou
         lanes.leave(tables, state, group, in_flight=int(message_state == State.IN_FLIGHT))
 
 
-def extend(tables: Tables, queue: Queue, extensions: Sequence[Extension]) -> list[VeilError | None]:
+def extend(
+    tables: Tables, queue: Queue, extensions: Sequence[Extension], caller: Caller
+) -> list[VeilError | None]:
     """Change visibility by receipt, each on its own."""
     state = tables.state_of(queue)
     now_ms = tables.clock.now_ms()
-    return [_extend_one(tables, state, receipt, visibility_s, now_ms) for receipt, visibility_s in extensions]
+    return [
+        _extend_one(tables, state, receipt, visibility_s, now_ms, caller)
+        for receipt, visibility_s in extensions
+    ]
 
 
 def _extend_one(
-    tables: Tables, state: QueueState, receipt: Receipt, visibility_s: int, now_ms: int
+    tables: Tables, state: QueueState, receipt: Receipt, visibility_s: int, now_ms: int, caller: Caller
 ) -> VeilError | None:
     row = _held_row(tables, state, receipt, now_ms)
     try:
@@ -74,14 +119,18 @@ def _extend_one(
             _held(row), receipt, visibility_s, now_ms, fifo=state.queue.settings.fifo
         )
     except VeilError as refusal:
-        if row is not None and not isinstance(refusal, VisibilityTooLong):
-            tables.noticed("stale_receipt", state)
+        if not isinstance(refusal, VisibilityTooLong):
+            if row is not None:
+                tables.noticed("stale_receipt", state)
+            _record(tables, state, EXTENSION_REFUSED, receipt, row, now_ms, caller)
         return refusal
     was_visible = row[0] == State.VISIBLE
     if deadline_ms is None:
         if not was_visible:
+            _record(tables, state, RELEASED, receipt, row, now_ms, caller, _deadline_of(row, receipt))
             show(tables, state, receipt.seq, row[0], row[5])
         return None
+    _record(tables, state, EXTENDED, receipt, row, now_ms, caller, deadline_ms)
     wake_at_ms = min(deadline_ms, expires_at_ms(receipt.seq, state.queue.settings.retention_s))
     tables.execute(Q.set_lease, (wake_at_ms, deadline_ms, receipt.delivery, receipt.seq))
     tables.hidden_until(state, wake_at_ms)
@@ -111,7 +160,7 @@ def show(tables: Tables, state: QueueState, seq: int, message_state: int, group:
     tables.available(state)
 
 
-def undo_receive(tables: Tables, queue: Queue, receipts: Sequence[Receipt]) -> None:
+def undo_receive(tables: Tables, queue: Queue, receipts: Sequence[Receipt], caller: Caller) -> None:
     """Give back what a receive took whose answer never left."""
     state = tables.state_of(queue)
     now_ms = tables.clock.now_ms()
@@ -120,6 +169,8 @@ def undo_receive(tables: Tables, queue: Queue, receipts: Sequence[Receipt]) -> N
         held = _held(row)
         if held is not None and held.is_open(now_ms) and held.holder == receipt.delivery:
             tables.execute(Q.uncount_receive, (receipt.seq,))
+            uncounted = (*row[:7], row[7] - 1, *row[8:])
+            _record(tables, state, UNDONE, receipt, uncounted, now_ms, caller, row[4])
             show(tables, state, receipt.seq, row[0], row[5])
 
 
@@ -131,3 +182,33 @@ def _held_row(tables: Tables, state: QueueState, receipt: Receipt, now_ms: int) 
 
 def _held(row: Any) -> Held | None:
     return None if row is None else Held(State(row[0]), row[1], row[2], row[3] or 0, row[4] or 0)
+
+
+def _deadline_of(row: Any, receipt: Receipt) -> int | None:
+    """When the receipt's own lease would have lapsed, if that is the one that is open."""
+    deadline_ms: int | None = row[4] if row[0] == State.IN_FLIGHT and row[2] == receipt.delivery else None
+    return deadline_ms
+
+
+def _record(
+    tables: Tables,
+    state: QueueState,
+    kind: int,
+    receipt: Receipt,
+    row: Any,
+    now_ms: int,
+    caller: Caller,
+    deadline_ms: int | None = None,
+) -> None:
+    journal = tables.journal
+    if journal is None:
+        return
+    place, who = journal.places(state.queue.key, caller)
+    message_id, *facts = (None, None, None, None) if row is None else row[6:10]
+    told = (message_id, receipt.delivery, deadline_ms, *facts)
+    journal.events.append((kind, now_ms, place, receipt.seq, *told, who))
+    if kind == EXTENDED:
+        tables.lease_facts.keep(receipt.seq, told)
+    elif kind in (DELETE_REFUSED, EXTENSION_REFUSED):
+        # A refusal changes no message, and a group without a change would not be committed.
+        tables.execute(Q.touch_mark)

@@ -8,17 +8,20 @@ from uuid import uuid4
 
 from veil.core.errors import MoveTaskMissing, MoveTaskNotRunning, MoveTaskRunning
 from veil.core.lease import State
+from veil.core.message import Caller
 from veil.core.move_task import MoveTask
 from veil.core.queue import parse_arn
 from veil.core.sequence import expires_at_ms
+from veil.stores.recorder import REDRIVEN, SENT
 from veil.stores.sqlite import lanes
+from veil.stores.sqlite.codec import decode_caller, encode_caller
 from veil.stores.sqlite.tables import Q, QueueState, Tables
 
 DESTINATION_MISSING = "AWS.SimpleQueueService.NonExistentQueue"
 SOURCE_UNKNOWN = "CouldNotDetermineMessageSource"
 
 
-def start(tables: Tables, task: MoveTask) -> MoveTask:
+def start(tables: Tables, task: MoveTask, caller: Caller) -> MoveTask:
     """Record a running task."""
     if tables.execute(Q.active_move_of, (task.source.arn,)).fetchone():
         raise MoveTaskRunning(task.source.name)
@@ -36,6 +39,7 @@ def start(tables: Tables, task: MoveTask) -> MoveTask:
             task.moved,
             task.to_move,
             task.started_wall_ms,
+            encode_caller(caller),
         ),
     )
     tables.execute(Q.forget_moves, (task.source.arn,))
@@ -79,6 +83,7 @@ def to_task(row: Any) -> MoveTask:
 def _moved_on(tables: Tables, task: MoveTask, count: int) -> MoveTask:
     source = tables.by_key.get(task.source)
     rows = _oldest_visible(tables, source, count) if source else []
+    caller = decode_caller(tables.execute(Q.move_caller, (task.id,)).get)
     moved = 0
     for row in rows:
         key = task.destination or (parse_arn(row[10]) if row[10] else None)
@@ -87,7 +92,7 @@ def _moved_on(tables: Tables, task: MoveTask, count: int) -> MoveTask:
         target = tables.by_key.get(key)
         if target is None or source is None:
             return replace(task, status="FAILED", moved=task.moved + moved, failure=DESTINATION_MISSING)
-        _move(tables, source, target, row)
+        _move(tables, source, target, row, caller)
         moved += 1
     if len(rows) < count:
         return replace(task, status="COMPLETED", moved=task.moved + moved)
@@ -102,7 +107,7 @@ def _oldest_visible(tables: Tables, source: QueueState, count: int) -> list[Any]
     return rows[:count]
 
 
-def _move(tables: Tables, source: QueueState, target: QueueState, row: Any) -> None:
+def _move(tables: Tables, source: QueueState, target: QueueState, row: Any, caller: Caller) -> None:
     """One message leaves the dead letters and arrives as a new one; the row is changed in place, so it is always in
     exactly one queue."""
     now_ms, settings, group = tables.clock.now_ms(), target.queue.settings, row[8]
@@ -139,3 +144,11 @@ def _move(tables: Tables, source: QueueState, target: QueueState, row: Any) -> N
     if group is not None:
         lanes.leave(tables, source, group, in_flight=0)
         lanes.join(tables, target, group, seq, message_state)
+    if tables.journal is not None:
+        about: Any = {"body_bytes": row[18], "message_type": row[17], "caller": caller}
+        gone = (REDRIVEN, now_ms, source.queue.key, row[0], row[1])
+        come = (SENT, now_ms, target.queue.key, seq, message_id)
+        tables.journal.note(
+            *gone, receive_count=row[11], other_queue=target.queue.key, other_seq=seq, **about
+        )
+        tables.journal.note(*come, deadline_ms=due_at_ms, receive_count=0, other_seq=row[0], **about)

@@ -85,7 +85,14 @@ def _migrate(connection: apsw.Connection, path: Path) -> None:
             connection.execute(sql)
             if version == 1:
                 connection.execute(Q.write_meta, ("receipt_key", secrets.token_bytes(32)))
+                connection.execute(Q.write_meta, ("store_id", new_journal_id()))
+                connection.execute(Q.write_meta, ("journal_id", new_journal_id()))
             connection.execute(f"PRAGMA user_version = {version}")
+
+
+def new_journal_id() -> bytes:
+    """A name for a journal, or for a store, that no other has."""
+    return secrets.token_hex(8).encode()
 
 
 def sync_directory(directory: Path) -> None:

@@ -2,12 +2,13 @@
 -- for a condition that the planner can see.
 
 -- name: read_mark
--- The clock's high-water mark and the highest order key.
-SELECT engine_ms, wall_ms, boot_ms, boot_id, last_seq FROM clock_mark WHERE id = 1;
+-- The clock's high-water mark, the highest order key, the outbox's last number and size.
+SELECT engine_ms, wall_ms, boot_ms, boot_id, last_seq, outbox_last, outbox_bytes FROM clock_mark WHERE id = 1;
 
 -- name: write_mark
 -- With every commit.
-INSERT OR REPLACE INTO clock_mark (id, engine_ms, wall_ms, boot_ms, boot_id, last_seq) VALUES (1, ?, ?, ?, ?, ?);
+INSERT OR REPLACE INTO clock_mark (id, engine_ms, wall_ms, boot_ms, boot_id, last_seq, outbox_last, outbox_bytes)
+VALUES (1, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: read_meta
 SELECT value FROM meta WHERE name = ?;
@@ -42,7 +43,7 @@ UPDATE queue_count SET visible = ?, in_flight = ?, delayed = ? WHERE queue_id = 
 UPDATE queue SET purged_at_ms = ? WHERE id = ?;
 
 -- name: mark_queue_deleted
-UPDATE queue SET deleted_at_ms = ? WHERE id = ?;
+UPDATE queue SET deleted_at_ms = ?, deleted_by = ? WHERE id = ?;
 
 -- name: rest_name
 INSERT OR REPLACE INTO queue_rest (region, account, name, deleted_at_ms) VALUES (?, ?, ?, ?);
@@ -55,7 +56,7 @@ DELETE FROM queue_rest WHERE region = ? AND account = ? AND name = ?;
 
 -- name: deleted_queue
 -- One queue that was deleted and still has rows to sweep.
-SELECT id FROM queue WHERE deleted_at_ms IS NOT NULL LIMIT 1;
+SELECT id, region, account, name, deleted_at_ms, deleted_by FROM queue WHERE deleted_at_ms IS NOT NULL LIMIT 1;
 
 -- name: forget_queue
 DELETE FROM queue WHERE id = ?;
@@ -67,34 +68,38 @@ DELETE FROM queue_count WHERE queue_id = ?;
 
 -- name: insert_message
 INSERT INTO message (seq, queue_id, state, wake_at_ms, due_at_ms, sent_wall_ms, message_id, group_name, deduplication_id,
-                     trace_header, sender, attributes, body_md5, body)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+                     trace_header, sender, message_type, body_bytes, attributes, body_md5, body)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: visible_alone
 -- Visible messages without a group, in order. The columns of all message queries are those of rows.py.
 SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
-       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms
+       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
+       message_type, body_bytes
 FROM message INDEXED BY visible_alone
 WHERE queue_id = ? AND state = 0 AND group_name IS NULL AND seq > ? ORDER BY seq LIMIT ?;
 
 -- name: visible_grouped
 -- Visible messages that have a group, in order, whatever the group.
 SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
-       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms
+       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
+       message_type, body_bytes
 FROM message INDEXED BY visible_grouped
 WHERE queue_id = ? AND state = 0 AND group_name IS NOT NULL AND seq > ? ORDER BY seq LIMIT ?;
 
 -- name: of_group
 -- The messages of one group from its first on, in whatever state.
 SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
-       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms
+       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
+       message_type, body_bytes
 FROM message INDEXED BY grouped
 WHERE queue_id = ? AND group_name = ? AND seq > ? ORDER BY seq LIMIT ?;
 
 -- name: visible_of_group
 -- The visible messages of one group of a standard queue, in order.
 SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
-       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms
+       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
+       message_type, body_bytes
 FROM message INDEXED BY grouped
 WHERE queue_id = ? AND group_name = ? AND seq > ? AND +state = 0 ORDER BY seq LIMIT ?;
 
@@ -112,13 +117,15 @@ WHERE head IS NOT NULL ORDER BY head LIMIT ?4;
 
 -- name: message_by_seq
 SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
-       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms
+       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
+       message_type, body_bytes
 FROM message WHERE seq = ?;
 
 -- name: peek
 -- Messages in whatever state; the three partial indexes together hold them all.
 SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
-       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms
+       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
+       message_type, body_bytes
 FROM message WHERE seq IN (
     SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_alone
                       WHERE queue_id = ?1 AND state = 0 AND group_name IS NULL AND seq > ?2 ORDER BY seq LIMIT ?3)
@@ -144,12 +151,18 @@ UPDATE message SET received_at_ms = ?, delivery = delivery + 1, holder = 0, rece
 WHERE seq = ?;
 
 -- name: held
--- What the rules of core.lease need to know.
-SELECT state, delivery, holder, received_at_ms, due_at_ms, group_name FROM message WHERE seq = ? AND queue_id = ?;
+-- What the rules of core.lease need to know, and what the journal does.
+SELECT state, delivery, holder, received_at_ms, due_at_ms, group_name, message_id, receive_count, body_bytes, message_type
+FROM message WHERE seq = ? AND queue_id = ?;
 
 -- name: delete_held
 -- The common case of `judge_deletion` in one statement: the receipt holds the open lease.
 DELETE FROM message WHERE seq = ? AND queue_id = ? AND state = 2 AND holder = ? AND due_at_ms > ?;
+
+-- name: take_held
+-- The same, telling what the journal needs.
+DELETE FROM message WHERE seq = ? AND queue_id = ? AND state = 2 AND holder = ? AND due_at_ms > ?
+RETURNING message_id, holder, due_at_ms, receive_count, body_bytes, message_type;
 
 -- name: delete_message
 DELETE FROM message WHERE seq = ?;
@@ -238,13 +251,24 @@ DELETE FROM attempt WHERE (queue_id, attempt_id) IN (
 DELETE FROM message WHERE seq IN (SELECT seq FROM message INDEXED BY visible_alone
     WHERE queue_id = ? AND state = 0 AND group_name IS NULL AND seq <= ? LIMIT ?);
 
+-- name: sweep_alone_telling
+-- The same, telling what the journal needs.
+DELETE FROM message WHERE seq IN (SELECT seq FROM message INDEXED BY visible_alone
+    WHERE queue_id = ? AND state = 0 AND group_name IS NULL AND seq <= ? LIMIT ?)
+RETURNING state, group_name, seq, message_id, holder, due_at_ms,
+    receive_count, body_bytes, message_type;
+
 -- name: sweep_grouped
 DELETE FROM message WHERE seq IN (SELECT seq FROM message INDEXED BY visible_grouped
-    WHERE queue_id = ? AND state = 0 AND group_name IS NOT NULL AND seq <= ? LIMIT ?) RETURNING state, group_name;
+    WHERE queue_id = ? AND state = 0 AND group_name IS NOT NULL AND seq <= ? LIMIT ?)
+RETURNING state, group_name, seq, message_id, holder, due_at_ms,
+    receive_count, body_bytes, message_type;
 
 -- name: sweep_hidden
 DELETE FROM message WHERE seq IN (SELECT seq FROM message INDEXED BY hidden
-    WHERE queue_id = ? AND state <> 0 AND seq <= ? LIMIT ?) RETURNING state, group_name;
+    WHERE queue_id = ? AND state <> 0 AND seq <= ? LIMIT ?)
+RETURNING state, group_name, seq, message_id, holder, due_at_ms,
+    receive_count, body_bytes, message_type;
 
 -- name: drop_lanes
 DELETE FROM lane WHERE queue_id = ?;
@@ -316,11 +340,46 @@ SELECT claims FROM attempt WHERE queue_id = ? AND attempt_id = ? AND until_ms > 
 -- name: remember_attempt
 INSERT OR REPLACE INTO attempt (queue_id, attempt_id, until_ms, claims) VALUES (?, ?, ?, ?);
 
+-- ---- the outbox
+
+-- name: read_export
+SELECT done, last, day FROM export WHERE id = 1;
+
+-- name: add_to_outbox
+INSERT INTO outbox (number, at_ms, packed) VALUES (?, ?, ?);
+
+-- name: touch_mark
+-- Changes nothing: for a transaction that has events to commit and no change.
+UPDATE clock_mark SET last_seq = last_seq WHERE id = 1;
+
+-- name: outbox_sizes
+-- What a plan is made of: number, instant and size of the rows after one.
+SELECT number, at_ms, length(packed) FROM outbox WHERE number > ? ORDER BY number LIMIT ?;
+
+-- name: outbox_instant
+SELECT at_ms FROM outbox WHERE number = ?;
+
+-- name: outbox_rows
+SELECT number, packed FROM outbox WHERE number > ? AND number <= ? ORDER BY number LIMIT ?;
+
+-- name: write_plan
+UPDATE export SET last = ?, day = ? WHERE id = 1;
+
+-- name: finish_plan
+UPDATE export SET done = last, last = NULL, day = NULL WHERE id = 1;
+
+-- name: sweep_outbox
+DELETE FROM outbox WHERE number IN (SELECT number FROM outbox WHERE number <= ? ORDER BY number LIMIT ?)
+RETURNING length(packed);
+
 -- ---- move tasks
 
 -- name: insert_move
-INSERT INTO move_task (id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO move_task (id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, caller)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: move_caller
+SELECT caller FROM move_task WHERE id = ?;
 
 -- name: find_move
 SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure FROM move_task WHERE id = ?;

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from veil.core.errors import PurgeInProgress, QueueDeletedRecently
+from veil.core.message import Caller
 from veil.core.queue import Queue, QueueKey
 from veil.stores.sqlite import settling
-from veil.stores.sqlite.codec import encode_settings, encode_tags
+from veil.stores.sqlite.codec import decode_caller, encode_caller, encode_settings, encode_tags
 from veil.stores.sqlite.tables import Q, QueueState, Tables
 from veil.stores.store import QueueContent
 
@@ -50,11 +51,11 @@ def edit(tables: Tables, queue: Queue, change: Callable[[QueueContent], QueueCon
     return state.queue
 
 
-def delete(tables: Tables, queue: Queue) -> None:
+def delete(tables: Tables, queue: Queue, caller: Caller) -> None:
     """Remove the queue from sight; its messages are swept afterwards, a chunk at a time."""
     state = tables.state_of(queue)
     now_ms = tables.clock.now_ms()
-    tables.execute(Q.mark_queue_deleted, (now_ms, queue.id))
+    tables.execute(Q.mark_queue_deleted, (now_ms, encode_caller(caller), queue.id))
     tables.execute(Q.rest_name, (*state.queue.key, now_ms))
     tables.execute(Q.drop_deduplication, (queue.id,))
     tables.execute(Q.drop_attempts, (queue.id,))
@@ -75,10 +76,11 @@ def begin_purge(tables: Tables, queue: Queue, rest_ms: int) -> int:
     return tables.sequence.last
 
 
-def purge_step(tables: Tables, queue: Queue, up_to_seq: int) -> bool:
+def purge_step(tables: Tables, queue: Queue, up_to_seq: int, caller: Caller) -> bool:
     """Remove one chunk; True while more are left."""
     state = tables.state_of(queue)
-    more = settling.sweep(tables, queue.id, up_to_seq, state)
+    purge = settling.Purge(queue.id, queue.key, up_to_seq, tables.clock.now_ms(), caller)
+    more = settling.sweep(tables, purge, state)
     if not more:
         state.has_lanes = bool(tables.execute(Q.has_lanes, (queue.id,)).get)
     return more
@@ -89,9 +91,14 @@ def sweep_deleted(tables: Tables) -> bool:
     found = tables.execute(Q.deleted_queue).fetchone()
     if found is None:
         return False
-    if not settling.sweep(tables, found[0], tables.sequence.last, None):
-        tables.execute(Q.forget_queue, found)
-        tables.execute(Q.forget_count, found)
+    queue_id, *key, deleted_at_ms, deleted_by = found
+    # The messages were gone when the queue was, however late they are swept.
+    purge = settling.Purge(
+        queue_id, QueueKey(*key), tables.sequence.last, deleted_at_ms, decode_caller(deleted_by)
+    )
+    if not settling.sweep(tables, purge, None):
+        tables.execute(Q.forget_queue, (queue_id,))
+        tables.execute(Q.forget_count, (queue_id,))
     return True
 
 

@@ -11,9 +11,10 @@ from veil.core.errors import InFlightLimit
 from veil.core.fairness import noisy_groups
 from veil.core.lease import State, is_spent
 from veil.core.limits import ATTEMPT_MS, IN_FLIGHT_MAX
-from veil.core.message import StoredMessage
+from veil.core.message import Caller, StoredMessage
 from veil.core.queue import Queue
 from veil.core.sequence import expires_at_ms
+from veil.stores.recorder import EXTENDED, RECEIVED
 from veil.stores.sqlite import dead_letters, lanes
 from veil.stores.sqlite.tables import Q, QueueState, Tables, to_message
 
@@ -21,13 +22,19 @@ _ALONE, _GROUPED, _OPEN_LEASE = Q.visible_alone, Q.visible_grouped, Q.open_lease
 
 
 def receive(
-    tables: Tables, queue: Queue, count: int, visibility_s: int | None, attempt_id: str | None
+    tables: Tables,
+    queue: Queue,
+    count: int,
+    visibility_s: int | None,
+    attempt_id: str | None,
+    caller: Caller,
 ) -> list[StoredMessage]:
     """Claim up to `count` visible messages, after everything due has been settled."""
     state = tables.state_of(queue)
     now_ms = tables.clock.now_ms()
     window_s = state.queue.settings.visibility_s if visibility_s is None else visibility_s
     if attempt_id is not None and (again := _repeat(tables, state, attempt_id, window_s, now_ms)):
+        _record(tables, state, EXTENDED, again, window_s, now_ms, caller)
         return again
     count = _within_limit(state, count)
     if count <= 0 or not state.visible:
@@ -35,6 +42,7 @@ def receive(
     fifo = state.queue.settings.fifo
     taken = _take_fifo(tables, state, count, now_ms) if fifo else _take_standard(tables, state, count, now_ms)
     messages = _claim(tables, state, taken, window_s, now_ms)
+    _record(tables, state, RECEIVED, messages, window_s, now_ms, caller)
     if attempt_id is not None and messages:
         claims = msgspec.json.encode([(m.seq, m.delivery, m.due_at_ms) for m in messages]).decode()
         tables.execute(Q.remember_attempt, (queue.id, attempt_id, now_ms + ATTEMPT_MS, claims))
@@ -201,6 +209,29 @@ def _tell_lanes(
         if state.queue.settings.fifo:
             lanes.serve(tables, state, group, now_ms)
             lanes.refresh(tables, state, group)
+
+
+def _record(
+    tables: Tables,
+    state: QueueState,
+    kind: int,
+    messages: list[StoredMessage],
+    window_s: int,
+    now_ms: int,
+    caller: Caller,
+) -> None:
+    journal = tables.journal
+    if journal is None or not messages:
+        return
+    place, who = journal.places(state.queue.key, caller)
+    events, keep = journal.events, tables.lease_facts.keep
+    for m in messages:
+        seq = m.seq
+        # Without a window the lease is over at once.
+        deadline_ms = m.due_at_ms if window_s else now_ms
+        facts = (m.message_id, m.delivery, deadline_ms, m.receive_count, m.body_bytes, m.message_type)
+        keep(seq, facts)
+        events.append((kind, now_ms, place, seq, *facts, who))
 
 
 # ---- repeating

@@ -3,7 +3,10 @@
 The damaged files are only read. The log is mended as far as it goes (mended_wal.py); messages are found through every
 index and through the table from both ends, then read one by one, so that a spoiled page costs the messages on it and no
 others. A message whose body is not what was sent is not put back into its queue, where a consumer would act on it, but
-written to `set-aside.jsonl` for a person to judge. Counts and lanes are not copied: they are counted anew.
+written to `set-aside.jsonl` for a person to judge. Counts and lanes are not copied: they are counted anew. The journal
+begins anew, under another id, since the log may have lost numbers that were given out; what waited in the outbox and can
+be read goes on in it, except for the rows of an export that was under way: those may be safe already, and rather than told
+twice they are given up.
 """
 
 from __future__ import annotations
@@ -19,13 +22,16 @@ import apsw
 import msgspec
 
 from veil.core.errors import StoreDamaged, StoreError
+from veil.core.event import unpack
 from veil.core.lease import State
 from veil.core.queue import QueueSettings
 from veil.stores.sqlite.codec import decode_settings, decode_tags, encode_settings
 from veil.stores.sqlite.data_lock import DataLock
 from veil.stores.sqlite.mended_wal import Mending, copy_mended
+from veil.stores.sqlite.new_journal import begin_journal
 from veil.stores.sqlite.number_gap import leave_gap
 from veil.stores.sqlite.opening import DATABASE, connect, open_database
+from veil.stores.sqlite.tables import Q
 from veil.stores.sqlite.verify import CHECKS, UNREADABLE, wrong_content, wrong_state
 
 SET_ASIDE = "set-aside.jsonl"
@@ -36,9 +42,11 @@ _COLUMNS = (
     "seq, queue_id, state, wake_at_ms, due_at_ms, received_at_ms, delivery, holder, receive_count,"
     " first_received_wall_ms, sent_wall_ms, CAST(message_id AS BLOB), CAST(group_name AS BLOB),"
     " CAST(deduplication_id AS BLOB), CAST(dead_letter_source AS BLOB), CAST(trace_header AS BLOB),"
-    " CAST(sender AS BLOB), attributes, CAST(body_md5 AS BLOB), CAST(body AS BLOB)"
+    " CAST(sender AS BLOB), CAST(message_type AS BLOB), body_bytes, attributes, CAST(body_md5 AS BLOB),"
+    " CAST(body AS BLOB)"
 )
-_TEXTS = slice(11, 17)
+_TEXTS = slice(11, 18)
+_BODY_BYTES, _ATTRIBUTES, _BODY_MD5, _BODY = 18, 19, 20, 21
 
 
 @dataclass(slots=True)
@@ -51,11 +59,13 @@ class Salvaged:
     messages: int = 0
     set_aside: int = 0  # read, but not what was sent
     given_up: int = 0  # known to have existed, unreadable
+    events: int = 0  # of the outbox, which waited to be exported
 
     def __str__(self) -> str:
         return (
             f"{self.messages:,} messages in {self.queues:,} queues saved ({self.queues_rebuilt:,} queues under made-up "
             f"names), {self.set_aside:,} damaged messages set aside in {SET_ASIDE}, {self.given_up:,} given up; "
+            f"{self.events:,} events for a new journal; "
             f"log: {self.log.frames:,} frames read, {self.log.mended:,} mended, {self.log.doubtful:,} doubtful"
         )
 
@@ -92,6 +102,7 @@ def _saved(data_dir: Path, work: Path, out_dir: Path) -> Salvaged:
             for table in _PLAIN_TABLES:
                 _copy_plainly(damaged, fresh, table)
             _count_anew(fresh)
+            _copy_outbox(damaged, fresh, report)
             leave_gap(fresh)  # what the log lost may have been received since
     finally:
         fresh.close()
@@ -138,7 +149,7 @@ def _copy_meta(damaged: apsw.Connection, fresh: apsw.Connection) -> None:
     for name, value in _readable(damaged, "SELECT name, value FROM meta"):
         fresh.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (name, value))
     for row in _readable(damaged, "SELECT * FROM clock_mark"):
-        fresh.execute("INSERT OR REPLACE INTO clock_mark VALUES (?, ?, ?, ?, ?, ?)", row)
+        fresh.execute("INSERT OR REPLACE INTO clock_mark VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
     for (seq,) in _readable(damaged, "SELECT seq FROM sqlite_sequence WHERE name = 'queue'"):
         fresh.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('queue', ?)", (seq,))
 
@@ -166,7 +177,7 @@ def _copy_messages(
 ) -> None:
     living = {row[0] for row in fresh.execute("SELECT id FROM queue")}
     deleted = {row[0] for row in _readable(damaged, "SELECT id FROM queue WHERE deleted_at_ms IS NOT NULL")}
-    insert = f"INSERT INTO message VALUES ({', '.join('?' * 20)})"  # noqa: S608
+    insert = f"INSERT INTO message VALUES ({', '.join('?' * 22)})"  # noqa: S608
     for seq in _known_seqs(damaged):
         row = next(_readable(damaged, f"SELECT {_COLUMNS} FROM message WHERE seq = ?", (seq,)), None)  # noqa: S608
         if row is None:
@@ -175,7 +186,7 @@ def _copy_messages(
         if row[1] in deleted:
             continue
         texts = b"".join(text or b"" for text in row[_TEXTS])
-        if wrong := wrong_content(row[17], row[18], row[19], row[11], texts):
+        if wrong := wrong_content(row[_ATTRIBUTES], row[_BODY_MD5], row[_BODY], row[11], texts):
             report.set_aside += 1
             set_aside.write(_described(row, wrong) + b"\n")
             continue
@@ -191,8 +202,10 @@ def _copy_messages(
 def _sane(row: Any) -> list[Any]:
     """The row with texts as texts, and visible if its lease or delay makes no sense."""
     values = [
-        value.decode() if isinstance(value, bytes) and at != 17 else value for at, value in enumerate(row)
+        value.decode() if isinstance(value, bytes) and at != _ATTRIBUTES else value
+        for at, value in enumerate(row)
     ]
+    values[_BODY_BYTES] = len(row[_BODY])
     if wrong_state(row[2], row[3], row[4], row[6], row[7]):
         values[2], values[3], values[4], values[7] = int(State.VISIBLE), None, None, 0
     elif row[2] == State.VISIBLE:
@@ -226,8 +239,8 @@ def _described(row: Any, wrong: str) -> bytes:
             "receive_count": row[8],
             "sent_wall_ms": row[10],
             "wrong": wrong,
-            "body_md5": text(row[18]),
-            "body": text(row[19]),
+            "body_md5": text(row[_BODY_MD5]),
+            "body": text(row[_BODY]),
         }
     )
 
@@ -236,6 +249,23 @@ def _copy_plainly(damaged: apsw.Connection, fresh: apsw.Connection, table: str) 
     for row in _readable(damaged, f"SELECT * FROM {table}"):  # noqa: S608
         marks = ", ".join("?" * len(row))
         fresh.execute(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", row)  # noqa: S608
+
+
+def _copy_outbox(damaged: apsw.Connection, fresh: apsw.Connection, report: Salvaged) -> None:
+    begin_journal(fresh)
+    number = size = 0
+    for done, last in _readable(damaged, "SELECT done, last FROM export"):
+        after = done if last is None else last
+        query = "SELECT at_ms, packed FROM outbox WHERE number > ? ORDER BY number"
+        for at_ms, packed in _readable(damaged, query, (after,)):
+            try:
+                events = len(unpack(packed).events)
+            except UNREADABLE:
+                continue
+            number, size = number + 1, size + len(packed)
+            fresh.execute(Q.add_to_outbox, (number, at_ms, packed))
+            report.events += events
+    fresh.execute("UPDATE clock_mark SET outbox_last = ?, outbox_bytes = ?", (number, size))
 
 
 def _count_anew(fresh: apsw.Connection) -> None:
@@ -255,8 +285,8 @@ def _count_anew(fresh: apsw.Connection) -> None:
     )
     # Where the mark is lost, the newest message says how far time had come.
     fresh.execute(
-        "INSERT OR IGNORE INTO clock_mark (id, engine_ms, wall_ms, boot_ms, boot_id, last_seq)"
-        " SELECT 1, seq >> 20, sent_wall_ms, 0, '', seq FROM message ORDER BY seq DESC LIMIT 1"
+        "INSERT OR IGNORE INTO clock_mark (id, engine_ms, wall_ms, boot_ms, boot_id, last_seq, outbox_last, outbox_bytes)"
+        " SELECT 1, seq >> 20, sent_wall_ms, 0, '', seq, 0, 0 FROM message ORDER BY seq DESC LIMIT 1"
     )
     fresh.execute(
         "UPDATE clock_mark SET last_seq = max(last_seq, coalesce((SELECT max(seq) FROM message), 0),"

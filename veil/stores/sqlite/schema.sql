@@ -1,19 +1,22 @@
 -- Version 1 of Veil's data in SQLite. The version stands in PRAGMA user_version; migrations follow as 002_….sql.
 
--- What belongs to the data as a whole: the receipt key among others.
+-- What belongs to the data as a whole: the receipt key, which store this is, which journal its outbox belongs to.
 CREATE TABLE meta (
     name  TEXT PRIMARY KEY,
     value BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- The engine clock's high-water mark, written with every commit, and the highest order key given out.
+-- The engine clock's high-water mark, written with every commit; the highest order key given out; the highest number given
+-- out in the outbox and how large it is, which are kept here because this row is written anyway.
 CREATE TABLE clock_mark (
-    id        INTEGER PRIMARY KEY CHECK (id = 1),
-    engine_ms INTEGER NOT NULL,
-    wall_ms   INTEGER NOT NULL,
-    boot_ms   INTEGER NOT NULL,
-    boot_id   TEXT    NOT NULL,
-    last_seq  INTEGER NOT NULL
+    id           INTEGER PRIMARY KEY CHECK (id = 1),
+    engine_ms    INTEGER NOT NULL,
+    wall_ms      INTEGER NOT NULL,
+    boot_ms      INTEGER NOT NULL,
+    boot_id      TEXT    NOT NULL,
+    last_seq     INTEGER NOT NULL,
+    outbox_last  INTEGER NOT NULL,
+    outbox_bytes INTEGER NOT NULL
 ) STRICT;
 
 -- AUTOINCREMENT: an id names one queue for ever, since receipts carry it.
@@ -28,7 +31,8 @@ CREATE TABLE queue (
     created_wall_ms  INTEGER NOT NULL,
     modified_wall_ms INTEGER NOT NULL,
     purged_at_ms     INTEGER,
-    deleted_at_ms    INTEGER           -- set: its messages are being swept, nobody can see it
+    deleted_at_ms    INTEGER,          -- set: its messages are being swept, nobody can see it
+    deleted_by       BLOB              -- msgpack, see codec.py: for the journal, which tells of each message when it is swept
 ) STRICT;
 
 CREATE UNIQUE INDEX queue_by_key ON queue (region, account, name) WHERE deleted_at_ms IS NULL;
@@ -69,6 +73,8 @@ CREATE TABLE message (
     dead_letter_source     TEXT,
     trace_header           TEXT,
     sender                 TEXT    NOT NULL,
+    message_type           TEXT,                -- for the journal: before the body, so that a delete need not read that
+    body_bytes             INTEGER NOT NULL,
     attributes             BLOB,                -- msgpack, see codec.py
     body_md5               TEXT    NOT NULL,
     body                   TEXT    NOT NULL
@@ -114,6 +120,25 @@ CREATE TABLE repeatable_send (
     sends BLOB NOT NULL        -- msgpack: [[queue id, retry key, [[message id, seq, duplicate], …]], …]
 ) STRICT;
 
+-- What happened to messages and is not yet exported: one row for all of a transaction. Rows are only ever added at the end
+-- and removed from the front.
+CREATE TABLE outbox (
+    number INTEGER PRIMARY KEY, -- from 1, without gaps and without reuse (clock_mark.outbox_last)
+    at_ms  INTEGER NOT NULL,    -- engine time of the commit
+    packed BLOB    NOT NULL     -- core/event.py
+) STRICT;
+
+-- How far the export has come: rows up to `done` are safe elsewhere and on their way out. A plan holds the rows after
+-- `done` up to `last`.
+CREATE TABLE export (
+    id   INTEGER PRIMARY KEY CHECK (id = 1),
+    done INTEGER NOT NULL,
+    last INTEGER, -- NULL: there is no plan
+    day  TEXT
+) STRICT;
+
+INSERT INTO export (id, done) VALUES (1, 0);
+
 -- Receives that may be repeated under their attempt id.
 CREATE TABLE attempt (
     queue_id   INTEGER NOT NULL,
@@ -135,7 +160,8 @@ CREATE TABLE move_task (
     moved           INTEGER NOT NULL,
     to_move         INTEGER NOT NULL,
     started_wall_ms INTEGER NOT NULL,
-    failure         TEXT
+    failure         TEXT,
+    caller          BLOB              -- who started it: msgpack, see codec.py
 ) STRICT;
 
 CREATE INDEX move_task_source ON move_task (source, number);

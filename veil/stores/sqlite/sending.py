@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from veil.core.lease import State
 from veil.core.limits import DEDUPLICATION_MS
-from veil.core.message import NewMessage, Sent
+from veil.core.message import Caller, NewMessage, Sent
 from veil.core.queue import Queue
 from veil.core.sequence import expires_at_ms
+from veil.stores.recorder import SENT
 from veil.stores.sqlite import lanes
 from veil.stores.sqlite.codec import encode_attributes
 from veil.stores.sqlite.repeats import Repeats
@@ -17,12 +18,15 @@ from veil.stores.sqlite.tables import Q, QueueState, Tables
 _INSERT = Q.insert_message
 
 
-def send(tables: Tables, queue: Queue, messages: Sequence[NewMessage]) -> list[Sent]:
+def send(tables: Tables, queue: Queue, messages: Sequence[NewMessage], caller: Caller) -> list[Sent]:
     """Store the messages in order; a FIFO duplicate is answered with the first one's id and place."""
     state = tables.state_of(queue)
     settings = state.queue.settings
     now_ms, wall_ms = tables.clock.now_ms(), tables.clock.wall_ms()
     visible = delayed = 0
+    journal, place, who = tables.journal, 0, 0
+    if journal is not None:
+        place, who = journal.places(state.queue.key, caller)
     sent = []
     for message in messages:
         if settings.fifo and (first := _duplicate_of(tables, state, message, now_ms)):
@@ -39,7 +43,8 @@ def send(tables: Tables, queue: Queue, messages: Sequence[NewMessage]) -> list[S
             message_state, due_at_ms, wake_at_ms = State.VISIBLE, None, None
             tables.sent_visible(state, seq)
             visible += 1
-        group = message.group
+        group, body, message_type = message.group, message.body, message.message_type
+        body_bytes = len(body) if body.isascii() else len(body.encode())
         tables.execute(
             _INSERT,
             (
@@ -54,11 +59,17 @@ def send(tables: Tables, queue: Queue, messages: Sequence[NewMessage]) -> list[S
                 message.deduplication_id,
                 message.trace_header,
                 message.sender,
+                message_type,
+                body_bytes,
                 encode_attributes(message.attributes) if message.attributes else None,
                 message.body_md5,
-                message.body,
+                body,
             ),
         )
+        if journal is not None:
+            journal.events.append(
+                (SENT, now_ms, place, seq, message.message_id, 0, due_at_ms, 0, body_bytes, message_type, who)
+            )
         if group is not None:
             lanes.join(tables, state, group, seq, message_state)
         if settings.fifo:
@@ -74,7 +85,12 @@ def send(tables: Tables, queue: Queue, messages: Sequence[NewMessage]) -> list[S
 
 
 def send_once(
-    tables: Tables, repeats: Repeats, queue: Queue, messages: Sequence[NewMessage], retry_key: bytes
+    tables: Tables,
+    repeats: Repeats,
+    queue: Queue,
+    messages: Sequence[NewMessage],
+    retry_key: bytes,
+    caller: Caller,
 ) -> list[Sent]:
     """The same, unless the call of that key was stored before: then what that one was answered with."""
     state, now_ms = tables.state_of(queue), tables.clock.now_ms()
@@ -82,7 +98,7 @@ def send_once(
     if first is not None:
         tables.noticed("repeated_send", state)
         return first
-    sent = send(tables, queue, messages)
+    sent = send(tables, queue, messages, caller)
     repeats.remember(queue.id, retry_key, sent, now_ms)
     return sent
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any, NamedTuple
 
 from veil.core.lease import State
+from veil.core.message import Caller
+from veil.core.queue import QueueKey
 from veil.core.sequence import expired_below, expires_at_ms, instant_of
+from veil.stores.recorder import EXPIRED, PURGED
 from veil.stores.sqlite import lanes, leases
 from veil.stores.sqlite.tables import Q, QueueState, Tables
 
@@ -30,7 +34,7 @@ def _wake_hidden(tables: Tables, state: QueueState, now_ms: int) -> bool:
     lapsed = expired = 0
     for seq, message_state, due_at_ms, group in rows:
         if seq < gone_below:
-            leases.remove(tables, state, seq, message_state, group)
+            _expire(tables, state, seq, message_state, group, now_ms)
             expired += 1
         elif due_at_ms <= now_ms:
             leases.show(tables, state, seq, message_state, group)
@@ -52,10 +56,33 @@ def _expire_visible(tables: Tables, state: QueueState, now_ms: int) -> bool:
     if state.has_lanes:
         rows += tables.execute(Q.expired_grouped, (state.queue.id, gone_below, CHUNK)).fetchall()
     for seq, group in rows:
-        leases.remove(tables, state, seq, State.VISIBLE, group)
+        _expire(tables, state, seq, State.VISIBLE, group, now_ms)
     if rows:
         tables.counted("expired", state, len(rows))
     return len(rows) >= CHUNK
+
+
+def _expire(
+    tables: Tables, state: QueueState, seq: int, message_state: int, group: str | None, now_ms: int
+) -> None:
+    if tables.journal is not None:
+        row = tables.execute(Q.held, (seq, state.queue.id)).fetchone()
+        # A lease that would have outlasted its message ended with it; another one had lapsed before, though nobody looked.
+        ends_ms = expires_at_ms(seq, state.queue.settings.retention_s)
+        is_held = row[0] == State.IN_FLIGHT and row[4] >= ends_ms
+        tables.journal.note(
+            EXPIRED,
+            now_ms,
+            state.queue.key,
+            seq,
+            row[6],
+            delivery=row[2] if is_held else 0,
+            deadline_ms=row[4] if is_held else None,
+            receive_count=row[7],
+            body_bytes=row[8],
+            message_type=row[9],
+        )
+    leases.remove(tables, state, seq, message_state, group)
 
 
 def forget_old(tables: Tables) -> None:
@@ -79,21 +106,50 @@ def reschedule_hidden(tables: Tables, state: QueueState, *, new_delay: bool) -> 
 # ---- removing everything
 
 
-def sweep(tables: Tables, queue_id: int, up_to_seq: int, state: QueueState | None) -> bool:
-    """Remove one chunk of a queue's messages up to a key; True while more are left. `state` is None for a deleted queue."""
-    tables.execute(Q.sweep_alone, (queue_id, up_to_seq, CHUNK))
-    alone = tables.connection.changes()
-    grouped = tables.execute(Q.sweep_grouped, (queue_id, up_to_seq, CHUNK)).fetchall()
-    hidden = tables.execute(Q.sweep_hidden, (queue_id, up_to_seq, CHUNK)).fetchall()
+class Purge(NamedTuple):
+    """What is to go, since when, and by whose wish."""
+
+    queue_id: int
+    key: QueueKey
+    up_to_seq: int
+    at_ms: int
+    caller: Caller
+
+
+def sweep(tables: Tables, purge: Purge, state: QueueState | None) -> bool:
+    """Remove one chunk of a queue's messages; True while more are left. `state` is None for a deleted queue."""
+    chunk = (purge.queue_id, purge.up_to_seq, CHUNK)
+    if tables.journal is None:
+        tables.execute(Q.sweep_alone, chunk)
+        alone = tables.connection.changes()
+    else:
+        rows = tables.execute(Q.sweep_alone_telling, chunk).fetchall()
+        alone = len(rows)
+        _record_purged(tables, purge, rows)
+    grouped = tables.execute(Q.sweep_grouped, chunk).fetchall()
+    hidden = tables.execute(Q.sweep_hidden, chunk).fetchall()
+    _record_purged(tables, purge, grouped)
+    _record_purged(tables, purge, hidden)
     if state is not None:
-        in_flight = sum(message_state == State.IN_FLIGHT for message_state, _ in hidden)
+        in_flight = sum(message_state == State.IN_FLIGHT for message_state, *_ in hidden)
         state.visible -= alone + len(grouped)
         state.in_flight -= in_flight
         state.delayed -= len(hidden) - in_flight
         tables.touch(state)
         # With every chunk, not at the end: a crash in between must not leave lanes that wait for messages long gone.
-        left = Counter(group for _, group in (*grouped, *hidden) if group is not None)
-        held = Counter(group for message_state, group in hidden if message_state == State.IN_FLIGHT)
+        left = Counter(group for _, group, *_ in (*grouped, *hidden) if group is not None)
+        held = Counter(group for message_state, group, *_ in hidden if message_state == State.IN_FLIGHT)
         for group, count in left.items():
             lanes.leave(tables, state, group, count, in_flight=held[group])
     return alone > 0 or bool(grouped) or bool(hidden)
+
+
+def _record_purged(tables: Tables, purge: Purge, rows: list[Any]) -> None:
+    journal = tables.journal
+    if journal is None or not rows:
+        return
+    place, who = journal.places(purge.key, purge.caller)
+    for message_state, _, seq, message_id, holder, due_at_ms, *facts in rows:
+        is_held = message_state == State.IN_FLIGHT
+        lease = (holder, due_at_ms) if is_held else (0, None)
+        journal.events.append((PURGED, purge.at_ms, place, seq, message_id, *lease, *facts, who))

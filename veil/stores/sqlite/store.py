@@ -4,39 +4,58 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import apsw
 
 from veil.core.clock import Clock, ClockMark
 from veil.core.errors import StoreError, StoreFull, VeilError
+from veil.core.event import NOBODY
 from veil.core.lease import Deletion
-from veil.core.message import NewMessage, Sent, StoredMessage
+from veil.core.message import Caller, NewMessage, Sent, StoredMessage
 from veil.core.move_task import MoveTask
 from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.core.receipt import Receipt, ReceiptBook
 from veil.core.sequence import instant_of
 from veil.stores.commit_stats import CommitStats
+from veil.stores.outbox_bound import OUTBOX_BYTES_MAX, OutboxBound
 from veil.stores.silent_events import SilentEvents
 from veil.stores.sqlite import leases, moving, queues, receiving, sending, settling
 from veil.stores.sqlite.data_lock import DataLock
 from veil.stores.sqlite.group_commit import GroupCommit
 from veil.stores.sqlite.opening import open_database
+from veil.stores.sqlite.outbox import Outbox, PlanSoFar
 from veil.stores.sqlite.repeats import Repeats
 from veil.stores.sqlite.reserve import Reserve
 from veil.stores.sqlite.tables import Q, Tables, to_message
-from veil.stores.store import Extension, QueueContent, StoreEvents
+from veil.stores.store import ExportPlan, Extension, OutboxRow, OutboxSize, QueueContent, StoreEvents
 
 FORGET_EVERY_MS = 10_000
 
 
 class SqliteStore:
-    """Durable on one machine. Every change is in the WAL and synced before its method returns."""
+    """Durable on one machine. Every change is in the WAL and synced before its method returns.
+
+    With `journal`, what happens to messages is recorded in the outbox. If nobody takes it away and it has grown to
+    `outbox_bytes_max`, events are not recorded until it is smaller, and counted as lost: the queues go on working rather
+    than fill the disk.
+    """
 
     receipts: ReceiptBook
     events: StoreEvents
+    store_id: str
 
-    def __init__(self, directory: Path, clock: Clock) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        clock: Clock,
+        *,
+        journal: bool = False,
+        outbox_bytes_max: int = OUTBOX_BYTES_MAX,
+    ) -> None:
+        self._records = journal
+        self._bound = OutboxBound(outbox_bytes_max)
         self._directory = directory
         self._clock = clock
         self._lock = DataLock(directory)
@@ -74,12 +93,14 @@ class SqliteStore:
             self._clock.resume(ClockMark(*mark[:4]))
             tables.sequence.last = mark[4]
         self._repeats = Repeats(tables)
+        self._outbox = Outbox(tables, self._bound, recording=self._records)
         tables.load()
+        self.store_id = tables.execute(Q.read_meta, ("store_id",)).get.decode()
         self.receipts = ReceiptBook(tables.execute(Q.read_meta, ("receipt_key",)).fetchone()[0])
         self._reserve.take()
         # The WAL file comes into being with the first write.
         with connection:
-            tables.execute(Q.write_mark, (*self._clock.mark(), tables.sequence.last))
+            tables.write_mark()
         self._commits = GroupCommit(
             connection,
             tables.execute,
@@ -165,8 +186,9 @@ class SqliteStore:
         await self._settled(queue)
         return await self._do(lambda: queues.edit(self._tables, queue, edit))
 
-    async def delete_queue(self, queue: Queue) -> None:
-        await self._do(lambda: queues.delete(self._tables, queue))
+    async def delete_queue(self, queue: Queue, *, caller: Caller = NOBODY) -> None:
+        await self._settled(queue)  # what had expired was not purged
+        await self._do(lambda: queues.delete(self._tables, queue, caller))
         self._start_sweeping()
 
     def _start_sweeping(self) -> None:
@@ -176,6 +198,8 @@ class SqliteStore:
     async def _sweep_deleted(self) -> None:
         try:
             while await self._do(lambda: queues.sweep_deleted(self._tables)):
+                pass
+            while await self._do(self._outbox.sweep):
                 pass
         except StoreError:
             return  # it will be taken up at the next start
@@ -194,48 +218,69 @@ class SqliteStore:
     # ---- messages
 
     async def send(
-        self, queue: Queue, messages: Sequence[NewMessage], *, retry_key: bytes | None = None
+        self,
+        queue: Queue,
+        messages: Sequence[NewMessage],
+        *,
+        retry_key: bytes | None = None,
+        caller: Caller = NOBODY,
     ) -> list[Sent]:
         if self._reserve.is_released and not self._reserve.has_room(self._clock.now_ms()):
             raise StoreFull("no room left on the device; messages are not accepted until there is")
         if self._is_due(queue):
             await self._settled(queue)
-        return await self._do(lambda: self._send(queue, messages, retry_key))
+        return await self._do(lambda: self._send(queue, messages, retry_key, caller))
 
-    def _send(self, queue: Queue, messages: Sequence[NewMessage], retry_key: bytes | None) -> list[Sent]:
+    def _send(
+        self, queue: Queue, messages: Sequence[NewMessage], retry_key: bytes | None, caller: Caller
+    ) -> list[Sent]:
         # Looked at here too: when a group is redone for want of room, the reserve is for the others in it.
         if self._reserve.is_released:
             raise StoreFull("no room left on the device; messages are not accepted until there is")
         if retry_key is None:
-            return sending.send(self._tables, queue, messages)
-        return sending.send_once(self._tables, self._repeats, queue, messages, retry_key)
+            return sending.send(self._tables, queue, messages, caller)
+        return sending.send_once(self._tables, self._repeats, queue, messages, retry_key, caller)
 
     async def receive(
-        self, queue: Queue, count: int, *, visibility_s: int | None = None, attempt_id: str | None = None
+        self,
+        queue: Queue,
+        count: int,
+        *,
+        visibility_s: int | None = None,
+        attempt_id: str | None = None,
+        caller: Caller = NOBODY,
     ) -> list[StoredMessage]:
         if self._is_due(queue):
             await self._settled(queue)
         return await self._do(
-            lambda: receiving.receive(self._tables, queue, count, visibility_s, attempt_id), looks=True
+            lambda: receiving.receive(self._tables, queue, count, visibility_s, attempt_id, caller),
+            looks=True,
         )
 
-    async def delete(self, queue: Queue, receipts: Sequence[Receipt]) -> list[Deletion | VeilError]:
+    async def delete(
+        self, queue: Queue, receipts: Sequence[Receipt], *, caller: Caller = NOBODY
+    ) -> list[Deletion | VeilError]:
         if self._is_due(queue):
             await self._settled(queue)
-        return await self._do(lambda: leases.delete(self._tables, queue, receipts))
+        return await self._do(lambda: leases.delete(self._tables, queue, receipts, caller))
 
-    async def extend(self, queue: Queue, extensions: Sequence[Extension]) -> list[VeilError | None]:
+    async def extend(
+        self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
+    ) -> list[VeilError | None]:
         if self._is_due(queue):
             await self._settled(queue)
-        return await self._do(lambda: leases.extend(self._tables, queue, extensions))
+        return await self._do(lambda: leases.extend(self._tables, queue, extensions, caller))
 
-    async def undo_receive(self, queue: Queue, receipts: Sequence[Receipt]) -> None:
+    async def undo_receive(
+        self, queue: Queue, receipts: Sequence[Receipt], *, caller: Caller = NOBODY
+    ) -> None:
         await self._settled(queue)
-        await self._do(lambda: leases.undo_receive(self._tables, queue, receipts))
+        await self._do(lambda: leases.undo_receive(self._tables, queue, receipts, caller))
 
-    async def purge(self, queue: Queue, *, rest_ms: int) -> None:
+    async def purge(self, queue: Queue, *, rest_ms: int, caller: Caller = NOBODY) -> None:
+        await self._settled(queue)
         up_to_seq = await self._do(lambda: queues.begin_purge(self._tables, queue, rest_ms))
-        while await self._do(lambda: queues.purge_step(self._tables, queue, up_to_seq)):
+        while await self._do(lambda: queues.purge_step(self._tables, queue, up_to_seq, caller)):
             pass
 
     async def counts(self, queue: Queue) -> QueueCounts:
@@ -258,11 +303,43 @@ class SqliteStore:
         )
         return [to_message(row) for row in rows]
 
+    # ---- the journal
+
+    async def plan_export(self, *, rows_max: int, bytes_max: int) -> ExportPlan | None:
+        if not self._records:
+            return None
+        outbox, taken = self._outbox, PlanSoFar()
+        if outbox.plan() is None:
+            while await self._do(lambda: outbox.look_for_plan(taken, rows_max, bytes_max), looks=True):
+                pass
+        return await self._do(lambda: outbox.make_plan(taken))
+
+    async def outbox_rows(self, plan: ExportPlan, *, after: int = 0, limit: int = 1000) -> list[OutboxRow]:
+        found: list[OutboxRow] = []
+        while self._records and len(found) < limit:
+            rows = await self._do(partial(self._outbox.read, plan, after, limit - len(found)), looks=True)
+            if not rows:
+                break
+            found += rows
+            after = found[-1].number
+        return found
+
+    async def finish_export(self, plan: ExportPlan) -> None:
+        await self._do(lambda: self._outbox.finish(plan))
+        while await self._do(self._outbox.sweep):
+            pass
+
+    async def outbox_size(self) -> OutboxSize:
+        if not self._records:
+            return OutboxSize(0, 0, None, 0)
+        oldest_ms = await self._do(self._outbox.oldest_ms, looks=True)
+        return OutboxSize(self._outbox.rows, self._tables.outbox_bytes, oldest_ms, self._bound.lost_events)
+
     # ---- move tasks
 
-    async def start_move(self, task: MoveTask) -> MoveTask:
+    async def start_move(self, task: MoveTask, *, caller: Caller = NOBODY) -> MoveTask:
         await self._settled_source(task)
-        return await self._do(lambda: moving.start(self._tables, task))
+        return await self._do(lambda: moving.start(self._tables, task, caller))
 
     async def step_move(self, task_id: str, count: int) -> MoveTask:
         await self._settled_source(await self._do(lambda: moving.find(self._tables, task_id)))

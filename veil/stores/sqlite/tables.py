@@ -20,10 +20,13 @@ from veil.core.message import StoredMessage
 from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.core.sequence import SequenceSource, expires_at_ms
 from veil.stores.named_queries import NamedQueries
+from veil.stores.recorder import Recorder
 from veil.stores.sqlite.codec import decode_attributes, decode_settings, decode_tags
+from veil.stores.sqlite.lease_facts import LeaseFacts
 
 Q: Final = NamedQueries("veil.stores.sqlite", "queries.sql")
 _NEVER: Final = 1 << 62
+_WRITE_MARK: Final = Q.write_mark
 
 
 @dataclass(slots=True)
@@ -56,6 +59,9 @@ class Tables:
         self.execute: Callable[..., Any] = self.cursor.execute
         self.notice: Callable[[str, int, int], None] = lambda event, queue_id, count: None
         self.sequence = SequenceSource()
+        self.journal: Recorder | None = None  # None: nothing is recorded
+        self.lease_facts = LeaseFacts()
+        self.outbox_last = self.outbox_bytes = 0  # see outbox.py
         self._also_load: list[Callable[[], None]] = []
         self._also_commit: list[Callable[[], None]] = []
         self.states: dict[int, QueueState] = {}
@@ -199,16 +205,21 @@ class Tables:
     # ---- the ends of a transaction
 
     def before_commit(self) -> None:
-        """Write what is kept per transaction: the counts that changed, the clock, the order key."""
+        """Write what is kept per transaction: the counts that changed, what others keep, the clock's mark."""
         for queue_id in self._dirty:
             state = self.states[queue_id]
             self.execute(Q.write_count, (state.visible, state.in_flight, state.delayed, queue_id))
         self._dirty.clear()
         for also in self._also_commit:
             also()
-        self.execute(Q.write_mark, (*self.clock.mark(), self.sequence.last))
+        self.write_mark()
         self._committed.update(self._pending)
         self._pending.clear()
+
+    def write_mark(self) -> None:
+        """Keep the clock, the order key and what is said of the outbox."""
+        mark = (*self.clock.mark(), self.sequence.last, self.outbox_last, self.outbox_bytes)
+        self.execute(_WRITE_MARK, mark)
 
     def take_announcements(self) -> Counter[tuple[str, int]]:
         """What was committed since the last call and is to be told once it is durable."""

@@ -15,6 +15,7 @@ import apsw
 import msgspec
 
 from veil.core.errors import VeilError
+from veil.core.event import unpack
 from veil.core.lease import State
 from veil.core.queue import parse_arn
 from veil.stores.named_queries import NamedQueries
@@ -80,7 +81,15 @@ def _check_all(connection: apsw.Connection, findings: Findings, progress: Progre
         findings.add("error", "database", "database", f"cannot be read: {error}")
         return
     # Each on its own: one that meets a spoiled page must not hide what the others find.
-    for check in (_check_pages, _check_meta, _check_queues, _check_counts, _check_lanes, _check_the_rest):
+    for check in (
+        _check_pages,
+        _check_meta,
+        _check_queues,
+        _check_counts,
+        _check_lanes,
+        _check_the_rest,
+        _check_outbox,
+    ):
         try:
             check(connection, findings)
         except apsw.Error as error:
@@ -170,6 +179,39 @@ def _check_the_rest(connection: apsw.Connection, findings: Findings) -> None:
             findings.add("error", "move tasks", f"move task {_shown(task_id)}", f"unreadable: {error}")
 
 
+def _check_outbox(connection: apsw.Connection, findings: Findings) -> None:
+    for name in ("store_id", "journal_id"):
+        if not connection.execute(Q.read_meta, (name,)).fetchone():
+            findings.add(
+                "error", "journal", "journal", f"the {name} is missing: exports could not be told apart"
+            )
+    mark, export = connection.execute(Q.read_mark).fetchone(), connection.execute(Q.read_export).fetchone()
+    if export is None:
+        findings.add("error", "journal", "outbox", "how far its export has come is not known")
+        return
+    last, size = mark[5:7] if mark is not None else (0, 0)
+    done, planned, _ = export
+    if not done <= (done if planned is None else planned) <= last:
+        text = f"exported up to {done}, planned up to {planned}, but the last row is said to be {last}"
+        findings.add("error", "journal", "outbox", text)
+    expected, found = done + 1, 0
+    for number, packed in connection.execute(CHECKS.all_outbox):
+        found += len(packed)
+        if number <= done:
+            continue  # safe elsewhere, and on its way out
+        if number != expected:
+            findings.add("error", "journal", "outbox", f"row {expected} is missing: the next is {number}")
+        expected = number + 1
+        try:
+            unpack(packed)
+        except UNREADABLE as error:
+            findings.add("error", "journal", f"outbox row {number}", f"unreadable: {error}")
+    if expected != last + 1:
+        findings.add("error", "journal", "outbox", f"ends at row {expected - 1}, but {last} were given out")
+    if found != size:
+        findings.add("error", "journal", "outbox", f"holds {found} bytes, but is said to hold {size}")
+
+
 def _check_messages(connection: apsw.Connection, findings: Findings, progress: Progress | None) -> None:
     expected = connection.execute(CHECKS.expected_messages).get
     queues = {row[0] for row in connection.execute("SELECT id FROM queue")}
@@ -182,6 +224,9 @@ def _check_messages(connection: apsw.Connection, findings: Findings, progress: P
             findings.add("error", "states", f"message {row[0]} of queue {row[1]}", wrong)
         if wrong := wrong_content(*row[7:12]):
             findings.add("error", "contents", f"message {row[0]} of queue {row[1]}", wrong)
+        if row[12] != len(row[9]):
+            text = f"its body has {len(row[9])} bytes, but is said to have {row[12]}"
+            findings.add("error", "contents", f"message {row[0]} of queue {row[1]}", text)
         findings.messages += 1
         findings.body_bytes += len(row[9])
         if progress is not None and findings.messages % PROGRESS_EVERY == 0:

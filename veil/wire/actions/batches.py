@@ -64,7 +64,14 @@ async def send_message_batch(call: Call, given: SendMessageBatchInput) -> SendMe
 
     drafts = [outcome for outcome in outcomes if not isinstance(outcome, VeilError)]
     answers = iter(
-        await send(call.service, queue, drafts, sender=call.sender, retry_key=call.retry_key())
+        await send(
+            call.service,
+            queue,
+            drafts,
+            sender=call.sender,
+            retry_key=call.retry_key(),
+            caller=call.caller,
+        )
         if drafts
         else ()
     )
@@ -93,7 +100,9 @@ async def delete_message_batch(call: Call, given: DeleteMessageBatchInput) -> Ba
     """DeleteMessageBatch."""
     queue = await call.queue(given.QueueUrl)
     entries = _checked(given.Entries, call.bulk_max)
-    answers = await delete(call.service, queue, [entry.ReceiptHandle for entry in entries])
+    answers = await delete(
+        call.service, queue, [entry.ReceiptHandle for entry in entries], caller=call.caller
+    )
     return _output(call, entries, answers)
 
 
@@ -115,7 +124,7 @@ async def change_message_visibility_batch(
             refusals.append(None)
         except VeilError as refusal:
             refusals.append(refusal)
-    answers = iter(await extend_lease(call.service, queue, changes) if changes else ())
+    answers = iter(await extend_lease(call.service, queue, changes, caller=call.caller) if changes else ())
     return _output(call, entries, [refusal if refusal is not None else next(answers) for refusal in refusals])
 
 

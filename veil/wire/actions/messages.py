@@ -31,7 +31,9 @@ async def send_message(call: Call, given: SendMessageInput) -> SendMessageOutput
     """SendMessage."""
     queue = await call.queue(given.QueueUrl)
     draft = read_draft(given, call.request.headers.get("x-amzn-trace-id"))
-    (sent,) = await send(call.service, queue, (draft,), sender=call.sender, retry_key=call.retry_key())
+    (sent,) = await send(
+        call.service, queue, (draft,), sender=call.sender, retry_key=call.retry_key(), caller=call.caller
+    )
     if isinstance(sent, VeilError):
         raise sent
     return SendMessageOutput(
@@ -70,7 +72,7 @@ async def receive_message(call: Call, given: ReceiveMessageInput) -> ReceiveMess
             "VisibilityTimeout", given.VisibilityTimeout, 0, limits.VISIBILITY_MAX_S, VISIBILITY_RANGE
         )
     form = ReceivedForm(given)
-    service = call.service
+    service, caller = call.service, call.caller
     messages = await receive(
         service,
         queue,
@@ -78,11 +80,12 @@ async def receive_message(call: Call, given: ReceiveMessageInput) -> ReceiveMess
         visibility_s=given.VisibilityTimeout,
         wait_s=given.WaitTimeSeconds,
         attempt_id=given.ReceiveRequestAttemptId,
+        caller=caller,
     )
     # From here to the socket nothing may wait: a cancelled request would keep its messages hidden.
     if not messages:
         return ReceiveMessageOutput()
-    call.undelivered = lambda: give_back(service, queue, messages)
+    call.undelivered = lambda: give_back(service, queue, messages, caller=caller)
     return ReceiveMessageOutput([form.message(service, queue, message) for message in messages])
 
 
@@ -91,7 +94,7 @@ async def delete_message(call: Call, given: DeleteMessageInput) -> None:
     queue = await call.queue(given.QueueUrl)
     if not given.ReceiptHandle:
         raise ParameterMissing("ReceiptHandle")
-    (refusal,) = await delete(call.service, queue, (given.ReceiptHandle,))
+    (refusal,) = await delete(call.service, queue, (given.ReceiptHandle,), caller=call.caller)
     if refusal is not None:
         raise refusal
 
@@ -105,6 +108,8 @@ async def change_message_visibility(call: Call, given: ChangeMessageVisibilityIn
     if visibility_s is None:
         raise ParameterMissing("VisibilityTimeout")
     check_range("VisibilityTimeout", visibility_s, 0, limits.VISIBILITY_MAX_S, VISIBILITY_RANGE)
-    (refusal,) = await extend_lease(call.service, queue, ((given.ReceiptHandle, visibility_s),))
+    (refusal,) = await extend_lease(
+        call.service, queue, ((given.ReceiptHandle, visibility_s),), caller=call.caller
+    )
     if refusal is not None:
         raise refusal

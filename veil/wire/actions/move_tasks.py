@@ -36,7 +36,14 @@ async def start_message_move_task(call: Call, given: StartMessageMoveTaskInput) 
             MOVE_RATE_MAX,
             f"Must be between 1 and {MOVE_RATE_MAX}, if provided.",
         )
-    task = await start_move(call.service, given.SourceArn, given.DestinationArn, rate, account=call.owner())
+    task = await start_move(
+        call.service,
+        given.SourceArn,
+        given.DestinationArn,
+        rate,
+        account=call.owner(),
+        caller=call.caller,
+    )
     return StartMessageMoveTaskOutput(task_handle(task))
 
 

@@ -116,12 +116,12 @@ async def list_dead_letter_source_queues(
 
 async def purge_queue(call: Call, given: QueueInput) -> None:
     """PurgeQueue."""
-    await purge(call.service, await call.queue(given.QueueUrl))
+    await purge(call.service, await call.queue(given.QueueUrl), caller=call.caller)
 
 
 async def delete_queue_action(call: Call, given: QueueInput) -> None:
     """DeleteQueue."""
-    await delete_queue(call.service, await call.queue(given.QueueUrl))
+    await delete_queue(call.service, await call.queue(given.QueueUrl), caller=call.caller)
 
 
 def _check_encryption(given: Mapping[str, Any], present: QueueSettings | None) -> None:

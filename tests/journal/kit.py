@@ -1,0 +1,89 @@
+"""Builders of outbox rows, an outbox of a real store, and a sink that writes in this process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, NamedTuple
+
+from veil.core.event import Kind, pack
+from veil.core.message import Caller
+from veil.core.queue import QueueKey
+from veil.journal import frames
+from veil.journal.location import Location
+from veil.journal.outbox import Plan, Row
+from veil.journal.place import Place
+from veil.journal.segment import write_segment
+from veil.journal.segments import list_segments
+
+ORDERS = QueueKey("eu-central-1", "000000000000", "orders")
+DEAD = QueueKey("eu-central-1", "000000000000", "orders-dead")
+SHOP = Caller("111111111111", "AKIDSHOP", "boto3/1.44", "10.0.0.7")
+NOON_MS = 1_790_000_000_000
+
+
+class APlan(NamedTuple):
+    journal_id: str = "abc"
+    first: int = 1
+    last: int = 1
+    day: str = "2026-09-21"
+
+
+def an_event(kind: Kind = Kind.SENT, at_ms: int = NOON_MS, **fields: Any) -> tuple[Any, ...]:
+    """The tuple of an event, as long as it must be."""
+    from veil.core.event import Event
+
+    values = {"queue": 0, "seq": at_ms << 20, "message_id": f"id-{at_ms}"} | fields
+    return tuple(Event(kind=int(kind), at_ms=at_ms, **values))
+
+
+def a_row(*events: tuple[Any, ...]) -> bytes:
+    return pack([ORDERS, DEAD], [Caller(), SHOP], list(events))
+
+
+class DirectSink:
+    """Writes segments in this process; tells a test of each step."""
+
+    def __init__(
+        self, where: str, store_id: str = "s", on_step: Callable[[str], None] = lambda step: None
+    ) -> None:
+        self._location = Location(where, store_id)
+        self._on_step = on_step
+
+    async def write(self, plan: Plan, rows: AsyncIterator[Sequence[Row]]) -> frames.Done:
+        self._location.claim()
+        pairs = [(row.number, row.packed) async for some in rows for row in some]
+        written = write_segment(self._location.place, plan, pairs, self._on_step)
+        return frames.Done(events=written.events, size=written.size, unreadable=written.unreadable)
+
+    async def sweep(self, before_day: str) -> list[str]:
+        return self._location.sweep(before_day)
+
+    def hurry(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def kill(self) -> None: ...
+
+
+def events_of(place: Place) -> list[dict[str, Any]]:
+    """Every event of every segment, in the order of names."""
+    from pyarrow import parquet as pq
+
+    events: list[dict[str, Any]] = []
+    for segment in list_segments(place):
+        with place.open_input(segment.name) as file:
+            events += pq.ParquetFile(file, page_checksum_verification=True).read().to_pylist()
+    return events
+
+
+def flip_bit_in_a_page(place: Place, name: str) -> None:
+    """Damage the content of a segment: the last byte of its message ids."""
+    from pyarrow import parquet as pq
+
+    with place.open_input(name) as file:
+        metadata = pq.ParquetFile(file).metadata
+        at = metadata.schema.names.index("message_id")
+        column = metadata.row_group(0).column(at)
+    content = bytearray(place.read(name))
+    content[column.data_page_offset + column.total_compressed_size - 1] ^= 8
+    place.write(name, bytes(content))

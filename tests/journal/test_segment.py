@@ -1,0 +1,149 @@
+"""A segment holds exactly the events of its rows, readable by anyone, and says what it is."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.journal.kit import NOON_MS, SHOP, APlan, a_row, an_event, events_of
+from veil.core.event import Kind
+from veil.journal.arrow import SCHEMA
+from veil.journal.place import Place
+from veil.journal.schema import COLUMNS, VERSION
+from veil.journal.segment import write_segment
+from veil.journal.segments import check_segment, list_segments
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place.at(tmp_path / "journal")
+
+
+def instant(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def test_every_field_of_an_event_is_in_its_column(place: Place):
+    event = an_event(
+        Kind.DEAD_LETTERED, NOON_MS, seq=7 << 20, message_id="m", delivery=3, deadline_ms=NOON_MS + 30_000,
+        receive_count=4, body_bytes=120, message_type="order", caller=1, other_queue=1, other_seq=9 << 20,
+    )  # fmt: skip
+    write_segment(place, APlan(first=5, last=5), [(5, a_row(an_event(), event))])
+
+    assert events_of(place)[1] == {
+        "position": 5 << 20 | 1,
+        "at": instant(NOON_MS),
+        "kind": "dead_lettered",
+        "region": "eu-central-1",
+        "account": "000000000000",
+        "queue": "orders",
+        "seq": 7 << 20,
+        "message_id": "m",
+        "delivery": 3,
+        "deadline": instant(NOON_MS + 30_000),
+        "receive_count": 4,
+        "body_bytes": 120,
+        "message_type": "order",
+        "other_queue": "orders-dead",
+        "other_seq": 9 << 20,
+        "caller_key": SHOP.key_id,
+        "caller_address": SHOP.peer,
+        "user_agent": SHOP.user_agent,
+    }
+
+
+def test_what_an_event_does_not_say_is_null(place: Place):
+    # An outbox leaves out the fields at the end of an event; rows of short and of long events come mixed.
+    short = an_event(Kind.DELETE_REFUSED, NOON_MS, message_id=None)[:5]
+    write_segment(place, APlan(), [(1, a_row(short, an_event(delivery=1, other_queue=1), short))])
+
+    first, second, third = events_of(place)
+    nullable = {column.name for column in COLUMNS if column.nullable}
+    assert {name for name, value in first.items() if value is None} == nullable
+    assert (first["delivery"], second["delivery"], second["other_queue"]) == (0, 1, "orders-dead")
+    assert third == first | {"position": 1 << 20 | 2}
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_each_kind_has_its_name(place: Place, kind: Kind):
+    write_segment(place, APlan(), [(1, a_row(an_event(kind)))])
+    assert [event["kind"] for event in events_of(place)] == [kind.name.lower()]
+
+
+def test_many_rows_with_their_own_queues_and_callers_keep_theirs(place: Place):
+    from veil.core.event import pack
+    from veil.core.message import Caller
+    from veil.core.queue import QueueKey
+
+    rows = []
+    for number in range(1, 301):
+        queue, caller = QueueKey("r", "a", f"q{number % 7}"), Caller(None, f"k{number % 5}", "", "")
+        rows.append((number, pack([queue], [caller], [an_event(at_ms=NOON_MS + n) for n in range(300)])))
+    write_segment(place, APlan(first=1, last=300), rows)
+
+    events = events_of(place)
+    assert len(events) == 90_000
+    for event in events[::97]:
+        number = event["position"] >> 20
+        assert (event["queue"], event["caller_key"]) == (f"q{number % 7}", f"k{number % 5}")
+        assert event["user_agent"] is None
+    positions = [event["position"] for event in events]
+    assert positions == sorted(set(positions))
+
+
+def test_the_same_plan_gives_the_same_file(tmp_path: Path):
+    rows = [(1, a_row(an_event())), (2, a_row(an_event(Kind.RECEIVED, delivery=1)))]
+    written = [write_segment(Place.at(tmp_path / name), APlan(last=2), rows) for name in ("a", "b")]
+    assert written[0] == written[1]
+    assert written[0].name == "day=2026-09-21/abc-0000000000000001-0000000000000002.parquet"
+    assert Place.at(tmp_path / "a").read(written[0].name) == Place.at(tmp_path / "b").read(written[0].name)
+    assert written[0].size == len(Place.at(tmp_path / "a").read(written[0].name))
+
+
+def test_a_segment_says_what_it_is(place: Place):
+    written = write_segment(place, APlan("xyz", 3, 4), [(3, a_row(an_event())), (4, a_row(an_event()))])
+    with place.open_input(written.name) as file:
+        parquet = pq.ParquetFile(file)
+        metadata = parquet.metadata
+        assert metadata.metadata == {
+            b"veil.journal.version": str(VERSION).encode(),
+            b"veil.journal.id": b"xyz",
+            b"veil.journal.first": b"3",
+            b"veil.journal.last": b"4",
+        }
+        assert parquet.schema_arrow.remove_metadata() == SCHEMA
+        columns = [metadata.row_group(0).column(place) for place in range(metadata.num_columns)]
+    assert {column.compression for column in columns} == {"ZSTD"}
+    in_dictionaries = {column.path_in_schema for column in columns if column.has_dictionary_page}
+    texts = {column.name for column in COLUMNS if column.kind == "text"}
+    assert texts - in_dictionaries == {"message_id"}
+
+
+def test_row_groups_are_bounded(place: Place):
+    row = a_row(*(an_event(at_ms=NOON_MS + n) for n in range(1_000)))
+    written = write_segment(place, APlan(last=700), [(number, row) for number in range(1, 701)])
+    with place.open_input(written.name) as file:
+        metadata = pq.ParquetFile(file).metadata
+    sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    assert sum(sizes) == written.events == 700_000
+    assert len(sizes) == 3 and max(sizes) < 300_000
+
+
+@pytest.mark.parametrize(
+    "row", [b"", b"\xff\xff", a_row((99, NOON_MS, 0, 1)), a_row((1, NOON_MS, 5, 1)), a_row((1, NOON_MS))]
+)
+def test_a_row_that_cannot_be_read_is_passed_over_and_named(place: Place, row: bytes):
+    written = write_segment(place, APlan(last=3), [(1, a_row(an_event())), (2, row), (3, a_row(an_event()))])
+    assert written.events == 2
+    assert len(written.unreadable) == 1 and written.unreadable[0].startswith("outbox row 2 cannot be read")
+    assert [event["position"] >> 20 for event in events_of(place)] == [1, 3]
+
+
+def test_a_plan_without_a_readable_event_is_still_a_whole_segment(place: Place):
+    written = write_segment(place, APlan(), [(1, b"")])
+    (segment,) = list_segments(place)
+    assert written.events == 0
+    assert check_segment(place, segment, thorough=True) is None

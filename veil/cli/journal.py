@@ -1,0 +1,233 @@
+"""`veil journal`: which segments there are, whether they are whole, and the export of what still waits."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from veil.cli.failures import CommandFailed, plainly
+from veil.cli.options import AsJson
+from veil.cli.output import has_colour, inert, is_terminal, say, say_json, show_table, talk
+from veil.core.errors import StoreBusy, VeilError
+
+if TYPE_CHECKING:
+    from veil.journal.exporter import ExportStats
+    from veil.journal.place import Place
+    from veil.journal.segments import Segment
+    from veil.server.settings import Settings
+
+# pyarrow, the store and the settings are imported when they are used: `--help` needs none of them.
+
+journal_app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Look at the journal, check it, export what waits."
+)
+
+Data = Annotated[
+    str | None,
+    typer.Option(
+        "--data", metavar="DIR", help="The server's data directory; else VEIL_DATA, veil.toml, veil-data."
+    ),
+]
+Where = Annotated[
+    str | None,
+    typer.Option("--journal", metavar="PLACE", help="The journal: a directory, s3://… or hdfs://…; else the server's."),
+]  # fmt: skip
+
+
+@plainly
+def ls(data: Data = None, journal: Where = None, as_json: AsJson = False) -> None:
+    """List the journal's days: segments, events, bytes, and segments that are broken."""
+    place = _place(data, journal)
+    with _told():
+        from veil.journal.segments import check_segment, event_count, list_segments
+
+        days: defaultdict[str, list[Segment]] = defaultdict(list)
+        for segment in list_segments(place):
+            days[segment.day].append(segment)
+        rows = []
+        for day, segments in days.items():
+            problems = [found for each in segments if (found := check_segment(place, each))]
+            names = {each.name for each in problems}
+            events = sum(event_count(place, each) for each in segments if each.name not in names)
+            rows.append((day, len(segments), events, sum(each.size for each in segments), problems))
+    if as_json:
+        for day, count, events, size, problems in rows:
+            broken = [each._asdict() for each in problems]
+            say_json({"day": day, "segments": count, "events": events, "bytes": size, "broken": broken})
+        return
+    if not rows:
+        talk(f"there are no segments in {place.uri}")
+        return
+    shown = [(day, f"{n:,}", f"{events:,}", f"{size:,}", str(len(bad))) for day, n, events, size, bad in rows]
+    columns = ("day", "segments", "events", "bytes", "broken")
+    show_table(columns, shown, right=columns[1:])
+    for *_, problems in rows:
+        for each in problems:
+            say(inert(f"broken: {each.name}: {each.reason}"))
+
+
+@plainly
+def verify(data: Data = None, journal: Where = None, as_json: AsJson = False) -> None:
+    """Read the whole journal with its checksums.
+
+    Names segments that are broken and ranges of rows that are missing between segments; exit code 1 if there are any.
+    """
+    place = _place(data, journal)
+    with _told():
+        from veil.journal.segments import check_segment, event_count, gaps, list_segments
+
+        segments = list_segments(place)
+        problems, events = [], 0
+        for segment in _progress(segments):
+            problem = check_segment(place, segment, thorough=True)
+            if problem is not None:
+                problems.append(problem)
+            else:
+                events += event_count(place, segment)
+    missing = gaps(segments)
+    size = sum(each.size for each in segments)
+    if as_json:
+        for problem in problems:
+            say_json({"broken": problem.name, "reason": problem.reason})
+        for gap in missing:
+            say_json({"missing": gap._asdict()})
+        sound = not problems and not missing
+        say_json({"sound": sound, "segments": len(segments), "events": events, "bytes": size})
+    else:
+        for problem in problems:
+            say(inert(f"broken: {problem.name}: {problem.reason}"))
+        for gap in missing:
+            say(f"missing: rows {gap.first} to {gap.last} of journal {inert(gap.journal_id)}")
+        say(f"{len(segments):,} segments, {events:,} events, {size:,} bytes read")
+    if problems or missing:
+        raise CommandFailed(
+            f"the journal in {place.uri} is not whole: {len(problems)} broken, {len(missing)} ranges missing"
+        )
+
+
+@plainly
+def export(data: Data = None, journal: Where = None, as_json: AsJson = False) -> None:
+    """Export what waits in the outbox of a stopped server's data.
+
+    A running server exports by itself, every minute and when it stops.
+    """
+    import asyncio
+
+    settings = _settings(data)
+    where = _where(settings, data, journal)
+    place = _read(where)
+    with _told():
+        stats = asyncio.run(_export(settings, where))
+    if as_json:
+        facts = {"events": stats.events, "segments": stats.segments, "bytes": stats.segment_bytes}
+        say_json(facts | {"journal": place.uri})
+    else:
+        talk(f"{stats.events:,} events exported in {stats.segments:,} segments to {place.uri}")
+
+
+async def _export(settings: Settings, where: str) -> ExportStats:
+    from veil.journal.exporter import Exporter
+    from veil.journal.helper_process import HelperProcess
+    from veil.server.make_store import store_directory
+    from veil.server.system_clock import SystemClock
+    from veil.stores.sqlite.opening import DATABASE
+    from veil.stores.sqlite.store import SqliteStore
+
+    directory = store_directory(settings)
+    if directory is None:
+        raise CommandFailed(
+            "store=memory: expected a store that outlives its server; there is nothing to export"
+        )
+    if not (directory / DATABASE).exists():
+        raise CommandFailed(f"{directory} holds no data of a server")
+    clock = SystemClock()
+    store = SqliteStore(directory, clock, journal=True)
+    try:
+        await store.open()
+    except StoreBusy:
+        raise CommandFailed(f"a server runs on {directory}: it exports by itself") from None
+    helper = HelperProcess(where, store.store_id)
+    try:
+        exporter = Exporter(store, helper, clock)
+        await exporter.export_all()
+        return exporter.stats
+    finally:
+        await helper.close()
+        await store.close()
+
+
+# ---- which journal
+
+
+def _settings(data: str | None) -> Settings:
+    from veil.server.settings import SettingsError, load_settings
+
+    try:
+        return load_settings({"data": data}, os.environ)
+    except SettingsError as refused:
+        raise CommandFailed(str(refused)) from None
+
+
+def _where(settings: Settings, data: str | None, journal: str | None) -> str:
+    if journal is not None:
+        return journal
+    # Who names another data directory means its journal, not the one that the server here writes to.
+    if data is None and settings.journal not in ("on", "off"):
+        return settings.journal
+    from veil.server.make_store import JOURNAL_FOLDER, store_directory
+
+    return str((store_directory(settings) or settings.data) / JOURNAL_FOLDER)
+
+
+def _place(data: str | None, journal: str | None) -> Place:
+    return _read(_where(_settings(data), data, journal))
+
+
+def _read(where: str) -> Place:
+    from veil.journal.place import Place
+
+    try:
+        return Place.at(where)
+    except ValueError as expected:
+        raise CommandFailed(f"journal {where!r}: expected {expected}") from None
+
+
+# ---- how it is told
+
+
+def _progress(segments: list[Segment]) -> Iterable[Segment]:
+    if not is_terminal(sys.stderr):
+        return segments
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True, no_color=not has_colour(sys.stderr))
+    return track(segments, "segments", console=console, transient=True)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except VeilError as error:
+        raise CommandFailed(str(error)) from error
+    except OSError as error:
+        raise CommandFailed(
+            f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        ) from error
+
+
+def register(app: typer.Typer) -> None:
+    """Add `veil journal` to the command."""
+    app.add_typer(journal_app, name="journal")
+
+
+journal_app.command("ls", epilog="Example: veil journal ls --data veil-data")(ls)
+journal_app.command("verify", epilog="Example: veil journal verify --json")(verify)
+journal_app.command("export", epilog="Example: veil journal export --data veil-data")(export)

@@ -1,0 +1,161 @@
+"""Packed outbox rows become columns.
+
+Column by column and not event by event: the events of a row are turned on their side at once, and names of queues and
+callers are numbers into a dictionary all the way into the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from veil.core.event import NOBODY, Event, Kind
+from veil.journal.arrow import SCHEMA
+from veil.journal.schema import POSITION_BITS
+
+_INDEX: Final = pa.int32()
+_MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
+_MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
+_KINDS: Final = ["", *(kind.label for kind in Kind)]  # by number, from 1
+_DEFAULTS: Final = [Event._field_defaults.get(name) for name in Event._fields]
+_REQUIRED: Final = len(Event._fields) - len(Event._field_defaults)
+# Like core.event.unpack, but without an object for each event.
+_decode = msgspec.msgpack.Decoder().decode
+
+
+class Columns:
+    """The columns of the rows put in so far, of one segment; taken out a batch at a time."""
+
+    def __init__(self) -> None:
+        self._queues = _Numbered()
+        self._callers = _Numbered()
+        self._types = _Numbered()
+        self.events = 0  # in all
+        self._start()
+
+    def _start(self) -> None:
+        self._positions: list[int] = []
+        self._fields: list[list[Any]] = [[] for _ in Event._fields]
+
+    @property
+    def pending(self) -> int:
+        """Events that were not taken yet."""
+        return len(self._positions)
+
+    def put(self, number: int, packed: bytes) -> None:
+        """Add the events of a row; raises ValueError for one that cannot be read."""
+        try:
+            queues, callers, events = _decode(packed)
+            if not events:
+                return
+            fields = _sideways(events)
+            queue_numbers = [self._queues.number((*each,)) for each in queues]
+            caller_numbers = [self._callers.number((*each,)) for each in callers or (NOBODY,)]
+            fields[2] = tuple([queue_numbers[each] for each in fields[2]])
+            fields[10] = tuple([caller_numbers[each] for each in fields[10]])
+            fields[11] = tuple([None if each is None else queue_numbers[each] for each in fields[11]])
+            if not 1 <= min(fields[0]) <= max(fields[0]) < len(_KINDS):
+                raise ValueError(f"kinds {min(fields[0])} to {max(fields[0])}")
+            number_of_type = self._types.number
+            fields[9] = tuple([None if each is None else number_of_type(each) for each in fields[9]])
+        except (msgspec.DecodeError, ValueError, TypeError, IndexError) as problem:
+            raise ValueError(f"outbox row {number} cannot be read: {problem}") from None
+        if len(events) > 1 << POSITION_BITS:
+            raise ValueError(f"outbox row {number} cannot be read: {len(events)} events are too many")
+        start = number << POSITION_BITS
+        self._positions.extend(range(start, start + len(events)))
+        self.events += len(events)
+        for column, values in zip(self._fields, fields, strict=True):
+            column.extend(values)
+
+    def take(self) -> Any:
+        """What was put in since the last time, as a pyarrow table."""
+        (
+            kind,
+            at,
+            queue,
+            seq,
+            message_id,
+            delivery,
+            deadline,
+            receives,
+            size,
+            type_,
+            caller,
+            other,
+            other_seq,
+        ) = self._fields
+        regions, accounts, names = self._queues.parts(3)
+        _, keys, agents, addresses = self._callers.parts(4)
+        queue_index, other_index = pa.array(queue, _INDEX), pa.array(other, _INDEX)
+        caller_index = pa.array(caller, _INDEX)
+        arrays = {
+            "position": pa.array(self._positions, pa.int64()),
+            "at": _instants(at),
+            "kind": _named(pa.array(kind, _INDEX), _KINDS),
+            "region": _named(queue_index, regions),
+            "account": _named(queue_index, accounts),
+            "queue": _named(queue_index, names),
+            "seq": pa.array(seq, pa.int64()),
+            "message_id": pa.array(message_id, pa.string()),
+            "delivery": pa.array(delivery, pa.int32()),
+            "deadline": _instants(deadline),
+            "receive_count": pa.array(receives, pa.int32()),
+            "body_bytes": pa.array(size, pa.int32()),
+            "message_type": _named(pa.array(type_, _INDEX), self._types.parts(1)[0]),
+            "other_queue": _named(other_index, names),
+            "other_seq": pa.array(other_seq, pa.int64()),
+            "caller_key": _named(caller_index, keys),
+            "caller_address": _named(caller_index, addresses),
+            "user_agent": _named(caller_index, agents),
+        }  # fmt: skip
+        self._start()
+        fields = [
+            pa.field(each.name, arrays[each.name].type, each.nullable) for each in SCHEMA
+        ]  # dictionaries in place of texts
+        return pa.Table.from_arrays([arrays[each.name] for each in SCHEMA], schema=pa.schema(fields))
+
+
+def _sideways(events: list[list[Any]]) -> list[Sequence[Any]]:
+    """The events' fields, each with its values of all events; fields at the end that have their defaults may be left out."""
+    widths = {len(event) for event in events}
+    if len(widths) > 1:
+        events = [event + _DEFAULTS[len(event) :] for event in events]
+    fields: list[Sequence[Any]] = list(zip(*events, strict=True))
+    missing = [(default,) * len(events) for default in _DEFAULTS[len(fields) :]]
+    if len(fields) > len(_DEFAULTS) or min(widths) < _REQUIRED:
+        raise ValueError(f"events of {min(widths)} to {max(widths)} fields")
+    return fields + missing
+
+
+class _Numbered:
+    """Values, each with the number under which it was first seen."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {}
+
+    def number(self, value: Any) -> int:
+        return self._numbers.setdefault(value, len(self._numbers))
+
+    def parts(self, width: int) -> list[list[Any]]:
+        """The values in order, member by member."""
+        if width == 1:
+            return [list(self._numbers)]
+        return [list(part) for part in zip(*self._numbers, strict=True)] or [[] for _ in range(width)]
+
+
+def _instants(values: list[int | None]) -> Any:
+    return pa.array(values, pa.int64()).cast(_MILLISECONDS).cast(_MICROSECONDS)
+
+
+def _named(index: Any, names: list[Any]) -> Any:
+    """The names behind the numbers; an empty one is null."""
+    places: dict[Any, int] = {}
+    place_of = [places.setdefault(name, len(places)) if name else None for name in names]
+    # pyarrow does not unify dictionaries that hold a null, so what is null must be so in the numbers.
+    return pa.DictionaryArray.from_arrays(
+        pa.array(place_of, _INDEX).take(index), pa.array(list(places), pa.string())
+    )

@@ -1,0 +1,86 @@
+"""What the exporter and its helper process say to each other: frames of a kind, a length and a body.
+
+Rows are most of it, and go through as they are: the server only moves bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import BinaryIO, Final
+
+import msgspec
+
+ROW: Final = b"r"  # 8 bytes of number, then the packed events
+END: Final = b"e"  # no more rows
+OPEN: Final = b"o"
+SEGMENT: Final = b"s"  # rows follow
+SWEEP: Final = b"w"
+DONE: Final = b"d"
+FAILED: Final = b"f"
+
+HEAD: Final = struct.Struct(">cI")
+NUMBER: Final = struct.Struct(">Q")
+
+
+class Open(msgspec.Struct):
+    """Which place to write to, and for which store."""
+
+    where: str
+    store_id: str
+
+
+class SegmentPlan(msgspec.Struct):
+    """The plan of the segment whose rows follow."""
+
+    journal_id: str
+    first: int
+    last: int
+    day: str
+
+
+class Sweep(msgspec.Struct):
+    """Remove the days before this one."""
+
+    before_day: str
+
+
+class Done(msgspec.Struct):
+    """A command was carried out."""
+
+    events: int = 0
+    size: int = 0
+    unreadable: list[str] = []
+    days_removed: list[str] = []
+
+
+class Failed(msgspec.Struct):
+    """A command was not carried out; the next one may be."""
+
+    reason: str
+
+
+def frame(kind: bytes, body: msgspec.Struct | None = None) -> bytes:
+    """One message as bytes."""
+    content = b"" if body is None else msgspec.msgpack.encode(body)
+    return HEAD.pack(kind, len(content)) + content
+
+
+def row_frames(rows: Iterable[tuple[int, bytes]]) -> list[bytes]:
+    """Rows as bytes, in pieces to be written one after the other."""
+    pieces: list[bytes] = []
+    for number, packed in rows:
+        pieces += (HEAD.pack(ROW, NUMBER.size + len(packed)), NUMBER.pack(number), packed)
+    return pieces
+
+
+def read_frame(stream: BinaryIO) -> tuple[bytes, bytes]:
+    """The next kind and body from a blocking stream; raises EOFError at its end."""
+    head = stream.read(HEAD.size)
+    if len(head) < HEAD.size:
+        raise EOFError
+    kind, length = HEAD.unpack(head)
+    body = stream.read(length)
+    if len(body) < length:
+        raise EOFError
+    return kind, body

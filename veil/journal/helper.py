@@ -1,0 +1,101 @@
+"""The exporter's helper process: encodes and writes segments, so that the server need not.
+
+It has an interpreter lock of its own and a low priority, and it alone loads pyarrow. It ends with its parent, however
+that ends: then its input is at its end. Signals are for the parent, which stops it in its own time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import BinaryIO
+
+import msgspec
+
+from veil.journal import frames
+from veil.journal.location import Location, LocationRefused
+
+
+def main() -> None:
+    """Serve the parent until it is gone."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    with suppress(OSError):
+        os.nice(int(sys.argv[1]))
+    with suppress(EOFError, BrokenPipeError):
+        Helper(sys.stdin.buffer, sys.stdout.buffer).serve()
+    # Whatever libraries still have to tidy up must not keep us: the parent is gone, or does not wait.
+    os._exit(0)
+
+
+class Helper:
+    """Commands from one stream, answers to another, one after the other."""
+
+    def __init__(self, commands: BinaryIO, answers: BinaryIO) -> None:
+        self._commands, self._answers = commands, answers
+        self._location: Location | None = None
+
+    def serve(self) -> None:
+        """Carry out commands until there are no more; raises EOFError then."""
+        acts: dict[bytes, Callable[[bytes], frames.Done]] = {
+            frames.OPEN: self._open,
+            frames.SEGMENT: self._segment,
+            frames.SWEEP: self._sweep,
+        }
+        while True:
+            kind, body = frames.read_frame(self._commands)
+            try:
+                answer = frames.frame(frames.DONE, acts[kind](body))
+            except (EOFError, BrokenPipeError):
+                raise
+            except Exception as problem:  # whatever a file system can think of; the parent says it
+                answer = frames.frame(frames.FAILED, frames.Failed(_reason(problem)))
+            self._answers.write(answer)
+            self._answers.flush()
+
+    def _open(self, body: bytes) -> frames.Done:
+        command = msgspec.msgpack.decode(body, type=frames.Open)
+        self._location = Location(command.where, command.store_id)
+        return frames.Done()
+
+    def _segment(self, body: bytes) -> frames.Done:
+        plan = msgspec.msgpack.decode(body, type=frames.SegmentPlan)
+        rows = self._rows()
+        try:
+            assert self._location is not None
+            self._location.claim()
+            from veil.journal.segment import write_segment
+
+            written = write_segment(self._location.place, plan, rows)
+        finally:
+            # The parent sends the rows whether or not we can use them; the next command comes after the last.
+            for _ in rows:
+                pass
+        return frames.Done(events=written.events, size=written.size, unreadable=written.unreadable)
+
+    def _rows(self) -> Iterator[tuple[int, bytes]]:
+        while True:
+            kind, body = frames.read_frame(self._commands)
+            if kind == frames.END:
+                return
+            yield frames.NUMBER.unpack_from(body)[0], body[frames.NUMBER.size :]
+
+    def _sweep(self, body: bytes) -> frames.Done:
+        command = msgspec.msgpack.decode(body, type=frames.Sweep)
+        assert self._location is not None
+        return frames.Done(days_removed=self._location.sweep(command.before_day))
+
+
+def _reason(problem: Exception) -> str:
+    if isinstance(problem, LocationRefused):
+        return str(problem)
+    if isinstance(problem, OSError) and problem.strerror:
+        return f"{problem.strerror} ({problem.filename})" if problem.filename else problem.strerror
+    return f"{type(problem).__name__}: {str(problem).strip().partition(chr(10))[0]}"
+
+
+if __name__ == "__main__":
+    main()

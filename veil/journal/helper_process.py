@@ -1,0 +1,130 @@
+"""The helper process seen from the server: started when it is first needed, started again if it has died."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+import msgspec
+
+from veil.core.errors import VeilError
+from veil.journal import frames
+from veil.journal.outbox import Plan, Row
+
+_ENDING_S: Final = 2.0
+_NICENESS: Final = 10
+
+
+class ExportFailed(VeilError):
+    """A segment could not be written; its rows are still in the outbox."""
+
+
+class HelperProcess:
+    """Writes segments to one location in another process. One command at a time."""
+
+    def __init__(self, where: str, store_id: str) -> None:
+        self._open = frames.Open(where, store_id)
+        self._process: asyncio.subprocess.Process | None = None
+        self._niceness = _NICENESS
+
+    @property
+    def pid(self) -> int | None:
+        """Of the helper, if one runs."""
+        return None if self._process is None else self._process.pid
+
+    async def write(self, plan: Plan, rows: AsyncIterator[Sequence[Row]]) -> frames.Done:
+        """Write the segment of a plan; raises ExportFailed with the reason."""
+        async with self._in_step():
+            process = await self._running()
+            assert process.stdin is not None
+            command = frames.SegmentPlan(plan.journal_id, plan.first, plan.last, plan.day)
+            process.stdin.write(frames.frame(frames.SEGMENT, command))
+            async for some in rows:
+                process.stdin.writelines(frames.row_frames((row.number, row.packed) for row in some))
+                await process.stdin.drain()
+            process.stdin.write(frames.frame(frames.END))
+            return await self._answer(process)
+
+    async def sweep(self, before_day: str) -> list[str]:
+        """Remove the days before this one and say which; raises ExportFailed with the reason."""
+        async with self._in_step():
+            process = await self._running()
+            done = await self._ask(process, frames.frame(frames.SWEEP, frames.Sweep(before_day)))
+            return done.days_removed
+
+    def hurry(self) -> None:
+        """From now on nobody needs the processor more than the helper."""
+        self._niceness = 0
+
+    async def close(self) -> None:
+        """Let the helper end; the next command starts another."""
+        process = self._process
+        if process is None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), _ENDING_S)
+        await self.kill()
+
+    async def kill(self) -> None:
+        """End the helper at once; what it had not finished never appears."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+    async def _running(self) -> asyncio.subprocess.Process:
+        if self._process is not None and self._process.returncode is None:
+            return self._process
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "veil.journal.helper", str(self._niceness),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                # A Ctrl-C in the terminal is for the server, which still has something to export then.
+                start_new_session=True,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},  # noqa: PTH109
+            )  # fmt: skip
+        except OSError as problem:
+            raise ExportFailed(f"the helper process cannot be started: {problem.strerror}") from None
+        await self._ask(self._process, frames.frame(frames.OPEN, self._open))
+        return self._process
+
+    @asynccontextmanager
+    async def _in_step(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except ExportFailed:
+            raise
+        except (OSError, EOFError) as problem:
+            raise await self._died() from problem
+        except BaseException:
+            # Half a command was said, and the rest never will be: only a new helper is in step again.
+            await self.kill()
+            raise
+
+    async def _ask(self, process: asyncio.subprocess.Process, command: bytes) -> frames.Done:
+        assert process.stdin is not None
+        process.stdin.write(command)
+        return await self._answer(process)
+
+    async def _answer(self, process: asyncio.subprocess.Process) -> frames.Done:
+        assert process.stdout is not None
+        kind, length = frames.HEAD.unpack(await process.stdout.readexactly(frames.HEAD.size))
+        body = await process.stdout.readexactly(length)
+        if kind == frames.FAILED:
+            raise ExportFailed(msgspec.msgpack.decode(body, type=frames.Failed).reason)
+        return msgspec.msgpack.decode(body, type=frames.Done)
+
+    async def _died(self) -> ExportFailed:
+        process = self._process
+        await self.kill()
+        code = process.returncode if process is not None else None
+        return ExportFailed(f"the helper process has died (exit {code})")

@@ -1,0 +1,159 @@
+"""The segments of a journal as its readers find them: which there are, and whether one can be read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from veil.journal.place import Place
+from veil.journal.schema import COLUMNS, POSITION_BITS, VERSION, VERSION_KEY
+
+_NAME: Final = re.compile(
+    r"day=(?P<day>\d{4}-\d{2}-\d{2})/(?P<id>[A-Za-z0-9_]+)-(?P<first>\d{16,})-(?P<last>\d{16,})\.parquet\Z"
+)
+_ROWS_AT_ONCE: Final = 65_536
+
+
+class Segment(NamedTuple):
+    """One file of the journal: the events of the outbox rows `first` to `last` of a journal id."""
+
+    name: str  # in its place
+    journal_id: str
+    first: int
+    last: int
+    day: str  # YYYY-MM-DD, engine time of its first row
+    size: int
+
+
+class SegmentProblem(NamedTuple):
+    """Why a segment cannot be used."""
+
+    name: str
+    reason: str
+
+
+class Gap(NamedTuple):
+    """Outbox rows of a journal id that no segment holds."""
+
+    journal_id: str
+    first: int
+    last: int
+
+
+def segment_name(day: str, journal_id: str, first: int, last: int) -> str:
+    """The name under which the events of these outbox rows are exported, always the same."""
+    return f"day={day}/{journal_id}-{first:016d}-{last:016d}.parquet"
+
+
+def list_segments(place: Place, *, since_day: str | None = None) -> list[Segment]:
+    """The segments by day, then journal id and row; from a day on if one is given. Nothing is opened."""
+    segments: list[Segment] = []
+    for folder in place.entries():
+        if not folder.is_folder or not folder.name.startswith("day="):
+            continue
+        if since_day is not None and folder.name < f"day={since_day}":
+            continue
+        for entry in place.entries(folder.name):
+            match = _NAME.match(entry.name)
+            if match is not None and not entry.is_folder:
+                segments.append(
+                    Segment(
+                        entry.name, match["id"], int(match["first"]), int(match["last"]), match["day"], entry.size
+                    )
+                )  # fmt: skip
+    return sorted(segments, key=lambda each: (each.day, each.journal_id, each.first))
+
+
+def check_segment(place: Place, segment: Segment, *, thorough: bool = False) -> SegmentProblem | None:
+    """What is wrong with a segment, or None: it can be read, its version is known and its columns are there.
+
+    Looks at the footer only; `thorough` reads every page and its checksum too. A segment of an older version is well: a
+    column that it lacks reads as null. Problems of the place itself (no network, no permission) are raised as OSError.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet as pq
+
+    try:
+        with place.open_input(segment.name) as file:
+            parquet = pq.ParquetFile(file, page_checksum_verification=True)
+            reason = _footer_problem(parquet)
+            if reason is None and thorough:
+                reason = _content_problem(parquet, segment)
+    except FileNotFoundError:
+        reason = "it is gone"
+    except pa.ArrowInvalid as problem:
+        reason = f"it is not a whole Parquet file ({_first_line(problem)})"
+    except OSError as problem:
+        # Damage inside the file is told as an OSError without a number; trouble of the file system has one.
+        if problem.errno is not None or not segment.size:
+            raise
+        reason = f"it is damaged ({_first_line(problem)})"
+    except pa.ArrowException as problem:
+        reason = f"it is damaged ({_first_line(problem)})"
+    return None if reason is None else SegmentProblem(segment.name, reason)
+
+
+def event_count(place: Place, segment: Segment) -> int:
+    """How many events a segment holds, by its footer."""
+    from pyarrow import parquet as pq
+
+    with place.open_input(segment.name) as file:
+        return int(pq.ParquetFile(file).metadata.num_rows)
+
+
+def gaps(segments: Iterable[Segment]) -> list[Gap]:
+    """Rows missing between the segments of each journal id; what retention removed at the front does not count."""
+    found: list[Gap] = []
+    expected: dict[str, int] = {}
+    for each in sorted(segments, key=lambda each: (each.journal_id, each.first)):
+        next_row = expected.get(each.journal_id, each.first)
+        if each.first > next_row:
+            found.append(Gap(each.journal_id, next_row, each.first - 1))
+        expected[each.journal_id] = max(next_row, each.last + 1)
+    return found
+
+
+def _footer_problem(parquet: Any) -> str | None:
+    from veil.journal.arrow import TYPES
+
+    metadata = parquet.metadata.metadata or {}
+    text = metadata.get(VERSION_KEY.encode(), b"").decode(errors="replace")
+    if not text.isdecimal():
+        return "it is not a segment of a journal: its metadata name no version"
+    version = int(text)
+    if version > VERSION:
+        return (
+            f"its version is {version}, newer than {VERSION}, the newest that this Veil reads: upgrade Veil"
+        )
+    schema = parquet.schema_arrow
+    for column in COLUMNS:
+        place = schema.get_field_index(column.name)
+        if place < 0:
+            if column.nullable and column.since > version:
+                continue
+            return f"column {column.name} is missing"
+        if schema.field(place).type != TYPES[column.kind]:
+            return f"column {column.name} is {schema.field(place).type}, expected {TYPES[column.kind]}"
+    return None
+
+
+def _content_problem(parquet: Any, segment: Segment) -> str | None:
+    from pyarrow import compute as pc
+
+    last = -1
+    for batch in parquet.iter_batches(batch_size=_ROWS_AT_ONCE):
+        positions = batch.column("position")
+        if not len(positions):
+            continue
+        rising = pc.all(pc.less(positions[:-1], positions[1:]), min_count=0).as_py()
+        if positions[0].as_py() <= last or not rising:
+            return "its events are not in order"
+        first, last = positions[0].as_py(), positions[-1].as_py()
+        if first >> POSITION_BITS < segment.first or last >> POSITION_BITS > segment.last:
+            return f"it holds events of rows outside {segment.first} to {segment.last}"
+    return None
+
+
+def _first_line(problem: Exception) -> str:
+    return str(problem).strip().partition("\n")[0].rstrip(".")
