@@ -20,7 +20,7 @@ demo: setup
 	@$(BIN)/veil demo
 
 test: setup
-	$(PYTEST) -n 2 --dist worksteal
+	$(PYTEST) -n 2 -p tests.pipeline.one_worker
 
 check: setup
 	$(BIN)/ruff check .

@@ -150,7 +150,7 @@ def test_every_command_is_in_the_reference() -> None:
     for group in app.registered_groups:
         assert isinstance(group.typer_instance, typer.Typer)
         for command in group.typer_instance.registered_commands:
-            assert re.search(rf"`(config )?{command.name}\b", text), f"{group.name} {command.name}"
+            assert re.search(rf"`((config|demo) )?{command.name}\b", text), f"{group.name} {command.name}"
 
 
 def test_every_metric_that_is_named_exists(server: VeilServer) -> None:

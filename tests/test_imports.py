@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "console": {"core", "service", "journal"},
     "server": {"core", "stores", "journal", "service", "wire", "console"},
     "consumer": {"core", "signing"},
-    "pipeline": {"core", "journal"},
+    "pipeline": {"core", "journal", "consumer"},  # as a client of queues
     "testing": {"core", "stores", "service", "consumer"},  # a queue in-process for handlers; a server is a process to it
     "cli": {"core", "stores", "journal", "service", "signing", "wire", "console", "server", "consumer", "pipeline", "testing"},
 }  # fmt: skip

@@ -8,10 +8,12 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from veil.cli.client import Client
 from veil.cli.credentials import DUMMY, Place
+from veil.cli.demo_signals import not_interrupted
 from veil.cli.failures import CommandFailed, Unreachable
 
 _START_TIMEOUT_S = 20.0
@@ -21,8 +23,8 @@ _STOP_TIMEOUT_S = 15.0
 class DemoServer:
     """`veil serve` as a child process."""
 
-    def __init__(self, data: Path, store: str | None = None) -> None:
-        self._data, self._store = data, store
+    def __init__(self, data: Path, store: str | None = None, *, options: Sequence[str] = ()) -> None:
+        self._data, self._options = data, [*options, *(("--store", store) if store is not None else ())]
         self._log = data.with_name("server.log")
         self._process: subprocess.Popen[bytes] | None = None
         self.port = _free_port()
@@ -38,14 +40,19 @@ class DemoServer:
         begun = time.monotonic()
         command = [sys.executable, "-m", "veil.cli.main", "serve", "--companion"]
         command += ["--host", "127.0.0.1", "--port", str(self.port), "--data", str(self._data)]
-        if self._store is not None:
-            command += ["--store", self._store]
+        command += self._options
         # Not what is set for other servers, nor a veil.toml that happens to be here, may change the demo.
         environ = {name: value for name, value in os.environ.items() if not name.startswith("VEIL_")}
-        with self._log.open("ab") as log:
+        with self._log.open("ab") as log, not_interrupted():
             # As a companion it ends when this end of its stdin does: nothing is left behind, however the demo ends.
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and arguments
-                command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environ, cwd=self._data.parent
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=environ,
+                cwd=self._data.parent,
+                start_new_session=True,  # ^C is the demo's to act on
             )
         while True:
             try:

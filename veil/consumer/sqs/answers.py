@@ -107,7 +107,7 @@ def messages_in(answer: HttpAnswer, asked_at_s: float) -> list[RawMessage]:
     """
     found: list[RawMessage] = []
     damaged: set[str] = set()
-    for each in _decoded(_received, answer).messages or ():
+    for each in decoded(_received, answer).messages or ():
         group = each.attributes.get("MessageGroupId")
         if group is not None and group in damaged:
             continue
@@ -133,12 +133,12 @@ def messages_in(answer: HttpAnswer, asked_at_s: float) -> list[RawMessage]:
 
 def receipts_in(answer: HttpAnswer) -> list[str]:
     """The receipts of the received messages, whatever state these are in."""
-    return [each.receipt_handle for each in _decoded(_received, answer).messages or ()]
+    return [each.receipt_handle for each in decoded(_received, answer).messages or ()]
 
 
 def results_in(answer: HttpAnswer, entries: int) -> list[ApiError | None]:
     """The outcome of each entry of a batch whose ids are 0, 1, 2, …; one that the answer passes over is unknown."""
-    batch = _decoded(_batch, answer)
+    batch = decoded(_batch, answer)
     results: dict[str, ApiError | None] = {done.id: None for done in batch.successful or ()}
     for refused in batch.failed or ():
         status, message = 400 if refused.sender_fault else 500, refused.message or ""
@@ -153,17 +153,17 @@ def results_in(answer: HttpAnswer, entries: int) -> list[ApiError | None]:
 
 def attributes_in(answer: HttpAnswer) -> dict[str, str]:
     """The attributes of a queue."""
-    return _decoded(_attributes, answer).attributes or {}
+    return decoded(_attributes, answer).attributes or {}
 
 
 def queue_url_in(answer: HttpAnswer) -> str:
     """The URL of a queue."""
-    return _decoded(_queue_url, answer).queue_url
+    return decoded(_queue_url, answer).queue_url
 
 
 def message_id_in(answer: HttpAnswer) -> str:
     """The id of the message just sent."""
-    return _decoded(_sent, answer).message_id
+    return decoded(_sent, answer).message_id
 
 
 def _attribute(value: _Value) -> Attribute:
@@ -171,7 +171,8 @@ def _attribute(value: _Value) -> Attribute:
     return Attribute(value.data_type, held if held is not None else "")
 
 
-def _decoded(decoder: msgspec.json.Decoder[T], answer: HttpAnswer) -> T:
+def decoded(decoder: msgspec.json.Decoder[T], answer: HttpAnswer) -> T:
+    """The body as the decoder's type; an answer that it cannot be is one that nobody understood."""
     try:
         return decoder.decode(answer.body or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -191,6 +191,30 @@ class SqsClient(QueueApi):
             "SendMessage", given, answers.message_id_in, repeatable=deduplication_id is not None
         )
 
+    async def ask(
+        self,
+        action: str,
+        given: dict[str, Any],
+        answer_type: type[T],
+        *,
+        repeatable: bool,
+        timeout_s: float | None = None,
+        answer_bytes_max: int = _RECEIVED_BYTES_MAX,
+    ) -> T:
+        """Any other action of the service, its answer read as the given type; Veil's own actions are called like this.
+
+        `repeatable`: the request may be sent again over a fresh connection when the service had closed the first at rest.
+        """
+        decoder = msgspec.json.Decoder(answer_type)
+        return await self._call(
+            action,
+            given,
+            lambda answer: answers.decoded(decoder, answer),
+            repeatable=repeatable,
+            timeout_s=timeout_s,
+            answer_bytes_max=answer_bytes_max,
+        )
+
     async def close(self) -> None:
         """Close every connection, cancelling what is under way."""
         self._closed = True
@@ -237,7 +261,8 @@ class SqsClient(QueueApi):
     ) -> T:
         if self._closed and not closing:
             raise self._unreachable("the client was closed")
-        target, body = f"AmazonSQS.{action}", _encode(given)
+        target = action if action.startswith("Veil.") else f"AmazonSQS.{action}"
+        body = _encode(given)
         invocation = str(uuid.uuid4())
         rest_s_max = REST_S_MAX if repeatable else _SEND_REST_S_MAX
         attempt, stale_met, refused_before = 1, False, False

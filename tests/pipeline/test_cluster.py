@@ -1,0 +1,122 @@
+"""The pipeline on a cluster: the files that `veil pipeline package` writes are all that the workers need."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.pipeline.cluster_kit import Cluster, cluster
+from tests.pipeline.journal_kit import a_message, cut, journal_of, numbered, write_segment_of
+from tests.pipeline.lifecycle_model import model_tables
+from tests.pipeline.random_lives import random_journal
+from tests.pipeline.tables_kit import all_rows, difference
+from veil.cli.main import run
+from veil.journal.place import Place
+from veil.pipeline.buckets import bucket_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Half a dozen JVMs start here, on whatever the machine has left.
+pytestmark = pytest.mark.timeout(300)
+
+# Runs a function of the package in Python on the workers, and says which file of which worker it came from.
+PROBE = """
+import json
+import sys
+
+from veil.pipeline.session import SparkSettings, session
+
+
+def on_worker(lengths):
+    import os
+
+    import veil
+    from veil.pipeline.buckets import bucket_of
+
+    yield from ((os.getcwd(), veil.__file__, length, bucket_of(length)) for length in lengths)
+
+
+with session() as spark:
+    found = spark.sparkContext.parallelize([1, 1000, 60_000, 3_600_000], 2).mapPartitions(on_worker).collect()
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    json.dump({"found": found, "zone": zone, "master": spark.sparkContext.master}, open(sys.argv[1], "w"))
+"""
+
+
+@pytest.fixture(scope="module")
+def on_loopback(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def packaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("packaged")
+    assert run(["pipeline", "package", str(folder)]) == 0
+    return folder
+
+
+def test_both_workers_run_the_code_that_was_shipped_to_them(
+    on_loopback: Cluster, packaged: Path, tmp_path: Path
+):
+    probe, answer = tmp_path / "probe.py", tmp_path / "answer.json"
+    probe.write_text(PROBE)
+
+    done = on_loopback.submit("--py-files", str(packaged / "veil.zip"), str(probe), str(answer), cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    told = json.loads(answer.read_text())
+    assert told["master"] == on_loopback.master
+    assert told["zone"] == "UTC"
+    assert [(length, bucket) for _, _, length, bucket in told["found"]] == [
+        (length, bucket_of(length)) for length in (1, 1000, 60_000, 3_600_000)
+    ]
+    assert len({folder for folder, *_ in told["found"]}) == 2
+    for folder, file, *_ in told["found"]:
+        assert Path(folder, file).is_relative_to(Path(folder, "veil.zip"))
+
+
+def test_lifecycles_on_a_cluster_give_the_tables_that_the_events_mean(
+    on_loopback: Cluster,
+    packaged: Path,
+    spark: SparkSession,
+    journal_place: Place,
+    tables_place: Place,
+    tmp_path: Path,
+):
+    rng = random.Random(4)
+    events = numbered(random_journal(rng, 120))
+    for piece in cut(events, 4, rng):
+        write_segment_of(journal_place, piece)
+    job = ("--py-files", str(packaged / "veil.zip"), str(packaged / "veil_job.py"))
+    words = ("lifecycles", "--journal", journal_place.uri, "--tables", tables_place.uri, "--json")
+
+    done = on_loopback.submit(*job, *words, cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["segments"], told["events"], told["broken"]) == (4, len(events), [])
+    assert difference(all_rows(spark, tables_place), model_tables(events)) == ""
+
+
+def test_a_master_is_for_spark_submit_and_not_for_the_words_after_the_main_file(
+    on_loopback: Cluster, packaged: Path, journal_place: Place, tmp_path: Path
+):
+    write_segment_of(journal_place, journal_of(a_message()))
+    job = ("--py-files", str(packaged / "veil.zip"), str(packaged / "veil_job.py"))
+
+    done = on_loopback.submit(
+        *job, "lifecycles", "--journal", journal_place.uri, "--master", "local[1]", cwd=tmp_path
+    )
+
+    assert done.returncode == 1
+    # spark-submit puts what its Python says on stderr on its own stdout.
+    assert (
+        "veil: Spark runs already, with its own master and settings: give --master and --conf" in done.stdout
+    )

@@ -1,0 +1,165 @@
+"""A segment or table that cannot be read is named; a segment is set aside, and tried again later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.pipeline.journal_kit import (
+    START_MS,
+    JournalEvent,
+    S,
+    a_message,
+    journal_of,
+    numbered,
+    write_segment_of,
+)
+from tests.pipeline.lifecycle_model import model_tables
+from tests.pipeline.tables_kit import all_rows, difference
+from veil.journal.place import Place
+from veil.journal.schema import VERSION
+from veil.pipeline.lifecycles import run_lifecycles
+from veil.pipeline.manifest import NAME, TablesRefused, load_manifest
+from veil.pipeline.table_store import read_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = START_MS
+
+
+def story(number: int) -> list[JournalEvent]:
+    told = journal_of(a_message(T, counter=number).received(T + S).deleted(T + (number + 2) * S))
+    return numbered(told, first_row=3 * number + 1)
+
+
+def test_broken_segments_are_set_aside_by_name_and_worked_in_once_they_are_whole(
+    spark: SparkSession, journal_place: Place, tables_place: Place
+) -> None:
+    _whole, truncated, damaged = (write_segment_of(journal_place, story(number)) for number in range(3))
+    newer = write_segment_of(journal_place, story(3), version=VERSION + 1)
+    narrow = write_segment_of(journal_place, story(4), without=["deadline", "kind"])
+    contents = {name: journal_place.read(name) for name in (truncated, damaged)}
+    journal_place.write(truncated, contents[truncated][:200])
+    pages = bytearray(contents[damaged])
+    middle = pages.find(b"received")  # in a page of kinds, or wherever the codec left it
+    middle = middle if middle > 0 else 60
+    pages[middle : middle + 8] = b"\xff" * 8
+    journal_place.write(damaged, bytes(pages))
+
+    run = run_lifecycles(spark, journal_place, tables_place)
+
+    reasons = {each.name: each.reason for each in run.broken}
+    assert set(reasons) == {truncated, damaged, newer, narrow}
+    assert f"version is {VERSION + 1}" in reasons[newer]
+    assert "column kind is missing" in reasons[narrow]
+    assert run.segments == 1
+    assert difference(all_rows(spark, tables_place), model_tables(story(0))) == ""
+
+    manifest = tables_place.read(NAME)
+    again = run_lifecycles(spark, journal_place, tables_place)
+    assert (again.broken, again.changed) == (run.broken, False)
+    assert tables_place.read(NAME) == manifest
+
+    for name in (truncated, damaged):
+        journal_place.write(name, contents[name])
+    repaired = run_lifecycles(spark, journal_place, tables_place)
+    assert {each.name for each in repaired.broken} == {newer, narrow}
+    everything = [*story(0), *story(1), *story(2)]
+    assert difference(all_rows(spark, tables_place), model_tables(everything)) == ""
+    assert load_manifest(tables_place).progress == {"j1": [(1, 9)]}
+
+
+def test_a_segment_that_overlaps_what_is_known_is_set_aside(
+    spark: SparkSession, journal_place: Place, tables_place: Place
+) -> None:
+    write_segment_of(journal_place, story(0))
+    run_lifecycles(spark, journal_place, tables_place)
+    overlapping = write_segment_of(journal_place, [*story(0)[1:], *story(1)])
+
+    run = run_lifecycles(spark, journal_place, tables_place)
+
+    assert [each.name for each in run.broken] == [overlapping]
+    assert "in the tables already" in run.broken[0].reason
+
+
+def test_an_error_that_is_no_segment_s_fault_is_raised(
+    spark: SparkSession, journal_place: Place, tables_place: Place, tmp_path: Path
+) -> None:
+    write_segment_of(journal_place, story(0))
+
+    def fail(step: str) -> None:
+        if step == "looked through":
+            raise RuntimeError("the disk is full")
+
+    with pytest.raises(RuntimeError, match="disk is full"):
+        run_lifecycles(spark, journal_place, tables_place, on_step=fail)
+    assert load_manifest(tables_place).generation == 0
+
+
+def test_a_table_with_wrong_columns_is_named_with_what_was_expected(
+    spark: SparkSession, journal_place: Place, tables_place: Place
+) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet as pq
+
+    write_segment_of(journal_place, story(0))
+    run_lifecycles(spark, journal_place, tables_place)
+    (file,) = load_manifest(tables_place).files_of("messages")
+    table = pq.read_table(Path(tables_place.uri) / file, partitioning=None)
+    place = table.schema.get_field_index("wait_ms")
+    with tables_place.writing(file) as out:
+        pq.write_table(table.set_column(place, "wait_ms", table["wait_ms"].cast(pa.int32())), out)
+
+    with pytest.raises(TablesRefused, match=r"table messages: column wait_ms of .* is int, expected bigint"):
+        read_table(spark, tables_place, "messages")
+
+
+def test_tables_that_cannot_be_these_are_refused(
+    spark: SparkSession, journal_place: Place, tables_place: Place
+) -> None:
+    write_segment_of(journal_place, story(0))
+    journal_place.write("_journal.json", b'{"store_id": "one", "version": 1}')
+    run_lifecycles(spark, journal_place, tables_place)
+    journal_place.write("_journal.json", b'{"store_id": "two", "version": 1}')
+    with pytest.raises(TablesRefused, match="of another store"):
+        run_lifecycles(spark, journal_place, tables_place)
+
+    tables_place.write(NAME, b'{"version": 99}')
+    with pytest.raises(TablesRefused, match="has version 99, this Veil knows 1: upgrade"):
+        run_lifecycles(spark, journal_place, tables_place)
+    tables_place.write(NAME, b"{")
+    with pytest.raises(TablesRefused, match="cannot be read"):
+        read_table(spark, tables_place, "leases")
+
+
+def test_a_table_that_does_not_exist_is_refused_and_one_without_rows_is_empty(
+    spark: SparkSession, tables_place: Place
+) -> None:
+    with pytest.raises(TablesRefused, match="expected one of leases, messages, queue_hours, queue_days"):
+        read_table(spark, tables_place, "lease")
+    empty = read_table(spark, tables_place, "leases")
+    assert (empty.count(), "processing_ms" in empty.columns) == (0, True)
+
+
+def test_a_segment_without_events_is_progress(
+    spark: SparkSession, journal_place: Place, tables_place: Place
+) -> None:
+    name = write_segment_of(journal_place, story(0))
+    import io
+
+    from pyarrow import parquet as pq
+
+    source = pq.ParquetFile(io.BytesIO(journal_place.read(name)))
+    with (
+        journal_place.writing(name) as out,
+        pq.ParquetWriter(out, source.schema_arrow, store_schema=False) as writer,
+    ):
+        writer.add_key_value_metadata(source.metadata.metadata)
+
+    run = run_lifecycles(spark, journal_place, tables_place)
+
+    assert (run.segments, run.events, run.broken) == (1, 0, ())
+    assert not run_lifecycles(spark, journal_place, tables_place).changed

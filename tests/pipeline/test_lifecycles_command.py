@@ -1,0 +1,59 @@
+"""`veil pipeline lifecycles` and `veil pipeline files`, as people and scripts use them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.pipeline.journal_kit import START_MS, S, a_message, journal_of, numbered, write_segment_of
+from veil.cli.pipeline import pipeline_app
+from veil.journal.place import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = START_MS
+
+
+def test_a_run_says_what_it_did_and_names_what_it_set_aside(
+    spark: SparkSession, journal_place: Place, tables_place: Place
+) -> None:
+    options = ["--journal", journal_place.uri, "--tables", tables_place.uri]
+    told = journal_of(a_message(T).received(T + S).deleted(T + 2 * S))
+    write_segment_of(journal_place, told)
+    broken = write_segment_of(journal_place, numbered(told, first_row=4))
+    journal_place.write(broken, b"PAR1")
+
+    done = CliRunner().invoke(pipeline_app, ["lifecycles", *options])
+    assert (done.exit_code, done.stdout.startswith("3 events of 1 segments: 1 hours written")) == (0, True)
+    assert f"set aside {broken}: " in done.stderr
+
+    again = CliRunner().invoke(pipeline_app, ["lifecycles", *options, "--json"])
+    assert again.exit_code == 0
+    found = json.loads(again.stdout)
+    assert (found["events"], found["segments"], found["generation"]) == (0, 0, 1)
+    assert [each["name"] for each in found["broken"]] == [broken]
+
+    files = CliRunner().invoke(pipeline_app, ["files", "messages", "--tables", tables_place.uri])
+    import duckdb
+
+    (rows,) = duckdb.sql(f"select queue, outcome from read_parquet({files.stdout.split()})").fetchall()
+    assert rows == ("orders", "deleted")
+
+
+def test_a_journal_that_is_not_there_is_named(tables_place: Place, journal_place: Place) -> None:
+    done = CliRunner().invoke(
+        pipeline_app, ["lifecycles", "--journal", journal_place.uri, "--tables", tables_place.uri]
+    )
+    assert done.exit_code == 1
+    assert f"journal {journal_place.uri}: expected a directory with segments" in done.stderr
+
+
+@pytest.mark.parametrize("table", ["lease", "queue_years"])
+def test_files_of_an_unknown_table_are_refused(tables_place: Place, table: str) -> None:
+    done = CliRunner().invoke(pipeline_app, ["files", table, "--tables", tables_place.uri])
+    assert done.exit_code == 1
+    assert f"table '{table}': expected one of leases, messages" in done.stderr

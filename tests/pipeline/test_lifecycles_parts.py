@@ -1,0 +1,66 @@
+"""The small rules under the runs: intervals, and how messages are spread over tasks."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from veil.pipeline.intervals import added, covers, touches
+from veil.pipeline.spread import ROWS_A_TASK_MAX, ROWS_A_TASK_MIN, spread_out
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_intervals_join_where_they_meet() -> None:
+    found: list[tuple[int, int]] = []
+    for first, last in [(1, 3), (7, 9), (4, 5), (6, 6)]:
+        found = added(found, first, last)
+    assert found == [(1, 9)]
+    assert added([(1, 2)], 5, 6) == [(1, 2), (5, 6)]
+
+
+def test_covering_and_touching_are_told_apart() -> None:
+    known = [(1, 5), (8, 9)]
+    assert covers(known, 2, 5) and not covers(known, 5, 8)
+    assert touches(known, 5, 8) and not touches(known, 6, 7)
+
+
+def test_intervals_agree_with_sets() -> None:
+    rng = random.Random(3)
+    for _ in range(200):
+        intervals, numbers = [], set[int]()
+        for _ in range(rng.randrange(8)):
+            first = rng.randrange(30)
+            last = first + rng.randrange(4)
+            intervals = added(intervals, first, last)
+            numbers |= set(range(first, last + 1))
+        asked = range(first := rng.randrange(30), first + rng.randrange(1, 5))
+        assert covers(intervals, asked[0], asked[-1]) == numbers.issuperset(asked)
+        assert touches(intervals, asked[0], asked[-1]) == (not numbers.isdisjoint(asked))
+
+
+def test_quiet_hours_share_a_task_and_a_busy_one_has_several() -> None:
+    quiet = spread_out(dict.fromkeys(range(2000), 100))
+    assert quiet.tasks <= 2000 * 100 // ROWS_A_TASK_MIN + 1
+    busy = spread_out({1: 10, 2: 100 * ROWS_A_TASK_MAX, 3: 10})
+    assert [each.tasks for each in busy.slices] == [1, 100, 1]
+    assert spread_out({}).tasks == 1
+
+
+def test_every_row_gets_a_task_that_exists_and_hours_keep_to_theirs(spark: SparkSession) -> None:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    rows = dict.fromkeys(range(100, 140), ROWS_A_TASK_MIN // 3) | {120: ROWS_A_TASK_MIN * 40}
+    spread = spread_out(rows)
+    found = (
+        spark.range(4000)
+        .selectExpr("id as seq", "cast(95 + id % 50 as int) as part")
+        .select("part", F.expr(spread.sql("part", "seq")).alias("task"))
+        .groupBy("part")
+        .agg(F.min("task").alias("low"), F.max("task").alias("high"), F.count_distinct("task").alias("tasks"))
+        .collect()
+    )
+    assert all(0 <= row.low <= row.high < spread.tasks for row in found)
+    several = {row.part for row in found if row.tasks > 1}
+    assert several == {120}

@@ -1,0 +1,196 @@
+"""The estimates are honest: on queues whose true distribution is known, they are right as often as they claim to be."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+from statistics import fmean, stdev
+
+import pytest
+
+from tests.pipeline.queue_histories import (
+    ALL,
+    EXPONENTIAL,
+    HEAVY_TAIL,
+    LOG_NORMAL,
+    Known,
+    history_of,
+)
+from veil.pipeline.findings import CLEAR, LIKELY, NOT_ENOUGH, Finding
+from veil.pipeline.history import History
+from veil.pipeline.history_scan import Work
+from veil.pipeline.lapses import sort_lapses
+from veil.pipeline.survival import Survival, estimate
+from veil.pipeline.timeouts import find_all
+
+SEEDS = range(20)
+TARGET = 0.001
+by_name = pytest.mark.parametrize("known", ALL, ids=lambda known: known.name)
+
+
+def curve_of(history: History) -> Survival:
+    lapses = sort_lapses(history)
+    return estimate(history.processing, lapses.elsewhere, lapses.at_work, lapses.crashed)
+
+
+def found(history: History) -> Finding:
+    (finding,) = find_all({Work("r", "a", "q", ""): history}, target=TARGET)
+    return finding
+
+
+def instant(known: Known, survival: float) -> float:
+    """Where the true curve has come down to that."""
+    low, high = 0.0, 1e6
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if known.survival(middle) > survival else (low, middle)
+    return high
+
+
+def coverage(known: Known, histories: list[History], upto_s: float = math.inf) -> float:
+    """The share of points at which the truth is within the interval."""
+    hits = []
+    for history in histories:
+        curve = curve_of(history)
+        for survival in (0.9, 0.7, 0.5, 0.3, 0.1, 0.05, 0.02, 0.01, 0.005):
+            at_s = instant(known, survival)
+            if at_s <= upto_s:
+                _, low, high = curve.at(at_s)
+                hits.append(low <= survival <= high)
+    return fmean(hits)
+
+
+@by_name
+def test_the_truth_is_within_the_interval_as_often_as_it_says(known: Known):
+    histories = [history_of(known, Random(seed), leases=4_000, timeout_s=43_200) for seed in SEEDS]
+
+    assert coverage(known, histories) >= 0.92
+
+
+@by_name
+def test_the_interval_is_not_wide_for_the_sake_of_being_right(known: Known):
+    curve = curve_of(history_of(known, Random(1), leases=4_000, timeout_s=43_200))
+
+    estimated, low, high = curve.at(instant(known, 0.5))
+    assert high - low < 0.04
+    estimated, low, high = curve.at(instant(known, 0.01))
+    assert high - low < 0.01
+    assert low < estimated < high
+
+
+@by_name
+def test_late_holders_that_say_so_are_whole_observations(known: Known):
+    timeout_s = math.ceil(instant(known, 0.3))  # far too short
+    histories = [history_of(known, Random(seed), leases=4_000, timeout_s=timeout_s) for seed in SEEDS]
+
+    assert coverage(known, histories) >= 0.92
+
+
+@by_name
+def test_under_heavy_censoring_the_curve_is_right_as_far_as_it_goes(known: Known):
+    timeout_s = math.ceil(instant(known, 0.3))
+    histories = [
+        history_of(known, Random(seed), leases=4_000, timeout_s=timeout_s, gives_up=True) for seed in SEEDS
+    ]
+
+    assert coverage(known, histories, upto_s=timeout_s) >= 0.9
+    for history in histories:
+        finding = found(history)
+        assert finding.certainty == NOT_ENOUGH
+        assert finding.recommended_timeout_s is None
+        assert "nothing is known beyond" in finding.reason
+        assert finding.missing is not None
+        assert "raise the timeout to" in finding.missing
+
+
+@by_name
+def test_releases_at_any_time_do_not_bend_the_curve(known: Known):
+    histories = [
+        history_of(known, Random(seed), leases=5_000, timeout_s=43_200, release_share=0.3) for seed in SEEDS
+    ]
+
+    assert coverage(known, histories) >= 0.92
+
+
+@by_name
+def test_crashes_do_not_bend_the_curve(known: Known):
+    timeout_s = math.ceil(instant(known, 0.01))
+    crash_every_s = instant(known, 0.5) * 100  # about one lease in a hundred and fifty
+    histories = [
+        history_of(known, Random(seed), leases=4_000, timeout_s=timeout_s, crash_every_s=crash_every_s)
+        for seed in SEEDS
+    ]
+
+    assert sum(history.silent for history in histories) > 200
+    assert coverage(known, histories) >= 0.9
+
+
+def test_crashes_of_holders_that_would_have_been_quick_are_not_taken_for_slow_work():
+    for seed in SEEDS:
+        history = history_of(EXPONENTIAL, Random(seed), leases=8_000, timeout_s=60, crash_every_s=300)
+        finding = found(history)
+        assert finding.crashes == history.silent > 40
+        assert finding.certainty == LIKELY  # nobody came late, so that silence means dead is an assumption
+        assert finding.recommended_timeout_s is not None
+        assert finding.recommended_timeout_s <= 35  # the truth at 0.1 %: 20.7 s
+        assert finding.missing is not None
+        assert "taken for crashes" in finding.missing
+
+
+@by_name
+def test_the_recommended_timeout_meets_the_target_on_work_that_nobody_has_seen(known: Known):
+    met, excess = [], []
+    for seed in SEEDS:
+        finding = found(history_of(known, Random(seed), leases=12_000, timeout_s=30))
+        assert finding.certainty == CLEAR
+        assert finding.recommended_timeout_s is not None
+        fresh = Random(1_000 + seed)
+        late = sum(known.draw(fresh) > finding.recommended_timeout_s for _ in range(20_000))
+        met.append(known.survival(finding.recommended_timeout_s) <= TARGET)
+        excess.append(late / 20_000)
+
+    assert fmean(met) >= 0.95
+    assert fmean(excess) <= TARGET
+    assert max(excess) <= 2 * TARGET
+
+
+@by_name
+def test_the_recommended_timeout_is_no_longer_than_the_doubt_asks_for(known: Known):
+    for seed in SEEDS:
+        finding = found(
+            history_of(known, Random(seed), leases=100_000 if seed == 0 else 12_000, timeout_s=30)
+        )
+        assert finding.recommended_timeout_s is not None
+        assert finding.recommended_timeout_s <= instant(known, TARGET / 12) * 1.25 + 5
+
+
+@by_name
+def test_what_people_compute_instead_is_wrong(known: Known):
+    """The mean, the mean and three deviations, and the quantile of what completed, on a queue whose timeout is short."""
+    timeout_s = math.ceil(instant(known, 0.02))
+    random = Random(7)
+    drawn = [known.draw(random) for _ in range(12_000)]
+    completed = sorted(each for each in drawn if each <= timeout_s)
+    mean, three = fmean(completed), fmean(completed) + 3 * stdev(completed)
+    quantile = completed[math.ceil(len(completed) * (1 - TARGET)) - 1]
+
+    assert known.survival(mean) > 90 * TARGET
+    assert known.survival(three) > 3 * TARGET
+    assert known.survival(quantile) > 10 * TARGET
+    finding = found(history_of(known, Random(7), leases=12_000, timeout_s=timeout_s))
+    assert finding.recommended_timeout_s is not None
+    assert known.survival(finding.recommended_timeout_s) <= TARGET
+
+
+def test_too_few_observations_say_how_many_are_needed():
+    finding = found(history_of(LOG_NORMAL, Random(3), leases=37, timeout_s=3_600))
+
+    assert finding.certainty == NOT_ENOUGH
+    assert finding.missing == "37 completed leases; about 3,700 are needed to see 0.1 %"
+
+
+def test_between_too_few_and_enough_the_answer_is_likely():
+    finding = found(history_of(HEAVY_TAIL, Random(3), leases=2_500, timeout_s=43_200))
+
+    assert finding.certainty == LIKELY
+    assert finding.missing == "2,500 completed leases; about 3,700 are needed to see 0.1 %"

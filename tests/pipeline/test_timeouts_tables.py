@@ -1,0 +1,219 @@
+"""From the tables to the findings, on a real Spark and real Parquet."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, date, datetime, timedelta
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bench.queue_days import row, write_tables
+from tests.pipeline.queue_histories import EXPONENTIAL, HEAVY_TAIL, Known, history_of
+from veil.cli.renewal_schedules import SCHEDULES
+from veil.journal.place import Place
+from veil.pipeline.buckets import bucket_of
+from veil.pipeline.findings import CLEAR, FILE, NOT_ENOUGH, Finding, decode
+from veil.pipeline.history import History
+from veil.pipeline.history_scan import Work, read_histories
+from veil.pipeline.table_store import read_table
+from veil.pipeline.timeouts import find_all, run_timeouts
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MONDAY = datetime(2026, 3, 2, tzinfo=UTC)
+
+
+def day_row(day: datetime, queue: str, history: History, message_type: str = "") -> dict[str, object]:
+    """The row that this history of one day makes."""
+    return row(
+        day,
+        queue,
+        message_type,
+        leases=history.leases,
+        deleted=history.deleted,
+        expired=history.lapsed - history.overrun,
+        superseded=history.overrun,
+        overrun=history.overrun,
+        duplicates=history.duplicates,
+        window_ms=history.present_ms,
+        window_at=day + timedelta(hours=3),
+        processing=history.processing,
+        processing_censored=history.censored,
+        recovery=history.recovery,
+    )
+
+
+def a_day(seed: int, known: Known = EXPONENTIAL, leases: int = 3_000, timeout_s: int = 10) -> History:
+    return history_of(known, Random(seed), leases=leases, timeout_s=timeout_s, crash_every_s=600)
+
+
+def whole(findings: list[Finding], queue: str) -> Finding:
+    (finding,) = [each for each in findings if each.queue == queue and each.message_type is None]
+    return finding
+
+
+def test_days_add_up_to_the_history_of_each_queue_and_type(spark: SparkSession, tables_place: Place):
+    days = [MONDAY + timedelta(days=number) for number in range(3)]
+    write_tables(
+        tables_place,
+        {
+            day: [
+                day_row(day, "orders", a_day(number), "ship"),
+                day_row(day, "orders", a_day(10 + number), "bill"),
+                day_row(day, "mails", a_day(20 + number)),
+            ]
+            for number, day in enumerate(days)
+        },
+    )
+
+    histories = read_histories(read_table(spark, tables_place, "queue_days"))
+
+    assert set(histories) == {
+        Work("us-east-1", "000000000000", queue, message_type)
+        for queue, message_type in (("orders", "ship"), ("orders", "bill"), ("mails", ""))
+    }
+    expected = a_day(0)
+    expected.add(a_day(1))
+    expected.add(a_day(2))
+    found = histories[Work("us-east-1", "000000000000", "orders", "ship")]
+    assert found.processing == expected.processing
+    assert found.censored == expected.censored
+    assert found.recovery == expected.recovery
+    assert (found.leases, found.lapsed, found.deleted) == (9_000, expected.lapsed, expected.deleted)
+    assert found.silent == expected.silent > 0
+    assert found.windows == Counter({10_000: 9_000})
+    assert (found.since, found.until) == (days[0], days[2])
+
+
+def test_the_present_timeout_is_the_latest_one_that_a_lease_began_with(
+    spark: SparkSession, tables_place: Place
+):
+    tuesday = MONDAY + timedelta(days=1)
+    write_tables(
+        tables_place,
+        {
+            MONDAY: [day_row(MONDAY, "orders", a_day(1, timeout_s=10))],
+            tuesday: [day_row(tuesday, "orders", a_day(2, timeout_s=45))],
+        },
+    )
+
+    (finding,) = run_timeouts(spark, tables_place).findings
+
+    assert finding.present_timeout_s == 45.0
+    (earlier,) = run_timeouts(spark, tables_place, since=date(2026, 3, 3), save=False).findings
+    assert earlier.leases == 3_000
+    assert earlier.since == earlier.until == "2026-03-03T00:00:00+00:00"
+
+
+def test_findings_are_left_beside_the_tables_and_read_without_spark(spark: SparkSession, tables_place: Place):
+    write_tables(
+        tables_place,
+        {
+            MONDAY: [
+                day_row(MONDAY, "orders", a_day(1, leases=8_000)),
+                day_row(MONDAY, "few", a_day(2, leases=20)),
+                day_row(MONDAY, "tail", a_day(3, HEAVY_TAIL, 12_000)),
+            ]
+        },
+    )
+
+    findings = run_timeouts(spark, tables_place, policies=SCHEDULES, now=MONDAY)
+
+    assert decode(tables_place.read(FILE)) == findings
+    assert findings.made_at == "2026-03-02T00:00:00+00:00"
+    orders, few = whole(findings.findings, "orders"), whole(findings.findings, "few")
+    assert orders.certainty == CLEAR  # late holders show themselves here, so the silent ones are dead
+    assert orders.recommended_timeout_s is not None
+    assert 20 <= orders.recommended_timeout_s <= 35
+    assert orders.duplicates > 0
+    assert orders.crashes > 0
+    assert few.certainty == NOT_ENOUGH
+    assert few.replay is None
+    tail = whole(findings.findings, "tail").candidates
+    assert {each.policy for each in tail[0].policies} == {"none", "buffered", "heartbeat", "adaptive"}
+    assert tail[0].policies[0].policy == "none"
+    assert {10, 1, 43_200} <= {each.timeout_s for each in tail}
+
+
+def test_only_the_queues_that_are_named_are_looked_at(spark: SparkSession, tables_place: Place):
+    write_tables(
+        tables_place, {MONDAY: [day_row(MONDAY, queue, a_day(1, leases=50)) for queue in ("a", "b", "c")]}
+    )
+
+    findings = run_timeouts(spark, tables_place, queues=["a", "c"])
+
+    assert [each.queue for each in findings.findings] == ["a", "c"]
+
+
+def test_no_tables_yet_is_no_findings(spark: SparkSession, tables_place: Place):
+    assert run_timeouts(spark, tables_place).findings == []
+
+
+def test_each_queue_as_a_whole_comes_first_then_its_types_where_it_has_several():
+    histories = {
+        Work("r", "a", "mixed", "slow"): a_day(1, HEAVY_TAIL),
+        Work("r", "a", "mixed", "quick"): a_day(2),
+        Work("r", "a", "single", "only"): a_day(3),
+    }
+
+    found = find_all(histories)
+
+    assert [(each.queue, each.message_type) for each in found] == [
+        ("mixed", None), ("mixed", "quick"), ("mixed", "slow"), ("single", None),
+    ]  # fmt: skip
+    assert found[0].leases == found[1].leases + found[2].leases
+
+
+def test_the_replay_says_what_the_recommended_timeout_would_have_changed():
+    too_short = find_all(
+        {Work("r", "a", "q", ""): history_of(EXPONENTIAL, Random(1), leases=9_000, timeout_s=5)}
+    )[0]
+    far_too_long = find_all(
+        {
+            Work("r", "a", "q", ""): history_of(
+                EXPONENTIAL, Random(2), leases=9_000, timeout_s=3_600, crash_every_s=300
+            )
+        }
+    )[0]
+
+    assert too_short.replay is not None
+    assert too_short.replay.duplicates_then > 1_500
+    assert too_short.replay.duplicates_with_recommended < 9
+    assert far_too_long.replay is not None
+    assert far_too_long.replay.hidden_hours_then == pytest.approx(
+        far_too_long.crashes, rel=0.05
+    )  # an hour each
+    assert far_too_long.replay.hidden_hours_with_recommended < far_too_long.replay.hidden_hours_then / 50
+
+
+def test_a_renewal_policy_allows_a_shorter_timeout_for_a_few_calls():
+    history = {Work("r", "a", "q", ""): history_of(HEAVY_TAIL, Random(1), leases=20_000, timeout_s=43_200)}
+    (without,) = find_all(history, policies=SCHEDULES)
+    (renewed,) = find_all(history, policies=SCHEDULES, policy="adaptive")
+
+    assert without.recommended_timeout_s is not None
+    assert renewed.recommended_timeout_s is not None
+    assert renewed.recommended_timeout_s < without.recommended_timeout_s
+    (chosen,) = [each for each in renewed.candidates if each.timeout_s == renewed.recommended_timeout_s]
+    (means,) = [each for each in chosen.policies if each.policy == "adaptive"]
+    assert means.calls_per_message <= 1.0
+    assert means.duplicate_chance_high <= 0.001
+
+
+def test_work_longer_than_any_timeout_is_told_to_be_split():
+    history = History(leases=5_000, deleted=5_000, present_ms=43_200_000)
+    history.processing.update({bucket_of(60_000): 4_900, bucket_of(60_000_000): 100})
+
+    (finding,) = find_all({Work("r", "a", "q", ""): history})
+
+    assert finding.recommended_timeout_s == 43_200
+    assert "split the work" in finding.reason
+
+
+@pytest.mark.parametrize("target", [0, 1, -0.1, float("nan")])
+def test_a_target_that_is_no_share_is_refused(target: float):
+    with pytest.raises(ValueError, match="expected a share between 0 and 1"):
+        find_all({}, target=target)

@@ -1,0 +1,96 @@
+"""The pipeline over what happened, in a process of its own: lifecycles, timeouts and report in one Spark session.
+
+It starts Spark at once and begins when the demo says so; what it finds it says line by line on stdout, as JSON.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from veil.cli.demo_child import leave_with_the_demo
+from veil.cli.output import say_json
+from veil.core.errors import VeilError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from veil.journal.place import Place
+
+# A few thousand rows on two cores: what Spark does for large data would only take time here.
+_SMALL: Final = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    "spark.ui.enabled": "false",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+# What is worked on after each step of lifecycles.
+_NEXT: Final = {
+    "looked through": "leases and messages",
+    "leases and messages written": "hours and days of the queues",
+}
+
+
+def run_pipeline(spark: SparkSession, data: Path, report: Path, target: float) -> None:
+    """Run the jobs one after the other, and tell what each came to."""
+    from veil.cli.renewal_schedules import SCHEDULES
+    from veil.journal.place import Place
+    from veil.pipeline.lifecycles import run_lifecycles
+    from veil.pipeline.report import collect_overview, render_html, summary
+    from veil.pipeline.timeouts import run_timeouts
+
+    journal, tables = Place.at(data / "journal"), Place.at(data / "tables")
+    begun_s = time.monotonic()
+    ran = run_lifecycles(spark, journal, tables, on_step=_seen)
+    outcomes = _outcomes(spark, tables)
+    _told("lifecycles", begun_s, events=ran.events, segments=ran.segments, outcomes=outcomes)
+    begun_s = time.monotonic()
+    findings = run_timeouts(spark, tables, target=target, policies=SCHEDULES)
+    _told("timeouts", begun_s)
+    begun_s = time.monotonic()
+    overview = collect_overview(spark, tables)
+    report.write_text(render_html(findings, overview), encoding="utf-8")
+    _told("report", begun_s, summary=summary(findings, overview))
+
+
+def _outcomes(spark: SparkSession, tables: Place) -> dict[str, dict[str, int]]:
+    """What became of the messages that were sent to each queue."""
+    from veil.pipeline.table_store import read_table
+
+    found: dict[str, dict[str, int]] = {}
+    for row in read_table(spark, tables, "messages").groupBy("queue", "outcome").count().collect():
+        found.setdefault(row["queue"], {})[row["outcome"]] = row["count"]
+    return found
+
+
+def _seen(step: str) -> None:
+    if step in _NEXT:
+        say_json({"seen": _NEXT[step]})
+
+
+def _told(step: str, begun_s: float, **facts: Any) -> None:
+    say_json({"step": step, "seconds": round(time.monotonic() - begun_s, 1), **facts})
+
+
+def _main(data: Path, report: Path, target: float) -> int:
+    go = leave_with_the_demo()
+    begun_s = time.monotonic()
+    try:
+        from veil.pipeline.session import SparkSettings, session
+
+        conf = {**_SMALL, "spark.local.dir": str(data.parent / "spark")}
+        with session(SparkSettings(conf=conf, title="veil demo")) as spark:
+            _told("session", begun_s)
+            go.wait()
+            run_pipeline(spark, data, report, target)
+    except VeilError as error:
+        say_json({"failed": str(error)})
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])))

@@ -1,0 +1,103 @@
+"""The demo's shop: four queues, the timeout that somebody guessed for each, and how long their work really takes."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Final
+
+DEAD: Final = "shop-dead"
+FULL_S: Final = 24.0  # for how long messages are sent
+SECONDS_VARIABLE: Final = "DEMO_SECONDS"  # the same, told to the demo's processes
+_LONG_SHORTENED_S: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoQueue:
+    """One queue and its work. How long a handler takes is log-normal: mostly the usual time, now and then several times that."""
+
+    name: str
+    timeout_s: int
+    guess: str  # how its timeout compares with its work, for the story
+    usual_s: float  # the median
+    spread: float  # standard deviation of the logarithm
+    per_second: float
+    share: float = 1.0  # of the sending time: what takes long must begin early
+    renewed: bool = False  # handled by Veil's consumer, which renews leases; the others receive, work, delete
+    poison_every: int = 0  # one in so many cannot be handled by anybody
+    receives_max: int = 10
+    kills_at_s: tuple[float, ...] = ()  # when one of its workers is killed
+
+    def work_s(self, message: int, receive: int) -> float:
+        """How long the work on this message takes this time: the same in every run of the demo."""
+        random = Random(f"{self.name} {message} {receive}")  # noqa: S311 - no secret
+        return random.lognormvariate(math.log(self.usual_s), self.spread)
+
+
+QUEUES: Final = (
+    DemoQueue(
+        name="thumbnails",
+        timeout_s=1,
+        guess="too short: one in eight takes longer",
+        usual_s=0.6,
+        spread=0.45,
+        per_second=280,
+        kills_at_s=(9.0,),
+    ),
+    DemoQueue(
+        name="invoices",
+        timeout_s=20,
+        guess="too long: work takes a fifth of a second",
+        usual_s=0.2,
+        spread=0.3,
+        per_second=280,
+        kills_at_s=(3.0, 5.5),
+    ),
+    DemoQueue(
+        name="orders",
+        timeout_s=2,
+        guess="about right",
+        usual_s=0.45,
+        spread=0.32,
+        per_second=280,
+        poison_every=300,
+        receives_max=3,
+        kills_at_s=(7.0, 12.0),
+    ),
+    DemoQueue(
+        name="videos",
+        timeout_s=3,
+        guess="far too short, but its consumer renews the leases",
+        usual_s=4.0,
+        spread=0.35,
+        per_second=8,
+        share=0.75,
+        renewed=True,
+        kills_at_s=(10.5,),
+    ),
+)
+
+
+def the_queues(seconds: float) -> tuple[DemoQueue, ...]:
+    """The queues of a demo that sends for so long; a shortened one cannot wait twenty seconds for a hidden message."""
+    if seconds >= FULL_S:
+        return QUEUES
+    scale = seconds / FULL_S
+    return tuple(
+        replace(
+            queue,
+            timeout_s=min(queue.timeout_s, _LONG_SHORTENED_S),
+            usual_s=min(queue.usual_s, 2.0),
+            poison_every=math.ceil(queue.poison_every * scale),
+            kills_at_s=tuple(max(1.0, at_s * scale) for at_s in queue.kills_at_s[:1]),
+        )
+        for queue in QUEUES
+    )
+
+
+def queue_named(name: str) -> DemoQueue:
+    """The queue of that name, as the demo that started this process has it."""
+    queues = the_queues(float(os.environ.get(SECONDS_VARIABLE, FULL_S)))
+    return next(queue for queue in queues if queue.name == name)

@@ -1,0 +1,58 @@
+"""`veil pipeline`: the jobs on Spark, each in a file of its own that is imported when it is called."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+# The word after `veil pipeline`, and the file that has it. Each file exposes `register(group: typer.Typer) -> None`.
+JOBS = {
+    "lifecycles": "veil.cli.pipeline_lifecycles",
+    "files": "veil.cli.pipeline_lifecycles",
+    "timeouts": "veil.cli.pipeline_timeouts",
+    "report": "veil.cli.pipeline_report",
+    "route": "veil.cli.pipeline_route",
+    "dead-letters": "veil.cli.pipeline_dead_letters",
+    "redrive": "veil.cli.pipeline_redrive",
+    "package": "veil.cli.pipeline_package",
+}
+
+
+class _Jobs(TyperGroup):
+    """A group that knows its commands by name, and loads the file of one only to run or describe it."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for name, module in JOBS.items() if find_spec(module) is not None]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        holder = typer.Typer(rich_markup_mode=None)
+        holder.callback()(lambda: None)  # a group even of one command
+        import_module(JOBS[cmd_name]).register(holder)
+        return typer.main.get_group(holder).commands[cmd_name]
+
+
+pipeline_app = typer.Typer(
+    cls=_Jobs,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@pipeline_app.callback()
+def pipeline() -> None:
+    """Find from the past what timeouts should be (on Spark).
+
+    Jobs on Spark: the journal becomes the life of every message as tables, and these the timeouts that the queues
+    should have.
+    """
+
+
+def register(app: typer.Typer) -> None:
+    """Add `veil pipeline` to the command."""
+    app.add_typer(pipeline_app, name="pipeline")

@@ -1,0 +1,135 @@
+"""`veil pipeline lifecycles`: work what is new in the journal into the tables, once or as long as it grows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from veil.cli.failures import CommandFailed, plainly
+from veil.cli.options import AsJson
+from veil.cli.output import inert, say, say_json, talk
+from veil.cli.pipeline_options import Conf, Data, JournalPlace, Master, TablesPlace, places, spark_session
+from veil.core.errors import VeilError
+
+if TYPE_CHECKING:
+    from veil.journal.place import Place
+    from veil.pipeline.lifecycles import LifecyclesRun
+
+Follow = Annotated[bool, typer.Option("--follow", help="Go on as long as the journal grows; Ctrl-C ends it.")]
+Every = Annotated[
+    float,
+    typer.Option(
+        "--every", metavar="SECONDS", min=0.1, help="With --follow: how often to look for new segments."
+    ),
+]
+
+
+@plainly
+def lifecycles(
+    follow: Follow = False,
+    every: Every = 10.0,
+    data: Data = None,
+    journal: JournalPlace = None,
+    tables: TablesPlace = None,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Turn the journal into tables: leases, messages, and sums by hour and day.
+
+    Reads only what is new; to run it again changes nothing. A segment that cannot be read is named on stderr, left out,
+    and tried again by the next run: the exit code is 0 all the same.
+    """
+    journal_place, tables_place = places(data, journal, tables)
+    _expect_journal(journal_place)
+    with spark_session(master, conf, "pipeline lifecycles", quiet=as_json) as spark:
+        from veil.pipeline.lifecycles import run_lifecycles
+
+        try:
+            if follow:
+                _follow(spark, journal_place, tables_place, every, as_json)
+            else:
+                _tell(run_lifecycles(spark, journal_place, tables_place), tables_place, as_json)
+        except VeilError as refused:
+            raise CommandFailed(str(refused)) from None
+
+
+@plainly
+def files(
+    table: Annotated[str, typer.Argument(help="leases, messages, queue_hours or queue_days.")],
+    data: Data = None,
+    tables: TablesPlace = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the Parquet files that a table consists of now, for readers without Spark."""
+    from veil.pipeline.table_store import files_of_table
+
+    _, place = places(data, tables, tables)
+    try:
+        names = files_of_table(place, table)
+    except VeilError as refused:
+        raise CommandFailed(str(refused)) from None
+    for name in names:
+        path = f"{place.uri.rstrip('/')}/{name}"
+        if as_json:
+            say_json({"table": table, "path": path})
+        else:
+            say(path)
+
+
+def _expect_journal(journal: Place) -> None:
+    if not journal.entries():
+        raise CommandFailed(
+            f"journal {journal.uri}: expected a directory with segments; it is empty or missing"
+        )
+
+
+def _follow(spark: object, journal: Place, tables: Place, every: float, as_json: bool) -> None:
+    from veil.pipeline.follow import follow_lifecycles
+
+    talk(f"following {inert(journal.uri)}; Ctrl-C ends it")
+    query = follow_lifecycles(
+        spark,  # type: ignore[arg-type]
+        journal,
+        tables,
+        every_s=every,
+        on_run=lambda run: _tell(run, tables, as_json),
+    )
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+
+
+def _tell(run: LifecyclesRun, tables: Place, as_json: bool) -> None:
+    for each in run.broken:
+        talk(f"veil: set aside {inert(each.name, keep='')}: {inert(each.reason, keep='')}")
+    if as_json:
+        say_json({**_as_json(run), "tables": tables.uri})
+        return
+    if not run.changed:
+        say(f"nothing new; the tables are at {inert(tables.uri)}")
+        return
+    say(
+        f"{run.events:,} events of {run.segments:,} segments: {run.partitions:,} hours written in {run.seconds:.1f} s; "
+        f"the tables are at {inert(tables.uri)}"
+    )
+
+
+def _as_json(run: LifecyclesRun) -> dict[str, object]:
+    return {
+        "segments": run.segments,
+        "events": run.events,
+        "partitions": run.partitions,
+        "broken": [{"name": each.name, "reason": each.reason} for each in run.broken],
+        "generation": run.generation,
+        "newest": None if run.newest is None else run.newest.isoformat(),
+        "seconds": round(run.seconds, 3),
+    }
+
+
+def register(group: typer.Typer) -> None:
+    """Add the commands to `veil pipeline`."""
+    group.command("lifecycles", epilog="Example: veil pipeline lifecycles --follow --every 5")(lifecycles)
+    group.command("files", epilog="Example: veil pipeline files leases")(files)

@@ -1,0 +1,168 @@
+"""Options that the pipeline's commands share: which data, where the journal and the tables are, which Spark."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from veil.cli.failures import CommandFailed
+from veil.cli.output import talk
+from veil.core.errors import VeilError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from veil.journal.place import Place
+
+# Spark and the server's settings are imported when they are used: `--help` needs neither.
+
+Data = Annotated[
+    str | None,
+    typer.Option(
+        "--data", metavar="DIR", help="The server's data directory; else VEIL_DATA, veil.toml, veil-data."
+    ),
+]
+JournalPlace = Annotated[
+    str | None,
+    typer.Option("--journal", metavar="PLACE", help="The journal: a directory, s3://… or hdfs://…; else DATA/journal."),
+]  # fmt: skip
+TablesPlace = Annotated[
+    str | None,
+    typer.Option("--tables", metavar="PLACE", help="The tables: a directory, s3://… or hdfs://…; else DATA/tables."),
+]  # fmt: skip
+Master = Annotated[
+    str | None,
+    typer.Option("--master", metavar="URL", help="Spark's master, such as spark://HOST:7077; else local[*]."),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's; may be repeated."),
+]
+
+
+def places(data: str | None, journal: str | None, tables: str | None) -> tuple[Place, Place]:
+    """Where the journal and the tables are: as the options say, else where the server of the same settings keeps them."""
+    if journal is None or tables is None:
+        home, configured = _server_places(data)
+        journal = configured or str(home / "journal") if journal is None else journal
+        tables = str(home / "tables") if tables is None else tables
+    return _place("journal", journal), _place("tables", tables)
+
+
+def _place(name: str, where: str) -> Place:
+    from veil.journal.place import Place
+
+    try:
+        return Place.at(where)
+    except ValueError as expected:
+        raise CommandFailed(f"{name} {where!r}: expected {expected}") from None
+
+
+def _server_places(data: str | None) -> tuple[Path, str | None]:
+    """The server's directory, and the journal's place where the settings give it one of its own."""
+    from veil.server.make_store import store_directory
+    from veil.server.settings import SettingsError, load_settings
+
+    try:
+        settings = load_settings({"data": data}, os.environ)
+    except SettingsError as refused:
+        raise CommandFailed(str(refused)) from None
+    if data is not None:
+        # Who names a data directory means its journal, not the one that the server here writes to.
+        return settings.data, None
+    own = None if settings.journal in ("on", "off") else settings.journal
+    return store_directory(settings) or settings.data, own
+
+
+@contextmanager
+def spark_session(
+    master: str | None, conf: list[str] | None, title: str, *, quiet: bool = False
+) -> Iterator[SparkSession]:
+    """A session for the command: started quietly or the given one, with a bar on a terminal while the block runs.
+
+    `quiet` (for `--json`) shows neither the bar nor where Spark's pages are. A mistake in the options, a start that
+    fails and a failure of Spark's own in the block become CommandFailed, with the file that has what Spark said.
+    """
+    from veil.pipeline.progress import shown_progress
+    from veil.pipeline.session import SparkSettings, close_session, open_session, read_conf, ui_address
+
+    is_watched = sys.stderr.isatty() and not quiet
+    try:
+        settings = SparkSettings(master=master, conf=read_conf(conf or []), title=f"veil {title}")
+        with _starting(is_watched):
+            spark = open_session(settings)
+    except VeilError as refused:
+        raise CommandFailed(str(refused)) from None
+    address = ui_address(spark)
+    if address is not None and not quiet:
+        talk(f"Spark's pages are at {address} while this runs")
+    try:
+        with (
+            _without_py4j_traces(),
+            shown_progress(spark, title, sys.stderr) if is_watched else nullcontext(),
+        ):
+            yield spark
+    except Exception as problem:
+        failure = _spark_failure(spark, problem)
+        close_session(spark, keep_log=failure is not None)
+        if failure is not None:
+            raise failure from problem
+        raise
+    except BaseException:
+        close_session(spark)
+        raise
+    close_session(spark)
+
+
+def _spark_failure(spark: SparkSession, problem: Exception) -> CommandFailed | None:
+    """The failure to tell where it is Spark that failed: one line of its pages of Java, and where to find the rest."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    from veil.pipeline.session import has_died, log_of
+    from veil.pipeline.spark_start import first_line
+
+    if not isinstance(problem, Py4JError | PySparkException | ConnectionError):
+        return None
+    log = log_of(spark)
+    reason = "its process died (out of memory?)" if has_died(spark) else first_line(problem)
+    if log is None:
+        return CommandFailed(f"Spark failed: {reason}")
+    with log.open("a", encoding="utf-8") as said, suppress(Exception):  # the error's text is asked of a JVM
+        traceback.print_exception(problem, file=said)
+    return CommandFailed(f"Spark failed: {reason}; what it said is in {log}")
+
+
+@contextmanager
+def _without_py4j_traces() -> Iterator[None]:
+    """The library between Python and the JVM logs a trace for each broken connection, and raises the same as well."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return "py4j" not in Path(record.pathname).parts
+
+    root = logging.getLogger()
+    root.addFilter(is_other)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_other)
+
+
+@contextmanager
+def _starting(is_watched: bool) -> Iterator[None]:
+    """Something that moves while the JVM starts, which takes seconds."""
+    if not is_watched:
+        yield
+        return
+    from rich.console import Console
+
+    with Console(file=sys.stderr).status("starting Spark"):
+        yield

@@ -1,0 +1,40 @@
+"""The scale of every histogram: sixteen buckets an octave of milliseconds, so a bucket is 4.4 % wide.
+
+Counts on one fixed scale add up, over hours, queues and years; that is what makes a year of history cost no more than
+its buckets. Bucket b holds the lengths from 2^(b/16) up to, but not including, 2^((b+1)/16) milliseconds; what is shorter
+than a millisecond counts as one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+PER_OCTAVE: Final = 16
+BUCKET_MAX: Final = 511  # 2^32 ms, 49 days: longer than anything a queue keeps
+
+
+def bucket_of(length_ms: float) -> int:
+    """The bucket of a length in milliseconds."""
+    return min(BUCKET_MAX, math.floor(math.log2(max(length_ms, 1.0)) * PER_OCTAVE))
+
+
+def lower_ms(bucket: int) -> float:
+    """Where the bucket begins."""
+    return 0.0 if bucket == 0 else math.pow(2.0, bucket / PER_OCTAVE)
+
+
+def upper_ms(bucket: int) -> float:
+    """Where the bucket ends."""
+    return math.pow(2.0, (bucket + 1) / PER_OCTAVE)
+
+
+def bucket_column(length_ms: Column) -> Column:
+    """The bucket of each length in a column of milliseconds; null for null."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    octaves = F.log2(F.greatest(length_ms.cast("double"), F.lit(1.0)))
+    return F.least(F.lit(BUCKET_MAX), F.floor(octaves * PER_OCTAVE)).cast("int")

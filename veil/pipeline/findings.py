@@ -1,0 +1,113 @@
+"""What the pipeline found about the timeout of a queue: the answer of `veil pipeline timeouts`, read by people, the report
+and the console alike (as JSON, so that none of them needs Spark)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+VERSION: Final = 1
+FILE: Final = "timeouts.json"  # beside the tables
+NO_RENEWAL: Final = "none"
+CLEAR: Final = "clear"  # the upper end of the confidence interval is within the target too
+LIKELY: Final = (
+    "likely"  # the estimate is, its upper end is not, or it rests on an assumption that `missing` names
+)
+NOT_ENOUGH: Final = "not enough evidence"
+
+
+class CurvePoint(msgspec.Struct, frozen=True):
+    """The chance that work takes longer than `after_s`, with its confidence interval."""
+
+    after_s: float
+    survival: float
+    low: float
+    high: float
+    at_risk: int
+
+
+class WithPolicy(msgspec.Struct, frozen=True):
+    """What a timeout means under one renewal policy (`none`: without renewal)."""
+
+    policy: str
+    duplicate_chance: float
+    duplicate_chance_high: float  # the upper end of its confidence interval
+    recovery_s: float  # expected, from a crash to the message being visible again
+    calls_per_message: float  # extensions
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """One timeout that the queue could have."""
+
+    timeout_s: int
+    policies: list[WithPolicy]  # `none` first
+
+
+class Replay(msgspec.Struct, frozen=True):
+    """What the recommended timeout would have changed over the past that was analysed."""
+
+    duplicates_then: int
+    duplicates_with_recommended: float
+    hidden_hours_then: float  # spent waiting for leases of crashed holders to lapse
+    hidden_hours_with_recommended: float
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One queue, or one message type of it (`message_type` None: all types together)."""
+
+    region: str
+    account: str
+    queue: str
+    message_type: str | None
+    since: str | None  # the hours analysed, ISO 8601, UTC
+    until: str | None
+    leases: int
+    completed: int  # observations of the whole processing time
+    censored: int
+    duplicates: int
+    crashes: int  # leases that lapsed without any later sign of their holder
+    present_timeout_s: float | None
+    recommended_timeout_s: int | None  # None: not enough evidence
+    policy: str  # the renewal policy that the recommendation is for
+    certainty: str  # CLEAR, LIKELY or NOT_ENOUGH
+    reason: str  # one sentence for people
+    missing: str | None  # what evidence is missing, in one sentence
+    mean_s: float | None  # of the completed ones only: what a naive look says
+    p50_s: float | None
+    p90_s: float | None
+    p99_s: float | None
+    p999_s: float | None  # None where the curve does not reach that far down
+    curve: list[CurvePoint]
+    candidates: list[Candidate]
+    replay: Replay | None
+
+
+class Findings(msgspec.Struct, frozen=True):
+    """All that one run of `veil pipeline timeouts` found."""
+
+    version: int
+    made_at: str
+    target_duplicates: float
+    findings: list[Finding]  # by queue; each queue as a whole first, then its message types
+    policy: str = NO_RENEWAL  # the renewal policy that the recommendations are for
+
+
+class FindingsUnreadable(ValueError):
+    """The text is not what `veil pipeline timeouts` writes, or is of a newer version."""
+
+
+def encode(findings: Findings) -> bytes:
+    """The findings as the JSON of `timeouts.json`."""
+    return msgspec.json.encode(findings)
+
+
+def decode(text: bytes) -> Findings:
+    """The findings in that JSON; what a newer writer has added is passed over, a newer version is refused."""
+    try:
+        findings = msgspec.json.decode(text, type=Findings)
+    except msgspec.DecodeError as error:
+        raise FindingsUnreadable(f"{FILE} is not readable: {error}") from None
+    if findings.version > VERSION:
+        raise FindingsUnreadable(f"{FILE} has version {findings.version}: expected {VERSION} at most")
+    return findings

@@ -1,0 +1,145 @@
+"""Which segments of the journal are new, which of them can be read, and their events as a DataFrame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from veil.journal.place import Place
+from veil.journal.schema import COLUMNS
+from veil.journal.segments import Segment, check_segment, list_segments
+from veil.pipeline.facts import HOUR_MS, PART, SEQ_BITS, part_of_seq
+from veil.pipeline.intervals import Intervals, added, covers, touches
+from veil.pipeline.manifest import Broken, Manifest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TYPES: Final = {"text": "string", "int": "int", "long": "bigint", "instant": "timestamp"}
+EVENTS: Final = ", ".join(f"{each.name} {_TYPES[each.kind]}" for each in COLUMNS)
+_OPENED_AT_ONCE: Final = 16
+# What the driver looks through itself: starting a job takes longer than that.
+BYTES_ON_DRIVER_MAX: Final = 32 * 2**20
+
+
+class Found(NamedTuple):
+    """New segments, those that were set aside, and the progress that a run over the new ones makes."""
+
+    segments: tuple[Segment, ...]
+    broken: tuple[Broken, ...]
+    progress: dict[str, Intervals]
+
+    def without(self, broken: Iterable[Broken]) -> Found:
+        """The same with more set aside."""
+        broken = tuple(broken)
+        names = {each.name for each in broken}
+        kept = tuple(each for each in self.segments if each.name not in names)
+        return self._replace(segments=kept, broken=tuple(sorted((*self.broken, *broken), key=_name)))
+
+    def progress_made(self) -> dict[str, list[tuple[int, int]]]:
+        """The progress with the segments in it."""
+        made = dict(self.progress)
+        for each in self.segments:
+            made[each.journal_id] = added(made.get(each.journal_id, []), each.first, each.last)
+        return made
+
+
+class Hours(NamedTuple):
+    """How many new events there are of each hour of sending, and the newest instant among them."""
+
+    events: dict[int, int]
+    newest_ms: int | None
+
+
+def find_segments(journal: Place, manifest: Manifest) -> Found:
+    """Look for segments that are not in the tables yet; those that cannot be read are set aside, each with the reason."""
+    progress = {journal_id: list(rows) for journal_id, rows in manifest.progress.items()}
+    taken = dict(progress)
+    new: list[Segment] = []
+    broken: list[Broken] = []
+    for each in list_segments(journal):
+        rows = taken.get(each.journal_id, [])
+        if covers(rows, each.first, each.last):
+            continue
+        if touches(rows, each.first, each.last):
+            broken.append(
+                Broken(each.name, "some of its outbox rows, but not all, are in the tables already")
+            )
+            continue
+        taken[each.journal_id] = added(rows, each.first, each.last)
+        new.append(each)
+    # One that failed before is read to the end before Spark gets to see it.
+    suspects = {each.name for each in manifest.broken}
+    found = Found(tuple(new), tuple(broken), progress)
+    return found.without(broken_ones(journal, new, suspects))
+
+
+def broken_ones(
+    journal: Place, segments: Sequence[Segment], thorough: set[str] | None = None
+) -> list[Broken]:
+    """Those that cannot be read; `thorough` are read to the end (None: all), the others judged by their footers."""
+
+    def problem_of(segment: Segment) -> Broken | None:
+        problem = check_segment(journal, segment, thorough=thorough is None or segment.name in thorough)
+        return None if problem is None else Broken(problem.name, problem.reason)
+
+    if not segments:
+        return []
+    with ThreadPoolExecutor(_OPENED_AT_ONCE) as pool:
+        return [problem for problem in pool.map(problem_of, segments) if problem is not None]
+
+
+def read_events(spark: SparkSession, journal: Place, segments: Sequence[Segment]) -> DataFrame:
+    """The events of the segments, by the newest schema: what an older segment lacks is null."""
+    paths = [journal.spark_path(each.name) for each in segments]
+    # Spark believes damaged pages unless told not to.
+    reader = spark.read.schema(EVENTS).option("parquet.page.verify-checksum.enabled", "true")
+    return reader.parquet(*paths)
+
+
+def hours_of(spark: SparkSession, journal: Place, segments: Sequence[Segment]) -> Hours:
+    """Which hours the events belong to: what decides how much of the tables a run reads and writes."""
+    if sum(each.size for each in segments) <= BYTES_ON_DRIVER_MAX:
+        return _hours_by_arrow(journal, segments)
+    return hours_by_spark(read_events(spark, journal, segments))
+
+
+def hours_by_spark(events: DataFrame) -> Hours:
+    """Counted by Spark: one scan of two columns."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    counts = events.groupBy(part_of_seq().alias(PART)).agg(
+        F.count(F.lit(1)).alias("events"), F.max(F.unix_millis("at")).alias("newest_ms")
+    )
+    rows = counts.collect()
+    return Hours(
+        {row[PART]: row["events"] for row in rows}, max((row["newest_ms"] for row in rows), default=None)
+    )
+
+
+def _hours_by_arrow(journal: Place, segments: Sequence[Segment]) -> Hours:
+    events: dict[int, int] = {}
+    newest_ms: int | None = None
+    for segment in segments:
+        part, newest = _columns_of(journal, segment)
+        for count in part:
+            events[count["values"]] = events.get(count["values"], 0) + count["counts"]
+        newest_ms = max(filter(None, (newest_ms, newest)), default=None)
+    return Hours(events, newest_ms)
+
+
+def _columns_of(journal: Place, segment: Segment) -> tuple[list[Any], int | None]:
+    import pyarrow as pa
+    from pyarrow import compute as pc
+    from pyarrow import parquet as pq
+
+    with journal.open_input(segment.name) as file:
+        table = pq.ParquetFile(file, page_checksum_verification=True).read(columns=["seq", "at"])
+    hours = pc.divide(pc.shift_right(table["seq"], SEQ_BITS), HOUR_MS)
+    newest = pc.max(table["at"].cast(pa.int64()), min_count=1).as_py()
+    return pc.value_counts(hours).to_pylist(), None if newest is None else newest // 1000
+
+
+def _name(broken: Broken) -> str:
+    return broken.name

@@ -1,0 +1,261 @@
+"""From the journal to the tables: what is new is worked in, and the tables change from one instant to the next.
+
+The tables depend on the events alone: not on how many runs there were, in which order segments came, nor on what died on the
+way. A run reads the new segments and the hours (of sending) that their messages belong to, and writes those hours anew.
+Hours with leases that are still open are written anew too whenever the last known instant has moved on: a holder that
+crashed sends no event, time alone ends its lease.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from veil.journal.location import read_mark
+from veil.journal.place import Place
+from veil.pipeline.facts import PART, facts_of_events, part_of_seq, stored_facts
+from veil.pipeline.journal_reading import Found, broken_ones, find_segments, hours_of, read_events
+from veil.pipeline.leases import TASK
+from veil.pipeline.lives import TABLE, lives
+from veil.pipeline.manifest import Broken, Hour, Manifest, TablesRefused, load_manifest, save_manifest
+from veil.pipeline.queue_hours import HOURS_A_DAY, by_bucket, counted, stored_by_bucket, summed
+from veil.pipeline.run_lock import only_run
+from veil.pipeline.spread import spread_out
+from veil.pipeline.table_store import (
+    GENERATION,
+    Written,
+    read_files,
+    read_lives,
+    remove_files,
+    remove_orphans,
+    spark_set,
+    written_files,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_SETTINGS: Final = {
+    # Rows of two tables and several hours alternate in a task: sorting them by file would cost more than open files.
+    "spark.sql.maxConcurrentOutputFileWriters": "64",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "2000",
+}
+OnStep = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LifecyclesRun:
+    """What a run did."""
+
+    segments: int  # new ones that are in the tables now
+    events: int
+    partitions: int  # hours of sending that were written anew
+    broken: tuple[Broken, ...]  # set aside; later runs try them again
+    generation: int  # of the tables, after the run
+    newest: datetime | None  # the last known instant: what is open is judged by it
+    seconds: float
+
+    @property
+    def changed(self) -> bool:
+        """Whether there was anything new."""
+        return self.segments > 0
+
+
+def run_lifecycles(
+    spark: SparkSession, journal: Place, tables: Place, *, on_step: OnStep = lambda step: None
+) -> LifecyclesRun:
+    """Work what is new in the journal into the tables.
+
+    Raises TablesBusy while another run does that, and TablesRefused where the tables are not this journal's or not
+    readable. A segment that cannot be read is set aside and named in the answer. `on_step` hears how far the run is.
+    """
+    begun_s = time.monotonic()
+    with only_run(tables) as check_alone:
+        before = load_manifest(tables)
+        store_id = _same_store(journal, tables, before)
+        remove_orphans(tables, before)
+        on_step("begun")
+        found = find_segments(journal, before)
+        after, events, partitions = before, 0, 0
+        while found.segments:
+            run = _Run(spark, journal, tables, before, found, on_step)
+            try:
+                after = run.made()
+            except Exception:
+                # Footers were well; now the pages are looked at. If all of them are too, it was something else.
+                worse = broken_ones(journal, found.segments)
+                if not worse:
+                    raise
+                found = found.without(worse)
+                continue
+            events, partitions = run.events, len(run.touched)
+            break
+        after = msgspec.structs.replace(after, broken=list(found.broken), store_id=store_id)
+        if after != before:
+            check_alone()
+            # Those were named by the generation before the last: nobody who began since then reads them.
+            if after.generation != before.generation:
+                remove_files(tables, before.retired)
+            on_step("before the manifest")
+            save_manifest(tables, after)
+            on_step("after the manifest")
+    return LifecyclesRun(
+        segments=len(found.segments),
+        events=events,
+        partitions=partitions,
+        broken=found.broken,
+        generation=after.generation,
+        newest=None if after.newest_ms is None else datetime.fromtimestamp(after.newest_ms / 1000, UTC),
+        seconds=time.monotonic() - begun_s,
+    )
+
+
+def _same_store(journal: Place, tables: Place, manifest: Manifest) -> str | None:
+    mark = read_mark(journal)
+    if mark is None:
+        return manifest.store_id
+    if manifest.store_id not in (None, mark[0]):
+        # Order keys say which message; two stores give out the same ones.
+        raise TablesRefused(
+            f"the tables at {tables.uri} are of another store than the journal at {journal.uri}: name another place"
+        )
+    return mark[0]
+
+
+class _Run:
+    """One run over new segments: three steps that write files, and the manifest that would make them the tables."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        journal: Place,
+        tables: Place,
+        before: Manifest,
+        found: Found,
+        on_step: OnStep,
+    ) -> None:
+        self._spark, self._journal, self._tables = spark, journal, tables
+        self._before, self._found, self._on_step = before, found, on_step
+        self._folder = f"{GENERATION}{before.generation + 1:08d}-{secrets.token_hex(4)}"
+        self.events = 0
+        self.touched: list[int] = []
+
+    def made(self) -> Manifest:
+        """Write the new files and say what the tables would then be."""
+        before = self._before
+        hours = hours_of(self._spark, self._journal, self._found.segments)
+        self.events = sum(hours.events.values())
+        newest_ms = max(filter(None, (hours.newest_ms, before.newest_ms)), default=None)
+        touched = set(hours.events)
+        if newest_ms != before.newest_ms:
+            touched.update(part for part, hour in before.hours.items() if hour.open)
+        self.touched = sorted(touched)
+        self._on_step("looked through")
+        written: list[Written] = []
+        if touched and newest_ms is not None:
+            rows = {
+                part: hours.events.get(part, 0) + before.hours.get(part, Hour()).rows for part in self.touched
+            }
+            with spark_set(self._spark, _SETTINGS):
+                written += self._write("lives", self._lives(rows, newest_ms))
+                self._on_step("leases and messages written")
+                written += self._write("sums", self._sums(written))
+                self._on_step("queue_hours and queue_days written")
+        return self._manifest(written, newest_ms)
+
+    def _lives(self, rows: dict[int, int], newest_ms: int) -> DataFrame:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        spark, tables = self._spark, self._tables
+        facts = facts_of_events(read_events(spark, self._journal, self._found.segments))
+        stored = [self._before.hours[part] for part in rows if part in self._before.hours]
+        for files, of_messages in (
+            ([file for hour in stored for file in hour.leases], False),
+            ([file for hour in stored for file in hour.messages], True),
+        ):
+            if files:
+                known = stored_facts(read_lives(spark, tables, files), of_messages=of_messages)
+                facts = facts.unionAll(known)
+        spread = spread_out(rows)
+        facts = facts.withColumn(PART, part_of_seq()).withColumn(TASK, F.expr(spread.sql(PART, "seq")))
+        # The only shuffle: everything after it finds the rows of a message together.
+        spread_facts = facts.repartitionById(spread.tasks, TASK)
+        return lives(spread_facts, F.timestamp_millis(F.lit(newest_ms)))
+
+    def _sums(self, written: list[Written]) -> DataFrame:
+        files = [each.name for each in written]
+        new = read_lives(self._spark, self._tables, files).withColumn(PART, part_of_seq())
+        rows = by_bucket(counted(new))
+        days = {part // HOURS_A_DAY for part in self.touched}
+        beside = [
+            file
+            for part, hour in self._before.hours.items()
+            if part // HOURS_A_DAY in days and part not in set(self.touched)
+            for file in hour.queue_hours
+        ]
+        if beside:
+            stored = read_files(self._spark, self._tables, "queue_hours", beside)
+            rows = rows.unionByName(stored_by_bucket(stored))
+        return summed(rows)
+
+    def _write(self, name: str, rows: DataFrame) -> list[Written]:
+        folder = f"{self._folder}/{name}"
+        rows.write.partitionBy(TABLE, PART).mode("error").parquet(self._tables.spark_path(folder))
+        return written_files(self._tables, folder)
+
+    def _manifest(self, written: list[Written], newest_ms: int | None) -> Manifest:
+        before = self._before
+        files: dict[tuple[str, int], list[str]] = {}
+        for each in written:
+            files.setdefault((each.table, each.part), []).append(each.name)
+        hours, days = dict(before.hours), dict(before.days)
+        for part in self.touched:
+            sums = files.get(("queue_hours", part), [])
+            rows, is_open = _known_of(self._tables, sums)
+            hours[part] = Hour(
+                leases=tuple(files.get(("leases", part), ())),
+                messages=tuple(files.get(("messages", part), ())),
+                queue_hours=tuple(sums),
+                rows=rows,
+                open=is_open,
+            )
+        for day in {part // HOURS_A_DAY for part in self.touched}:
+            days[day] = files.get(("queue_days", day), [])
+        after = msgspec.structs.replace(
+            before,
+            generation=before.generation + 1,
+            newest_ms=newest_ms,
+            progress=self._found.progress_made(),
+            hours=hours,
+            days=days,
+        )
+        still = set(after.files())
+        return msgspec.structs.replace(
+            after, retired=sorted(file for file in before.files() if file not in still)
+        )
+
+
+def _known_of(tables: Place, queue_hours: list[str]) -> tuple[int, int]:
+    """How many rows an hour has in `leases` and `messages`, and how many leases are open, by its sums."""
+    from pyarrow import compute as pc
+    from pyarrow import parquet as pq
+
+    counts = ["leases", "messages_deleted", "messages_expired", "messages_purged", "messages_redriven",
+              "messages_dead", "messages_open"]  # fmt: skip
+    rows = is_open = 0
+    for file in queue_hours:
+        with tables.open_input(file) as opened:
+            found: Any = pq.ParquetFile(opened).read(columns=[*counts, "open"])
+        rows += sum(pc.sum(found[name]).as_py() or 0 for name in counts)
+        is_open += pc.sum(found["open"]).as_py() or 0
+    return rows, is_open

@@ -1,0 +1,67 @@
+"""Reads the options of a source or sink: names without regard to case, values as text, as Spark hands them over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
+from veil.pipeline.option_error import OptionError
+
+# Spark adds options of its own, which are not ours to judge.
+_SPARKS_OWN = frozenset({"path", "checkpointlocation"})
+
+
+class OptionValues:
+    """The given options, each asked for once by its name."""
+
+    def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:
+        by_lower = {name.lower(): name for name in known}
+        self._given: dict[str, str] = {}
+        for name, value in given.items():
+            own = by_lower.get(name.lower())
+            if own is not None:
+                self._given[own] = str(value)
+            elif name.lower() not in _SPARKS_OWN:
+                near = get_close_matches(name.lower(), by_lower, 1)
+                hint = f"did you mean {by_lower[near[0]]}?" if near else "one of " + ", ".join(sorted(known))
+                raise OptionError(name, value, f"a known option; {hint}")
+
+    def text(self, name: str) -> str | None:
+        """The text of an option; None where it is not given or empty."""
+        return self._given.get(name, "").strip() or None
+
+    def needed(self, name: str, what: str) -> str:
+        """The text of an option that must be there."""
+        found = self.text(name)
+        if found is None:
+            raise OptionError(name, self._given.get(name), what)
+        return found
+
+    def whole(self, name: str, default: int | None, low: int, high: int) -> int | None:
+        """A whole number within its limits."""
+        found = self.text(name)
+        if found is None:
+            return default
+        if not found.isascii() or not found.isdigit() or not low <= int(found) <= high:
+            raise OptionError(name, found, f"a whole number from {low} to {high}")
+        return int(found)
+
+    def number(self, name: str, default: float | None, low: float, high: float) -> float | None:
+        """A number within its limits."""
+        found = self.text(name)
+        if found is None:
+            return default
+        try:
+            number = float(found)
+        except ValueError:
+            number = float("nan")
+        if not low <= number <= high:
+            raise OptionError(name, found, f"a number from {low:g} to {high:g}")
+        return number
+
+    def choice(self, name: str, default: str, choices: tuple[str, ...]) -> str:
+        """One of several words."""
+        found = (self.text(name) or default).lower()
+        if found not in choices:
+            raise OptionError(name, self.text(name), "one of " + ", ".join(choices))
+        return found

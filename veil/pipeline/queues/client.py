@@ -1,0 +1,246 @@
+"""One queue, for code that blocks and moves thousands of messages at a time; Amazon SQS or Veil.
+
+The calls are SQS's, ten messages each, several in flight; against Veil its own actions are there too (`is_veil`). Every
+call is safe to repeat by the rules of the queue, and is repeated here while the service is throttling or away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from veil.consumer.queue_api import ApiError, Failure, RawMessage
+from veil.consumer.sqs.client import SqsClient
+from veil.pipeline.queues.batches import CALLS_AT_ONCE, ENTRIES, in_batches
+from veil.pipeline.queues.loop_thread import LoopThread
+from veil.pipeline.queues.own_actions import HoldContent, HoldTally
+from veil.pipeline.queues.patience import PATIENCE_S, patiently
+from veil.pipeline.queues.queue_place import QueuePlace
+
+T = TypeVar("T")
+
+# A hold of a thousand messages of the greatest size; a smaller answer is the rule.
+_HOLD_BYTES_MAX: Final = 256 << 20
+_HOLD_TIMEOUT_S: Final = 60.0
+
+
+class QueueClient:
+    """A queue that is open; usable from any thread. Raises ApiError in the service's words."""
+
+    def __init__(self, place: QueuePlace, *, user_agent: str = "pipeline") -> None:
+        self.place = place
+        self._loop = LoopThread(f"veil-queue-{place.queue}")
+        try:
+            self._client = self._loop.run(self._open(place, user_agent))
+            self.url: str = self._loop.run(self._client.queue_url(place.queue))
+        except BaseException:
+            self._loop.close()
+            raise
+        self._is_veil: bool | None = None
+
+    def __enter__(self) -> QueueClient:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection and end the thread."""
+        self._loop.run(self._client.close())
+        self._loop.close()
+
+    # ---- the queue
+
+    @property
+    def region(self) -> str:
+        return self._client.region
+
+    @property
+    def endpoint(self) -> str:
+        return self._client.endpoint
+
+    def attributes(self) -> dict[str, str]:
+        """All attributes of the queue, counts included."""
+        return self._loop.run(patiently(lambda: self._client.attributes(self.url)))
+
+    def is_veil(self) -> bool:
+        """Whether the service has Veil's own actions; asked once."""
+        if self._is_veil is None:
+            try:
+                # A stream that cannot exist: a Veil has nothing to extend for it, and any other service does not know the action.
+                self.extend_holds("veil-is-there", "nobody", 1)
+                self._is_veil = True
+            except ApiError as error:
+                if error.failure in (Failure.THROTTLED, Failure.UNREACHABLE):
+                    raise
+                self._is_veil = False
+        return self._is_veil
+
+    # ---- messages, by tens
+
+    def receive(
+        self, count: int, *, seconds: float, visibility_s: int | None = None, wait_s: int = 0
+    ) -> list[RawMessage]:
+        """Up to `count` messages, until the queue gives none or the time for it is over."""
+        return self._loop.run(self._receive(count, seconds, visibility_s, wait_s))
+
+    def delete(self, receipts: Sequence[str], *, patience_s: float = PATIENCE_S) -> list[ApiError | None]:
+        """Delete by receipt; what failed is said in its place."""
+        return self._batch(receipts, lambda each: self._client.delete(self.url, each), patience_s)
+
+    def extend(
+        self, receipts: Sequence[str], visibility_s: int, *, patience_s: float = PATIENCE_S
+    ) -> list[ApiError | None]:
+        """Give each that much more time from now; what failed is said in its place."""
+        return self._batch(
+            receipts,
+            lambda each: self._client.extend(self.url, [(one, visibility_s) for one in each]),
+            patience_s,
+        )
+
+    # ---- Veil's own
+
+    def receive_hold(
+        self, stream: str, batch: int, part: int, count: int, visibility_s: int | None = None
+    ) -> HoldContent:
+        """The messages under that name: the same whenever it is asked."""
+        given = {"Stream": stream, "Batch": batch, "Part": part, "MaxNumberOfMessages": count}
+        if visibility_s is not None:
+            given["VisibilityTimeout"] = visibility_s
+        return self.own("ReceiveHold", given, HoldContent)
+
+    def open_stream(self, stream: str, owner: str) -> None:
+        """Be the owner of the stream: whoever was before is refused from now on."""
+        self.own("OpenStream", {"Stream": stream, "Owner": owner}, dict[str, Any])
+
+    def extend_holds(self, stream: str, owner: str, visibility_s: int) -> HoldTally:
+        """Give every message of the stream's holds that much more time from now."""
+        given = {"Stream": stream, "Owner": owner, "VisibilityTimeout": visibility_s}
+        return self.own("ExtendHolds", given, HoldTally)
+
+    def delete_holds(self, stream: str, owner: str, up_to_batch: int) -> HoldTally:
+        """Delete every message of the stream's holds up to that batch, and close these for ever."""
+        given = {"Stream": stream, "Owner": owner, "UpToBatch": up_to_batch}
+        return self.own("DeleteHolds", given, HoldTally)
+
+    def own(self, action: str, given: dict[str, Any], answer_type: type[T]) -> T:
+        """Any of Veil's own actions on this queue; all of them may be repeated."""
+        asked = {"QueueUrl": self.url, **given}
+        return self._loop.run(
+            patiently(
+                lambda: self._client.ask(
+                    f"Veil.{action}", asked, answer_type, repeatable=True,
+                    timeout_s=_HOLD_TIMEOUT_S, answer_bytes_max=_HOLD_BYTES_MAX,
+                )
+            )
+        )  # fmt: skip
+
+    def ask(self, action: str, given: dict[str, Any], *, repeatable: bool = True) -> dict[str, Any]:
+        """Any action of SQS, by its name; `QueueUrl` is filled in where it is not given as None."""
+        asked = {"QueueUrl": self.url, **given}
+        asked = {name: value for name, value in asked.items() if value is not None}
+        return self._loop.run(
+            patiently(lambda: self._client.ask(action, asked, dict[str, Any], repeatable=repeatable))
+        )
+
+    def send(
+        self,
+        entries: Sequence[dict[str, Any]],
+        *,
+        split: Callable[[Sequence[dict[str, Any]]], list[list[int]]],
+        url: str | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> list[str | ApiError]:
+        """Send entries of SendMessageBatch (without Id) in the batches that `split` makes; message id or failure of each.
+
+        On a FIFO queue with deduplication ids a repeated send stores nothing twice; elsewhere an entry whose answer was
+        lost may be stored twice, as with any client of a queue.
+        """
+        target = url or self.url
+
+        async def call(batch: Sequence[dict[str, Any]]) -> list[str | ApiError]:
+            return await self._send_batch(target, batch)
+
+        return self._loop.run(in_batches(entries, call, split=split, patience_s=patience_s))
+
+    # ---- within
+
+    @staticmethod
+    async def _open(place: QueuePlace, user_agent: str) -> SqsClient:
+        return SqsClient(
+            endpoint=place.endpoint, region=place.region, profile=place.profile, user_agent_extra=user_agent
+        )
+
+    async def _receive(
+        self, count: int, seconds: float, visibility_s: int | None, wait_s: int
+    ) -> list[RawMessage]:
+        until_s = time.monotonic() + seconds
+        # The first call may wait for a message; while nothing comes, more calls would only wait beside it.
+        found = await self._receive_once(min(ENTRIES, count), visibility_s, wait_s)
+        wanted, empty = count - len(found), not found
+
+        async def work() -> None:
+            nonlocal wanted, empty
+            while wanted > 0 and not empty and time.monotonic() < until_s:
+                asked = min(ENTRIES, wanted)
+                wanted -= asked
+                got = await self._receive_once(asked, visibility_s, 0)
+                found.extend(got)
+                wanted += asked - len(got)
+                empty = empty or not got
+
+        await asyncio.gather(*(work() for _ in range(min(CALLS_AT_ONCE, -(-wanted // ENTRIES)))))
+        return found
+
+    async def _receive_once(self, count: int, visibility_s: int | None, wait_s: int) -> list[RawMessage]:
+        return await patiently(
+            lambda: self._client.receive(self.url, count=count, wait_s=wait_s, visibility_s=visibility_s)
+        )
+
+    def _batch(
+        self,
+        receipts: Sequence[str],
+        call: Callable[[Sequence[str]], Any],
+        patience_s: float,
+    ) -> list[ApiError | None]:
+        async def told(each: Sequence[str]) -> list[bool | ApiError]:
+            return [True if failed is None else failed for failed in await call(each)]
+
+        results = self._loop.run(in_batches(receipts, told, patience_s=patience_s))
+        return [result if isinstance(result, ApiError) else None for result in results]
+
+    async def _send_batch(self, url: str, batch: Sequence[dict[str, Any]]) -> list[str | ApiError]:
+        entries = [{"Id": str(at), **entry} for at, entry in enumerate(batch)]
+        answer = await self._client.ask(
+            "SendMessageBatch", {"QueueUrl": url, "Entries": entries}, _SentBatch, repeatable=True
+        )
+        results: list[str | ApiError] = [
+            ApiError(Failure.UNREACHABLE, "", "the answer passes it over") for _ in batch
+        ]
+        for sent in answer.successful or ():
+            results[int(sent.id)] = sent.message_id
+        for refused in answer.failed or ():
+            failure = Failure.REFUSED if refused.sender_fault else Failure.UNREACHABLE
+            results[int(refused.id)] = ApiError(failure, refused.code, refused.message or "")
+        return results
+
+
+class _SentOne(msgspec.Struct, rename="pascal"):
+    id: str
+    message_id: str
+
+
+class _RefusedOne(msgspec.Struct, rename="pascal"):
+    id: str
+    code: str = ""
+    message: str | None = None
+    sender_fault: bool = True
+
+
+class _SentBatch(msgspec.Struct, rename="pascal"):
+    successful: list[_SentOne] | None = None
+    failed: list[_RefusedOne] | None = None

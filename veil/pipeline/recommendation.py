@@ -1,0 +1,165 @@
+"""The timeout that a queue should have, how sure that is, and what would make it surer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from veil.pipeline.candidates import SENSIBLE_S, TIMEOUT_MAX_S, evaluate, sensible_s
+from veil.pipeline.findings import CLEAR, LIKELY, NO_RENEWAL, NOT_ENOUGH, WithPolicy
+from veil.pipeline.history import History
+from veil.pipeline.lapses import Lapses
+from veil.pipeline.renewal_schedule import Timelines
+from veil.pipeline.survival import Survival
+from veil.pipeline.words import about, length, share
+
+# With renewal a short timeout would do for any work, at the price of calls and of windows that end before a second try.
+_CALLS_MAX: Final = 1.0
+_RENEWED_LEAST_S: Final = 10
+_OBSERVATIONS_LEAST: Final = 30
+_LONGER_FOR_A_WHILE: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """The answer for one queue or type."""
+
+    timeout_s: int | None
+    certainty: str
+    reason: str
+    missing: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that the answer is made from."""
+
+    history: History
+    lapses: Lapses
+    curve: Survival
+    timelines: Timelines
+    target: float
+    policy: str
+
+
+def recommend(evidence: Evidence) -> Recommendation:
+    """The shortest wait after a crash among the timeouts whose duplicates stay within the target, the doubt included."""
+    history, target = evidence.history, evidence.target
+    if history.completed < max(1 / target, _OBSERVATIONS_LEAST):
+        return _too_few(evidence)
+    if evidence.curve.chance[-1] > target:
+        if evidence.curve.end_s >= TIMEOUT_MAX_S:
+            return _beyond_twelve_hours(evidence)
+        return _cut_off(evidence)
+    best = _best(evidence, target)
+    if best is not None:
+        timeout_s, means = best
+        if evidence.lapses.proven or means.duplicate_chance_high + _crashed_share(evidence) <= target:
+            return Recommendation(timeout_s, CLEAR, _reason(evidence, timeout_s, means))
+        return Recommendation(
+            timeout_s, LIKELY, _reason(evidence, timeout_s, means), _crashes_assumed(evidence)
+        )
+    best = _best(evidence, float(evidence.curve.high[-1]))
+    if best is None:
+        return _beyond_twelve_hours(evidence)
+    timeout_s, means = best
+    return Recommendation(timeout_s, LIKELY, _reason(evidence, timeout_s, means), _more(evidence))
+
+
+def _best(evidence: Evidence, bound: float) -> tuple[int, WithPolicy] | None:
+    """The timeout with the shortest recovery of those whose upper bound of duplicates is within this one."""
+    curve, timelines, policy = evidence.curve, evidence.timelines, evidence.policy
+    bound *= 1 + 1e-9
+    if policy == NO_RENEWAL:  # the recovery rises with the timeout: the first that will do is the best
+        fits = np.flatnonzero(np.interp(SENSIBLE_S, curve.after_s, curve.high) <= bound)
+        if not len(fits):
+            return None
+        timeout_s = SENSIBLE_S[int(fits[0])]
+        return timeout_s, evaluate(curve, timelines, [timeout_s], policy)[0]
+    timeouts_s = [each for each in SENSIBLE_S if _RENEWED_LEAST_S <= each <= max(2 * curve.end_s, 60)]
+    fit = [
+        (timeout_s, means)
+        for timeout_s, means in zip(timeouts_s, evaluate(curve, timelines, timeouts_s, policy), strict=True)
+        if means.duplicate_chance_high <= bound and means.calls_per_message <= _CALLS_MAX
+    ]
+    return min(fit, key=lambda each: (each[1].recovery_s, each[0]), default=None)
+
+
+def _reason(evidence: Evidence, timeout_s: int, means: WithPolicy) -> str:
+    renewed = "" if evidence.policy == NO_RENEWAL else f" renewed by {evidence.policy}"
+    text = (
+        f"with {length(timeout_s)}{renewed} {share(means.duplicate_chance)} of the work would be done twice, at most "
+        f"{share(means.duplicate_chance_high)} (95 % confidence), and a crash hides a message for {length(means.recovery_s)}"
+    )
+    present_s = evidence.history.present_s
+    if present_s is None or present_s < 1:
+        return text
+    if round(present_s) == timeout_s:
+        return f"{text}: the present timeout is right"
+    timeout_now_s = min(round(present_s), TIMEOUT_MAX_S)
+    (now,) = evaluate(evidence.curve, evidence.timelines, [timeout_now_s], evidence.policy)
+    return f"{text}; with the present {length(present_s)} it is {share(now.duplicate_chance)} and {length(now.recovery_s)}"
+
+
+def _too_few(evidence: Evidence) -> Recommendation:
+    completed = evidence.history.completed
+    have = f"{completed:,} completed lease{'' if completed == 1 else 's'}"
+    reason = f"{have}: too few to see whether {share(evidence.target)} of the work is done twice"
+    return Recommendation(None, NOT_ENOUGH, reason, _more(evidence))
+
+
+def _more(evidence: Evidence) -> str:
+    completed, target = evidence.history.completed, evidence.target
+    needed = max(-math.log(0.025) / target, _OBSERVATIONS_LEAST)
+    have = f"{completed:,} completed lease{'' if completed == 1 else 's'}"
+    if completed < needed:
+        return f"{have}; about {about(needed)} are needed to see {share(target)}"
+    return f"{have}, and too many of the others were cut off before their work had ended to be sure of {share(target)}"
+
+
+def _cut_off(evidence: Evidence) -> Recommendation:
+    history, curve = evidence.history, evidence.curve
+    left = share(float(curve.chance[-1]))
+    if not evidence.lapses.at_work:
+        reason = f"{left} of the work was let go, unfinished, before {length(curve.end_s)}: nothing is known beyond"
+        missing = "leases that are neither released nor still open: observe for longer"
+        return Recommendation(None, NOT_ENOUGH, reason, missing)
+    deadline_s = max(at_s for at_s, _ in evidence.lapses.at_work)
+    lapsed = sum(count for _, count in evidence.lapses.at_work)
+    longest = length(history.longest_s) if history.processing else "nothing"
+    reason = (
+        f"the longest complete observation is {longest} and {share(lapsed / max(history.leases, 1))} of the leases end at "
+        f"the timeout of {length(deadline_s)}: nothing is known beyond"
+    )
+    longer_s = sensible_s(_LONGER_FOR_A_WHILE * deadline_s)
+    renewal = "turn on renewal" if evidence.policy == NO_RENEWAL else "see that every consumer renews"
+    missing = f"work that is not cut off: raise the timeout to {length(longer_s)} for a while, or {renewal}"
+    return Recommendation(None, NOT_ENOUGH, reason, missing)
+
+
+def _beyond_twelve_hours(evidence: Evidence) -> Recommendation:
+    chance, _, high = evidence.curve.at(TIMEOUT_MAX_S)
+    reason = (
+        f"{share(chance)} of the work (at most {share(high)}) takes longer than 12 h, the longest timeout there is: "
+        "split the work"
+    )
+    return Recommendation(TIMEOUT_MAX_S, CLEAR if chance > evidence.target else LIKELY, reason)
+
+
+def _crashed_share(evidence: Evidence) -> float:
+    return evidence.lapses.crashed / max(evidence.history.leases, 1)
+
+
+def _crashes_assumed(evidence: Evidence) -> str:
+    history = evidence.history
+    text = (
+        f"{evidence.lapses.crashed:,.0f} leases ({share(_crashed_share(evidence))}) lapsed without a later sign of their "
+        f"holder; they are taken for crashes, since completed work thins out well before their deadline (the longest took "
+        f"{length(history.longest_s)})"
+    )
+    if history.dead_lettered:
+        text += f"; {history.dead_lettered:,} of these ended in the dead letters: look there for work that never fits"
+    return text

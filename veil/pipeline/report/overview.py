@@ -1,0 +1,208 @@
+"""Collect from the tables what the report tells beside the findings, in few jobs and few rows."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from veil.pipeline.report.examples import collect_examples
+from veil.pipeline.report.facts import SERIES, Overview, QueueLife, Timeline, Totals
+from veil.pipeline.report.instants import micros, moment
+from veil.pipeline.tables import HOW
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
+
+    from veil.journal.place import Place
+
+_HOUR: Final = timedelta(hours=1)
+_DAY: Final = timedelta(days=1)
+
+# Hours are drawn up to so many days, beyond that days; in less than so many hours, the events themselves.
+_HOURLY_MAX: Final = timedelta(days=12)
+_EVENTS_MAX: Final = timedelta(hours=6)
+_SLOTS_MAX: Final = 96
+_SLOTS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600)
+
+_OUTCOMES: Final = {
+    "deleted": "messages_deleted",
+    "expired": "messages_expired",
+    "purged": "messages_purged",
+    "redriven": "messages_redriven",
+    "dead_lettered": "messages_dead",
+    "open": "messages_open",
+}
+_SUMS: Final = (
+    "sent", "leases", "overrun", "duplicates", "extensions", "held_ms", "wasted_ms", *HOW, *_OUTCOMES.values(),
+)  # fmt: skip
+_LAPSED: Final = ("expired", "superseded", "dead_lettered")
+
+Key = tuple[str, str, str]
+
+
+def collect_overview(
+    spark: SparkSession, tables: Place, *, since: datetime | None = None, now: datetime | None = None
+) -> Overview:
+    """What the tables hold of the time since then (all of it without one)."""
+    from veil.pipeline.table_store import read_table
+
+    collected_at = now or datetime.now(UTC)
+    days = _since(read_table(spark, tables, "queue_days"), since, _DAY)
+    first_day, last_day = _ends(days)
+    if first_day is None or last_day is None:
+        return Overview(collected_at, None, None, spark_version=spark.version)
+    if last_day + _DAY - first_day > _HOURLY_MAX:
+        slot = _DAY * -(-((last_day - first_day) // _DAY + 1) // _SLOTS_MAX)
+        queues = _lives(_by_slot(days, first_day, slot), first_day, slot)
+        begin, end = first_day, last_day + _DAY
+    else:
+        hours = _since(read_table(spark, tables, "queue_hours"), since, _HOUR)
+        rows = _by_slot(hours, first_day, _HOUR)
+        begin, end = first_day, last_day + _DAY
+        if rows:
+            begin = first_day + _HOUR * min(row["slot"] for row in rows)
+            end = first_day + _HOUR * (max(row["slot"] for row in rows) + 1)
+        queues = _lives(rows, first_day, _HOUR, begin=begin, end=end)
+        if end - begin <= _EVENTS_MAX:
+            leases, messages = (read_table(spark, tables, name) for name in ("leases", "messages"))
+            begin, end, queues = _by_event(leases, messages, begin, end, queues)
+    examples = collect_examples(
+        read_table(spark, tables, "leases"), read_table(spark, tables, "messages"), end
+    )
+    return Overview(collected_at, begin, end, tuple(queues), tuple(examples), spark.version)
+
+
+def _since(table: DataFrame, since: datetime | None, step: timedelta) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if since is None:
+        return table
+    # The row of an hour or a day that has begun before counts whole.
+    return table.where(F.col("hour") > F.timestamp_micros(F.lit(micros(since - step))))
+
+
+def _ends(table: DataFrame) -> tuple[datetime | None, datetime | None]:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    row = table.agg(
+        F.min(F.unix_micros("hour")).alias("first"), F.max(F.unix_micros("hour")).alias("last")
+    ).first()
+    return (None, None) if row is None else (moment(row["first"]), moment(row["last"]))
+
+
+def _by_slot(table: DataFrame, begin: datetime, slot: timedelta) -> list[Row]:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    sums = [F.sum(name).alias(name) for name in _SUMS]
+    number = _slot_of(F.unix_micros("hour"), begin, slot)
+    return table.groupBy("region", "account", "queue", number.alias("slot")).agg(*sums).collect()
+
+
+def _slot_of(at_us: Column, begin: datetime, slot: timedelta) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.floor((at_us - F.lit(micros(begin))) / F.lit(slot // timedelta(microseconds=1))).cast("int")
+
+
+def _lives(
+    rows: list[Row],
+    origin: datetime,
+    slot: timedelta,
+    *,
+    begin: datetime | None = None,
+    end: datetime | None = None,
+) -> list[QueueLife]:
+    """Rows of sums by queue and slot (counted from the origin) as lives whose timelines run from begin to end."""
+    if not rows:
+        return []
+    first = 0 if begin is None else (begin - origin) // slot
+    slots = max(row["slot"] for row in rows) + 1 - first if end is None else (end - origin) // slot - first
+    by_queue: dict[Key, list[Row]] = {}
+    for row in rows:
+        by_queue.setdefault((row["region"], row["account"], row["queue"]), []).append(row)
+    lives = []
+    for key, own in sorted(by_queue.items()):
+        counts = {series: [0] * slots for series in SERIES}
+        for row in own:
+            at = row["slot"] - first
+            counts["sent"][at] += row["sent"]
+            counts["deleted"][at] += row["messages_deleted"]
+            counts["lapses"][at] += sum(row[name] for name in _LAPSED)
+            counts["duplicates"][at] += row["duplicates"]
+            counts["dead_lettered"][at] += row["dead_lettered"]
+        timeline = Timeline(begin or origin, slot, {name: tuple(each) for name, each in counts.items()})
+        lives.append(QueueLife(*key, Totals.over(_totals(row) for row in own), timeline))
+    return lives
+
+
+def _totals(row: Any) -> Totals:
+    return Totals(
+        sent=row["sent"],
+        leases=row["leases"],
+        overrun=row["overrun"],
+        duplicates=row["duplicates"],
+        extensions=row["extensions"],
+        held_ms=row["held_ms"],
+        wasted_ms=row["wasted_ms"],
+        how={name: row[name] for name in HOW},
+        outcome={name: row[column] for name, column in _OUTCOMES.items()},
+    )
+
+
+def _by_event(
+    leases: DataFrame, messages: DataFrame, begin: datetime, end: datetime, queues: list[QueueLife]
+) -> tuple[datetime, datetime, list[QueueLife]]:
+    """The same lives with timelines of what happened when, in slots as short as the time they cover asks for."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    events = _events(leases, messages).where(F.col("at_us") >= micros(begin - _HOUR))
+    ends = events.agg(F.min("at_us").alias("first"), F.max("at_us").alias("last")).first()
+    first, last = (moment(ends["first"]), moment(ends["last"])) if ends is not None else (None, None)
+    if first is None or last is None:
+        return begin, end, queues
+    slot = next((each for each in map(_seconds, _SLOTS_S) if (last - first) / each <= _SLOTS_MAX), _HOUR)
+    first = datetime.fromtimestamp(first.timestamp() // slot.total_seconds() * slot.total_seconds(), UTC)
+    slots = (last - first) // slot + 1
+    number = _slot_of(F.col("at_us"), first, slot).alias("slot")
+    counted = events.groupBy("region", "account", "queue", "series", number).count().collect()
+    counts: dict[Key, dict[str, list[int]]] = {}
+    for row in counted:
+        own = counts.setdefault(
+            (row["region"], row["account"], row["queue"]), {series: [0] * slots for series in SERIES}
+        )
+        own[row["series"]][row["slot"]] += row["count"]
+    nothing = {series: [0] * slots for series in SERIES}
+    told = []
+    for life in queues:
+        own = counts.get((life.region, life.account, life.queue), nothing)
+        timeline = Timeline(first, slot, {name: tuple(each) for name, each in own.items()}, by_send=False)
+        told.append(QueueLife(life.region, life.account, life.queue, life.totals, timeline))
+    return first, first + slot * slots, told
+
+
+def _events(leases: DataFrame, messages: DataFrame) -> DataFrame:
+    """One row for each thing that a timeline counts: queue, series and instant."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    def picked(table: DataFrame, series: str, at: str, where: Column) -> DataFrame:
+        found = table.where(where & F.col(at).isNotNull())
+        return found.select(
+            "region", "account", "queue", F.lit(series).alias("series"), F.unix_micros(at).alias("at_us")
+        )
+
+    lapsed = F.col("how").isin(*_LAPSED)
+    parts = [
+        picked(messages, "sent", "sent_at", F.lit(True)),
+        picked(messages, "deleted", "ended_at", F.col("outcome") == "deleted"),
+        picked(leases, "dead_lettered", "ended_at", F.col("how") == "dead_lettered"),
+        picked(leases, "lapses", "ended_at", lapsed),
+        picked(leases, "duplicates", "ended_at", F.col("overrun") & (F.col("how") == "superseded")),
+    ]
+    together = parts[0]
+    for part in parts[1:]:
+        together = together.unionByName(part)
+    return together
+
+
+def _seconds(count: int) -> timedelta:
+    return timedelta(seconds=count)

@@ -1,0 +1,118 @@
+"""The options of the source, checked together at the start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from veil.core.limits import VISIBILITY_MAX_S
+from veil.pipeline.option_error import OptionError
+from veil.pipeline.option_values import OptionValues
+from veil.pipeline.queues.queue_place import QueuePlace
+
+AUTO, SQS, VEIL = "auto", "sqs", "veil"
+DRAIN, BROWSE = "drain", "browse"
+# A receive round must be short against the timeout: what came first has to be sealed long before its window ends.
+RECEIVE_SHARE: Final = 4
+_RECEIVE_S_MAX: Final = 5.0
+_VISIBILITY_S_MIN: Final = 4
+
+KNOWN: Final = (
+    "queue",
+    "endpoint",
+    "region",
+    "profile",
+    "maxMessagesPerTrigger",
+    "partitions",
+    "visibilityTimeout",
+    "receiveTime",
+    "rate",
+    "segments",
+    "protocol",
+    "mode",
+    "bodySchema",
+    "sentAfter",
+    "sentBefore",
+    "metricsPort",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What one query or read was asked for."""
+
+    place: QueuePlace
+    messages_max: int  # in one trigger
+    partitions: int
+    visibility_s: int | None  # None: the queue's own
+    receive_s: float | None  # None: a share of the visibility
+    rate: float | None  # messages a second at most
+    segments: str | None
+    protocol: str
+    mode: str
+    body_schema: str | None
+    sent_after: str | None
+    sent_before: str | None
+    metrics_port: int | None
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> SourceOptions:
+        """The options as Spark hands them over; raises OptionError."""
+        values = OptionValues(given, KNOWN)
+        options = cls(
+            place=QueuePlace(
+                values.needed("queue", "the name, URL or ARN of a queue"),
+                values.text("endpoint"),
+                values.text("region"),
+                values.text("profile"),
+            ),
+            messages_max=values.whole("maxMessagesPerTrigger", 10_000, 1, 120_000) or 10_000,
+            partitions=values.whole("partitions", 2, 1, 10_000) or 2,
+            visibility_s=values.whole("visibilityTimeout", None, _VISIBILITY_S_MIN, VISIBILITY_MAX_S),
+            receive_s=values.number("receiveTime", None, 0.1, 3600),
+            rate=values.number("rate", None, 0.001, 1e9),
+            segments=values.text("segments"),
+            protocol=values.choice("protocol", AUTO, (AUTO, SQS, VEIL)),
+            mode=values.choice("mode", DRAIN, (DRAIN, BROWSE)),
+            body_schema=values.text("bodySchema"),
+            sent_after=values.text("sentAfter"),
+            sent_before=values.text("sentBefore"),
+            metrics_port=values.whole("metricsPort", None, 1, 65535),
+        )
+        if options.visibility_s is not None:
+            options.receive_seconds(options.visibility_s)
+        return options
+
+    def window_s(self, queue_visibility_s: int) -> int:
+        """The visibility to work with: the option's, else the queue's own; raises OptionError where that is too short."""
+        if self.visibility_s is not None:
+            return self.visibility_s
+        if queue_visibility_s < _VISIBILITY_S_MIN:
+            raise OptionError(
+                "visibilityTimeout",
+                None,
+                f"{_VISIBILITY_S_MIN} seconds or more, since the queue's own is {queue_visibility_s}",
+            )
+        return queue_visibility_s
+
+    def receive_seconds(self, window_s: int) -> float:
+        """How long one round of receives may take; raises OptionError where the two options do not fit together."""
+        allowed = window_s / RECEIVE_SHARE
+        if self.receive_s is None:
+            return min(_RECEIVE_S_MAX, allowed)
+        if self.receive_s > allowed:
+            raise OptionError(
+                "receiveTime",
+                self.receive_s,
+                f"at most a quarter of the visibility timeout ({window_s} s), so {allowed:g} seconds",
+            )
+        return self.receive_s
+
+    def rows_max(self, since_last_s: float | None) -> int:
+        """How many messages the next trigger may take, given the time since the last one."""
+        if self.rate is None:
+            return self.messages_max
+        return max(
+            1, min(self.messages_max, int(self.rate * (since_last_s if since_last_s is not None else 1.0)))
+        )
