@@ -52,7 +52,8 @@ def _home(events: list[JournalEvent]) -> JournalEvent:
 
     def rank(event: JournalEvent) -> tuple[Any, ...]:
         order = {"sent": 0, "received": 0, "dead_lettered": 1}
-        return (order.get(event.kind, 2), event.region, event.account, event.queue)
+        known = 2 if event.message_id is not None else 3  # a receipt of a message that is gone
+        return (order.get(event.kind, known), event.region, event.account, event.queue)
 
     return min(events, key=rank)
 
@@ -163,6 +164,7 @@ def _lease(
         "caller_key": received.caller_key if received else None,
         "caller_address": received.caller_address if received else None,
         "user_agent": received.user_agent if received else None,
+        "_known": home.message_id is not None,
         "_duplicate": overrun and next_receive is not None,
         "_dead_letters": [(event.at, event.other_queue) for event in own if event.kind == "dead_lettered"],
     }
@@ -171,6 +173,7 @@ def _lease(
 def _message_of(seq: int, events: list[JournalEvent], leases: list[Row]) -> Row:
     own = [event for event in events if event.kind in OF_MESSAGE]
     home = _home(own) if own else None
+    lease = next((lease for lease in leases if lease["_known"]), leases[0] if leases else {})
     sent = _first(events, "sent")
     available = None if sent is None else sent.deadline or sent.at
     receives = [
@@ -191,9 +194,9 @@ def _message_of(seq: int, events: list[JournalEvent], leases: list[Row]) -> Row:
     redriven = _first(events, "redriven")
     return {
         "hour": (seq >> 20) // HOUR_MS * HOUR_MS,
-        "region": home.region if home else leases[0]["region"],
-        "account": home.account if home else leases[0]["account"],
-        "queue": home.queue if home else leases[0]["queue"],
+        "region": home.region if home else lease["region"],
+        "account": home.account if home else lease["account"],
+        "queue": home.queue if home else lease["queue"],
         "seq": seq,
         "message_id": _any(events, "message_id"),
         "message_type": _any(events, "message_type"),

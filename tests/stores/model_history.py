@@ -18,6 +18,11 @@ _WEIGHTS = {
     "extend": 10,
     "advance": 15,
     "undo": 3,
+    "receive_hold": 12,
+    "extend_holds": 4,
+    "delete_holds": 3,
+    "open_stream": 0.5,
+    "redrive": 2,
     "settle": 2,
     "edit": 2,
     "step_move": 3,
@@ -42,6 +47,7 @@ class Author:
         self._labels: dict[str, deque[str]] = {name: deque(maxlen=30) for name in QUEUES}
         self._tasks: deque[str] = deque(maxlen=3)
         self._focus = "std"
+        self._batch = 0
         self._instants: deque[int] = deque(maxlen=20)  # ends of deduplication and attempts
 
     def next(self) -> Step:
@@ -63,6 +69,9 @@ class Author:
             self._labels[step["queue"]].extend(receipt_label(step["queue"], message) for message in answer)
             if step["attempt"] is not None:
                 self._instants.append(self._run.clock.now_ms() + DEDUPLICATION_MS)
+        if step["op"] == "receive_hold":
+            given = [receipt_label(step["queue"], message) for message in answer.messages]
+            self._labels[step["queue"]].extend(given[-3:])
         if step["op"] == "delete" and self._random.random() < 0.8:  # spend most steps on what is still there
             gone = {label.split("/")[1] for label in step["receipts"]}
             labels = self._labels[step["queue"]]
@@ -109,6 +118,49 @@ class Author:
             "count": count,
             "visibility": chance.choice([None, None, None, 0, 1, 2, 2, 30, 43_200]),
             "attempt": chance.choice([None, None, None, "t1", "t2"]),
+        }
+
+    def _receive_hold(self) -> Step:
+        """Names that come again, mostly soon; batches that rise, so that acknowledged ones are asked for too."""
+        chance = self._random
+        self._batch += chance.random() < 0.1
+        return {
+            "stream": chance.choice(["s1", "s1", "s2"]),
+            "batch": max(0, self._batch - chance.choice([0, 0, 0, 1, 2])),
+            "part": chance.choice([0, 0, 1]),
+            "count": chance.choice([1, 2, 3, 10]),
+            "visibility": chance.choice([1, 2, 5, 30, 43_200]),
+        }
+
+    def _extend_holds(self) -> Step:
+        chance = self._random
+        visibility_s = chance.choice([1, 2, 5, 30, 43_195, 43_200])
+        return {
+            "stream": chance.choice(["s1", "s2", "s3"]),
+            "owner": self._owner(),
+            "visibility": visibility_s,
+        }
+
+    def _delete_holds(self) -> Step:
+        chance = self._random
+        batch = max(0, self._batch - chance.choice([0, 1, 2, 3]))
+        return {"stream": chance.choice(["s1", "s2", "s3"]), "owner": self._owner(), "batch": batch}
+
+    def _open_stream(self) -> Step:
+        return {"stream": self._random.choice(["s1", "s2"]), "owner": self._owner()}
+
+    def _owner(self) -> str:
+        return self._random.choice(["me", "me", "me", "me", "you"])
+
+    def _redrive(self) -> Step:
+        chance = self._random
+        name = chance.choice(["dead", "dead", "dead.fifo", self._any_queue()])
+        known = [label.split("/")[1] for label in self._labels[name]] or ["none"]
+        latest = [f"m{number}" for number in range(max(1, self._number - 20), self._number)]
+        return {
+            "queue": name,
+            "bodies": chance.choices(known + latest, k=chance.choice([1, 2, 10])),
+            "destination": chance.choice([None, None, "std", "turns.fifo", "nowhere"]),
         }
 
     def _receipts(self) -> tuple[str, list[str]]:

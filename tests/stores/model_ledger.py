@@ -63,6 +63,12 @@ class Ledger:
         else:
             self._windows.pop(body, None)
 
+    def seen_held(self, queue: str, body: str, delivery: int, until_ms: int, now_ms: int) -> None:
+        """The message is in flight after something that may have extended that delivery's lease."""
+        window = self._open_window(body, now_ms)
+        if window is None or window.holder == delivery:
+            self._windows[body] = Window(queue, delivery, until_ms)
+
     def undone(self, body: str, delivery: int, now_ms: int) -> None:
         window = self._open_window(body, now_ms)
         if window is not None and window.holder == delivery:

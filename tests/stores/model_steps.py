@@ -10,10 +10,12 @@ from typing import Any
 
 from tests.stores.journal_kit import exported, swept
 from tests.stores.kit import ACCOUNT, REGION, STORES, HeardEvents, a_key, redrive_to
+from tests.stores.model_holds import HoldLedger
 from tests.stores.model_journal import JournalReplay, first_difference
 from tests.stores.model_ledger import Broken, Ledger, check_counts, check_group_order
 from veil.core.clock import ManualClock
 from veil.core.errors import ReceiptInvalid, StoreError, VeilError
+from veil.core.hold import HoldContent, HoldKey
 from veil.core.lease import Deletion, State
 from veil.core.message import Caller, NewMessage, Sent, StoredMessage
 from veil.core.move_task import MoveTask
@@ -21,7 +23,7 @@ from veil.core.queue import Queue, QueueSettings
 from veil.core.receipt import Receipt
 from veil.core.sequence import instant_of
 from veil.stores.memory import MemoryStore
-from veil.stores.store import Extension, QueueContent, Store
+from veil.stores.store import Chosen, Extension, QueueContent, Store
 
 Step = dict[str, Any]  # JSON
 RETENTION_MIN_S = 60
@@ -120,6 +122,45 @@ class Side:
             label = receipt_label(step["queue"], message)
             self.receipts[label] = Receipt(queue.id, message.seq, message.delivery)
         return taken
+
+    async def _open_stream(self, step: Step) -> Any:
+        return await self.store.open_stream(self._queue(step), step["stream"], step["owner"])
+
+    async def _receive_hold(self, step: Step) -> Any:
+        queue = self._queue(step)
+        content = await self.store.receive_hold(
+            queue,
+            HoldKey(step["stream"], step["batch"], step["part"]),
+            step["count"],
+            visibility_s=step["visibility"],
+            caller=_caller(step),
+        )
+        for message in content.messages:
+            label = receipt_label(step["queue"], message)
+            self.receipts[label] = Receipt(queue.id, message.seq, message.delivery)
+        return content
+
+    async def _extend_holds(self, step: Step) -> Any:
+        named = (self._queue(step), step["stream"], step["owner"])
+        return await self.store.extend_holds(*named, visibility_s=step["visibility"], caller=_caller(step))
+
+    async def _delete_holds(self, step: Step) -> Any:
+        named = (self._queue(step), step["stream"], step["owner"])
+        return await self.store.delete_holds(*named, up_to_batch=step["batch"], caller=_caller(step))
+
+    async def _redrive(self, step: Step) -> Any:
+        """Chosen by body: the keys are each store's own."""
+        queue = self._queue(step)
+        present = {message.body: message for message in await self.store.peek(queue, limit=10_000)}
+        destination = step["destination"] and a_key(step["destination"])
+        chosen = [
+            Chosen(present[body].seq, present[body].message_id, destination)
+            for body in step["bodies"]
+            if body in present
+        ]
+        moved = await self.store.redrive(queue, chosen + chosen[:1], caller=_caller(step))
+        # A refusal names the message by its key, which is the store's own.
+        return [type(each).__name__ if isinstance(each, VeilError) else each for each in moved]
 
     async def _delete(self, step: Step) -> Any:
         receipts = self._known(step["receipts"])
@@ -230,6 +271,7 @@ class LockStep:
         self.subject = self.reference if store_name == "memory" else Side(self._make())
         self.sides = list(dict.fromkeys([self.reference, self.subject]))
         self.ledger = Ledger()
+        self.holds = HoldLedger(self.ledger)
         self._seqs, self._message_ids, self._queue_ids = Pairs(), Pairs(), Pairs()
         self._settled_at_ms: int | None = None
 
@@ -256,9 +298,13 @@ class LockStep:
             self.subject.use(self._make())
             await self.subject.store.open()
         going = await self._about_to_end(step)
+        before = await self._contents_for_holds(step)
         answers = [await side.take(step) for side in self.sides]
         self._compare(step, answers[0], answers[-1])
         await self._enter(step, answers[-1], going)
+        if not isinstance(answers[-1], VeilError):
+            after = await self._contents_for_holds(step)
+            self.holds.enter(step, answers[-1], before, after, self.clock.now_ms())
         if "queue" in step:
             await self._compare_counts(step["queue"])
         await self._compare_wakes(step)
@@ -306,6 +352,8 @@ class LockStep:
     def _same(self, here: Any, there: Any) -> bool:
         if type(here) is not type(there):
             return False
+        if isinstance(here, HoldContent):
+            return here[1:] == there[1:] and self._same(here.messages, there.messages)
         if isinstance(here, list):
             return len(here) == len(there) and all(map(self._same, here, there))
         if isinstance(here, VeilError):
@@ -371,6 +419,12 @@ class LockStep:
         peeked = await _refusable(self.subject.contents)(step["queue"])
         return [] if isinstance(peeked, VeilError) else peeked[1]
 
+    async def _contents_for_holds(self, step: Step) -> list[StoredMessage]:
+        if step["op"] not in ("extend_holds", "delete_holds"):
+            return []
+        peeked = await _refusable(self.subject.contents)(step["queue"])
+        return [] if isinstance(peeked, VeilError) else peeked[1]
+
     async def _enter(self, step: Step, answer: Any, going: list[StoredMessage]) -> None:
         if isinstance(answer, VeilError):
             return
@@ -384,6 +438,16 @@ class LockStep:
                 ledger.received(step["queue"], message, now_ms, attempt=step["attempt"] is not None)
             if step["queue"].endswith(".fifo") and answer and not step.get("old"):
                 check_group_order(answer, (await self.subject.contents(step["queue"]))[1])
+        elif op == "receive_hold":
+            for message in answer.messages:
+                ledger.received(step["queue"], message, now_ms, attempt=answer.again)
+            if (
+                step["queue"].endswith(".fifo")
+                and answer.messages
+                and not answer.again
+                and not step.get("old")
+            ):
+                check_group_order(answer.messages, (await self.subject.contents(step["queue"]))[1])
         elif op == "delete":
             for label, deletion in zip(self._labels(step["receipts"]), answer, strict=True):
                 if deletion is Deletion.DELETED:

@@ -88,7 +88,40 @@ class TellsTheWrongDeadline(MemoryStore):
         super()._record_leases(kind, shelf, late, now_ms, caller)
 
 
+class ForgetsAnEmptyHold(MemoryStore):
+    """Records a hold only when it took something."""
+
+    async def receive_hold(self, queue, key, count, **given):
+        content = await super().receive_hold(queue, key, count, **given)
+        if not content.messages and not content.again:
+            del self._streams[queue.id, key.stream].holds[key.batch, key.part]
+        return content
+
+
+class StrikesNothing(MemoryStore):
+    """Leaves a lost member in its hold, as if it could be found again."""
+
+    def _keep(self, shelf, hold, *given, **named):
+        members, lost = hold.members, hold.lost
+        kept = super()._keep(shelf, hold, *given, **named)
+        hold.members, hold.lost = members, lost
+        return kept
+
+
+class LeavesTheDoorOpen(MemoryStore):
+    """Acknowledges a batch without closing it."""
+
+    async def delete_holds(self, queue, stream, owner, **given):
+        tally = await super().delete_holds(queue, stream, owner, **given)
+        if (queue.id, stream) in self._streams:
+            self._streams[queue.id, stream].closed = -1
+        return tally
+
+
 BROKEN = [
+    ForgetsAnEmptyHold,
+    StrikesNothing,
+    LeavesTheDoorOpen,
     ForgetsTheHolder,
     LapsesLate,
     LosesADeadLetter,
@@ -112,6 +145,13 @@ def test_a_broken_store_is_found_out_and_its_history_can_be_replayed(broken, tmp
     history = json.loads(path.read_text())
     assert replay("broken", history) is not None
     assert replay("memory", history) is None
+
+
+@pytest.mark.parametrize("broken", [ForgetsAnEmptyHold, StrikesNothing, LeavesTheDoorOpen])
+def test_a_broken_hold_is_found_out_without_a_reference(broken, tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.stores.model_steps.MemoryStore", broken)
+    with pytest.raises(ModelFailure, match="Broken"):
+        run_model("memory", 1, 6_000, directory=tmp_path)
 
 
 def test_a_failing_history_shrinks_to_the_few_steps_that_matter(tmp_path, monkeypatch):
@@ -195,6 +235,25 @@ class StoreMachine(RuleBasedStateMachine):
     def undo(self, index):
         queue, label = self._receipt(-index)
         self.take(op="undo", queue=queue, receipts=[label])
+
+    @rule(
+        queue=queues,
+        batch=st.integers(0, 2),
+        part=st.integers(0, 1),
+        count=st.integers(1, 5),
+        visibility=st.sampled_from([1, 5, 30]),
+    )
+    def receive_hold(self, queue, batch, part, count, visibility):
+        named = {"stream": "s", "batch": batch, "part": part}
+        self.take(op="receive_hold", queue=queue, **named, count=count, visibility=visibility)
+
+    @rule(queue=queues, visibility=st.sampled_from([1, 30, 43_200]))
+    def extend_holds(self, queue, visibility):
+        self.take(op="extend_holds", queue=queue, stream="s", owner="me", visibility=visibility)
+
+    @rule(queue=queues, batch=st.integers(0, 2))
+    def delete_holds(self, queue, batch):
+        self.take(op="delete_holds", queue=queue, stream="s", owner="me", batch=batch)
 
     @rule(beside=st.sampled_from([-1, 0, 1]))
     def reach_what_is_due(self, beside):

@@ -10,6 +10,7 @@ from tests.stores.kit import a_grouped_message, a_message, make_queue, receipts_
 from tests.stores.sqlite_kit import WAL, change, crashed_copy, flip_bit, flip_bit_in_text, open_store
 from veil.core.clock import ManualClock
 from veil.core.errors import StoreError
+from veil.core.hold import HoldKey
 from veil.core.message import MessageAttribute
 from veil.core.queue import RedriveAllow
 from veil.stores.sqlite.opening import DATABASE
@@ -36,8 +37,11 @@ async def a_lived_in_store(directory: Path, clock: ManualClock) -> None:
         await store.receive(queue, 2)
         assert (await store.counts(dead)).visible == 2
         held = await store.receive(fifo, 4, attempt_id="one")
+        await store.open_stream(fair, "epoch", "me")
         await store.delete(fifo, receipts_of(fifo, held[:1]))
-        await store.receive(fair, 4)
+        await store.receive(fair, 2)
+        await store.receive_hold(fair, HoldKey("epoch", 1, 0), 2, visibility_s=30)
+        await store.receive_hold(queue, HoldKey("unread", 0, 0), 0, visibility_s=30)
         await store.edit_queue(fair, lambda content: QueueContent(content.settings, {"team": "blue"}))
         gone = await make_queue(store, "gone")
         await store.send(gone, [a_message(group="g") for _ in range(3)])
@@ -116,6 +120,11 @@ SPOILED = {
     "DELETE FROM clock_mark": "no mark",
     "DELETE FROM meta": "receipt key",
     "UPDATE attempt SET claims = 'x'": "attempt one",
+    "UPDATE hold SET members = x'c1' WHERE batch = 1": "hold epoch/1/0: unreadable",
+    "UPDATE hold SET lost = -1": "says that it lost -1",
+    "DELETE FROM stream WHERE name = 'epoch'": "could never be acknowledged",
+    "UPDATE stream SET closed = -7": "says that -7 is the last batch",
+    "UPDATE stream SET queue_id = 77": "stream epoch: its queue does not exist",
     "PRAGMA user_version = 9": "version 9",
 }
 

@@ -10,7 +10,7 @@ import pytest
 from tests.wire.kit import Refused, Wire, read_json, read_xml
 from veil.core.policy import GRANTABLE_ACTIONS, OWNER_ONLY_ACTIONS
 from veil.signing.sigv4_signing import presign, sign
-from veil.wire.actions import ACTIONS
+from veil.wire.actions import ACTIONS, EXTENSIONS
 from veil.wire.exchange import Request, Response
 from veil.wire.sigv4 import AccessKey, Verifier
 
@@ -234,9 +234,18 @@ async def test_a_stranger_cannot_cancel_a_task_by_pairing_it_with_his_own_queue(
         assert await wire.outcome("OWNERKEY", "CancelMessageMoveTask", TaskHandle=handle) == "ok"
 
 
-async def test_peeking_is_the_owners_alone() -> None:
+@pytest.mark.parametrize("action", sorted(EXTENSIONS))
+async def test_veils_own_actions_are_the_owners_alone(action: str) -> None:
+    given = {
+        "DeleteHolds": {"Stream": "s", "Owner": "o", "UpToBatch": 0},
+        "ExtendHolds": {"Stream": "s", "Owner": "o", "VisibilityTimeout": 1},
+        "OpenStream": {"Stream": "s", "Owner": "o"},
+        "PeekMessages": {},
+        "ReceiveHold": {"Stream": "s", "Batch": 0, "Part": 0, "MaxNumberOfMessages": 1},
+        "RedriveMessages": {"Entries": [{"Id": "a", "MessageId": "m", "SequenceNumber": "1"}]},
+    }[action]
     async with Signed() as wire:
         await wire.owned(allow=["SQS:*"])
-        assert await wire.outcome("OWNERKEY", "Veil.PeekMessages") == "ok"
+        assert await wire.outcome("OWNERKEY", f"Veil.{action}", **given) == "ok"
         for key_id in ("OTHERKEY", None):
-            assert await wire.outcome(key_id, "Veil.PeekMessages") == "AccessDenied"
+            assert await wire.outcome(key_id, f"Veil.{action}", **given) == "AccessDenied"

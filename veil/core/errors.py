@@ -12,6 +12,10 @@
     ├── InFlightLimit
     ├── MoveTaskRefused
     │   ├── ResourceMissing · NotDeadLetters · MoveTaskRunning · MoveTaskMissing · MoveTaskHandleInvalid · MoveTaskNotRunning
+    ├── HoldRefused
+    │   ├── HoldClosed · StreamTaken · HoldNameRefused
+    ├── RedriveRefused
+    │   ├── MessageMissing · MessageNotVisible · SourceUnknown
     ├── PolicyRefused (the members stand in core/policy.py)
     ├── AccessDenied
     └── StoreError
@@ -320,6 +324,70 @@ class MoveTaskNotRunning(MoveTaskRefused):
     def __init__(self, status: str) -> None:
         super().__init__(f"the move task is {status}")
         self.status = status
+
+
+# ---- holds
+
+
+class HoldRefused(VeilError):
+    """A hold or its stream cannot be used as asked; the members say why."""
+
+
+class HoldClosed(HoldRefused):
+    """The batch was acknowledged: its names give nothing any more."""
+
+    def __init__(self, stream: str, batch: int, closed: int) -> None:
+        super().__init__(f"batch {batch} of stream {stream} is closed: all up to {closed} were acknowledged")
+        self.stream, self.batch, self.closed = stream, batch, closed
+
+
+class StreamTaken(HoldRefused):
+    """The stream has another owner by now."""
+
+    def __init__(self, stream: str, owner: str) -> None:
+        super().__init__(
+            f"stream {stream} is not owned by {owner} any more: somebody else has opened it since"
+        )
+        self.stream, self.owner = stream, owner
+
+
+class HoldNameRefused(HoldRefused):
+    """The value cannot be part of a hold's name."""
+
+    def __init__(self, parameter: str, value: object, expected: str) -> None:
+        super().__init__(f"{parameter}={value!r}: expected {expected}")
+        self.parameter, self.value, self.expected = parameter, value, expected
+
+
+# ---- chosen redrives
+
+
+class RedriveRefused(VeilError):
+    """A message cannot leave the dead letters as asked; the members say why."""
+
+
+class MessageMissing(RedriveRefused):
+    """The queue has no such message, or not any more."""
+
+    def __init__(self, message_id: str, seq: int) -> None:
+        super().__init__(f"there is no message {message_id} at {seq}")
+        self.message_id, self.seq = message_id, seq
+
+
+class MessageNotVisible(RedriveRefused):
+    """The message is in flight or delayed: only what is visible can be moved."""
+
+    def __init__(self, message_id: str, state: str) -> None:
+        super().__init__(f"message {message_id} is {state}")
+        self.message_id, self.state = message_id, state
+
+
+class SourceUnknown(RedriveRefused):
+    """The message was not dead-lettered, so without a destination there is nowhere to send it back to."""
+
+    def __init__(self, message_id: str) -> None:
+        super().__init__(f"message {message_id} came from no other queue: a destination is needed")
+        self.message_id = message_id
 
 
 # ---- access

@@ -1,7 +1,8 @@
 """What the events say, folded into one row of facts per lease (and one per message, as delivery 0).
 
 Every fact is a minimum, a maximum or a sum over events, so facts of old and new events merge in any order, and it does not
-matter in how many runs the events of a lease came in.
+matter in how many runs the events of a lease came in. What is told by one event stands together in a struct: a row then
+has few columns, and what is null in it costs nothing to sort, merge and pass on.
 """
 
 from __future__ import annotations
@@ -15,64 +16,69 @@ if TYPE_CHECKING:
 
 HOUR_MS: Final = 3_600_000
 SEQ_BITS: Final = 20  # of the order key, below the millisecond of the send
+PART: Final = "part"  # the hour of the send, as whole hours since 1970: the partition of every row
 # Of the message, wherever it is; the other kinds are of a lease.
 _OF_THE_MESSAGE: Final = (Kind.SENT, Kind.REDRIVEN, Kind.EXPIRED, Kind.PURGED)
 
-# name → type. Those marked below are hidden: they stand in the files of `leases` and `messages` beside the public columns.
-FACTS: Final = {
-    "seq": "bigint",
-    "delivery": "int",
-    # Where it happened: as the first of `sent` or `received`, `dead_lettered` and anything else says. A message that changed
-    # to its dead letters has later events in another queue.
-    "place_rank": "int",
+# Where it was and what it is about, as the first of `sent` or `received`, `dead_lettered`, anything else and a receipt of a
+# message that is gone says. A message that went to its dead letters has later events in another queue.
+_HOME: Final = {
+    "home_rank": "int",
     "region": "string",
     "account": "string",
     "queue": "string",
     "message_id": "string",
     "message_type": "string",
     "body_bytes": "int",
-    # of a message
-    "sent_at": "timestamp",
-    "available_at": "timestamp",
-    "redriven_at": "timestamp",
-    "redriven_to": "string",
-    "expired_at": "timestamp",
-    "purged_at": "timestamp",
-    # of a lease
+}
+_ABOUT: Final = ("message_id", "message_type", "body_bytes")
+_UNKNOWING: Final = 3  # the rank of a receipt of a message that is gone
+_RECEIVED: Final = {
     "received_at": "timestamp",
     "first_deadline": "timestamp",
     "receive_count": "int",
     "caller_key": "string",
     "caller_address": "string",
     "user_agent": "string",
-    "extensions": "int",
-    "last_extended_at": "timestamp",
-    # The latest receive, extension or release: it set the deadline.
+}
+# The latest receive, extension or release: it set the deadline. Positions tell what came first in one millisecond.
+_SETTING: Final = {
     "set_at": "timestamp",
     "set_position": "bigint",
     "deadline": "timestamp",
     "set_released": "boolean",
+}
+STRUCTS: Final = {
+    "home": _HOME,
+    "sent": {"sent_at": "timestamp", "available_at": "timestamp"},
+    "redriven": {"redriven_at": "timestamp", "redriven_to": "string"},
+    "received": _RECEIVED,
+    "setting": _SETTING,
+    "dead": {"dead_lettered_at": "timestamp", "dead_letter_queue": "string"},
+}
+_PLAIN: Final = {
+    "expired_at": "timestamp",
+    "purged_at": "timestamp",
+    "extensions": "int",
+    "last_extended_at": "timestamp",
     "undone_at": "timestamp",
     "deleted_at": "timestamp",
     "delete_refused_at": "timestamp",
     "refused_at": "timestamp",
-    "dead_lettered_at": "timestamp",
-    "dead_letter_queue": "string",
 }
-MESSAGE_FACTS: Final = ("sent_at", "available_at", "redriven_at", "redriven_to", "expired_at", "purged_at")
-_KEYS: Final = ("seq", "delivery")
-_PLACE: Final = ("place_rank", "region", "account", "queue")
-_SETTING: Final = ("set_at", "set_position", "deadline", "set_released")
-_LEAST: Final = (
-    "sent_at", "available_at", "redriven_at", "expired_at", "purged_at", "received_at", "first_deadline", "undone_at",
-    "deleted_at", "delete_refused_at", "dead_lettered_at",
-)  # fmt: skip
-_SUM: Final = ("extensions",)
-PART: Final = "part"  # the hour of the send, as whole hours since 1970: the partition of every row
+_OF_BOTH: Final = ("home",)
+_OF_MESSAGES: Final = ("sent", "redriven", "expired_at", "purged_at")
+_GREATEST: Final = ("setting", "last_extended_at", "refused_at")
+_SUM: Final = "extensions"
+NAMES: Final = (*STRUCTS, *_PLAIN)
+
+# Name → type of every fact as it is stored, one column each, in the files of `leases` and `messages`.
+STORED: Final = {name: type_ for members in STRUCTS.values() for name, type_ in members.items()} | _PLAIN
+STORED_OF_MESSAGES: Final = tuple(member for name in _OF_MESSAGES for member in STRUCTS.get(name, (name,)))
 
 
 def facts_of_events(events: DataFrame) -> DataFrame:
-    """One row of facts per event, in the columns of FACTS."""
+    """One row of facts per event: seq, delivery and NAMES."""
     from pyspark.sql import functions as F  # noqa: N812
 
     def of(*kinds: Kind) -> Column:
@@ -80,59 +86,66 @@ def facts_of_events(events: DataFrame) -> DataFrame:
         return F.col("kind") == labels[0] if len(labels) == 1 else F.col("kind").isin(labels)
 
     at, deadline = F.col("at"), F.col("deadline")
-    is_setting = of(Kind.RECEIVED, Kind.EXTENDED, Kind.RELEASED)
     is_released = of(Kind.RELEASED)
-    facts = {
-        "seq": F.col("seq"),
-        "delivery": F.when(of(*_OF_THE_MESSAGE), 0).otherwise(F.col("delivery")),
-        "place_rank": F.when(of(Kind.SENT, Kind.RECEIVED), 0).when(of(Kind.DEAD_LETTERED), 1).otherwise(2),
-        "region": F.col("region"),
-        "account": F.col("account"),
-        "queue": F.col("queue"),
-        "message_id": F.col("message_id"),
-        "message_type": F.col("message_type"),
-        "body_bytes": F.col("body_bytes"),
-        "sent_at": F.when(of(Kind.SENT), at),
-        "available_at": F.when(of(Kind.SENT), F.coalesce(deadline, at)),
-        "redriven_at": F.when(of(Kind.REDRIVEN), at),
-        "redriven_to": F.when(of(Kind.REDRIVEN), F.col("other_queue")),
+    home_rank = (
+        F.when(of(Kind.SENT, Kind.RECEIVED), 0)
+        .when(of(Kind.DEAD_LETTERED), 1)
+        .when(F.col("message_id").isNotNull(), 2)
+        .otherwise(_UNKNOWING)
+    )
+    values = {
+        "home": F.struct(home_rank.alias("home_rank"), *list(_HOME)[1:]),
+        "sent": F.when(of(Kind.SENT), _struct("sent", at, F.coalesce(deadline, at))),
+        "redriven": F.when(of(Kind.REDRIVEN), _struct("redriven", at, F.col("other_queue"))),
+        "received": F.when(
+            of(Kind.RECEIVED),
+            _struct("received", at, deadline, *(F.col(name) for name in list(_RECEIVED)[2:])),
+        ),
+        # A release is a deadline of now.
+        "setting": F.when(
+            of(Kind.RECEIVED, Kind.EXTENDED, Kind.RELEASED),
+            _struct(
+                "setting", at, F.col("position"), F.when(is_released, at).otherwise(deadline), is_released
+            ),
+        ),
+        "dead": F.when(of(Kind.DEAD_LETTERED), _struct("dead", at, F.col("other_queue"))),
         "expired_at": F.when(of(Kind.EXPIRED), at),
         "purged_at": F.when(of(Kind.PURGED), at),
-        "received_at": F.when(of(Kind.RECEIVED), at),
-        "first_deadline": F.when(of(Kind.RECEIVED), deadline),
-        "receive_count": F.when(of(Kind.RECEIVED), F.col("receive_count")),
-        "caller_key": F.when(of(Kind.RECEIVED), F.col("caller_key")),
-        "caller_address": F.when(of(Kind.RECEIVED), F.col("caller_address")),
-        "user_agent": F.when(of(Kind.RECEIVED), F.col("user_agent")),
         "extensions": F.when(of(Kind.EXTENDED), 1).otherwise(0),
         "last_extended_at": F.when(of(Kind.EXTENDED), at),
-        "set_at": F.when(is_setting, at),
-        "set_position": F.when(is_setting, F.col("position")),
-        # A release is a deadline of now.
-        "deadline": F.when(is_released, at).when(is_setting, deadline),
-        "set_released": F.when(is_setting, is_released),
         "undone_at": F.when(of(Kind.UNDONE), at),
         "deleted_at": F.when(of(Kind.DELETED), at),
         "delete_refused_at": F.when(of(Kind.DELETE_REFUSED), at),
         "refused_at": F.when(of(Kind.DELETE_REFUSED, Kind.EXTENSION_REFUSED), at),
-        "dead_lettered_at": F.when(of(Kind.DEAD_LETTERED), at),
-        "dead_letter_queue": F.when(of(Kind.DEAD_LETTERED), F.col("other_queue")),
     }
-    return events.select(*(facts[name].cast(type_).alias(name) for name, type_ in FACTS.items()))
+    delivery = F.when(of(*_OF_THE_MESSAGE), 0).otherwise(F.col("delivery"))
+    return events.select("seq", delivery.alias("delivery"), *(values[name].alias(name) for name in NAMES))
 
 
 def stored_facts(rows: DataFrame, *, of_messages: bool) -> DataFrame:
     """The facts in rows of `leases` or `messages` as they are stored, without what was derived from other rows."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    own = {*_KEYS, *_PLACE, "message_id", "message_type", "body_bytes"}
     facts = []
-    for name, type_ in FACTS.items():
-        if name in own or (name in MESSAGE_FACTS) == of_messages:
-            facts.append(F.col(name))
+    for name in NAMES:
+        is_own = name in _OF_BOTH or (name in _OF_MESSAGES) == of_messages
+        if name in STRUCTS:
+            first = next(iter(STRUCTS[name]))
+            # Without its first member it was not told by an event of this row. What a message is about may have been told by
+            # another row too, where its own events did not know.
+            members = [
+                F.when(F.col("home_rank") < _UNKNOWING, F.col(member)).alias(member)
+                if member in _ABOUT
+                else F.col(member)
+                for member in STRUCTS[name]
+            ]
+            value = F.when(F.col(first).isNotNull() & F.lit(is_own), F.struct(*members))
+        elif is_own:
+            value = F.col(name)
         else:
-            facts.append(F.lit(0 if name in _SUM else None).cast(type_).alias(name))
-    return rows.select(*facts)
+            value = F.lit(0 if name == _SUM else None).cast(_PLAIN[name])
+        facts.append(value.alias(name))
+    return rows.select("seq", "delivery", *facts)
 
 
 def merged_facts(facts: DataFrame, *keys: str) -> DataFrame:
@@ -140,22 +153,11 @@ def merged_facts(facts: DataFrame, *keys: str) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     merged = []
-    for name in FACTS:
-        if name in (*_KEYS, *_PLACE[1:], *_SETTING[1:]):
-            continue
-        if name == _PLACE[0]:
-            # Without a rank the place was taken from another row, and is taken anew.
-            merged.append(F.min(F.when(F.col(_PLACE[0]).isNotNull(), F.struct(*_PLACE))).alias("place"))
-        elif name == _SETTING[0]:
-            merged.append(F.max(F.when(F.col(_SETTING[0]).isNotNull(), F.struct(*_SETTING))).alias("setting"))
-        else:
-            fold = F.sum if name in _SUM else F.min if name in _LEAST else F.max
-            merged.append(fold(name).cast(FACTS[name]).alias(name))
-    grouped = facts.groupBy(*keys, *_KEYS).agg(*merged)
-    inside = {name: F.col(f"place.{name}") for name in _PLACE} | {
-        name: F.col(f"setting.{name}") for name in _SETTING
-    }
-    return grouped.select(*keys, *(inside.get(name, F.col(name)).alias(name) for name in FACTS))
+    for name in NAMES:
+        fold = F.max if name in _GREATEST else F.min
+        value = F.sum(name).cast("int") if name == _SUM else fold(name)
+        merged.append(value.alias(name))
+    return facts.groupBy(*keys, "seq", "delivery").agg(*merged)
 
 
 def part_of_seq() -> Column:
@@ -168,3 +170,11 @@ def part_of_seq() -> Column:
 def part_of(seq: int) -> int:
     """The same for one order key."""
     return (seq >> SEQ_BITS) // HOUR_MS
+
+
+def _struct(name: str, *values: Column) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    members = STRUCTS[name]
+    named = zip(values, members.items(), strict=True)
+    return F.struct(*(value.cast(type_).alias(member) for value, (member, type_) in named))

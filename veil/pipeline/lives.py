@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from veil.pipeline.facts import FACTS, HOUR_MS, MESSAGE_FACTS, PART, merged_facts
+from veil.pipeline.facts import HOUR_MS, PART, STORED, STORED_OF_MESSAGES, STRUCTS, merged_facts
 from veil.pipeline.leases import TASK, judged, measured, with_neighbours
 from veil.pipeline.messages import message_columns, with_message
 from veil.pipeline.schemas import struct_of
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 TABLE: Final = "table"
 _HIDDEN: Final = {"duplicate": "boolean"}  # of a lease, beside the facts
+_PLACE: Final = ("region", "account", "queue")
+_ABOUT: Final = ("message_id", "message_type", "body_bytes")
 
 
 @cache
@@ -29,7 +31,7 @@ def lives_schema() -> StructType:
     for table in (LEASES, MESSAGES):
         for field in struct_of(table):
             fields.setdefault(field.name, field.dataType.simpleString())
-    for name, type_ in {**FACTS, **_HIDDEN}.items():
+    for name, type_ in {**STORED, **_HIDDEN}.items():
         fields.setdefault(name, type_)
     return struct_of(", ".join(f"{name} {type_}" for name, type_ in fields.items()))
 
@@ -53,30 +55,34 @@ def _columns() -> list[Column]:
     from pyspark.sql import functions as F  # noqa: N812
 
     is_message = F.col(TABLE) == "messages"
+    is_own = ~is_message | (F.col("delivery") == 0)  # not made from a lease
     of_messages = message_columns()
-    public = {
-        "leases": set(struct_of(LEASES).fieldNames()) | set(_HIDDEN),
-        "messages": set(struct_of(MESSAGES).fieldNames()),
-    }
+    inside = {member: f"{name}.{member}" for name, members in STRUCTS.items() for member in members}
+    knows = F.col("home.message_id").isNotNull()
+    of_leases = {*struct_of(LEASES).fieldNames(), *STORED, *_HIDDEN} - {*STORED_OF_MESSAGES}
     columns = []
     for field in lives_schema():
         name = field.name
+        own = F.col(inside.get(name, name))
         if name == "hour":
             value = F.timestamp_millis(F.col(PART).cast("bigint") * HOUR_MS)
+        elif name == "seq":
+            value = own
         elif name == "delivery":
-            value = F.when(is_message, 0).otherwise(F.col(name))
-        elif name == "place_rank":
-            value = F.when(~is_message | (F.col("delivery") == 0), F.col(name))
+            value = F.when(is_message, 0).otherwise(own)
+        elif name == "home_rank":
+            # What a row has from another one is no fact of its own.
+            value = F.when(is_own, own)
+        elif name in _PLACE:
+            value = F.when(is_message, F.col(f"message_home.{name}")).otherwise(own)
+        elif name in _ABOUT:
+            value = F.when(~is_message & knows, own).otherwise(F.col(f"message_home.{name}"))
         elif name in of_messages:
-            lease_value = F.col(name) if name in public["leases"] or name in FACTS else F.lit(None)
-            value = F.when(is_message, of_messages[name]).otherwise(
-                F.lit(None) if name in MESSAGE_FACTS else lease_value
-            )
-        elif name in public["messages"]:  # of both tables, the same
-            value = F.col(name)
-        elif name in MESSAGE_FACTS:
-            value = F.when(is_message, F.col(name))
+            value = F.when(is_message, of_messages[name])
+            value = value.otherwise(own) if name in of_leases else value
+        elif name in STORED_OF_MESSAGES:
+            value = F.when(is_message, own)
         else:
-            value = F.when(~is_message, F.col(name))
+            value = F.when(~is_message, own)
         columns.append(value.cast(field.dataType).alias(name))
     return columns

@@ -7,7 +7,8 @@ class OptionError(ValueError):
     """Names the option, the value that was given and what was expected."""
 
     def __init__(self, option: str, value: object, expected: str) -> None:
-        super().__init__(f"option {option}={value!r}: expected {expected}")
+        given = f"{option} is not given" if value is None else f"{option}={value!r}"
+        super().__init__(f"option {given}: expected {expected}")
         self.option, self.value, self.expected = option, value, expected
 
     def __reduce__(self) -> tuple[type[OptionError], tuple[str, object, str]]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from difflib import get_close_matches
+
+import msgspec
 
 from veil.pipeline.option_error import OptionError
 
@@ -59,9 +62,30 @@ class OptionValues:
             raise OptionError(name, found, f"a number from {low:g} to {high:g}")
         return number
 
+    def instant_ms(self, name: str) -> int | None:
+        """An instant: ISO 8601, in UTC where it names no zone."""
+        found = self.text(name)
+        if found is None:
+            return None
+        try:
+            instant = datetime.fromisoformat(found)
+        except ValueError:
+            raise OptionError(name, found, "an instant such as 2026-01-31T12:00:00Z") from None
+        return int((instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp() * 1000)
+
+    def texts(self, name: str) -> dict[str, str]:
+        """Names and texts, as a JSON object."""
+        found = self.text(name)
+        if found is None:
+            return {}
+        try:
+            return msgspec.json.decode(found, type=dict[str, str])
+        except msgspec.DecodeError:
+            raise OptionError(name, found, 'a JSON object of texts such as {"type": "order"}') from None
+
     def choice(self, name: str, default: str, choices: tuple[str, ...]) -> str:
         """One of several words."""
         found = (self.text(name) or default).lower()
         if found not in choices:
-            raise OptionError(name, self.text(name), "one of " + ", ".join(choices))
+            raise OptionError(name, self.text(name), "one of " + ", ".join(filter(None, choices)))
         return found

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 ROWS_A_TASK_MAX: Final = 600_000  # sorted in memory by a task that has a gigabyte
-ROWS_A_TASK_MIN: Final = 60_000
+ROWS_A_TASK_MIN: Final = 200_000
 TASKS: Final = 32  # aimed at in between
 
 

@@ -20,6 +20,7 @@ Where the contract leaves room, these are the readings, and they hold for every 
 * A queue that names itself as its dead letters has none.
 * A change of a FIFO queue's delay reaches the messages that are still waiting; on a standard queue it does
   not.
+* A hold's receive is a receive: it takes turns, and dead-letters. What is given again takes no turn.
 * A move task moves what is visible, held back by its group or not. What it moves gets the delay of its new
   queue and is never taken for a duplicate: on a FIFO queue its new id is its deduplication id too.
   `to_move` counts the visible messages. The step that finds fewer than it might move completes the task; a
@@ -39,18 +40,25 @@ from typing import Any
 from veil.core.clock import Clock
 from veil.core.errors import (
     ArnRefused,
+    HoldClosed,
     InFlightLimit,
     MessageGone,
+    MessageMissing,
+    MessageNotVisible,
     MoveTaskMissing,
     MoveTaskNotRunning,
     MoveTaskRunning,
+    NotForQueueType,
     PurgeInProgress,
     QueueDeletedRecently,
     QueueMissing,
     ReceiptExpired,
+    SourceUnknown,
+    StreamTaken,
     VeilError,
 )
 from veil.core.event import NOBODY
+from veil.core.hold import HOLD_BYTES_MAX, STREAM_REST_MS, HoldContent, HoldKey, HoldTally, Member
 from veil.core.lease import Deletion, State, is_spent, judge_deletion, judge_extension
 from veil.core.limits import ATTEMPT_MS, DEDUPLICATION_MS, IN_FLIGHT_MAX, REPEATED_SEND_MS, SECOND_MS
 from veil.core.message import Caller, NewMessage, Sent, StoredMessage
@@ -58,6 +66,7 @@ from veil.core.move_task import MoveTask
 from veil.core.queue import Queue, QueueCounts, QueueKey, parse_arn
 from veil.core.receipt import Receipt, ReceiptBook
 from veil.core.sequence import SequenceSource, expires_at_ms, instant_of
+from veil.stores.memory_holds import Hold, Stream, keep
 from veil.stores.memory_outbox import MemoryOutbox
 from veil.stores.memory_shelf import Attempt, FirstSend, Row, Shelf
 from veil.stores.outbox_bound import OUTBOX_BYTES_MAX
@@ -76,7 +85,16 @@ from veil.stores.recorder import (
     UNDONE,
 )
 from veil.stores.silent_events import SilentEvents
-from veil.stores.store import ExportPlan, Extension, OutboxRow, OutboxSize, QueueContent, StoreEvents
+from veil.stores.store import (
+    Chosen,
+    ExportPlan,
+    Extension,
+    NewContent,
+    OutboxRow,
+    OutboxSize,
+    QueueContent,
+    StoreEvents,
+)
 
 
 class MemoryStore:
@@ -94,6 +112,7 @@ class MemoryStore:
         self._deleted_at_ms: dict[QueueKey, int] = {}
         self._moves: dict[str, MoveTask] = {}
         self._move_callers: dict[str, Caller] = {}
+        self._streams: dict[tuple[int, str], Stream] = {}  # by queue and name
         self._sends: dict[tuple[int, bytes | None], tuple[int, list[Sent]]] = {}
         self._sequence = SequenceSource()
         self._queue_id_last = 0
@@ -277,28 +296,41 @@ class MemoryStore:
                 if again:
                     self._record_leases(EXTENDED, shelf, again, now_ms, caller)
                     return again
-            room = IN_FLIGHT_MAX - len(shelf.of_state(State.IN_FLIGHT))
-            if room <= 0:
-                if shelf.fifo:
-                    return []
+            if len(shelf.of_state(State.IN_FLIGHT)) >= IN_FLIGHT_MAX and not shelf.fifo:
                 raise InFlightLimit(IN_FLIGHT_MAX)
-            taken: list[Row] = []
-            for row in shelf.receivable():
-                if len(taken) == min(count, room):
-                    break
-                dead_letters = self._dead_letters_for(shelf, row)
-                if dead_letters is not None:
-                    self._dead_letter(row, shelf, dead_letters, now_ms)
-                else:
-                    self._take(row, visibility_s, now_ms)
-                    taken.append(row)
-            if shelf.fifo:
-                for group in dict.fromkeys(row.message.group for row in taken):
-                    shelf.turns[group] = self._next_turn()
+            taken = self._take_some(shelf, count, visibility_s, now_ms, caller)
             if attempt_id is not None and taken:
                 self._record_attempt(shelf, attempt_id, taken, now_ms)
-            self._record_leases(RECEIVED, shelf, [row.message for row in taken], now_ms, caller)
             return [replace(row.message) for row in taken]
+
+    def _take_some(
+        self,
+        shelf: Shelf,
+        count: int,
+        visibility_s: int,
+        now_ms: int,
+        caller: Caller,
+        bytes_max: int | None = None,
+    ) -> list[Row]:
+        """Take up to `count`, as many as may be in flight, and no more once the bodies have `bytes_max` bytes."""
+        room = min(count, IN_FLIGHT_MAX - len(shelf.of_state(State.IN_FLIGHT)))
+        taken: list[Row] = []
+        taken_bytes = 0
+        for row in shelf.receivable():
+            if len(taken) >= room or (bytes_max is not None and taken_bytes >= bytes_max):
+                break
+            dead_letters = self._dead_letters_for(shelf, row)
+            if dead_letters is not None:
+                self._dead_letter(row, shelf, dead_letters, now_ms)
+            else:
+                self._take(row, visibility_s, now_ms)
+                taken.append(row)
+                taken_bytes += row.message.body_bytes
+        if shelf.fifo:
+            for group in dict.fromkeys(row.message.group for row in taken):
+                shelf.turns[group] = self._next_turn()
+        self._record_leases(RECEIVED, shelf, [row.message for row in taken], now_ms, caller)
+        return taken
 
     def _take(self, row: Row, visibility_s: int, now_ms: int) -> None:
         message = row.message
@@ -462,11 +494,167 @@ class MemoryStore:
             visible = self._shelf(queue).of_state(State.VISIBLE)
             return instant_of(visible[0].message.seq) if visible else None
 
-    async def peek(self, queue: Queue, *, after_seq: int = 0, limit: int = 100) -> list[StoredMessage]:
+    async def peek(
+        self,
+        queue: Queue,
+        *,
+        after_seq: int = 0,
+        up_to_seq: int | None = None,
+        sent_after_ms: int | None = None,
+        sent_before_ms: int | None = None,
+        limit: int = 100,
+        bytes_max: int | None = None,
+    ) -> list[StoredMessage]:
         """Messages in whatever state by rising `seq`, without receiving them."""
+        found: list[StoredMessage] = []
+        found_bytes = 0
         with self._operation():
-            rows = [row for row in self._shelf(queue).in_order() if row.message.seq > after_seq]
-            return [replace(row.message) for row in rows[:limit]]
+            for row in self._shelf(queue).in_order():
+                message = row.message
+                if len(found) == limit or (bytes_max is not None and found_bytes >= bytes_max):
+                    break
+                if (
+                    message.seq > after_seq
+                    and (up_to_seq is None or message.seq <= up_to_seq)
+                    and (sent_after_ms is None or message.sent_wall_ms >= sent_after_ms)
+                    and (sent_before_ms is None or message.sent_wall_ms <= sent_before_ms)
+                ):
+                    found.append(replace(message))
+                    found_bytes += message.body_bytes
+        return found
+
+    # ---- holds
+
+    async def open_stream(self, queue: Queue, stream: str, owner: str) -> None:
+        """Make `owner` the stream's owner."""
+        with self._operation() as now_ms:
+            self._stream(self._shelf(queue), stream, now_ms).owner = owner
+
+    async def receive_hold(
+        self, queue: Queue, key: HoldKey, count: int, *, visibility_s: int, caller: Caller = NOBODY
+    ) -> HoldContent:
+        """What is under that name, taken now or before."""
+        with self._operation() as now_ms:
+            shelf = self._shelf(queue)
+            known = self._streams.get((queue.id, key.stream))
+            if known is not None and key.batch <= known.closed:
+                raise HoldClosed(key.stream, key.batch, known.closed)
+            stream = self._stream(shelf, key.stream, now_ms)
+            hold = stream.holds.get((key.batch, key.part))
+            if hold is None:
+                taken = self._take_some(shelf, count, visibility_s, now_ms, caller, HOLD_BYTES_MAX)
+                members = [Member(row.message.seq, row.message.delivery) for row in taken]
+                stream.holds[key.batch, key.part] = Hold(members)
+                return HoldContent([replace(row.message) for row in taken])
+            kept = self._keep(shelf, hold, visibility_s, now_ms, caller, anew=True)
+            messages = [replace(row.message, delivery=member.delivery) for member, row in kept]
+            return HoldContent(messages, hold.lost, again=True)
+
+    async def extend_holds(
+        self, queue: Queue, stream: str, owner: str, *, visibility_s: int, caller: Caller = NOBODY
+    ) -> HoldTally:
+        """A new deadline for every member of the stream's holds."""
+        with self._operation() as now_ms:
+            shelf = self._shelf(queue)
+            tally = HoldTally()
+            for _, hold in self._own_holds(shelf, stream, owner, now_ms):
+                kept = self._keep(shelf, hold, visibility_s, now_ms, caller, anew=False)
+                # What has reached its twelve hours is not struck, only not there for now.
+                tally = tally.plus(HoldTally(len(kept), hold.lost + len(hold.members) - len(kept)))
+            return tally
+
+    async def delete_holds(
+        self, queue: Queue, stream: str, owner: str, *, up_to_batch: int, caller: Caller = NOBODY
+    ) -> HoldTally:
+        """Close the names up to that batch and delete what they hold."""
+        with self._operation() as now_ms:
+            shelf = self._shelf(queue)
+            tally = HoldTally()
+            for (batch, part), hold in self._own_holds(shelf, stream, owner, now_ms):
+                if batch > up_to_batch:
+                    continue
+                deleted = sum(
+                    self._delete(shelf, Receipt(queue.id, *member), now_ms, caller) is Deletion.DELETED
+                    for member in hold.members
+                )
+                tally = tally.plus(HoldTally(deleted, hold.lost + len(hold.members) - deleted))
+                del self._streams[queue.id, stream].holds[batch, part]
+            if (queue.id, stream) in self._streams:
+                known = self._streams[queue.id, stream]
+                known.closed = max(known.closed, up_to_batch)
+            return tally
+
+    def _stream(self, shelf: Shelf, name: str, now_ms: int) -> Stream:
+        """The stream of that name, which is used now; a new one if there is none."""
+        stream = self._streams.setdefault((shelf.queue.id, name), Stream(now_ms))
+        stream.used_at_ms = now_ms
+        return stream
+
+    def _own_holds(
+        self, shelf: Shelf, name: str, owner: str, now_ms: int
+    ) -> list[tuple[tuple[int, int], Hold]]:
+        stream = self._streams.get((shelf.queue.id, name))
+        if stream is None:
+            return []
+        if stream.owner not in (None, owner):
+            raise StreamTaken(name, owner)
+        return sorted(self._stream(shelf, name, now_ms).holds.items(), key=lambda item: item[0])
+
+    def _keep(
+        self, shelf: Shelf, hold: Hold, visibility_s: int, now_ms: int, caller: Caller, *, anew: bool
+    ) -> list[tuple[Member, Row]]:
+        """Keep what can be kept of a hold and strike the rest."""
+        kept = keep(shelf, hold.members, now_ms + visibility_s * SECOND_MS, now_ms, anew=anew)
+        hold.members = [member for member in hold.members if member not in kept.lost]
+        hold.lost += len(kept.lost)
+        for member in kept.lost:
+            row = shelf.rows.get(member.seq)
+            self._happened["stale_receipt", shelf.queue.id] += row is not None
+            receipt = Receipt(shelf.queue.id, *member)
+            self._record_by_receipt(EXTENSION_REFUSED, shelf, row, receipt, now_ms, caller)
+        for member, row in kept.open:
+            receipt, deadline_ms = Receipt(shelf.queue.id, *member), row.message.due_at_ms
+            self._record_by_receipt(EXTENDED, shelf, row, receipt, now_ms, caller, deadline_ms)
+        return kept.open
+
+    def _forget_streams(self, now_ms: int) -> None:
+        for key, stream in list(self._streams.items()):
+            if key[0] not in self._shelves or now_ms - stream.used_at_ms >= STREAM_REST_MS:
+                del self._streams[key]
+
+    # ---- chosen redrives
+
+    async def redrive(
+        self, queue: Queue, chosen: Sequence[Chosen], *, caller: Caller = NOBODY
+    ) -> list[Sent | VeilError]:
+        """Move the chosen messages, each on its own."""
+        with self._operation() as now_ms:
+            source = self._shelf(queue)
+            moved: list[Sent | VeilError] = []
+            for one in chosen:
+                try:
+                    moved.append(self._redrive(source, one, now_ms, caller))
+                except VeilError as refusal:
+                    moved.append(refusal)
+            return moved
+
+    def _redrive(self, source: Shelf, chosen: Chosen, now_ms: int, caller: Caller) -> Sent:
+        row = source.rows.get(chosen.seq)
+        if row is None or row.message.message_id != chosen.message_id:
+            raise MessageMissing(chosen.message_id, chosen.seq)
+        state = State(row.message.state)
+        if state is not State.VISIBLE:
+            raise MessageNotVisible(chosen.message_id, state.name.lower().replace("_", " "))
+        key = chosen.destination or _source_of(row.message)
+        if key is None:
+            raise SourceUnknown(chosen.message_id)
+        target = self._shelf_of_key(key)
+        if target is None:
+            raise QueueMissing(key.name)
+        if target.fifo != source.fifo:
+            raise NotForQueueType("DestinationQueueUrl", key.name, fifo=source.fifo)
+        content = None if chosen.change is None else chosen.change(replace(row.message), target.queue)
+        return self._move_message(row, source, target, now_ms, caller, content)
 
     # ---- the journal
 
@@ -575,7 +763,9 @@ class MemoryStore:
                 if target is None:
                     failure = "AWS.SimpleQueueService.NonExistentQueue"
                     return self._put_move(replace(task, status="FAILED", failure=failure))
-                self._move_message(row, task, target, now_ms)
+                source = self._shelf_of_key(task.source)
+                assert source is not None  # the row was found in it
+                self._move_message(row, source, target, now_ms, self._move_callers[task.id])
                 task = replace(task, moved=task.moved + 1)
             return self._put_move(replace(task, status="COMPLETED") if len(rows) < count else task)
 
@@ -608,9 +798,15 @@ class MemoryStore:
         source = self._shelf_of_key(task.source)
         return source.of_state(State.VISIBLE) if source else []
 
-    def _move_message(self, row: Row, task: MoveTask, target: Shelf, now_ms: int) -> None:
-        source = self._shelf_of_key(task.source)
-        assert source is not None  # the row was found in it
+    def _move_message(
+        self,
+        row: Row,
+        source: Shelf,
+        target: Shelf,
+        now_ms: int,
+        caller: Caller,
+        content: NewContent | None = None,
+    ) -> Sent:
         source.remove(row)
         message_id = str(uuid.uuid4())
         message = replace(
@@ -625,12 +821,15 @@ class MemoryStore:
             delivery=0,
             received_at_ms=None,
         )
+        if content is not None:
+            message = replace(message, **content._asdict())
         moved = Row(message)
         moved.delay_until(now_ms + target.queue.settings.delay_s * SECOND_MS, now_ms)
         target.put(moved, self._next_turn)
-        caller, there, old = self._move_callers[task.id], target.queue.key, row.message
+        there, old = target.queue.key, row.message
         self._record(REDRIVEN, source, old, now_ms, caller, other_queue=there, other_seq=message.seq)
         self._record(SENT, target, message, now_ms, caller, deadline_ms=message.due_at_ms, other_seq=old.seq)
+        return Sent(message_id, message.seq)
 
     # ---- the frame around every operation
 
@@ -657,6 +856,7 @@ class MemoryStore:
                 self.events.counted(event, queue_id, count)
 
     def _settle(self, now_ms: int) -> None:
+        self._forget_streams(now_ms)
         for shelf in self._shelves.values():
             for row in shelf.in_order():
                 message = row.message

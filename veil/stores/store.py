@@ -28,6 +28,18 @@ What every store must keep, besides the rules in `core.lease`:
 * **Attempts.** A receive with an attempt id seen within five minutes returns the same messages with the same receipts and
   restarts their windows, unless one of them was deleted, changed or has lapsed since; then it is an ordinary receive that
   replaces the record. An attempt that returned nothing is not recorded.
+* **Holds** (`core.hold`). A hold's first receive is an ordinary one (dead-lettering, order, fairness), except that it takes
+  fewer where the limit of messages in flight leaves less room, none included, and that it takes no more bodies than
+  HOLD_BYTES_MAX bytes together; what it took is recorded in the same transaction, also when that is nothing. Every later
+  receive under the name gives the members in the same order, each with its first delivery number, as if received now (the
+  window and the twelve hours begin again; the receive is not counted). A member that lapsed and that nobody has received
+  since is taken back; on FIFO queues only if all that is left of its group before it is kept by the same hold. What cannot
+  be kept is struck from the hold for good and counted as lost from then on. An extension keeps, strikes and counts in the
+  same way, except that it never passes twelve hours after the receive: a member that has reached them is kept until then,
+  and is counted as lost afterwards, but not struck. Limits of messages in flight do not concern what is taken back. A
+  deletion closes the names up to its batch in the transaction of its first deletes; each member goes, or does not, by the
+  rules of a delete. A stream that was not used for STREAM_REST_MS is forgotten with its holds; with the queue, at once.
+* **Chosen redrives** move as a move task moves; each on its own, all in one transaction.
 * **The journal.** A store that is told to keep one records what happened to each message (`core.event`) in the same
   transaction as the change, in an outbox, from which an exporter takes it away. Outbox rows are numbered from 1, without
   reuse; the rows of a plan never change, so that an export that was cut short can be done again and comes to the same.
@@ -44,8 +56,9 @@ from typing import NamedTuple, Protocol
 
 from veil.core.errors import VeilError
 from veil.core.event import NOBODY
+from veil.core.hold import HoldContent, HoldKey, HoldTally
 from veil.core.lease import Deletion
-from veil.core.message import Caller, NewMessage, Sent, StoredMessage
+from veil.core.message import Caller, MessageAttribute, NewMessage, Sent, StoredMessage
 from veil.core.move_task import MoveTask
 from veil.core.queue import Queue, QueueCounts, QueueKey, QueueSettings
 from veil.core.receipt import Receipt, ReceiptBook
@@ -63,6 +76,26 @@ class Extension(NamedTuple):
 
     receipt: Receipt
     visibility_s: int
+
+
+class NewContent(NamedTuple):
+    """What a redriven message carries in place of what it had."""
+
+    body: str
+    body_md5: str
+    body_bytes: int
+    attributes: dict[str, MessageAttribute] | None
+    message_type: str | None
+
+
+class Chosen(NamedTuple):
+    """A message to be redriven: to the destination, or to where it was dead-lettered from."""
+
+    seq: int
+    message_id: str
+    destination: QueueKey | None = None
+    # A pure function of the message and the queue that it goes to; what it raises refuses the message.
+    change: Callable[[StoredMessage, Queue], NewContent] | None = None
 
 
 class ExportPlan(NamedTuple):
@@ -197,8 +230,52 @@ class Store(Protocol):
     async def oldest_sent_ms(self, queue: Queue) -> int | None:
         """Engine time at which the oldest visible message was sent."""
 
-    async def peek(self, queue: Queue, *, after_seq: int = 0, limit: int = 100) -> list[StoredMessage]:
-        """Messages in whatever state by rising `seq`, without receiving them; raises QueueMissing."""
+    async def peek(
+        self,
+        queue: Queue,
+        *,
+        after_seq: int = 0,
+        up_to_seq: int | None = None,
+        sent_after_ms: int | None = None,
+        sent_before_ms: int | None = None,
+        limit: int = 100,
+        bytes_max: int | None = None,
+    ) -> list[StoredMessage]:
+        """Messages in whatever state by rising `seq`, without receiving them: those sent within the two wall times, both
+        included, and none after the one that brings the bodies to `bytes_max` bytes. Raises QueueMissing."""
+
+    # ---- holds
+
+    async def open_stream(self, queue: Queue, stream: str, owner: str) -> None:
+        """Make `owner` the stream's owner from now on; raises QueueMissing."""
+
+    async def receive_hold(
+        self, queue: Queue, key: HoldKey, count: int, *, visibility_s: int, caller: Caller = NOBODY
+    ) -> HoldContent:
+        """What is under that name, its windows (of at least a second) begun anew; `count` is for the first time. Raises
+        QueueMissing, HoldClosed."""
+
+    async def extend_holds(
+        self, queue: Queue, stream: str, owner: str, *, visibility_s: int, caller: Caller = NOBODY
+    ) -> HoldTally:
+        """A new deadline for every member of the stream's holds; nothing for a stream that is not known. Not one
+        transaction but several, each of whole holds. Raises QueueMissing, StreamTaken."""
+
+    async def delete_holds(
+        self, queue: Queue, stream: str, owner: str, *, up_to_batch: int, caller: Caller = NOBODY
+    ) -> HoldTally:
+        """Close the stream's names up to that batch and delete what they hold; nothing for a stream that is not known. Not
+        one transaction but several, each of whole holds, the first with the closing in it: repeated after a crash it goes
+        on. Raises QueueMissing, StreamTaken."""
+
+    # ---- chosen redrives
+
+    async def redrive(
+        self, queue: Queue, chosen: Sequence[Chosen], *, caller: Caller = NOBODY
+    ) -> list[Sent | VeilError]:
+        """Move the chosen messages, in that order; the new id and seq, or in its place why not: MessageMissing,
+        MessageNotVisible, SourceUnknown, QueueMissing (the destination), NotForQueueType, what `change` raises. Raises
+        QueueMissing."""
 
     # ---- the journal
 

@@ -28,7 +28,7 @@ def read_draft(given: SendMessageInput | SendEntry, http_trace: str | None) -> D
     attributes = given.MessageAttributes
     return Draft(
         body,
-        {name: _attribute(value) for name, value in attributes.items()} if attributes else None,
+        read_attributes(attributes) if attributes else None,
         trace,
         delay_s,
         given.MessageGroupId,
@@ -36,11 +36,14 @@ def read_draft(given: SendMessageInput | SendEntry, http_trace: str | None) -> D
     )
 
 
+def read_attributes(given: AttributeValues) -> dict[str, MessageAttribute]:
+    """Message attributes as a caller wrote them, not yet checked."""
+    return {name: _attribute(value) for name, value in given.items()}
+
+
 def system_md5(given: SendMessageInput | SendEntry) -> str:
     """The digest of the system attributes as they were sent."""
-    return attributes_md5(
-        {name: _attribute(value) for name, value in (given.MessageSystemAttributes or {}).items()}
-    )
+    return attributes_md5(read_attributes(given.MessageSystemAttributes or {}))
 
 
 def _attribute(value: AttributeValue) -> MessageAttribute:

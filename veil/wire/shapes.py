@@ -12,6 +12,7 @@ from msgspec import Meta, Struct, field
 
 # AWS's `integer`. The bound keeps numbers of a million digits out of every comparison and every error text.
 Int = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class Shape(Struct, omit_defaults=True, gc=False):
@@ -99,6 +100,7 @@ class MoveTaskEntry(Shape):
 
 class PeekedMessage(Shape):
     MessageId: str
+    SequenceNumber: str
     MD5OfBody: str
     Body: str
     State: str
@@ -158,6 +160,9 @@ class PeekMessagesInput(Shape):
     QueueUrl: str = ""
     MaxResults: Int | None = None
     NextToken: str | None = None
+    SentAfter: Long | None = None
+    SentBefore: Long | None = None
+    UpTo: str | None = None
 
 
 class PeekMessagesOutput(Shape):
@@ -190,6 +195,74 @@ class ChangeMessageVisibilityBatchInput(Shape):
 
 class BatchOutput(Shape):
     Successful: list[DoneEntry] | None = None
+    Failed: list[FailedEntry] | None = None
+
+
+# ---- holds and chosen redrives: Veil's own
+
+
+class OpenStreamInput(Shape):
+    QueueUrl: str = ""
+    Stream: str = ""
+    Owner: str = ""
+
+
+class ReceiveHoldInput(Shape):
+    QueueUrl: str = ""
+    Stream: str = ""
+    Batch: Long | None = None
+    Part: Long | None = None
+    MaxNumberOfMessages: Int | None = None
+    VisibilityTimeout: Int | None = None
+
+
+class ReceiveHoldOutput(Shape):
+    Messages: list[ReceivedMessage]
+    Lost: int
+
+
+class ExtendHoldsInput(Shape):
+    QueueUrl: str = ""
+    Stream: str = ""
+    Owner: str = ""
+    VisibilityTimeout: Int | None = None
+
+
+class DeleteHoldsInput(Shape):
+    QueueUrl: str = ""
+    Stream: str = ""
+    Owner: str = ""
+    UpToBatch: Long | None = None
+
+
+class HoldTallyOutput(Shape):
+    Messages: int
+    Lost: int
+
+
+class RedriveEntry(Shape):
+    Id: str = ""
+    MessageId: str = ""
+    SequenceNumber: str = ""
+    DestinationQueueUrl: str | None = None
+    MessageBody: str | None = None
+    MessageAttributes: AttributeValues | None = None
+
+
+class RedriveMessagesInput(Shape):
+    QueueUrl: str = ""
+    Entries: list[RedriveEntry] | None = None
+    MarkRedriven: bool = False
+
+
+class RedrivenEntry(Shape):
+    Id: str
+    NewMessageId: str
+    NewSequenceNumber: str
+
+
+class RedriveMessagesOutput(Shape):
+    Successful: list[RedrivenEntry] | None = None
     Failed: list[FailedEntry] | None = None
 
 

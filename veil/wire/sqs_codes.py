@@ -52,6 +52,11 @@ def _coral(name: str, query_code: str, status: int = 400) -> Code:
     return Code(f"com.amazon.coral.service#{name}", query_code, status)
 
 
+def _veil(name: str) -> Code:
+    """For what SQS has no word for."""
+    return Code(f"Veil.{name}", f"Veil.{name}", 400)
+
+
 _INVALID_VALUE: Final = _coral("InvalidParameterValueException", "InvalidParameterValue")
 _MISSING: Final = _coral("MissingRequiredParameterException", "MissingParameter")
 _ATTRIBUTE_NAME: Final = _sqs("InvalidAttributeName", "InvalidAttributeName")
@@ -259,6 +264,50 @@ _TABLE: Final[dict[type[e.VeilError], _Wording]] = {
     e.MoveTaskMissing: _says(_NOT_FOUND, "Task does not exist."),
     e.MoveTaskHandleInvalid: _says(_INVALID_VALUE, "Value for parameter TaskHandle is invalid."),
     e.MoveTaskNotRunning: _says(_INVALID_VALUE, "Only active tasks can be cancelled."),
+    # ---- holds
+    e.HoldRefused: _says(_INVALID_VALUE, str),
+    e.HoldNameRefused: _says(
+        _INVALID_VALUE,
+        lambda error: _value(error.parameter, str(error.value)[:1024], f"Must be {error.expected}."),
+    ),
+    e.HoldClosed: _says(
+        _veil("HoldClosed"),
+        lambda error: _value(
+            "Batch",
+            error.batch,
+            f"Every batch of stream {error.stream} up to {error.closed} was acknowledged; must be greater.",
+        ),
+    ),
+    e.StreamTaken: _says(
+        _veil("StreamTaken"),
+        lambda error: _value(
+            "Owner", error.owner, f"Stream {error.stream} has another owner; must be whoever opened it last."
+        ),
+    ),
+    # ---- chosen redrives
+    e.RedriveRefused: _says(_INVALID_VALUE, str),
+    e.MessageMissing: _says(
+        _veil("MessageMissing"),
+        lambda error: _value(
+            "MessageId",
+            error.message_id[:1024],
+            f"The queue has no such message with SequenceNumber {error.seq}, or not any more.",
+        ),
+    ),
+    e.MessageNotVisible: _says(
+        _veil("MessageNotVisible"),
+        lambda error: _value(
+            "MessageId", error.message_id, f"The message is {error.state}; must be visible to be moved."
+        ),
+    ),
+    e.SourceUnknown: _says(
+        _veil("SourceUnknown"),
+        lambda error: _value(
+            "MessageId",
+            error.message_id,
+            "The message was not dead-lettered from any queue; must have a DestinationQueueUrl.",
+        ),
+    ),
     # ---- access
     e.AccessDenied: _says(
         _coral("AccessDeniedException", "AccessDenied", 403),

@@ -200,10 +200,12 @@ class SqsClient(QueueApi):
         repeatable: bool,
         timeout_s: float | None = None,
         answer_bytes_max: int = _RECEIVED_BYTES_MAX,
+        invocation: str | None = None,
     ) -> T:
         """Any other action of the service, its answer read as the given type; Veil's own actions are called like this.
 
         `repeatable`: the request may be sent again over a fresh connection when the service had closed the first at rest.
+        `invocation` names the call where the caller itself may repeat it; a name is made up where it is None.
         """
         decoder = msgspec.json.Decoder(answer_type)
         return await self._call(
@@ -213,6 +215,7 @@ class SqsClient(QueueApi):
             repeatable=repeatable,
             timeout_s=timeout_s,
             answer_bytes_max=answer_bytes_max,
+            invocation=invocation,
         )
 
     async def close(self) -> None:
@@ -258,12 +261,13 @@ class SqsClient(QueueApi):
         answer_bytes_max: int = _ANSWER_BYTES_MAX,
         heir: Heir | None = None,
         closing: bool = False,
+        invocation: str | None = None,
     ) -> T:
         if self._closed and not closing:
             raise self._unreachable("the client was closed")
         target = action if action.startswith("Veil.") else f"AmazonSQS.{action}"
         body = _encode(given)
-        invocation = str(uuid.uuid4())
+        invocation = invocation or str(uuid.uuid4())
         rest_s_max = REST_S_MAX if repeatable else _SEND_REST_S_MAX
         attempt, stale_met, refused_before = 1, False, False
         while True:

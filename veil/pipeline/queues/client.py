@@ -17,7 +17,7 @@ from veil.consumer.queue_api import ApiError, Failure, RawMessage
 from veil.consumer.sqs.client import SqsClient
 from veil.pipeline.queues.batches import CALLS_AT_ONCE, ENTRIES, in_batches
 from veil.pipeline.queues.loop_thread import LoopThread
-from veil.pipeline.queues.own_actions import HoldContent, HoldTally
+from veil.pipeline.queues.own_actions import HoldContent, HoldTally, PeekedPage
 from veil.pipeline.queues.patience import PATIENCE_S, patiently
 from veil.pipeline.queues.queue_place import QueuePlace
 
@@ -36,9 +36,13 @@ class QueueClient:
         self._loop = LoopThread(f"veil-queue-{place.queue}")
         try:
             self._client = self._loop.run(self._open(place, user_agent))
-            self.url: str = self._loop.run(self._client.queue_url(place.queue))
         except BaseException:
             self._loop.close()
+            raise
+        try:
+            self.url: str = self._loop.run(self._client.queue_url(place.queue))
+        except BaseException:
+            self.close()
             raise
         self._is_veil: bool | None = None
 
@@ -77,7 +81,7 @@ class QueueClient:
             except ApiError as error:
                 if error.failure in (Failure.THROTTLED, Failure.UNREACHABLE):
                     raise
-                self._is_veil = False
+                self._is_veil = error.code.startswith("Veil.")
         return self._is_veil
 
     # ---- messages, by tens
@@ -126,6 +130,18 @@ class QueueClient:
         """Delete every message of the stream's holds up to that batch, and close these for ever."""
         given = {"Stream": stream, "Owner": owner, "UpToBatch": up_to_batch}
         return self.own("DeleteHolds", given, HoldTally)
+
+    def look(
+        self,
+        count: int,
+        token: str | None = None,
+        sent_after_ms: int | None = None,
+        sent_before_ms: int | None = None,
+    ) -> PeekedPage:
+        """A page of messages in any state, oldest first, without receiving them; both instants are included."""
+        given = {"NextToken": token, "SentAfter": sent_after_ms, "SentBefore": sent_before_ms}
+        given = {name: value for name, value in given.items() if value is not None}
+        return self.own("PeekMessages", {"MaxResults": count, **given}, PeekedPage)
 
     def own(self, action: str, given: dict[str, Any], answer_type: type[T]) -> T:
         """Any of Veil's own actions on this queue; all of them may be repeated."""

@@ -18,8 +18,8 @@ class HeldMessage(msgspec.Struct, rename="pascal"):
 
     message_id: str
     body: str = ""
-    attributes: dict[str, str] = {}
-    message_attributes: dict[str, Value] = {}
+    system: dict[str, str] = msgspec.field(name="Attributes", default_factory=dict)
+    attributes: dict[str, Value] = msgspec.field(name="MessageAttributes", default_factory=dict)
 
 
 class HoldContent(msgspec.Struct, rename="pascal"):
@@ -34,3 +34,22 @@ class HoldTally(msgspec.Struct, rename="pascal"):
 
     messages: int = 0
     lost: int = 0
+
+
+class PeekedMessage(msgspec.Struct, rename="pascal"):
+    """A message that was looked at; `visible_at` says, in ms, when one in flight or delayed will be visible."""
+
+    message_id: str
+    body: str = ""
+    state: str = ""
+    system: dict[str, str] = msgspec.field(name="Attributes", default_factory=dict)
+    attributes: dict[str, Value] = msgspec.field(name="MessageAttributes", default_factory=dict)
+    visible_at: int | None = None
+    sequence_number: str | None = None
+
+
+class PeekedPage(msgspec.Struct, rename="pascal"):
+    """A page of messages by rising sequence number; the token leads to the next one."""
+
+    messages: list[PeekedMessage] | None = None
+    next_token: str | None = None

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+from veil.pipeline.dead_letters.table import Group
+
 # What a timeline counts. `lapses`: leases whose deadline passed before their message was deleted or released.
 SERIES: Final = ("sent", "deleted", "lapses", "duplicates", "dead_lettered")
 
@@ -117,6 +119,7 @@ class Overview:
     queues: tuple[QueueLife, ...] = ()
     examples: tuple[Example, ...] = ()
     spark_version: str = ""
+    dead_letters: tuple[Group, ...] = ()  # of the last analysis
 
     @property
     def totals(self) -> Totals:

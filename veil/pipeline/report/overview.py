@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from veil.pipeline.report.dead_letters import collect_dead_letters
 from veil.pipeline.report.examples import collect_examples
 from veil.pipeline.report.facts import SERIES, Overview, QueueLife, Timeline, Totals
 from veil.pipeline.report.instants import micros, moment
@@ -47,10 +48,11 @@ def collect_overview(
     from veil.pipeline.table_store import read_table
 
     collected_at = now or datetime.now(UTC)
+    dead_letters = collect_dead_letters(tables)
     days = _since(read_table(spark, tables, "queue_days"), since, _DAY)
     first_day, last_day = _ends(days)
     if first_day is None or last_day is None:
-        return Overview(collected_at, None, None, spark_version=spark.version)
+        return Overview(collected_at, None, None, spark_version=spark.version, dead_letters=dead_letters)
     if last_day + _DAY - first_day > _HOURLY_MAX:
         slot = _DAY * -(-((last_day - first_day) // _DAY + 1) // _SLOTS_MAX)
         queues = _lives(_by_slot(days, first_day, slot), first_day, slot)
@@ -69,7 +71,7 @@ def collect_overview(
     examples = collect_examples(
         read_table(spark, tables, "leases"), read_table(spark, tables, "messages"), end
     )
-    return Overview(collected_at, begin, end, tuple(queues), tuple(examples), spark.version)
+    return Overview(collected_at, begin, end, tuple(queues), tuple(examples), spark.version, dead_letters)
 
 
 def _since(table: DataFrame, since: datetime | None, step: timedelta) -> DataFrame:

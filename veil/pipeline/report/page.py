@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from veil.pipeline.findings import Findings
 from veil.pipeline.report import words
+from veil.pipeline.report.dead_letters import dead_letters_section
 from veil.pipeline.report.facts import Overview
 from veil.pipeline.report.headline import headline_section, opening
 from veil.pipeline.report.lives import life
@@ -50,6 +51,7 @@ def render_html(findings: Findings, overview: Overview) -> str:
             el("h2", "Queue by queue") if sections else None,
             *sections,
             totals_section(overview),
+            dead_letters_section(overview.dead_letters),
             _examples(overview),
             notes(findings, overview),
         ),

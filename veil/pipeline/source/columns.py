@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from veil.consumer.queue_api import Attribute
+from veil.pipeline.option_error import OptionError
+from veil.pipeline.queues.own_actions import Value
+from veil.pipeline.source.body_column import body_column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,93 +24,109 @@ SCHEMA: Final = """
     queue string
 """
 # With a schema for the bodies, `body` is parsed and its text stands beside it; null where it is not such JSON.
-BODY_TEXT: Final = "body_text string"
+_BODY: Final = "body string"
+_BODY_TEXT: Final = "body_text string"
+# Looking at a queue shows what no receive can: messages in any state.
+_BROWSED: Final = ",\n    state string,\n    visible_at timestamp\n"
+_NAMES: Final = (
+    "message_id", "body", "body_text", "attributes", "system_attributes", "sent_at", "received_at", "receive_count",
+    "queue", "state", "visible_at",
+)  # fmt: skip
 
 
-class Taken(NamedTuple):
-    """A message as a row needs it."""
+class RowMessage(Protocol):
+    """A message as a row needs it; `system` are the attributes that the service itself set."""
 
-    message_id: str
-    body: str
-    attributes: Sequence[tuple[str, str, str | None, bytes | None]]  # name, data type, text, bytes
-    system: dict[str, str]
-    received_ms: int
+    @property
+    def message_id(self) -> str: ...
+    @property
+    def body(self) -> str: ...
+    @property
+    def attributes(self) -> Mapping[str, Attribute] | Mapping[str, Value]: ...
+    @property
+    def system(self) -> Mapping[str, str]: ...
 
 
-def schema_of(body_schema: str | None) -> str:
+def schema_of(body_schema: str | None, *, browsing: bool = False) -> str:
     """The source's columns in Spark's words."""
+    columns = SCHEMA.rstrip() + _BROWSED if browsing else SCHEMA
     if body_schema is None:
-        return SCHEMA
-    return SCHEMA.replace("body string", f"body struct<{body_schema}>, {BODY_TEXT}", 1)
+        return columns
+    return columns.replace(_BODY, f"body struct<{body_schema}>,\n    {_BODY_TEXT}", 1)
 
 
-def to_batch(messages: Sequence[Taken], queue: str, schema: pa.Schema) -> pa.RecordBatch:
-    """The messages as one Arrow batch of the schema (that of `schema_of`)."""
+def check_columns(names: Sequence[str]) -> None:
+    """Raise OptionError where a schema of the user's asks for a column that there is not."""
+    for name in names:
+        if name not in _NAMES:
+            raise OptionError(
+                "schema",
+                name,
+                f"no schema: the columns are {', '.join(_NAMES)}; JSON in bodies is parsed by the option bodySchema",
+            )
+
+
+def to_batch(
+    messages: Sequence[RowMessage],
+    queue: str,
+    schema: pa.Schema,
+    received_ms: int | Sequence[int],
+    more: Mapping[str, pa.Array] | None = None,
+) -> pa.RecordBatch:
+    """The messages as one Arrow batch of the schema (that of `schema_of`, or some of its columns)."""
     import pyarrow as pa
 
-    bodies = [message.body for message in messages]
-    columns: dict[str, Any] = {
-        "message_id": pa.array([message.message_id for message in messages], pa.string()),
-        "body": _bodies(bodies, schema.field("body").type),
-        "attributes": _attributes(messages),
-        "system_attributes": _system(messages),
-        "sent_at": _instants(_milliseconds(message.system.get("SentTimestamp")) for message in messages),
-        "received_at": _instants(message.received_ms for message in messages),
-        "receive_count": pa.array(
-            [_milliseconds(message.system.get("ApproximateReceiveCount")) for message in messages], pa.int32()
-        ),
-        "queue": pa.repeat(pa.scalar(queue), len(messages)),
-    }
-    if "body_text" in schema.names:
-        columns["body_text"] = pa.array(bodies, pa.string())
-    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+    def column(name: str) -> Any:
+        if more is not None and name in more:
+            return more[name]
+        match name:
+            case "message_id":
+                return pa.array([message.message_id for message in messages], pa.string())
+            case "body":
+                return body_column([message.body for message in messages], schema.field("body").type)
+            case "body_text":
+                return pa.array([message.body for message in messages], pa.string())
+            case "attributes":
+                return _attributes(messages)
+            case "system_attributes":
+                return _system(messages)
+            case "sent_at":
+                return instants(_numbers(messages, "SentTimestamp"))
+            case "received_at":
+                each = [received_ms] * len(messages) if isinstance(received_ms, int) else received_ms
+                return instants(each)
+            case "receive_count":
+                return pa.array(_numbers(messages, "ApproximateReceiveCount"), pa.int32())
+            case "queue":
+                return pa.repeat(pa.scalar(queue), len(messages))
+        raise ValueError(f"no column {name}")
+
+    return pa.RecordBatch.from_arrays([column(name) for name in schema.names], schema=schema)
 
 
-def _bodies(bodies: list[str], wanted: Any) -> Any:
+def instants(milliseconds: Iterable[int | None]) -> Any:
+    """Milliseconds as Spark's timestamps."""
     import pyarrow as pa
 
-    if pa.types.is_string(wanted):
-        return pa.array(bodies, pa.string())
-    try:
-        return pa.array([_parsed(body) for body in bodies], wanted)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        # Somewhere a field has another type than the schema says: those bodies alone become null.
-        return pa.chunked_array([_one(_parsed(body), wanted) for body in bodies]).combine_chunks()
+    return pa.array([None if ms is None else ms * 1000 for ms in milliseconds], pa.timestamp("us", tz="UTC"))
 
 
-def _parsed(body: str) -> Any:
-    try:
-        found = json.loads(body)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _one(value: Any, wanted: Any) -> Any:
+def _attributes(messages: Sequence[RowMessage]) -> Any:
     import pyarrow as pa
 
-    try:
-        return pa.array([value], wanted)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return pa.array([None], wanted)
-
-
-def _attributes(messages: Sequence[Taken]) -> Any:
-    import pyarrow as pa
-
-    offsets, names, kinds, texts, raws = (
-        [0],
-        list[str](),
-        list[str](),
-        list[str | None](),
-        list[bytes | None](),
-    )
+    offsets, names, kinds = [0], list[str](), list[str]()
+    texts, raws = list[str | None](), list[bytes | None]()
     for message in messages:
-        for name, kind, text, raw in message.attributes:
-            names.append(name)
-            kinds.append(kind)
-            texts.append(text)
-            raws.append(raw)
+        if message.attributes:
+            for name, value in message.attributes.items():
+                names.append(name)
+                kinds.append(value.data_type)
+                if isinstance(value, Value):
+                    texts.append(value.string_value)
+                    raws.append(value.binary_value)
+                else:
+                    texts.append(value.value if isinstance(value.value, str) else None)
+                    raws.append(value.value if isinstance(value.value, bytes) else None)
         offsets.append(len(names))
     values = pa.StructArray.from_arrays(
         [pa.array(kinds, pa.string()), pa.array(texts, pa.string()), pa.array(raws, pa.binary())],
@@ -115,7 +135,7 @@ def _attributes(messages: Sequence[Taken]) -> Any:
     return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(names, pa.string()), values)
 
 
-def _system(messages: Sequence[Taken]) -> Any:
+def _system(messages: Sequence[RowMessage]) -> Any:
     import pyarrow as pa
 
     offsets, names, values = [0], list[str](), list[str]()
@@ -128,11 +148,6 @@ def _system(messages: Sequence[Taken]) -> Any:
     )
 
 
-def _instants(milliseconds: Any) -> Any:
-    import pyarrow as pa
-
-    return pa.array([None if ms is None else ms * 1000 for ms in milliseconds], pa.timestamp("us", tz="UTC"))
-
-
-def _milliseconds(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdigit() else None
+def _numbers(messages: Sequence[RowMessage], name: str) -> list[int | None]:
+    texts = [message.system.get(name, "") for message in messages]
+    return [int(text) if text.isdigit() else None for text in texts]

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 
 from veil.pipeline.source.columns import schema_of
-from veil.pipeline.source.options import SourceOptions
+from veil.pipeline.source.options import BROWSE, SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -25,9 +31,27 @@ class VeilDataSource(DataSource):
         return "veil"
 
     def schema(self) -> str:
-        return schema_of(SourceOptions.read(self.options).body_schema)
+        options = SourceOptions.read(self.options)
+        return schema_of(options.body_schema, browsing=options.mode == BROWSE)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from veil.pipeline.source.batch_reader import batch_reader
+
+        return batch_reader(SourceOptions.read(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         from veil.pipeline.source.stream_reader import QueueStreamReader
 
         return QueueStreamReader(SourceOptions.read(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from veil.pipeline.sink.options import SinkOptions
+        from veil.pipeline.sink.writers import QueueWriter
+
+        return QueueWriter(SinkOptions.read(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from veil.pipeline.sink.options import SinkOptions
+        from veil.pipeline.sink.writers import QueueStreamWriter
+
+        return QueueStreamWriter(SinkOptions.read(self.options), schema, overwrite)

@@ -7,19 +7,21 @@ one call for thousands of messages.
 
 from __future__ import annotations
 
+import secrets
 import time
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from veil.consumer.queue_api import ApiError
 from veil.pipeline.queues.client import QueueClient
 from veil.pipeline.queues.open_clients import client_for
-from veil.pipeline.queues.own_actions import HeldMessage
+from veil.pipeline.queues.own_actions import HoldTally
 from veil.pipeline.queues.queue_place import QueuePlace
-from veil.pipeline.source.columns import Taken, to_batch
+from veil.pipeline.source.acknowledger import Acknowledger
+from veil.pipeline.source.columns import to_batch
 from veil.pipeline.source.keeper import Keeper
 from veil.pipeline.source.options import VEIL, SourceOptions
-from veil.pipeline.source.stream import Offset, Part, Stream
+from veil.pipeline.source.stream import Offset, Part, Stream, StreamTaken, backlog
 from veil.pipeline.source.tally import Tally
 
 if TYPE_CHECKING:
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
 
 PIECE: Final = 1_000  # messages a call
 _PIECES_BITS: Final = 20
+_PART_ROWS_MIN: Final = 100  # a few messages are not worth a task each
 _LOOK_EVERY_S: Final = 1.0  # Spark asks every 10 ms while nothing is there
+_TAKEN: Final = "Veil.StreamTaken"
 
 
 class HeldPart(Part):
@@ -48,8 +52,7 @@ class HeldPart(Part):
             content = client.receive_hold(self.stream, self.batch, name, asked, self.window_s)
             messages = content.messages or []
             if messages:
-                now_ms = int(time.time() * 1000)
-                yield to_batch([_taken(message, now_ms) for message in messages], self.queue, schema)
+                yield to_batch(messages, self.queue, schema, int(time.time() * 1000))
             # Counted with what was lost since: a part that is read again must stop where it stopped the first time.
             got = len(messages) + content.lost
             if got < asked:
@@ -61,30 +64,55 @@ class HeldPart(Part):
 class HeldStream(Stream):
     """See `Stream`; nothing is kept here but the name of the stream."""
 
-    def __init__(self, client: QueueClient, options: SourceOptions, epoch: str, tally: Tally) -> None:
-        self._client, self._options, self._epoch, self._tally = client, options, epoch, tally
+    def __init__(self, client: QueueClient, options: SourceOptions, at: Offset, tally: Tally) -> None:
+        self._client, self._options, self._epoch, self._tally = client, options, at["epoch"], tally
         attributes = client.attributes()
         self._window_s = options.window_s(int(attributes["VisibilityTimeout"]))
         self._queue = attributes["QueueArn"].rsplit(":", 1)[-1]
-        self._owner = uuid.uuid4().hex
+        self._owner = secrets.token_hex(8)
         self._acknowledged = -1
+        self._lost = 0
+        self._behind = 0
+        self._budget: int | None = None
+        self._cut: dict[int, int] = {}  # batches of this run, and for how many messages they were cut
+        self._counted: dict[int, int] = {}  # acknowledged ones, and how many they came to
         self._looked_at_s = float("-inf")
-        client.open_stream(epoch, self._owner)
+        client.open_stream(self._epoch, self._owner)
+        self._acknowledger = Acknowledger(self.acknowledge)
+        self._fresh = True
         self._keeper = Keeper(self._window_s, self._extend_all)
         self._keeper.start()
 
-    def next_offset(self, start: Offset, rows_max: int, *, budget: int | None) -> Offset:
-        self.acknowledge(start)
-        wanted = rows_max if budget is None else min(rows_max, budget)
-        if wanted <= 0 or (budget is None and time.monotonic() - self._looked_at_s < _LOOK_EVERY_S):
-            return start
-        rows = min(wanted, self.backlog())
-        if rows <= 0:
-            self._looked_at_s = time.monotonic()
+    # ---- what Spark asks
+
+    def only_what_is_there(self) -> None:
+        self._budget = backlog(self._client)
+
+    def next_offset(self, start: Offset, rows_max: int) -> Offset:
+        self._acknowledger.begin(start)
+        # What is finished must be gone before anything is received, or it could be received again: after a restart, and
+        # when a lease was lost. Otherwise the keeper holds it, and both go on side by side.
+        if self._fresh or not self._keeper.is_sure or self._lost:
+            self._acknowledger.wait()
+            self._fresh = False
+        end = self.take(start, rows_max)
+        if end is None:
+            self._acknowledger.wait()
+            # AvailableNow: now it is known what the last batch really got, and more may be left than it seemed.
+            end = self.take(start, rows_max) if self._budget is not None else None
+        if end is None:
             return start
         self._tally.say()
-        parts = min(self._options.partitions, -(-rows // 100))
-        return {"epoch": self._epoch, "n": start["n"] + 1, "by": VEIL, "rows": rows, "parts": parts}
+        return end
+
+    def take(self, start: Offset, rows_max: int) -> Offset | None:
+        rows = self._rows(rows_max)
+        if rows <= 0:
+            return None
+        number = start["n"] + 1
+        self._cut[number] = rows
+        parts = min(self._options.partitions, -(-rows // _PART_ROWS_MIN))
+        return {"epoch": self._epoch, "n": number, "by": VEIL, "rows": rows, "parts": parts}
 
     def parts(self, start: Offset, end: Offset) -> Sequence[Part]:
         rows, parts = end["rows"], end["parts"]
@@ -100,31 +128,63 @@ class HeldStream(Stream):
     def acknowledge(self, end: Offset) -> None:
         if end["n"] <= self._acknowledged:
             return
-        done = self._client.delete_holds(self._epoch, self._owner, end["n"])
+        done = _unless_taken(lambda: self._client.delete_holds(self._epoch, self._owner, end["n"]))
         self._acknowledged = end["n"]
+        self._counted[end["n"]] = done.messages + done.lost
         self._tally.add("received", done.messages + done.lost)
         self._tally.add("deleted", done.messages)
-        self._tally.add("lost", done.lost)
+        self._tally.add("lost", max(0, done.lost - self._lost))
+        self._lost = 0
 
     def size(self, end: Offset) -> int:
         return end["rows"]
 
-    def backlog(self) -> int:
-        return int(self._client.attributes().get("ApproximateNumberOfMessages", "0"))
+    def behind(self) -> int:
+        return self._behind
 
     def stop(self) -> None:
         self._keeper.stop()
+        self._acknowledger.stop()
         self._tally.say(now=True)
 
+    # ---- within
+
+    def _rows(self, rows_max: int) -> int:
+        """How many messages the next batch may take."""
+        for number in list(self._counted):
+            got = self._counted.pop(number)
+            asked = self._cut.pop(number, 0)
+            if self._budget is not None and asked:
+                # None at all: others took them, or their groups are busy; then it is over.
+                self._budget = self._budget - got if got else 0
+        wanted = rows_max
+        if self._budget is not None:
+            wanted = min(wanted, self._budget - sum(self._cut.values()))
+        elif time.monotonic() - self._looked_at_s < _LOOK_EVERY_S:
+            return 0
+        if wanted <= 0:
+            return 0
+        waiting = backlog(self._client)
+        if not waiting:
+            self._looked_at_s = time.monotonic()
+        rows = min(wanted, waiting)
+        self._behind = waiting - rows
+        return rows
+
     def _extend_all(self) -> bool:
-        done = self._client.extend_holds(self._epoch, self._owner, self._window_s)
+        done = _unless_taken(lambda: self._client.extend_holds(self._epoch, self._owner, self._window_s))
         self._tally.add("renewed", done.messages)
+        self._tally.add("lost", max(0, done.lost - self._lost))
+        self._lost = max(self._lost, done.lost)
+        oldest = self._client.look(1).messages
+        self._tally.oldest_ms = int(oldest[0].system["SentTimestamp"]) if oldest else None
         return True
 
 
-def _taken(message: HeldMessage, received_ms: int) -> Taken:
-    attributes = [
-        (name, value.data_type, value.string_value, value.binary_value)
-        for name, value in message.message_attributes.items()
-    ]
-    return Taken(message.message_id, message.body, attributes, message.attributes, received_ms)
+def _unless_taken(call: Callable[[], HoldTally]) -> HoldTally:
+    try:
+        return call()
+    except ApiError as error:
+        if error.code != _TAKEN:
+            raise
+        raise StreamTaken(f"{error.message}: two queries must not share a checkpoint") from None

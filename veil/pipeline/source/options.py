@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from veil.core.limits import VISIBILITY_MAX_S
+from veil.journal.place import Place
 from veil.pipeline.option_error import OptionError
 from veil.pipeline.option_values import OptionValues
 from veil.pipeline.queues.queue_place import QueuePlace
+from veil.pipeline.source.body_schema import check_body_schema
 
 AUTO, SQS, VEIL = "auto", "sqs", "veil"
 DRAIN, BROWSE = "drain", "browse"
@@ -17,6 +19,7 @@ DRAIN, BROWSE = "drain", "browse"
 RECEIVE_SHARE: Final = 4
 _RECEIVE_S_MAX: Final = 5.0
 _VISIBILITY_S_MIN: Final = 4
+DRAINED: Final = "drainedBatch"  # not for people: how `drain` tells the reader what it took
 
 KNOWN: Final = (
     "queue",
@@ -34,7 +37,9 @@ KNOWN: Final = (
     "bodySchema",
     "sentAfter",
     "sentBefore",
+    "attributes",
     "metricsPort",
+    DRAINED,
 )
 
 
@@ -50,11 +55,13 @@ class SourceOptions:
     rate: float | None  # messages a second at most
     segments: str | None
     protocol: str
-    mode: str
+    mode: str | None  # of a batch; a stream has none
     body_schema: str | None
-    sent_after: str | None
-    sent_before: str | None
+    sent_after_ms: int | None
+    sent_before_ms: int | None
+    attributes: dict[str, str]
     metrics_port: int | None
+    drained: str | None
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> SourceOptions:
@@ -74,12 +81,18 @@ class SourceOptions:
             rate=values.number("rate", None, 0.001, 1e9),
             segments=values.text("segments"),
             protocol=values.choice("protocol", AUTO, (AUTO, SQS, VEIL)),
-            mode=values.choice("mode", DRAIN, (DRAIN, BROWSE)),
+            mode=values.choice("mode", "", ("", DRAIN, BROWSE)) or None,
             body_schema=values.text("bodySchema"),
-            sent_after=values.text("sentAfter"),
-            sent_before=values.text("sentBefore"),
+            sent_after_ms=values.instant_ms("sentAfter"),
+            sent_before_ms=values.instant_ms("sentBefore"),
+            attributes=values.texts("attributes"),
             metrics_port=values.whole("metricsPort", None, 1, 65535),
+            drained=values.text(DRAINED),
         )
+        if options.segments is not None:
+            options.segments_place()
+        if options.body_schema is not None:
+            check_body_schema(options.body_schema)
         if options.visibility_s is not None:
             options.receive_seconds(options.visibility_s)
         return options
@@ -109,10 +122,28 @@ class SourceOptions:
             )
         return self.receive_s
 
-    def rows_max(self, since_last_s: float | None) -> int:
-        """How many messages the next trigger may take, given the time since the last one."""
-        if self.rate is None:
-            return self.messages_max
-        return max(
-            1, min(self.messages_max, int(self.rate * (since_last_s if since_last_s is not None else 1.0)))
-        )
+    def segments_place(self) -> Place:
+        """Where the segments go; raises OptionError where that cannot be."""
+        expected = "a directory (path or URI) that driver and executors share, for what was received and not acknowledged"
+        if self.segments is None:
+            raise OptionError("segments", None, expected)
+        try:
+            return Place.at(self.segments)
+        except ValueError as problem:
+            raise OptionError("segments", self.segments, f"{expected}: {problem}") from None
+
+    def for_stream(self) -> SourceOptions:
+        """Itself, once it is sure that all of it can be meant for a stream."""
+        for option, value in (
+            ("mode", self.mode),
+            ("sentAfter", self.sent_after_ms),
+            ("sentBefore", self.sent_before_ms),
+            ("attributes", self.attributes or None),
+        ):
+            if value is not None:
+                raise OptionError(
+                    option, value, "nothing: it is for batches (spark.read), and this is a stream"
+                )
+        if self.protocol == SQS:
+            self.segments_place()
+        return self

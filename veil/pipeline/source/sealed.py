@@ -1,50 +1,57 @@
 """What was received and not yet acknowledged, kept durably: one segment a micro-batch.
 
-A segment is a folder `EPOCH/NUMBER` with the rows in Arrow files, one for each partition, and a last file, `sealed`, with
-the receipts: only a segment that has it counts. So a batch that is tried again, or comes again after a restart, reads the
-same rows, and the receipts survive the driver. The epoch is new with every checkpoint: a query never meets the segments
-of another one.
+A segment is a folder `EPOCH/NUMBER-RUN` with the rows in Arrow files, one for each partition, and a last file, `sealed`,
+with the receipts: only a segment that has it counts. So a batch that is tried again, or comes again after a restart, reads
+the same rows, and the receipts survive the driver. The epoch is new with every checkpoint: a query never meets the segments
+of another one. The run is new with every start: whatever an older run that is not quite dead still writes, it never
+mixes with what this one wrote, and Spark's own log decides whose segment is the batch, since the offset names it. Each
+seal names the segment before it, so that the whole line can be told from the rest.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from veil.journal.place import Place
+from veil.pipeline.source.stream import StreamTaken
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _SEALED: Final = "sealed"
 _OWNER: Final = "_owner"
+_NAME: Final = re.compile(r"(\d{12})-[0-9a-f]+")
 
 
 class Seal(msgspec.Struct, frozen=True):
     """The last file of a segment."""
 
     number: int
+    before: str  # the name of the segment before it, empty for the first
     parts: int
     message_ids: list[str]
     receipts: list[str]
 
 
-class StreamTaken(RuntimeError):
-    """Another query works on the same checkpoint since."""
-
-
 class SealedSegments:
-    """The segments of one epoch."""
+    """The segments of one epoch, as one run works with them."""
 
-    def __init__(self, place: Place, epoch: str, owner: str) -> None:
+    def __init__(self, place: Place, epoch: str, run: str) -> None:
         self._place = place.sub(epoch)
-        self._owner = owner
+        self._run = run
+
+    @property
+    def uri(self) -> str:
+        """Where the segments are, for whoever reads them."""
+        return self._place.uri
 
     def take_over(self) -> None:
-        """Be the one who writes here from now on: whoever did before finds out at its next seal."""
-        self._place.write(_OWNER, self._owner.encode())
+        """Be the one who writes here from now on: whoever did before finds out."""
+        self._place.write(_OWNER, self._run.encode())
 
     def check_owner(self) -> None:
         """Raise StreamTaken if somebody else took over."""
@@ -52,58 +59,46 @@ class SealedSegments:
             found = self._place.read(_OWNER).decode()
         except FileNotFoundError:
             found = "nobody"
-        if found != self._owner:
+        if found != self._run:
             raise StreamTaken(
-                f"the segments in {self._place.uri} were taken over by another run ({found}): two queries must not share a "
-                "checkpoint"
+                f"the segments in {self.uri} were taken over by another run ({found}): two queries must not share a checkpoint"
             )
 
-    def seal(self, number: int, parts: Sequence[pa.RecordBatch], seal: Seal) -> None:
-        """Write the rows, then what makes them count."""
-        self.check_owner()
+    def seal(self, parts: Sequence[pa.RecordBatch], seal: Seal) -> str:
+        """Write the rows, then what makes them count; returns the name."""
+        name = f"{seal.number:012d}-{self._run}"
         for at, part in enumerate(parts):
-            self._place.write(part_name(number, at), _to_bytes(part))
-        self._place.write(f"{_folder(number)}/{_SEALED}", msgspec.msgpack.encode(seal))
+            self._place.write(part_name(name, at), _to_bytes(part))
+        self._place.write(f"{name}/{_SEALED}", msgspec.msgpack.encode(seal))
+        return name
 
-    def find(self, number: int) -> Seal | None:
+    def find(self, name: str) -> Seal | None:
         """The seal of a segment; None while it has none."""
         try:
-            return msgspec.msgpack.decode(self._place.read(f"{_folder(number)}/{_SEALED}"), type=Seal)
+            return msgspec.msgpack.decode(self._place.read(f"{name}/{_SEALED}"), type=Seal)
         except FileNotFoundError:
             return None
 
-    def all(self) -> list[Seal]:
-        """Every segment that counts, by number; folders without a seal are left by a run that died, and are removed."""
-        found = []
-        for entry in self._place.entries():
-            if entry.is_folder and entry.name.rsplit("/", 1)[-1].isdigit():
-                number = int(entry.name.rsplit("/", 1)[-1])
-                seal = self.find(number)
-                if seal is None:
-                    self.remove(number)
-                else:
-                    found.append(seal)
-        return sorted(found, key=lambda seal: seal.number)
+    def numbers(self) -> dict[str, int]:
+        """Every segment that is there by name, sealed or not, with its number."""
+        names = [entry.name for entry in self._place.entries() if entry.is_folder]
+        return {name: int(parts[1]) for name in names if (parts := _NAME.fullmatch(name))}
 
-    def remove(self, number: int) -> None:
+    def remove(self, name: str) -> None:
         """Take a segment away, its seal included."""
-        self._place.remove_folder(_folder(number))
-
-    def uri(self) -> str:
-        """Where the parts are, for whoever reads them."""
-        return self._place.uri
+        self._place.remove_folder(name)
 
 
-def part_name(number: int, part: int) -> str:
+def part_name(segment: str, part: int) -> str:
     """The file of one part, relative to its epoch."""
-    return f"{_folder(number)}/part-{part:05d}.arrow"
+    return f"{segment}/part-{part:05d}.arrow"
 
 
-def read_part(epoch_uri: str, number: int, part: int) -> list[pa.RecordBatch]:
+def read_part(epoch_uri: str, segment: str, part: int) -> list[pa.RecordBatch]:
     """The rows of one part; on an executor."""
     import pyarrow as pa
 
-    name = part_name(number, part)
+    name = part_name(segment, part)
     try:
         data = Place.at(epoch_uri).read(name)
     except FileNotFoundError:
@@ -112,10 +107,6 @@ def read_part(epoch_uri: str, number: int, part: int) -> list[pa.RecordBatch]:
         ) from None
     with pa.ipc.open_stream(data) as reader:
         return list(reader)
-
-
-def _folder(number: int) -> str:
-    return f"{number:012d}"
 
 
 def _to_bytes(part: pa.RecordBatch) -> bytes:

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from pyspark.sql.datasource import InputPartition
+
+from veil.pipeline.queues.client import QueueClient
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-LONGEST_POLL_S = 1
+LONGEST_POLL_S: Final = 1
 
 
 class Offset(TypedDict, total=False):
-    """How far a query is. `epoch` names the checkpoint; `n` counts its batches; `by` is the way, sqs or veil; `rows` and
-    `parts` say how the batch that ends here was cut."""
+    """How far a query is. `epoch` names the checkpoint; `n` counts its batches; `by` is the way, sqs or veil. Of the batch
+    that ends here, `segment` names what holds its rows (sqs); `rows` and `parts` say how it was cut (veil)."""
 
     epoch: str
     n: int
     by: str
+    segment: str
     rows: int
     parts: int
+
+
+class StreamTaken(RuntimeError):
+    """Another query works on the same checkpoint since: this one must not go on."""
 
 
 class Part(InputPartition):
@@ -40,12 +47,20 @@ class Stream(ABC):
     """The running side of a query, in the one process that lives as long as the query does."""
 
     @abstractmethod
-    def next_offset(self, start: Offset, rows_max: int, *, budget: int | None) -> Offset:
+    def only_what_is_there(self) -> None:
+        """From now on take no more than what is in the queue now: AvailableNow."""
+
+    @abstractmethod
+    def next_offset(self, start: Offset, rows_max: int) -> Offset:
         """Acknowledge everything up to `start`, then the end of the next batch, or `start` where nothing waits.
 
         Spark asks for it only once the batch that ends at `start` is in its commit log: that makes it the place to
-        acknowledge. `budget` is what AvailableNow may still take.
+        acknowledge. When it returns `start`, all up to there is acknowledged.
         """
+
+    @abstractmethod
+    def take(self, start: Offset, rows_max: int) -> Offset | None:
+        """The end of a batch after `start`, taken without acknowledging anything; None where nothing waits."""
 
     @abstractmethod
     def parts(self, start: Offset, end: Offset) -> Sequence[Part]:
@@ -60,9 +75,14 @@ class Stream(ABC):
         """How many messages the batch that ends there was cut for."""
 
     @abstractmethod
-    def backlog(self) -> int:
-        """How many messages wait in the queue."""
+    def behind(self) -> int:
+        """How many messages wait that are in no batch yet, as far as is known."""
 
     @abstractmethod
     def stop(self) -> None:
         """Stop extending; what is not acknowledged comes back, or is replayed by the next run."""
+
+
+def backlog(client: QueueClient) -> int:
+    """How many messages wait in the queue, visible."""
+    return int(client.attributes().get("ApproximateNumberOfMessages", "0"))

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from veil.pipeline.option_error import OptionError
 from veil.pipeline.queues.client import QueueClient
 from veil.pipeline.source.arrow_schema import arrow_schema
-from veil.pipeline.source.held_stream import HeldStream
-from veil.pipeline.source.options import AUTO, SQS, VEIL, SourceOptions
-from veil.pipeline.source.sealed_stream import SealedStream
+from veil.pipeline.source.columns import check_columns
+from veil.pipeline.source.open_queue import open_queue, open_stream, way_to
+from veil.pipeline.source.options import SourceOptions
+from veil.pipeline.source.pace import Pace
 from veil.pipeline.source.stream import Offset, Part, Stream
-from veil.pipeline.source.tally import Tally, serve_metrics
+from veil.pipeline.source.tally import Tally, serve_metrics, speak_up
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,9 +39,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._client: QueueClient | None = None
         self._stream: Stream | None = None
         self._first: Offset | None = None
-        self._budget: int | None = None
         self._available_now = False
-        self._asked_at_s: float | None = None
+        self._pace = Pace(self._options.rate, self._options.messages_max)
+        self._acknowledged = -1
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_schema": self._schema}
@@ -55,7 +55,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         if self._first is None:
             # Asked for more than once, and only with a new checkpoint: then everything begins anew.
-            self._first = {"epoch": uuid.uuid4().hex, "n": 0, "by": self._way()}
+            self._first = {"epoch": uuid.uuid4().hex, "n": 0, "by": way_to(self._opened(), self._options)}
         return cast(dict[str, Any], self._first)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -66,24 +66,25 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begin = cast(Offset, start)
+        new = self._stream is None
         stream = self._running(begin)
-        if self._available_now and self._budget is None:
-            self._budget = stream.backlog()
-        now_s = time.monotonic()
-        rows_max = self._options.rows_max(None if self._asked_at_s is None else now_s - self._asked_at_s)
-        self._asked_at_s = now_s
+        if self._available_now and new:
+            stream.only_what_is_there()
+        if self._available_now:
+            # To say "nothing new" would be the end of it.
+            time.sleep(self._pace.wait_s())
         # Whatever limit Spark hands over (it may say "all"), a batch stays within the option.
-        rows_max = min(rows_max, getattr(limit, "max_rows", rows_max))
-        end = stream.next_offset(begin, rows_max, budget=self._budget)
-        if self._budget is not None:
-            taken = stream.size(end) if end["n"] > begin["n"] else self._budget
-            self._budget = max(0, self._budget - taken)
+        rows_max = self._pace.allowance()
+        end = stream.next_offset(begin, min(rows_max, getattr(limit, "max_rows", rows_max)))
+        self._acknowledged = begin["n"]
+        if end["n"] > begin["n"]:
+            self._pace.spend(stream.size(end))
         return cast(dict[str, Any], end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         if self._stream is None:
             return None
-        return {"backlog": self._stream.backlog()}
+        return {"backlog": self._stream.behind(), **self._tally.facts()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         stream = self._running(cast(Offset, end))
@@ -94,7 +95,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         # A second way to the same end: `latestOffset` comes earlier, and also after the last batch.
-        if self._stream is not None:
+        if self._stream is not None and end["n"] > self._acknowledged:
             self._stream.acknowledge(cast(Offset, end))
 
     def stop(self) -> None:
@@ -108,30 +109,17 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _opened(self) -> QueueClient:
         if self._client is None:
-            self._client = QueueClient(self._options.place, user_agent="pipeline source")
+            check_columns(self._schema.names)
+            self._client = open_queue(self._options.for_stream())
         return self._client
 
-    def _way(self) -> str:
-        if self._options.protocol != AUTO:
-            return self._options.protocol
-        return VEIL if self._opened().is_veil() else SQS
-
     def _running(self, at: Offset) -> Stream:
+        """The stream, begun where Spark's log is: `at` is an offset of that log."""
         if self._stream is None:
+            speak_up()
             client = self._opened()
-            tally = Tally(self._options.place.queue)
-            if at["by"] == VEIL:
-                self._stream = HeldStream(client, self._options, at["epoch"], tally)
-            else:
-                if self._options.segments is None:
-                    raise OptionError(
-                        "segments",
-                        None,
-                        "a directory (path or URI) that driver and executors share, for what was received",
-                    )
-                self._stream = SealedStream(
-                    client, self._options, at["epoch"], tally, arrow_schema(self._schema)
-                )
+            self._tally = Tally(self._options.place.queue)
             if self._options.metrics_port is not None:
-                serve_metrics(tally, self._options.metrics_port)
+                serve_metrics(self._tally, self._options.metrics_port)
+            self._stream = open_stream(client, self._options, at, self._tally, arrow_schema(self._schema))
         return self._stream

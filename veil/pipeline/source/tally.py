@@ -7,6 +7,8 @@ import threading
 import time
 from typing import Final
 
+from veil.pipeline.option_error import OptionError
+
 log = logging.getLogger("veil.pipeline.source")
 
 _EVERY_S: Final = 60.0
@@ -43,6 +45,14 @@ class Tally:
                 count,
             )
 
+    def facts(self) -> dict[str, int]:
+        """The counts, and the age of the oldest, for Spark's progress."""
+        with self._lock:
+            found = dict(self.counts)
+        if self.oldest_ms is not None:
+            found["oldest_s"] = max(0, int(time.time() - self.oldest_ms / 1000))
+        return found
+
     def say(self, *, now: bool = False) -> None:
         """A line in the log, once a minute at most unless asked for."""
         if now or time.monotonic() - self._said_at_s >= _EVERY_S:
@@ -55,6 +65,15 @@ class Tally:
         if self.oldest_ms is None:
             return said
         return f"{said}, oldest {max(0.0, time.time() - self.oldest_ms / 1000):.0f} s"
+
+
+def speak_up() -> None:
+    """Let the log be heard: Spark's process for a source has nobody who listens to it."""
+    if not log.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
 
 
 def serve_metrics(tally: Tally, port: int) -> None:
@@ -80,4 +99,7 @@ def serve_metrics(tally: Tally, port: int) -> None:
 
     registry = CollectorRegistry()
     registry.register(Collector())
-    start_http_server(port, "127.0.0.1", registry=registry)
+    try:
+        start_http_server(port, "127.0.0.1", registry=registry)
+    except OSError as problem:
+        raise OptionError("metricsPort", port, f"a free port: {problem}") from None

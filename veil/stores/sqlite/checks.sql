@@ -45,6 +45,18 @@ WHERE (lane.members, lane.in_flight, lane.is_open) IS NOT (real.members, real.in
 -- name: all_attempts
 SELECT queue_id, CAST(attempt_id AS BLOB), CAST(claims AS BLOB) FROM attempt;
 
+-- name: all_holds
+-- With what they hang on: whether their queue lives, and whether their stream is known.
+SELECT h.queue_id, CAST(h.stream AS BLOB), h.batch, h.part, h.lost, h.members,
+       EXISTS (SELECT 1 FROM queue q WHERE q.id = h.queue_id AND q.deleted_at_ms IS NULL),
+       EXISTS (SELECT 1 FROM stream s WHERE s.queue_id = h.queue_id AND s.name = h.stream)
+FROM hold h;
+
+-- name: all_streams
+SELECT s.queue_id, CAST(s.name AS BLOB), CAST(coalesce(s.owner, '') AS BLOB), s.closed,
+       EXISTS (SELECT 1 FROM queue q WHERE q.id = s.queue_id AND q.deleted_at_ms IS NULL)
+FROM stream s;
+
 -- name: all_moves
 SELECT CAST(id AS BLOB), CAST(source AS BLOB), CAST(destination AS BLOB) FROM move_task;
 

@@ -32,35 +32,36 @@ def delete(
     """Delete by receipt, each on its own."""
     state = tables.state_of(queue)
     now_ms = tables.clock.now_ms()
-    return [_delete_one(tables, state, receipt, now_ms, caller) for receipt in receipts]
+    return [delete_one(tables, state, receipt, now_ms, caller) for receipt in receipts]
 
 
-def _delete_one(
+def delete_one(
     tables: Tables, state: QueueState, receipt: Receipt, now_ms: int, caller: Caller
 ) -> Deletion | VeilError:
-    if not state.has_lanes and _delete_held(tables, state, receipt, now_ms, caller):
+    """Delete by one receipt, or do not, by the rules."""
+    if not state.has_lanes and _deleteheld_of(tables, state, receipt, now_ms, caller):
         state.in_flight -= 1
         tables.touch(state)
         return Deletion.DELETED
-    row = _held_row(tables, state, receipt, now_ms)
+    row = held_row(tables, state, receipt, now_ms)
     try:
-        verdict = judge_deletion(_held(row), receipt, now_ms, fifo=state.queue.settings.fifo)
+        verdict = judge_deletion(held_of(row), receipt, now_ms, fifo=state.queue.settings.fifo)
     except VeilError as refusal:
         tables.noticed("stale_receipt", state)
-        _record(tables, state, DELETE_REFUSED, receipt, row, now_ms, caller)
+        record(tables, state, DELETE_REFUSED, receipt, row, now_ms, caller)
         return refusal
     if verdict is Deletion.DELETED:
         deadline_ms = _deadline_of(row, receipt)
-        _record(tables, state, DELETED, receipt, row, now_ms, caller, deadline_ms)
+        record(tables, state, DELETED, receipt, row, now_ms, caller, deadline_ms)
         remove(tables, state, receipt.seq, row[0], row[5])
     else:
         if verdict is Deletion.STALE:
             tables.noticed("stale_receipt", state)
-        _record(tables, state, DELETE_REFUSED, receipt, row, now_ms, caller)
+        record(tables, state, DELETE_REFUSED, receipt, row, now_ms, caller)
     return verdict
 
 
-def _delete_held(tables: Tables, state: QueueState, receipt: Receipt, now_ms: int, caller: Caller) -> bool:
+def _deleteheld_of(tables: Tables, state: QueueState, receipt: Receipt, now_ms: int, caller: Caller) -> bool:
     """Delete what the receipt holds, in one statement; False where it does not hold it."""
     seq, delivery = receipt.seq, receipt.delivery
     if seq < expired_below(now_ms, state.queue.settings.retention_s):
@@ -113,36 +114,41 @@ def extend(
 def _extend_one(
     tables: Tables, state: QueueState, receipt: Receipt, visibility_s: int, now_ms: int, caller: Caller
 ) -> VeilError | None:
-    row = _held_row(tables, state, receipt, now_ms)
+    row = held_row(tables, state, receipt, now_ms)
     try:
         deadline_ms = judge_extension(
-            _held(row), receipt, visibility_s, now_ms, fifo=state.queue.settings.fifo
+            held_of(row), receipt, visibility_s, now_ms, fifo=state.queue.settings.fifo
         )
     except VeilError as refusal:
         if not isinstance(refusal, VisibilityTooLong):
             if row is not None:
                 tables.noticed("stale_receipt", state)
-            _record(tables, state, EXTENSION_REFUSED, receipt, row, now_ms, caller)
+            record(tables, state, EXTENSION_REFUSED, receipt, row, now_ms, caller)
         return refusal
     was_visible = row[0] == State.VISIBLE
     if deadline_ms is None:
         if not was_visible:
-            _record(tables, state, RELEASED, receipt, row, now_ms, caller, _deadline_of(row, receipt))
+            record(tables, state, RELEASED, receipt, row, now_ms, caller, _deadline_of(row, receipt))
             show(tables, state, receipt.seq, row[0], row[5])
         return None
-    _record(tables, state, EXTENDED, receipt, row, now_ms, caller, deadline_ms)
+    record(tables, state, EXTENDED, receipt, row, now_ms, caller, deadline_ms)
     wake_at_ms = min(deadline_ms, expires_at_ms(receipt.seq, state.queue.settings.retention_s))
     tables.execute(Q.set_lease, (wake_at_ms, deadline_ms, receipt.delivery, receipt.seq))
     tables.hidden_until(state, wake_at_ms)
     if was_visible:
         # SQS lets a late consumer take back what nobody else has received since.
-        state.visible -= 1
-        state.in_flight += 1
-        tables.touch(state)
-        if row[5] is not None:
-            lanes.hide(tables, state, row[5])
-            lanes.refresh(tables, state, row[5])
+        hide_again(tables, state, row[5])
     return None
+
+
+def hide_again(tables: Tables, state: QueueState, group: str | None) -> None:
+    """A visible message went back to whoever had it: keep counts and lanes right."""
+    state.visible -= 1
+    state.in_flight += 1
+    tables.touch(state)
+    if group is not None:
+        lanes.hide(tables, state, group)
+        lanes.refresh(tables, state, group)
 
 
 def show(tables: Tables, state: QueueState, seq: int, message_state: int, group: str | None) -> None:
@@ -165,22 +171,24 @@ def undo_receive(tables: Tables, queue: Queue, receipts: Sequence[Receipt], call
     state = tables.state_of(queue)
     now_ms = tables.clock.now_ms()
     for receipt in receipts:
-        row = _held_row(tables, state, receipt, now_ms)
-        held = _held(row)
+        row = held_row(tables, state, receipt, now_ms)
+        held = held_of(row)
         if held is not None and held.is_open(now_ms) and held.holder == receipt.delivery:
             tables.execute(Q.uncount_receive, (receipt.seq,))
             uncounted = (*row[:7], row[7] - 1, *row[8:])
-            _record(tables, state, UNDONE, receipt, uncounted, now_ms, caller, row[4])
+            record(tables, state, UNDONE, receipt, uncounted, now_ms, caller, row[4])
             show(tables, state, receipt.seq, row[0], row[5])
 
 
-def _held_row(tables: Tables, state: QueueState, receipt: Receipt, now_ms: int) -> Any:
+def held_row(tables: Tables, state: QueueState, receipt: Receipt, now_ms: int) -> Any:
+    """What the rules need to know about the message; None where the queue has it no more."""
     if receipt.seq < expired_below(now_ms, state.queue.settings.retention_s):
         return None  # past its retention, though perhaps not yet swept
     return tables.execute(Q.held, (receipt.seq, state.queue.id)).fetchone()
 
 
-def _held(row: Any) -> Held | None:
+def held_of(row: Any) -> Held | None:
+    """The same for `core.lease`."""
     return None if row is None else Held(State(row[0]), row[1], row[2], row[3] or 0, row[4] or 0)
 
 
@@ -190,7 +198,7 @@ def _deadline_of(row: Any, receipt: Receipt) -> int | None:
     return deadline_ms
 
 
-def _record(
+def record(
     tables: Tables,
     state: QueueState,
     kind: int,
@@ -200,6 +208,7 @@ def _record(
     caller: Caller,
     deadline_ms: int | None = None,
 ) -> None:
+    """Tell the journal what a receipt did, or was refused."""
     journal = tables.journal
     if journal is None:
         return

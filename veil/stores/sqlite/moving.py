@@ -1,21 +1,34 @@
-"""Move tasks: dead letters go back, a step at a time, each step one transaction with its own progress in it."""
+"""Dead letters go back: by move tasks, a step at a time, each step one transaction with its own progress in it; or chosen
+one by one, all that a call names in one transaction."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from veil.core.errors import MoveTaskMissing, MoveTaskNotRunning, MoveTaskRunning
+from veil.core.errors import (
+    MessageMissing,
+    MessageNotVisible,
+    MoveTaskMissing,
+    MoveTaskNotRunning,
+    MoveTaskRunning,
+    NotForQueueType,
+    QueueMissing,
+    SourceUnknown,
+    VeilError,
+)
 from veil.core.lease import State
-from veil.core.message import Caller
+from veil.core.message import Caller, Sent
 from veil.core.move_task import MoveTask
-from veil.core.queue import parse_arn
-from veil.core.sequence import expires_at_ms
+from veil.core.queue import Queue, parse_arn
+from veil.core.sequence import expired_below, expires_at_ms
 from veil.stores.recorder import REDRIVEN, SENT
 from veil.stores.sqlite import lanes
-from veil.stores.sqlite.codec import decode_caller, encode_caller
-from veil.stores.sqlite.tables import Q, QueueState, Tables
+from veil.stores.sqlite.codec import decode_caller, encode_attributes, encode_caller
+from veil.stores.sqlite.tables import Q, QueueState, Tables, to_message
+from veil.stores.store import Chosen, NewContent
 
 DESTINATION_MISSING = "AWS.SimpleQueueService.NonExistentQueue"
 SOURCE_UNKNOWN = "CouldNotDetermineMessageSource"
@@ -107,7 +120,46 @@ def _oldest_visible(tables: Tables, source: QueueState, count: int) -> list[Any]
     return rows[:count]
 
 
-def _move(tables: Tables, source: QueueState, target: QueueState, row: Any, caller: Caller) -> None:
+def redrive(tables: Tables, queue: Queue, chosen: Sequence[Chosen], caller: Caller) -> list[Sent | VeilError]:
+    """Move the chosen messages, each on its own."""
+    source = tables.state_of(queue)
+    moved: list[Sent | VeilError] = []
+    for one in chosen:
+        try:
+            moved.append(_redrive_one(tables, source, one, caller))
+        except VeilError as refusal:
+            moved.append(refusal)
+    return moved
+
+
+def _redrive_one(tables: Tables, source: QueueState, chosen: Chosen, caller: Caller) -> Sent:
+    """Raises before it changes anything."""
+    row = tables.execute(Q.message_in_queue, (chosen.seq, source.queue.id)).get
+    gone_below = expired_below(tables.clock.now_ms(), source.queue.settings.retention_s)
+    if row is None or row[1] != chosen.message_id or chosen.seq < gone_below:
+        raise MessageMissing(chosen.message_id, chosen.seq)
+    if row[14] != State.VISIBLE:
+        raise MessageNotVisible(chosen.message_id, "in flight" if row[14] == State.IN_FLIGHT else "delayed")
+    key = chosen.destination or (parse_arn(row[10]) if row[10] else None)
+    if key is None:
+        raise SourceUnknown(chosen.message_id)
+    target = tables.by_key.get(key)
+    if target is None:
+        raise QueueMissing(key.name)
+    if target.queue.settings.fifo != source.queue.settings.fifo:
+        raise NotForQueueType("DestinationQueueUrl", key.name, fifo=source.queue.settings.fifo)
+    content = None if chosen.change is None else chosen.change(to_message(row), target.queue)
+    return _move(tables, source, target, row, caller, content)
+
+
+def _move(
+    tables: Tables,
+    source: QueueState,
+    target: QueueState,
+    row: Any,
+    caller: Caller,
+    content: NewContent | None = None,
+) -> Sent:
     """One message leaves the dead letters and arrives as a new one; the row is changed in place, so it is always in
     exactly one queue."""
     now_ms, settings, group = tables.clock.now_ms(), target.queue.settings, row[8]
@@ -131,6 +183,12 @@ def _move(tables: Tables, source: QueueState, target: QueueState, row: Any, call
             row[0],
         ),
     )
+    body_bytes, message_type = row[18], row[17]
+    if content is not None:
+        body_bytes, message_type = content.body_bytes, content.message_type
+        attributes = encode_attributes(content.attributes)
+        told = (attributes, content.body_md5, content.body, body_bytes, message_type)
+        tables.execute(Q.change_content, (*told, seq))
     source.visible -= 1
     if wake_at_ms is not None:
         target.delayed += 1
@@ -145,10 +203,12 @@ def _move(tables: Tables, source: QueueState, target: QueueState, row: Any, call
         lanes.leave(tables, source, group, in_flight=0)
         lanes.join(tables, target, group, seq, message_state)
     if tables.journal is not None:
-        about: Any = {"body_bytes": row[18], "message_type": row[17], "caller": caller}
+        before: Any = {"body_bytes": row[18], "message_type": row[17], "caller": caller}
+        after: Any = {"body_bytes": body_bytes, "message_type": message_type, "caller": caller}
         gone = (REDRIVEN, now_ms, source.queue.key, row[0], row[1])
         come = (SENT, now_ms, target.queue.key, seq, message_id)
         tables.journal.note(
-            *gone, receive_count=row[11], other_queue=target.queue.key, other_seq=seq, **about
+            *gone, receive_count=row[11], other_queue=target.queue.key, other_seq=seq, **before
         )
-        tables.journal.note(*come, deadline_ms=due_at_ms, receive_count=0, other_seq=row[0], **about)
+        tables.journal.note(*come, deadline_ms=due_at_ms, receive_count=0, other_seq=row[0], **after)
+    return Sent(message_id, seq)

@@ -17,5 +17,6 @@ def leave_gap(connection: apsw.Connection) -> None:
     """Let delivery numbers and queue ids jump ahead of any that may have been given out since the data was this old."""
     connection.execute("UPDATE message SET delivery = delivery + ?", (NUMBER_GAP,))
     connection.execute("UPDATE sqlite_sequence SET seq = seq + ? WHERE name = 'queue'", (NUMBER_GAP,))
-    # A repeated receive would answer with numbers from before the jump.
+    # A repeated receive would answer with numbers from before the jump. Holds need nothing: they go by the holder while a
+    # lease is open, and what has lapsed may have been received in the lost time, so that it counts as lost.
     connection.execute("DELETE FROM attempt")

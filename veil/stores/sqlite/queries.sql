@@ -121,20 +121,41 @@ SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_w
        message_type, body_bytes
 FROM message WHERE seq = ?;
 
+-- name: message_in_queue
+SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
+       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
+       message_type, body_bytes
+FROM message WHERE seq = ? AND queue_id = ?;
+
 -- name: peek
--- Messages in whatever state; the three partial indexes together hold them all.
+-- Messages in whatever state; the three partial indexes together hold them all. Queue, after, limit, up to.
 SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
        dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
        message_type, body_bytes
 FROM message WHERE seq IN (
     SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_alone
-                      WHERE queue_id = ?1 AND state = 0 AND group_name IS NULL AND seq > ?2 ORDER BY seq LIMIT ?3)
+                      WHERE queue_id = ?1 AND state = 0 AND group_name IS NULL AND seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT ?3)
     UNION ALL
     SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_grouped
-                      WHERE queue_id = ?1 AND state = 0 AND group_name IS NOT NULL AND seq > ?2 ORDER BY seq LIMIT ?3)
+                      WHERE queue_id = ?1 AND state = 0 AND group_name IS NOT NULL AND seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT ?3)
     UNION ALL
     SELECT seq FROM (SELECT seq FROM message INDEXED BY hidden
-                      WHERE queue_id = ?1 AND state <> 0 AND seq > ?2 ORDER BY seq LIMIT ?3)
+                      WHERE queue_id = ?1 AND state <> 0 AND seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT ?3)
+    ORDER BY 1 LIMIT ?3)
+ORDER BY seq;
+
+-- name: peek_times
+-- The same, only when they were sent.
+SELECT seq, sent_wall_ms
+FROM message WHERE seq IN (
+    SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_alone
+                      WHERE queue_id = ?1 AND state = 0 AND group_name IS NULL AND seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT ?3)
+    UNION ALL
+    SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_grouped
+                      WHERE queue_id = ?1 AND state = 0 AND group_name IS NOT NULL AND seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT ?3)
+    UNION ALL
+    SELECT seq FROM (SELECT seq FROM message INDEXED BY hidden
+                      WHERE queue_id = ?1 AND state <> 0 AND seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT ?3)
     ORDER BY 1 LIMIT ?3)
 ORDER BY seq;
 
@@ -143,6 +164,13 @@ ORDER BY seq;
 UPDATE message SET state = 2, wake_at_ms = ?, due_at_ms = ?, received_at_ms = ?, delivery = delivery + 1, holder = delivery + 1,
        receive_count = receive_count + 1, first_received_wall_ms = coalesce(first_received_wall_ms, ?)
 WHERE seq = ?;
+
+-- name: open_leases
+-- The same for many: due, retention, received, first received, a JSON list of seqs.
+UPDATE message SET state = 2, wake_at_ms = min(?1, (seq >> 20) + ?2), due_at_ms = ?1, received_at_ms = ?3,
+       delivery = delivery + 1, holder = delivery + 1, receive_count = receive_count + 1,
+       first_received_wall_ms = coalesce(first_received_wall_ms, ?4)
+WHERE seq IN (SELECT value FROM json_each(?5));
 
 -- name: count_look
 -- A receive with visibility 0: counted, and visible as before.
@@ -200,6 +228,10 @@ UPDATE message SET queue_id = ?, seq = ?, message_id = ?, sent_wall_ms = ?, dedu
        due_at_ms = ?, dead_letter_source = NULL, received_at_ms = NULL, delivery = 0, holder = 0, receive_count = 0,
        first_received_wall_ms = NULL
 WHERE seq = ?;
+
+-- name: change_content
+-- A redrive that changes the message on its way: attributes, digest, body, its size, type, seq.
+UPDATE message SET attributes = ?, body_md5 = ?, body = ?, body_bytes = ?, message_type = ? WHERE seq = ?;
 
 -- ---- what becomes due
 
@@ -339,6 +371,85 @@ SELECT claims FROM attempt WHERE queue_id = ? AND attempt_id = ? AND until_ms > 
 
 -- name: remember_attempt
 INSERT OR REPLACE INTO attempt (queue_id, attempt_id, until_ms, claims) VALUES (?, ?, ?, ?);
+
+-- ---- holds
+
+-- name: find_stream
+SELECT owner, closed FROM stream WHERE queue_id = ? AND name = ?;
+
+-- name: open_stream
+-- Queue, name, owner, now.
+INSERT INTO stream (queue_id, name, owner, closed, used_at_ms) VALUES (?, ?, ?, -1, ?)
+ON CONFLICT (queue_id, name) DO UPDATE SET owner = excluded.owner, used_at_ms = excluded.used_at_ms;
+
+-- name: use_stream
+-- Queue, name, now.
+INSERT INTO stream (queue_id, name, closed, used_at_ms) VALUES (?, ?, -1, ?)
+ON CONFLICT (queue_id, name) DO UPDATE SET used_at_ms = excluded.used_at_ms;
+
+-- name: close_stream
+UPDATE stream SET closed = max(closed, ?3) WHERE queue_id = ?1 AND name = ?2;
+
+-- name: find_hold
+SELECT lost, members FROM hold WHERE queue_id = ? AND stream = ? AND batch = ? AND part = ?;
+
+-- name: next_hold
+-- The stream's next hold after one, up to a batch: queue, stream, batch, part, last batch.
+SELECT batch, part, lost, members FROM hold
+WHERE queue_id = ?1 AND stream = ?2 AND (batch, part) > (?3, ?4) AND batch <= ?5 ORDER BY batch, part LIMIT 1;
+
+-- name: write_hold
+INSERT OR REPLACE INTO hold (queue_id, stream, batch, part, lost, members) VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: drop_hold
+DELETE FROM hold WHERE queue_id = ? AND stream = ? AND batch = ? AND part = ?;
+
+-- name: extend_members
+-- A new deadline where the lease is open, never later than the longest lease allows; many at once, since one by one the
+-- statements alone would take longer than the rows. Deadline, retention, queue, delivery, now, the first seq that is not
+-- past its retention, a JSON list of seqs, the longest lease.
+UPDATE message SET due_at_ms = min(?1, received_at_ms + ?8),
+       wake_at_ms = min(?1, received_at_ms + ?8, (seq >> 20) + ?2)
+WHERE seq IN (SELECT value FROM json_each(?7)) AND seq >= ?6
+  AND queue_id = ?3 AND state = 2 AND holder = ?4 AND due_at_ms > ?5
+RETURNING seq, message_id, holder, due_at_ms, receive_count, body_bytes, message_type, wake_at_ms, group_name;
+
+-- name: restart_members
+-- The same as if received now.
+UPDATE message SET due_at_ms = ?1, wake_at_ms = min(?1, (seq >> 20) + ?2), received_at_ms = ?5
+WHERE seq IN (SELECT value FROM json_each(?7)) AND seq >= ?6
+  AND queue_id = ?3 AND state = 2 AND holder = ?4 AND due_at_ms > ?5
+RETURNING seq, message_id, holder, due_at_ms, receive_count, body_bytes, message_type, wake_at_ms, group_name;
+
+-- name: take_members
+-- `take_held` for many: queue, delivery, now, the first seq that is not past its retention, a JSON list of seqs.
+DELETE FROM message WHERE seq IN (SELECT value FROM json_each(?5)) AND seq >= ?4
+  AND queue_id = ?1 AND state = 2 AND holder = ?2 AND due_at_ms > ?3
+RETURNING seq, message_id, holder, due_at_ms, receive_count, body_bytes, message_type, group_name;
+
+-- name: take_back
+-- A lapsed member: wake, due, holder, received, seq.
+UPDATE message SET state = 2, wake_at_ms = ?, due_at_ms = ?, holder = ?, received_at_ms = ? WHERE seq = ?;
+
+-- name: stands_between
+-- Whether the group has a message between two places.
+SELECT EXISTS (SELECT 1 FROM message INDEXED BY grouped
+    WHERE queue_id = ? AND group_name = ? AND seq > ? AND seq < ?);
+
+-- name: stale_stream
+SELECT queue_id, name FROM stream INDEXED BY stream_used WHERE used_at_ms <= ? ORDER BY used_at_ms LIMIT 1;
+
+-- name: drop_stream
+DELETE FROM stream WHERE queue_id = ? AND name = ?;
+
+-- name: drop_stream_holds
+DELETE FROM hold WHERE queue_id = ? AND stream = ?;
+
+-- name: drop_streams
+DELETE FROM stream WHERE queue_id = ?;
+
+-- name: drop_holds
+DELETE FROM hold WHERE queue_id = ?;
 
 -- ---- the outbox
 

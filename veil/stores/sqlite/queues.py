@@ -60,6 +60,8 @@ def delete(tables: Tables, queue: Queue, caller: Caller) -> None:
     tables.execute(Q.drop_deduplication, (queue.id,))
     tables.execute(Q.drop_attempts, (queue.id,))
     tables.execute(Q.drop_lanes, (queue.id,))
+    tables.execute(Q.drop_holds, (queue.id,))
+    tables.execute(Q.drop_streams, (queue.id,))
     tables.drop(state)
 
 

@@ -18,7 +18,10 @@ from veil.stores.recorder import EXTENDED, RECEIVED
 from veil.stores.sqlite import dead_letters, lanes
 from veil.stores.sqlite.tables import Q, QueueState, Tables, to_message
 
-_ALONE, _GROUPED, _OPEN_LEASE = Q.visible_alone, Q.visible_grouped, Q.open_lease
+_PAGE_MAX = 100  # rows with their bodies
+_MANY = 32  # from so many on, one statement for all is quicker than one for each
+_ALONE, _GROUPED = Q.visible_alone, Q.visible_grouped
+_OPEN_LEASE, _OPEN_LEASES = Q.open_lease, Q.open_leases
 
 
 def receive(
@@ -36,41 +39,78 @@ def receive(
     if attempt_id is not None and (again := _repeat(tables, state, attempt_id, window_s, now_ms)):
         _record(tables, state, EXTENDED, again, window_s, now_ms, caller)
         return again
-    count = _within_limit(state, count)
-    if count <= 0 or not state.visible:
-        return []
-    fifo = state.queue.settings.fifo
-    taken = _take_fifo(tables, state, count, now_ms) if fifo else _take_standard(tables, state, count, now_ms)
-    messages = _claim(tables, state, taken, window_s, now_ms)
-    _record(tables, state, RECEIVED, messages, window_s, now_ms, caller)
+    _check_limit(state)
+    messages = take(tables, state, Room(count), window_s, now_ms, caller)
     if attempt_id is not None and messages:
         claims = msgspec.json.encode([(m.seq, m.delivery, m.due_at_ms) for m in messages]).decode()
         tables.execute(Q.remember_attempt, (queue.id, attempt_id, now_ms + ATTEMPT_MS, claims))
     return messages
 
 
-def _within_limit(state: QueueState, count: int) -> int:
-    room = IN_FLIGHT_MAX - state.in_flight
-    if room <= 0 and not state.queue.settings.fifo:
+def _check_limit(state: QueueState) -> None:
+    if state.in_flight >= IN_FLIGHT_MAX and not state.queue.settings.fifo:
         raise InFlightLimit(IN_FLIGHT_MAX)
-    return min(count, room)
+
+
+class Room:
+    """How much a receive may still take."""
+
+    __slots__ = ("bytes", "count")
+
+    def __init__(self, count: int, bytes_max: int | None = None) -> None:
+        self.count, self.bytes = count, bytes_max
+
+    def took(self, row: Any) -> bool:
+        """One more; True when that was the last."""
+        self.count -= 1
+        if self.bytes is not None:
+            self.bytes -= row[18]
+        return not self.is_left()
+
+    def is_left(self) -> bool:
+        return self.count > 0 and (self.bytes is None or self.bytes > 0)
+
+
+def take(
+    tables: Tables, state: QueueState, room: Room, window_s: int, now_ms: int, caller: Caller
+) -> list[StoredMessage]:
+    """Claim what is visible, as much as there is room for and the limit of messages in flight allows."""
+    room.count = min(room.count, IN_FLIGHT_MAX - state.in_flight)
+    if not room.is_left() or not state.visible:
+        return []
+    fifo = state.queue.settings.fifo
+    taken = _take_fifo(tables, state, room, now_ms) if fifo else _take_standard(tables, state, room, now_ms)
+    messages = _claim(tables, state, taken, window_s, now_ms)
+    _record(tables, state, RECEIVED, messages, window_s, now_ms, caller)
+    return messages
 
 
 # ---- choosing
 
 
-def _take_standard(tables: Tables, state: QueueState, count: int, now_ms: int) -> list[Any]:
+def _take_standard(tables: Tables, state: QueueState, room: Room, now_ms: int) -> list[Any]:
     """The first visible messages, spent ones moved out of the way."""
     if not state.has_lanes and state.queue.settings.redrive is None:  # by far the most common queue
-        return list(tables.execute(_ALONE, (state.queue.id, 0, count)))
+        first = tables.execute(_ALONE, (state.queue.id, 0, room.count))
+        return list(first) if room.bytes is None else _while_there_is_room(first, room)
+    page = min(room.count, _PAGE_MAX)
     candidates = (
-        _fair_order(tables, state, count) if state.has_lanes else _in_order(tables, state, _ALONE, count)
+        _fair_order(tables, state, page) if state.has_lanes else _in_order(tables, state, _ALONE, page)
     )
-    return _without_spent(tables, state, candidates, count, now_ms)
+    return _without_spent(tables, state, candidates, room, now_ms)
+
+
+def _while_there_is_room(rows: Iterator[Any], room: Room) -> list[Any]:
+    taken = []
+    for row in rows:
+        taken.append(row)
+        if room.took(row):
+            break
+    return taken
 
 
 def _without_spent(
-    tables: Tables, state: QueueState, candidates: Iterator[Any], count: int, now_ms: int
+    tables: Tables, state: QueueState, candidates: Iterator[Any], room: Room, now_ms: int
 ) -> list[Any]:
     target = dead_letters.destination(tables, state)
     taken = []
@@ -79,7 +119,7 @@ def _without_spent(
             dead_letters.move(tables, state, target, row, now_ms)
         else:
             taken.append(row)
-            if len(taken) == count:
+            if room.took(row):
                 break
     return taken
 
@@ -136,21 +176,19 @@ def _seq(row: Any) -> int:
     return int(row[0])
 
 
-def _take_fifo(tables: Tables, state: QueueState, count: int, now_ms: int) -> list[Any]:
+def _take_fifo(tables: Tables, state: QueueState, room: Room, now_ms: int) -> list[Any]:
     """From the group whose turn it is as many as fit, then from the next."""
     taken: list[Any] = []
     served: set[str] = set()
-    while len(taken) < count:
-        groups = tables.execute(Q.open_lanes, (state.queue.id, len(served) + count)).fetchall()
+    while room.is_left():
+        groups = tables.execute(Q.open_lanes, (state.queue.id, len(served) + room.count)).fetchall()
         fresh = [group for (group,) in groups if group not in served]
         if not fresh:
             break
         for group in fresh:
             served.add(group)
-            taken += _without_spent(
-                tables, state, _leading_run(tables, state, group), count - len(taken), now_ms
-            )
-            if len(taken) == count:
+            taken += _without_spent(tables, state, _leading_run(tables, state, group), room, now_ms)
+            if not room.is_left():
                 break
     return taken
 
@@ -174,6 +212,7 @@ def _claim(
     deadline_ms = now_ms + window_s * 1000
     retention_s = state.queue.settings.retention_s
     messages = [to_message(row) for row in rows]
+    many = window_s > 0 and len(messages) >= _MANY
     for message in messages:
         message.received_at_ms = now_ms
         message.delivery += 1
@@ -184,9 +223,13 @@ def _claim(
             message.state, message.due_at_ms = State.IN_FLIGHT, deadline_ms
             wake_at_ms = min(deadline_ms, expires_at_ms(message.seq, retention_s))
             tables.hidden_until(state, wake_at_ms)
-            tables.execute(_OPEN_LEASE, (wake_at_ms, deadline_ms, now_ms, wall_ms, message.seq))
+            if not many:
+                tables.execute(_OPEN_LEASE, (wake_at_ms, deadline_ms, now_ms, wall_ms, message.seq))
         else:
             tables.execute(Q.count_look, (now_ms, wall_ms, message.seq))
+    if many:
+        seqs = msgspec.json.encode([message.seq for message in messages]).decode()
+        tables.execute(_OPEN_LEASES, (deadline_ms, retention_s * 1000, now_ms, wall_ms, seqs))
     if window_s:
         state.visible -= len(messages)
         state.in_flight += len(messages)

@@ -27,6 +27,7 @@ from veil.core.lease import State
 from veil.core.queue import QueueSettings
 from veil.stores.sqlite.codec import decode_settings, decode_tags, encode_settings
 from veil.stores.sqlite.data_lock import DataLock
+from veil.stores.sqlite.holds import decode_members
 from veil.stores.sqlite.mended_wal import Mending, copy_mended
 from veil.stores.sqlite.new_journal import begin_journal
 from veil.stores.sqlite.number_gap import leave_gap
@@ -101,6 +102,7 @@ def _saved(data_dir: Path, work: Path, out_dir: Path) -> Salvaged:
             _copy_messages(damaged, fresh, report, set_aside)
             for table in _PLAIN_TABLES:
                 _copy_plainly(damaged, fresh, table)
+            _copy_holds(damaged, fresh)
             _count_anew(fresh)
             _copy_outbox(damaged, fresh, report)
             leave_gap(fresh)  # what the log lost may have been received since
@@ -249,6 +251,28 @@ def _copy_plainly(damaged: apsw.Connection, fresh: apsw.Connection, table: str) 
     for row in _readable(damaged, f"SELECT * FROM {table}"):  # noqa: S608
         marks = ", ".join("?" * len(row))
         fresh.execute(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", row)  # noqa: S608
+
+
+def _copy_holds(damaged: apsw.Connection, fresh: apsw.Connection) -> None:
+    """A hold that cannot be read deletes nothing when it is acknowledged: its messages come again, none is lost."""
+    living = {row[0] for row in fresh.execute("SELECT id FROM queue")}
+    for queue_id, stream, batch, part, lost, members in _readable(
+        damaged, "SELECT queue_id, stream, batch, part, lost, members FROM hold"
+    ):
+        try:
+            decode_members(members)
+        except UNREADABLE:
+            continue
+        if queue_id in living:
+            fresh.execute(Q.write_hold, (queue_id, stream, batch, part, max(0, lost), members))
+    for row in _readable(damaged, "SELECT queue_id, name, owner, closed, used_at_ms FROM stream"):
+        if row[0] in living:
+            fresh.execute("INSERT OR REPLACE INTO stream VALUES (?, ?, ?, max(?, -1), ?)", row)
+    # Of a stream that is lost the holds are left, which can be acknowledged by whoever opens it again.
+    fresh.execute(
+        "INSERT OR IGNORE INTO stream (queue_id, name, closed, used_at_ms)"
+        " SELECT queue_id, stream, -1, coalesce((SELECT engine_ms FROM clock_mark), 0) FROM hold"
+    )
 
 
 def _copy_outbox(damaged: apsw.Connection, fresh: apsw.Connection, report: Salvaged) -> None:

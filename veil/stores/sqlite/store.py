@@ -12,6 +12,7 @@ import apsw
 from veil.core.clock import Clock, ClockMark
 from veil.core.errors import StoreError, StoreFull, VeilError
 from veil.core.event import NOBODY
+from veil.core.hold import HoldContent, HoldKey, HoldTally
 from veil.core.lease import Deletion
 from veil.core.message import Caller, NewMessage, Sent, StoredMessage
 from veil.core.move_task import MoveTask
@@ -21,15 +22,23 @@ from veil.core.sequence import instant_of
 from veil.stores.commit_stats import CommitStats
 from veil.stores.outbox_bound import OUTBOX_BYTES_MAX, OutboxBound
 from veil.stores.silent_events import SilentEvents
-from veil.stores.sqlite import leases, moving, queues, receiving, sending, settling
+from veil.stores.sqlite import holds, leases, moving, peeking, queues, receiving, sending, settling
 from veil.stores.sqlite.data_lock import DataLock
 from veil.stores.sqlite.group_commit import GroupCommit
 from veil.stores.sqlite.opening import open_database
 from veil.stores.sqlite.outbox import Outbox, PlanSoFar
 from veil.stores.sqlite.repeats import Repeats
 from veil.stores.sqlite.reserve import Reserve
-from veil.stores.sqlite.tables import Q, Tables, to_message
-from veil.stores.store import ExportPlan, Extension, OutboxRow, OutboxSize, QueueContent, StoreEvents
+from veil.stores.sqlite.tables import Q, Tables
+from veil.stores.store import (
+    Chosen,
+    ExportPlan,
+    Extension,
+    OutboxRow,
+    OutboxSize,
+    QueueContent,
+    StoreEvents,
+)
 
 FORGET_EVERY_MS = 10_000
 
@@ -155,6 +164,7 @@ class SqliteStore:
             self._forget_at_ms = now_ms + FORGET_EVERY_MS
             await self._do(lambda: settling.forget_old(tables))
             await self._do(lambda: self._repeats.forget_old(now_ms))
+            await self._do(lambda: holds.forget_stale(tables))
 
     def _is_due(self, queue: Queue) -> bool:
         # Asked before every operation on messages, and nearly always answered with no.
@@ -295,13 +305,65 @@ class SqliteStore:
         )
         return None if seq is None else instant_of(seq)
 
-    async def peek(self, queue: Queue, *, after_seq: int = 0, limit: int = 100) -> list[StoredMessage]:
+    async def peek(
+        self,
+        queue: Queue,
+        *,
+        after_seq: int = 0,
+        up_to_seq: int | None = None,
+        sent_after_ms: int | None = None,
+        sent_before_ms: int | None = None,
+        limit: int = 100,
+        bytes_max: int | None = None,
+    ) -> list[StoredMessage]:
         await self._settled(queue)
         self._tables.state_of(queue)
-        rows = await self._do(
-            lambda: self._tables.execute(Q.peek, (queue.id, after_seq, limit)).fetchall(), looks=True
-        )
-        return [to_message(row) for row in rows]
+        sent = peeking.sent_between(sent_after_ms, sent_before_ms)
+        found = peeking.Found(queue.id, after_seq, up_to_seq, limit, bytes_max)
+        look = peeking.look if sent is None else partial(peeking.look_by_time, sent=sent)
+        while await self._do(partial(look, self._tables, found), looks=True):
+            pass
+        return found.messages
+
+    # ---- holds
+
+    async def open_stream(self, queue: Queue, stream: str, owner: str) -> None:
+        await self._do(lambda: holds.open_stream(self._tables, queue, stream, owner))
+
+    async def receive_hold(
+        self, queue: Queue, key: HoldKey, count: int, *, visibility_s: int, caller: Caller = NOBODY
+    ) -> HoldContent:
+        await self._settled(queue)
+        return await self._do(lambda: holds.receive(self._tables, queue, key, count, visibility_s, caller))
+
+    async def extend_holds(
+        self, queue: Queue, stream: str, owner: str, *, visibility_s: int, caller: Caller = NOBODY
+    ) -> HoldTally:
+        step = partial(holds.extend_some, self._tables, queue, stream, owner)
+        return await self._all_holds(queue, lambda after: step(after, visibility_s, caller))
+
+    async def delete_holds(
+        self, queue: Queue, stream: str, owner: str, *, up_to_batch: int, caller: Caller = NOBODY
+    ) -> HoldTally:
+        step = partial(holds.delete_some, self._tables, queue, stream, owner)
+        return await self._all_holds(queue, lambda after: step(after, up_to_batch, caller))
+
+    async def _all_holds(self, queue: Queue, step: Callable[[holds.Place], holds.Step]) -> HoldTally:
+        tally = HoldTally()
+        place: holds.Place | None = holds.START
+        while place is not None:
+            await self._settled(queue)
+            done, place = await self._do(partial(step, place))
+            tally = tally.plus(done)
+        return tally
+
+    # ---- chosen redrives
+
+    async def redrive(
+        self, queue: Queue, chosen: Sequence[Chosen], *, caller: Caller = NOBODY
+    ) -> list[Sent | VeilError]:
+        await self._settled(queue)
+        return await self._do(lambda: moving.redrive(self._tables, queue, chosen, caller))
 
     # ---- the journal
 

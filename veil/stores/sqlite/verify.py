@@ -16,11 +16,13 @@ import msgspec
 
 from veil.core.errors import VeilError
 from veil.core.event import unpack
+from veil.core.hold import NOTHING_CLOSED
 from veil.core.lease import State
 from veil.core.queue import parse_arn
 from veil.stores.named_queries import NamedQueries
 from veil.stores.sqlite.codec import decode_attributes, decode_settings, decode_tags
 from veil.stores.sqlite.findings import Finding, Findings
+from veil.stores.sqlite.holds import decode_members
 from veil.stores.sqlite.opening import SCHEMA_VERSION, schema_version
 from veil.stores.sqlite.outside import connect_to_read, looking_at
 from veil.stores.sqlite.tables import Q
@@ -88,6 +90,7 @@ def _check_all(connection: apsw.Connection, findings: Findings, progress: Progre
         _check_counts,
         _check_lanes,
         _check_the_rest,
+        _check_holds,
         _check_outbox,
     ):
         try:
@@ -177,6 +180,37 @@ def _check_the_rest(connection: apsw.Connection, findings: Findings) -> None:
                 parse_arn(destination.decode())
         except UNREADABLE as error:
             findings.add("error", "move tasks", f"move task {_shown(task_id)}", f"unreadable: {error}")
+
+
+def _check_holds(connection: apsw.Connection, findings: Findings) -> None:
+    if schema_version(connection) < 2:
+        return  # they came with version 2
+    for queue_id, name, owner, closed, has_queue in connection.execute(CHECKS.all_streams):
+        where = f"queue {queue_id}, stream {_shown(name)}"
+        try:
+            (name + owner).decode()
+        except UNREADABLE as error:
+            findings.add("error", "holds", where, f"unreadable: {error}")
+        if closed < NOTHING_CLOSED:
+            findings.add(
+                "error", "holds", where, f"says that {closed} is the last batch that was acknowledged"
+            )
+        if not has_queue:
+            findings.add("error", "holds", where, "its queue does not exist")
+    for queue_id, stream, batch, part, lost, members, has_queue, has_stream in connection.execute(
+        CHECKS.all_holds
+    ):
+        where = f"queue {queue_id}, hold {_shown(stream)}/{batch}/{part}"
+        try:
+            decode_members(members)
+        except UNREADABLE as error:
+            findings.add("error", "holds", where, f"unreadable: {error}")
+        if lost < 0:
+            findings.add("error", "holds", where, f"says that it lost {lost}")
+        if not has_queue:
+            findings.add("error", "holds", where, "its queue does not exist")
+        elif not has_stream:
+            findings.add("error", "holds", where, "its stream does not exist: it could never be acknowledged")
 
 
 def _check_outbox(connection: apsw.Connection, findings: Findings) -> None:

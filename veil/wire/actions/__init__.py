@@ -6,7 +6,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from veil.wire import shapes
-from veil.wire.actions import batches, messages, move_tasks, peek, queues, tags_and_permissions
+from veil.wire.actions import (
+    batches,
+    holds,
+    messages,
+    move_tasks,
+    peek,
+    queues,
+    redrive,
+    tags_and_permissions,
+)
 from veil.wire.call import Call
 from veil.wire.shapes import Shape
 
@@ -63,5 +72,13 @@ ACTIONS: Final[Mapping[str, Action]] = {
 
 # Veil's own, under a target prefix that no AWS client uses.
 EXTENSIONS: Final[Mapping[str, Action]] = {
-    "PeekMessages": Action("PeekMessages", shapes.PeekMessagesInput, peek.peek_messages),
+    name: Action(name, given, run)
+    for name, given, run in (
+        ("DeleteHolds", shapes.DeleteHoldsInput, holds.delete_holds),
+        ("ExtendHolds", shapes.ExtendHoldsInput, holds.extend_holds),
+        ("OpenStream", shapes.OpenStreamInput, holds.open_stream),
+        ("PeekMessages", shapes.PeekMessagesInput, peek.peek_messages),
+        ("ReceiveHold", shapes.ReceiveHoldInput, holds.receive_hold),
+        ("RedriveMessages", shapes.RedriveMessagesInput, redrive.redrive_messages),
+    )
 }

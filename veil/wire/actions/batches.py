@@ -31,6 +31,7 @@ from veil.wire.shapes import (
     DoneEntry,
     FailedEntry,
     ReceiptEntry,
+    RedriveEntry,
     SendEntry,
     SendMessageBatchInput,
     SendMessageBatchOutput,
@@ -41,13 +42,13 @@ from veil.wire.sqs_codes import Situation, worded
 
 _ENTRY_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
 
-_Entry = TypeVar("_Entry", SendEntry, ReceiptEntry, VisibilityEntry)
+_Entry = TypeVar("_Entry", SendEntry, ReceiptEntry, VisibilityEntry, RedriveEntry)
 
 
 async def send_message_batch(call: Call, given: SendMessageBatchInput) -> SendMessageBatchOutput:
     """SendMessageBatch."""
     queue = await call.queue(given.QueueUrl)
-    entries = _checked(given.Entries, limits.BATCH_ENTRIES_MAX)
+    entries = checked_entries(given.Entries, limits.BATCH_ENTRIES_MAX)
     trace = call.request.headers.get("x-amzn-trace-id")
     outcomes: list[Draft | VeilError] = []
     total_bytes = 0
@@ -92,14 +93,14 @@ async def send_message_batch(call: Call, given: SendMessageBatchInput) -> SendMe
                 )
             )
         else:
-            failed.append(_failed(call, entry.Id, answer))
+            failed.append(failed_entry(call, entry.Id, answer))
     return SendMessageBatchOutput(successful or None, failed or None)
 
 
 async def delete_message_batch(call: Call, given: DeleteMessageBatchInput) -> BatchOutput:
     """DeleteMessageBatch."""
     queue = await call.queue(given.QueueUrl)
-    entries = _checked(given.Entries, call.bulk_max)
+    entries = checked_entries(given.Entries, call.bulk_max)
     answers = await delete(
         call.service, queue, [entry.ReceiptHandle for entry in entries], caller=call.caller
     )
@@ -111,7 +112,7 @@ async def change_message_visibility_batch(
 ) -> BatchOutput:
     """ChangeMessageVisibilityBatch."""
     queue = await call.queue(given.QueueUrl)
-    entries = _checked(given.Entries, call.bulk_max)
+    entries = checked_entries(given.Entries, call.bulk_max)
     refusals: list[VeilError | None] = []
     changes: list[tuple[str, int]] = []
     for entry in entries:
@@ -128,7 +129,8 @@ async def change_message_visibility_batch(
     return _output(call, entries, [refusal if refusal is not None else next(answers) for refusal in refusals])
 
 
-def _checked(entries: list[_Entry] | None, count_max: int) -> list[_Entry]:
+def checked_entries(entries: list[_Entry] | None, count_max: int) -> list[_Entry]:
+    """The entries, each with an id of its own; raises a BatchRefused member."""
     if not entries:
         raise BatchEmpty
     if len(entries) > count_max:
@@ -153,11 +155,12 @@ def _output(
         if answer is None:
             successful.append(DoneEntry(entry.Id))
         else:
-            failed.append(_failed(call, entry.Id, answer))
+            failed.append(failed_entry(call, entry.Id, answer))
     return BatchOutput(successful or None, failed or None)
 
 
-def _failed(call: Call, entry_id: str, error: VeilError) -> FailedEntry:
+def failed_entry(call: Call, entry_id: str, error: VeilError) -> FailedEntry:
+    """The refusal of one entry."""
     # Codes of entries are in the Query spelling, in JSON too.
     code, message = worded(error, Situation(call.action, call.query, entry=True))
     return FailedEntry(entry_id, code.status < 500, code.query_code, message)

@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
-from veil.core.errors import AccessDenied
 from veil.core.lease import State
 from veil.core.message import StoredMessage
 from veil.core.queue import Queue
-from veil.service.peek import peek
+from veil.service.peek import PEEK_BYTES_MAX, peek
+from veil.wire.actions.own_queue import own_queue
 from veil.wire.call import Call
 from veil.wire.page_tokens import read_page_token, write_page_token
 from veil.wire.received import attribute_values, system_attributes
 from veil.wire.request_errors import ParameterRefused, check_range
+from veil.wire.sequence_numbers import read_sequence_number
 from veil.wire.shapes import PeekedMessage, PeekMessagesInput, PeekMessagesOutput
 
-PEEK_MAX = 100
+PEEK_MAX = 1_000
+_INSTANT_MAX = (1 << 62) - 1
 _STATES = {State.VISIBLE: "visible", State.DELAYED: "delayed", State.IN_FLIGHT: "in_flight"}
 
 
 async def peek_messages(call: Call, given: PeekMessagesInput) -> PeekMessagesOutput:
-    """PeekMessages: oldest first, a page at a time; for the owner only, since no policy can speak of it."""
-    queue = await call.queue(given.QueueUrl)
-    if call.account != queue.key.account:
-        raise AccessDenied(call.action, call.url(queue))
+    """PeekMessages: oldest first, a page at a time; for the owner only."""
+    queue = await own_queue(call, given.QueueUrl)
     size = 10 if given.MaxResults is None else given.MaxResults
     check_range("MaxResults", size, 1, PEEK_MAX, f"Must be between 1 and {PEEK_MAX}, if provided.")
+    for parameter, instant_ms in (("SentAfter", given.SentAfter), ("SentBefore", given.SentBefore)):
+        if instant_ms is not None:
+            expected = "Must be milliseconds since 1970-01-01 UTC, if provided."
+            check_range(parameter, instant_ms, 0, _INSTANT_MAX, expected)
     messages = await peek(
-        call.service, queue, after_seq=_seq(given.NextToken) if given.NextToken else 0, limit=size + 1
+        call.service,
+        queue,
+        after_seq=_seq(given.NextToken) if given.NextToken else 0,
+        up_to_seq=read_sequence_number("UpTo", given.UpTo) if given.UpTo else None,
+        sent_after_ms=given.SentAfter,
+        sent_before_ms=given.SentBefore,
+        limit=size + 1,
     )
-    token = write_page_token(str(messages[size - 1].seq)) if len(messages) > size else None
+    page = messages[:size]
+    # A page ends early when it has become large; the next one may then turn out to be empty.
+    is_cut = len(messages) > size or sum(message.body_bytes for message in page) >= PEEK_BYTES_MAX
+    token = write_page_token(str(page[-1].seq)) if is_cut else None
     clock = call.service.clock
     # Deadlines run on engine time; people read the wall clock.
     wall_offset_ms = clock.wall_ms() - clock.now_ms()
-    return PeekMessagesOutput(
-        [_peeked(queue, message, wall_offset_ms) for message in messages[:size]] or None, token
-    )
+    return PeekMessagesOutput([_peeked(queue, message, wall_offset_ms) for message in page] or None, token)
 
 
 def _seq(token: str) -> int:
@@ -47,6 +58,7 @@ def _peeked(queue: Queue, message: StoredMessage, wall_offset_ms: int) -> Peeked
     state = State(message.state)
     return PeekedMessage(
         message.message_id,
+        str(message.seq),
         message.body_md5,
         message.body,
         _STATES[state],

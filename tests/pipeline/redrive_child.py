@@ -1,0 +1,54 @@
+"""Goes on with a redrive and kills itself, the whole process, at a chosen instant.
+
+    python -m tests.pipeline.redrive_child TABLES RUN ENDPOINT before|done|noted CALL
+
+`before` the server is asked, when it has `done` it and nobody here has noted so, or when that is `noted`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from veil.journal.place import Place
+from veil.pipeline.dead_letters.calls import DeadLetterQueue, Redriven
+from veil.pipeline.dead_letters.redriving import redrive
+from veil.pipeline.dead_letters.runs import Progress, load_run
+from veil.pipeline.queues.queue_place import QueuePlace
+
+
+class DyingQueue(DeadLetterQueue):
+    """Dies at its n-th call."""
+
+    dies, calls = ("", 0), 0
+
+    def redrive(self, entries: list[dict[str, Any]]) -> Redriven:
+        self.calls += 1
+        self.die("before")
+        answer = super().redrive(entries)
+        self.die("done")
+        return answer
+
+    def die(self, instant: str) -> None:
+        if self.dies == (instant, self.calls):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    """Run until the chosen instant."""
+    tables, run_id, endpoint, instant, call = sys.argv[1:]
+    place = Place.at(tables)
+    run = load_run(place, run_id)
+    with DyingQueue(QueuePlace(run.queue, endpoint=endpoint)) as queue:
+        queue.dies = (instant, int(call))
+
+        def told(progress: Progress) -> None:
+            queue.die("noted")
+
+        redrive(run, place, queue, told=told)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Dead letters become groups that tell what failed, since when and how often."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from tests.pipeline.dead_letters_kit import NOON, a_letter, frame
+from veil.journal.place import Place
+from veil.pipeline.dead_letters.groups import grouped
+from veil.pipeline.dead_letters.letters import dead_letters
+from veil.pipeline.dead_letters.table import FILE, read_groups, write_groups
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LEASES = "message_id string, queue string, delivery int, how string"
+MESSAGES = "message_id string, dead_lettered_at timestamp, dead_letter_queue string"
+
+
+def by_id(letters: DataFrame) -> dict[str, Any]:
+    return {row["message_id"]: row for row in letters.collect()}
+
+
+def test_a_consumers_copy_tells_its_source_its_error_and_the_id_that_the_sender_knows(spark: SparkSession):
+    copy = a_letter(
+        1, veil__source_queue="orders", veil__error_type="shop.Declined", veil__reason="card 4711 declined",
+        veil__message_id="the-first", veil__receive_count=5, veil__handler="pay", type="payment", receive_count=0,
+    )  # fmt: skip
+
+    (row,) = dead_letters(frame(spark, copy)).collect()
+
+    assert (row["source"], row["message_type"], row["error_type"]) == ("orders", "payment", "shop.Declined")
+    assert (row["error_text"], row["fingerprint"]) == ("card 4711 declined", "card <n> declined")
+    assert (row["first_id"], row["receive_count"], row["handler"]) == ("the-first", 5, "pay")
+    assert row["dead_since"] == row["first_seen"] == row["sent_at"]
+    assert row["redriven_before"] is False
+
+
+def test_what_the_server_dead_lettered_has_a_source_and_no_error(spark: SparkSession):
+    spent = a_letter(1, source="orders", receive_count=4, Veil__RedrivenFrom="an-earlier-one")
+
+    (row,) = dead_letters(frame(spark, spent)).collect()
+
+    assert (row["source"], row["error_type"], row["fingerprint"]) == ("orders", None, None)
+    assert row["dead_since"] is None
+    assert row["first_seen"] == row["sent_at"]
+    assert row["receive_count"] == 4
+    assert row["redriven_before"] is True
+
+
+def test_the_tables_tell_how_the_leases_ended_and_since_when_it_is_dead(spark: SparkSession):
+    peeked = frame(spark, a_letter(1, source="orders"), a_letter(2, veil__message_id="old"), a_letter(3))
+    leases = spark.createDataFrame(
+        [
+            ("message-1", "orders", 1, "superseded"),
+            ("message-1", "orders", 2, "superseded"),
+            ("message-1", "orders", 3, "dead_lettered"),
+            ("message-1", "orders-dead", 1, "released"),  # somebody looked at the dead letter
+            ("message-1", "orders", 0, "open"),  # no lease
+            ("old", "orders", 1, "deleted"),
+        ],
+        LEASES,
+    )
+    died_at = NOON + timedelta(hours=9)
+    messages = spark.createDataFrame([("message-1", died_at, "orders-dead"), ("old", None, None)], MESSAGES)
+
+    rows = by_id(dead_letters(peeked, leases, messages))
+
+    assert rows["message-1"]["leases"] == "1 × dead_lettered, 2 × superseded"
+    assert rows["message-2"]["leases"] == "1 × deleted"
+    assert rows["message-3"]["leases"] is None
+    assert rows["message-1"]["first_seen"].timestamp() == died_at.timestamp()
+    assert len(rows) == 3
+
+
+def test_groups_count_span_and_show_the_newest_and_the_oldest(spark: SparkSession, tables_place: Place):
+    timeouts = [
+        a_letter(n, veil__source_queue="orders", veil__error_type="Timeout", veil__reason=f"after {n} s", receive_count=n)
+        for n in range(1, 8)
+    ]  # fmt: skip
+    others = [a_letter(10, source="orders", state="in_flight"), a_letter(11, source="mails", type="mail")]
+    letters = dead_letters(frame(spark, *timeouts, *others))
+
+    write_groups(grouped(letters, NOON), tables_place)
+    first, *rest = read_groups(tables_place)
+
+    assert (first.source, first.error_type, first.fingerprint) == ("orders", "Timeout", "after <n> s")
+    assert first.messages == 7
+    assert (first.receive_count_min, first.receive_count_median, first.receive_count_max) == (1, 4, 7)
+    assert (first.first_seen, first.last_seen) == (
+        NOON + timedelta(minutes=1),
+        NOON + timedelta(minutes=7),
+    )
+    assert [example.message_id for example in first.examples] == ["message-7", "message-1"]
+    assert first.examples[0].error_text == "after 7 s"
+    assert first.examples[0].body == '{"n": 7}'
+    assert {(group.source, group.message_type, group.messages, group.in_flight) for group in rest} == {
+        ("orders", None, 1, 1),
+        ("mails", "mail", 1, 0),
+    }
+    assert first.analysed_at == NOON
+    assert len({group.group_id for group in (first, *rest)}) == 3
+
+
+def test_the_commonest_lease_histories_come_first(spark: SparkSession, tables_place: Place):
+    letters = frame(spark, *(a_letter(n, source="orders") for n in range(5)))
+    ends = ["superseded", "superseded", "superseded", "deleted", None]
+    leases = [(f"message-{n}", "orders", 1, how) for n, how in enumerate(ends) if how]
+
+    told = dead_letters(letters, spark.createDataFrame(leases, LEASES))
+    write_groups(grouped(told, NOON), tables_place)
+
+    (group,) = read_groups(tables_place)
+    assert group.leases == ((3, "1 × superseded"), (1, "1 × deleted"))
+
+
+def test_the_same_error_is_the_same_group_the_next_day(spark: SparkSession):
+    def group_of(number: int) -> str:
+        (row,) = dead_letters(frame(spark, a_letter(number, veil__reason=f"no {number}"))).collect()
+        return str(row["group_id"])
+
+    assert group_of(1) == group_of(2)
+
+
+def test_an_analysis_replaces_the_table_and_leaves_nothing_beside_it(
+    spark: SparkSession, tables_place: Place
+):
+    for number in (1, 2):
+        letters = dead_letters(frame(spark, a_letter(number, source=f"queue-{number}")))
+        write_groups(grouped(letters, NOON), tables_place)
+
+    assert [group.source for group in read_groups(tables_place)] == ["queue-2"]
+    assert [entry.name for entry in tables_place.entries()] == [FILE]
+
+
+def test_without_dead_letters_the_table_is_empty(spark: SparkSession, tables_place: Place):
+    assert read_groups(tables_place) == []
+
+    write_groups(grouped(dead_letters(frame(spark)), NOON), tables_place)
+
+    assert read_groups(tables_place) == []

@@ -1,0 +1,128 @@
+"""A redrive that is killed loses nothing and doubles nothing, wherever it was, and counts each message once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.pipeline.dead_letters_kit import Queues, bodies_in, fill, orders_and_dead_letters, sealed
+from veil.consumer.queue_api import ApiError, Failure
+from veil.journal.place import Place
+from veil.pipeline.dead_letters.calls import DeadLetterQueue
+from veil.pipeline.dead_letters.redriving import calls_of, redrive
+from veil.pipeline.dead_letters.runs import Progress, Run, place_of, unfinished
+from veil.pipeline.dead_letters.selection import Choice
+from veil.pipeline.run_lock import TablesBusy
+from veil.testing import VeilServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def queues(veil_server: VeilServer) -> Iterator[Queues]:
+    """`orders` and its dead letters."""
+    with orders_and_dead_letters(veil_server) as queues:
+        yield queues
+
+
+def killed(tables: Place, run: Run, queue: DeadLetterQueue, instant: str, call: int) -> None:
+    command = [sys.executable, "-m", "tests.pipeline.redrive_child", tables.uri, run.id, queue.endpoint]
+    ran = subprocess.run([*command, instant, str(call)], env=os.environ, check=False)
+    assert ran.returncode == -signal.SIGKILL
+
+
+def test_killed_three_times_it_comes_to_exactly_what_was_selected(
+    spark: SparkSession, queues: Queues, tables_place: Place
+):
+    dead, orders = queues
+    bodies = [f"order {n}" for n in range(1_000)]
+    fill(dead, bodies, veil__source_queue="orders")
+    run = sealed(spark, dead, tables_place, a_call=100)
+
+    for instant, call in (("before", 3), ("done", 2), ("noted", 3)):
+        killed(tables_place, run, dead, instant, call)
+        found = bodies_in(orders) + bodies_in(dead)
+        assert sorted(found) == sorted(bodies), f"killed {instant} call {call}"
+    assert [each.id for each, _ in unfinished(tables_place)] == [run.id]
+
+    progress = redrive(run, tables_place, dead)
+
+    assert sorted(bodies_in(orders)) == sorted(bodies)
+    assert bodies_in(dead) == []
+    assert (progress.moved, progress.gone, progress.left) == (1_000, 0, {})
+    assert progress.finished
+    assert list(unfinished(tables_place)) == []
+
+
+def test_a_server_that_is_killed_has_moved_a_call_whole_or_not_at_all(
+    spark: SparkSession, tables_place: Place, tmp_path: Path
+):
+    stored = ("--store", "sqlite", "--data", str(tmp_path / "data"))
+    bodies = [f"order {n}" for n in range(600)]
+    with VeilServer(*stored) as server, orders_and_dead_letters(server) as (dead, _):
+        fill(dead, bodies, veil__source_queue="orders")
+        run = sealed(spark, dead, tables_place, a_call=100)
+
+        def told(progress: Progress) -> None:
+            if progress.calls == 3:
+                os.kill(server.pid, signal.SIGKILL)
+
+        with pytest.raises(ApiError) as failed:
+            redrive(run, tables_place, dead, told=told, patience_s=0.2)
+        assert failed.value.failure is Failure.UNREACHABLE
+
+    with VeilServer(*stored) as server, orders_and_dead_letters(server) as (dead, orders):
+        assert sorted(bodies_in(orders) + bodies_in(dead)) == sorted(bodies)
+        progress = redrive(run, tables_place, dead)
+
+        assert sorted(bodies_in(orders)) == sorted(bodies)
+        assert (progress.moved, progress.gone, bodies_in(dead)) == (600, 0, [])
+
+
+def test_two_do_not_go_on_with_the_same_run(spark: SparkSession, queues: Queues, tables_place: Place):
+    dead, _ = queues
+    fill(dead, ["one"], veil__source_queue="orders")
+    run = sealed(spark, dead, tables_place)
+
+    def told(progress: Progress) -> None:
+        with pytest.raises(TablesBusy):
+            redrive(run, tables_place, dead)
+
+    assert redrive(run, tables_place, dead, told=told).moved == 1
+
+
+def test_a_finished_run_does_nothing_when_it_is_gone_on_with(
+    spark: SparkSession, queues: Queues, tables_place: Place
+):
+    dead, orders = queues
+    fill(dead, ["one"], veil__source_queue="orders")
+    run = sealed(spark, dead, tables_place)
+    done = redrive(run, tables_place, dead)
+
+    fill(dead, ["another"], veil__source_queue="orders")
+
+    assert redrive(run, tables_place, dead) == done
+    assert bodies_in(orders) == ["one"]
+
+
+def test_calls_are_bounded_by_their_size_and_the_same_each_time(
+    spark: SparkSession, queues: Queues, tables_place: Place
+):
+    dead, orders = queues
+    fill(dead, [str(n) for n in range(20)], veil__source_queue="orders")
+    run = sealed(spark, dead, tables_place, Choice(body="concat(body, repeat('x', 700000))"))
+
+    calls = list(calls_of(run, place_of(tables_place, run.id)))
+    assert [len(call) for call in calls] == [5, 5, 5, 5]
+    assert calls == list(calls_of(run, place_of(tables_place, run.id)))
+
+    assert redrive(run, tables_place, dead).moved == 20
+    assert {len(body) for body in bodies_in(orders)} == {700_001, 700_002}

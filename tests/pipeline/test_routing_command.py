@@ -1,0 +1,243 @@
+"""`veil pipeline route` from queue to queue, on a real server and a real Spark."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bench.queue_days import row, write_tables
+from tests.pipeline.queue_histories import Known, history_of
+from tests.pipeline.queues_kit import Queues
+from veil.cli.main import run
+from veil.journal.place import Place
+from veil.pipeline.history import History
+from veil.testing import VeilServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HOUR = datetime(2026, 3, 2, 9, tzinfo=UTC)
+
+
+@pytest.fixture
+def queues(
+    veil_server: VeilServer, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Queues:
+    """The server that the command finds by the AWS variables, in a directory without veil.toml."""
+    for name, value in veil_server.environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    return Queues(veil_server)
+
+
+def a_type(name: str) -> dict[str, Any]:
+    return {"MessageType": {"DataType": "String", "StringValue": name}}
+
+
+def hour_row(queue: str, history: History, message_type: str) -> dict[str, Any]:
+    return row(
+        HOUR,
+        queue,
+        message_type,
+        leases=history.leases,
+        deleted=history.deleted,
+        superseded=history.overrun,
+        expired=history.lapsed - history.overrun,
+        overrun=history.overrun,
+        duplicates=history.duplicates,
+        window_ms=history.present_ms,
+        window_at=HOUR,
+        processing=history.processing,
+        processing_censored=history.censored,
+    )
+
+
+def past(tables: Place, **mean_s: float) -> None:
+    """An hour of the queue `intake` in which each type took so long."""
+    rows = []
+    for number, (name, mean) in enumerate(mean_s.items()):
+        known = Known(name, lambda r, mean=mean: mean * r.lognormvariate(0, 0.3), lambda t: 0.0)
+        rows.append(
+            hour_row("intake", history_of(known, Random(number), leases=2_000, timeout_s=3_600), name)
+        )
+    write_tables(tables, {}, {HOUR: rows})
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def test_learned_rules_send_each_class_to_the_timeout_that_it_needs(
+    queues: Queues, tables_place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    past(tables_place, mail=1.0, invoice=50.0, export=900.0)
+    queues.create("intake")
+    kinds = ["mail", "invoice", "export", "never-seen"]
+    bodies = [f"{kinds[number % 4]} {number}" for number in range(120)]
+    ids = queues.send("intake", bodies, MessageAttributes=lambda body: a_type(body.split()[0]))
+    command = ["pipeline", "route", "--from", "intake", "--learn", "--tables", tables_place.uri, "--once"]
+    command += ["--state", str(tmp_path / "state"), "--json"]
+
+    assert run(command) == 1
+    assert "there is no queue intake-short, intake-medium, intake-long: create it" in capsys.readouterr().err
+    assert run([*command, "--create-queues"]) == 0
+
+    told = capsys.readouterr()
+    timeouts = {
+        name: queues.attributes(f"intake-{name}")["VisibilityTimeout"] for name in ("short", "medium", "long")
+    }
+    assert timeouts == {"short": "30", "medium": "300", "long": "3600"}
+    found = {name: queues.take_all(f"intake-{name}") for name in timeouts}
+    assert {name: {each.body.split()[0] for each in got} for name, got in found.items()} == {
+        "short": {"mail"}, "medium": {"invoice"}, "long": {"export", "never-seen"},
+    }  # fmt: skip
+    by_origin = {each.text("Veil.RoutedFrom"): each.body for got in found.values() for each in got}
+    assert by_origin == dict(zip(ids, bodies, strict=True))
+    assert queues.count("intake") == 0
+    lines = objects(told.out)
+    assert {line["class"]: line["band"] for line in lines if "class" in line} == {
+        "mail": "short", "invoice": "medium", "export": "long",
+    }  # fmt: skip
+    assert [line["queue"] for line in lines if "rule" in line] == [
+        "intake-short",
+        "intake-medium",
+        "intake-long",
+    ]
+    assert lines[-1]["total"] == {"intake-short": 30, "intake-medium": 30, "intake-long": 60}
+    assert "created intake-short with a timeout of 30 s" in told.err
+
+
+def test_a_class_is_remembered_when_the_past_is_gone(
+    queues: Queues, tables_place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    past(tables_place, mail=1.0)
+    queues.create("intake")
+    command = [
+        "pipeline",
+        "route",
+        "--from",
+        "intake",
+        "--learn",
+        "--state",
+        str(tmp_path / "state"),
+        "--dry-run",
+    ]
+    assert run([*command, "--tables", tables_place.uri]) == 0
+    assert "class mail: short, moved from long; 99 % of the work takes up to 2" in capsys.readouterr().err
+
+    assert run([*command, "--tables", str(tmp_path / "no-tables")]) == 0
+
+    told = capsys.readouterr().err
+    assert "class mail: short; 0 leases tell of it" in told
+    assert "rule: type 'mail' -> intake-short (30 s)" in told
+    assert "rule: everything else -> intake-long (1 h)" in told
+
+
+def test_rules_from_a_file_are_told_and_counted(
+    queues: Queues, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    rules = tmp_path / "rules.toml"
+    rules.write_text(
+        'default = "slow"\n[queues]\nquick = "30s"\nslow = "1h"\n'
+        '[[rules]]\njson = { "$.kind" = "ping" }\nqueue = "quick"\n'
+    )
+    queues.create("intake")
+    queues.create("quick", VisibilityTimeout="45")
+    queues.create("slow", VisibilityTimeout="3600")
+    queues.send("intake", [json.dumps({"kind": "ping" if n % 3 else "work", "n": n}) for n in range(30)])
+
+    code = run(
+        [
+            "pipeline",
+            "route",
+            "--from",
+            "intake",
+            "--rules",
+            str(rules),
+            "--once",
+            "--state",
+            str(tmp_path / "s"),
+        ]
+    )
+
+    told = capsys.readouterr()
+    assert code == 0
+    assert told.out.split() == ["QUEUE", "MESSAGES", "quick", "20", "slow", "10"]
+    assert "rule: $.kind 'ping' -> quick (30 s)" in told.err
+    assert "quick has a timeout of 45 s, not 30 s; change it with: veil queue edit quick" in told.err
+    assert "batch 0: 20 to quick, 10 to slow" in told.err
+    assert (queues.count("quick"), queues.count("slow"), queues.count("intake")) == (20, 10, 0)
+
+
+def test_a_fifo_intake_keeps_the_order_of_its_groups(queues: Queues, tmp_path: Path):
+    rules = tmp_path / "rules.toml"
+    rules.write_text('default = "out.fifo"\n[queues]\n"out.fifo" = "30s"\n')
+    queues.create("intake.fifo", ContentBasedDeduplication="true")
+    queues.send("intake.fifo", [str(n) for n in range(150)], MessageGroupId=lambda body: f"g{int(body) % 7}")
+
+    command = [
+        "pipeline",
+        "route",
+        "--from",
+        "intake.fifo",
+        "--rules",
+        str(rules),
+        "--once",
+        "--create-queues",
+    ]
+    code = run([*command, "--state", str(tmp_path / "state"), "--max-messages", "40"])
+
+    assert code == 0
+    got = queues.take_all("out.fifo")
+    assert Counter(each.body for each in got) == Counter(str(n) for n in range(150))
+    for group in range(7):
+        numbers = [int(each.body) for each in got if each.system["MessageGroupId"] == f"g{group}"]
+        assert numbers == sorted(numbers)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        ([], 2, "expected either --rules FILE or --learn"),
+        (["--learn", "--bands", "x"], 1, "band x ''"),
+        (
+            ["--learn", "--class-by", "colour"],
+            1,
+            "class 'colour': expected type, group, size or json:$.FIELD",
+        ),
+        (["--learn", "--default", "huge"], 1, "band 'huge': expected one of short, medium, long"),
+        (["--learn", "--target-name", "all"], 1, "target name 'all': expected {band} in it"),
+        (["--learn", "--quantile", "3"], 2, "'3': expected a share from 50% to 99.99%"),
+        (["--rules", "none.toml"], 1, "rules none.toml: No such file"),
+        (["--learn"], 1, "queue intake at http://127.0.0.1"),
+    ],
+)
+def test_what_cannot_be_meant_is_told_in_one_line(
+    queues: Queues, words: list[str], code: int, told: str, capsys: pytest.CaptureFixture[str]
+):
+    assert run(["pipeline", "route", "--from", "intake", *words]) == code
+
+    err = capsys.readouterr().err
+    assert told in err
+    assert "Traceback" not in err
+
+
+def test_the_intake_is_no_target_and_a_state_belongs_to_one_intake(
+    queues: Queues, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    rules = tmp_path / "rules.toml"
+    rules.write_text('default = "intake"\n[queues]\nintake = "30s"\n')
+    for name in ("intake", "other"):
+        queues.create(name)
+    words = ["--rules", str(rules), "--once", "--state", str(tmp_path / "state")]
+
+    assert run(["pipeline", "route", "--from", "intake", *words]) == 1
+    assert "target intake: expected another queue than the intake" in capsys.readouterr().err
+    assert run(["pipeline", "route", "--from", "other", *words]) == 1
+    assert "it belongs to the intake" in capsys.readouterr().err

@@ -1,0 +1,222 @@
+"""`veil pipeline dead-letters`: what rests among the dead letters, and why, without receiving any of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from veil.cli.failures import CommandFailed, ServiceError, plainly
+from veil.cli.options import AsJson, Endpoint, Region, complete_queue, connect, whole_number
+from veil.cli.output import one_line, say_json, show_table, talk
+from veil.cli.pipeline_options import Conf, Data, Master, TablesPlace, places, spark_session
+from veil.cli.queue_settings import read_redrive
+from veil.core.errors import VeilError
+
+if TYPE_CHECKING:
+    from veil.pipeline.dead_letters.table import Group
+
+_COLUMNS = (
+    "group",
+    "messages",
+    "source",
+    "type",
+    "error",
+    "what",
+    "first seen",
+    "last seen",
+    "receives",
+    "leases",
+)
+_RIGHT = ("messages", "receives")
+_WHAT_CHARS, _NAME_CHARS = 80, 48
+
+
+@plainly
+def dead_letters(
+    queues: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[QUEUE]...",
+            help="Queues of dead letters; else all that are dead letters of others.",
+            autocompletion=complete_queue,
+        ),
+    ] = None,
+    top: Annotated[
+        int, typer.Option("--top", metavar="N", parser=whole_number(1), help="Groups to print, the largest.")
+    ] = 30,
+    type_attribute: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--type-attribute",
+            metavar="NAME",
+            help="The message attribute that tells the type; may be repeated, the first that a message has counts.",
+        ),
+    ] = None,
+    data: Data = None,
+    tables: TablesPlace = None,
+    as_json: AsJson = False,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    master: Master = None,
+    conf: Conf = None,
+) -> None:
+    """Group dead letters by source, type and error, and tell since when, how often received, how their leases ended.
+
+    Nothing is received. The groups are left as the table dead_letters.parquet beside the other tables; --json prints all
+    of them. The group's id selects its messages: veil pipeline redrive QUEUE --where "group_id = '…'".
+    """
+    _, place = places(data, None, tables)
+    names = list(dict.fromkeys(queues or dead_letter_queues(endpoint, region)))
+    if not names:
+        talk("no queue has dead letters; see: veil queue create --help")
+        return
+    with failures_told():
+        from veil.pipeline.dead_letters.analysis import analyse
+        from veil.pipeline.dead_letters.calls import opened
+        from veil.pipeline.dead_letters.letters import TYPE_ATTRIBUTES
+        from veil.pipeline.dead_letters.table import read_groups
+        from veil.pipeline.queues.queue_place import QueuePlace
+
+        for name in names:  # before Spark is started for nothing
+            where = QueuePlace(name, *found_queues(endpoint, region, {"QUEUE": name}))
+            opened(where, name).close()
+        with spark_session(master, conf, "dead letters", quiet=as_json) as spark:
+            analyse(spark, where, names, place, type_attributes=type_attribute or TYPE_ATTRIBUTES)
+        if as_json:
+            for group in read_groups(place):
+                say_json(_as_object(group))
+            return
+        groups = read_groups(place)
+    _show(groups, names, top)
+    talk(f"the table is {place.uri}/dead_letters.parquet")
+
+
+def dead_letter_queues(endpoint: str | None, region: str | None) -> list[str]:
+    """The queues that are dead letters of others, by name."""
+    found: set[str] = set()
+    with connect(endpoint, region) as client:
+        existing = list(client.queue_names())
+        for name in existing:
+            try:
+                redrive = read_redrive(client.attributes(name))
+            except ServiceError as error:
+                if error.is_missing_queue:
+                    continue  # removed since it was listed
+                raise
+            if redrive is not None:
+                found.add(redrive[0])
+    return sorted(found & set(existing))
+
+
+def found_queues(endpoint: str | None, region: str | None, queues: Mapping[str, str]) -> tuple[str, str]:
+    """The service's address and region, once it has said that it has the queues, given by what each is for."""
+    with connect(endpoint, region) as client:
+        for what, name in queues.items():
+            try:
+                client.queue_url(name)
+            except ServiceError as error:
+                if not error.is_missing_queue:
+                    raise
+                raise CommandFailed(f"{what} {name!r}: expected a queue at {client.place.endpoint}") from None
+        return client.place.endpoint, client.place.region
+
+
+@contextmanager
+def failures_told() -> Iterator[None]:
+    """What the pipeline and the service refuse, as failures of the command."""
+    from veil.consumer.queue_api import ApiError
+
+    try:
+        yield
+    except (VeilError, ApiError) as refused:
+        raise CommandFailed(str(refused)) from None
+
+
+def _show(groups: Sequence[Group], queues: Sequence[str], top: int) -> None:
+    if not groups:
+        talk(f"no dead letters in {', '.join(queues)}")
+        return
+    several = len({group.queue for group in groups}) > 1
+    rows = [_row(group, several=several) for group in groups[:top]]
+    columns = (*_COLUMNS[:2], *(("queue",) if several else ()), *_COLUMNS[2:])
+    show_table(columns, rows, right=_RIGHT)
+    messages = sum(group.messages for group in groups)
+    before = sum(group.redriven_before for group in groups)
+    told = f"{messages:,} dead letters in {len(groups):,} groups"
+    if len(groups) > top:
+        told += f", of which the {top} largest are shown; see --top and --json"
+    talk(told + (f"; {before:,} were redriven before" if before else ""))
+
+
+def _row(group: Group, *, several: bool) -> list[str]:
+    return [
+        group.group_id,
+        f"{group.messages:,}",
+        *([group.queue] if several else []),
+        group.source or "-",
+        one_line(group.message_type or "-", _NAME_CHARS),
+        one_line(group.error_type or "-", _NAME_CHARS),
+        one_line(group.fingerprint or "no reason was written on it", _WHAT_CHARS),
+        _instant(group.first_seen),
+        _instant(group.last_seen),
+        _range(group.receive_count_min, group.receive_count_median, group.receive_count_max),
+        group.leases[0][1] if group.leases else "-",
+    ]
+
+
+def _range(low: int | None, middle: int | None, high: int | None) -> str:
+    if low is None or low == high:
+        return "-" if low is None else str(low)
+    return f"{low}–{high} ({middle})"
+
+
+def _instant(at: datetime | None) -> str:
+    return "-" if at is None else f"{at:%Y-%m-%d %H:%M}"
+
+
+def _as_object(group: Group) -> dict[str, Any]:
+    return {
+        "group": group.group_id,
+        "queue": group.queue,
+        "source": group.source,
+        "message_type": group.message_type,
+        "error_type": group.error_type,
+        "fingerprint": group.fingerprint,
+        "messages": group.messages,
+        "in_flight": group.in_flight,
+        "redriven_before": group.redriven_before,
+        "first_seen": iso(group.first_seen),
+        "last_seen": iso(group.last_seen),
+        "receive_count": {
+            "min": group.receive_count_min,
+            "median": group.receive_count_median,
+            "max": group.receive_count_max,
+        },
+        "body_bytes": group.body_bytes,
+        "leases": [{"messages": messages, "leases": leases} for messages, leases in group.leases],
+        "examples": [
+            {
+                "message_id": example.message_id,
+                "first_seen": iso(example.first_seen),
+                "error_text": example.error_text,
+                "body": example.body,
+            }
+            for example in group.examples
+        ],
+    }
+
+
+def iso(at: datetime | None) -> str | None:
+    """An instant as JSON has it."""
+    return None if at is None else at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def register(group: typer.Typer) -> None:
+    """Add `dead-letters` to `veil pipeline`."""
+    group.command("dead-letters", epilog="Example: veil pipeline dead-letters orders-dead --top 10")(
+        dead_letters
+    )

@@ -1,0 +1,288 @@
+"""`veil pipeline route`: from one intake queue to the queue whose timeout suits the message."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from veil.cli.credentials import find_place
+from veil.cli.failures import CommandFailed, plainly
+from veil.cli.options import AsJson, Endpoint, Region, whole_number
+from veil.cli.output import talk
+from veil.cli.pipeline_options import Conf, Data, Master, TablesPlace, places, spark_session
+from veil.cli.pipeline_route_text import Counts, show_prepared, show_table, show_verdicts
+from veil.cli.pipeline_timeouts import read_date
+from veil.core.errors import VeilError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from veil.journal.place import Place
+    from veil.pipeline.queues.client import QueueClient
+    from veil.pipeline.queues.queue_place import QueuePlace
+    from veil.pipeline.routing.bands import Band
+    from veil.pipeline.routing.route_table import RouteTable
+    from veil.pipeline.routing.state import RouterState
+
+BANDS = "short=30s,medium=5min,long=1h"
+
+
+def read_quantile(text: str | float) -> float:
+    """A share of the work, as per cent or as a number."""
+    given = str(text).strip()
+    try:
+        value = float(given.removesuffix("%")) / (100 if given.endswith("%") else 1)
+    except ValueError:
+        value = 0.0
+    if not 0.5 <= value <= 0.9999:
+        raise typer.BadParameter(f"{given!r}: expected a share from 50% to 99.99%, such as 99% or 0.99")
+    return value
+
+
+@plainly
+def route(
+    intake: Annotated[str, typer.Option("--from", metavar="QUEUE", help="The intake queue.")],
+    rules: Annotated[
+        Path | None, typer.Option("--rules", metavar="FILE", help="Rules to go by, as TOML.")
+    ] = None,
+    learn: Annotated[
+        bool, typer.Option("--learn", help="Rules from the tables: by the time that each class took.")
+    ] = False,
+    class_by: Annotated[
+        str, typer.Option("--class-by", metavar="WHAT", help="type, group, size or json:$.FIELD.")
+    ] = "type",
+    type_attribute: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--type-attribute", metavar="NAME", help="The attribute with the type; may be repeated."
+        ),
+    ] = None,
+    bands: Annotated[
+        str, typer.Option("--bands", metavar="NAME=TIMEOUT,…", help="The timeouts to choose from.")
+    ] = BANDS,
+    default: Annotated[
+        str | None,
+        typer.Option("--default", metavar="BAND", help="Where unknown classes go; else the longest."),
+    ] = None,
+    target_name: Annotated[
+        str | None,
+        typer.Option("--target-name", metavar="TEXT", help="The queue of a band; else {intake}-{band}."),
+    ] = None,
+    quantile: Annotated[
+        float,
+        typer.Option(
+            "--quantile", metavar="SHARE", parser=read_quantile, help="How much of the work is to fit."
+        ),
+    ] = "99%",  # type: ignore[assignment]
+    learn_from: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--learn-from", metavar="QUEUE", help="Whose past counts; else the intake's and the targets'."
+        ),
+    ] = None,
+    since: Annotated[
+        date | None,
+        typer.Option("--since", metavar="DATE", parser=read_date, help="Only what was sent then or later."),
+    ] = None,
+    relearn: Annotated[
+        int,
+        typer.Option("--relearn", metavar="SECONDS", parser=whole_number(1), help="How often to look again."),
+    ] = 3600,
+    create_queues: Annotated[
+        bool, typer.Option("--create-queues", help="Create targets that are missing, with their timeouts.")
+    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="Route what is there now, and end.")] = False,
+    every: Annotated[
+        float, typer.Option("--every", metavar="SECONDS", min=0.1, help="How often to look for messages.")
+    ] = 1.0,
+    max_messages: Annotated[
+        int,
+        typer.Option("--max-messages", metavar="N", parser=whole_number(1, 120_000), help="In one batch."),
+    ] = 10_000,
+    parts: Annotated[
+        int, typer.Option("--parts", metavar="N", parser=whole_number(1, 10_000), help="Tasks of a batch.")
+    ] = 2,
+    state: Annotated[
+        str | None,
+        typer.Option("--state", metavar="PLACE", help="What the router remembers; else DATA/routing/QUEUE."),
+    ] = None,
+    error_path: Annotated[
+        str | None,
+        typer.Option(
+            "--error-path", metavar="PLACE", help="For messages that no target takes; else it stops."
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the rules, and end.")] = False,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    data: Data = None,
+    tables: TablesPlace = None,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Route messages from an intake queue to the queue with the right timeout.
+
+    By rules from a file, or learned: each class of messages goes to the band that its work fits into, and moves only
+    when the evidence is clear. A message is deleted from the intake when it is safely in its queue; its id goes along in
+    the attribute Veil.RoutedFrom. The rules and the counts of each route are told on stderr; with --json, on stdout.
+    """
+    if learn == (rules is not None):
+        raise typer.BadParameter("expected either --rules FILE or --learn", param_hint="--rules")
+    with _told():
+        from veil.pipeline.queues.queue_place import QueuePlace
+        from veil.pipeline.routing.bands import band_named, read_bands
+        from veil.pipeline.routing.classes import check_class_by
+        from veil.pipeline.routing.rule_file import read_rule_file
+
+        written = None if rules is None else read_rule_file(rules)
+        found_bands = read_bands(bands)
+        fallback = found_bands[-1] if default is None else band_named(found_bands, default)
+        check_class_by(class_by)
+        name_of = _namer(intake, target_name)
+    service = find_place(endpoint, region)
+    place = QueuePlace(intake, service.endpoint, service.region)
+    _, tables_place = places(data, None, tables)
+    state_place = _state_place(state, data, intake)
+    with (
+        _intake(place) as client,
+        spark_session(master, conf, "pipeline route", quiet=as_json) as spark,
+        _told(),
+    ):
+        from veil.pipeline.routing.learned_rules import LearnedRules
+        from veil.pipeline.routing.state import RouterState
+        from veil.pipeline.run_lock import only_run
+
+        remembered = RouterState(state_place)
+        with only_run(state_place):
+            remembered.belongs_to(client.url)
+            current: Callable[[], RouteTable]
+            if written is not None:
+                current = lambda: written  # noqa: E731
+            else:
+                targets = [name_of(band) for band in found_bands]
+                current = LearnedRules(
+                    spark,
+                    tables_place,
+                    remembered,
+                    found_bands,
+                    fallback,
+                    name_of,
+                    learn_from or [_name(intake), *targets],
+                    class_by,
+                    tuple(type_attribute) if type_attribute else _type_attributes(),
+                    quantile,
+                    since,
+                    float(relearn),
+                    lambda verdicts: show_verdicts(verdicts, as_json=as_json),
+                ).table
+            table = current()
+            show_table(table, as_json=as_json)
+            if dry_run:
+                return
+            from veil.pipeline.routing.targets import prepare_targets
+
+            show_prepared(prepare_targets(client, table, create=create_queues))
+            options = (("maxMessagesPerTrigger", str(max_messages)),)
+            _run(spark, place, remembered, current, options, error_path, parts, once, every, as_json)
+
+
+def _run(
+    spark: SparkSession,
+    place: QueuePlace,
+    state: RouterState,
+    current: Callable[[], RouteTable],
+    options: tuple[tuple[str, str], ...],
+    error_path: str | None,
+    parts: int,
+    once: bool,
+    every: float,
+    as_json: bool,
+) -> None:
+    from veil.pipeline.routing.router import Router
+
+    counts = Counts(as_json)
+    query = Router(spark, place, state, current, counts.add, options, error_path, parts).start(
+        once=once, every_s=every
+    )
+    if not once:
+        talk("routing; Ctrl-C ends it")
+    try:
+        query.awaitTermination()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        query.stop()
+        counts.show()
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Mistakes of the caller, in one line."""
+    from veil.consumer.queue_api import ApiError
+
+    try:
+        yield
+    except (VeilError, ApiError) as refused:
+        raise CommandFailed(str(refused)) from None
+
+
+@contextmanager
+def _intake(place: QueuePlace) -> Iterator[QueueClient]:
+    from veil.consumer.queue_api import ApiError
+    from veil.pipeline.queues.client import QueueClient
+
+    try:
+        client = QueueClient(place, user_agent="pipeline route")
+    except ApiError as error:
+        raise CommandFailed(f"queue {place.queue} at {place.endpoint}: {error}") from None
+    with client:
+        yield client
+
+
+def _name(queue: str) -> str:
+    return queue.rpartition("/")[2].rpartition(":")[2]
+
+
+def _namer(intake: str, pattern: str | None) -> Callable[[Band], str]:
+    """The queue of a band; targets of a FIFO intake are FIFO queues too, unless they are named otherwise."""
+    from veil.pipeline.routing.refusal import RouteRefused
+
+    name = _name(intake)
+    ending = ".fifo" if name.endswith(".fifo") else ""
+    given = pattern if pattern is not None else "{intake}-{band}" + ending
+    if "{band}" not in given:
+        raise RouteRefused(f"target name {given!r}: expected {{band}} in it")
+    plain = name.removesuffix(".fifo")
+    return lambda band: given.replace("{intake}", plain).replace("{band}", band.name)
+
+
+def _state_place(state: str | None, data: str | None, intake: str) -> Place:
+    from veil.journal.place import Place
+
+    if state is None:
+        _, beside = places(data, None, None)
+        return Place.at(Path(beside.uri).parent / "routing" / _name(intake))
+    try:
+        return Place.at(state)
+    except ValueError as expected:
+        raise CommandFailed(f"state {state!r}: expected {expected}") from None
+
+
+def _type_attributes() -> tuple[str, ...]:
+    from veil.pipeline.routing.classes import TYPE_ATTRIBUTES
+
+    return TYPE_ATTRIBUTES
+
+
+def register(group: typer.Typer) -> None:
+    """Add `route` to `veil pipeline`."""
+    group.command(
+        "route", epilog="Example: veil pipeline route --from orders --learn --create-queues --once"
+    )(route)

@@ -1,0 +1,116 @@
+"""Which dead letters are redriven, and as what: expressions of Spark SQL over the columns LETTERS."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from veil.pipeline.dead_letters.columns import ATTRIBUTES, LETTERS
+from veil.pipeline.dead_letters.failures import DeadLettersRefused
+from veil.pipeline.schemas import struct_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+# As SQS has them: the rest of its rules (prefixes, dots) the server says in its own words.
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was asked for: `where` selects, `body` and `attributes` (by name) give a message another content."""
+
+    where: str | None = None
+    body: str | None = None
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self, spark: SparkSession) -> None:
+        """Raises DeadLettersRefused naming the option that Spark cannot read, before a single message is."""
+        self.applied(spark.createDataFrame([], struct_of(LETTERS)))
+
+    def applied(self, letters: DataFrame) -> DataFrame:
+        """The selected dead letters with `new_body` and `new_attributes`, each null where nothing changes."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        if self.where is not None:
+            kind = _type_of(letters, "--where", self.where)
+            if kind.typeName() != "boolean":
+                raise DeadLettersRefused(
+                    f"--where {self.where!r}: expected a condition, this is a {kind.simpleString()}"
+                )
+            letters = letters.where(self.where)
+        body: Column = F.lit(None).cast("string")
+        if self.body is not None:
+            kind = _type_of(letters, "--set-body", self.body)
+            if kind.typeName() != "string":
+                raise DeadLettersRefused(
+                    f"--set-body {self.body!r}: expected text, this is a {kind.simpleString()}"
+                )
+            body = F.expr(self.body)
+        return letters.select(
+            *letters.columns, body.alias("new_body"), self._attributes(letters).alias("new_attributes")
+        )
+
+    def _attributes(self, letters: DataFrame) -> Column:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        if not self.attributes:
+            return F.lit(None).cast(ATTRIBUTES)
+        entries = []
+        for name, sql in self.attributes.items():
+            option = f"--set-attribute {name}"
+            if _NAME.fullmatch(name) is None:
+                raise DeadLettersRefused(
+                    f"{option}: expected a name of letters, digits, '_', '-' and '.', of up to 256 characters"
+                )
+            entries.append(F.struct(F.lit(name).alias("key"), _value(letters, option, sql).alias("value")))
+        given = F.filter(F.array(*entries), lambda entry: entry["value"].isNotNull())
+        kept = F.map_filter("attributes", lambda name, _: ~name.isin(*self.attributes))
+        return F.map_concat(kept, F.map_from_entries(given)).cast(ATTRIBUTES)
+
+
+def _value(letters: DataFrame, option: str, sql: str) -> Column:
+    """The attribute that the expression gives; its type follows from the expression's, and null is no attribute."""
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.types import BinaryType, BooleanType, NullType, NumericType, StringType
+
+    kind = _type_of(letters, option, sql)
+    found = F.expr(sql)
+    if isinstance(kind, BinaryType):
+        value = _attribute("Binary", F.lit(None), found)
+    elif isinstance(kind, NumericType):
+        value = _attribute("Number", found.cast("string"), F.lit(None))
+    elif isinstance(kind, StringType | BooleanType | NullType):
+        value = _attribute("String", found.cast("string"), F.lit(None))
+    else:
+        raise DeadLettersRefused(
+            f"{option}={sql}: expected text, a number or bytes, this is a {kind.simpleString()}"
+        )
+    return F.when(found.isNotNull(), value)
+
+
+def _attribute(data_type: str, text: Column, raw: Column) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.struct(
+        F.lit(data_type).alias("data_type"),
+        text.cast("string").alias("string_value"),
+        raw.cast("binary").alias("binary_value"),
+    )
+
+
+def _type_of(letters: DataFrame, option: str, sql: str) -> DataType:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as F  # noqa: N812
+
+    from veil.pipeline.spark_start import first_line
+
+    try:
+        return letters.select(F.expr(sql).alias("value")).schema["value"].dataType
+    except PySparkException as problem:
+        raise DeadLettersRefused(
+            f"{option} {sql!r}: {first_line(problem)} The columns are {', '.join(struct_of(LETTERS).names)}."
+        ) from None
