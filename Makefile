@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: setup demo test check format bench faults docs clean
+.PHONY: setup demo test soak check format bench faults docs clean
 
 setup: $(STAMP)
 
@@ -20,7 +20,10 @@ demo: setup
 	@$(BIN)/veil demo
 
 test: setup
-	$(PYTEST) -n 2 -p tests.pipeline.one_worker
+	$(PYTEST) -n 2 -p tests.pipeline.one_worker -m "not soak"
+
+soak: setup
+	$(PYTEST) -m soak --timeout 900
 
 check: setup
 	$(BIN)/ruff check .

@@ -27,6 +27,7 @@ from tests.faults import (
     model_volume,
     paused,
     power_cut,
+    spark_source,
     stopping,
     vanishing,
 )
@@ -86,6 +87,7 @@ RIGS = {
     "consumer-pauses": Rig(consumer_pauses.run_pauses, consumer_pauses.PAUSES, "SIGSTOP of a consumer"),
     "consumer-kills": Rig(consumer_kills.run_kills, consumer_kills.KILLS, "kill -9 of a consumer"),
     "consumer-stops": Rig(consumer_stops.run_stops, consumer_stops.STOPS, "SIGTERM of a consumer"),
+    "spark-source": Rig(spark_source.run_source_kills, spark_source.KILLS, "kill -9 of a Spark driver"),
     "fuzz": Rig(fuzz.run_fuzz, 1_000_000, "malformed requests"),
     "model": Rig(model_volume.run_model_volume, model_volume.STEPS, "steps"),
 }

@@ -9,13 +9,31 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from veil.pipeline.queues.client import QueueClient
 from veil.pipeline.queues.queue_place import QueuePlace
-from veil.testing.process import VeilServer
+from veil.testing.process import KEY_ID, SECRET, VeilServer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
 WAYS = ("sqs", "veil")
+
+
+class ServerAt:
+    """A server by its address alone."""
+
+    def __init__(self, endpoint_url: str, region: str = "us-east-1") -> None:
+        self.endpoint_url, self.region = endpoint_url, region
+
+    def client(self) -> Any:
+        import boto3
+
+        return boto3.client(
+            "sqs",
+            endpoint_url=self.endpoint_url,
+            region_name=self.region,
+            aws_access_key_id=KEY_ID,
+            aws_secret_access_key=SECRET,
+        )
 
 
 class Place(NamedTuple):
@@ -40,7 +58,9 @@ def by_tens(items: Sequence[Any]) -> list[list[int]]:
     return [list(range(at, min(at + 10, len(items)))) for at in range(0, len(items), 10)]
 
 
-def fill(server: VeilServer, queue: str, bodies: Sequence[str], *, visibility_s: int = 30) -> list[str]:
+def fill(
+    server: VeilServer | ServerAt, queue: str, bodies: Sequence[str], *, visibility_s: int = 30
+) -> list[str]:
     """A queue with these messages; their ids."""
     sqs = server.client()
     sqs.create_queue(QueueName=queue, Attributes={"VisibilityTimeout": str(visibility_s)})
@@ -50,7 +70,7 @@ def fill(server: VeilServer, queue: str, bodies: Sequence[str], *, visibility_s:
     return [str(each) for each in ids]
 
 
-def left(server: VeilServer, queue: str) -> tuple[int, int]:
+def left(server: VeilServer | ServerAt, queue: str) -> tuple[int, int]:
     """How many messages are visible, and how many in flight."""
     sqs = server.client()
     url = sqs.get_queue_url(QueueName=queue)["QueueUrl"]
@@ -59,7 +79,7 @@ def left(server: VeilServer, queue: str) -> tuple[int, int]:
 
 
 def reading(
-    spark: SparkSession, server: VeilServer, queue: str, way: str, place: Place, **options: Any
+    spark: SparkSession, server: VeilServer | ServerAt, queue: str, way: str, place: Place, **options: Any
 ) -> DataFrame:
     """The stream over the queue."""
     given = {

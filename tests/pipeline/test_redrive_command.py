@@ -207,7 +207,9 @@ def test_a_condition_that_spark_cannot_read_is_told(
     spark: SparkSession, queues: Queues, tmp_path: Path, capsys: Captured
 ):
     assert veil(tmp_path, "orders-dead", "--where", "eror = 1") == 1
-    assert "--where 'eror = 1': " in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "--where 'eror = 1': " in told
+    assert len(told.splitlines()) == 1
 
 
 def test_a_server_that_is_not_veil_is_refused(

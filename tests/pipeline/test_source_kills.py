@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 WINDOW_S = 4
 MESSAGES, BATCH = 240, 40
-LIFE_S = 100
+LIFE_S = 150
 # Each life goes on from the one before; starting takes longer than a window, so leases lapse in between.
 LIVES = (
     {"die": BEFORE, "die_in": 1},

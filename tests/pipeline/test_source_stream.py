@@ -157,6 +157,22 @@ def test_progress_shows_the_backlog_and_the_counts(
     assert told[-1]["deleted"] >= 20
 
 
+def test_a_group_that_is_busy_is_drained_batch_by_batch(
+    spark: SparkSession, server: VeilServer, place: Place
+):
+    """One group: the second part of each batch gets nothing, and yet AvailableNow does not stop before the end."""
+    sqs = server.client()
+    url = sqs.create_queue(
+        QueueName="group.fifo", Attributes={"FifoQueue": "true", "ContentBasedDeduplication": "true"}
+    )["QueueUrl"]
+    for at in range(0, 300, 10):
+        entries = [{"Id": str(n), "MessageBody": f"m{at + n}", "MessageGroupId": "one"} for n in range(10)]
+        sqs.send_message_batch(QueueUrl=url, Entries=entries)
+    drained(reading(spark, server, "group.fifo", "veil", place, maxMessagesPerTrigger=200), place)
+    assert sum(ids_in(spark, place).values()) == len(ids_in(spark, place)) == 300
+    assert left(server, "group.fifo") == (0, 0)
+
+
 def test_bodies_are_parsed_by_a_schema_and_those_that_cannot_be_are_null(
     spark: SparkSession, server: VeilServer, place: Place
 ):

@@ -1,6 +1,23 @@
-"""The data pipeline on Spark: from the journal to the life of each message, and from that to the timeouts queues should have."""
+"""The data pipeline on Spark: from the journal to the life of each message, and from that to the timeouts queues should have;
+and queues as sources and sinks."""
 
-from veil.pipeline.registering import register
-from veil.pipeline.source.draining import drain
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from veil.pipeline.registering import register
+    from veil.pipeline.source.draining import drain
+
+# Where each name lives; imported on first use, so that an executor loads no more than its task needs.
+_HOMES = {"drain": "veil.pipeline.source.draining", "register": "veil.pipeline.registering"}
 
 __all__ = ["drain", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(home), name)

@@ -61,32 +61,47 @@ def counted(lives: DataFrame) -> DataFrame:
     )
     since_hour_ms = F.unix_millis("received_at") - F.col(PART).cast("bigint") * HOUR_MS
     window = F.when(is_lease, F.shiftleft(since_hour_ms, _WINDOW_BITS) + window_ms)
-    sums = {
-        "sent": F.count(F.when(is_message & F.col("sent_at").isNotNull(), 1)),
-        "leases": F.count(F.when(is_lease, 1)),
-        **{how: F.count(F.when(is_lease & (F.col("how") == how), 1)) for how in HOW},
-        "overrun": F.count(F.when(is_lease & F.col("overrun"), 1)),
-        "duplicates": F.count(F.when(is_lease & F.col("duplicate"), 1)),
-        "extensions": F.sum(F.when(is_lease, F.col("extensions")).otherwise(0)),
-        "held_ms": F.sum(F.when(is_lease, F.coalesce("held_ms", F.lit(0))).otherwise(0)),
-        "wasted_ms": F.sum(
-            F.when(
-                is_lease & ~F.col("how").isin("deleted", "open"), F.coalesce("held_ms", F.lit(0))
-            ).otherwise(0)
-        ),
-        **{
-            column: F.count(F.when(is_message & (F.col("outcome") == outcome), 1))
-            for outcome, column in _OUTCOME_COLUMNS.items()
-        },
-    }
-    return (
+    grouped = (
         lives.withColumn("message_type", F.coalesce("message_type", F.lit("")))
         .withColumn("work", F.coalesce(work, none))
         .withColumn("around", F.coalesce(around, none))
-        .withColumn(_LATEST, window)
-        .groupBy(PART, *_KEYS, "work", "around")
-        .agg(F.count(F.lit(1)).alias("count"), F.max(_LATEST).alias(_LATEST), *_named(sums))
+        .withColumn("is_message", is_message)
+        .withColumn("state", F.when(is_message, F.col("outcome")).otherwise(F.col("how")))
+        .groupBy(PART, *_KEYS, "work", "around", "is_message", "state")
+        .agg(
+            F.count(F.lit(1)).alias("count"),
+            F.max(window).alias(_LATEST),
+            F.count("sent_at").alias("sent"),
+            F.count(F.when(is_lease & F.col("overrun"), 1)).alias("overrun"),
+            F.count(F.when(is_lease & F.col("duplicate"), 1)).alias("duplicates"),
+            F.sum(F.when(is_lease, F.col("extensions")).otherwise(0)).alias("extensions"),
+            F.sum(F.coalesce("held_ms", F.lit(0))).alias("held_ms"),
+        )
     )
+    return grouped.select(
+        PART, *_KEYS, "work", "around", "count", _LATEST, *_named(_by_state(F.col("is_message")))
+    )
+
+
+def _by_state(is_message: Column) -> dict[str, Column]:
+    """The sums of rows that are of one state each. Told apart here, where they are few, and not for each lease."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    state = F.col("state")
+
+    def if_(condition: Column, column: str) -> Column:
+        return F.when(condition, F.col(column)).otherwise(0)
+
+    return {
+        **{name: F.col(name) for name in ("sent", "overrun", "duplicates", "extensions", "held_ms")},
+        "leases": if_(~is_message, "count"),
+        **{how: if_(~is_message & (state == how), "count") for how in HOW},
+        "wasted_ms": if_(~is_message & ~state.isin("deleted", "open"), "held_ms"),
+        **{
+            column: if_(is_message & (state == outcome), "count")
+            for outcome, column in _OUTCOME_COLUMNS.items()
+        },
+    }
 
 
 def by_bucket(counts: DataFrame) -> DataFrame:

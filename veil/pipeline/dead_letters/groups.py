@@ -29,22 +29,32 @@ def grouped(letters: DataFrame, analysed_at: datetime) -> DataFrame:
     )
     # Of two of one instant the same one is shown each time.
     age = F.struct("first_seen", "seq")
-    groups = letters.groupBy("group_id", *GROUP_KEYS).agg(
+    # Alike in everything that is asked for below: both questions share this pass, and with it the masking of the texts.
+    alike = letters.groupBy("group_id", *GROUP_KEYS, "leases", "receive_count").agg(
         F.count(F.lit(1)).alias("messages"),
         F.count_if(F.col("state") == "in_flight").alias("in_flight"),
         F.count_if("redriven_before").alias("redriven_before"),
         F.min("first_seen").alias("first_seen"),
         F.max("first_seen").alias("last_seen"),
-        F.min("receive_count").alias("receive_count_min"),
-        F.percentile_approx("receive_count", 0.5).alias("receive_count_median"),
-        F.max("receive_count").alias("receive_count_max"),
         F.sum(F.col("body_bytes").cast("bigint")).alias("body_bytes"),
-        F.array_distinct(F.array(F.max_by(example, age), F.min_by(example, age))).alias("examples"),
+        F.max(F.struct(age.alias("age"), example.alias("example"))).alias("newest"),
+        F.min(F.struct(age.alias("age"), example.alias("example"))).alias("oldest"),
+    )
+    groups = alike.groupBy("group_id", *GROUP_KEYS).agg(
+        *(F.sum(name).alias(name) for name in ("messages", "in_flight", "redriven_before", "body_bytes")),
+        F.min("first_seen").alias("first_seen"),
+        F.max("last_seen").alias("last_seen"),
+        F.min("receive_count").alias("receive_count_min"),
+        F.percentile("receive_count", 0.5, F.col("messages")).cast("int").alias("receive_count_median"),
+        F.max("receive_count").alias("receive_count_max"),
+        F.array_distinct(
+            F.array(F.max("newest").getField("example"), F.min("oldest").getField("example"))
+        ).alias("examples"),
     )
     by_history = (
-        letters.where(F.col("leases").isNotNull())
+        alike.where(F.col("leases").isNotNull())
         .groupBy("group_id", "leases")
-        .agg(F.count(F.lit(1)).alias("messages"))
+        .agg(F.sum("messages").alias("messages"))
         .groupBy("group_id")
         .agg(F.sort_array(F.collect_list(F.struct("messages", "leases")), asc=False).alias("leases"))
         .withColumn("leases", F.slice("leases", 1, HISTORIES_MAX))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from veil.pipeline.dead_letters.columns import ATTRIBUTES, LETTERS
 from veil.pipeline.dead_letters.failures import DeadLettersRefused
+from veil.pipeline.dead_letters.spark_silence import without_query_pages
 from veil.pipeline.schemas import struct_of
 
 if TYPE_CHECKING:
@@ -109,7 +110,8 @@ def _type_of(letters: DataFrame, option: str, sql: str) -> DataType:
     from veil.pipeline.spark_start import first_line
 
     try:
-        return letters.select(F.expr(sql).alias("value")).schema["value"].dataType
+        with without_query_pages():
+            return letters.select(F.expr(sql).alias("value")).schema["value"].dataType
     except PySparkException as problem:
         raise DeadLettersRefused(
             f"{option} {sql!r}: {first_line(problem)} The columns are {', '.join(struct_of(LETTERS).names)}."

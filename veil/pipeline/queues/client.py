@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -110,12 +111,12 @@ class QueueClient:
 
     def receive_hold(
         self, stream: str, batch: int, part: int, count: int, visibility_s: int | None = None
-    ) -> HoldContent:
-        """The messages under that name: the same whenever it is asked."""
+    ) -> Future[HoldContent]:
+        """The messages under that name, the same whenever it is asked; asked for now, there when waited for."""
         given = {"Stream": stream, "Batch": batch, "Part": part, "MaxNumberOfMessages": count}
         if visibility_s is not None:
             given["VisibilityTimeout"] = visibility_s
-        return self.own("ReceiveHold", given, HoldContent)
+        return self._loop.begin(self._own("ReceiveHold", given, HoldContent))
 
     def open_stream(self, stream: str, owner: str) -> None:
         """Be the owner of the stream: whoever was before is refused from now on."""
@@ -145,13 +146,14 @@ class QueueClient:
 
     def own(self, action: str, given: dict[str, Any], answer_type: type[T]) -> T:
         """Any of Veil's own actions on this queue; all of them may be repeated."""
+        return self._loop.run(self._own(action, given, answer_type))
+
+    async def _own(self, action: str, given: dict[str, Any], answer_type: type[T]) -> T:
         asked = {"QueueUrl": self.url, **given}
-        return self._loop.run(
-            patiently(
-                lambda: self._client.ask(
-                    f"Veil.{action}", asked, answer_type, repeatable=True,
-                    timeout_s=_HOLD_TIMEOUT_S, answer_bytes_max=_HOLD_BYTES_MAX,
-                )
+        return await patiently(
+            lambda: self._client.ask(
+                f"Veil.{action}", asked, answer_type, repeatable=True,
+                timeout_s=_HOLD_TIMEOUT_S, answer_bytes_max=_HOLD_BYTES_MAX,
             )
         )  # fmt: skip
 

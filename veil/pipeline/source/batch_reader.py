@@ -87,10 +87,9 @@ class BrowseReader(DataSourceReader):
 
 
 class _PushFilters:
-    __func__ = DataSourceReader.pushFilters
-
     def __init__(self, reader: BrowseReader) -> None:
         self._reader = reader
+        self.__func__ = DataSourceReader.pushFilters
 
     def __call__(self, filters: list[Filter]) -> list[Filter]:
         return self._reader.push(filters)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from veil.consumer.queue_api import ApiError
 from veil.pipeline.queues.client import QueueClient
 from veil.pipeline.queues.open_clients import client_for
-from veil.pipeline.queues.own_actions import HoldTally
+from veil.pipeline.queues.own_actions import HoldContent, HoldTally
 from veil.pipeline.queues.queue_place import QueuePlace
 from veil.pipeline.source.acknowledger import Acknowledger
 from veil.pipeline.source.columns import to_batch
@@ -45,20 +47,27 @@ class HeldPart(Part):
         self.rows, self.window_s = rows, window_s
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        client, left, piece = client_for(self.place), self.rows, 0
-        while left > 0:
-            asked = min(PIECE, left)
-            name = self.part << _PIECES_BITS | piece
-            content = client.receive_hold(self.stream, self.batch, name, asked, self.window_s)
+        left = self.rows
+        asked, coming = self._asked(left, 0)
+        for piece in count(1):
+            content = coming.result()
             messages = content.messages or []
-            if messages:
-                yield to_batch(messages, self.queue, schema, int(time.time() * 1000))
             # Counted with what was lost since: a part that is read again must stop where it stopped the first time.
             got = len(messages) + content.lost
-            if got < asked:
-                return
             left -= got
-            piece += 1
+            more = got == asked and left > 0
+            if more:
+                # The server works on the next thousand while Spark takes these.
+                asked, coming = self._asked(left, piece)
+            if messages:
+                yield to_batch(messages, self.queue, schema, int(time.time() * 1000))
+            if not more:
+                return
+
+    def _asked(self, left: int, piece: int) -> tuple[int, Future[HoldContent]]:
+        asked = min(PIECE, left)
+        name = self.part << _PIECES_BITS | piece
+        return asked, client_for(self.place).receive_hold(self.stream, self.batch, name, asked, self.window_s)
 
 
 class HeldStream(Stream):

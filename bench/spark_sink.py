@@ -1,0 +1,110 @@
+"""How many rows a second go through the Spark sink into one server, and what the same costs without Spark.
+
+    python -m bench.spark_sink [--rows 100000] [--bytes 200]
+
+In one run, on one server on disk: a plain boto3 loop (a tenth of the rows, it is slow), the sink's sender alone, and the sink
+with 1, 2 and 4 partitions, to a standard and to a FIFO queue. Each figure is the better of two; the session is warm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from veil.core.message_rules import Draft
+from veil.pipeline import register
+from veil.pipeline.queues.queue_place import QueuePlace
+from veil.pipeline.session import SparkSettings, session
+from veil.pipeline.sink.cutting import Cutter
+from veil.pipeline.sink.row import Row, why_refused
+from veil.pipeline.sink.sender import Sender
+from veil.testing import VeilServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def by_boto3(server: VeilServer, rows: int, size: int) -> None:
+    sqs = server.client()
+    url = sqs.get_queue_url(QueueName="plain")["QueueUrl"]
+    body = "x" * size
+    for _ in range(rows // 10):
+        sqs.send_message_batch(
+            QueueUrl=url, Entries=[{"Id": str(number), "MessageBody": body} for number in range(10)]
+        )
+
+
+def by_sender(server: VeilServer, rows: int, size: int, name: str) -> None:
+    sender = Sender(QueuePlace("", server.endpoint_url, server.region))
+    sender.url("plain", 10.0)
+    cutter = Cutter(8)
+    for ordinal in range(rows):
+        row = Row(ordinal, "plain", Draft("x" * size))
+        why_refused(row)
+        cutter.add(row)
+        if ordinal % 2_000 == 1_999:
+            sender.send(cutter.full(), name, 8, 30.0)
+    sender.send(cutter.rest(), name, 8, 30.0)
+    sender.close()
+
+
+def rows_of(spark: SparkSession, rows: int, size: int, partitions: int) -> DataFrame:
+    return spark.range(0, rows, 1, partitions).selectExpr(
+        f"lpad(cast(id as string), {size}, 'x') body", "concat('g', id % 1000) group"
+    )
+
+
+def by_sink(server: VeilServer, frame: DataFrame, queue: str) -> None:
+    frame.write.format("veil").option("queue", queue).option("endpoint", server.endpoint_url).option(
+        "region", server.region
+    ).mode("append").save()
+
+
+def per_second(rows: int, work: Callable[[], None]) -> int:
+    best = float("inf")
+    for _ in range(2):
+        begin = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - begin)
+    return round(rows / best)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--bytes", type=int, default=200)
+    given = parser.parse_args()
+    rows, size = given.rows, given.bytes
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        VeilServer("--data", str(Path(folder) / "data")) as server,
+        session(SparkSettings(master="local[4]", conf={"spark.ui.enabled": "false"}, title="bench")) as spark,
+    ):
+        register(spark)
+        sqs = server.client()
+        sqs.create_queue(QueueName="plain")
+        sqs.create_queue(QueueName="exact.fifo", Attributes={"FifoQueue": "true"})
+        found = {"boto3 loop": per_second(rows // 10, lambda: by_boto3(server, rows // 10, size))}
+        names = iter(range(1000))
+        found["sender, 8 calls in flight"] = per_second(
+            rows, lambda: by_sender(server, rows, size, f"bench-{next(names)}")
+        )
+        for queue in ("plain", "exact.fifo"):
+            for partitions in (1, 2, 4):
+                frame = rows_of(spark, rows, size, partitions)
+                found[f"sink to {queue}, {partitions} partitions"] = per_second(
+                    rows, partial(by_sink, server, frame, queue)
+                )
+    for name, count in found.items():
+        print(f"{name:34} {count:>9,} rows/s")
+    print(json.dumps({"rows": rows, "bytes": size, "rows_per_second": found}))
+
+
+if __name__ == "__main__":
+    main()

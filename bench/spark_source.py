@@ -1,0 +1,304 @@
+"""Rows a second from a queue into Spark, receive and delete included, beside consumers without Spark on the same server.
+
+    python -m bench.spark_source [--messages N] [--rounds N] [--batch N] [--contenders NAME ...] [--out FILE]
+    python -m bench.spark_source --profile {sqs,veil} [--messages N]
+
+Each contender empties a queue of the same length on the same `veil serve`, in turns: a plain boto3 loop of four threads,
+Veil's consumer, and the source by SQS's calls (sqs) and by Veil's own with 1, 2 and 4 partitions (veil-1 …), into a sink that
+drops the rows. Rates count from when a tenth of the messages is out of the queue until the last one is; Spark is up by then.
+`--profile` shows where the time of the source's own code goes: the driver's for sqs, an executor's for veil.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import os
+import platform
+import pstats
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+from bench import wire_requests as wire
+from bench.consumer_peers import BOTO3, VEIL, peer
+from bench.consumer_trial import TrialFailed, left_in, trial
+from bench.contenders import running, scratch, veil_command
+from bench.load import process_cpu_s
+from bench.processes import HOST, await_rest, free_port
+from veil.pipeline.queues.client import QueueClient
+from veil.pipeline.queues.queue_place import QueuePlace
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from veil.pipeline.source.stream import Offset, Stream
+
+BUILD: Final = Path("build")
+SPARK: Final = ("sqs", "veil-1", "veil-2", "veil-4")
+NAMES: Final = ("boto3", "consumer", *SPARK)
+_REGION: Final = "us-east-1"
+_STARTED_SHARE: Final = 0.1
+_LOOK_EVERY_S: Final = 0.05
+_TIMEOUT_S: Final = 300.0
+Figures = dict[str, Any]
+
+
+class Queues:
+    """A server, and queues to be emptied."""
+
+    def __init__(self, port: int, server_pid: int, messages: int) -> None:
+        import boto3
+
+        self.endpoint, self.server_pid, self._messages = f"http://{HOST}:{port}", server_pid, messages
+        self.client: Any = boto3.client(
+            "sqs",
+            endpoint_url=self.endpoint,
+            region_name=_REGION,
+            aws_access_key_id="veil",
+            aws_secret_access_key="veil",
+        )
+        self._count = 0
+
+    def full(self) -> str:
+        """The URL of a new queue with all the messages in it, the server at rest."""
+        self._count += 1
+        given = {"VisibilityTimeout": "120"}
+        url = str(self.client.create_queue(QueueName=f"spark-{self._count}", Attributes=given)["QueueUrl"])
+        with QueueClient(QueuePlace(url, self.endpoint, _REGION)) as queue:
+            sent = queue.send([{"MessageBody": wire.BODY}] * self._messages, split=_by_tens)
+        if not all(isinstance(each, str) for each in sent):
+            raise TrialFailed("not all messages could be sent")
+        await_rest(self.server_pid)
+        return url
+
+
+def _by_tens(items: Sequence[Any]) -> list[list[int]]:
+    return [list(range(at, min(at + 10, len(items)))) for at in range(0, len(items), 10)]
+
+
+def plain(queues: Queues, name: str, messages: int) -> Figures:
+    """A consumer without Spark."""
+    who, concurrency = (BOTO3, 4) if name == "boto3" else (VEIL, 100)
+    url = queues.full()
+    command = peer(who, BUILD).command(queues.endpoint, url, concurrency)
+    found = trial(queues.client, url, command, messages, queues.server_pid)
+    return {"per_s": found.messages_per_s, "server_us": found.server_us}
+
+
+def spark_source(
+    spark: SparkSession, queues: Queues, name: str, messages: int, batch: int, place: Path
+) -> Figures:
+    """The source, until the queue is empty."""
+    way, _, partitions = name.partition("-")
+    url = queues.full()
+    given = {
+        "queue": url,
+        "endpoint": queues.endpoint,
+        "region": _REGION,
+        "protocol": way,
+        "segments": str(place / "segments"),
+        "partitions": partitions or "2",
+        "maxMessagesPerTrigger": str(batch),
+    }
+    rows = spark.readStream.format("veil").options(**given).load()
+    query = (
+        rows.writeStream.format("noop")
+        .option("checkpointLocation", str(place / f"checkpoint-{time.time_ns()}"))
+        .trigger(availableNow=True)
+    )
+    begun_s = time.perf_counter()
+    running_query = query.start()
+    looks: list[tuple[float, float, int]] = []
+    gone = 0
+    while gone < messages:
+        if time.perf_counter() - begun_s > _TIMEOUT_S or (problem := running_query.exception()) is not None:
+            raise TrialFailed(f"{name}: {messages - gone} left; {problem}")
+        gone = messages - left_in(queues.client, url)
+        if gone >= messages * _STARTED_SHARE:
+            look = (time.perf_counter(), process_cpu_s(queues.server_pid), gone)
+            looks = [looks[0], look] if looks else [look]
+        time.sleep(_LOOK_EVERY_S)
+    running_query.awaitTermination()
+    whole_s = time.perf_counter() - begun_s
+    progress = [dict(each) for each in running_query.recentProgress if each["numInputRows"]]
+    if sum(each["numInputRows"] for each in progress) != messages:
+        raise TrialFailed(f"{name}: Spark saw another number of rows than the queue had")
+    (first_s, cpu_s, already), (last_s, cpu_end_s, _) = looks
+    counted = messages - already
+    durations = {
+        part: median(each["durationMs"].get(part, 0) for each in progress)
+        for part in (
+            "latestOffset",
+            "queryPlanning",
+            "addBatch",
+            "walCommit",
+            "commitOffsets",
+            "triggerExecution",
+        )
+    }
+    return {
+        "per_s": counted / (last_s - first_s),
+        "server_us": (cpu_end_s - cpu_s) / counted * 1e6,
+        "whole_per_s": messages / whole_s,
+        "batch_ms": durations,
+    }
+
+
+def measure(given: argparse.Namespace, queues: Queues, place: Path) -> dict[str, list[Figures]]:
+    """So many rounds, in each of which everyone has a turn."""
+    from veil.pipeline import register
+    from veil.pipeline.session import SparkSettings, close_session, open_session
+
+    figures: dict[str, list[Figures]] = {name: [] for name in given.contenders}
+    spark = open_session(SparkSettings(master="local[2]", conf={"spark.ui.enabled": "false"}, title="bench"))
+    register(spark)
+    try:
+        for turn in range(given.rounds):
+            for name in given.contenders:
+                if name in SPARK:
+                    if turn == 0:  # the first query of its kind compiles
+                        spark.range(10).count()
+                    found = spark_source(spark, queues, name, given.messages, given.batch, place)
+                else:
+                    found = plain(queues, name, given.messages)
+                figures[name].append(found)
+                print(f"round {turn + 1}: {name} {found['per_s']:,.0f}/s", file=sys.stderr)
+    finally:
+        close_session(spark)
+    return figures
+
+
+def table(figures: dict[str, list[Figures]]) -> str:
+    """A row for each, by the median of its rounds."""
+    lines = [
+        f"{'contender':<10} {'rows/s':>9} {'of sqs':>7} {'whole run':>10} {'server µs/row':>14}  ms of a batch"
+    ]
+    rates = {name: median(each["per_s"] for each in found) for name, found in figures.items() if found}
+    for name, rate in rates.items():
+        found = figures[name]
+        of_sqs = f"{rate / rates['sqs']:.2f}" if "sqs" in rates else "-"
+        whole = f"{median(each['whole_per_s'] for each in found):,.0f}" if "whole_per_s" in found[0] else "-"
+        batch = found[-1].get("batch_ms", {})
+        parts = ", ".join(f"{part} {ms:,.0f}" for part, ms in batch.items() if ms)
+        server_us = median(each["server_us"] for each in found)
+        lines.append(f"{name:<10} {rate:9,.0f} {of_sqs:>7} {whole:>10} {server_us:14,.0f}  {parts}".rstrip())
+    return "\n".join(lines)
+
+
+def profile(way: str, queues: Queues, batch: int, messages: int, place: Path) -> None:
+    """Empty a queue without Spark around the source, and print where its own time goes."""
+    from veil.pipeline.source.arrow_schema import arrow_schema
+    from veil.pipeline.source.open_queue import open_queue, open_stream
+    from veil.pipeline.source.options import SourceOptions
+    from veil.pipeline.source.tally import Tally
+
+    given = {"queue": queues.full(), "endpoint": queues.endpoint, "region": _REGION, "segments": str(place)}
+    options = SourceOptions.read(given)
+    schema = arrow_schema(_columns())
+    with open_queue(options) as client:
+        at: Offset = {"epoch": "profile", "n": 0, "by": way}
+        stream = open_stream(client, options, at, Tally("profile"), schema)
+        watched = cProfile.Profile()
+        server_s, cpu_s, begun_s = process_cpu_s(queues.server_pid), time.process_time(), time.perf_counter()
+        rows = watched.runcall(_empty, stream, at, batch, schema)
+        seconds = time.perf_counter() - begun_s
+        server_us = (process_cpu_s(queues.server_pid) - server_s) / rows * 1e6
+        own_us = (time.process_time() - cpu_s) / rows * 1e6
+        stream.stop()
+    print(
+        f"{way}: {rows:,} rows in {seconds:.1f} s, {rows / seconds:,.0f}/s under the profiler; CPU a row: {own_us:.0f} µs"
+        f" here, {server_us:.0f} µs in the server"
+    )
+    pstats.Stats(watched).strip_dirs().sort_stats("tottime").print_stats(25)
+
+
+def _empty(stream: Stream, at: Offset, batch: int, schema: Any) -> int:
+    stream.only_what_is_there()
+    rows = 0
+    while True:
+        end = stream.next_offset(at, batch)
+        if end == at:
+            return rows
+        rows += sum(each.num_rows for part in stream.parts(at, end) for each in part.batches(schema))
+        at = end
+
+
+def _columns() -> Any:
+    from pyspark.sql import types as t
+
+    value = t.StructType(
+        [
+            t.StructField("data_type", t.StringType()),
+            t.StructField("string_value", t.StringType()),
+            t.StructField("binary_value", t.BinaryType()),
+        ]
+    )
+    return t.StructType(
+        [
+            t.StructField("message_id", t.StringType(), nullable=False),
+            t.StructField("body", t.StringType()),
+            t.StructField("attributes", t.MapType(t.StringType(), value)),
+            t.StructField("system_attributes", t.MapType(t.StringType(), t.StringType())),
+            t.StructField("sent_at", t.TimestampType()),
+            t.StructField("received_at", t.TimestampType()),
+            t.StructField("receive_count", t.IntegerType()),
+            t.StructField("queue", t.StringType()),
+        ]
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.spark_source",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--messages", type=int, default=60_000, help="in the queue of each trial (60000)")
+    parser.add_argument("--rounds", type=int, default=3, help="the table shows their median (3)")
+    parser.add_argument("--batch", type=int, default=10_000, help="messages of a micro-batch (10000)")
+    parser.add_argument("--contenders", nargs="+", choices=NAMES, default=list(NAMES), metavar="NAME")
+    parser.add_argument("--profile", choices=("sqs", "veil"), help="profile one way instead")
+    parser.add_argument("--out", type=Path, default=BUILD / "spark_source.json", metavar="FILE")
+    given = parser.parse_args(arguments)
+    os.environ |= {"AWS_ACCESS_KEY_ID": "veil", "AWS_SECRET_ACCESS_KEY": "veil"}
+    port = free_port()
+    with (
+        scratch(BUILD) as data,
+        tempfile.TemporaryDirectory(prefix="spark-source-", dir=BUILD) as work,
+        running(veil_command(data, port), port, BUILD / "spark-source-server.log") as pid,
+    ):
+        queues, place = Queues(port, pid, given.messages), Path(work).resolve()
+        if given.profile:
+            profile(given.profile, queues, given.batch, given.messages, place)
+            return 0
+        figures = measure(given, queues, place)
+    facts = {
+        "cores": os.cpu_count(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "pyspark": version("pyspark"),
+        "messages": given.messages,
+        "batch": given.batch,
+        "rounds": given.rounds,
+    }
+    given.out.write_text(json.dumps({"facts": facts, "figures": figures}, indent=1) + "\n")
+    print(
+        f"{facts['cores']} cores for server and readers together, {facts['machine']}, Python {facts['python']}, Spark"
+        f" {facts['pyspark']}; {given.messages:,} messages of {wire.BODY_BYTES} bytes, batches of {given.batch:,}, median of"
+        f" {given.rounds} rounds\n"
+    )
+    print(table(figures))
+    print(f"all figures: {given.out}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
