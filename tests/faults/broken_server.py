@@ -84,7 +84,7 @@ def forgotten_delete() -> None:
 
         return forget
 
-    _replace(leases, "_delete_one", forgetful)
+    _replace(leases, "delete_one", forgetful)
 
 
 def unordered_groups() -> None:

@@ -195,3 +195,27 @@ def test_a_mark_for_which_there_is_no_room_is_left_out(spark: SparkSession):
     found = [{ROUTED_FROM, CLASS} & set(row["attributes"]) for row in sent_on(rows, table)]
 
     assert found == [{ROUTED_FROM, CLASS}, {ROUTED_FROM}, set(), set(), {ROUTED_FROM}]
+
+
+def test_a_group_of_a_fifo_intake_is_one_tasks_in_the_order_of_the_intake(spark: SparkSession):
+    from pyspark.sql import functions as F  # noqa: N812
+
+    rows = [
+        (
+            str(number),
+            "x",
+            {},
+            {"MessageGroupId": f"g{number % 5}", "SequenceNumber": str(10**20 - 50 + number)},
+        )
+        for number in range(100)
+    ]
+    scattered = messages(spark, *rows).repartition(3).orderBy(F.rand(seed=1))
+
+    found = forwarded(scattered, RouteTable((Target("a"),), "a"), keeps_order=True, parts=2)
+
+    in_place = found.select("message_id", "group", F.spark_partition_id().alias("task")).collect()
+    assert len({row["task"] for row in in_place}) == 2
+    for group in range(5):
+        of_it = [row for row in in_place if row["group"] == f"g{group}"]
+        assert len({row["task"] for row in of_it}) == 1
+        assert [int(row["message_id"]) for row in of_it] == list(range(group, 100, 5))

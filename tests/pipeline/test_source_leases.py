@@ -6,7 +6,8 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from tests.faults.server_process import ServerProcess, free_port
 from tests.pipeline.source_kit import WAYS, Place, ServerAt, fill, left, reading
 from veil.pipeline import register
 from veil.pipeline.source.arrow_schema import arrow_schema
+from veil.pipeline.source.columns import schema_of
 from veil.pipeline.source.open_queue import open_queue, open_stream
 from veil.pipeline.source.options import SourceOptions
 from veil.pipeline.source.stream import Offset, Stream, StreamTaken
@@ -148,50 +150,90 @@ def test_a_server_that_restarts_during_a_batch_changes_nothing(
         assert left(at, "restarted") == (0, 0)
 
 
+@contextmanager
+def streams(
+    spark: SparkSession, server: VeilServer, queue: str, way: str, place: Place
+) -> Iterator[Callable[[Offset], Stream]]:
+    """Opens streams as drivers of one checkpoint do, begun at an offset of its log; all of them end with the block."""
+    given = {"queue": queue, "endpoint": server.endpoint_url, "region": server.region}
+    options = SourceOptions.read(given | {"segments": str(place.segments)})
+    schema = arrow_schema(reading(spark, server, queue, way, place).schema)
+    with open_queue(options) as client, ExitStack() as stack:
+
+        def opened(at: Offset) -> Stream:
+            stream = open_stream(client, options, at, Tally(queue), schema)
+            stack.callback(stream.stop)
+            return stream
+
+        yield opened
+
+
+def rows_of(stream: Stream, start: Offset, end: Offset, spark: SparkSession) -> int:
+    schema = arrow_schema(spark.createDataFrame([], schema_of(None)).schema)
+    return sum(batch.num_rows for part in stream.parts(start, end) for batch in part.batches(schema))
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_the_older_of_two_queries_on_one_checkpoint_is_refused(
-    spark: SparkSession, server: VeilServer, place: Place, tmp_path: Path, way: str
+    spark: SparkSession, server: VeilServer, place: Place, way: str
 ):
-    """Spark itself lets no session do this; two drivers can. Here the second begins with a copy of the first's offset."""
+    """Spark itself lets no session do this; two drivers can."""
     fill(server, f"two-{way}", [f"m{n}" for n in range(30)])
-    rows = reading(spark, server, f"two-{way}", way, place)
-    options = SourceOptions.read(
-        {
-            "queue": f"two-{way}",
-            "endpoint": server.endpoint_url,
-            "region": server.region,
-            "segments": str(place.segments),
-        }
-    )
-    at: Offset = {"epoch": "one", "n": 0, "by": way}
-    with open_queue(options) as client:
-
-        def opened() -> Stream:
-            return open_stream(client, options, at, Tally("two"), arrow_schema(rows.schema))
-
-        older = opened()
-        newer: Stream | None = None
-        try:
-            first = older.next_offset(at, 10)
-            assert first["n"] == 1
-            newer = opened()
-            with pytest.raises(StreamTaken, match="two queries must not share a checkpoint"):
-                _to_the_end(older, first)
-            # The newer one finds what the older had begun, and goes on.
-            end = newer.next_offset(at, 10)
-            assert newer.size(end) == 10
-            if way == "sqs":
-                assert end == first
-            assert newer.next_offset(end, 100)["n"] == 2
-        finally:
-            older.stop()
-            if newer is not None:
-                newer.stop()
+    at: Offset = {"epoch": "two", "n": 0, "by": way}
+    with streams(spark, server, f"two-{way}", way, place) as opened:
+        older = opened(at)
+        first = older.next_offset(at, 10)
+        assert first["n"] == 1
+        newer = opened(at)
+        with pytest.raises(StreamTaken, match="two queries must not share a checkpoint"):
+            # An acknowledgement may be told of at the step after it.
+            older.next_offset(older.next_offset(first, 10), 10)
+        # The newer one finds what the older had begun, and goes on.
+        end = newer.next_offset(at, 10)
+        assert newer.size(end) == 10
+        if way == "sqs":
+            assert end == first
+        assert newer.next_offset(end, 100)["n"] == 2
 
 
-def _to_the_end(stream: Stream, start: Offset) -> None:
-    """Two steps: an acknowledgement may be told of at the one after it."""
-    stream.next_offset(stream.next_offset(start, 10), 10)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_finished_batch_whose_windows_ended_is_deleted_and_not_received_again(
+    spark: SparkSession, server: VeilServer, place: Place, way: str
+):
+    """The driver died after Spark's commit and before the acknowledgement, and was away for longer than a window."""
+    queue = f"finished-{way}"
+    fill(server, queue, [f"m{n}" for n in range(200)], visibility_s=WINDOW_S)
+    at: Offset = {"epoch": "finished", "n": 0, "by": way}
+    with streams(spark, server, queue, way, place) as opened:
+        dead = opened(at)
+        end = dead.next_offset(at, 1_000)
+        assert rows_of(dead, at, end, spark) == 200
+        dead.stop()
+        while left(server, queue) != (200, 0):
+            time.sleep(0.1)
+        assert opened(end).next_offset(end, 1_000) == end
+    assert left(server, queue) == (0, 0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_unfinished_batch_whose_windows_ended_is_held_again(
+    spark: SparkSession, server: VeilServer, place: Place, way: str
+):
+    """The driver died in the batch, and was away for longer than a window: the batch comes again, and only once."""
+    queue = f"unfinished-{way}"
+    fill(server, queue, [f"m{n}" for n in range(200)], visibility_s=WINDOW_S)
+    at: Offset = {"epoch": "unfinished", "n": 0, "by": way}
+    with streams(spark, server, queue, way, place) as opened:
+        dead = opened(at)
+        end = dead.next_offset(at, 1_000)
+        assert rows_of(dead, at, end, spark) == 200
+        dead.stop()
+        while left(server, queue) != (200, 0):
+            time.sleep(0.1)
+        again = opened(end)
+        assert rows_of(again, at, end, spark) == 200
+        assert again.next_offset(end, 1_000) == end
+    assert left(server, queue) == (0, 0)
 
 
 def test_metrics_are_served_while_the_query_runs(spark: SparkSession, server: VeilServer, place: Place):

@@ -37,8 +37,8 @@ def test_a_batch_is_read_twice_kept_and_acknowledged(client: QueueClient) -> Non
     send(client, "a", "b", "c")
     client.open_stream("epoch", "driver")
     part = 5_000 << 20 | 1  # more than 32 bits
-    first = client.receive_hold("epoch", 0, part, 2, 60)
-    again = client.receive_hold("epoch", 0, part, 2, 60)
+    first = client.receive_hold("epoch", 0, part, 2, 60).result()
+    again = client.receive_hold("epoch", 0, part, 2, 60).result()
 
     assert [message.body for message in first.messages or []] == ["a", "b"]
     assert again == first
@@ -55,22 +55,22 @@ def test_a_batch_is_read_twice_kept_and_acknowledged(client: QueueClient) -> Non
 
 
 def test_a_part_that_found_nothing_finds_nothing_again(client: QueueClient) -> None:
-    assert client.receive_hold("epoch", 0, 0, 10).messages == []
+    assert client.receive_hold("epoch", 0, 0, 10).result().messages == []
     send(client, "late")
-    content = client.receive_hold("epoch", 0, 0, 10)
+    content = client.receive_hold("epoch", 0, 0, 10).result()
     assert (content.messages, content.lost) == ([], 0)
 
 
 def test_a_late_reader_and_a_driver_that_was_replaced_are_refused(client: QueueClient) -> None:
     client.open_stream("epoch", "old")
-    client.receive_hold("epoch", 3, 0, 10)
+    client.receive_hold("epoch", 3, 0, 10).result()
     client.open_stream("epoch", "new")
     with pytest.raises(ApiError, match="Stream epoch has another owner") as taken:
         client.delete_holds("epoch", "old", 3)
     assert (taken.value.failure, taken.value.code) == (Failure.REFUSED, "Veil.StreamTaken")
     client.delete_holds("epoch", "new", 3)
     with pytest.raises(ApiError, match="up to 3 was acknowledged; must be greater") as closed:
-        client.receive_hold("epoch", 2, 0, 10)
+        client.receive_hold("epoch", 2, 0, 10).result()
     assert (closed.value.failure, closed.value.code) == (Failure.REFUSED, "Veil.HoldClosed")
 
 
@@ -78,7 +78,7 @@ def test_a_thousand_messages_are_received_and_deleted_in_two_calls(client: Queue
     batch = [{"MessageBody": f"m{number}"} for number in range(1_000)]
     tens = [list(range(start, start + 10)) for start in range(0, 1_000, 10)]
     client.send(batch, split=lambda entries: tens)
-    content = client.receive_hold("epoch", 0, 0, 1_000, 60)
+    content = client.receive_hold("epoch", 0, 0, 1_000, 60).result()
     assert len(content.messages or []) == 1_000
     assert client.delete_holds("epoch", "driver", 0).messages == 1_000
 
