@@ -54,7 +54,7 @@ def test_the_life_of_a_message_fails_when_the_server_forgets(command: Veil) -> N
 @pytest.mark.timeout(240)
 def test_the_demo_finds_what_each_timeout_should_be_and_is_kept_until_ctrl_c(tmp_path: Path) -> None:
     out = tmp_path / "shop"
-    with the_demo("--out", str(out), "--keep", "--seconds", "6") as (process, lines):
+    with the_demo("--out", str(out), "--keep", "--seconds", "10") as (process, lines):
         said = until(lines, "Ctrl-C ends them", within_s=180)
         endpoint = next(line.split()[1] for line in said if line.startswith("api "))
         with Client(Place(endpoint, "test", "us-east-1", DUMMY)) as client:
