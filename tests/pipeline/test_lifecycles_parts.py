@@ -1,10 +1,11 @@
-"""The small rules under the runs: intervals, and how messages are spread over tasks."""
+"""The small rules under the runs: intervals, buckets, and how messages are spread over tasks."""
 
 from __future__ import annotations
 
 import random
 from typing import TYPE_CHECKING
 
+from veil.pipeline.buckets import BUCKET_MAX, bucket_column, bucket_of, lower_ms, upper_ms
 from veil.pipeline.intervals import added, covers, touches
 from veil.pipeline.spread import ROWS_A_TASK_MAX, ROWS_A_TASK_MIN, spread_out
 
@@ -38,6 +39,21 @@ def test_intervals_agree_with_sets() -> None:
         asked = range(first := rng.randrange(30), first + rng.randrange(1, 5))
         assert covers(intervals, asked[0], asked[-1]) == numbers.issuperset(asked)
         assert touches(intervals, asked[0], asked[-1]) == (not numbers.isdisjoint(asked))
+
+
+def test_spark_puts_every_length_into_the_bucket_that_python_does_and_nothing_into_none(
+    spark: SparkSession,
+) -> None:
+    lengths = [None, 0, 1, 2, 3, 999, 1_000, 4_095, 4_096, 60_000, 43_200_000, 1 << 40]
+    rows = spark.createDataFrame([(each,) for each in lengths], "ms bigint")
+
+    found = rows.select("ms", bucket_column(rows["ms"])).collect()
+
+    assert {row[0]: row[1] for row in found} == {
+        each: None if each is None else bucket_of(each) for each in lengths
+    }
+    assert all(lower_ms(b) <= each < upper_ms(b) for each in lengths[2:-1] for b in [bucket_of(each)])
+    assert bucket_of(1 << 40) == BUCKET_MAX
 
 
 def test_quiet_hours_share_a_task_and_a_busy_one_has_several() -> None:

@@ -20,7 +20,7 @@ from veil.cli.demo_stage import Stage
 from veil.cli.demo_workload import WORKERS, Happened, Workload, create_queues
 from veil.cli.failures import CommandFailed
 from veil.cli.output import is_terminal, say, say_json, show_table, talk
-from veil.pipeline.report import words
+from veil.pipeline import words
 
 _TARGET: Final = 0.001
 _TARGET_SHORTENED: Final = 0.01  # a shortened demo has too few messages to speak of one in a thousand

@@ -7,7 +7,7 @@ from typing import Any, Final
 from veil.cli.demo_queues import DemoQueue
 from veil.cli.demo_stage import Stage
 from veil.cli.demo_workload import Happened
-from veil.pipeline.report import words
+from veil.pipeline import words
 
 Outcomes = dict[str, dict[str, int]]  # messages by queue and what became of them
 Found = dict[str, Any]  # one queue of the summary

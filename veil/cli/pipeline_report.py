@@ -69,7 +69,7 @@ def show_headline(findings: Findings) -> None:
 
 def _begin(findings: Findings) -> datetime | None:
     """Where the findings begin: the report tells the same time."""
-    from veil.pipeline.report.words import parsed
+    from veil.pipeline.words import parsed
 
     begins = [at for finding in findings.findings if (at := parsed(finding.since)) is not None]
     return min(begins, default=None)

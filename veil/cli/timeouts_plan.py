@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from veil.cli.client import Client
 from veil.cli.failures import ServiceError
+from veil.pipeline import words
 from veil.pipeline.findings import NOT_ENOUGH, Finding, Findings
-from veil.pipeline.words import length
 
 _TIMEOUT_MAX_S: Final = 43_200
 
@@ -50,8 +50,8 @@ def _planned(finding: Finding, client: Client) -> Planned:
     if before_s != after_s and analysed_s is not None and round(analysed_s) != before_s:
         return _alone(
             finding,
-            f"its leases began with {length(analysed_s)} and its timeout is {length(before_s)}: either it was changed "
-            "since (run the pipeline again), or its consumers ask for a timeout of their own",
+            f"its leases began with {words.length(analysed_s)} and its timeout is {words.length(before_s)}: either it was "
+            "changed since (run the pipeline again), or its consumers ask for a timeout of their own",
             before_s,
         )
     return Planned(finding.queue, finding.certainty, before_s, after_s)

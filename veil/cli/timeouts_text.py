@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from veil.cli.output import inert, say, say_json, show_table, talk
+from veil.pipeline import words
 from veil.pipeline.findings import Candidate, Finding, Findings, WithPolicy
-from veil.pipeline.words import length, share
 
 _COLUMNS = ["queue", "type", "leases", "duplicates", "present", "recommended", "certainty", "p50", "p99"]
 
@@ -44,7 +44,7 @@ def _row(finding: Finding) -> list[str]:
 
 
 def _length(seconds: float | None) -> str:
-    return "-" if seconds is None else length(seconds)
+    return "-" if seconds is None else words.length(seconds)
 
 
 def tell(finding: Finding) -> None:
@@ -58,10 +58,10 @@ def tell(finding: Finding) -> None:
     for candidate in _worth_showing(finding):
         none, *renewed = candidate.policies
         mark = " *" if candidate.timeout_s == finding.recommended_timeout_s else ""
-        row = [f"{length(candidate.timeout_s)}{mark}", share(none.duplicate_chance)]
+        row = [f"{words.length(candidate.timeout_s)}{mark}", words.chance(none.duplicate_chance)]
         row += [
-            share(none.duplicate_chance_high),
-            length(none.recovery_s),
+            words.chance(none.duplicate_chance_high),
+            words.length(none.recovery_s),
             *(_renewed(each) for each in renewed),
         ]
         rows.append(row)
@@ -70,7 +70,7 @@ def tell(finding: Finding) -> None:
 
 
 def _renewed(means: WithPolicy) -> str:
-    return f"{share(means.duplicate_chance)}, {length(means.recovery_s)}, {means.calls_per_message:.2g}"
+    return f"{words.chance(means.duplicate_chance)}, {words.length(means.recovery_s)}, {means.calls_per_message:.2g}"
 
 
 def _worth_showing(finding: Finding) -> list[Candidate]:
@@ -87,7 +87,7 @@ def _words(finding: Finding) -> Sequence[str]:
     recommended = (
         "no recommendation"
         if finding.recommended_timeout_s is None
-        else length(finding.recommended_timeout_s)
+        else words.length(finding.recommended_timeout_s)
     )
     lines = [f"{name}: {recommended} ({finding.certainty})", f"  {finding.reason}."]
     if finding.missing is not None:
@@ -98,7 +98,7 @@ def _words(finding: Finding) -> Sequence[str]:
         f"{finding.until or '?'}."
     )
     quantiles = [("half", finding.p50_s), ("99 %", finding.p99_s), ("99.9 %", finding.p999_s)]
-    known = ", ".join(f"{of} within {length(at_s)}" for of, at_s in quantiles if at_s is not None)
+    known = ", ".join(f"{of} within {words.length(at_s)}" for of, at_s in quantiles if at_s is not None)
     if known:
         lines.append(
             f"  the work: {known}; the mean of what completed, which misleads, is {_length(finding.mean_s)}."

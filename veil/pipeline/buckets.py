@@ -37,4 +37,6 @@ def bucket_column(length_ms: Column) -> Column:
     from pyspark.sql import functions as F  # noqa: N812
 
     octaves = F.log2(F.greatest(length_ms.cast("double"), F.lit(1.0)))
-    return F.least(F.lit(BUCKET_MAX), F.floor(octaves * PER_OCTAVE)).cast("int")
+    bucket = F.least(F.lit(BUCKET_MAX), F.floor(octaves * PER_OCTAVE)).cast("int")
+    # `greatest` and `least` pass over nulls: without this, no length would count as one of a millisecond.
+    return F.when(length_ms.isNotNull(), bucket)

@@ -42,7 +42,7 @@ def counted(lives: DataFrame) -> DataFrame:
     is_lease = ~is_message
 
     def histogram(name: str, length_ms: Column) -> Column:
-        return F.when(length_ms.isNotNull(), bucket_column(length_ms) + HISTOGRAMS.index(name) * _SIZE)
+        return bucket_column(length_ms) + HISTOGRAMS.index(name) * _SIZE
 
     none = F.lit(_NO_BUCKET)
     work = F.when(

@@ -8,13 +8,13 @@ from typing import Final
 
 import numpy as np
 
+from veil.pipeline import words
 from veil.pipeline.candidates import SENSIBLE_S, TIMEOUT_MAX_S, evaluate, sensible_s
 from veil.pipeline.findings import CLEAR, LIKELY, NO_RENEWAL, NOT_ENOUGH, WithPolicy
 from veil.pipeline.history import History
 from veil.pipeline.lapses import Lapses
 from veil.pipeline.renewal_schedule import Timelines
 from veil.pipeline.survival import Survival
-from veil.pipeline.words import about, length, share
 
 # With renewal a short timeout would do for any work, at the price of calls and of windows that end before a second try.
 _CALLS_MAX: Final = 1.0
@@ -91,8 +91,9 @@ def _best(evidence: Evidence, bound: float) -> tuple[int, WithPolicy] | None:
 def _reason(evidence: Evidence, timeout_s: int, means: WithPolicy) -> str:
     renewed = "" if evidence.policy == NO_RENEWAL else f" renewed by {evidence.policy}"
     text = (
-        f"with {length(timeout_s)}{renewed} {share(means.duplicate_chance)} of the work would be done twice, at most "
-        f"{share(means.duplicate_chance_high)} (95 % confidence), and a crash hides a message for {length(means.recovery_s)}"
+        f"with {words.length(timeout_s)}{renewed} {words.chance(means.duplicate_chance)} of the work would be done twice, at "
+        f"most {words.chance(means.duplicate_chance_high)} (95 % confidence), and a crash hides a message for "
+        f"{words.length(means.recovery_s)}"
     )
     present_s = evidence.history.present_s
     if present_s is None or present_s < 1:
@@ -101,13 +102,14 @@ def _reason(evidence: Evidence, timeout_s: int, means: WithPolicy) -> str:
         return f"{text}: the present timeout is right"
     timeout_now_s = min(round(present_s), TIMEOUT_MAX_S)
     (now,) = evaluate(evidence.curve, evidence.timelines, [timeout_now_s], evidence.policy)
-    return f"{text}; with the present {length(present_s)} it is {share(now.duplicate_chance)} and {length(now.recovery_s)}"
+    costs = f"{words.chance(now.duplicate_chance)} and {words.length(now.recovery_s)}"
+    return f"{text}; with the present {words.length(present_s)} it is {costs}"
 
 
 def _too_few(evidence: Evidence) -> Recommendation:
     completed = evidence.history.completed
     have = f"{completed:,} completed lease{'' if completed == 1 else 's'}"
-    reason = f"{have}: too few to see whether {share(evidence.target)} of the work is done twice"
+    reason = f"{have}: too few to see whether {words.chance(evidence.target)} of the work is done twice"
     return Recommendation(None, NOT_ENOUGH, reason, _more(evidence))
 
 
@@ -116,35 +118,37 @@ def _more(evidence: Evidence) -> str:
     needed = max(-math.log(0.025) / target, _OBSERVATIONS_LEAST)
     have = f"{completed:,} completed lease{'' if completed == 1 else 's'}"
     if completed < needed:
-        return f"{have}; about {about(needed)} are needed to see {share(target)}"
-    return f"{have}, and too many of the others were cut off before their work had ended to be sure of {share(target)}"
+        return f"{have}; about {words.about(needed)} are needed to see {words.chance(target)}"
+    return f"{have}, and too many of the others were cut off before their work had ended to be sure of {words.chance(target)}"
 
 
 def _cut_off(evidence: Evidence) -> Recommendation:
     history, curve = evidence.history, evidence.curve
-    left = share(float(curve.chance[-1]))
+    left = words.chance(float(curve.chance[-1]))
     if not evidence.lapses.at_work:
-        reason = f"{left} of the work was let go, unfinished, before {length(curve.end_s)}: nothing is known beyond"
+        reason = f"{left} of the work was let go, unfinished, before {words.length(curve.end_s)}: nothing is known beyond"
         missing = "leases that are neither released nor still open: observe for longer"
         return Recommendation(None, NOT_ENOUGH, reason, missing)
     deadline_s = max(at_s for at_s, _ in evidence.lapses.at_work)
     lapsed = sum(count for _, count in evidence.lapses.at_work)
-    longest = length(history.longest_s) if history.processing else "nothing"
+    longest = words.length(history.longest_s) if history.processing else "nothing"
     reason = (
-        f"the longest complete observation is {longest} and {share(lapsed / max(history.leases, 1))} of the leases end at "
-        f"the timeout of {length(deadline_s)}: nothing is known beyond"
+        f"the longest complete observation is {longest} and {words.chance(lapsed / max(history.leases, 1))} of the leases end at "
+        f"the timeout of {words.length(deadline_s)}: nothing is known beyond"
     )
     longer_s = sensible_s(_LONGER_FOR_A_WHILE * deadline_s)
     renewal = "turn on renewal" if evidence.policy == NO_RENEWAL else "see that every consumer renews"
-    missing = f"work that is not cut off: raise the timeout to {length(longer_s)} for a while, or {renewal}"
+    missing = (
+        f"work that is not cut off: raise the timeout to {words.length(longer_s)} for a while, or {renewal}"
+    )
     return Recommendation(None, NOT_ENOUGH, reason, missing)
 
 
 def _beyond_twelve_hours(evidence: Evidence) -> Recommendation:
     chance, _, high = evidence.curve.at(TIMEOUT_MAX_S)
     reason = (
-        f"{share(chance)} of the work (at most {share(high)}) takes longer than 12 h, the longest timeout there is: "
-        "split the work"
+        f"{words.chance(chance)} of the work (at most {words.chance(high)}) takes longer than 12 h, the longest timeout there "
+        "is: split the work"
     )
     return Recommendation(TIMEOUT_MAX_S, CLEAR if chance > evidence.target else LIKELY, reason)
 
@@ -156,9 +160,9 @@ def _crashed_share(evidence: Evidence) -> float:
 def _crashes_assumed(evidence: Evidence) -> str:
     history = evidence.history
     text = (
-        f"{evidence.lapses.crashed:,.0f} leases ({share(_crashed_share(evidence))}) lapsed without a later sign of their "
+        f"{evidence.lapses.crashed:,.0f} leases ({words.chance(_crashed_share(evidence))}) lapsed without a later sign of their "
         f"holder; they are taken for crashes, since completed work thins out well before their deadline (the longest took "
-        f"{length(history.longest_s)})"
+        f"{words.length(history.longest_s)})"
     )
     if history.dead_lettered:
         text += f"; {history.dead_lettered:,} of these ended in the dead letters: look there for work that never fits"

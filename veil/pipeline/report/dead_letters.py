@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from veil.journal.place import Place
+from veil.pipeline import words
 from veil.pipeline.dead_letters.table import Group, read_groups
-from veil.pipeline.report import words
 from veil.pipeline.report.markup import Markup, el
 
 GROUPS_MAX: Final = 50

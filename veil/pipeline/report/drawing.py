@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from veil.pipeline.report import words
+from veil.pipeline import words
 from veil.pipeline.report.markup import Child, Markup, el
 
 UNITS: Final = 1000  # of the stretched frame, each way

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Final
 
-from veil.pipeline.report import words
+from veil.pipeline import words
 from veil.pipeline.report.drawing import percent
 from veil.pipeline.report.facts import Example, ExampleLease
 from veil.pipeline.report.markup import Child, Markup, el, prose

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from veil.pipeline.report import words
+from veil.pipeline import words
 from veil.pipeline.report.drawing import UNITS, percent, stretched
 from veil.pipeline.report.facts import SERIES, Timeline
 from veil.pipeline.report.markup import Child, Markup, el

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from veil.pipeline import words
 from veil.pipeline.history import History
 from veil.pipeline.history_scan import Work
 from veil.pipeline.lapses import sort_lapses
 from veil.pipeline.routing.bands import Band
 from veil.pipeline.survival import estimate
-from veil.pipeline.words import length, share
 
 QUANTILE_DEFAULT: Final = 0.99
 MARGIN: Final = 1.25
@@ -81,8 +81,8 @@ def decide(
         return verdict(here, f"{observed} leases tell of it, {needed} are needed: it stays in {here.name}")
     curve = estimate(history.processing, lapses.elsewhere, lapses.at_work, lapses.crashed)
     at_s = curve.quantile_s(quantile)
-    usual = f"{share(quantile)} of the work takes " + (
-        "an unknown time" if at_s is None else f"up to {length(at_s)}"
+    usual = f"{words.chance(quantile)} of the work takes " + (
+        "an unknown time" if at_s is None else f"up to {words.length(at_s)}"
     )
 
     chance, low, _ = curve.at(here.timeout_s)
@@ -93,7 +93,7 @@ def decide(
         band = next(fits, longer[-1])
         return verdict(
             band,
-            f"{usual}; {share(chance)} of it (at least {share(low)}) outlasts {length(here.timeout_s)}",
+            f"{usual}; {words.chance(chance)} of it (at least {words.chance(low)}) outlasts {words.length(here.timeout_s)}",
             at_s,
         )
     # Leases that lapsed in silence are taken for crashes; where that is not shown, they may have been at work.
@@ -104,6 +104,8 @@ def decide(
         high = curve.at(band.timeout_s / MARGIN)[2] + doubt
         if high <= allowed:
             return verdict(
-                band, f"{usual}; at most {share(high)} of it outlasts {length(band.timeout_s / MARGIN)}", at_s
+                band,
+                f"{usual}; at most {words.chance(high)} of it outlasts {words.length(band.timeout_s / MARGIN)}",
+                at_s,
             )
     return verdict(here, f"{usual}: {here.name} is right, or nothing else is clearly better", at_s)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from veil.pipeline import words
 from veil.pipeline.routing.classes import GROUP, SIZE, TYPE, TYPE_ATTRIBUTES, body_bytes, class_column
-from veil.pipeline.words import length
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -76,7 +76,7 @@ class Target(msgspec.Struct, frozen=True):
     timeout_s: int | None = None
 
     def __str__(self) -> str:
-        return self.queue if self.timeout_s is None else f"{self.queue} ({length(self.timeout_s)})"
+        return self.queue if self.timeout_s is None else f"{self.queue} ({words.length(self.timeout_s)})"
 
 
 class RouteTable(msgspec.Struct, frozen=True):
