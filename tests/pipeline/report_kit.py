@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from veil.pipeline.findings import (
+from veil.core.findings import (
     NO_RENEWAL,
     Candidate,
     CurvePoint,

@@ -13,8 +13,8 @@ from tests.pipeline.report_kit import a_finding, some_findings
 from tests.pipeline.test_report_overview import telling_lives
 from veil.cli.app import app
 from veil.cli.main import run
+from veil.core.findings import FILE, Findings, encode
 from veil.journal.place import Place
-from veil.pipeline.findings import FILE, Findings, encode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

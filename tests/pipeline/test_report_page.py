@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from tests.pipeline.report_kit import a_finding, a_lease, some_findings, some_overview
-from veil.pipeline.findings import Findings
+from veil.core.findings import Findings
 from veil.pipeline.report import Overview, render_html
 from veil.pipeline.report.page import DETAILED_MAX
 

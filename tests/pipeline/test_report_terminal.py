@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.pipeline.report_kit import a_finding, some_findings, some_overview
-from veil.pipeline.findings import Findings
+from veil.core.findings import Findings
 from veil.pipeline.report import summary
 from veil.pipeline.report.terminal import COLUMNS, headline
 

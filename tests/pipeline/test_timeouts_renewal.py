@@ -13,9 +13,9 @@ from veil.consumer.renewal.keeper import LeaseKeeper
 from veil.consumer.renewal.policy import RenewalPolicy
 from veil.consumer.renewal.simulated_queue import SimulatedQueue
 from veil.consumer.renewal.virtual_time import run_virtual
+from veil.core.findings import NO_RENEWAL
 from veil.pipeline.buckets import bucket_of
 from veil.pipeline.candidates import LADDER_S, SENSIBLE_S, candidates, evaluate, sensible_s
-from veil.pipeline.findings import NO_RENEWAL
 from veil.pipeline.renewal_schedule import Renewal, Timelines
 from veil.pipeline.survival import Survival, estimate
 

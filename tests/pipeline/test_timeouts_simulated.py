@@ -16,7 +16,7 @@ from tests.pipeline.queue_histories import (
     Known,
     history_of,
 )
-from veil.pipeline.findings import CLEAR, LIKELY, NOT_ENOUGH, Finding
+from veil.core.findings import CLEAR, LIKELY, NOT_ENOUGH, Finding
 from veil.pipeline.history import History
 from veil.pipeline.history_scan import Work
 from veil.pipeline.lapses import sort_lapses

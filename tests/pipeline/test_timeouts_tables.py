@@ -12,9 +12,9 @@ import pytest
 from bench.queue_days import row, write_tables
 from tests.pipeline.queue_histories import EXPONENTIAL, HEAVY_TAIL, Known, history_of
 from veil.cli.renewal_schedules import SCHEDULES
+from veil.core.findings import CLEAR, FILE, NOT_ENOUGH, Finding, decode
 from veil.journal.place import Place
 from veil.pipeline.buckets import bucket_of
-from veil.pipeline.findings import CLEAR, FILE, NOT_ENOUGH, Finding, decode
 from veil.pipeline.history import History
 from veil.pipeline.history_scan import Work, read_histories
 from veil.pipeline.table_store import read_table

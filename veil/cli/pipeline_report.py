@@ -18,7 +18,7 @@ from veil.cli.pipeline_options import Conf, Data, JournalPlace, Master, TablesPl
 from veil.core.errors import VeilError
 
 if TYPE_CHECKING:
-    from veil.pipeline.findings import Findings
+    from veil.core.findings import Findings
 
 Out = Annotated[
     Path,

@@ -15,7 +15,7 @@ from veil.cli.output import seconds as length
 from veil.cli.pipeline_options import Data, TablesPlace, places
 from veil.cli.timeouts_plan import Planned, plan
 from veil.cli.timeouts_text import show_findings, tell
-from veil.pipeline.findings import FILE, NO_RENEWAL, Findings, FindingsUnreadable, decode
+from veil.core.findings import FILE, NO_RENEWAL, Findings, FindingsUnreadable, decode
 
 timeouts_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Look at the timeouts that were found, and set them."

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from veil.cli.client import Client
 from veil.cli.failures import ServiceError
+from veil.core.findings import NOT_ENOUGH, Finding, Findings
 from veil.pipeline import words
-from veil.pipeline.findings import NOT_ENOUGH, Finding, Findings
 
 _TIMEOUT_MAX_S: Final = 43_200
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from veil.cli.output import inert, say, say_json, show_table, talk
+from veil.core.findings import Candidate, Finding, Findings, WithPolicy
 from veil.pipeline import words
-from veil.pipeline.findings import Candidate, Finding, Findings, WithPolicy
 
 _COLUMNS = ["queue", "type", "leases", "duplicates", "present", "recommended", "certainty", "p50", "p99"]
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from veil.pipeline.findings import NO_RENEWAL, Candidate, WithPolicy
+from veil.core.findings import NO_RENEWAL, Candidate, WithPolicy
 from veil.pipeline.renewal_schedule import Timelines
 from veil.pipeline.survival import Floats, Survival
 

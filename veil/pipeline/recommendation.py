@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
+from veil.core.findings import CLEAR, LIKELY, NO_RENEWAL, NOT_ENOUGH, WithPolicy
 from veil.pipeline import words
 from veil.pipeline.candidates import SENSIBLE_S, TIMEOUT_MAX_S, evaluate, sensible_s
-from veil.pipeline.findings import CLEAR, LIKELY, NO_RENEWAL, NOT_ENOUGH, WithPolicy
 from veil.pipeline.history import History
 from veil.pipeline.lapses import Lapses
 from veil.pipeline.renewal_schedule import Timelines

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from veil.core.findings import Replay
 from veil.pipeline.candidates import TIMEOUT_MAX_S, evaluate
-from veil.pipeline.findings import Replay
 from veil.pipeline.history import middle_s
 from veil.pipeline.recommendation import Evidence
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from veil.core.findings import FILE, NO_RENEWAL, VERSION, CurvePoint, Finding, Findings, encode
 from veil.pipeline.candidates import candidates, shown_timeouts
-from veil.pipeline.findings import FILE, NO_RENEWAL, VERSION, CurvePoint, Finding, Findings, encode
 from veil.pipeline.history import History
 from veil.pipeline.history_scan import Work, read_histories
 from veil.pipeline.lapses import sort_lapses

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from veil.core.findings import NO_RENEWAL, Candidate, CurvePoint, Finding
 from veil.pipeline import words
-from veil.pipeline.findings import NO_RENEWAL, Candidate, CurvePoint, Finding
 from veil.pipeline.report.drawing import (
     LogScale,
     axes,

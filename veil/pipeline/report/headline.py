@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from veil.core.findings import NO_RENEWAL, Finding, Findings
 from veil.pipeline import words
-from veil.pipeline.findings import NO_RENEWAL, Finding, Findings
 from veil.pipeline.report.facts import Overview
 from veil.pipeline.report.markup import Child, Markup, el, prose
 from veil.pipeline.report.verdict import (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from veil.core.findings import Findings
 from veil.pipeline import words
-from veil.pipeline.findings import Findings
 from veil.pipeline.report.facts import Overview
 from veil.pipeline.report.markup import Child, Markup, el
 

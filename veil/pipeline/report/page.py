@@ -6,8 +6,8 @@ import base64
 import hashlib
 from importlib.metadata import PackageNotFoundError, version
 
+from veil.core.findings import Findings
 from veil.pipeline import words
-from veil.pipeline.findings import Findings
 from veil.pipeline.report.dead_letters import dead_letters_section
 from veil.pipeline.report.facts import Overview
 from veil.pipeline.report.headline import headline_section, opening

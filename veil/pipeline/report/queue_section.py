@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from veil.core.findings import NO_RENEWAL, Candidate, Finding
 from veil.pipeline import words
-from veil.pipeline.findings import NO_RENEWAL, Candidate, Finding
 from veil.pipeline.report.charts import dilemma_chart, dilemma_legend, sparkline, survival_chart
 from veil.pipeline.report.facts import QueueLife
 from veil.pipeline.report.headline import chip

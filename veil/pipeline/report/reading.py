@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from veil.core import findings as found
 from veil.core.errors import VeilError
-from veil.pipeline import findings as found
-from veil.pipeline.findings import FILE, Findings
+from veil.core.findings import FILE, Findings
 
 if TYPE_CHECKING:
     from veil.journal.place import Place

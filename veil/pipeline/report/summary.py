@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from veil.pipeline.findings import Finding, Findings
+from veil.core.findings import Finding, Findings
 from veil.pipeline.report.facts import Overview
 from veil.pipeline.report.verdict import by_cost, cost_s, hidden_hours, verdict
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from veil.core.findings import NO_RENEWAL, Finding, Findings
 from veil.pipeline import words
-from veil.pipeline.findings import NO_RENEWAL, Finding, Findings
 from veil.pipeline.report.verdict import by_cost, hidden_hours, verdict
 
 COLUMNS: Final = (

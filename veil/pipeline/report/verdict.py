@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from veil.core.findings import NO_RENEWAL, Candidate, Finding, Findings, Replay, WithPolicy
 from veil.pipeline import words
-from veil.pipeline.findings import NO_RENEWAL, Candidate, Finding, Findings, Replay, WithPolicy
 
 TOO_SHORT: Final = "too short"
 TOO_LONG: Final = "too long"
