@@ -72,7 +72,10 @@ def test_the_demo_finds_what_each_timeout_should_be_and_is_kept_until_ctrl_c(tmp
     assert found["thumbnails"]["duplicates"] > 0
     assert found["invoices"]["recommended_timeout_s"] < found["invoices"]["visibility_timeout_s"]
     assert found["videos"]["duplicates"] == 0
-    assert all(each["leases"] > 0 and each["p50_s"] < each["p99_s"] for each in found.values())
+    assert all(each["leases"] > 0 and each["p50_s"] > 0 for each in found.values())
+    # A tail that few were seen to reach is not guessed at: where leases lapse before the work ends there may be none.
+    assert all(each["p99_s"] is None or each["p50_s"] < each["p99_s"] for each in found.values())
+    assert found["invoices"]["p99_s"] is not None
     report = (out / "report.html").read_text()
     assert all(queue.name in report for queue in QUEUES)
     assert str(out / "report.html") in "\n".join(said)
