@@ -11,19 +11,20 @@ from veil.journal.place import Place
 from veil.pipeline.table_store import files_of_table
 from veil.pipeline.tables import LEASES, MESSAGES, QUEUE_HOURS
 
+_SUMS: Final = ("queue_hours", "queue_days", "queue_months")
 _KEYS: Final = {
     "leases": ("seq", "delivery"),
     "messages": ("seq",),
-    "queue_hours": ("hour", "region", "account", "queue", "message_type"),
+    **dict.fromkeys(_SUMS, ("hour", "region", "account", "queue", "message_type")),
 }
-_SCHEMAS: Final = {"leases": LEASES, "messages": MESSAGES, "queue_hours": QUEUE_HOURS}
+_SCHEMAS: Final = {"leases": LEASES, "messages": MESSAGES, **dict.fromkeys(_SUMS, QUEUE_HOURS)}
 _COUNTED: Final = {"leases": "how", "messages": "outcome"}
 _SUMMED: Final = {
     "leases": ("extensions", "held_ms", "processing_ms", "recovery_ms"),
     "messages": ("leases", "duplicates", "wait_ms", "wasted_ms", "end_to_end_ms"),
-    "queue_hours": ("sent", "leases", "deleted", "overrun", "held_ms", "wasted_ms"),
+    **dict.fromkeys(_SUMS, ("sent", "leases", "deleted", "overrun", "held_ms", "wasted_ms")),
 }
-_HISTOGRAMS: Final = ("processing", "processing_censored", "waiting", "recovery")
+_HISTOGRAMS: Final = ("processing", "processing_lapsed", "processing_censored", "waiting", "recovery")
 # One form of each type, however an engine writes it.
 _FORMS: Final = {
     "timestamp": "epoch_us({0})",
@@ -60,7 +61,7 @@ def digest(files: dict[str, list[str]]) -> Digest:
             key = ", ".join(forms[name] for name in _KEYS[table])
             asked = {"rows": "count(*)"}
             asked |= {f"sum of {name}": f'sum("{name}")::bigint' for name in _SUMMED[table]}
-            if table == "queue_hours":
+            if table in _SUMS:
                 asked |= {
                     f"in {name}": f"sum(list_sum(list_transform({name}, lambda each: each.count)))::bigint"
                     for name in _HISTOGRAMS
@@ -96,7 +97,7 @@ def differences(one: Digest, other: Digest) -> list[str]:
 
 
 def table_files(engine: str, folder: Path) -> dict[str, list[str]]:
-    """The files of the three tables: Spark's by its manifest, the others' one by one."""
+    """The files of the tables: Spark's by its manifest, the others' one by one."""
     if engine != "spark":
         return {table: [str(folder / f"{table}.parquet")] for table in _KEYS}
     tables = Place.at(folder)

@@ -184,16 +184,22 @@ select
 from message_facts m full join of_leases l using (seq)
 """
 
-_HOUR_KEYS: Final = "hour, region, account, queue, coalesce(message_type, '') as message_type"
+_KEYS: Final = "{begin} as hour, region, account, queue, coalesce(message_type, '') as message_type"
+_SUMS: Final = {
+    "queue_hours": "hour",
+    "queue_days": "date_trunc('day', hour)",
+    "queue_months": "date_trunc('month', hour)",
+}
 
 
 def _histogram(name: str, table: str, length: str, condition: str) -> str:
     return f"""
     {name}_counts as (
-        select {_HOUR_KEYS}, bucket({length}) as bucket, count(*) as count from {table}
+        select {_KEYS}, bucket({length}) as bucket, count(*) as count from {table}
         where {length} is not null and {condition} group by all
     ), {name}_lists as (
-        select hour, region, account, queue, message_type, list({{'bucket': bucket, 'count': count}} order by bucket) as {name}
+        select hour, region, account, queue, message_type,
+            list({{{{'bucket': bucket, 'count': count}}}} order by bucket) as {name}
         from {name}_counts group by all
     )"""
 
@@ -201,13 +207,14 @@ def _histogram(name: str, table: str, length: str, condition: str) -> str:
 _OUTCOMES: Final = {name: name.removesuffix("_lettered") for name in OUTCOME}
 _LEASE_NUMBERS: Final = ("leases", *HOW, "overrun", "duplicates", "extensions", "held_ms", "wasted_ms")
 _MESSAGE_NUMBERS: Final = ("sent", *(f"messages_{name}" for name in _OUTCOMES.values()))
-_HISTOGRAMS: Final = ("processing", "processing_censored", "waiting", "recovery")
+_HISTOGRAMS: Final = ("processing", "processing_lapsed", "processing_censored", "waiting", "recovery")
+_LAPSED: Final = "how in ('expired', 'superseded', 'dead_lettered')"
 
-_QUEUE_HOURS: Final = f"""
-create temp table queue_hours as
+_QUEUE_SUMS: Final = f"""
+create temp table {{name}} as
 with of_leases as (
     select
-        {_HOUR_KEYS},
+        {_KEYS},
         count(*) as leases,
         {" ".join(f"count(*) filter (how = '{how}') as {how}," for how in HOW)}
         count(*) filter (overrun) as overrun,
@@ -221,13 +228,14 @@ with of_leases as (
     group by all
 ), of_messages as (
     select
-        {_HOUR_KEYS},
+        {_KEYS},
         {", ".join(f"count(*) filter (outcome = '{outcome}') as messages_{name}" for outcome, name in _OUTCOMES.items())},
         count(sent_at) as sent
     from messages
     group by all
 ), {_histogram("processing", "leases", "processing_ms", "not censored")},
-{_histogram("processing_censored", "leases", "processing_ms", "censored")},
+{_histogram("processing_lapsed", "leases", "processing_ms", f"censored and {_LAPSED}")},
+{_histogram("processing_censored", "leases", "processing_ms", f"censored and not {_LAPSED}")},
 {_histogram("waiting", "messages", "wait_ms", "true")},
 {_histogram("recovery", "leases", "recovery_ms", "true")}
 select
@@ -246,15 +254,16 @@ _HIDDEN: Final = {
 
 
 def make_tables(files: list[str], folder: Path, threads: int) -> None:
-    """Write leases, messages and queue_hours as Parquet into the folder."""
+    """Write the tables as Parquet into the folder."""
     with duckdb.connect() as db:
         db.execute(f"set threads = {threads}; set memory_limit = '4GB'; set timezone = 'UTC'")
         db.execute(f"set temp_directory = '{folder / 'spill'}'; set preserve_insertion_order = false")
         db.execute(_MACROS)
         db.execute(_EVENTS.format(files=files))
-        for step in (_MESSAGE_FACTS, _LEASE_FACTS, _LEASES, _MESSAGES, _QUEUE_HOURS):
+        sums = (_QUEUE_SUMS.format(name=name, begin=begin) for name, begin in _SUMS.items())
+        for step in (_MESSAGE_FACTS, _LEASE_FACTS, _LEASES, _MESSAGES, *sums):
             db.execute(step)
-        for table in ("leases", "messages", "queue_hours"):
+        for table in ("leases", "messages", *_SUMS):
             db.execute(
                 f"copy (select * {_HIDDEN.get(table, '')} from {table})"
                 f" to '{folder / table}.parquet' (format parquet, compression zstd)"

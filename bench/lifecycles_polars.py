@@ -26,7 +26,7 @@ _MESSAGES: Final = (
 
 
 def make_tables(files: list[str], folder: Path, threads: int) -> None:
-    """Write leases, messages and queue_hours as Parquet into the folder."""
+    """Write the tables as Parquet into the folder."""
     if pl.thread_pool_size() != threads:
         raise ValueError(
             f"threads={pl.thread_pool_size()}: expected POLARS_MAX_THREADS={threads} in the environment"
@@ -38,7 +38,10 @@ def make_tables(files: list[str], folder: Path, threads: int) -> None:
     messages = _messages(messages, leases)
     leases.select(_LEASES).write_parquet(folder / "leases.parquet", compression="zstd")
     messages.select(_MESSAGES).write_parquet(folder / "messages.parquet", compression="zstd")
-    _queue_hours(leases, messages).write_parquet(folder / "queue_hours.parquet", compression="zstd")
+    for name, every in (("queue_hours", "1h"), ("queue_days", "1d"), ("queue_months", "1mo")):
+        begin = pl.col("hour").dt.truncate(every)
+        sums = _queue_sums(leases.with_columns(begin), messages.with_columns(begin))
+        sums.write_parquet(folder / f"{name}.parquet", compression="zstd")
 
 
 def _of(name: str, *kinds: str) -> pl.Expr:
@@ -277,7 +280,7 @@ def _histogram(rows: pl.DataFrame, length: str, name: str) -> pl.DataFrame:
     )
 
 
-def _queue_hours(leases: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
+def _queue_sums(leases: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
     col = pl.col
     leases = leases.with_columns(col("message_type").fill_null(""))
     messages = messages.with_columns(col("message_type").fill_null(""))
@@ -305,9 +308,11 @@ def _queue_hours(leases: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
     ]
     hours = hours.join(of_messages, on=_KEYS, how="full", coalesce=True)
     hours = hours.with_columns(col(name).fill_null(0).cast(pl.Int64) for name in numbers)
+    lapsed = col("how").is_in(["expired", "superseded", "dead_lettered"])
     for rows, length, name in (
         (leases.filter(~col("censored")), "processing_ms", "processing"),
-        (leases.filter("censored"), "processing_ms", "processing_censored"),
+        (leases.filter(col("censored") & lapsed), "processing_ms", "processing_lapsed"),
+        (leases.filter(col("censored") & ~lapsed), "processing_ms", "processing_censored"),
         (messages, "wait_ms", "waiting"),
         (leases, "recovery_ms", "recovery"),
     ):

@@ -63,7 +63,7 @@ class Stopwatch:
 def run_spark(journal: Path, tables: Path) -> dict[str, Any]:
     """`veil pipeline lifecycles` without its command line."""
     from veil.journal.place import Place
-    from veil.pipeline.lifecycles import run_lifecycles
+    from veil.pipeline.lifecycles import is_brief, run_lifecycles
     from veil.pipeline.session import SparkSettings, session
 
     begun_s = time.monotonic()
@@ -71,6 +71,7 @@ def run_spark(journal: Path, tables: Path) -> dict[str, Any]:
         master=f"local[{THREADS}]",
         conf={"spark.driver.memory": MEMORY, "spark.ui.enabled": "false"},
         title="bench lifecycles",
+        brief=is_brief(Place.at(journal), Place.at(tables)),
     )
     with session(settings) as spark:
         up_s = time.monotonic() - begun_s

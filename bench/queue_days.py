@@ -1,4 +1,5 @@
-"""Rows of `queue_hours` and `queue_days` written where the pipeline reads them, without Spark: for benchmarks and tests."""
+"""Rows of `queue_hours`, `queue_days` and `queue_months` written where the pipeline reads them, without Spark: for benchmarks
+and tests."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 from pyarrow import parquet as pq
 
 from veil.journal.place import Place
+from veil.pipeline.levels import month_of
 from veil.pipeline.manifest import Hour, Manifest, save_manifest
 from veil.pipeline.tables import QUEUE_HOURS
 
@@ -49,17 +51,52 @@ def row(hour: datetime, queue: str, message_type: str = "", **values: Any) -> di
 
 
 def write_tables(
-    place: Place, days: Mapping[datetime, Any], hours: Mapping[datetime, Any] | None = None
+    place: Place,
+    days: Mapping[datetime, Any],
+    hours: Mapping[datetime, Any] | None = None,
+    months: Mapping[datetime, Any] | None = None,
 ) -> None:
-    """Make these the tables: Arrow tables, or lists of rows, by day (and by hour)."""
+    """Make these the tables: Arrow tables, or lists of rows, by day (and by hour, and by month). Where no months are given,
+    they are the sums of the days."""
     manifest_days = {
         _whole(day, 86_400): [_write(place, "queue_days", day, rows)] for day, rows in days.items()
+    }
+    manifest_months = {
+        month_of(_whole(month, 86_400)): [_write(place, "queue_months", month, rows)]
+        for month, rows in (summed(days) if months is None else months).items()
     }
     manifest_hours = {
         _whole(hour, 3_600): Hour(queue_hours=(_write(place, "queue_hours", hour, rows),))
         for hour, rows in (hours or {}).items()
     }
-    save_manifest(place, Manifest(generation=1, hours=manifest_hours, days=manifest_days))
+    save_manifest(
+        place,
+        Manifest(generation=1, hours=manifest_hours, days=manifest_days, months=manifest_months),
+    )
+
+
+def summed(days: Mapping[datetime, Sequence[dict[str, Any]]]) -> dict[datetime, list[dict[str, Any]]]:
+    """The rows of the months that these days make up."""
+    months: dict[datetime, dict[tuple[Any, ...], list[dict[str, Any]]]] = {}
+    for day, rows in days.items():
+        for each in rows:
+            key = tuple(each[name] for name in ("region", "account", "queue", "message_type"))
+            months.setdefault(day.replace(day=1, hour=0), {}).setdefault(key, []).append(each)
+    return {month: [_sum(month, rows) for rows in keys.values()] for month, keys in months.items()}
+
+
+def _sum(month: datetime, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    latest = max(rows, key=lambda each: each["window_at"] or month)
+    together = {**latest, "hour": month}
+    for field in SCHEMA:
+        if field.type == HISTOGRAM:
+            counts: Counter[int] = Counter()
+            for each in rows:
+                counts.update({pair["bucket"]: pair["count"] for pair in each[field.name]})
+            together[field.name] = [{"bucket": bucket, "count": counts[bucket]} for bucket in sorted(counts)]
+        elif field.type == pa.int64() and not field.nullable:
+            together[field.name] = sum(each[field.name] for each in rows)
+    return together
 
 
 def _whole(instant: datetime, length_s: int) -> int:

@@ -3,8 +3,9 @@
     python -m bench.timeouts [--queues 1000] [--days 365] [--keep DIR]
 
 Every queue is active every hour: some 120 leases, 20 to 40 non-zero buckets in each hour's histogram of processing times. The
-hours are added up to `queue_days`, which is what the job reads; they themselves are not written. Printed are the seconds from
-the session being up to the findings lying beside the tables, first in a session that has run nothing yet, then once more.
+hours are added up to `queue_days` and these to `queue_months`, as lifecycles does; the hours themselves are not written.
+Printed are the seconds from the session being up to the findings lying beside the tables, first in a session that has run
+nothing yet, then once more, then since the second day, so that the first month is read as days.
 """
 
 from __future__ import annotations
@@ -39,24 +40,37 @@ def year(place: Place, queues: int, days: int, seed: int = 1) -> dict[str, float
     expected = np.outer(random.uniform(0.5, 1.5, queues) * LEASES_AN_HOUR, shape / shape.sum())
     buckets = np.clip(middles[:, None] + offsets, 0, 511)
     tables, full_hours, full_days = {}, 0.0, 0.0
+    months: dict[datetime, Any] = {}
     for number in range(days):
         hours = random.poisson(expected, (24, queues, SPAN))
         day = hours.sum(axis=0)
         full_hours += float((hours > 0).sum()) / (24 * queues * days)
         full_days += float((day > 0).sum()) / (queues * days)
         at = BEGIN + timedelta(days=number)
-        tables[at] = _day(at, random, buckets, day)
-    write_tables(place, tables)
-    return {"buckets_an_hour": round(full_hours, 1), "buckets_a_day": round(full_days, 1)}
+        lapsed = random.poisson(day.sum(axis=1) * 0.002)
+        waiting = random.poisson(day.sum(axis=1)[:, None] / 20, (queues, 20))
+        tables[at] = _rows(at, at, buckets, day, lapsed, waiting)
+        month = months.setdefault(at.replace(day=1), [at, 0, 0, 0])
+        months[at.replace(day=1)] = [at, month[1] + day, month[2] + lapsed, month[3] + waiting]
+    full_months = np.mean([(counts > 0).sum() / queues for _, counts, _, _ in months.values()])
+    write_tables(
+        place,
+        tables,
+        months={begin: _rows(begin, last, buckets, *sums) for begin, (last, *sums) in months.items()},
+    )
+    return {
+        "buckets_an_hour": round(full_hours, 1),
+        "buckets_a_day": round(full_days, 1),
+        "buckets_a_month": round(float(full_months), 1),
+    }
 
 
-def _day(at: datetime, random: np.random.Generator, buckets: Any, counts: Any) -> Any:
+def _rows(at: datetime, last: datetime, buckets: Any, counts: Any, lapsed: Any, waiting: Any) -> Any:
     queues = len(counts)
     done = counts.sum(axis=1)
-    lapsed = random.poisson(done * 0.002)
     windows_ms = np.exp2((buckets[:, SPAN // 2] + 48) // 16).astype(np.int64)
     at_deadline = np.floor(np.log2(windows_ms) * 16).astype(np.int32)
-    waiting = random.poisson(done[:, None] / 20, (queues, 20))
+    none = np.zeros(queues, dtype=np.int64)
     columns: dict[str, Any] = {
         "hour": pa.array([at] * queues, SCHEMA.field("hour").type),
         "region": pa.array(["us-east-1"] * queues),
@@ -69,13 +83,13 @@ def _day(at: datetime, random: np.random.Generator, buckets: Any, counts: Any) -
         "superseded": lapsed,
         "messages_deleted": done,
         "window_ms": windows_ms,
-        "window_at": pa.array([at + timedelta(hours=23)] * queues, SCHEMA.field("window_at").type),
+        "window_at": pa.array([last + timedelta(hours=23)] * queues, SCHEMA.field("window_at").type),
         "processing": _histograms(buckets, counts),
-        "processing_censored": _histograms(at_deadline[:, None], lapsed[:, None]),
+        "processing_lapsed": _histograms(at_deadline[:, None], lapsed[:, None]),
+        "processing_censored": _histograms(none[:, None], none[:, None]),
         "waiting": _histograms(np.tile(np.arange(100, 120), (queues, 1)), waiting),
         "recovery": _histograms(at_deadline[:, None], lapsed[:, None]),
     }
-    none = np.zeros(queues, dtype=np.int64)
     return pa.table([pa.array(columns.get(name, none)) for name in SCHEMA.names], schema=SCHEMA)
 
 
@@ -86,19 +100,19 @@ def _histograms(buckets: Any, counts: Any) -> Any:
 
 
 def measure(place: Place) -> dict[str, object]:
-    """The job in a fresh session, twice."""
+    """The job in a fresh session, again, and over what is not whole months."""
     from veil.cli.renewal_schedules import SCHEDULES
     from veil.pipeline.session import SparkSettings, close_session, open_session
     from veil.pipeline.timeouts import run_timeouts
 
     begun = time.monotonic()
-    spark = open_session(SparkSettings(title="bench timeouts"))
+    spark = open_session(SparkSettings(brief=True, title="bench timeouts"))
     session_s = time.monotonic() - begun
     try:
         taken, cpu = [], []
-        for _ in range(2):
+        for since in (None, None, (BEGIN + timedelta(days=1)).date()):
             begun, cpu_begun = time.monotonic(), _cpu_s(spark)
-            findings = run_timeouts(spark, place, policies=SCHEDULES)
+            findings = run_timeouts(spark, place, policies=SCHEDULES, since=since)
             taken.append(round(time.monotonic() - begun, 2))
             cpu.append(round(_cpu_s(spark) - cpu_begun, 2))
     finally:
@@ -109,6 +123,8 @@ def measure(place: Place) -> dict[str, object]:
         "first_cpu_s": cpu[0],  # of both processes: on a machine that others use, the fairer figure
         "again_s": taken[1],
         "again_cpu_s": cpu[1],
+        "since_s": taken[2],
+        "since_cpu_s": cpu[2],
         "findings": len(findings.findings),
         "leases": sum(each.leases for each in findings.findings),
         "clear": sum(each.certainty == "clear" for each in findings.findings),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 from tests.pipeline.journal_kit import HOUR_MS, JournalEvent
@@ -13,11 +14,12 @@ Row = dict[str, Any]
 Tables = dict[str, list[Row]]
 OF_MESSAGE = ("sent", "redriven", "expired", "purged")
 HOWS = ("deleted", "released", "expired", "superseded", "dead_lettered", "undone", "removed", "open")
+LAPSED = ("expired", "superseded", "dead_lettered")
 OUTCOMES = ("deleted", "expired", "purged", "redriven", "dead_lettered", "open")
 
 
 def model_tables(events: Iterable[JournalEvent]) -> Tables:
-    """All four tables, with instants in milliseconds."""
+    """All tables, with instants in milliseconds."""
     events = list(events)
     now = max((event.at for event in events), default=0)
     by_message: dict[int, list[JournalEvent]] = defaultdict(list)
@@ -29,10 +31,13 @@ def model_tables(events: Iterable[JournalEvent]) -> Tables:
         found = _leases_of(seq, own, now)
         messages.append(_message_of(seq, own, found))
         leases.extend(found)
-    hours = _sums(leases, messages, HOUR_MS)
-    days = _sums(leases, messages, 24 * HOUR_MS)
+    sums = {
+        "queue_hours": _sums(leases, messages, lambda hour: hour),
+        "queue_days": _sums(leases, messages, lambda hour: hour // (24 * HOUR_MS) * 24 * HOUR_MS),
+        "queue_months": _sums(leases, messages, _month),
+    }
     public = [{name: value for name, value in lease.items() if name[0] != "_"} for lease in leases]
-    return {"leases": public, "messages": messages, "queue_hours": hours, "queue_days": days}
+    return {"leases": public, "messages": messages, **sums}
 
 
 def _first(events: list[JournalEvent], kind: str) -> JournalEvent | None:
@@ -220,12 +225,16 @@ def _message_of(seq: int, events: list[JournalEvent], leases: list[Row]) -> Row:
     }
 
 
-def _sums(leases: list[Row], messages: list[Row], length_ms: int) -> list[Row]:
+def _month(hour: int) -> int:
+    first = datetime.fromtimestamp(hour / 1000, UTC).replace(day=1, hour=0)
+    return int(first.timestamp() * 1000)
+
+
+def _sums(leases: list[Row], messages: list[Row], begin: Callable[[int], int]) -> list[Row]:
     groups: dict[tuple[Any, ...], tuple[list[Row], list[Row]]] = defaultdict(lambda: ([], []))
     for place, rows in enumerate((leases, messages)):
         for row in rows:
-            hour = row["hour"] // length_ms * length_ms
-            key = (hour, row["region"], row["account"], row["queue"], row["message_type"] or "")
+            key = (begin(row["hour"]), row["region"], row["account"], row["queue"], row["message_type"] or "")
             groups[key][place].append(row)
     return [_sum(key, *rows) for key, rows in groups.items()]
 
@@ -259,7 +268,12 @@ def _sum(key: tuple[Any, ...], leases: list[Row], messages: list[Row]) -> Row:
         "window_ms": window_ms,
         "window_at": window_at,
         "processing": _histogram(lease["processing_ms"] for lease in work if not lease["censored"]),
-        "processing_censored": _histogram(lease["processing_ms"] for lease in work if lease["censored"]),
+        "processing_lapsed": _histogram(
+            lease["processing_ms"] for lease in work if lease["censored"] and lease["how"] in LAPSED
+        ),
+        "processing_censored": _histogram(
+            lease["processing_ms"] for lease in work if lease["censored"] and lease["how"] not in LAPSED
+        ),
         "waiting": _histogram(message["wait_ms"] for message in messages),
         "recovery": _histogram(lease["recovery_ms"] for lease in leases),
     }

@@ -13,8 +13,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 OWN_SPARK: Final = tuple(
-    f"tests/pipeline/test_{name}.py"
-    for name in ("cluster", "java", "routing_cluster", "routing_restart", "source_kills")
+    f"tests/pipeline/test_{name}.py" for name in ("cluster", "java", "routing_restart", "source_kills")
 )
 
 

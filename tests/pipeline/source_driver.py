@@ -1,9 +1,9 @@
-"""A driver of its own, to be killed: two queries over two queues, one into files, one merged into a table by batch.
+"""A driver of its own, to be killed: by each way two queries over two queues, one into files, one merged into a table by batch.
 
     python -m tests.pipeline.source_driver CONFIG
 
-It kills itself, with everything in its session (the JVM, every Python worker), at the point that its configuration names,
-as soon as both queries have come to that point.
+It kills itself, with everything in its session (the JVM, every Python worker), when its queries have come to the points that
+its configuration names, all of them in the same batch.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,11 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 REPOSITORY = Path(__file__).parents[2]
 BEFORE, AFTER, LONG, NEVER = "before the write", "after the write", "in a long batch", "never"
+FILES, MERGE = "files", "merge"
 _LOOK_EVERY_S = 0.001
+_TOO_BUSY = "Python worker failed to connect back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +41,31 @@ class Driving:
 
     endpoint: str
     region: str
-    way: str
-    files_queue: str
-    merge_queue: str
     folder: str
     window_s: int
     batch: int  # messages
-    die: str = NEVER
-    die_in: int = -1  # the batch of that point, in both queries
+    die: dict[str, str]  # the point at which the queries of a way are when it dies; one way can be AFTER
+    die_in: int = -1  # the batch of those points
     fail_in: int = -1  # a task of this batch fails once
     slow_in: int = -1  # this batch takes three windows
 
     @property
     def root(self) -> Path:
         return Path(self.folder)
+
+    def mark(self, way: str, who: str) -> Path:
+        """The file that is there once that query has come to its point."""
+        return self.root / f"{who}-{way}-{self.die_in}-{self.die[way]}"
+
+    def others_marks(self, *not_these: Path) -> list[Path]:
+        """Where all the other queries must be."""
+        every = [self.mark(way, who) for way in self.die for who in (FILES, MERGE)]
+        return [mark for mark in every if mark not in not_these]
+
+
+def queue_of(way: str, who: str) -> str:
+    """The queue of that query."""
+    return f"{who}-{way}"
 
 
 def start(driving: Driving) -> subprocess.Popen[bytes]:
@@ -74,6 +89,11 @@ def start(driving: Driving) -> subprocess.Popen[bytes]:
         )
 
 
+def running_file(folder: Path) -> Path:
+    """There once a driver has its Spark, and begins with the queries."""
+    return folder / "running"
+
+
 def kill_session(leader: int) -> None:
     """kill -9 of every process of the session, the caller itself last if it is one of them."""
     for entry in Path("/proc").iterdir():
@@ -85,27 +105,53 @@ def kill_session(leader: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def await_all(*files: Path) -> None:
-    """Until all of them are there."""
+# ---- what came of it
+
+
+def ids_in_files(folder: Path, way: str) -> Counter[str]:
+    """How often each message id is there for a reader that honours the sink's own log."""
+    import pyarrow.parquet as pq
+
+    log = folder / f"out-{way}" / "_spark_metadata"
+    names = set[str]()
+    for file in log.iterdir() if log.exists() else ():
+        if not file.name.startswith("."):
+            entries = file.read_text().splitlines()[1:]
+            names |= {json.loads(line)["path"].rsplit("/", 1)[-1] for line in entries}
+    found: Counter[str] = Counter()
+    for name in names:
+        found.update(pq.read_table(log.parent / name, columns=["message_id"]).column(0).to_pylist())
+    return found
+
+
+def merged(folder: Path, way: str) -> list[tuple[str, int]]:
+    """Which message came in which batch, by the table."""
+    with contextlib.closing(sqlite3.connect(folder / f"merged-{way}.db")) as table:
+        return list(table.execute("select message_id, batch from merged"))
+
+
+def has_failed_once(folder: Path, way: str, batch: int) -> bool:
+    """Whether a task of that batch failed and was tried again."""
+    return (folder / f"tried-again-{way}-{batch}").exists()
+
+
+# ---- the driver
+
+
+def _await_all(files: list[Path]) -> None:
     while not all(file.exists() for file in files):
         time.sleep(_LOOK_EVERY_S)
 
 
-def merged(folder: Path) -> list[tuple[str, int]]:
-    """Which message came in which batch, by the table."""
-    with contextlib.closing(sqlite3.connect(folder / "merged.db")) as table:
-        return list(table.execute("select message_id, batch from merged"))
-
-
-def _merge(folder: Path, ids: list[str], batch: int) -> None:
-    with contextlib.closing(sqlite3.connect(folder / "merged.db")) as table, table:
+def _merge(driving: Driving, way: str, ids: list[str], batch: int) -> None:
+    with contextlib.closing(sqlite3.connect(driving.root / f"merged-{way}.db")) as table, table:
         table.execute(
             "create table if not exists merged (message_id, batch, primary key (message_id, batch))"
         )
         table.executemany("insert or ignore into merged values (?, ?)", [(each, batch) for each in ids])
 
 
-def _files_task(driving: Driving) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _files_task(driving: Driving, way: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
@@ -113,48 +159,48 @@ def _files_task(driving: Driving) -> Callable[[Iterator[pa.RecordBatch]], Iterat
         assert context is not None
         number = int(str(context.getLocalProperty("streaming.sql.batchId")))
         rows = list(batches)
-        if number == driving.fail_in and context.attemptNumber() == 0:
-            raise RuntimeError("a task that fails once")
-        _come_to(driving, "files", number)
+        if number == driving.fail_in:
+            if context.attemptNumber() == 0:
+                raise RuntimeError("a task that fails once")
+            (driving.root / f"tried-again-{way}-{number}").touch()
+        _come_to(driving, way, FILES, number)
         yield from rows
 
     return task
 
 
-def _come_to(driving: Driving, who: str, number: int) -> None:
-    """What a query does in the middle of a batch: go slowly, or meet the other one at the point where both die."""
+def _come_to(driving: Driving, way: str, who: str, number: int) -> None:
+    """What a query does in the middle of a batch: go slowly, or meet the others where all of them die."""
     if number == driving.slow_in:
         time.sleep(3 * driving.window_s)
     if number != driving.die_in:
         return
-    if driving.die == LONG:
-        time.sleep(2.5 * driving.window_s)
-    (driving.root / f"{who}-{number}-{driving.die}").touch()
-    if driving.die in (BEFORE, LONG):
-        await_all(*(driving.root / f"{each}-{number}-{driving.die}" for each in ("files", "merge")))
-        kill_session(os.getsid(0))
-    elif who == "files":
-        # To be let go into the write when the other is past its own; who watches kills all as soon as it is done.
-        await_all(driving.root / f"merge-{number}-{driving.die}")
-    else:
+    point, mark = driving.die[way], driving.mark(way, who)
+    if point == LONG:
+        time.sleep(1.5 * driving.window_s)
+    if point == AFTER and who == FILES:
+        # Let go into the write when all the others are in their places; who watches kills all as soon as it is done.
+        _await_all(driving.others_marks(mark))
+        return
+    mark.touch()
+    if AFTER in driving.die.values():
         threading.Event().wait()
+    _await_all(driving.others_marks())
+    kill_session(os.getsid(0))
 
 
-def main(config: Path) -> None:
-    from tests.pipeline.conftest import QUICK
-    from veil.pipeline import register
-    from veil.pipeline.session import SparkSettings, open_session
+def _watch(log: Path) -> None:
+    _await_all([log])
+    kill_session(os.getsid(0))
 
-    driving = Driving(**json.loads(config.read_text()))
-    spark = open_session(SparkSettings(master="local[2,4]", conf=QUICK, title="driver to be killed"))
-    register(spark)
 
-    def read(queue: str) -> DataFrame:
+def _start_queries(spark: SparkSession, driving: Driving, way: str) -> list[StreamingQuery]:
+    def read(who: str) -> DataFrame:
         given: dict[str, Any] = {
-            "queue": queue,
+            "queue": queue_of(way, who),
             "endpoint": driving.endpoint,
             "region": driving.region,
-            "protocol": driving.way,
+            "protocol": way,
             "segments": str(driving.root / "segments"),
             "visibilityTimeout": str(driving.window_s),
             "maxMessagesPerTrigger": str(driving.batch),
@@ -164,32 +210,54 @@ def main(config: Path) -> None:
 
     def merge(batch: DataFrame, number: int) -> None:
         ids = [row.message_id for row in batch.select("message_id").collect()]
-        if driving.die in (BEFORE, LONG):
-            _come_to(driving, "merge", number)
-        _merge(driving.root, ids, number)
-        if driving.die not in (BEFORE, LONG):
-            _come_to(driving, "merge", number)
+        if driving.die[way] in (BEFORE, LONG):
+            _come_to(driving, way, MERGE, number)
+        _merge(driving, way, ids, number)
+        if driving.die[way] not in (BEFORE, LONG):
+            _come_to(driving, way, MERGE, number)
 
-    def watch() -> None:
-        await_all(driving.root / "out" / "_spark_metadata" / str(driving.die_in))
-        kill_session(os.getsid(0))
-
-    if driving.die == AFTER:
-        threading.Thread(target=watch, daemon=True).start()
-    files = read(driving.files_queue)
-    queries = [
-        files.mapInArrow(_files_task(driving), files.schema)
+    out = driving.root / f"out-{way}"
+    if driving.die[way] == AFTER:
+        log = out / "_spark_metadata" / str(driving.die_in)
+        threading.Thread(target=_watch, args=[log], daemon=True).start()
+    files = read(FILES)
+    writers = {
+        FILES: files.mapInArrow(_files_task(driving, way), files.schema)
         .writeStream.format("parquet")
-        .option("path", str(driving.root / "out"))
-        .option("checkpointLocation", str(driving.root / "files"))
-        .trigger(availableNow=True)
-        .start(),
-        read(driving.merge_queue)
-        .writeStream.foreachBatch(merge)
-        .option("checkpointLocation", str(driving.root / "merge"))
-        .trigger(availableNow=True)
-        .start(),
+        .option("path", str(out)),
+        MERGE: read(MERGE).writeStream.foreachBatch(merge),
+    }
+    return [
+        _started(writer.option("checkpointLocation", str(driving.root / f"checkpoint-{who}-{way}")))
+        for who, writer in writers.items()
     ]
+
+
+def _started(writer: DataStreamWriter) -> StreamingQuery:
+    """The query, past its start: one after the other, since each has a Python that must be there within Spark's ten seconds.
+
+    On a machine that is too busy for that the query fails before it has done anything, and is started again.
+    """
+    while True:
+        query = writer.trigger(availableNow=True).start()
+        while query.isActive and query.status["message"] == "Initializing sources":
+            time.sleep(_LOOK_EVERY_S)
+        if query.isActive or _TOO_BUSY not in str(query.exception()):
+            return query
+
+
+def main(config: Path) -> None:
+    from tests.pipeline.conftest import QUICK
+    from veil.pipeline import register
+    from veil.pipeline.session import SparkSettings, open_session
+
+    driving = Driving(**json.loads(config.read_text()))
+    # A task for each query, since those of the files wait for the others in theirs; a task may fail once.
+    slots = 2 * len(driving.die)
+    spark = open_session(SparkSettings(master=f"local[{slots},2]", conf=QUICK, title="driver to be killed"))
+    register(spark)
+    running_file(driving.root).touch()
+    queries = [query for way in driving.die for query in _start_queries(spark, driving, way)]
     for query in queries:
         query.awaitTermination()
 

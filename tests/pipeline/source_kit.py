@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import http.client
+import json
+import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from veil.journal.place import Place as Folder
 from veil.pipeline.queues.client import QueueClient
 from veil.pipeline.queues.queue_place import QueuePlace
+from veil.pipeline.source.sealed import SealedSegments
+from veil.pipeline.source.stream import Offset
 from veil.testing.process import KEY_ID, SECRET, VeilServer
 
 if TYPE_CHECKING:
@@ -54,6 +62,12 @@ class Place(NamedTuple):
         return self.folder / "out"
 
 
+def by_both_ways(test: Callable[[str], None]) -> None:
+    """The test by either way, both at the same time: where it is waiting that takes long, once is enough."""
+    with ThreadPoolExecutor(len(WAYS)) as pool:
+        list(pool.map(test, WAYS))
+
+
 def by_tens(items: Sequence[Any]) -> list[list[int]]:
     return [list(range(at, min(at + 10, len(items)))) for at in range(0, len(items), 10)]
 
@@ -68,6 +82,16 @@ def fill(
         ids = client.send([{"MessageBody": body} for body in bodies], split=by_tens)
     assert all(isinstance(each, str) for each in ids)
     return [str(each) for each in ids]
+
+
+def dead_letters_of(server: VeilServer | ServerAt, queue: str, *, receives: int) -> None:
+    """A queue beside it, named after it, for what was received so often and not deleted."""
+    sqs = server.client()
+    made = sqs.create_queue(QueueName=f"{queue}-dead")["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=made, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": receives})
+    url = sqs.get_queue_url(QueueName=queue)["QueueUrl"]
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": policy})
 
 
 def left(server: VeilServer | ServerAt, queue: str) -> tuple[int, int]:
@@ -112,3 +136,82 @@ def ids_in(spark: SparkSession, place: Place) -> Counter[str]:
         return Counter()
     rows = spark.read.parquet(str(place.out)).select("message_id").collect()
     return Counter(row.message_id for row in rows)
+
+
+def offset_in(place: Place, batch: int = 0) -> Offset:
+    """The end of a batch, by Spark's own log."""
+    return cast(Offset, json.loads((place.checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1]))
+
+
+def end_windows(server: VeilServer | ServerAt, queue: str, end: Offset, place: Place) -> None:
+    """Let the windows of a batch end now, as they end when nobody extends them: by the receipts of the batch itself."""
+    with QueueClient(QueuePlace(queue, server.endpoint_url, server.region)) as client:
+        if end["by"] == "sqs":
+            seal = SealedSegments(Folder.at(place.segments), end["epoch"], "test").find(end["segment"])
+            receipts = seal.receipts if seal is not None else []
+        else:
+            receipts = []
+            for part in range(end["parts"]):
+                name = {"Stream": end["epoch"], "Batch": end["n"], "Part": part << 20}
+                asked = {**name, "MaxNumberOfMessages": 1_000, "VisibilityTimeout": 60}
+                found = client.own("ReceiveHold", asked, dict[str, Any])["Messages"]
+                receipts += [message["ReceiptHandle"] for message in found]
+        assert receipts
+        assert client.extend(receipts, 0) == [None] * len(receipts)
+
+
+LOST, REFUSED = "lost", "refused"
+
+
+class BadWay:
+    """A way to the server on which some calls of one action (by number, from 1) go wrong.
+
+    Either their answers never arrive, though the server has done what was asked; or they do not reach it, and it is said
+    to be busy.
+    """
+
+    def __init__(self, server: VeilServer, action: str, fate: str, calls: Container[int]) -> None:
+        self.region, self.count = server.region, 0
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                outer.count += (meant := self.headers["X-Amz-Target"] == action)
+                is_bad = meant and outer.count in calls
+                if is_bad and fate == REFUSED:
+                    self._answer(503, "application/x-amz-json-1.0", b'{"__type": "ServiceUnavailable"}')
+                    return
+                there = http.client.HTTPConnection(server.endpoint_url.removeprefix("http://"))
+                there.request("POST", self.path, body, dict(self.headers.items()))
+                answer = there.getresponse()
+                data = answer.read()
+                there.close()
+                if is_bad:
+                    self.close_connection = True
+                else:
+                    self._answer(answer.status, answer.headers["Content-Type"], data)
+
+            def _answer(self, status: int, kind: str, data: bytes) -> None:
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self._listener = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._listener.daemon_threads = True
+        self.endpoint_url = f"http://127.0.0.1:{self._listener.server_port}"
+
+    def __enter__(self) -> BadWay:
+        threading.Thread(target=self._listener.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._listener.shutdown()
+        self._listener.server_close()

@@ -77,7 +77,14 @@ def _has_everything(found: Digest) -> None:
     """A comparison of tables in which something never happens would say nothing about it."""
     assert [how for how in HOW if not found["leases"].get(f"how {how}")] == []
     assert [outcome for outcome in OUTCOME if not found["messages"].get(f"outcome {outcome}")] == []
-    for name in ("in processing", "in processing_censored", "in waiting", "in recovery", "sum of overrun"):
+    for name in (
+        "in processing",
+        "in processing_lapsed",
+        "in processing_censored",
+        "in waiting",
+        "in recovery",
+        "sum of overrun",
+    ):
         assert found["queue_hours"][name] > 0
     assert found["messages"]["sum of duplicates"] > 0
 

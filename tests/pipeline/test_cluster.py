@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,11 +14,13 @@ import pytest
 from tests.pipeline.cluster_kit import Cluster, cluster
 from tests.pipeline.journal_kit import a_message, cut, journal_of, numbered, write_segment_of
 from tests.pipeline.lifecycle_model import model_tables
+from tests.pipeline.queues_kit import Queues
 from tests.pipeline.random_lives import random_journal
 from tests.pipeline.tables_kit import all_rows, difference
 from veil.cli.main import run
 from veil.journal.place import Place
 from veil.pipeline.buckets import bucket_of
+from veil.testing import VeilServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,6 +106,33 @@ def test_lifecycles_on_a_cluster_give_the_tables_that_the_events_mean(
     told = json.loads(done.stdout)
     assert (told["segments"], told["events"], told["broken"]) == (4, len(events), [])
     assert difference(all_rows(spark, tables_place), model_tables(events)) == ""
+
+
+def test_a_router_on_two_workers_sends_every_message_on_once(
+    on_loopback: Cluster, packaged: Path, veil_server: VeilServer, tmp_path: Path
+):
+    """The source and the sink on a cluster: executors read the intake and write the targets themselves."""
+    queues = Queues(veil_server)
+    queues.create("intake", VisibilityTimeout="300")
+    queues.send("intake", [f'{{"n": {n}, "kind": "{"ab"[n % 2]}"}}' for n in range(500)])
+    rules = tmp_path / "rules.toml"
+    rules.write_text(
+        'default = "plain"\n[queues]\nplain = "30s"\n"exact.fifo" = "5min"\n'
+        '[[rules]]\njson = { "$.kind" = "b" }\nqueue = "exact.fifo"\n'
+    )
+    job = ("--py-files", str(packaged / "veil.zip"), str(packaged / "veil_job.py"))
+    words = ["route", "--from", "intake", "--rules", str(rules), "--once", "--create-queues", "--json"]
+    words += ["--state", str(tmp_path / "state"), "--endpoint", veil_server.endpoint_url]
+
+    done = on_loopback.submit(*job, *words, cwd=tmp_path)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert lines[-1]["total"] == {"plain": 250, "exact.fifo": 250}
+    for queue, kind in (("plain", 0), ("exact.fifo", 1)):
+        got = Counter(json.loads(each.body)["n"] for each in queues.take_all(queue))
+        assert got == Counter(n for n in range(500) if n % 2 == kind)
+    assert queues.count("intake") == 0
 
 
 def test_a_master_is_for_spark_submit_and_not_for_the_words_after_the_main_file(

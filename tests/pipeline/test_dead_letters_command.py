@@ -12,12 +12,18 @@ import pytest
 from tests.pipeline.dead_letters_kit import Queues, fill, orders_and_dead_letters
 from veil.cli.app import app
 from veil.cli.main import run
+from veil.pipeline.dead_letters import parts
+from veil.pipeline.dead_letters.calls import DeadLetterQueue
 from veil.testing import VeilServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Captured = pytest.CaptureFixture[str]
+
+
+def seqs_in(dead: DeadLetterQueue) -> list[int]:
+    return [int(message.sequence_number) for message in dead.peek(1_000).messages or ()]
 
 
 @pytest.fixture
@@ -62,6 +68,31 @@ def test_groups_are_told_and_nothing_is_received(
         "0"
     }
     assert [path.name for path in (tmp_path / "tables").iterdir()] == ["dead_letters.parquet"]
+
+
+def test_many_are_read_in_parts_and_each_is_in_one_of_them(
+    spark: SparkSession, queues: Queues, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+):
+    monkeypatch.setattr(parts, "WORTH_DIVIDING", 100)
+    monkeypatch.setattr(parts, "_SECOND", 1 << 20)  # they are sent within milliseconds here
+    dead, _ = queues
+    for n in range(5):
+        fill(dead, [f"order {n} {each}" for each in range(100)], veil__reason=f"of batch {n}")
+
+    found = parts.divided(dead, "orders-dead")
+    seqs = [
+        [
+            int(message.sequence_number)
+            for message in dead.peek(1_000, after=part.after, up_to=part.up_to).messages or ()
+        ]
+        for part in found
+    ]
+
+    assert len(found) == 5
+    assert sorted(seq for part in seqs for seq in part) == seqs_in(dead)
+    assert sum(1 for part in seqs if part) > 1  # not all of them in one
+    assert veil("orders-dead", "--tables", str(tmp_path / "tables"), "--json") == 0
+    assert sum(each["messages"] for each in objects(capsys)) == 500
 
 
 def test_without_names_the_dead_letters_of_other_queues_are_found(

@@ -26,7 +26,7 @@ STEPS = (
     "begun",
     "looked through",
     "leases and messages written",
-    "queue_hours and queue_days written",
+    "sums written",
     "before the manifest",
     "after the manifest",
 )

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import random
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from veil.pipeline.buckets import BUCKET_MAX, bucket_column, bucket_of, lower_ms, upper_ms
 from veil.pipeline.intervals import added, covers, touches
+from veil.pipeline.levels import (
+    DAYS,
+    LEVELS,
+    MONTHS,
+    begin_ms_column,
+    day_of,
+    instant_of,
+    month_of,
+    part_column,
+)
+from veil.pipeline.spark_settings import SparkSettings, chosen
 from veil.pipeline.spread import ROWS_A_TASK_MAX, ROWS_A_TASK_MIN, spread_out
 
 if TYPE_CHECKING:
@@ -54,6 +67,34 @@ def test_spark_puts_every_length_into_the_bucket_that_python_does_and_nothing_in
     }
     assert all(lower_ms(b) <= each < upper_ms(b) for each in lengths[2:-1] for b in [bucket_of(each)])
     assert bucket_of(1 << 40) == BUCKET_MAX
+
+
+def test_spark_puts_every_hour_into_the_day_and_month_that_python_does(spark: SparkSession) -> None:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    hours = [*range(0, 24 * 366 * 5, 23), *range(500_000, 510_000, 71)]
+    rows = spark.createDataFrame([(each,) for each in hours], "hour int")
+    parts = [part_column(level, rows["hour"]).alias(level) for level in LEVELS]
+    begins = [begin_ms_column(level, F.col(level)).alias(f"{level}_ms") for level in LEVELS]
+
+    found = rows.select("hour", *parts).select("*", *begins).collect()
+
+    for row in found:
+        at = datetime.fromtimestamp(row["hour"] * 3600, UTC)
+        day = day_of(row["hour"])
+        assert (row[DAYS], row[MONTHS]) == (day, month_of(day))
+        assert row[MONTHS] == (at.year - 1970) * 12 + at.month - 1
+        assert instant_of(day) == at.replace(hour=0)
+        assert row["queue_days_ms"] == instant_of(day).timestamp() * 1000
+        assert row["queue_months_ms"] == at.replace(day=1, hour=0).timestamp() * 1000
+
+
+def test_a_session_for_brief_work_has_the_quick_compiler_alone_unless_somebody_chose(tmp_path: Path) -> None:
+    name = "spark.driver.extraJavaOptions"
+
+    assert name not in chosen(SparkSettings(), tmp_path)
+    assert chosen(SparkSettings(brief=True), tmp_path)[name] == "-XX:TieredStopAtLevel=1"
+    assert chosen(SparkSettings(brief=True, conf={name: "-Da=b"}), tmp_path)[name] == "-Da=b"
 
 
 def test_quiet_hours_share_a_task_and_a_busy_one_has_several() -> None:

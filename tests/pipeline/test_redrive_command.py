@@ -58,6 +58,16 @@ def test_a_dry_run_shows_the_count_and_a_sample_and_does_nothing(
     assert list((tmp_path / "tables").glob("redrives/*")) == []
 
 
+def test_a_condition_that_fails_on_a_message_is_told_in_one_line(
+    spark: SparkSession, queues: Queues, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    assert veil(tmp_path, "orders-dead", "--where", "int(body) > 1", "--dry-run") == 1
+
+    told = capfd.readouterr().err.splitlines()
+    assert len(told) == 1, told
+    assert told[0].startswith("veil: Spark failed: [CAST_INVALID_INPUT] ")
+
+
 def test_without_somebody_to_ask_nothing_is_done(
     spark: SparkSession, queues: Queues, tmp_path: Path, capsys: Captured
 ):

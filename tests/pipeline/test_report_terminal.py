@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.pipeline.report_kit import a_finding, some_findings, some_overview
+from veil.cli import output
 from veil.core.findings import Findings
 from veil.pipeline.report import summary
 from veil.pipeline.report.terminal import COLUMNS, headline
@@ -30,6 +31,19 @@ def test_the_table_fits_the_terminal_and_keeps_the_answer(width: int):
     assert table.width() <= width
     assert {"queue", "present", "recommended", "duplicates"} <= set(table.columns)
     assert "2 min" in {row[table.columns.index("recommended")] for row in table.rows}
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
+def test_the_table_is_drawn_as_wide_as_it_says(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    table = headline(some_findings(10), width)
+    monkeypatch.setattr(output, "is_terminal", lambda stream: True)
+    monkeypatch.setenv("COLUMNS", "400")
+
+    output.show_table(table.columns, table.rows, right=table.right)
+
+    assert max(map(len, capsys.readouterr().out.splitlines())) == table.width()
 
 
 def test_where_the_type_has_no_column_it_stands_behind_the_queue():

@@ -15,8 +15,13 @@ from bench.queue_days import row, write_tables
 from tests.pipeline.queue_histories import Known, history_of
 from tests.pipeline.queues_kit import Queues
 from veil.cli.main import run
+from veil.cli.pipeline_route_text import show_prepared
 from veil.journal.place import Place
 from veil.pipeline.history import History
+from veil.pipeline.queues.client import QueueClient
+from veil.pipeline.queues.queue_place import QueuePlace
+from veil.pipeline.routing.rule_file import read_rule_file
+from veil.pipeline.routing.targets import prepare_targets
 from veil.testing import VeilServer
 
 if TYPE_CHECKING:
@@ -199,6 +204,37 @@ def test_a_fifo_intake_keeps_the_order_of_its_groups(queues: Queues, tmp_path: P
     for group in range(7):
         numbers = [int(each.body) for each in got if each.system["MessageGroupId"] == f"g{group}"]
         assert numbers == sorted(numbers)
+
+
+def test_queues_that_are_made_share_the_dead_letters_of_the_intake(
+    queues: Queues, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    rules = tmp_path / "rules.toml"
+    rules.write_text('default = "made"\n[queues]\nmade = "30s"\n"made.fifo" = "30s"\nthere = "30s"\n')
+    for name in ("spent", "intake", "there"):
+        queues.create(name)
+    policy = {"deadLetterTargetArn": queues.attributes("spent")["QueueArn"], "maxReceiveCount": 2}
+    queues.sqs.set_queue_attributes(
+        QueueUrl=queues.url("intake"), Attributes={"RedrivePolicy": json.dumps(policy)}
+    )
+    with QueueClient(QueuePlace("intake", queues.server.endpoint_url, "us-east-1")) as intake:
+        made = prepare_targets(intake, read_rule_file(rules), create=True)
+    show_prepared(made)
+
+    assert json.loads(queues.attributes("made")["RedrivePolicy"]) == policy
+    # Standard dead letters cannot take what comes from a FIFO queue, and what was there is left as it was.
+    assert "RedrivePolicy" not in queues.attributes("made.fifo")
+    assert "RedrivePolicy" not in queues.attributes("there")
+    told = capsys.readouterr().err.splitlines()
+    assert told == [
+        "created made with a timeout of 30 s, dead letters in spent",
+        "created made.fifo with a timeout of 30 s",
+    ]
+    # What is received there twice and not deleted ends where it would have ended in the intake.
+    queues.send("made", ["poison"])
+    for _ in range(3):
+        queues.sqs.receive_message(QueueUrl=queues.url("made"), VisibilityTimeout=0)
+    assert (queues.count("made"), queues.count("spent")) == (0, 1)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from veil.testing import VeilServer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-COUNT = 600
+COUNT = 300
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ class start:  # noqa: N801 - reads as what it does
             "--state",
             str(folder / "state"),
             "--max-messages",
-            "150",
+            "100",
         ]
         command += ["--master", "local[2]"]
         for name, value in QUICK.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
@@ -119,3 +119,13 @@ def test_spark_shows_the_line(spark: SparkSession, tmp_path: Path):
         query.option("checkpointLocation", str(tmp_path)).start().awaitTermination()
     assert f"option endpoint='{nobody}': expected a service that answers" in str(failed.value)
     assert "During handling" not in str(failed.value)
+
+
+def test_queries_that_start_at_once_find_a_map_that_they_may_fill_together(spark: SparkSession):
+    """Two that put the same variable into Spark's own plain map at one moment make the source unusable for good."""
+    before = dict(spark.sparkContext.environment)
+    register(spark)
+    sources: Any = spark._jsparkSession.sessionState().dataSourceManager()
+    shared = sources.lookupDataSource("veil").dataSourceCls().envVars()
+    assert shared.getClass().getName() == "java.util.concurrent.ConcurrentHashMap"
+    assert dict(shared) == before == spark.sparkContext.environment

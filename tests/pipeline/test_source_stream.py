@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from tests.pipeline.source_kit import WAYS, Place, drained, fill, ids_in, left, reading
+from tests.pipeline.source_kit import (
+    WAYS,
+    Place,
+    drained,
+    end_windows,
+    fill,
+    ids_in,
+    left,
+    offset_in,
+    reading,
+)
 from veil.pipeline import register
 from veil.testing.process import VeilServer
 
@@ -123,11 +133,13 @@ def test_a_new_checkpoint_never_meets_what_an_old_one_left(
         batch.count()
         raise RuntimeError("never done")
 
-    ids = fill(server, f"anew-{way}", ["a", "b", "c"], visibility_s=4)
+    ids = fill(server, f"anew-{way}", ["a", "b", "c"])
     query = reading(spark, server, f"anew-{way}", way, place).writeStream.foreachBatch(failing)
     with pytest.raises(StreamingQueryException):
-        query.option("checkpointLocation", str(tmp_path / "old")).start().awaitTermination()
+        query.option("checkpointLocation", str(tmp_path / "old" / "checkpoint")).start().awaitTermination()
     # The windows end: whoever comes next receives them, and not from an old segment or hold.
+    old = Place(tmp_path / "old")
+    end_windows(server, f"anew-{way}", offset_in(old), place)
     sqs = server.client()
     url = sqs.get_queue_url(QueueName=f"anew-{way}")["QueueUrl"]
     back: list[Any] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from random import Random
 from statistics import fmean, stdev
 
@@ -15,8 +16,10 @@ from tests.pipeline.queue_histories import (
     LOG_NORMAL,
     Known,
     history_of,
+    quick_history_of,
 )
 from veil.core.findings import CLEAR, LIKELY, NOT_ENOUGH, Finding
+from veil.pipeline import survival
 from veil.pipeline.history import History
 from veil.pipeline.history_scan import Work
 from veil.pipeline.lapses import sort_lapses
@@ -24,8 +27,15 @@ from veil.pipeline.survival import Survival, estimate
 from veil.pipeline.timeouts import find_all
 
 SEEDS = range(20)
+# For coverage. Of 400 queues of each kind the truth was within the interval at 94 to 96 of 100 points. The mean of 100 queues
+# differs from that by a little over one in a hundred, so that 92 leaves room for chance, and none for a wrong estimate.
+MANY = range(100)
+COVERED = 0.92
 TARGET = 0.001
 by_name = pytest.mark.parametrize("known", ALL, ids=lambda known: known.name)
+
+
+Curve = Callable[[History], Survival]
 
 
 def curve_of(history: History) -> Survival:
@@ -47,24 +57,41 @@ def instant(known: Known, survival: float) -> float:
     return high
 
 
-def coverage(known: Known, histories: list[History], upto_s: float = math.inf) -> float:
+def coverage(
+    known: Known, histories: list[History], upto_s: float = math.inf, curve: Curve = curve_of
+) -> float:
     """The share of points at which the truth is within the interval."""
+    points = [
+        (chance, instant(known, chance)) for chance in (0.9, 0.7, 0.5, 0.3, 0.1, 0.05, 0.02, 0.01, 0.005)
+    ]
     hits = []
     for history in histories:
-        curve = curve_of(history)
-        for survival in (0.9, 0.7, 0.5, 0.3, 0.1, 0.05, 0.02, 0.01, 0.005):
-            at_s = instant(known, survival)
+        estimated = curve(history)
+        for chance, at_s in points:
             if at_s <= upto_s:
-                _, low, high = curve.at(at_s)
-                hits.append(low <= survival <= high)
+                _, low, high = estimated.at(at_s)
+                hits.append(low <= chance <= high)
     return fmean(hits)
+
+
+def without_the_censored(history: History) -> Survival:
+    return estimate(history.processing, {})
+
+
+def with_the_censored_as_done(history: History) -> Survival:
+    return estimate(history.processing + history.lapses + history.censored, {})
+
+
+def with_crashes_as_work(history: History) -> Survival:
+    at_work = [(length_ms / 1000, float(history.lapses.total())) for length_ms in history.windows]
+    return estimate(history.processing, history.censored, at_work)
 
 
 @by_name
 def test_the_truth_is_within_the_interval_as_often_as_it_says(known: Known):
-    histories = [history_of(known, Random(seed), leases=4_000, timeout_s=43_200) for seed in SEEDS]
+    histories = [quick_history_of(known, seed, leases=4_000, timeout_s=43_200) for seed in MANY]
 
-    assert coverage(known, histories) >= 0.92
+    assert coverage(known, histories) >= COVERED
 
 
 @by_name
@@ -79,22 +106,31 @@ def test_the_interval_is_not_wide_for_the_sake_of_being_right(known: Known):
 
 
 @by_name
+def test_an_interval_of_half_the_variance_would_be_noticed(known: Known, monkeypatch: pytest.MonkeyPatch):
+    histories = [quick_history_of(known, seed, leases=4_000, timeout_s=43_200) for seed in MANY]
+    monkeypatch.setattr(survival, "Z", survival.Z / math.sqrt(2))
+
+    assert coverage(known, histories) < 0.9
+
+
+@by_name
 def test_late_holders_that_say_so_are_whole_observations(known: Known):
     timeout_s = math.ceil(instant(known, 0.3))  # far too short
-    histories = [history_of(known, Random(seed), leases=4_000, timeout_s=timeout_s) for seed in SEEDS]
+    histories = [quick_history_of(known, seed, leases=4_000, timeout_s=timeout_s) for seed in MANY]
 
-    assert coverage(known, histories) >= 0.92
+    assert coverage(known, histories) >= COVERED
 
 
 @by_name
 def test_under_heavy_censoring_the_curve_is_right_as_far_as_it_goes(known: Known):
     timeout_s = math.ceil(instant(known, 0.3))
     histories = [
-        history_of(known, Random(seed), leases=4_000, timeout_s=timeout_s, gives_up=True) for seed in SEEDS
+        quick_history_of(known, seed, leases=4_000, timeout_s=timeout_s, gives_up=True) for seed in MANY
     ]
 
-    assert coverage(known, histories, upto_s=timeout_s) >= 0.9
-    for history in histories:
+    assert coverage(known, histories, upto_s=timeout_s) >= COVERED
+    assert coverage(known, histories, timeout_s, without_the_censored) < 0.2
+    for history in histories[: len(SEEDS)]:
         finding = found(history)
         assert finding.certainty == NOT_ENOUGH
         assert finding.recommended_timeout_s is None
@@ -106,10 +142,12 @@ def test_under_heavy_censoring_the_curve_is_right_as_far_as_it_goes(known: Known
 @by_name
 def test_releases_at_any_time_do_not_bend_the_curve(known: Known):
     histories = [
-        history_of(known, Random(seed), leases=5_000, timeout_s=43_200, release_share=0.3) for seed in SEEDS
+        quick_history_of(known, seed, leases=5_000, timeout_s=43_200, release_share=0.3) for seed in MANY
     ]
 
-    assert coverage(known, histories) >= 0.92
+    assert coverage(known, histories) >= COVERED
+    assert coverage(known, histories, curve=without_the_censored) < 0.5
+    assert coverage(known, histories, curve=with_the_censored_as_done) < 0.25
 
 
 @by_name
@@ -117,12 +155,14 @@ def test_crashes_do_not_bend_the_curve(known: Known):
     timeout_s = math.ceil(instant(known, 0.01))
     crash_every_s = instant(known, 0.5) * 100  # about one lease in a hundred and fifty
     histories = [
-        history_of(known, Random(seed), leases=4_000, timeout_s=timeout_s, crash_every_s=crash_every_s)
-        for seed in SEEDS
+        quick_history_of(known, seed, leases=4_000, timeout_s=timeout_s, crash_every_s=crash_every_s)
+        for seed in MANY
     ]
 
-    assert sum(history.silent for history in histories) > 200
-    assert coverage(known, histories) >= 0.9
+    assert sum(history.silent for history in histories) > 1_000
+    assert coverage(known, histories) >= COVERED
+    assert coverage(known, histories, curve=with_crashes_as_work) < 0.7
+    assert coverage(known, histories, curve=with_the_censored_as_done) < 0.7
 
 
 def test_crashes_of_holders_that_would_have_been_quick_are_not_taken_for_slow_work():
@@ -174,9 +214,10 @@ def test_what_people_compute_instead_is_wrong(known: Known):
     mean, three = fmean(completed), fmean(completed) + 3 * stdev(completed)
     quantile = completed[math.ceil(len(completed) * (1 - TARGET)) - 1]
 
-    assert known.survival(mean) > 90 * TARGET
-    assert known.survival(three) > 3 * TARGET
-    assert known.survival(quantile) > 10 * TARGET
+    # Of 100 such queues the least were 88, 30 and 18 times the target; the mean of all but the bimodal ones, 290.
+    assert known.survival(mean) > 80 * TARGET
+    assert known.survival(three) > 25 * TARGET
+    assert known.survival(quantile) > 15 * TARGET
     finding = found(history_of(known, Random(7), leases=12_000, timeout_s=timeout_s))
     assert finding.recommended_timeout_s is not None
     assert known.survival(finding.recommended_timeout_s) <= TARGET

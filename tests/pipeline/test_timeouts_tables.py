@@ -14,10 +14,13 @@ from tests.pipeline.queue_histories import EXPONENTIAL, HEAVY_TAIL, Known, histo
 from veil.cli.renewal_schedules import SCHEDULES
 from veil.core.findings import CLEAR, FILE, NOT_ENOUGH, Finding, decode
 from veil.journal.place import Place
+from veil.pipeline import history_reading
 from veil.pipeline.buckets import bucket_of
 from veil.pipeline.history import History
-from veil.pipeline.history_scan import Work, read_histories
-from veil.pipeline.table_store import read_table
+from veil.pipeline.history_reading import read_here
+from veil.pipeline.history_scan import Work, files_since, read_histories
+from veil.pipeline.manifest import load_manifest
+from veil.pipeline.table_store import files_of_table, read_table
 from veil.pipeline.timeouts import find_all, run_timeouts
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ def day_row(day: datetime, queue: str, history: History, message_type: str = "")
         window_ms=history.present_ms,
         window_at=day + timedelta(hours=3),
         processing=history.processing,
+        processing_lapsed=history.lapses,
         processing_censored=history.censored,
         recovery=history.recovery,
     )
@@ -70,6 +74,7 @@ def test_days_add_up_to_the_history_of_each_queue_and_type(spark: SparkSession, 
     )
 
     histories = read_histories(read_table(spark, tables_place, "queue_days"))
+    assert histories == read_here(tables_place, files_of_table(tables_place, "queue_days"))
 
     assert set(histories) == {
         Work("us-east-1", "000000000000", queue, message_type)
@@ -80,12 +85,56 @@ def test_days_add_up_to_the_history_of_each_queue_and_type(spark: SparkSession, 
     expected.add(a_day(2))
     found = histories[Work("us-east-1", "000000000000", "orders", "ship")]
     assert found.processing == expected.processing
+    assert found.lapses == expected.lapses
     assert found.censored == expected.censored
     assert found.recovery == expected.recovery
     assert (found.leases, found.lapsed, found.deleted) == (9_000, expected.lapsed, expected.deleted)
     assert found.silent == expected.silent > 0
     assert found.windows == Counter({10_000: 9_000})
     assert (found.since, found.until) == (days[0], days[2])
+
+
+def test_a_past_that_begins_within_a_month_is_read_as_days_and_then_as_months(tables_place: Place):
+    days = [datetime(2026, 1, 30, tzinfo=UTC) + timedelta(days=number) for number in range(40)]
+    write_tables(tables_place, {day: [row(day, "orders")] for day in days})
+    manifest = load_manifest(tables_place)
+
+    def files(since: date | None) -> list[str]:
+        return [file.split("/")[1] + " " + file.split("=")[2][4:8] for file in files_since(manifest, since)]
+
+    months = [f"table=queue_months {month}01" for month in ("01", "02", "03")]
+    assert files(None) == months
+    assert files(date(2026, 2, 1)) == months[1:]
+    assert files(date(2026, 1, 31)) == ["table=queue_days 0131", *months[1:]]
+    assert files(date(2026, 2, 27)) == [*(f"table=queue_days 02{day}" for day in (27, 28)), months[2]]
+    assert files(date(2027, 1, 1)) == []
+
+
+def test_the_same_is_found_in_days_as_in_months_and_by_spark_as_by_the_driver(
+    spark: SparkSession, tables_place: Place, monkeypatch: pytest.MonkeyPatch
+):
+    january, february = datetime(2026, 1, 30, tzinfo=UTC), datetime(2026, 2, 2, tzinfo=UTC)
+    write_tables(
+        tables_place,
+        {
+            january: [
+                day_row(january, "orders", a_day(1, timeout_s=20)),
+                day_row(january, "mails", a_day(4), "x"),
+            ],
+            january + timedelta(days=1): [day_row(january + timedelta(days=1), "orders", a_day(2))],
+            february: [day_row(february, "orders", a_day(3))],
+        },
+    )
+
+    by_month = run_timeouts(spark, tables_place, save=False, now=MONDAY)
+    by_day = run_timeouts(spark, tables_place, since=january.date(), save=False, now=MONDAY)
+    monkeypatch.setattr(history_reading, "BYTES_ON_DRIVER_MAX", 0)
+    by_spark = run_timeouts(spark, tables_place, save=False, now=MONDAY)
+
+    assert by_month == by_day == by_spark
+    finding = whole(by_month.findings, "orders")
+    assert finding.leases == 9_000
+    assert (finding.since, finding.until) == (january.isoformat(), february.isoformat())
 
 
 def test_the_present_timeout_is_the_latest_one_that_a_lease_began_with(

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 PER_OCTAVE: Final = 16
 BUCKET_MAX: Final = 511  # 2^32 ms, 49 days: longer than anything a queue keeps
+# One more than there are: estimates look at the bucket after.
+_UPPER_MS: Final = tuple(math.pow(2.0, (bucket + 1) / PER_OCTAVE) for bucket in range(BUCKET_MAX + 2))
+_LOWER_MS: Final = (0.0, *_UPPER_MS[:-1])
 
 
 def bucket_of(length_ms: float) -> int:
@@ -24,12 +27,12 @@ def bucket_of(length_ms: float) -> int:
 
 def lower_ms(bucket: int) -> float:
     """Where the bucket begins."""
-    return 0.0 if bucket == 0 else math.pow(2.0, bucket / PER_OCTAVE)
+    return _LOWER_MS[bucket]
 
 
 def upper_ms(bucket: int) -> float:
     """Where the bucket ends."""
-    return math.pow(2.0, (bucket + 1) / PER_OCTAVE)
+    return _UPPER_MS[bucket]
 
 
 def bucket_column(length_ms: Column) -> Column:

@@ -122,13 +122,14 @@ def facts_of_events(events: DataFrame) -> DataFrame:
     return events.select("seq", delivery.alias("delivery"), *(values[name].alias(name) for name in NAMES))
 
 
-def stored_facts(rows: DataFrame, *, of_messages: bool) -> DataFrame:
-    """The facts in rows of `leases` or `messages` as they are stored, without what was derived from other rows."""
+def stored_facts(rows: DataFrame) -> DataFrame:
+    """The facts in rows of `leases` and `messages` as they are stored, without what was derived from other rows."""
     from pyspark.sql import functions as F  # noqa: N812
 
+    is_message = F.col("delivery") == 0
     facts = []
     for name in NAMES:
-        is_own = name in _OF_BOTH or (name in _OF_MESSAGES) == of_messages
+        is_own = is_message if name in _OF_MESSAGES else ~is_message
         if name in STRUCTS:
             first = next(iter(STRUCTS[name]))
             # Without its first member it was not told by an event of this row. What a message is about may have been told by
@@ -139,11 +140,11 @@ def stored_facts(rows: DataFrame, *, of_messages: bool) -> DataFrame:
                 else F.col(member)
                 for member in STRUCTS[name]
             ]
-            value = F.when(F.col(first).isNotNull() & F.lit(is_own), F.struct(*members))
-        elif is_own:
-            value = F.col(name)
+            is_told = F.col(first).isNotNull()
+            value = F.when(is_told if name in _OF_BOTH else is_told & is_own, F.struct(*members))
         else:
-            value = F.lit(0 if name == _SUM else None).cast(_PLAIN[name])
+            value = F.when(is_own, F.col(name))
+            value = value.otherwise(0) if name == _SUM else value
         facts.append(value.alias(name))
     return rows.select("seq", "delivery", *facts)
 
@@ -170,6 +171,11 @@ def part_of_seq() -> Column:
 def part_of(seq: int) -> int:
     """The same for one order key."""
     return (seq >> SEQ_BITS) // HOUR_MS
+
+
+def part_of_seq_range(part: int) -> tuple[int, int]:
+    """The first order key of a partition, and the first after it."""
+    return (part * HOUR_MS) << SEQ_BITS, ((part + 1) * HOUR_MS) << SEQ_BITS
 
 
 def _struct(name: str, *values: Column) -> Column:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 
-from veil.pipeline.buckets import bucket_of, lower_ms, upper_ms
+from veil.pipeline.buckets import BUCKET_MAX, bucket_of, lower_ms, upper_ms
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,7 +23,10 @@ class History:
     overrun: int = 0
     duplicates: int = 0  # overrun, and received by somebody else
     processing: Counter[int] = field(default_factory=Counter)
-    censored: Counter[int] = field(default_factory=Counter)
+    lapses: Counter[int] = field(
+        default_factory=Counter
+    )  # lapsed, and nothing was heard of the end of the work: at work so long, if not dead
+    censored: Counter[int] = field(default_factory=Counter)  # released, removed or open
     recovery: Counter[int] = field(default_factory=Counter)
     windows: Counter[int] = field(
         default_factory=Counter
@@ -36,7 +40,7 @@ class History:
         """Count the other's leases in."""
         for name in ("leases", "deleted", "lapsed", "dead_lettered", "overrun", "duplicates"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("processing", "censored", "recovery", "windows"):
+        for name in ("processing", "lapses", "censored", "recovery", "windows"):
             getattr(self, name).update(getattr(other, name))
         self.saw_window(other.present_ms, other.present_at)
         self.saw_hours(other.since, other.until)
@@ -86,9 +90,12 @@ class History:
         return sum(count * middle_s(bucket) for bucket, count in self.processing.items()) / self.completed
 
 
+_MIDDLES_S: Final = tuple((lower_ms(bucket) + upper_ms(bucket)) / 2000 for bucket in range(BUCKET_MAX + 1))
+
+
 def middle_s(bucket: int) -> float:
     """The middle of a bucket, in seconds."""
-    return (lower_ms(bucket) + upper_ms(bucket)) / 2000
+    return _MIDDLES_S[bucket]
 
 
 def bucket_of_s(length_s: float) -> int:

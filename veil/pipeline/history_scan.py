@@ -1,22 +1,22 @@
-"""From `queue_days` (or `queue_hours`, which has the same columns) to the history of each queue and message type.
+"""From sums (of hours, days or months: they have the same columns) to the history of each queue and message type.
 
-Two small jobs. The first sums the counts, and so learns which queues and types there are; each gets a number. The second
-spreads the histograms out and sums them by that number and the bucket: one number as the key, since hashing four names for
-each of some ten million buckets would cost most of the time. What comes back is queues × types × buckets, small enough for
-this process however long the past is.
+One small job: it spreads the histograms out, and sums them by queue, type and bucket, with the counts as one bucket more. What
+comes back is queues × types × buckets, small enough for this process however long the past is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Final, NamedTuple
+from datetime import UTC, date, datetime, time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from veil.pipeline.buckets import BUCKET_MAX
 from veil.pipeline.history import History
+from veil.pipeline.levels import day_number, month_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+
+    from veil.pipeline.manifest import Manifest
 
 
 class Work(NamedTuple):
@@ -29,10 +29,29 @@ class Work(NamedTuple):
 
 
 # Columns of the table, and where a history has them.
-_HISTOGRAMS: Final = {"processing": "processing", "processing_censored": "censored", "recovery": "recovery"}
-_COUNTS: Final = ("leases", "deleted", "expired", "superseded", "dead_lettered", "overrun", "duplicates")
-_SIZE: Final = BUCKET_MAX + 1
-_EACH: Final = _SIZE * len(_HISTOGRAMS)
+HISTOGRAMS: Final = {
+    "processing": "processing",
+    "processing_lapsed": "lapses",
+    "processing_censored": "censored",
+    "recovery": "recovery",
+}
+COUNTS: Final = ("leases", "deleted", "expired", "superseded", "dead_lettered", "overrun", "duplicates")
+_ABOUT: Final = ("window_ms", "window_at", "first", "last")
+_COUNTED: Final = -1  # in place of a bucket: the row has the counts
+
+
+def files_since(manifest: Manifest, since: date | None) -> list[str]:
+    """The files of sums that have all that was sent on that day or later: months, and days where the first is not whole."""
+    if since is None:
+        return manifest.files_of("queue_months")
+    first = day_number(since)
+    whole = month_of(first) if since.day == 1 else month_of(first) + 1
+    days = [day for day in sorted(manifest.days) if day >= first and month_of(day) < whole]
+    months = [month for month in sorted(manifest.months) if month >= whole]
+    return [
+        *(file for day in days for file in manifest.days[day]),
+        *(file for month in months for file in manifest.months[month]),
+    ]
 
 
 def read_histories(
@@ -42,72 +61,71 @@ def read_histories(
     from pyspark.sql import functions as F  # noqa: N812
 
     if since is not None:
-        table = table.where(F.col("hour") >= F.lit(datetime(since.year, since.month, since.day, tzinfo=UTC)))
+        table = table.where(F.col("hour") >= F.lit(datetime.combine(since, time(), UTC)))
     if queues:
         table = table.where(F.col("queue").isin(list(queues)))
-    histories = _counted(table)
-    if histories:
-        works = list(histories)
-        found = summed_buckets(table, works).toArrow()
-        for key, count in zip(found["key"].to_pylist(), found["count"].to_pylist(), strict=True):
-            number, place = divmod(key, _EACH)
-            which, bucket = divmod(place, _SIZE)
-            histogram = getattr(histories[works[number]], list(_HISTOGRAMS.values())[which])
-            histogram[bucket] += count
-    return histories
-
-
-def _counted(table: DataFrame) -> dict[Work, History]:
-    """The histories without their histograms."""
+    found = summed_buckets(table).toArrow()
+    columns = [found[name].to_pylist() for name in (*Work._fields, "at", "bucket", "count")]
+    histograms = list(HISTOGRAMS.values())
     histories: dict[Work, History] = {}
-    for row in summed_counts(table).toArrow().to_pylist():
-        history = histories.setdefault(Work(*(row[name] for name in Work._fields)), History())
-        history.leases += row["leases"]
-        history.deleted += row["deleted"]
-        history.lapsed += row["expired"] + row["superseded"] + row["dead_lettered"]
-        history.dead_lettered += row["dead_lettered"]
-        history.overrun += row["overrun"]
-        history.duplicates += row["duplicates"]
-        if row["window_ms"] is not None:
-            history.windows[row["window_ms"]] += row["leases"]
-            history.saw_window(row["window_ms"], row["window_at"])
-        history.saw_hours(_utc(row["first"]), _utc(row["last"]))
+    for number, (*names, at, bucket, count) in enumerate(zip(*columns, strict=True)):
+        history = histories.setdefault(Work(*names), History())
+        if at == _COUNTED:
+            add_counts(history, {name: found[name][number].as_py() for name in (*COUNTS, *_ABOUT)})
+        else:
+            getattr(history, histograms[at])[bucket] += count
     return histories
 
 
-def summed_counts(table: DataFrame) -> DataFrame:
-    """The counts of each queue, type and window, and the hours that they come from."""
+def add_counts(history: History, row: dict[str, Any]) -> None:
+    """Add the counts of a row of sums, or of rows that began with the same window."""
+    history.leases += row["leases"]
+    history.deleted += row["deleted"]
+    history.lapsed += row["expired"] + row["superseded"] + row["dead_lettered"]
+    history.dead_lettered += row["dead_lettered"]
+    history.overrun += row["overrun"]
+    history.duplicates += row["duplicates"]
+    last = _utc(row["last"])
+    if row["window_ms"] is not None:
+        at = _utc(row["window_at"])
+        history.windows[row["window_ms"]] += row["leases"]
+        history.saw_window(row["window_ms"], at)
+        # A month begins long before the last of its days: the latest receive is a better witness.
+        last = max(last, at.replace(hour=0, minute=0, second=0, microsecond=0))
+    history.saw_hours(_utc(row["first"]), last)
+
+
+def summed_buckets(table: DataFrame) -> DataFrame:
+    """The histograms of each queue and type, summed: `at` is the place of the histogram in their list; and, where that is
+    _COUNTED, the counts for each window."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    return table.groupBy(*Work._fields, "window_ms").agg(
-        *(F.sum(name).alias(name) for name in _COUNTS),
-        F.max("window_at").alias("window_at"),
-        F.min("hour").alias("first"),
-        F.max("hour").alias("last"),
-    )
-
-
-def summed_buckets(table: DataFrame, works: Sequence[Work]) -> DataFrame:
-    """The histograms of these, summed: `key` is the place in `works`, the histogram and the bucket in one number."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    numbered = table.sparkSession.createDataFrame(
-        [(*work, number * _EACH) for number, work in enumerate(works)],
-        "region string, account string, queue string, message_type string, base bigint",
-    )
+    none = F.array(F.struct(F.lit(0).alias("bucket"), F.lit(0).cast("bigint").alias("count")))
     # Arrays of arrays, and no function of each element: those are not compiled.
     each = F.array(
+        F.struct(F.lit(_COUNTED).alias("at"), none.alias("pairs")),
         *(
-            F.struct(F.lit(n * _SIZE).alias("at"), F.col(name).alias("pairs"))
-            for n, name in enumerate(_HISTOGRAMS)
-        )
+            F.struct(F.lit(number).alias("at"), F.col(name).alias("pairs"))
+            for number, name in enumerate(HISTOGRAMS)
+        ),
     )
+    about = ("hour", "window_ms", "window_at", *COUNTS)
+    is_counted = F.col("at") == _COUNTED
+
+    def told(name: str) -> Column:
+        return F.when(is_counted, F.col(name))
+
     return (
-        table.join(F.broadcast(numbered), list(Work._fields))
-        .select("base", F.inline(each))
-        .select((F.col("base") + F.col("at")).alias("base"), F.inline("pairs"))
-        .groupBy((F.col("base") + F.col("bucket")).alias("key"))
-        .agg(F.sum("count").alias("count"))
+        table.select(*Work._fields, *about, F.inline(each))
+        .select(*Work._fields, *about, "at", F.inline("pairs"))
+        .groupBy(*Work._fields, "at", "bucket", told("window_ms").alias("window_ms"))
+        .agg(
+            F.sum("count").alias("count"),
+            *(F.sum(told(name)).alias(name) for name in COUNTS),
+            F.max(told("window_at")).alias("window_at"),
+            F.min(told("hour")).alias("first"),
+            F.max(told("hour")).alias("last"),
+        )
     )
 
 

@@ -46,10 +46,12 @@ class Found(NamedTuple):
 
 
 class Hours(NamedTuple):
-    """How many new events there are of each hour of sending, and the newest instant among them."""
+    """How many new events there are of each hour of sending, the newest instant among them, and which messages they are
+    of: order keys in rising order, where the driver has looked itself."""
 
     events: dict[int, int]
     newest_ms: int | None
+    seqs: Any = None
 
 
 def find_segments(journal: Place, manifest: Manifest) -> Found:
@@ -73,6 +75,15 @@ def find_segments(journal: Place, manifest: Manifest) -> Found:
     suspects = {each.name for each in manifest.broken}
     found = Found(tuple(new), tuple(broken), progress)
     return found.without(broken_ones(journal, new, suspects))
+
+
+def new_bytes(journal: Place, manifest: Manifest) -> int:
+    """The size of the segments that are not in the tables yet, by their names."""
+    return sum(
+        each.size
+        for each in list_segments(journal)
+        if not covers(manifest.progress.get(each.journal_id, []), each.first, each.last)
+    )
 
 
 def broken_ones(
@@ -119,26 +130,28 @@ def hours_by_spark(events: DataFrame) -> Hours:
 
 
 def _hours_by_arrow(journal: Place, segments: Sequence[Segment]) -> Hours:
-    events: dict[int, int] = {}
-    newest_ms: int | None = None
+    import numpy as np
+
+    seqs, newest_ms = [np.empty(0, np.int64)], None
     for segment in segments:
-        part, newest = _columns_of(journal, segment)
-        for count in part:
-            events[count["values"]] = events.get(count["values"], 0) + count["counts"]
+        found, newest = _columns_of(journal, segment)
+        seqs.append(found)
         newest_ms = max(filter(None, (newest_ms, newest)), default=None)
-    return Hours(events, newest_ms)
+    together = np.concatenate(seqs)
+    parts, counts = np.unique((together >> SEQ_BITS) // HOUR_MS, return_counts=True)
+    events = dict(zip(parts.tolist(), counts.tolist(), strict=True))
+    return Hours(events, newest_ms, np.unique(together))
 
 
-def _columns_of(journal: Place, segment: Segment) -> tuple[list[Any], int | None]:
+def _columns_of(journal: Place, segment: Segment) -> tuple[Any, int | None]:
     import pyarrow as pa
     from pyarrow import compute as pc
     from pyarrow import parquet as pq
 
     with journal.open_input(segment.name) as file:
         table = pq.ParquetFile(file, page_checksum_verification=True).read(columns=["seq", "at"])
-    hours = pc.divide(pc.shift_right(table["seq"], SEQ_BITS), HOUR_MS)
     newest = pc.max(table["at"].cast(pa.int64()), min_count=1).as_py()
-    return pc.value_counts(hours).to_pylist(), None if newest is None else newest // 1000
+    return table["seq"].to_numpy(), None if newest is None else newest // 1000
 
 
 def _name(broken: Broken) -> str:

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from veil.pipeline.buckets import upper_ms
 from veil.pipeline.history import History, bucket_of_s, middle_s
 
 # Late completions that show that holders of this queue do not give up at the deadline.
@@ -39,7 +38,7 @@ class Lapses:
 
 def sort_lapses(history: History) -> Lapses:
     """Tell holders that were at work at their deadline from those that were dead by then."""
-    lapses, elsewhere = _placed(history)
+    lapses, elsewhere = _placed(history), history.censored
     total = sum(count for _, count in lapses)
     silent = min(history.silent, total)
     if not silent:
@@ -75,23 +74,12 @@ def _completed(history: History, after_s: float, to_s: float) -> float:
     return sum(count for bucket, count in history.processing.items() if after_s < middle_s(bucket) <= to_s)
 
 
-def _placed(history: History) -> tuple[list[tuple[float, float]], Counter[int]]:
-    """The lapses of a late or silent holder that did not complete, taken out of the censored: first where a window is known
-    to have ended, exactly there; the others, whose leases had been extended, from the longest down."""
-    wanted = max(history.lapsed - history.late, 0)
-    elsewhere = Counter({bucket: count for bucket, count in history.censored.items() if count > 0})
-    placed: list[tuple[float, float]] = []
-    for window_ms in sorted(history.windows, reverse=True):
-        bucket = bucket_of_s(window_ms / 1000)
-        taken = min(wanted, elsewhere[bucket])
-        if taken:
-            placed.append((window_ms / 1000, taken))
-            elsewhere[bucket] -= taken
-            wanted -= taken
-    for bucket in sorted(elsewhere, reverse=True):
-        taken = min(wanted, elsewhere[bucket])
-        if taken:
-            placed.append((min(middle_s(bucket), upper_ms(bucket) / 1000), taken))
-            elsewhere[bucket] -= taken
-            wanted -= taken
-    return placed, +elsewhere
+def _placed(history: History) -> list[tuple[float, float]]:
+    """The instants at which leases lapsed. Of a bucket in which a window is known to have ended, all did so there: the others,
+    whose leases had been extended, or whose holder was heard of later, in its middle."""
+    windows = {bucket_of_s(window_ms / 1000): window_ms / 1000 for window_ms in sorted(history.windows)}
+    return [
+        (windows.get(bucket, middle_s(bucket)), float(count))
+        for bucket, count in sorted(history.lapses.items())
+        if count > 0
+    ]

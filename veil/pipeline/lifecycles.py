@@ -1,8 +1,9 @@
 """From the journal to the tables: what is new is worked in, and the tables change from one instant to the next.
 
 The tables depend on the events alone: not on how many runs there were, in which order segments came, nor on what died on the
-way. A run reads the new segments and the hours (of sending) that their messages belong to, and writes those hours anew.
-Hours with leases that are still open are written anew too whenever the last known instant has moved on: a holder that
+way. A run reads the new segments and the hours (of sending) that their messages belong to. Where the new events are few, it
+takes the rows of their messages out of those hours and makes these anew; where they are many, it writes the hours anew.
+Messages with leases that are still open are looked at too whenever the last known instant has moved on: a holder that
 crashed sends no event, time alone ends its lease.
 """
 
@@ -20,13 +21,23 @@ import msgspec
 from veil.journal.location import read_mark
 from veil.journal.place import Place
 from veil.pipeline.facts import PART, facts_of_events, part_of_seq, stored_facts
-from veil.pipeline.journal_reading import Found, broken_ones, find_segments, hours_of, read_events
+from veil.pipeline.journal_reading import (
+    BYTES_ON_DRIVER_MAX,
+    Found,
+    broken_ones,
+    find_segments,
+    hours_of,
+    new_bytes,
+    read_events,
+)
 from veil.pipeline.leases import TASK
+from veil.pipeline.levels import DAYS, HOURS, MONTHS, day_of, month_of
 from veil.pipeline.lives import TABLE, lives
 from veil.pipeline.manifest import Broken, Hour, Manifest, TablesRefused, load_manifest, save_manifest
-from veil.pipeline.queue_hours import HOURS_A_DAY, by_bucket, counted, stored_by_bucket, summed
+from veil.pipeline.queue_hours import SIGN, by_bucket, counted, stored_by_bucket, summed
 from veil.pipeline.run_lock import only_run
 from veil.pipeline.spread import spread_out
+from veil.pipeline.stored_sums import sums_before, sums_beside, table_of_file
 from veil.pipeline.table_store import (
     GENERATION,
     Written,
@@ -37,6 +48,8 @@ from veil.pipeline.table_store import (
     spark_set,
     written_files,
 )
+from veil.pipeline.touched import COPIED_ROWS_MAX, PICKED, Parted, part_hours
+from veil.pipeline.touched import TABLES as LIVES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -123,6 +136,11 @@ def run_lifecycles(
     )
 
 
+def is_brief(journal: Place, tables: Place) -> bool:
+    """Whether a run would have little to do now: then a session is best that compiles quickly (`SparkSettings.brief`)."""
+    return new_bytes(journal, load_manifest(tables)) <= BYTES_ON_DRIVER_MAX
+
+
 def _same_store(journal: Place, tables: Place, manifest: Manifest) -> str | None:
     mark = read_mark(journal)
     if mark is None:
@@ -150,6 +168,7 @@ class _Run:
         self._spark, self._journal, self._tables = spark, journal, tables
         self._before, self._found, self._on_step = before, found, on_step
         self._folder = f"{GENERATION}{before.generation + 1:08d}-{secrets.token_hex(4)}"
+        self._parted: Parted | None = None  # None: hours are written anew
         self.events = 0
         self.touched: list[int] = []
 
@@ -159,36 +178,43 @@ class _Run:
         hours = hours_of(self._spark, self._journal, self._found.segments)
         self.events = sum(hours.events.values())
         newest_ms = max(filter(None, (hours.newest_ms, before.newest_ms)), default=None)
+        time_has_passed = newest_ms != before.newest_ms
         touched = set(hours.events)
-        if newest_ms != before.newest_ms:
+        if time_has_passed:
             touched.update(part for part, hour in before.hours.items() if hour.open)
         self.touched = sorted(touched)
         self._on_step("looked through")
         written: list[Written] = []
         if touched and newest_ms is not None:
-            rows = {
-                part: hours.events.get(part, 0) + before.hours.get(part, Hour()).rows for part in self.touched
-            }
+            stored = {part: before.hours[part] for part in self.touched if part in before.hours}
+            known = {part: hour.rows for part, hour in stored.items()}
+            taken = [file for hour in stored.values() for file in (*hour.leases, *hour.messages)]
+            if hours.seqs is not None and sum(known.values()) <= COPIED_ROWS_MAX and self._is_one_journal():
+                self._parted = part_hours(
+                    self._tables, self._folder, stored, hours.seqs, time_has_passed=time_has_passed
+                )
+                taken, known = self._parted.picked, self._parted.rows
+            rows = {part: hours.events.get(part, 0) + known.get(part, 0) for part in self.touched}
             with spark_set(self._spark, _SETTINGS):
-                written += self._write("lives", self._lives(rows, newest_ms))
+                written += self._write("lives", self._lives(rows, taken, newest_ms))
                 self._on_step("leases and messages written")
                 written += self._write("sums", self._sums(written))
-                self._on_step("queue_hours and queue_days written")
+                self._on_step("sums written")
+            self._tables.remove_folder(f"{self._folder}/{PICKED}")
         return self._manifest(written, newest_ms)
 
-    def _lives(self, rows: dict[int, int], newest_ms: int) -> DataFrame:
+    def _is_one_journal(self) -> bool:
+        """Whether all events, old and new, are of one journal, so that no lease was received twice. A store that was restored
+        from a backup may give out a delivery number again; what such a lease began with is not known before all is read."""
+        return len(self._found.progress_made()) <= 1
+
+    def _lives(self, rows: dict[int, int], taken: list[str], newest_ms: int) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812
 
         spark, tables = self._spark, self._tables
         facts = facts_of_events(read_events(spark, self._journal, self._found.segments))
-        stored = [self._before.hours[part] for part in rows if part in self._before.hours]
-        for files, of_messages in (
-            ([file for hour in stored for file in hour.leases], False),
-            ([file for hour in stored for file in hour.messages], True),
-        ):
-            if files:
-                known = stored_facts(read_lives(spark, tables, files), of_messages=of_messages)
-                facts = facts.unionAll(known)
+        if taken:
+            facts = facts.unionAll(stored_facts(read_lives(spark, tables, taken)))
         spread = spread_out(rows)
         facts = facts.withColumn(PART, part_of_seq()).withColumn(TASK, F.expr(spread.sql(PART, "seq")))
         # The only shuffle: everything after it finds the rows of a message together.
@@ -196,19 +222,25 @@ class _Run:
         return lives(spread_facts, F.timestamp_millis(F.lit(newest_ms)))
 
     def _sums(self, written: list[Written]) -> DataFrame:
+        """The sums of the touched hours, days and months: stored ones, with the touched rows as they were taken off and as
+        they are added; or, where hours are written anew, of these and of what stands beside them."""
+        from pyspark.sql import functions as F  # noqa: N812
+
         files = [each.name for each in written]
-        new = read_lives(self._spark, self._tables, files).withColumn(PART, part_of_seq())
-        rows = by_bucket(counted(new))
-        days = {part // HOURS_A_DAY for part in self.touched}
-        beside = [
-            file
-            for part, hour in self._before.hours.items()
-            if part // HOURS_A_DAY in days and part not in set(self.touched)
-            for file in hour.queue_hours
-        ]
-        if beside:
-            stored = read_files(self._spark, self._tables, "queue_hours", beside)
-            rows = rows.unionByName(stored_by_bucket(stored))
+        if self._parted is None:
+            stored = sums_beside(self._before, self.touched)
+        else:
+            stored = sums_before(self._before, self.touched)
+            files += self._parted.picked
+        was = F.contains(F.col("_metadata.file_path"), F.lit(f"{self._folder}/{PICKED}/"))
+        now = read_lives(self._spark, self._tables, files).withColumns(
+            {PART: part_of_seq(), SIGN: F.when(was, -1).otherwise(1)}
+        )
+        rows = by_bucket(counted(now))
+        if stored.files:
+            known = read_files(self._spark, self._tables, HOURS, stored.files)
+            known = known.withColumn(TABLE, table_of_file())
+            rows = rows.unionByName(stored_by_bucket(known, stored.counts_for))
         return summed(rows)
 
     def _write(self, name: str, rows: DataFrame) -> list[Written]:
@@ -222,19 +254,18 @@ class _Run:
         files: dict[tuple[str, int], list[str]] = {}
         for each in written:
             files.setdefault((each.table, each.part), []).append(each.name)
-        hours, days = dict(before.hours), dict(before.days)
+        hours, days, months = dict(before.hours), dict(before.days), dict(before.months)
+        kept = {} if self._parted is None else self._parted.kept
         for part in self.touched:
-            sums = files.get(("queue_hours", part), [])
+            sums = files.get((HOURS, part), [])
             rows, is_open = _known_of(self._tables, sums)
-            hours[part] = Hour(
-                leases=tuple(files.get(("leases", part), ())),
-                messages=tuple(files.get(("messages", part), ())),
-                queue_hours=tuple(sums),
-                rows=rows,
-                open=is_open,
-            )
-        for day in {part // HOURS_A_DAY for part in self.touched}:
-            days[day] = files.get(("queue_days", day), [])
+            lives = {
+                name: (*kept.get(part, {}).get(name, ()), *files.get((name, part), ())) for name in LIVES
+            }
+            hours[part] = Hour(**lives, queue_hours=tuple(sums), rows=rows, open=is_open)
+        for day in {day_of(part) for part in self.touched}:
+            days[day] = files.get((DAYS, day), [])
+            months[month_of(day)] = files.get((MONTHS, month_of(day)), [])
         after = msgspec.structs.replace(
             before,
             generation=before.generation + 1,
@@ -242,6 +273,7 @@ class _Run:
             progress=self._found.progress_made(),
             hours=hours,
             days=days,
+            months=months,
         )
         still = set(after.files())
         return msgspec.structs.replace(

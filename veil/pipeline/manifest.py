@@ -15,7 +15,7 @@ from veil.core.errors import VeilError
 from veil.journal.place import Place
 
 NAME: Final = "manifest.json"
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 class TablesRefused(VeilError):
@@ -40,7 +40,7 @@ class Hour(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What the tables are. Hours and days are whole ones since 1970."""
+    """What the tables are. Hours, days and months are whole ones since 1970."""
 
     version: int = VERSION
     generation: int = 0  # how many times the tables have changed
@@ -50,6 +50,7 @@ class Manifest(msgspec.Struct, frozen=True):
     broken: list[Broken] = []
     hours: dict[int, Hour] = {}
     days: dict[int, list[str]] = {}
+    months: dict[int, list[str]] = {}
     # Named by the generation before: kept for its readers until the next one.
     retired: list[str] = []
 
@@ -57,13 +58,14 @@ class Manifest(msgspec.Struct, frozen=True):
         """Every file that the tables consist of."""
         for hour in self.hours.values():
             yield from (*hour.leases, *hour.messages, *hour.queue_hours)
-        for files in self.days.values():
+        for files in (*self.days.values(), *self.months.values()):
             yield from files
 
     def files_of(self, table: str) -> list[str]:
         """The files of one table, oldest hour first."""
-        if table == "queue_days":
-            return [file for day in sorted(self.days) for file in self.days[day]]
+        if table in ("queue_days", "queue_months"):
+            parts = self.days if table == "queue_days" else self.months
+            return [file for part in sorted(parts) for file in parts[part]]
         return [file for hour in sorted(self.hours) for file in getattr(self.hours[hour], table)]
 
 

@@ -1,7 +1,8 @@
-"""Sums per queue, message type and hour, and the same per day: counts, and histograms that add up.
+"""Sums per queue, message type and hour, and the same per day and per month: counts, and histograms that add up.
 
 Leases and messages are first counted by their buckets, which is most of the work and shrinks them; the rest runs on those
-counts, and adds stored hours to days in the same way.
+counts, and adds stored sums in the same way. What adds up can be taken off again: a row with the sign -1 is one that the
+stored sums have counted and that is there no more, or is otherwise now.
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ from typing import TYPE_CHECKING, Final
 
 from veil.pipeline.buckets import BUCKET_MAX, bucket_column
 from veil.pipeline.facts import HOUR_MS, PART
+from veil.pipeline.levels import HOURS, LEVELS, begin_ms_column, part_column
 from veil.pipeline.schemas import struct_of
 from veil.pipeline.tables import HOW, OUTCOME, QUEUE_HOURS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from pyspark.sql import Column, DataFrame
 
 TABLE: Final = "table"
-HOURS_A_DAY: Final = 24
-HISTOGRAMS: Final = ("processing", "processing_censored", "waiting", "recovery")
+SIGN: Final = "sign"  # 1 for a row that counts, -1 for one that does so no more
+HISTOGRAMS: Final = ("processing", "processing_lapsed", "processing_censored", "waiting", "recovery")
+LAPSED: Final = ("expired", "superseded", "dead_lettered")
 _KEYS: Final = ("region", "account", "queue", "message_type")
 _SIZE: Final = BUCKET_MAX + 1
 _NO_BUCKET: Final = -1  # in place of a bucket: the row has the sums
@@ -35,7 +40,8 @@ _LATEST: Final = "window"  # window_at, in milliseconds since the epoch, and win
 
 
 def counted(lives: DataFrame) -> DataFrame:
-    """Rows of `leases` and `messages` as counts: PART, keys, two buckets (each with its histogram's number), sums."""
+    """Rows of `leases` and `messages`, each with its SIGN, as counts: PART, keys, two buckets (each with its histogram's
+    number), sums."""
     from pyspark.sql import functions as F  # noqa: N812
 
     is_message = F.col("delivery") == 0
@@ -47,9 +53,10 @@ def counted(lives: DataFrame) -> DataFrame:
     none = F.lit(_NO_BUCKET)
     work = F.when(
         is_lease & F.col("processing_ms").isNotNull(),
-        F.when(F.col("censored"), histogram("processing_censored", F.col("processing_ms"))).otherwise(
-            histogram("processing", F.col("processing_ms"))
-        ),
+        bucket_column(F.col("processing_ms"))
+        + F.when(~F.col("censored"), HISTOGRAMS.index("processing") * _SIZE)
+        .when(F.col("how").isin(*LAPSED), HISTOGRAMS.index("processing_lapsed") * _SIZE)
+        .otherwise(HISTOGRAMS.index("processing_censored") * _SIZE),
     )
     around = F.when(is_message, histogram("waiting", F.col("wait_ms"))).otherwise(
         histogram("recovery", F.col("recovery_ms"))
@@ -60,7 +67,13 @@ def counted(lives: DataFrame) -> DataFrame:
         F.lit((1 << _WINDOW_BITS) - 1),
     )
     since_hour_ms = F.unix_millis("received_at") - F.col(PART).cast("bigint") * HOUR_MS
-    window = F.when(is_lease, F.shiftleft(since_hour_ms, _WINDOW_BITS) + window_ms)
+    # Never taken off: a lease keeps the window that it began with.
+    counts = F.col(SIGN) > 0
+    window = F.when(is_lease & counts, F.shiftleft(since_hour_ms, _WINDOW_BITS) + window_ms)
+
+    def signed(condition: Column) -> Column:
+        return F.sum(F.when(condition, F.col(SIGN)).otherwise(0))
+
     grouped = (
         lives.withColumn("message_type", F.coalesce("message_type", F.lit("")))
         .withColumn("work", F.coalesce(work, none))
@@ -69,13 +82,13 @@ def counted(lives: DataFrame) -> DataFrame:
         .withColumn("state", F.when(is_message, F.col("outcome")).otherwise(F.col("how")))
         .groupBy(PART, *_KEYS, "work", "around", "is_message", "state")
         .agg(
-            F.count(F.lit(1)).alias("count"),
+            F.sum(SIGN).alias("count"),
             F.max(window).alias(_LATEST),
-            F.count("sent_at").alias("sent"),
-            F.count(F.when(is_lease & F.col("overrun"), 1)).alias("overrun"),
-            F.count(F.when(is_lease & F.col("duplicate"), 1)).alias("duplicates"),
-            F.sum(F.when(is_lease, F.col("extensions")).otherwise(0)).alias("extensions"),
-            F.sum(F.coalesce("held_ms", F.lit(0))).alias("held_ms"),
+            signed(F.col("sent_at").isNotNull()).alias("sent"),
+            signed(is_lease & F.col("overrun")).alias("overrun"),
+            signed(is_lease & F.col("duplicate")).alias("duplicates"),
+            F.sum(F.when(is_lease, F.col("extensions") * F.col(SIGN)).otherwise(0)).alias("extensions"),
+            F.sum(F.coalesce("held_ms", F.lit(0)) * F.col(SIGN)).alias("held_ms"),
         )
     )
     return grouped.select(
@@ -105,18 +118,10 @@ def _by_state(is_message: Column) -> dict[str, Column]:
 
 
 def by_bucket(counts: DataFrame) -> DataFrame:
-    """Counts as rows of (table, part, keys, bucket, count, window, sums), once for the hour and once for the day."""
+    """Counts as rows of (table, part, keys, bucket, count, window, sums), once for each level."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    hour = F.col(PART)
-    day = F.floor(hour / HOURS_A_DAY).cast("int")
-    # The window of an hour is counted from the hour; in the day, from the day.
-    shift = F.shiftleft(((hour - day * HOURS_A_DAY) * HOUR_MS).cast("bigint"), _WINDOW_BITS)
-    levels = F.array(
-        F.struct(F.lit("queue_hours").alias(TABLE), hour.alias(PART), F.lit(0).cast("bigint").alias("shift")),
-        F.struct(F.lit("queue_days").alias(TABLE), day.alias(PART), shift.alias("shift")),
-    )
-    rows = counts.withColumn("level", F.explode(levels)).withColumn(
+    rows = counts.withColumn("level", F.explode(_levels(LEVELS, F.col(PART)))).withColumn(
         "bucket", F.explode(F.array("work", "around", F.lit(_NO_BUCKET - 1)))
     )
     is_sum = F.col("bucket") < _NO_BUCKET
@@ -131,22 +136,26 @@ def by_bucket(counts: DataFrame) -> DataFrame:
     )
 
 
-def stored_by_bucket(queue_hours: DataFrame) -> DataFrame:
-    """Stored rows of `queue_hours` in the same form, for the day only."""
+def stored_by_bucket(stored: DataFrame, counts_for: Mapping[str, Sequence[str]]) -> DataFrame:
+    """Stored sums, each with the TABLE that it is of, in the same form; for the levels that its table is said to count for."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    day = F.floor(F.unix_millis("hour") / (HOUR_MS * HOURS_A_DAY)).cast("int")
-    day_ms = F.col(PART).cast("bigint") * (HOUR_MS * HOURS_A_DAY)
+    hour = F.floor(F.unix_millis("hour") / HOUR_MS).cast("int")
+    levels = F.coalesce(
+        *(F.when(F.col(TABLE) == table, _levels(wanted, hour)) for table, wanted in counts_for.items())
+    )
     numbered = [_shifted(F.col(name), number * _SIZE) for number, name in enumerate(HISTOGRAMS)]
     sums = F.array(F.struct(F.lit(_NO_BUCKET).alias("bucket"), F.lit(0).cast("bigint").alias("count")))
     is_sum = F.col("each.bucket") == _NO_BUCKET
-    window = F.shiftleft(F.unix_millis("window_at") - day_ms, _WINDOW_BITS) + F.col("window_ms")
+    # From the beginning of what is stored, and from there to the level's.
+    since_ms = F.unix_millis("window_at") - F.unix_millis("hour")
+    window = F.shiftleft(since_ms, _WINDOW_BITS) + F.col("window_ms") + F.col("level.shift")
     return (
-        queue_hours.withColumn(PART, day)
+        stored.withColumn("level", F.explode(levels))
         .withColumn("each", F.explode(F.concat(sums, *numbered)))
         .select(
-            F.lit("queue_days").alias(TABLE),
-            PART,
+            F.col(f"level.{TABLE}").alias(TABLE),
+            F.col(f"level.{PART}").alias(PART),
             *_KEYS,
             F.col("each.bucket").alias("bucket"),
             F.col("each.count").alias("count"),
@@ -156,8 +165,21 @@ def stored_by_bucket(queue_hours: DataFrame) -> DataFrame:
     )
 
 
+def _levels(levels: Sequence[str], hour: Column) -> Column:
+    """Of each level: its name, the part that the hour belongs to, and what a window of that hour is greater there."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    def level(name: str) -> Column:
+        part = part_column(name, hour)
+        since_ms = begin_ms_column(HOURS, hour) - begin_ms_column(name, part)
+        shift = F.shiftleft(since_ms, _WINDOW_BITS)
+        return F.struct(F.lit(name).alias(TABLE), part.cast("int").alias(PART), shift.alias("shift"))
+
+    return F.array(*(level(name) for name in levels))
+
+
 def summed(buckets: DataFrame) -> DataFrame:
-    """Rows of `queue_hours` and `queue_days`, with `table` and `part` in front."""
+    """Rows of the sums at all levels, with `table` and `part` in front."""
     from pyspark.sql import functions as F  # noqa: N812
 
     # Once by what a file holds: the two steps below find their rows together, and each file has one writer.
@@ -167,13 +189,15 @@ def summed(buckets: DataFrame) -> DataFrame:
     rows = rows.groupBy(*keys, "bucket").agg(
         F.sum("count").alias("count"), F.max(_LATEST).alias(_LATEST), *_named(totals)
     )
-    pair = F.when(F.col("bucket") != _NO_BUCKET, F.struct("bucket", "count"))
+    pair = F.when((F.col("bucket") != _NO_BUCKET) & (F.col("count") != 0), F.struct("bucket", "count"))
     rows = rows.groupBy(*keys).agg(
         F.sort_array(F.collect_list(pair)).alias("pairs"), F.max(_LATEST).alias(_LATEST), *_named(totals)
     )
-    part_ms = F.col(PART).cast("bigint") * F.when(F.col(TABLE) == "queue_hours", HOUR_MS).otherwise(
-        HOUR_MS * HOURS_A_DAY
-    )
+    # Of a queue or type that nothing is left of, there is no row.
+    rows = rows.where(sum((F.col(name) for name in _OUTCOME_COLUMNS.values()), F.col("leases")) > 0)
+    part_ms = begin_ms_column(LEVELS[-1], F.col(PART))
+    for level in LEVELS[:-1]:
+        part_ms = F.when(F.col(TABLE) == level, begin_ms_column(level, F.col(PART))).otherwise(part_ms)
     values = {
         "hour": F.timestamp_millis(part_ms),
         "window_ms": F.col(_LATEST).bitwiseAND((1 << _WINDOW_BITS) - 1),

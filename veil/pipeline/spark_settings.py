@@ -36,6 +36,7 @@ class SparkSettings:
     master: str | None = None  # None: local[*]
     conf: Mapping[str, str] = field(default_factory=dict)
     title: str = "veil"
+    brief: bool = False  # the work takes seconds: compile it quickly rather than well
 
     def __post_init__(self) -> None:
         if self.master is not None and not self.master.strip():
@@ -82,6 +83,9 @@ def chosen(settings: SparkSettings, home: Path) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(home / "warehouse"),  # else a directory appears wherever one stands
         "spark.ui.showConsoleProgress": "false",  # the command draws its own
     }
+    if settings.brief:
+        # Java's second compiler takes longer over a plan than such work does with the first one's.
+        conf["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1"
     if settings.is_local:
         conf |= {
             "spark.driver.bindAddress": LOOPBACK,

@@ -22,6 +22,7 @@ TABLES: Final = {
     "messages": MESSAGES,
     "queue_hours": QUEUE_HOURS,
     "queue_days": QUEUE_HOURS,
+    "queue_months": QUEUE_HOURS,
 }
 GENERATION: Final = "generation-"  # a folder of each run that changed something begins so
 # Asking for each file's length in a job of its own pays only for very many.
@@ -29,7 +30,7 @@ _LISTED_BY_JOB: Final = {"spark.sql.sources.parallelPartitionDiscovery.threshold
 
 
 class Written(NamedTuple):
-    """A file that a job wrote: to which table and part (hour or day) it belongs."""
+    """A file that a job wrote: to which table and part (hour, day or month) it belongs."""
 
     table: str
     part: int
@@ -63,6 +64,11 @@ def files_of_table(tables: Place, name: str) -> list[str]:
     if name not in TABLES:
         raise TablesRefused(f"table {name!r}: expected one of {', '.join(TABLES)}")
     return load_manifest(tables).files_of(name)
+
+
+def check_files(tables: Place, name: str, files: Sequence[str]) -> None:
+    """See that the files have the columns of the table; for whoever reads them without Spark. Raises TablesRefused."""
+    _check(tables, name, files, struct_of(TABLES[name]))
 
 
 def _read(

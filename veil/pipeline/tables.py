@@ -1,4 +1,5 @@
-"""The tables that the pipeline keeps, written out: `leases`, `messages`, `queue_hours` (and `queue_days`, the same by day).
+"""The tables that the pipeline keeps, written out: `leases`, `messages`, `queue_hours` (and `queue_days` and `queue_months`,
+the same by day and by month).
 
 Instants are UTC timestamps, lengths are whole milliseconds with the unit in the name. A message is known by `seq`; its
 rows stand in the partition of the hour in which it was sent (`hour`), which is a function of `seq`, so every event of a
@@ -109,6 +110,7 @@ QUEUE_HOURS: Final = f"""
     window_ms           bigint,
     window_at           timestamp,
     processing          {_HISTOGRAM} not null,
+    processing_lapsed   {_HISTOGRAM} not null,
     processing_censored {_HISTOGRAM} not null,
     waiting             {_HISTOGRAM} not null,
     recovery            {_HISTOGRAM} not null
@@ -116,5 +118,6 @@ QUEUE_HOURS: Final = f"""
 # hour           in which the messages were sent: all that happens to them later counts there.
 # message_type   '' where a message has none.
 # window_ms      the visibility that the latest lease began with, received at window_at.
-# processing     of the leases whose work is known to have ended; processing_censored of the others.
-# Every number but window_ms adds up; queue_days has the same columns with the day in `hour`.
+# processing     of the leases whose work is known to have ended; processing_lapsed of those that lapsed before that;
+#                processing_censored of the others: released, removed, open.
+# Every number but window_ms adds up; queue_days and queue_months have the same columns with the day or month in `hour`.

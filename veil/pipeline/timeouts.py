@@ -1,6 +1,6 @@
 """`veil pipeline timeouts`: the tables in, the timeout of each queue out.
 
-Spark sums the histograms; the estimates are plain Python over what it returns.
+The histograms are summed by Spark, or here where they are few; the estimates are plain Python over the sums.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import numpy as np
 from veil.core.findings import FILE, NO_RENEWAL, VERSION, CurvePoint, Finding, Findings, encode
 from veil.pipeline.candidates import candidates, shown_timeouts
 from veil.pipeline.history import History
-from veil.pipeline.history_scan import Work, read_histories
+from veil.pipeline.history_scan import Work, files_since, read_histories
 from veil.pipeline.lapses import sort_lapses
+from veil.pipeline.levels import instant_of
 from veil.pipeline.recommendation import Evidence, recommend
 from veil.pipeline.renewal_schedule import RenewalSchedule, Timelines
 from veil.pipeline.replay import replay
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from veil.journal.place import Place
 
-TABLE: Final = "queue_days"
 TARGET_DEFAULT: Final = 0.001
 _POINTS_MAX: Final = 120
 
@@ -45,9 +45,7 @@ def run_timeouts(
     save: bool = True,
 ) -> Findings:
     """Find the timeout of every queue and message type in the tables, and leave the findings beside them."""
-    from veil.pipeline.table_store import read_table
-
-    histories = read_histories(read_table(spark, tables, TABLE), since=since, queues=queues)
+    histories = past(spark, tables, since=since, queues=queues)
     made_at = (now or datetime.now(UTC)).isoformat(timespec="seconds")
     findings = Findings(
         VERSION, made_at, target, find_all(histories, target=target, policies=policies, policy=policy), policy
@@ -55,6 +53,29 @@ def run_timeouts(
     if save:
         tables.write(FILE, encode(findings))
     return findings
+
+
+def past(
+    spark: SparkSession, tables: Place, *, since: date | None = None, queues: Sequence[str] = ()
+) -> dict[Work, History]:
+    """The history of every queue and type that the tables tell of, from the day given on."""
+    from veil.pipeline.history_reading import is_little, read_here
+    from veil.pipeline.manifest import load_manifest
+    from veil.pipeline.table_store import read_files
+
+    manifest = load_manifest(tables)
+    files = files_since(manifest, since)
+    if not files:
+        return {}
+    if is_little(tables, files):
+        histories = read_here(tables, files, queues=queues)
+    else:
+        histories = read_histories(read_files(spark, tables, "queue_months", files), queues=queues)
+    first = instant_of(min(manifest.days))
+    for history in histories.values():
+        if history.since is not None:
+            history.since = max(history.since, first)  # a month begins before the tables do
+    return histories
 
 
 def find_all(
@@ -103,7 +124,7 @@ def find(
         until=None if history.until is None else history.until.isoformat(),
         leases=history.leases,
         completed=history.completed,
-        censored=history.censored.total(),
+        censored=history.lapses.total() + history.censored.total(),
         duplicates=history.duplicates,
         crashes=history.silent,
         present_timeout_s=history.present_s,

@@ -88,7 +88,11 @@ class DeadLetterQueue(QueueClient):
     def peek(
         self, count: int, *, token: str | None = None, after: int | None = None, up_to: int | None = None
     ) -> Page:
-        """A page of messages in whatever state, by rising `seq`: from the token on, or after the one `seq`, up to the other."""
+        """A page of messages in whatever state, by rising `seq`: from the token on, or after the one `seq`, up to the other.
+
+        `up_to` is included, `after` is not, so that ranges lie side by side. The server's limits by time (SentAfter,
+        SentBefore) are not used here: both are included, and two ranges by time would share the messages of an instant.
+        """
         given: dict[str, Any] = {"MaxResults": count}
         if token is not None:
             given["NextToken"] = token

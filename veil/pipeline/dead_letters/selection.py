@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from veil.pipeline.dead_letters.columns import ATTRIBUTES, LETTERS
 from veil.pipeline.dead_letters.failures import DeadLettersRefused
-from veil.pipeline.dead_letters.spark_silence import without_query_pages
 from veil.pipeline.schemas import struct_of
+from veil.pipeline.spark_silence import without_query_pages
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

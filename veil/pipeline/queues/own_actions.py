@@ -30,10 +30,14 @@ class HoldContent(msgspec.Struct, rename="pascal"):
 
 
 class HoldTally(msgspec.Struct, rename="pascal"):
-    """How many messages an extension or a deletion of holds reached, and how many it no longer could."""
+    """How many messages an extension or a deletion of holds reached, and how many it no longer could.
+
+    `repeated` is the client's own: an answer before this one was lost, and what that call had deleted is not counted here.
+    """
 
     messages: int = 0
     lost: int = 0
+    repeated: bool = False
 
 
 class PeekedMessage(msgspec.Struct, rename="pascal"):

@@ -14,6 +14,9 @@ COLUMNS: Final = (
 )  # fmt: skip
 RIGHT: Final = ("leases", "present", "recommended", "duplicates", "hidden", "p50", "p99")
 
+# As the command draws its tables.
+_GAP: Final = 3  # between columns
+_EDGES: Final = 2  # before the first and after the last
 # What is left out first where the terminal is narrow.
 _SPARED: Final = ("certainty", "type", "p50", "leases", "p99", "hidden", "verdict")
 
@@ -31,7 +34,7 @@ class Table:
         widths = (
             max(len(name), *(len(row[i]) for row in self.rows), 1) for i, name in enumerate(self.columns)
         )
-        return sum(widths) + 2 * (len(self.columns) - 1)
+        return sum(widths) + _GAP * (len(self.columns) - 1) + _EDGES
 
 
 def headline(findings: Findings, width: int | None = None) -> Table:

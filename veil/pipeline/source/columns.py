@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from veil.consumer.queue_api import Attribute
@@ -91,12 +92,15 @@ def to_batch(
             case "system_attributes":
                 return _system(messages)
             case "sent_at":
-                return instants(_numbers(messages, "SentTimestamp"))
+                return _instants(_numbers(messages, "SentTimestamp", pa.int64()))
             case "received_at":
-                each = [received_ms] * len(messages) if isinstance(received_ms, int) else received_ms
-                return instants(each)
+                if isinstance(received_ms, int):
+                    return pa.repeat(
+                        pa.scalar(received_ms * 1000, pa.timestamp("us", tz="UTC")), len(messages)
+                    )
+                return instants(received_ms)
             case "receive_count":
-                return pa.array(_numbers(messages, "ApproximateReceiveCount"), pa.int32())
+                return _numbers(messages, "ApproximateReceiveCount", pa.int32())
             case "queue":
                 return pa.repeat(pa.scalar(queue), len(messages))
         raise ValueError(f"no column {name}")
@@ -108,7 +112,13 @@ def instants(milliseconds: Iterable[int | None]) -> Any:
     """Milliseconds as Spark's timestamps."""
     import pyarrow as pa
 
-    return pa.array([None if ms is None else ms * 1000 for ms in milliseconds], pa.timestamp("us", tz="UTC"))
+    return _instants(pa.array(milliseconds, pa.int64()))
+
+
+def _instants(milliseconds: Any) -> Any:
+    import pyarrow as pa
+
+    return milliseconds.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
 
 
 def _attributes(messages: Sequence[RowMessage]) -> Any:
@@ -138,16 +148,19 @@ def _attributes(messages: Sequence[RowMessage]) -> Any:
 def _system(messages: Sequence[RowMessage]) -> Any:
     import pyarrow as pa
 
-    offsets, names, values = [0], list[str](), list[str]()
-    for message in messages:
-        names.extend(message.system)
-        values.extend(message.system.values())
-        offsets.append(len(names))
-    return pa.MapArray.from_arrays(
-        pa.array(offsets, pa.int32()), pa.array(names, pa.string()), pa.array(values, pa.string())
-    )
+    each = [message.system for message in messages]
+    offsets = [0, *accumulate(map(len, each))]
+    names = pa.array(list(chain.from_iterable(each)), pa.string())
+    values = pa.array([value for system in each for value in system.values()], pa.string())
+    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), names, values)
 
 
-def _numbers(messages: Sequence[RowMessage], name: str) -> list[int | None]:
-    texts = [message.system.get(name, "") for message in messages]
-    return [int(text) if text.isdigit() else None for text in texts]
+def _numbers(messages: Sequence[RowMessage], name: str, kind: Any) -> Any:
+    """Numbers that the service wrote as text; null where it did not, or wrote something else."""
+    import pyarrow as pa
+
+    texts = [message.system.get(name) for message in messages]
+    try:
+        return pa.array(texts, pa.string()).cast(kind)
+    except pa.ArrowInvalid:
+        return pa.array([int(text) if text and text.isdecimal() else None for text in texts], kind)

@@ -22,6 +22,7 @@ class HeldShare(msgspec.Struct, frozen=True, tag="held"):
     part: int
     rows: int
     window_s: int
+    received_ms: int
 
 
 class SealedShare(msgspec.Struct, frozen=True, tag="sealed"):

@@ -40,11 +40,19 @@ class HeldPart(Part):
     """A share of a batch, received under its name by whoever runs it."""
 
     def __init__(
-        self, place: QueuePlace, queue: str, stream: str, batch: int, part: int, rows: int, window_s: int
+        self,
+        place: QueuePlace,
+        queue: str,
+        stream: str,
+        batch: int,
+        part: int,
+        rows: int,
+        window_s: int,
+        received_ms: int,
     ) -> None:
         super().__init__()
         self.place, self.queue, self.stream, self.batch, self.part = place, queue, stream, batch, part
-        self.rows, self.window_s = rows, window_s
+        self.rows, self.window_s, self.received_ms = rows, window_s, received_ms
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         left = self.rows
@@ -60,7 +68,7 @@ class HeldPart(Part):
                 # The server works on the next thousand while Spark takes these.
                 asked, coming = self._asked(left, piece)
             if messages:
-                yield to_batch(messages, self.queue, schema, int(time.time() * 1000))
+                yield to_batch(messages, self.queue, schema, self.received_ms)
             if not more:
                 return
 
@@ -84,7 +92,8 @@ class HeldStream(Stream):
         self._behind = 0
         self._budget: int | None = None
         self._cut: dict[int, int] = {}  # batches of this run, and for how many messages they were cut
-        self._counted: dict[int, int] = {}  # acknowledged ones, and how many they came to
+        # Acknowledged ones, and how many messages they came to; None where that got lost with an answer.
+        self._counted: dict[int, int | None] = {}
         self._looked_at_s = float("-inf")
         client.open_stream(self._epoch, self._owner)
         self._acknowledger = Acknowledger(self.acknowledge)
@@ -121,7 +130,16 @@ class HeldStream(Stream):
         number = start["n"] + 1
         self._cut[number] = rows
         parts = min(self._options.partitions, -(-rows // _PART_ROWS_MIN))
-        return {"epoch": self._epoch, "n": number, "by": VEIL, "rows": rows, "parts": parts}
+        # The instant goes into Spark's log: whoever reads the batch, and however often, sees it received at the same time.
+        at_ms = int(time.time() * 1000)
+        return {
+            "epoch": self._epoch,
+            "n": number,
+            "by": VEIL,
+            "rows": rows,
+            "parts": parts,
+            "at_ms": at_ms,
+        }
 
     def parts(self, start: Offset, end: Offset) -> Sequence[Part]:
         rows, parts = end["rows"], end["parts"]
@@ -129,8 +147,9 @@ class HeldStream(Stream):
             self._client.url, self._client.endpoint, self._client.region, self._options.place.profile
         )
         shares = [rows // parts + (at < rows % parts) for at in range(parts)]
+        at_ms = end.get("at_ms") or int(time.time() * 1000)  # checkpoints of old do not say it
         return [
-            HeldPart(place, self._queue, self._epoch, end["n"], at, share, self._window_s)
+            HeldPart(place, self._queue, self._epoch, end["n"], at, share, self._window_s, at_ms)
             for at, share in enumerate(shares)
         ]
 
@@ -139,7 +158,7 @@ class HeldStream(Stream):
             return
         done = _unless_taken(lambda: self._client.delete_holds(self._epoch, self._owner, end["n"]))
         self._acknowledged = end["n"]
-        self._counted[end["n"]] = done.messages + done.lost
+        self._counted[end["n"]] = None if done.repeated else done.messages + done.lost
         self._tally.add("received", done.messages + done.lost)
         self._tally.add("deleted", done.messages)
         self._tally.add("lost", max(0, done.lost - self._lost))
@@ -163,8 +182,9 @@ class HeldStream(Stream):
         for number in list(self._counted):
             got = self._counted.pop(number)
             asked = self._cut.pop(number, 0)
-            if self._budget is not None and asked:
-                # None at all: others took them, or their groups are busy; then it is over.
+            if self._budget is not None and asked and got is not None:
+                # None at all: others took them, or their groups are busy; then it is over. Where it is not known how many,
+                # the budget stays: one batch too many at the most, and none too few.
                 self._budget = self._budget - got if got else 0
         wanted = rows_max
         if self._budget is not None:

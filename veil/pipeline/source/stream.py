@@ -18,7 +18,8 @@ LONGEST_POLL_S: Final = 1
 
 class Offset(TypedDict, total=False):
     """How far a query is. `epoch` names the checkpoint; `n` counts its batches; `by` is the way, sqs or veil. Of the batch
-    that ends here, `segment` names what holds its rows (sqs); `rows` and `parts` say how it was cut (veil)."""
+    that ends here, `segment` names what holds its rows (sqs); `rows` and `parts` say how it was cut, and `at_ms` when
+    (veil)."""
 
     epoch: str
     n: int
@@ -26,6 +27,7 @@ class Offset(TypedDict, total=False):
     segment: str
     rows: int
     parts: int
+    at_ms: int
 
 
 class StreamTaken(RuntimeError):
