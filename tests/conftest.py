@@ -1,4 +1,4 @@
-"""What holds for every test: none leaves its logging behind for the next."""
+"""What holds for every test: none leaves its logging behind for the next; and a database for those that ask for one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+
+from tests.postgres_kit import drop_database, new_database, why_no_postgres
 
 
 @pytest.fixture(autouse=True)
@@ -17,3 +19,14 @@ def logging_as_before() -> Iterator[None]:
     root.handlers[:] = before[0]
     root.setLevel(before[1])
     own.setLevel(before[2])
+
+
+@pytest.fixture
+def postgres() -> Iterator[str]:
+    """The DSN of an empty database that is the test's own; the test is skipped where there is no PostgreSQL."""
+    reason = why_no_postgres()
+    if reason is not None:
+        pytest.skip(reason)
+    dsn = new_database()
+    yield dsn
+    drop_database(dsn)

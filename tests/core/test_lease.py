@@ -6,7 +6,16 @@ import pytest
 
 from tests.stores.kit import redrive_to
 from veil.core.errors import MessageGone, ReceiptExpired, VisibilityTooLong
-from veil.core.lease import Deletion, Held, State, is_spent, judge_deletion, judge_extension
+from veil.core.lease import (
+    WAITING,
+    Deletion,
+    Held,
+    State,
+    is_spent,
+    judge_deletion,
+    judge_extension,
+    judge_rotation,
+)
 from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.receipt import Receipt
 
@@ -98,3 +107,45 @@ def test_a_message_is_spent_when_one_more_receive_would_exceed_the_maximum():
     assert is_spent(3, policy)
     assert is_spent(4, policy)
     assert not is_spent(1_000_000, None)
+
+
+# ---- strict receipts, rotations, waiting messages
+
+DELAYED = Held(State.DELAYED, delivery=0, holder=0, received_at_ms=0, deadline_ms=NOW_MS + 1)
+
+
+@pytest.mark.parametrize("fifo", [True, False])
+def test_a_strict_delete_needs_the_open_lease_and_never_raises(fifo):
+    for held, delivery in ((OPEN, 2), (LAPSED, 3), (FREE, 3), (FREE, 1)):
+        assert judge_deletion(held, receipt(delivery), NOW_MS, fifo=fifo, strict=True) is Deletion.STALE
+    assert judge_deletion(OPEN, receipt(3), NOW_MS, fifo=fifo, strict=True) is Deletion.DELETED
+
+
+def test_only_the_latest_receipt_of_a_rotated_lease_holds_it():
+    twice = OPEN._replace(rotation=2)
+    latest = receipt(3)._replace(rotation=2)
+
+    for old in (receipt(3), receipt(3)._replace(rotation=1)):
+        assert judge_deletion(twice, old, NOW_MS, fifo=False) is Deletion.STALE
+        with pytest.raises(MessageGone):
+            judge_extension(twice, old, 5, NOW_MS, fifo=False)
+        with pytest.raises(MessageGone):
+            judge_rotation(twice, old, 5, NOW_MS)
+    assert judge_deletion(twice, latest, NOW_MS, fifo=False) is Deletion.DELETED
+    assert judge_rotation(twice, latest, 5, NOW_MS) == NOW_MS + 5_000
+    assert judge_rotation(twice, latest, 0, NOW_MS) is None
+
+
+@pytest.mark.parametrize("held", [None, LAPSED, FREE, DELAYED])
+def test_a_rotation_needs_an_open_lease(held):
+    with pytest.raises(MessageGone):
+        judge_rotation(held, receipt(3 if held is not DELAYED else WAITING), 5, NOW_MS)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("fifo", [True, False])
+def test_a_waiting_message_is_deleted_by_its_own_receipt_until_its_delay_ends(fifo, strict):
+    given = {"fifo": fifo, "strict": strict}
+    assert judge_deletion(DELAYED, receipt(WAITING), NOW_MS, **given) is Deletion.DELETED
+    assert judge_deletion(DELAYED, receipt(WAITING), NOW_MS + 1, **given) is Deletion.STALE
+    assert judge_deletion(FREE, receipt(WAITING), NOW_MS, **given) is Deletion.STALE

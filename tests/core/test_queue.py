@@ -72,10 +72,10 @@ def test_other_texts_are_no_arns_and_the_refusal_names_the_parameter(text):
     ("setting", "low", "high"),
     [
         ("visibility_s", 0, 43_200),
-        ("delay_s", 0, 900),
+        ("delay_s", 0, 604_800),
         ("message_bytes_max", 1_024, 1_048_576),
         ("retention_s", 60, 1_209_600),
-        ("wait_s", 0, 20),
+        ("wait_s", 0, 30),
         ("kms_reuse_s", 60, 86_400),
     ],
 )

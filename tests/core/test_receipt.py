@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from veil.core.errors import ReceiptInvalid
-from veil.core.receipt import ReceiptBook
+from veil.core.receipt import ROTATION_MAX, ReceiptBook
 
 BOOK = ReceiptBook(b"k" * 32)
 ALPHABET = string.ascii_letters + string.digits + "-_"
@@ -21,7 +21,27 @@ def test_what_is_written_is_read_back(queue_id, seq, delivery):
 
     assert len(text) == 44
     assert set(text) <= set(ALPHABET)
-    assert BOOK.read(text, queue_id) == (queue_id, seq, delivery, text)
+    assert BOOK.read(text, queue_id) == (queue_id, seq, delivery, text, 0)
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**63 - 1),
+    st.integers(0, 2**32 - 1),
+    st.integers(1, ROTATION_MAX),
+)
+def test_a_rotated_receipt_is_another_text_of_the_same_alphabet(queue_id, seq, delivery, rotation):
+    text = BOOK.write(queue_id, seq, delivery, rotation)
+
+    assert len(text) == 48
+    assert set(text) <= set(ALPHABET)
+    assert BOOK.read(text, queue_id) == (queue_id, seq, delivery, text, rotation)
+
+
+def test_a_rotated_receipt_cannot_be_cut_down_to_the_first_nor_drawn_out_from_it():
+    for text in (BOOK.write(1, 2, 3, 4)[:44], BOOK.write(1, 2, 3) + "AAAA"):
+        with pytest.raises(ReceiptInvalid):
+            BOOK.read(text, 1)
 
 
 def test_a_receipt_of_another_queue_is_refused():

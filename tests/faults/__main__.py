@@ -26,12 +26,18 @@ from tests.faults import (
     fuzz,
     model_volume,
     paused,
+    postgres_nodes,
+    postgres_promotions,
+    postgres_stops,
     power_cut,
+    smq_fuzz,
     spark_source,
     stopping,
     vanishing,
 )
 from tests.faults.rig import Outcome
+from tests.postgres_kit import why_no_postgres
+from tests.postgres_server import why_no_server
 
 
 class Rig(NamedTuple):
@@ -88,8 +94,27 @@ RIGS = {
     "consumer-kills": Rig(consumer_kills.run_kills, consumer_kills.KILLS, "kill -9 of a consumer"),
     "consumer-stops": Rig(consumer_stops.run_stops, consumer_stops.STOPS, "SIGTERM of a consumer"),
     "spark-source": Rig(spark_source.run_source_kills, spark_source.KILLS, "kill -9 of a Spark driver"),
+    "postgres-stops": Rig(
+        postgres_stops.run_stops, postgres_stops.STOPS, "immediate stops of PostgreSQL", why_no_server
+    ),
+    "postgres-promotions": Rig(
+        postgres_promotions.run_promotions,
+        postgres_promotions.PROMOTIONS,
+        "promotions of a standby",
+        why_no_server,
+    ),
+    "postgres-nodes": Rig(
+        postgres_nodes.run_node_kills, postgres_nodes.KILLS, "kill -9 of one of two nodes", why_no_server
+    ),
     "fuzz": Rig(fuzz.run_fuzz, 1_000_000, "malformed requests"),
+    "smq-fuzz": Rig(smq_fuzz.run_smq_fuzz, smq_fuzz.REQUESTS, "malformed requests at SMQ's port"),
     "model": Rig(model_volume.run_model_volume, model_volume.STEPS, "steps"),
+    "model-postgres": Rig(
+        lambda cycles, seed: model_volume.run_model_volume(cycles, seed, store="postgres"),
+        model_volume.STEPS_ON_POSTGRES,
+        "steps on PostgreSQL",
+        why_no_postgres,
+    ),
 }
 
 
@@ -110,7 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
     rows = []
     for name in given.rigs or RIGS:
         rows += _run_rig(name, RIGS[name], given.cycles, seed, given.seconds)
-    print("\n" + "\n".join(f"{result:<9}{name:<17}{text}" for result, name, text in rows))
+    print("\n" + "\n".join(f"{result:<9}{name:<21}{text}" for result, name, text in rows))
     return 1 if any(result == "VIOLATED" for result, _, _ in rows) else 0
 
 

@@ -19,10 +19,13 @@ class Unknown(Exception):
 
 
 class Client:
-    """Speaks to one port of this machine; opens its connection when needed, again if it was lost."""
+    """Speaks to a port of this machine; opens its connection when needed, again if it was lost.
 
-    def __init__(self, port: int, *, patience_s: float = 30.0) -> None:
-        self._port = port
+    Where there are other nodes, it goes to the first of them that takes the connection, as behind a balancer.
+    """
+
+    def __init__(self, port: int, *others: int, patience_s: float = 30.0) -> None:
+        self._ports = (port, *others)
         self._patience_s = patience_s
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
@@ -55,8 +58,14 @@ class Client:
         # A connection that the server closed meanwhile is not used: what was never sent was never done.
         if streams is None or streams[0].at_eof() or streams[1].is_closing():
             self.close()
-            streams = self._streams = await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 22)
+            streams = self._streams = await self._open()
         return streams
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        for port in self._ports[:-1]:
+            with contextlib.suppress(OSError):
+                return await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
+        return await asyncio.open_connection("127.0.0.1", self._ports[-1], limit=1 << 22)
 
     def close(self) -> None:
         """Drop the connection."""

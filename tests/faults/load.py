@@ -26,20 +26,22 @@ _BACKLOG_MAX = 2_000  # bounds the drain
 
 @dataclass(slots=True)
 class Load:
-    """A running set of clients against one port."""
+    """A running set of clients against one port, or spread over the ports of several nodes."""
 
     port: int
     seed: int
     history: History
     writers: int = 4
     consumers: int = 8
+    other_ports: tuple[int, ...] = ()
+    _clients: int = 0
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _senders: list[asyncio.Task[None]] = field(default_factory=list)
     _backlog: int = 0
 
     async def create_queues(self) -> None:
         """Make the two queues; harmless when they exist."""
-        client = Client(self.port)
+        client = self._client()
         await client.call("CreateQueue", QueueName=STANDARD, Attributes={"VisibilityTimeout": "2"})
         await client.call(
             "CreateQueue", QueueName=FIFO, Attributes={"VisibilityTimeout": "2", "FifoQueue": "true"}
@@ -76,15 +78,22 @@ class Load:
             for number, queue in enumerate((STANDARD, STANDARD, FIFO, FIFO))
         ]
         await asyncio.gather(*drainers)
-        client = Client(self.port)
+        client = self._client()
         left = sum(await queue_counts(client, STANDARD)) + sum(await queue_counts(client, FIFO))
         client.close()
         return left
 
+    def _client(self) -> Client:
+        # Each client prefers another node, and knows them all.
+        ports = (self.port, *self.other_ports)
+        first = self._clients % len(ports)
+        self._clients += 1
+        return Client(*ports[first:], *ports[:first])
+
     # ---- writers
 
     async def _write_standard(self, name: str, rng: random.Random) -> None:
-        client, counter = Client(self.port), 0
+        client, counter = self._client(), 0
         with contextlib.closing(client):
             while True:
                 count = rng.choice((1, 1, 1, 3, 10))
@@ -97,7 +106,7 @@ class Load:
                 await self._breathe(rng)
 
     async def _write_fifo(self, name: str, rng: random.Random) -> None:
-        client, second, counter = Client(self.port), Client(self.port), 0
+        client, second, counter = self._client(), self._client(), 0
         with contextlib.closing(client), contextlib.closing(second):
             while True:
                 counter += 1
@@ -157,7 +166,7 @@ class Load:
     # ---- consumers
 
     async def _consume(self, name: str, queue: str, rng: random.Random) -> None:
-        client, second = Client(self.port), Client(self.port)
+        client, second = self._client(), self._client()
         late: deque[tuple[float, str, str]] = deque()
         now_s = asyncio.get_running_loop().time
         with contextlib.closing(client), contextlib.closing(second):
@@ -237,7 +246,7 @@ class Load:
     # ---- the end
 
     async def _drain_one(self, name: str, queue: str, deadline_s: float) -> None:
-        client = Client(self.port)
+        client = self._client()
         now_s = asyncio.get_running_loop().time
         while now_s() < deadline_s:
             messages = await self._receive(client, name, queue, 10, 5, 1)

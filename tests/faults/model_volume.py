@@ -9,6 +9,7 @@ from tests.faults.rig import Outcome
 from tests.stores.model import run_model
 
 STEPS = 1_000_000
+STEPS_ON_POSTGRES = 200_000
 _STEPS_PER_SEED = 20_000  # a fresh store for each seed: a failure then replays quickly
 
 

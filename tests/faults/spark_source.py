@@ -1,13 +1,12 @@
 """kill -9 of a Spark driver at random instants, again and again, while messages come in: none lost, none doubled.
 
-By both ways in turn, each life of a driver with both sinks (files, and a merge by batch), now and then a task that fails and a
-batch that takes three windows. A kill takes the driver, the JVM and every worker at once. Downtimes are shorter and longer
-than a window.
+Each life of a driver has queries by both ways into both sinks (files, and a merge by batch), so that each kill is one on
+either way; now and then a task that fails and a batch that takes three windows. A kill takes the driver, the JVM and every
+worker at once. To start takes longer than a window, so leases lapse between the lives.
 """
 
 from __future__ import annotations
 
-import json
 import random
 import subprocess
 import time
@@ -16,50 +15,59 @@ from pathlib import Path
 
 from tests.faults.rig import Outcome, scratch
 from tests.faults.server_process import ServerProcess
-from tests.pipeline.source_driver import Driving, kill_session, merged, start
-from tests.pipeline.source_kit import ServerAt, fill, left
+from tests.pipeline.source_driver import (
+    FILES,
+    MERGE,
+    NEVER,
+    Driving,
+    ids_in_files,
+    kill_session,
+    merged,
+    queue_of,
+    running_file,
+    start,
+)
+from tests.pipeline.source_kit import WAYS, ServerAt, fill, left
 
 KILLS = 100
 WINDOW_S = 6
-_BATCH = 200
-_MORE = 400  # messages in each queue before each life
-_LIFE_S = (5.0, 20.0)  # a driver needs some seconds to begin
-_LAST_LIFE_S = 600.0
+_BATCH = 100
+_MORE = 200  # messages in each queue before each life
+_START_S = 120.0
+_LIFE_S = 15.0  # at the most, from when it has its Spark
+_LAST_LIFE_S = 900.0
+_KILLED_EARLY = 0.05  # of them, while Spark starts
+_LOOK_EVERY_S = 0.02
 
 
 def run_source_kills(kills: int = KILLS, seed: int = 1) -> Outcome:
-    """Kill so many drivers, half of them by each way, and let a last one finish what is left."""
+    """Kill so many drivers, and let a last one finish what is left."""
     outcome = Outcome("spark-source", seed)
     rng = random.Random(seed)
     began_s = time.monotonic()
-    done = []
     with scratch(outcome) as place, ServerProcess(place / "data", place) as server:
         at = ServerAt(f"http://127.0.0.1:{server.port}")
-        for way, share in (("sqs", kills - kills // 2), ("veil", kills // 2)):
-            if share:
-                done.append(_one_way(outcome, at, way, share, rng, place / way))
-        outcome.done = f"{', '.join(done)} in {time.monotonic() - began_s:.0f} s"
+        done = _run(outcome, at, kills, rng, place)
+        outcome.done = f"{done} in {time.monotonic() - began_s:.0f} s"
     return outcome
 
 
-def _one_way(outcome: Outcome, at: ServerAt, way: str, kills: int, rng: random.Random, folder: Path) -> str:
-    folder.mkdir()
-    files, merge = list[str](), list[str]()
+def _run(outcome: Outcome, at: ServerAt, kills: int, rng: random.Random, folder: Path) -> str:
+    sent = {(way, who): list[str]() for way in WAYS for who in (FILES, MERGE)}
     killed = lives = 0
     last = False
     while not last:
         last, lives = killed >= kills or lives >= 4 * kills, lives + 1
-        files += fill(at, f"files-{way}", [f"{lives}"] * _MORE, visibility_s=WINDOW_S)
-        merge += fill(at, f"merge-{way}", [f"{lives}"] * _MORE, visibility_s=WINDOW_S)
+        for (way, who), ids in sent.items():
+            ids += fill(at, queue_of(way, who), [f"{lives}"] * _MORE, visibility_s=WINDOW_S)
+        running_file(folder).unlink(missing_ok=True)
         driving = Driving(
             endpoint=at.endpoint_url,
             region=at.region,
-            way=way,
-            files_queue=f"files-{way}",
-            merge_queue=f"merge-{way}",
             folder=str(folder),
             window_s=WINDOW_S,
             batch=_BATCH,
+            die=dict.fromkeys(WAYS, NEVER),
             fail_in=_next_batch(folder) + rng.randrange(3) if rng.random() < 0.3 else -1,
             slow_in=_next_batch(folder) + rng.randrange(3) if rng.random() < 0.2 else -1,
         )
@@ -68,47 +76,42 @@ def _one_way(outcome: Outcome, at: ServerAt, way: str, kills: int, rng: random.R
             time.sleep(2 * WINDOW_S)
         driver = start(driving)
         try:
-            code = driver.wait(_LAST_LIFE_S if last else rng.uniform(*_LIFE_S))
+            if last:
+                code = driver.wait(_LAST_LIFE_S)
+            elif rng.random() < _KILLED_EARLY:
+                code = driver.wait(rng.uniform(0, _LIFE_S))
+            else:
+                _await_start(driver, running_file(folder))
+                code = driver.wait(rng.uniform(0, _LIFE_S))
             if code:
-                outcome.add("failed", f"{way}, life {lives}: exit code {code}: {_talk(folder)}")
+                outcome.add("failed", f"life {lives}: exit code {code}: {_talk(folder)}")
         except subprocess.TimeoutExpired:
             killed += 1
             if last:
-                outcome.add("stuck", f"{way}: not at the end after {_LAST_LIFE_S:g} s: {_talk(folder)}")
+                outcome.add("stuck", f"not at the end after {_LAST_LIFE_S:g} s: {_talk(folder)}")
         finally:
             kill_session(driver.pid)
             driver.wait()
-        if not last and rng.random() < 0.3:
-            time.sleep(rng.uniform(0, 2 * WINDOW_S))
-    _compare(outcome, f"{way} files", Counter(files), _ids_in_files(folder))
-    _compare(outcome, f"{way} merge", Counter(merge), Counter(each for each, _ in merged(folder)))
-    for queue in (f"files-{way}", f"merge-{way}"):
-        if left(at, queue) != (0, 0):
+    for (way, who), ids in sent.items():
+        came = ids_in_files(folder, way) if who == FILES else Counter(each for each, _ in merged(folder, way))
+        _compare(outcome, f"{way} {who}", Counter(ids), came)
+        if left(at, queue_of(way, who)) != (0, 0):
+            queue = queue_of(way, who)
             outcome.add("left", f"{queue}: {left(at, queue)} visible and in flight")
-    return f"{killed} kills and {len(files) + len(merge):,} messages by {way}"
+    messages = sum(len(ids) for ids in sent.values())
+    return f"{killed} kills of both ways at once, {lives} lives and {messages:,} messages"
+
+
+def _await_start(driver: subprocess.Popen[bytes], running: Path) -> None:
+    until_s = time.monotonic() + _START_S
+    while not running.exists() and driver.poll() is None and time.monotonic() < until_s:
+        time.sleep(_LOOK_EVERY_S)
 
 
 def _next_batch(folder: Path) -> int:
     """About the number of the batch that comes next."""
-    offsets = folder / "files" / "offsets"
+    offsets = folder / f"checkpoint-{FILES}-{WAYS[0]}" / "offsets"
     return max((int(each.name) for each in offsets.glob("[0-9]*")), default=-1) + 1
-
-
-def _ids_in_files(folder: Path) -> Counter[str]:
-    """What a reader sees that honours the sink's own log."""
-    import pyarrow.parquet as pq
-
-    log = folder / "out" / "_spark_metadata"
-    names = set[str]()
-    for file in log.iterdir():
-        if file.name.startswith("."):
-            continue
-        for line in file.read_text().splitlines()[1:]:
-            names.add(json.loads(line)["path"].rsplit("/", 1)[-1])
-    found: Counter[str] = Counter()
-    for name in names:
-        found.update(pq.read_table(folder / "out" / name, columns=["message_id"]).column(0).to_pylist())
-    return found
 
 
 def _compare(outcome: Outcome, what: str, sent: Counter[str], came: Counter[str]) -> None:
@@ -119,4 +122,5 @@ def _compare(outcome: Outcome, what: str, sent: Counter[str], came: Counter[str]
 
 
 def _talk(folder: Path) -> str:
-    return (folder / "talk").read_text(errors="replace")[-1500:]
+    talk = (folder / "talk").read_text(errors="replace")
+    return talk[talk.rfind("Traceback") :][:1_500]

@@ -192,7 +192,7 @@ def test_the_rules_of_sixty_seconds_can_be_turned_off(serve):
     [
         (["--port", "abc"], "port='abc' (--port): expected a whole number from 0 to 65535"),
         (["--port", "-1"], "port='-1' (--port)"),
-        (["--store", "postgresql://h/d"], "PostgreSQL is not offered by this version"),
+        (["--store", "postgresql://"], "store='postgresql://' (--store): expected sqlite"),
         (["--store", "paper"], "store='paper' (--store): expected sqlite"),
         (["--host", "0.0.0.0"], "because there are no keys"),
         (["--host", "::"], "because there are no keys"),

@@ -76,7 +76,8 @@ def test_limits_of_http_have_a_table_and_variables_of_their_own(toml):
         ("VEIL_PORT", "９３", "port='９３' (VEIL_PORT): expected a whole number from 0 to 65535"),
         ("VEIL_HOST", "a b", "host='a b' (VEIL_HOST): expected an address"),
         ("VEIL_STORE", "mysql://x", "store='mysql://x' (VEIL_STORE): expected sqlite"),
-        ("VEIL_STORE", "postgresql://x/y", "PostgreSQL is not offered by this version"),
+        ("VEIL_STORE", "postgresql://", "store='postgresql://' (VEIL_STORE): expected sqlite"),
+        ("VEIL_STORE", "mysql://me:hunter2@x", "store='mysql://me:***@x' (VEIL_STORE): expected sqlite"),
         ("VEIL_STORE", "sqlite:///", "store='sqlite:///' (VEIL_STORE): expected sqlite"),
         ("VEIL_REGION", "US East", "region='US East' (VEIL_REGION): expected a region"),
         ("VEIL_ACCOUNT", "12", "account='12' (VEIL_ACCOUNT): expected an account of 12 digits"),
@@ -143,6 +144,29 @@ def test_a_secret_is_never_told(toml):
     settings = load_settings({}, {"VEIL_KEYS": "id:hunter2"})
     assert "hunter2" not in repr(settings)
     assert shown_value(settings.keys, is_secret=True) == "1 (hidden)"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:hunter2@db.internal:5432/veil",
+        "postgresql://me:hunter2@one:5432,two:5433/veil?target_session_attrs=read-write",
+        "postgresql://me@db.internal/veil?password=hunter2&sslmode=require",
+        "postgresql://me:hunter2/with@odd?characters@db.internal/veil",
+    ],
+)
+def test_the_password_of_a_database_is_never_told(toml, url):
+    settings = load_settings({}, {"VEIL_STORE": url})
+    shown = shown_value(settings.store)
+    assert settings.store == url
+    assert "hunter2" not in shown
+    assert shown.endswith(url.rpartition("@")[2]) or "password=***" in shown
+    assert "hunter2" not in repr(settings)
+
+
+def test_a_url_without_a_password_is_shown_as_it_is(toml):
+    for url in ("postgresql:///veil?host=/run/postgresql", "postgresql://me@db:5432/veil", "memory"):
+        assert shown_value(load_settings({}, {"VEIL_STORE": url}).store) == url
 
 
 def test_variables_that_kubernetes_makes_for_a_service_named_veil_are_passed_over(toml):

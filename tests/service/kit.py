@@ -98,11 +98,18 @@ async def until(happened: Callable[[], bool]) -> None:
 
 
 async def quiet(service: Service) -> None:
-    """Return when whatever was under way has had its effect: the store's answers come in order."""
+    """Return when whatever was under way has had its effect, what runs in the background included."""
     for _ in range(3):
+        if service._background:
+            await asyncio.wait(service._background)
         await service.store.settle()
         for _ in range(5):
             await asyncio.sleep(0)
+
+
+async def tick_done(service: Service) -> None:
+    """Return when the tick under way is over: a store elsewhere may announce what happened before it is."""
+    await until(lambda: service.ticker._settling is None)
 
 
 class HeldAnswers:

@@ -147,7 +147,7 @@ async def test_a_change_leaves_what_was_not_given(service: Service) -> None:
 async def test_a_refused_change_changes_nothing(service: Service) -> None:
     queue = await create(service, "q", visibility_s=60)
     with pytest.raises(SettingRefused):
-        await change_settings(service, queue, {"visibility_s": 5, "delay_s": 901})
+        await change_settings(service, queue, {"visibility_s": 5, "delay_s": 604_801})
     assert (await find_queue(service, a_key("q"))).settings == queue.settings
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.service.kit import Desk, until
+from tests.service.kit import Desk, tick_done, until
 from veil.core.clock import ManualClock
 from veil.core.errors import StoreError
 
@@ -39,6 +39,7 @@ async def test_deadlines_close_together_share_a_tick(orders: Desk, clock: Manual
     settlings = Settlings(orders)
     clock.advance(9_990)
     await until(lambda: orders.tally("lapsed") == 1)
+    await tick_done(orders.service)
     clock.advance(19)
     await turns()
     assert settlings.count == 1

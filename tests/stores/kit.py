@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests import postgres_kit
 from veil.core.clock import Clock
 from veil.core.message import NewMessage, StoredMessage
 from veil.core.queue import Queue, QueueKey, QueueSettings, RedrivePolicy
@@ -37,10 +38,22 @@ def _sqlite(directory: Path, clock: Clock, **given: Any) -> Store:
     return SqliteStore(directory, clock, **given)
 
 
+def _postgres(directory: Path, clock: Clock, **given: Any) -> Store:
+    import pytest
+
+    reason = postgres_kit.why_no_postgres()
+    if reason is not None:
+        pytest.skip(reason)
+    from veil.stores.postgres import PostgresStore
+
+    return PostgresStore(postgres_kit.database_of(directory), clock, **given)
+
+
 # One line makes another store answer to every test here and to the model.
 STORES = {
     "memory": StoreKind(_memory, durable=False),
     "sqlite": StoreKind(_sqlite, durable=True),
+    "postgres": StoreKind(_postgres, durable=True),
 }
 
 

@@ -16,6 +16,7 @@ _WEIGHTS = {
     "receive": 32,
     "delete": 10,
     "extend": 10,
+    "rotate": 5,
     "advance": 15,
     "undo": 3,
     "receive_hold": 12,
@@ -69,6 +70,10 @@ class Author:
             self._labels[step["queue"]].extend(receipt_label(step["queue"], message) for message in answer)
             if step["attempt"] is not None:
                 self._instants.append(self._run.clock.now_ms() + DEDUPLICATION_MS)
+        if step["op"] == "rotate":
+            for (label, _), rotated in zip(step["extensions"], answer, strict=True):
+                if not isinstance(rotated, VeilError):
+                    self._labels[step["queue"]].append(f"{label.partition('+')[0]}+{rotated[1]}")
         if step["op"] == "receive_hold":
             given = [receipt_label(step["queue"], message) for message in answer.messages]
             self._labels[step["queue"]].extend(given[-3:])
@@ -78,6 +83,9 @@ class Author:
             kept = [label for label in labels if label.split("/")[1] not in gone]
             labels.clear()
             labels.extend(kept)
+        if step["op"] == "send":
+            waiting = [each["body"] for each in step["messages"] if each["delay"]]
+            self._labels[step["queue"]].extend(f"{step['queue']}/{body}/0" for body in waiting)
         if step["op"] == "send" and step["queue"].endswith(".fifo"):
             self._instants.append(self._run.clock.now_ms() + DEDUPLICATION_MS)
 
@@ -107,6 +115,7 @@ class Author:
             "delay": None if fifo else chance.choice([None, None, None, 0, 1, 5, 70]),
             "group": group,
             "deduplication": f"d{chance.randrange(60)}" if fifo else None,
+            "priority": chance.choice([8, 8, 8, 1, 5, 16]) if not fifo else 8,
         }
 
     def _receive(self) -> Step:
@@ -175,7 +184,9 @@ class Author:
 
     def _delete(self) -> Step:
         name, labels = self._receipts()
-        return {"queue": name, "receipts": labels + labels[: self._random.choice([0, 0, 0, 1])]}
+        strict = self._random.random() < 0.3
+        receipts = labels + labels[: self._random.choice([0, 0, 0, 1])]
+        return {"queue": name, "receipts": receipts, "strict": strict}
 
     def _undo(self) -> Step:
         name, labels = self._receipts()
@@ -185,6 +196,15 @@ class Author:
         name, labels = self._receipts()
         lengths = [0, 0, 1, 2, 5, 10, 60, 43_195, 43_200]
         return {"queue": name, "extensions": [[label, self._random.choice(lengths)] for label in labels]}
+
+    def _rotate(self) -> Step:
+        # Known to both sides, since what comes of it is learned by place.
+        name, labels = self._receipts()
+        known = [label for label in labels if label in self._run.reference.receipts]
+        return {
+            "queue": name,
+            "extensions": [[label, self._random.choice([0, 1, 5, 43_200])] for label in known],
+        }
 
     def _foreign(self) -> Step:
         labels = [label for name in QUEUES for label in self._labels[name]] or ["none/none/0"]
@@ -228,7 +248,7 @@ class Author:
         return {"rest_ms": self._random.choice([0, 60_000])}
 
     def _look(self) -> Step:
-        return {"prefix": self._random.choice(["", "d", "turns"])}
+        return {"prefix": self._random.choice(["", "d", "turns"]), "limit": self._random.choice([1, 3, 20])}
 
     def _start_move(self) -> Step:
         self._number += 1

@@ -19,11 +19,12 @@ from veil.core.hold import HoldContent, HoldKey
 from veil.core.lease import Deletion, State
 from veil.core.message import Caller, NewMessage, Sent, StoredMessage
 from veil.core.move_task import MoveTask
+from veil.core.priority import PRIORITY_DEFAULT
 from veil.core.queue import Queue, QueueSettings
 from veil.core.receipt import Receipt
 from veil.core.sequence import instant_of
 from veil.stores.memory import MemoryStore
-from veil.stores.store import Chosen, Extension, QueueContent, Store
+from veil.stores.store import Chosen, Extension, QueueContent, Rotated, Store
 
 Step = dict[str, Any]  # JSON
 RETENTION_MIN_S = 60
@@ -104,10 +105,16 @@ class Side:
                 deduplication_id=each["deduplication"],
                 sender="model",
                 message_type="odd" if each["body"][-1] in "13579" else None,
+                priority=each.get("priority", PRIORITY_DEFAULT),
             )
             for each in step["messages"]
         ]
-        return await self.store.send(self._queue(step), messages, caller=_caller(step))
+        queue = self._queue(step)
+        sent = await self.store.send(queue, messages, caller=_caller(step))
+        for each, place in zip(step["messages"], sent, strict=True):
+            # By which the sender may take back what waits.
+            self.receipts[f"{step['queue']}/{each['body']}/0"] = Receipt(queue.id, place.seq, 0)
+        return sent
 
     async def _receive(self, step: Step) -> Any:
         queue = self._queue(step)
@@ -164,7 +171,8 @@ class Side:
 
     async def _delete(self, step: Step) -> Any:
         receipts = self._known(step["receipts"])
-        return await self.store.delete(self._queue(step), receipts, caller=_caller(step))
+        strict = step.get("strict", False)
+        return await self.store.delete(self._queue(step), receipts, strict=strict, caller=_caller(step))
 
     async def _extend(self, step: Step) -> Any:
         extensions = [
@@ -174,6 +182,21 @@ class Side:
         ]
         return await self.store.extend(self._queue(step), extensions, caller=_caller(step))
 
+    async def _rotate(self, step: Step) -> Any:
+        known = [(label, seconds) for label, seconds in step["extensions"] if label in self.receipts]
+        extensions = [Extension(self.receipts[label], seconds) for label, seconds in known]
+        answers = await self.store.rotate(self._queue(step), extensions, caller=_caller(step))
+        for (label, _), answer in zip(known, answers, strict=True):
+            if isinstance(answer, Rotated):
+                self.receipts[rotated_label(label, answer)] = answer.receipt
+        # The receipt names the message by its key, which is the store's own.
+        return [
+            (each.receipt.delivery, each.receipt.rotation, each.deadline_ms)
+            if isinstance(each, Rotated)
+            else each
+            for each in answers
+        ]
+
     async def _undo(self, step: Step) -> Any:
         receipts = self._known(step["receipts"])
         return await self.store.undo_receive(self._queue(step), receipts, caller=_caller(step))
@@ -181,7 +204,7 @@ class Side:
     async def _foreign(self, step: Step) -> Any:
         """A receipt is shown to a queue that did not give it out."""
         for receipt in self._known([step["receipt"]]):
-            text = self.store.receipts.write(*receipt[:3])
+            text = self.store.receipts.write(*receipt[:3], receipt.rotation)
             queue = self._queue(step)
             try:
                 self.store.receipts.read(text, queue.id)
@@ -241,6 +264,7 @@ class Side:
             await self.store.list_moves(key, 3),
             await self.store.active_moves(),
             await self.store.oldest_sent_ms(self._queue(step)),
+            await self.store.peek_next(self._queue(step), limit=step.get("limit", 5)),
         ]
 
     async def _settle(self, step: Step) -> Any:
@@ -459,6 +483,12 @@ class LockStep:
             for label, visibility_s, refusal in zip(labels, lengths, answer, strict=True):
                 if refusal is None:
                     ledger.extended(step["queue"], *_claim(label), visibility_s, now_ms)
+        elif op == "rotate":
+            labels = self._labels([label for label, _ in step["extensions"]])
+            lengths = [s for label, s in step["extensions"] if label in self.subject.receipts]
+            for label, visibility_s, rotated in zip(labels, lengths, answer, strict=True):
+                if not isinstance(rotated, VeilError):
+                    ledger.extended(step["queue"], *_claim(label), visibility_s, now_ms)
         elif op == "undo":
             for label in self._labels(step["receipts"]):
                 ledger.undone(*_claim(label), now_ms)
@@ -484,9 +514,14 @@ def _caller(step: Step) -> Caller:
     return Caller(key_id=step["op"])
 
 
+def rotated_label(label: str, rotated: Rotated) -> str:
+    """What a history calls the receipt that came in place of another."""
+    return f"{label.partition('+')[0]}+{rotated.receipt.rotation}"
+
+
 def _claim(label: str) -> tuple[str, int]:
     _, body, delivery = label.split("/")
-    return body, int(delivery)
+    return body, int(delivery.partition("+")[0])
 
 
 def _refusable(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:

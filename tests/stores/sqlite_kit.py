@@ -56,6 +56,22 @@ def change(directory: Path, statement: str) -> None:
     rows(directory, statement)
 
 
+def take_priorities_away(directory: Path) -> None:
+    """Bring the data of a stopped store back to version 2 of the schema."""
+    for statement in (
+        "DROP INDEX visible_alone",
+        "DROP INDEX visible_grouped",
+        "DROP INDEX visible_ranked",
+        "DROP INDEX ranked_by_age",
+        "ALTER TABLE message DROP COLUMN priority",
+        "ALTER TABLE queue DROP COLUMN ranked",
+        "CREATE INDEX visible_alone ON message (queue_id) WHERE state = 0 AND group_name IS NULL",
+        "CREATE INDEX visible_grouped ON message (queue_id) WHERE state = 0 AND group_name IS NOT NULL",
+        "PRAGMA user_version = 2",
+    ):
+        change(directory, statement)
+
+
 def flip_bit(path: Path, at: int, bit: int = 3) -> None:
     data = bytearray(path.read_bytes())
     data[at] ^= 1 << bit

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.stores.kit import bodies, make_queue, receipts_of, some_messages
-from tests.stores.sqlite_kit import change, crashed_copy, open_store, rows
+from tests.stores.sqlite_kit import change, crashed_copy, open_store, rows, take_priorities_away
 from veil.core.clock import ManualClock
 from veil.core.errors import HoldClosed
 from veil.core.hold import HoldKey, HoldTally
@@ -129,6 +129,7 @@ async def test_data_from_before_there_were_holds_is_brought_up_to_date(
     async with open_store(tmp_path, clock) as store:
         queue = await make_queue(store)
         await store.send(queue, some_messages("a"))
+    take_priorities_away(tmp_path)
     change(tmp_path, "DROP TABLE hold")
     change(tmp_path, "DROP TABLE stream")
     change(tmp_path, "PRAGMA user_version = 1")

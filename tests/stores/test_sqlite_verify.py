@@ -125,6 +125,8 @@ SPOILED = {
     "DELETE FROM stream WHERE name = 'epoch'": "could never be acknowledged",
     "UPDATE stream SET closed = -7": "says that -7 is the last batch",
     "UPDATE stream SET queue_id = 77": "stream epoch: its queue does not exist",
+    "UPDATE message SET priority = 3 WHERE body = 'b'": "its priority is 3, which its queue knows nothing of",
+    "UPDATE message SET priority = 72 WHERE body = 'b'": "its priority is 72, which no message can have",
     "PRAGMA user_version = 9": "version 9",
 }
 

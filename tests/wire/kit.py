@@ -1,15 +1,17 @@
-"""A front end over a real service and the memory store, spoken to in both protocols."""
+"""A front end over a real service and a store, the one in memory unless told otherwise, spoken to in both protocols."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 from xml.etree import ElementTree
 
-from veil.core.clock import ManualClock
+from veil.core.clock import Clock, ManualClock
 from veil.service.service import Service, ServiceRules
 from veil.stores.memory import MemoryStore
+from veil.stores.store import Store
 from veil.wire.exchange import Request, Response
 from veil.wire.front_end import SqsFrontEnd
 from veil.wire.sigv4 import Verifier
@@ -30,10 +32,15 @@ class Wire:
     """A server without sockets."""
 
     def __init__(
-        self, *, verifier: Verifier | None = None, rules: ServiceRules | None = None, **options: Any
+        self,
+        *,
+        make_store: Callable[[Clock], Store] = MemoryStore,
+        verifier: Verifier | None = None,
+        rules: ServiceRules | None = None,
+        **options: Any,
     ):
         self.clock = ManualClock()
-        self.service = Service(MemoryStore(self.clock), self.clock, rules)
+        self.service = Service(make_store(self.clock), self.clock, rules)
         self.front_end = SqsFrontEnd(self.service, verifier=verifier, **options)
 
     async def __aenter__(self) -> Wire:

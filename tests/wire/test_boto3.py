@@ -27,9 +27,9 @@ KEYS = {"AKIDVEIL": AccessKey("AKIDVEIL", "veil secret", ACCOUNT)}
 ARN = f"arn:aws:sqs:eu-central-1:{ACCOUNT}:"
 
 
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    with listening(Verifier(KEYS)) as port:
+@pytest.fixture(scope="module", params=["memory", "postgres"])
+def port(request: pytest.FixtureRequest) -> Iterator[int]:
+    with listening(Verifier(KEYS), store_name=request.param) as port:
         yield port
 
 

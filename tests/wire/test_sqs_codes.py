@@ -32,7 +32,12 @@ def test_no_member_of_the_error_family_is_without_words() -> None:
     _everything_imported()
     # What the server raises before it listens reaches no client.
     parts = ("veil.core.", "veil.stores.", "veil.service.", "veil.signing.", "veil.wire.")
-    members = [member for member in _family(VeilError) if member.__module__.startswith(parts)]
+    members = [
+        member
+        for member in _family(VeilError)
+        # SMQ's clients have a table of their own.
+        if member.__module__.startswith(parts) and not member.__module__.startswith("veil.wire.smq")
+    ]
     assert len(members) > 50
     assert [member.__name__ for member in members if not is_worded(member)] == []
 

@@ -12,12 +12,13 @@ from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 import typer
 
 from veil.cli.credentials import DUMMY, Place, find_place
 from veil.cli.failures import CommandFailed, EndpointRefused, ServiceError, Unreachable, plainly
+from veil.cli.finding import Finding, Verdict
 from veil.cli.options import AsJson, Endpoint, Region
 from veil.cli.output import has_colour, inert, say, say_json
 from veil.core.errors import VeilError
@@ -25,22 +26,12 @@ from veil.core.errors import VeilError
 if TYPE_CHECKING:
     from veil.server.settings import Settings
 
-Verdict = Literal["ok", "warn", "fail"]
 PYTHON_MIN = (3, 11)
 SQLITE_MIN = (3, 51, 3)  # before it, two connections that checkpoint at once could damage the file
 DISK_FAIL_BYTES, DISK_WARN_BYTES = 100 * 2**20, 2**30
 SKEW_WARN_S, SKEW_FAIL_S = 60, 900  # signatures are refused beyond 15 minutes
 _TIMEOUT_S = 3.0
 _COLOURS: dict[Verdict, str] = {"ok": "32", "warn": "33", "fail": "31"}
-
-
-class Finding(NamedTuple):
-    """What one check came to."""
-
-    check: str
-    verdict: Verdict
-    text: str
-    advice: str = ""
 
 
 @plainly
@@ -105,10 +96,21 @@ def check_settings() -> list[Finding]:
         return [Finding("settings", "fail", str(error), "correct it; see: veil config show")]
     return [
         Finding("settings", "ok", "valid"),
-        *check_data(settings.data),
+        *check_place(settings),
         check_journal(settings),
         check_port(settings),
     ]
+
+
+def check_place(settings: Settings) -> list[Finding]:
+    """Can the messages live where the settings say?"""
+    from veil.server.make_store import is_on_postgres
+
+    if not is_on_postgres(settings):
+        return check_data(settings.data)
+    from veil.cli.doctor_database import check_database
+
+    return check_database(settings.store)
 
 
 def check_data(data: Path) -> list[Finding]:

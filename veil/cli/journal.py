@@ -134,12 +134,16 @@ def export(data: Data = None, journal: Where = None, as_json: AsJson = False) ->
 async def _export(settings: Settings, where: str) -> ExportStats:
     from veil.journal.exporter import Exporter
     from veil.journal.helper_process import HelperProcess
-    from veil.server.make_store import store_directory
+    from veil.server.make_store import is_on_postgres, store_directory
     from veil.server.system_clock import SystemClock
     from veil.stores.sqlite.opening import DATABASE
     from veil.stores.sqlite.store import SqliteStore
 
     directory = store_directory(settings)
+    if is_on_postgres(settings):
+        raise CommandFailed(
+            "the store is a PostgreSQL: its nodes export by themselves, to the location of their --journal"
+        )
     if directory is None:
         raise CommandFailed(
             "store=memory: expected a store that outlives its server; there is nothing to export"

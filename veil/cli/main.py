@@ -22,6 +22,8 @@ COMMANDS = {
     "backup": "veil.cli.data",
     "restore": "veil.cli.data",
     "verify": "veil.cli.data",
+    "migrate": "veil.cli.migrate",
+    "store": "veil.cli.store_copy",
     "config": "veil.cli.config",
     "pipeline": "veil.cli.pipeline",
     "timeouts": "veil.cli.timeouts",

@@ -93,6 +93,7 @@ def spark_session(
     """
     from veil.pipeline.progress import shown_progress
     from veil.pipeline.session import SparkSettings, close_session, open_session, read_conf, ui_address
+    from veil.pipeline.spark_silence import without_query_pages
 
     is_watched = sys.stderr.isatty() and not quiet
     try:
@@ -107,6 +108,7 @@ def spark_session(
     try:
         with (
             _without_py4j_traces(),
+            without_query_pages(),
             shown_progress(spark, title, sys.stderr) if is_watched else nullcontext(),
         ):
             yield spark

@@ -57,7 +57,8 @@ def show_prepared(prepared: Sequence[Prepared]) -> None:
     for each in prepared:
         meant_s = each.target.timeout_s
         if each.created:
-            talk(f"created {each.target.queue} with a timeout of {seconds(each.timeout_s)}")
+            dead = f", dead letters in {each.dead_letters}" if each.dead_letters else ""
+            talk(f"created {each.target.queue} with a timeout of {seconds(each.timeout_s)}{dead}")
         elif meant_s is not None and meant_s != each.timeout_s:
             talk(
                 f"{each.target.queue} has a timeout of {seconds(each.timeout_s)}, not {seconds(meant_s)}; change it with: "

@@ -6,7 +6,7 @@
     ├── ReceiptInvalid · ReceiptExpired · MessageGone · VisibilityTooLong
     ├── MessageRefused
     │   ├── BodyMissing · BodyTooLong · CharactersRefused · AttributeRefused
-    │   ├── GroupMissing · DeduplicationMissing · NotForQueueType · IdentifierRefused
+    │   ├── GroupMissing · DeduplicationMissing · NotForQueueType · IdentifierRefused · PriorityRefused
     ├── BatchRefused
     │   ├── BatchEmpty · BatchTooMany · BatchIdRefused · BatchIdRepeated · BatchTooLong
     ├── InFlightLimit
@@ -19,7 +19,7 @@
     ├── PolicyRefused (the members stand in core/policy.py)
     ├── AccessDenied
     └── StoreError
-        ├── StoreFull · StoreFailed · StoreBusy · StoreDamaged · StoreTooNew
+        ├── StoreFull · StoreFailed · StoreBusy · StoreDamaged · StoreTooNew · StoreUnavailable
 
 The core knows no AWS codes: `wire/sqs_codes.py` has one table that words every member for SQS clients, and a test walks
 this family so that none is missing. The text here is for logs and for people.
@@ -209,6 +209,14 @@ class IdentifierRefused(MessageRefused):
     def __init__(self, parameter: str, value: str) -> None:
         super().__init__(f"{parameter} must be 1 to 128 alphanumeric and punctuation characters")
         self.parameter, self.value = parameter, value
+
+
+class PriorityRefused(MessageRefused):
+    """A priority that no message may have."""
+
+    def __init__(self, priority: int) -> None:
+        super().__init__(f"Priority={priority}: expected 1 (first) to 16 (last)")
+        self.priority = priority
 
 
 # ---- batches
@@ -430,3 +438,7 @@ class StoreDamaged(StoreError):
 
 class StoreTooNew(StoreError):
     """The data was written by a newer Veil."""
+
+
+class StoreUnavailable(StoreError):
+    """The database behind the store cannot be reached at the moment; to retry is safe, and it may be back soon."""

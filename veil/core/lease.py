@@ -4,17 +4,20 @@ A lease is open from a receive until its visibility deadline. Each receive is a 
 holder of an open lease is the delivery that opened it. SQS is lenient with late consumers (a lapsed receipt still
 deletes, as long as nobody has received the message again), and Veil keeps that, with one rule above it: **a receipt that
 does not hold the open lease never touches it.**
+
+SMQ is strict: a receipt dies with its deadline, and an extension gives the lease a new receipt in place of the old one (a
+rotation). A message that waits out its delay has a receipt too, with delivery 0, by which its sender may take it back.
 """
 
 from __future__ import annotations
 
 from enum import Enum, IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from veil.core.errors import MessageGone, ReceiptExpired, VisibilityTooLong
-from veil.core.limits import VISIBILITY_MAX_S
+from veil.core.limits import SECOND_MS, VISIBILITY_MAX_S
 from veil.core.queue import RedrivePolicy
-from veil.core.receipt import Receipt
+from veil.core.receipt import ROTATION_MAX, Receipt
 
 
 class State(IntEnum):
@@ -33,10 +36,15 @@ class Held(NamedTuple):
     holder: int  # the delivery that opened the lease, while one is open
     received_at_ms: int  # engine time of the latest receive
     deadline_ms: int  # when the open lease lapses
+    rotation: int = 0  # how often the receipt of the open lease was replaced
 
     def is_open(self, now_ms: int) -> bool:
         """Whether somebody holds the message at that instant."""
         return self.state == State.IN_FLIGHT and self.deadline_ms > now_ms
+
+    def is_held_by(self, receipt: Receipt) -> bool:
+        """Whether the receipt is that of the open lease; says nothing about whether there is one."""
+        return self.holder == receipt.delivery and self.rotation == receipt.rotation
 
 
 class Deletion(Enum):
@@ -44,18 +52,29 @@ class Deletion(Enum):
 
     DELETED = "deleted"
     GONE = "gone"  # deleted before, expired, purged or moved away
-    STALE = "stale"  # somebody else holds the message now: nothing was done
+    STALE = "stale"  # the receipt does not count (any more): nothing was done
 
 
-def judge_deletion(held: Held | None, receipt: Receipt, now_ms: int, *, fifo: bool) -> Deletion:
-    """Decide a delete; raises ReceiptExpired where FIFO refuses."""
+WAITING: Final = 0  # the delivery in the receipt of a message that waits out its delay
+
+
+def judge_deletion(
+    held: Held | None, receipt: Receipt, now_ms: int, *, fifo: bool, strict: bool = False
+) -> Deletion:
+    """Decide a delete; raises ReceiptExpired where FIFO refuses. `strict` refuses late receipts without raising."""
     if held is None:
         return Deletion.GONE
+    if receipt.delivery == WAITING:
+        # The deadline decides, not whether somebody has already looked.
+        waits = held.state == State.DELAYED and held.deadline_ms > now_ms
+        return Deletion.DELETED if waits else Deletion.STALE
     if held.is_open(now_ms):
-        if held.holder == receipt.delivery:
+        if held.is_held_by(receipt):
             return Deletion.DELETED
-        if fifo:
+        if fifo and not strict:
             raise ReceiptExpired(receipt.text)
+        return Deletion.STALE
+    if strict:
         return Deletion.STALE
     if fifo:
         raise ReceiptExpired(receipt.text)
@@ -68,10 +87,10 @@ def judge_extension(
     held: Held | None, receipt: Receipt, visibility_s: int, now_ms: int, *, fifo: bool
 ) -> int | None:
     """The new deadline, or None for visible at once; raises where the caller may not change the visibility."""
-    if held is None or receipt.delivery > held.delivery:
+    if held is None or receipt.delivery > held.delivery or receipt.delivery == WAITING:
         raise MessageGone(receipt.text)
     if held.is_open(now_ms):
-        if held.holder != receipt.delivery:
+        if not held.is_held_by(receipt):
             raise ReceiptExpired(receipt.text) if fifo else MessageGone(receipt.text)
     elif fifo:
         raise ReceiptExpired(receipt.text)
@@ -83,6 +102,23 @@ def judge_extension(
     if deadline_ms > held.received_at_ms + VISIBILITY_MAX_S * 1000:
         raise VisibilityTooLong(visibility_s)
     return deadline_ms
+
+
+def judge_rotation(held: Held | None, receipt: Receipt, visibility_s: int, now_ms: int) -> int | None:
+    """The new deadline, or None for visible at once; raises MessageGone unless the receipt holds the open lease.
+
+    The lease begins anew with its new receipt, and with it the twelve hours: whoever proves by rotating that they are still
+    there may hold a message for as long as they do.
+    """
+    if (
+        held is None
+        or receipt.delivery == WAITING
+        or not held.is_open(now_ms)
+        or not held.is_held_by(receipt)
+        or held.rotation >= ROTATION_MAX
+    ):
+        raise MessageGone(receipt.text)
+    return now_ms + visibility_s * SECOND_MS if visibility_s else None
 
 
 def is_spent(receive_count: int, redrive: RedrivePolicy | None) -> bool:

@@ -18,6 +18,9 @@ ATTRIBUTE_NAME_MAX: Final = 256
 RECEIVE_MAX: Final = 10
 WAIT_MAX_S: Final = 20
 DELAY_MAX_S: Final = 900
+# What a queue can do beyond SQS, for the clients of protocols that ask for more: SQS's own are refused it.
+WAIT_LONGEST_S: Final = 30
+DELAY_LONGEST_S: Final = 604_800
 RETENTION_DEFAULT_S: Final = 345_600
 RETENTION_MIN_S: Final = 60
 RETENTION_MAX_S: Final = 1_209_600

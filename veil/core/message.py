@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from veil.core.priority import PRIORITY_DEFAULT
+
 
 class MessageAttribute(NamedTuple):
     """One attribute a sender put on a message; text for String and Number, bytes for Binary."""
@@ -31,6 +33,7 @@ class NewMessage:
     group: str | None = None
     deduplication_id: str | None = None
     message_type: str | None = None  # for the journal: the value of an attribute, see service.message_type
+    priority: int = PRIORITY_DEFAULT
 
 
 class Sent(NamedTuple):
@@ -64,6 +67,7 @@ class StoredMessage:
     received_at_ms: int | None
     message_type: str | None = None
     body_bytes: int = 0  # in UTF-8
+    priority: int = PRIORITY_DEFAULT
 
 
 class Caller(NamedTuple):

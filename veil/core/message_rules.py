@@ -25,6 +25,7 @@ from veil.core.errors import (
 )
 from veil.core.limits import ATTRIBUTE_NAME_MAX, ATTRIBUTES_MAX, IDENTIFIER_MAX
 from veil.core.message import MessageAttribute
+from veil.core.priority import PRIORITY_DEFAULT, check_priority
 from veil.core.queue import QueueSettings
 
 # XML 1.0's set, looked at in UTF-8: the controls below blank except tab, line feed and return, and U+FFFE
@@ -54,6 +55,7 @@ class Draft:
     delay_s: int | None = None
     group: str | None = None
     deduplication_id: str | None = None
+    priority: int | None = None
 
 
 def check_draft(draft: Draft, settings: QueueSettings) -> bytes:
@@ -67,8 +69,12 @@ def check_draft(draft: Draft, settings: QueueSettings) -> bytes:
             raise DeduplicationMissing
         if draft.delay_s:
             raise NotForQueueType("DelaySeconds", draft.delay_s, fifo=True)
+        if draft.priority is not None and draft.priority != PRIORITY_DEFAULT:
+            raise NotForQueueType("Priority", draft.priority, fifo=True)
     elif draft.deduplication_id is not None:
         raise NotForQueueType("MessageDeduplicationId", draft.deduplication_id, fifo=False)
+    if draft.priority is not None:
+        check_priority(draft.priority)
     if draft.group is not None:
         check_identifier("MessageGroupId", draft.group)
     if draft.deduplication_id is not None:

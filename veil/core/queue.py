@@ -84,15 +84,16 @@ class QueueSettings:
     managed_sse: bool = True
     kms_key: str | None = None
     kms_reuse_s: int = 300
+    logging: bool = False  # kept for clients of SMQ; nothing comes of it
 
     def __post_init__(self) -> None:
         _check_range("visibility_s", self.visibility_s, 0, limits.VISIBILITY_MAX_S)
-        _check_range("delay_s", self.delay_s, 0, limits.DELAY_MAX_S)
+        _check_range("delay_s", self.delay_s, 0, limits.DELAY_LONGEST_S)
         _check_range(
             "message_bytes_max", self.message_bytes_max, limits.MESSAGE_SIZE_MIN, limits.BODY_BYTES_MAX
         )
         _check_range("retention_s", self.retention_s, limits.RETENTION_MIN_S, limits.RETENTION_MAX_S)
-        _check_range("wait_s", self.wait_s, 0, limits.WAIT_MAX_S)
+        _check_range("wait_s", self.wait_s, 0, limits.WAIT_LONGEST_S)
         _check_range("kms_reuse_s", self.kms_reuse_s, 60, 86_400)
         if self.redrive is not None:
             _check_range("redrive", self.redrive.receives_max, 1, limits.RECEIVES_MAX_MAX)

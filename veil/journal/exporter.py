@@ -2,7 +2,8 @@
 
 Plan, write, finish. The plan is durable before the first byte is written, and says which rows the segment holds, so
 that an export that was cut short anywhere is done again and comes to the same file; finishing drops the rows and the
-plan together. So a segment is there once and whole, or its rows still wait.
+plan together. So a segment is there once and whole, or its rows still wait. Of several nodes on one store one exports at
+a time; should two ever overlap, they write the same file with the same content.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _LOOK_MS: Final = 1_000
 _BACK_OFF_MS: Final = (1_000, 2_000, 4_000, 8_000, 15_000, 30_000, 60_000)
 _COMPLAINT_MS: Final = 60_000
 _IDLE_MS: Final = 60_000
+DUTY: Final = "export"
 
 
 class SegmentSink(Protocol):
@@ -93,7 +95,8 @@ class Exporter:
             async with asyncio.timeout(within_s):
                 if self._task is not None:
                     await self._task
-                await self.export_all()
+                if await self._outbox.has_duty(DUTY):
+                    await self.export_all()
                 await self._sink.close()
         except TimeoutError:
             log.warning("the journal's last export took too long: what is left waits in the outbox")
@@ -138,7 +141,7 @@ class Exporter:
 
     async def _export_due(self) -> bool:
         exported = False
-        while not self._stopping and await self._is_due():
+        while not self._stopping and await self._is_due() and await self._outbox.has_duty(DUTY):
             if not await self.export_one():
                 break
             exported = True
@@ -208,6 +211,8 @@ class Exporter:
     async def _sweep_if_day_is_over(self) -> None:
         today = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC).date()
         if not self._retention_days or self._swept_day == today.isoformat():
+            return
+        if not await self._outbox.has_duty(DUTY):
             return
         before = (today - timedelta(days=self._retention_days)).isoformat()
         for day in await self._sink.sweep(before):

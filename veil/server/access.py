@@ -59,7 +59,7 @@ class AccessRules:
         origin = headers.get("origin")
         if origin is not None and not _is_same_origin(origin, host):
             return _forbidden(request, "Requests from web pages of another origin are refused.")
-        if headers.get("sec-fetch-site") in _FOREIGN_SITES:
+        if headers.get("sec-fetch-site") in _FOREIGN_SITES and not _is_link_to_console(request):
             return _forbidden(request, "Requests from web pages of another site are refused.")
         if request.method == "OPTIONS":
             return _forbidden(request, "Cross-origin requests are not offered.")
@@ -95,6 +95,18 @@ def host_name(host: str) -> str | None:
 def _is_port(text: str) -> bool:
     return text.startswith(":") and (
         text == ":" or (text[1:].isascii() and text[1:].isdigit() and len(text) <= 6)
+    )
+
+
+def _is_link_to_console(request: Request) -> bool:
+    # Somebody followed a link to a page of the console: it is shown to them in a window of its own and to no other
+    # page, and a GET changes nothing.
+    headers = request.headers
+    return (
+        request.method == "GET"
+        and request.path.startswith("/console")
+        and headers.get("sec-fetch-mode") == "navigate"
+        and headers.get("sec-fetch-dest") == "document"
     )
 
 

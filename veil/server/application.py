@@ -1,4 +1,4 @@
-"""What answers a request: health, metrics, or the SQS front end behind the rules of access."""
+"""What answers a request: health, metrics, the console, or the SQS front end behind the rules of access."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from typing import Final
 
 from veil.core.errors import VeilError
 from veil.server.access import AccessRules, is_loopback
+from veil.server.console import is_console
 from veil.server.metrics import CONTENT_TYPE, Metrics
 from veil.server.requests import RequestTallies, action_of
+from veil.server.store_probe import StoreProbe
 from veil.wire.exchange import Handler, Request, Response
 
 _ABOUT: Final = b"""This is Veil, a message queue that speaks the protocols of Amazon SQS.
 Point an SQS client at this address: endpoint_url in boto3, --endpoint-url in the aws CLI.
-Health: /healthz and /readyz. Metrics: /metrics.
+Console: /console. Health: /healthz and /readyz. Metrics: /metrics.
 """
 
 
@@ -27,13 +29,16 @@ class Application:
         metrics: Metrics,
         *,
         metrics_for: str = "open",
+        console: Handler | None = None,
     ) -> None:
         self._front_end = front_end
         self._access = access
         self._requests = requests
         self._metrics = metrics
         self._metrics_for = metrics_for
+        self._console = console
         self.down: str | None = "starting"  # why it is not ready
+        self.store_probe: StoreProbe | None = None  # of a store that lives elsewhere
 
     async def handle(self, request: Request) -> Response:
         """The answer to one request."""
@@ -41,23 +46,29 @@ class Application:
         # Probes come before the rules of access: they call by address or by any name, tell nothing and change
         # nothing.
         if path == "/healthz" or path == "/readyz":
-            return self._health(path, request.method)
+            return await self._health(path, request.method)
         refusal = self._access.refusal(request)
         if refusal is not None:
             return refusal
         if path == "/metrics":
             return await self._metrics_page(request)
+        if self._console is not None and is_console(path):
+            return await self._console(request)
         if path == "/" and _is_visit(request):
             return Response(200, _ABOUT)
         response = await self._front_end(request)
         self._requests.add(action_of(request), response.status)
         return response
 
-    def _health(self, path: str, method: str) -> Response:
+    async def _health(self, path: str, method: str) -> Response:
         if method not in ("GET", "HEAD"):
             return Response(405, b"GET only\n", headers=(("Allow", "GET, HEAD"),))
-        if path == "/readyz" and self.down is not None:
-            return Response(503, self.down.encode() + b"\n")
+        if path == "/readyz":
+            problem = self.down
+            if problem is None and self.store_probe is not None:
+                problem = await self.store_probe.problem()
+            if problem is not None:
+                return Response(503, problem.encode() + b"\n")
         return Response(200, b"ok\n")
 
     async def _metrics_page(self, request: Request) -> Response:

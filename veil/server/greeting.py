@@ -5,25 +5,39 @@ from __future__ import annotations
 from pathlib import Path
 
 from veil.server.settings import Settings
+from veil.server.shown_url import without_password
 
 
 def endpoint_url(settings: Settings, host: str, port: int) -> str:
     """The address for clients on this machine, or the public one if it is set."""
     if settings.base_url is not None:
         return settings.base_url
+    return address_url(host, port)
+
+
+def address_url(host: str, port: int) -> str:
+    """The address for clients on this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  # all addresses: one of them to show
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def where_data_lives(store: str, directory: Path | None) -> str:
     """The store and its place, in words."""
+    if store.startswith("postgresql://"):
+        return f"{without_password(store)} (an answer is given only once PostgreSQL has committed it)"
     if directory is None:
         return "in memory, gone when the server stops"
     return f"{directory} ({store.partition(':')[0]}; an answer is given only once it is on disk)"
 
 
 def greeting(
-    settings: Settings, endpoint: str, directory: Path | None, key_ids: list[str], version: str
+    settings: Settings,
+    endpoint: str,
+    directory: Path | None,
+    key_ids: list[str],
+    version: str,
+    *,
+    smq: str | None = None,
 ) -> str:
     """Lines for a person who has just started a server."""
     region = settings.region
@@ -33,6 +47,7 @@ def greeting(
     else:
         access = "no keys: this machine only, any credentials will do"
         key_id, secret = "veil", "veil"
+    smq_line = "" if smq is None else f'\n  SMQ      mns.account.Account("{smq}", "{key_id}", "{secret}")'
     return f"""\
 Veil {version} is ready at {endpoint}
   data     {where_data_lives(settings.store, directory)}
@@ -40,5 +55,5 @@ Veil {version} is ready at {endpoint}
   boto3    boto3.client("sqs", endpoint_url="{endpoint}", region_name="{region}", \
 aws_access_key_id="{key_id}", aws_secret_access_key="{secret}")
   aws CLI  AWS_ACCESS_KEY_ID={key_id} AWS_SECRET_ACCESS_KEY={secret} \
-aws sqs list-queues --endpoint-url {endpoint} --region {region}
+aws sqs list-queues --endpoint-url {endpoint} --region {region}{smq_line}
   stop     Ctrl-C"""

@@ -33,6 +33,12 @@ def encode_answer(response: Response, method: str, persistence: bytes) -> bytes:
     return b"%bContent-Length: %d\r\n%b%b\r\n%b" % (opening, len(body), persistence, fields, shown)
 
 
+def encode_stream_head(response: Response) -> bytes:
+    """The head of an answer whose body ends with the connection: no length, no chunks, any client can read it."""
+    fields = _fields(response.headers) if response.headers else b""
+    return b"%b%b%b\r\n" % (_opening(response.status, response.content_type), CLOSES, fields)
+
+
 def encode_refusal(status: int, reason: str) -> bytes:
     """An answer that ends the connection, in plain text."""
     return encode_answer(Response(status=status, body=reason.encode() + b"\n"), "", CLOSES)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import cast
 
-from veil.server.http_answer import CLOSES, CONTINUE, encode_answer, encode_refusal
+from veil.server.http_answer import CLOSES, CONTINUE, encode_answer, encode_refusal, encode_stream_head
 from veil.server.http_head import Refusal
 from veil.server.http_reader import BODY, HEAD, RESTING, RequestReader
 from veil.server.http_roster import Roster
@@ -32,12 +34,14 @@ class HttpConnection(asyncio.Protocol):
     """Serves one client; the roster holds what it shares with the others."""
 
     __slots__ = (
+        "_drained",
         "_held",
         "_large_body_bytes",
         "_reader",
         "_reading",
         "_roster",
         "_state",
+        "_streaming",
         "_task",
         "_timed_phase",
         "_transport",
@@ -56,6 +60,8 @@ class HttpConnection(asyncio.Protocol):
         self._reading = True
         self._write_paused = False
         self._undrained_bytes = 0
+        self._streaming = False
+        self._drained: asyncio.Future[None] | None = None  # what a stream waits for while its client is slow
         self._timed_phase: int | None = None  # what the deadline is for
         self.deadline_s = _NEVER
         self.seated = False  # kept by the roster
@@ -118,6 +124,8 @@ class HttpConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
         if self._state != _OPEN:
             return
         self._timed_phase, self.deadline_s = None, _NEVER
@@ -143,8 +151,10 @@ class HttpConnection(asyncio.Protocol):
             self._leave()
 
     def retire(self) -> None:
-        """Close now if no request has begun, otherwise after its answer."""
-        if self._state == _OPEN and self._task is None and self._reader.phase == RESTING and not self._held:
+        """Close now if no request has begun, otherwise after its answer; a stream has no end of its own and ends now."""
+        if self._streaming and self._task is not None:
+            self._task.cancel()
+        elif self._state == _OPEN and self._task is None and self._reader.phase == RESTING and not self._held:
             self._leave()
 
     def abort(self) -> None:
@@ -226,6 +236,9 @@ class HttpConnection(asyncio.Protocol):
         response: Response | None = None
         try:
             response = await self._roster.handler(request)
+            if response.stream is not None:
+                await self._serve_stream(response, response.stream, request.method)
+                return
             if self._roster.closing:
                 persistence = CLOSES
             answer = encode_answer(response, request.method, persistence)
@@ -247,6 +260,38 @@ class HttpConnection(asyncio.Protocol):
             self._leave()
         else:
             self._go_on()
+
+    async def _serve_stream(self, response: Response, stream: AsyncIterator[bytes], method: str) -> None:
+        """Write what the stream yields for as long as the client is there, no faster than it takes it."""
+        self._streaming = True
+        try:
+            if self._state == _OPEN and not self._roster.closing:
+                self._transport.write(encode_stream_head(response))
+                if method != "HEAD":
+                    async for piece in stream:
+                        self._transport.write(piece)
+                        await self._written()
+        except asyncio.CancelledError:
+            pass  # the client is gone, or the server stops: the stream is over either way
+        except Exception:
+            log.exception("a stream failed")
+        finally:
+            close = getattr(stream, "aclose", None)
+            if close is not None:
+                with suppress(Exception):
+                    await close()
+            self._streaming = False
+            self._end_task()
+            if self._state == _OPEN:
+                self._leave()
+
+    async def _written(self) -> None:
+        if self._write_paused:
+            self._drained = self._roster.loop.create_future()
+            try:
+                await self._drained
+            finally:
+                self._drained = None
 
     def _end_task(self) -> None:
         self._task = None

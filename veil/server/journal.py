@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from veil.core.clock import Clock
-from veil.server.make_store import journal_location, store_directory
+from veil.server.make_store import journal_location
 from veil.server.settings import Settings
 from veil.stores.store import Store
 
@@ -21,7 +21,7 @@ _IN_MEMORY: Final = "memory"
 
 def journal_store_id(settings: Settings, store: Store) -> str:
     """The name under which the store marks its journal's location."""
-    return _IN_MEMORY if store_directory(settings) is None else store.store_id
+    return _IN_MEMORY if settings.store == "memory" else store.store_id
 
 
 def check_location(settings: Settings, store: Store) -> None:

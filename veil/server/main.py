@@ -23,22 +23,28 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
+from veil.core.clock import Clock
 from veil.core.errors import StoreBusy, StoreDamaged, StoreError, StoreTooNew, VeilError
 from veil.server.access import AccessRules, is_loopback
 from veil.server.application import Application
 from veil.server.companion import Companion
+from veil.server.console import ConsoleMount
 from veil.server.create_declared import create_declared
-from veil.server.greeting import endpoint_url, greeting
+from veil.server.greeting import address_url, endpoint_url, greeting
 from veil.server.http import HttpServer
 from veil.server.journal import check_location, make_exporter
 from veil.server.keys import gather_keys, is_open_to_others
 from veil.server.logs import configure_logging
-from veil.server.make_store import journal_location, make_store, store_directory
+from veil.server.make_store import is_on_postgres, journal_location, make_store, store_directory
 from veil.server.metrics import Metrics
 from veil.server.requests import RequestTallies
 from veil.server.settings import Settings, SettingsError
+from veil.server.shown_url import without_password
+from veil.server.smq import SmqApplication
+from veil.server.store_probe import StoreProbe
 from veil.server.system_clock import SystemClock
 from veil.service.service import Service, ServiceRules
+from veil.stores.store import Store
 from veil.wire.front_end import SqsFrontEnd
 from veil.wire.sigv4 import AccessKey, Verifier
 
@@ -89,12 +95,13 @@ class _Server:
         _check_exposure(settings, self._keys)
         self._exit_code = EXIT_STOPPED
         self._signalled = False
+        self._smq: HttpServer | None = None  # where SMQ's clients come in, if they may
 
     async def serve(self) -> int:
-        settings, clock = self._settings, SystemClock()
+        settings = self._settings
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
-        store = make_store(settings, clock, self._store_failed)
+        store, clock = self._make_store()
         types = settings.journal_type_attributes
         rules = ServiceRules(type_attributes=types) if settings.rest_rules else ServiceRules(0, 0, types)
         self._service = service = Service(store, clock, rules)
@@ -110,24 +117,36 @@ class _Server:
         access = AccessRules(
             has_keys=bool(self._keys), allowed_hosts=settings.allowed_hosts, base_url=settings.base_url
         )
-        metrics = Metrics(service, requests, lambda: self._http.connection_count, version)
+        metrics = Metrics(service, requests, self._connection_count, version)
         self._application = Application(
-            front_end.handle, access, requests, metrics, metrics_for=settings.metrics
+            front_end.handle,
+            access,
+            requests,
+            metrics,
+            metrics_for=settings.metrics,
+            console=ConsoleMount(settings, service, self._keys, version).handle,
         )
+        if is_on_postgres(settings):
+            self._application.store_probe = StoreProbe(store)
         self._http = HttpServer(self._application.handle, settings.http)
+        if settings.smq_port is not None:
+            smq = SmqApplication(settings, service, self._keys, access, requests)
+            self._smq = HttpServer(smq.handle, settings.http)
 
         await self._open_store()
         try:
             self._check_journal()
             await create_declared(service, settings.queues, settings.region, settings.account)
-            await self._listen()
+            await self._listen(self._http, "port", settings.port)
+            if self._smq is not None:
+                await self._listen(self._smq, "smq_port", settings.smq_port or 0)
             self._application.down = None
             self._gather_facts(version)
             self._catch_signals()
             if self._ready_file is not None:
                 self._write_ready_file(self._ready_file)
         except BaseException:
-            await self._http.close(0)
+            await self._close_http(0)
             await service.stop()
             raise
         self._announce(version)
@@ -151,32 +170,42 @@ class _Server:
 
     # ---- the start
 
-    async def _open_store(self) -> None:
-        place = store_directory(self._settings)
+    def _make_store(self) -> tuple[Store, Clock]:
         try:
-            if place is not None:
+            return make_store(self._settings, SystemClock(), self._store_failed)
+        except StoreError as problem:
+            raise StartRefused(f"store={without_password(self._settings.store)}: {problem}") from None
+
+    async def _open_store(self) -> None:
+        place: Path | str | None = store_directory(self._settings)
+        if is_on_postgres(self._settings):
+            place = without_password(self._settings.store)
+        try:
+            if isinstance(place, Path):
                 # Messages are nobody else's business.
                 place.mkdir(mode=0o700, parents=True, exist_ok=True)
             await self._service.start()
         except (StoreBusy, StoreDamaged, StoreTooNew) as problem:
             raise StartRefused(str(problem)) from None
         except StoreError as problem:
-            raise StartRefused(f"the store in {place} cannot be opened: {problem}") from None
+            where = f"in {place}" if isinstance(place, Path) else f"at {place}"
+            raise StartRefused(f"the store {where} cannot be opened: {problem}") from None
         except OSError as problem:
             reason = problem.strerror or problem
             raise StartRefused(f"data={place}: expected a directory that can be written ({reason})") from None
 
-    async def _listen(self) -> None:
-        host, port = self._settings.host, self._settings.port
+    async def _listen(self, http: HttpServer, setting: str, port: int) -> None:
+        host = self._settings.host
         try:
-            await self._http.start(host, port)
+            await http.start(host, port)
         except socket.gaierror as problem:
             raise StartRefused(
                 f"host={host}: expected an address of this machine ({problem.strerror})"
             ) from None
         except OSError as problem:
             if problem.errno == errno.EADDRINUSE:
-                reason = f"port={port}: already in use on {host}; another server may be running, --port 0 takes a free one"
+                flag = "--" + setting.replace("_", "-")
+                reason = f"{setting}={port}: already in use on {host}; another server may be running, {flag} 0 takes a free one"
             elif problem.errno == errno.EADDRNOTAVAIL:
                 reason = f"host={host}: expected an address of this machine"
             else:
@@ -202,21 +231,36 @@ class _Server:
             "pid": os.getpid(),
             "version": version,
         }
+        if self._smq is not None:
+            self._facts["smq_port"] = self._smq.port
+            self._facts["smq_endpoint_url"] = address_url(host, self._smq.port)
 
     def _announce(self, version: str) -> None:
         settings, facts = self._settings, self._facts
         place = store_directory(settings)
         if settings.log_format == "text":
-            text = greeting(settings, str(facts["endpoint_url"]), place, list(self._keys), version)
+            smq = facts.get("smq_endpoint_url")
+            text = greeting(
+                settings,
+                str(facts["endpoint_url"]),
+                place,
+                list(self._keys),
+                version,
+                smq=None if smq is None else str(smq),
+            )
             print(text, file=sys.stderr, flush=True)  # noqa: T201
         log.info(
             "ready on %s port %d, %s, %s",
             facts["host"],
             facts["port"],
-            f"data in {place}" if place is not None else "data in memory",
+            _where(settings),
             f"{len(self._keys)} keys" if self._keys else "no keys",
             extra={"facts": facts},
         )
+        if is_on_postgres(settings) and settings.journal == "on":
+            log.info(
+                "no journal: the nodes of one database need a place that all of them reach; name it with --journal"
+            )
         source = Path(settings.origin("keys"))
         if settings.keys and source.suffix and is_open_to_others(source):
             log.warning("%s holds secrets and other users can read it: chmod 600 %s", source, source)
@@ -269,7 +313,7 @@ class _Server:
         failed = self._exit_code == EXIT_STORE_FAILED
         self._application.down = self._application.down or "stopping"
         self._service.waiting.close()  # long polls are answered now, with nothing
-        await self._http.close(_GRACE_AFTER_FAILURE_S if failed else self._settings.stop_grace_s)
+        await self._close_http(_GRACE_AFTER_FAILURE_S if failed else self._settings.stop_grace_s)
         if exporter is not None:
             await (exporter.abandon() if failed else exporter.stop(_LAST_EXPORT_S))
         if failed:
@@ -284,6 +328,13 @@ class _Server:
             return
         log.info("stopped")
 
+    async def _close_http(self, grace_s: float) -> None:
+        servers = [self._http] if self._smq is None else [self._http, self._smq]
+        await asyncio.gather(*(server.close(grace_s) for server in servers))
+
+    def _connection_count(self) -> int:
+        return self._http.connection_count + (0 if self._smq is None else self._smq.connection_count)
+
     def _reload_keys(self) -> None:
         if not self._keys:
             log.info("SIGHUP: there are no keys to reload")
@@ -297,6 +348,13 @@ class _Server:
         self._keys.clear()
         self._keys.update(fresh)
         log.info("SIGHUP: %d keys in effect", len(fresh))
+
+
+def _where(settings: Settings) -> str:
+    if is_on_postgres(settings):
+        return f"data in {without_password(settings.store)}"
+    place = store_directory(settings)
+    return f"data in {place}" if place is not None else "data in memory"
 
 
 def _check_exposure(settings: Settings, keys: dict[str, AccessKey]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
@@ -145,6 +145,9 @@ class Metrics:
         stats = getattr(self._service.store, "commit_stats", None)
         if isinstance(stats, CommitStats):
             yield from _about_commits(stats)
+        pool_stats = getattr(self._service.store, "pool_stats", None)
+        if pool_stats is not None:
+            yield from _about_connections(pool_stats())
         if self.exporter is not None and self._outbox is not None:
             yield from _about_journal(self.exporter.stats, self._outbox, self._service.clock.now_ms())
 
@@ -207,6 +210,20 @@ def _about_commits(stats: CommitStats) -> Iterator[Metric]:
     seconds = HistogramMetricFamily("veil_commit_seconds", "Time of a commit, its fsync included.")
     seconds.add_metric((), _cumulative(SECONDS_BOUNDS, stats.seconds_buckets), stats.seconds)
     yield from (group, seconds)
+
+
+def _about_connections(stats: Mapping[str, int]) -> Iterator[Metric]:
+    for name, text, counted in (
+        ("veil_database_connections", "Connections of this node to the database.", "pool_size"),
+        ("veil_database_connections_idle", "Those that nobody uses now.", "pool_available"),
+        ("veil_database_waiting", "Operations that wait for a connection.", "requests_waiting"),
+    ):
+        yield GaugeMetricFamily(name, text, value=stats.get(counted, 0))
+    yield CounterMetricFamily(
+        "veil_database_connection_failures",
+        "Tries to connect to the database that failed, and connections that were lost.",
+        value=stats.get("connections_errors", 0) + stats.get("connections_lost", 0),
+    )
 
 
 def _about_journal(stats: ExportStats, outbox: OutboxSize, now_ms: int) -> Iterator[Metric]:

@@ -22,10 +22,14 @@ _HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9._-]{0,251}[a-z0-9_])?\Z")
 _REGION = re.compile(r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?\Z")
 _ACCOUNT = re.compile(r"[0-9]{12}\Z", re.ASCII)
 _KEY_ID = re.compile(r"[!-~]{1,128}\Z")
+ROLES = ("viewer", "operator", "admin")  # in the console, from the least to the most
 _ATTRIBUTE = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
-STORE_EXPECTED = "sqlite (in the data directory), sqlite:///DIRECTORY or memory"
+STORE_EXPECTED = (
+    "sqlite (in the data directory), sqlite:///DIRECTORY, memory or postgresql://USER:PASSWORD@HOST/DATABASE"
+)
 KEYS_EXPECTED = (
-    "id:secret or id:secret:account, several separated by commas, no id twice, account of 12 digits"
+    "id:secret[:account[:role]], several separated by commas, no id twice, account of 12 digits, "
+    "role viewer, operator or admin"
 )
 
 
@@ -144,8 +148,9 @@ def a_base_url(value: object) -> str:
 def a_store(value: object) -> str:
     """Which store to keep messages in, in its short form."""
     text = value.strip() if isinstance(value, str) else ""
-    if text.startswith(("postgres://", "postgresql://")):
-        raise ValueError(f"{STORE_EXPECTED}; PostgreSQL is not offered by this version")
+    scheme, _, rest = text.partition("://")
+    if scheme in ("postgres", "postgresql") and rest.strip("/"):
+        return f"postgresql://{rest}"
     if text in ("memory", "memory://"):
         return "memory"
     if text in ("sqlite", "sqlite://"):
@@ -191,7 +196,7 @@ def host_names(value: object) -> tuple[str, ...]:
 
 
 def access_keys(value: object) -> tuple[AccessKey, ...]:
-    """Keys from `id:secret[:account],…` or from TOML's `[[keys]]`; an account left out is the server's own."""
+    """Keys from `id:secret[:account[:role]],…` or from TOML's `[[keys]]`; an account left out is the server's own."""
     if isinstance(value, str):
         keys = [_key_from_text(each.strip()) for each in value.split(",") if each.strip()]
     elif isinstance(value, list | tuple):
@@ -206,22 +211,30 @@ def access_keys(value: object) -> tuple[AccessKey, ...]:
 def _key_from_text(text: str) -> AccessKey:
     parts = text.split(":")
     # A generated secret may hold slashes and pluses, never a colon.
-    if len(parts) not in (2, 3):
+    if not 2 <= len(parts) <= 4:
         raise ValueError(KEYS_EXPECTED)
-    return _key(parts[0], parts[1], parts[2] if len(parts) == 3 else "")
+    key_id, secret, account, role = (*parts, "", "")[:4]
+    return _key(key_id, secret, account, role or ROLES[-1])
 
 
 def _key_from_table(table: object) -> AccessKey:
-    if not isinstance(table, Mapping) or not {"id", "secret"} <= table.keys() <= {"id", "secret", "account"}:
-        raise ValueError("[[keys]] with id and secret, and account if it is not the server's own")
-    return _key(table["id"], table["secret"], table.get("account", ""))
+    known = {"id", "secret", "account", "role"}
+    is_key = isinstance(table, Mapping) and {"id", "secret"} <= table.keys() <= known
+    if not isinstance(table, Mapping) or not is_key or table.get("role", ROLES[-1]) not in ROLES:
+        raise ValueError(
+            "[[keys]] with id and secret, account if it is not the server's own, and role for the console "
+            "(viewer, operator or admin)"
+        )
+    return _key(table["id"], table["secret"], table.get("account", ""), table.get("role", ROLES[-1]))
 
 
-def _key(key_id: object, secret: object, account: object) -> AccessKey:
+def _key(key_id: object, secret: object, account: object, role: object) -> AccessKey:
     good = isinstance(key_id, str) and _KEY_ID.match(key_id) and isinstance(secret, str) and secret.strip()
     if not good or not isinstance(account, str) or (account and not _ACCOUNT.match(account)):
         raise ValueError(KEYS_EXPECTED)
-    return AccessKey(str(key_id), str(secret).strip(), account)
+    if role not in ROLES:
+        raise ValueError(KEYS_EXPECTED)
+    return AccessKey(str(key_id), str(secret).strip(), account, str(role))
 
 
 def _listed(value: object, expected: str) -> list[str]:

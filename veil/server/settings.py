@@ -19,13 +19,15 @@ from veil.core.errors import VeilError
 from veil.server import setting_values as values
 from veil.server.declared_queues import DeclaredQueue, declared_queues
 from veil.server.http_limits import HttpLimits
+from veil.server.shown_url import without_password
 from veil.wire.sigv4 import AccessKey
 
 CONFIG_FILE = "veil.toml"
 CONFIG_VARIABLE = "VEIL_CONFIG"
 DEFAULT = "default"
-# Kubernetes describes a service named "veil" in variables of these names to every pod beside it; they are not ours.
-_KUBERNETES = re.compile(r"VEIL_(SERVICE_(HOST|PORT.*)|PORT_[0-9]+_.*)\Z|VEIL_PORT=tcp://.*\Z")
+# Kubernetes describes a service named "veil" in variables of these names to every pod beside it; they are not ours. Nor are
+# those that tell the project's own tests where to find things.
+_NOT_OURS = re.compile(r"VEIL_(SERVICE_(HOST|PORT.*)|PORT_[0-9]+_.*|TEST_.*)\Z|VEIL_PORT=tcp://.*\Z")
 
 
 class SettingsError(VeilError):
@@ -64,9 +66,10 @@ def _setting(
     *,
     flag: bool = True,
     secret: bool = False,
+    in_repr: bool = True,
 ) -> Any:
     about = {"read": read, "help": help_text, "metavar": metavar, "flag": flag, "secret": secret}
-    return field(default=default, metadata=about)
+    return field(default=default, metadata=about, repr=in_repr)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,12 +80,22 @@ class Settings:
         Path("veil-data"), values.a_path, "Directory that holds the messages.", "DIR"
     )
     store: str = _setting(
-        "sqlite", values.a_store, "Where messages live: sqlite (in --data), sqlite:///DIR or memory.", "URL"
+        "sqlite",
+        values.a_store,
+        "Where messages live: sqlite (in --data), sqlite:///DIR, memory or postgresql://HOST/DATABASE.",
+        "URL",
+        in_repr=False,  # it may carry a password
     )
     host: str = _setting(
         "127.0.0.1", values.a_host, "Address to listen on; any but loopback needs keys.", "ADDRESS"
     )
     port: int = _setting(9324, values.a_whole_number(0, 65535), "Port to listen on; 0 takes a free one.", "N")
+    smq_port: int | None = _setting(
+        None,
+        values.optional(values.a_whole_number(0, 65535)),
+        "Port for clients of Alibaba SMQ (MNS) on the same queues; none unless given, 0 takes a free one.",
+        "N",
+    )
     base_url: str | None = _setting(
         None,
         values.optional(values.a_base_url),
@@ -96,13 +109,13 @@ class Settings:
         "000000000000", values.an_account, "Account of requests and keys that name none.", "DIGITS"
     )
     keys: tuple[AccessKey, ...] = _setting(
-        (), values.access_keys, "Access keys, id:secret[:account]; with any, every request must be signed.",
+        (), values.access_keys, "Access keys, id:secret[:account[:role]]; with any, every request must be signed.",
         "KEYS", flag=False, secret=True,
     )  # fmt: skip
     keys_file: Path | None = _setting(  # noqa: RUF009
         None,
         values.optional(values.a_path),
-        "File of access keys, one id:secret[:account] a line, readable by its owner only.",
+        "File of access keys, one id:secret[:account[:role]] a line, readable by its owner only.",
         "FILE",
     )
     allowed_hosts: tuple[str, ...] = _setting(
@@ -113,6 +126,18 @@ class Settings:
         values.one_of("open", "loopback", "off"),
         "Who may read /metrics: anyone who reaches it, this machine only, nobody.",
         "WHO",
+    )
+    console: str = _setting(
+        "on",
+        values.one_of("on", "loopback", "off"),
+        "Who may open the pages under /console: whoever may come in, this machine only, nobody.",
+        "WHO",
+    )
+    console_tables: Path | None = _setting(  # noqa: RUF009
+        None,
+        values.optional(values.a_path),
+        "Directory of the pipeline's tables, whose timeouts.json the console shows; otherwise DATA/tables.",
+        "DIR",
     )
     rest_rules: bool = _setting(
         True,
@@ -129,7 +154,7 @@ class Settings:
     journal: str = _setting(
         "on",
         values.a_journal,
-        "Record what happens to each message: on (in the data directory; a store in memory has none), off, or a location.",
+        "Record what happens to each message: on (in the data directory, where there is one), off, or a location.",
         "WHERE",
     )
     journal_interval_s: float = _setting(
@@ -262,7 +287,7 @@ def _from_environment(rows: Mapping[str, SettingInfo], environ: Mapping[str, str
     for variable, value in environ.items():
         if not variable.startswith("VEIL_") or variable == CONFIG_VARIABLE:
             continue
-        if _KUBERNETES.match(variable) or _KUBERNETES.match(f"{variable}={value}"):
+        if _NOT_OURS.match(variable) or _NOT_OURS.match(f"{variable}={value}"):
             continue
         name = by_variable.get(variable)
         if name is None:
@@ -318,6 +343,8 @@ def _refusal(info: SettingInfo, given: object, origin: str, expected: str) -> Se
         shown = "(hidden)"
     elif isinstance(given, Mapping):
         shown = "{…}"
+    elif isinstance(given, str):
+        shown = repr(without_password(given))
     else:
         shown = repr(given)
     source = "" if origin == DEFAULT else f" ({origin})"
@@ -333,11 +360,11 @@ Shown = Callable[[Any], Any]
 
 
 def shown_value(value: Any, *, is_secret: bool = False) -> Any:
-    """The value as it may be shown, ready for JSON; secrets are counted, not shown."""
+    """The value as it may be shown, ready for JSON; secrets are counted, not shown, and no URL keeps its password."""
     if is_secret:
         return f"{len(value)} (hidden)" if value else "none"
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, tuple):
         return [each.name if isinstance(each, DeclaredQueue) else each for each in value]
-    return value
+    return without_password(value) if isinstance(value, str) else value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from veil.core.errors import ReceiptInvalid, VeilError
+from veil.core.errors import MessageGone, ReceiptInvalid, VeilError
 from veil.core.event import NOBODY
 from veil.core.lease import Deletion
 from veil.core.message import Caller
@@ -14,9 +14,17 @@ from veil.service.service import Service
 
 
 async def delete(
-    service: Service, queue: Queue, handles: Sequence[str], *, caller: Caller = NOBODY
+    service: Service,
+    queue: Queue,
+    handles: Sequence[str],
+    *,
+    strict: bool = False,
+    caller: Caller = NOBODY,
 ) -> list[VeilError | None]:
-    """Delete each on its own; a refusal stands in its place, None is success (also with nothing left)."""
+    """Delete each on its own; a refusal stands in its place, None is success (also with nothing left).
+
+    With `strict` a receipt dies with its deadline, and MessageGone tells of every message that was not deleted.
+    """
     answers: list[VeilError | None] = [None] * len(handles)
     receipts: list[Receipt] = []
     places: list[int] = []
@@ -29,13 +37,17 @@ async def delete(
             answers[place] = refusal
     if not receipts:
         return answers
-    deleted = 0
-    outcomes = await service.store.delete(queue, receipts, caller=caller)
-    for place, outcome in zip(places, outcomes, strict=True):
+    deleted: list[int] = []
+    outcomes = await service.store.delete(queue, receipts, strict=strict, caller=caller)
+    for place, receipt, outcome in zip(places, receipts, outcomes, strict=True):
         if outcome is Deletion.DELETED:
-            deleted += 1
+            deleted.append(receipt.seq)
         elif isinstance(outcome, VeilError):
             answers[place] = outcome
+        elif strict:
+            answers[place] = MessageGone(handles[place])
     if deleted:
-        service.tallies.add("deleted", queue.id, deleted)
+        service.tallies.add("deleted", queue.id, len(deleted))
+        if service.activity is not None:
+            service.activity.ended(deleted, "deleted", caller)
     return answers

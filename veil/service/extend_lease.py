@@ -28,18 +28,24 @@ async def extend_lease(
             answers[place] = refusal
     if not extensions:
         return answers
-    extended = released = 0
+    extended: list[Extension] = []
+    released: list[int] = []
     outcomes = await service.store.extend(queue, extensions, caller=caller)
     for place, extension, refused in zip(places, extensions, outcomes, strict=True):
         if refused is not None:
             answers[place] = refused
         elif extension.visibility_s:
-            extended += 1
+            extended.append(extension)
         else:
-            released += 1
+            released.append(extension.receipt.seq)
     if extended:
-        service.tallies.add("extended", queue.id, extended)
+        service.tallies.add("extended", queue.id, len(extended))
     if released:
-        service.tallies.add("released", queue.id, released)
+        service.tallies.add("released", queue.id, len(released))
+    if service.activity is not None:
+        for one in extended:
+            service.activity.renewed((one.receipt.seq,), one.visibility_s, caller)
+        if released:
+            service.activity.ended(released, "released", caller)
     service.ticker.look()
     return answers

@@ -27,3 +27,5 @@ async def _undo(service: Service, queue: Queue, messages: Sequence[StoredMessage
     except QueueMissing:  # deleted meanwhile, its messages with it
         return
     service.tallies.add("given_back", queue.id, len(receipts))
+    if service.activity is not None:
+        service.activity.ended([message.seq for message in messages], "given_back", caller)

@@ -35,6 +35,12 @@ async def receive_hold(
     content = await service.store.receive_hold(queue, key, count, visibility_s=visibility_s, caller=caller)
     if content.messages:
         service.tallies.add("extended" if content.again else "received", queue.id, len(content.messages))
+        if service.activity is not None:
+            if content.again:
+                seqs = [message.seq for message in content.messages]
+                service.activity.renewed(seqs, visibility_s, caller)
+            else:
+                service.activity.received(queue.id, content.messages, visibility_s, caller)
     elif not content.again:
         service.tallies.add("empty_receive", queue.id)
     service.ticker.look()

@@ -1,4 +1,8 @@
-"""Carries move tasks out, a step at a time, no faster than their rate."""
+"""Carries move tasks out, a step at a time, no faster than their rate.
+
+Of several nodes on one store each task has one that carries it out. The others look every other second whether a task has
+been left behind.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import asyncio
 import logging
 from typing import Final
 
-from veil.core.clock import Clock
+from veil.core.clock import Clock, Timer
 from veil.core.errors import StoreError, VeilError
 from veil.core.limits import MOVE_RATE_MAX
 from veil.core.move_task import MoveTask
@@ -16,10 +20,11 @@ logger = logging.getLogger(__name__)
 
 _STEPS_PER_S: Final = 10
 _AFTER_FAILURE_MS: Final = 1_000
+LOOK_MS: Final = 2_000
 
 
 class MoveRunners:
-    """One runner for each active task. The store knows how far each has come, so stopping loses nothing."""
+    """One runner for each active task that is ours. The store knows how far each has come, so stopping loses nothing."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
@@ -27,11 +32,26 @@ class MoveRunners:
         self.pauses: dict[
             str, asyncio.Future[None]
         ] = {}  # by task id, while its runner waits for the next step
+        self._next_look: Timer | None = None
 
     async def resume(self) -> None:
-        """Go on with every task that is not at its end."""
+        """Go on with every task that is not at its end and that nobody carries out, now and whenever one is left behind."""
         for task in await self._store.active_moves():
             self.run(task)
+        if self._store.is_shared:
+            self._next_look = self._clock.call_at(self._clock.now_ms() + LOOK_MS, self._look)
+
+    def _look(self) -> None:
+        looking = asyncio.get_running_loop().create_task(self._look_again())
+        self._running[""] = looking
+        looking.add_done_callback(lambda _: self._running.pop("", None))
+
+    async def _look_again(self) -> None:
+        try:
+            await self.resume()
+        except StoreError as error:
+            logger.debug("move tasks cannot be looked for: %s", error)
+            self._next_look = self._clock.call_at(self._clock.now_ms() + LOOK_MS, self._look)
 
     def run(self, task: MoveTask) -> None:
         """Carry the task out in the background."""
@@ -52,7 +72,9 @@ class MoveRunners:
             pause.set_result(None)
 
     async def stop(self) -> None:
-        """Stop every runner; the tasks stay active for the next start."""
+        """Stop every runner; the tasks stay active for the next start, or for another node."""
+        if self._next_look is not None:
+            self._next_look.cancel()
         runners = list(self._running.values())
         for runner in runners:
             runner.cancel()
@@ -65,6 +87,8 @@ class MoveRunners:
         next_ms = self._clock.now_ms()
         while task.is_active:
             try:
+                if not await self._store.has_duty(f"move:{task.id}"):
+                    return  # another node carries it out
                 task = await self._store.step_move(task.id, step)
                 # Counted from the last step's due time, not from its end, so that slow steps do not lower
                 # the rate; but what a stall has cost is not caught up in one rush.

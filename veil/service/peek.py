@@ -34,3 +34,8 @@ async def peek(
         limit=limit,
         bytes_max=PEEK_BYTES_MAX,
     )
+
+
+async def peek_next(service: Service, queue: Queue, *, limit: int) -> list[StoredMessage]:
+    """The visible messages that a receive would come to first, in its order: nothing is counted, leased or moved."""
+    return await service.store.peek_next(queue, limit=limit)

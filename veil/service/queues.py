@@ -73,6 +73,8 @@ async def delete_queue(service: Service, queue: Queue, *, caller: Caller = NOBOD
     await service.store.delete_queue(queue, caller=caller)
     service.waiting.queue_deleted(queue)
     service.tallies.forget(queue.id)
+    if service.activity is not None:
+        service.activity.forget(queue.id)
 
 
 async def list_queues(

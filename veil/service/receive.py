@@ -42,11 +42,15 @@ async def receive(
         messages = await _claim(service, queue, count, visibility_s, attempt_id, caller)
     else:
         messages = await _long_poll(service, queue, count, visibility_s, wait_s, attempt_id, caller)
+    if visibility_s is None:
+        visibility_s = queue.settings.visibility_s
+    if service.activity is not None:
+        service.activity.received(queue.id, messages, visibility_s, caller)
     if not messages:
         service.tallies.add("empty_receive", queue.id)
         return messages
     service.tallies.add("received", queue.id, len(messages))
-    if (queue.settings.visibility_s if visibility_s is None else visibility_s) == 0:
+    if visibility_s == 0:
         # Received and visible in the same instant: for the store nothing became available, for others it is.
         service.waiting.messages_available(queue.id, len(messages))
     return messages

@@ -9,6 +9,7 @@ from veil.core.errors import DeduplicationMissing, GroupMissing, MessageRefused,
 from veil.core.event import NOBODY
 from veil.core.message import Caller, NewMessage
 from veil.core.message_rules import Draft, body_md5, check_draft, content_deduplication_id
+from veil.core.priority import PRIORITY_DEFAULT
 from veil.core.queue import Queue, QueueSettings
 from veil.service.ids import new_id
 from veil.service.message_type import message_type
@@ -86,4 +87,5 @@ def _checked(draft: Draft, settings: QueueSettings, sender: str) -> NewMessage:
         delay_s,
         draft.group,
         deduplication_id,
+        priority=PRIORITY_DEFAULT if draft.priority is None else draft.priority,
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 from veil.core import limits
 from veil.core.clock import Clock
+from veil.service.activity import Activity
 from veil.service.move_runner import MoveRunners
 from veil.service.tallies import Tallies
 from veil.service.ticker import Ticker
@@ -37,17 +38,29 @@ class Service:
         self.clock = clock
         self.rules = rules or ServiceRules()
         self.tallies = Tallies()
+        self.activity: Activity | None = None  # where somebody may look: see `watch`
         self.waiting = WaitingRoom(clock)
         self.ticker = Ticker(store, clock)
         self.moves = MoveRunners(store, clock)
         self._background: set[asyncio.Task[Any]] = set()
-        self._stopped = False
+        self._started = self._stopped = False
         store.events = self
+
+    def watch(self) -> Activity:
+        """Take note of callers, holders and rates from now on; costs the hot path a little, so it is asked for."""
+        if self.activity is None:
+            self.activity = Activity(self.clock, self.tallies)
+            if self._started:
+                self.activity.start()
+        return self.activity
 
     async def start(self) -> None:
         """Open the store, let deadlines run, and go on with the move tasks that were under way."""
         await self.store.open()
+        self._started = True
         self.ticker.start()
+        if self.activity is not None:
+            self.activity.start()
         await self.moves.resume()
 
     async def stop(self) -> None:
@@ -59,6 +72,8 @@ class Service:
             return
         self._stopped = True
         self.waiting.close()
+        if self.activity is not None:
+            self.activity.stop()
         await self.moves.stop()
         await self.ticker.stop()
         # Claims that nobody waits for any more give their messages back first; doing so can add work, hence

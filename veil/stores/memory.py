@@ -59,7 +59,7 @@ from veil.core.errors import (
 )
 from veil.core.event import NOBODY
 from veil.core.hold import HOLD_BYTES_MAX, STREAM_REST_MS, HoldContent, HoldKey, HoldTally, Member
-from veil.core.lease import Deletion, State, is_spent, judge_deletion, judge_extension
+from veil.core.lease import Deletion, State, is_spent, judge_deletion, judge_extension, judge_rotation
 from veil.core.limits import ATTEMPT_MS, DEDUPLICATION_MS, IN_FLIGHT_MAX, REPEATED_SEND_MS, SECOND_MS
 from veil.core.message import Caller, NewMessage, Sent, StoredMessage
 from veil.core.move_task import MoveTask
@@ -93,12 +93,15 @@ from veil.stores.store import (
     OutboxRow,
     OutboxSize,
     QueueContent,
+    Rotated,
     StoreEvents,
 )
 
 
 class MemoryStore:
     """Keeps the contract of a store, except that nothing outlives the process."""
+
+    is_shared = False
 
     def __init__(
         self, clock: Clock, *, journal: bool = False, outbox_bytes_max: int = OUTBOX_BYTES_MAX
@@ -141,6 +144,10 @@ class MemoryStore:
         """Let everything happen that is due by now, in every queue."""
         with self._operation():
             pass
+
+    async def has_duty(self, duty: str) -> bool:
+        """There is nobody else."""
+        return True
 
     # ---- queues
 
@@ -268,6 +275,7 @@ class MemoryStore:
             received_at_ms=None,
             message_type=new.message_type,
             body_bytes=len(new.body.encode()),
+            priority=new.priority,
         )
         row = Row(message)
         row.delay_until(now_ms + delay_s * SECOND_MS, now_ms)
@@ -353,7 +361,8 @@ class MemoryStore:
         held = [
             row
             for row, (_, delivery, deadline_ms) in zip(rows, attempt.given, strict=True)
-            if row is not None and row.holder == delivery and row.message.due_at_ms == deadline_ms
+            if row is not None
+            and (row.holder, row.rotation, row.message.due_at_ms) == (delivery, 0, deadline_ms)
         ]
         if len(held) < len(rows):
             return []
@@ -396,25 +405,26 @@ class MemoryStore:
         )
 
     async def delete(
-        self, queue: Queue, receipts: Sequence[Receipt], *, caller: Caller = NOBODY
+        self, queue: Queue, receipts: Sequence[Receipt], *, strict: bool = False, caller: Caller = NOBODY
     ) -> list[Deletion | VeilError]:
         """Delete by receipt, each on its own."""
         with self._operation() as now_ms:
             shelf = self._shelf(queue)
-            return [self._delete(shelf, receipt, now_ms, caller) for receipt in receipts]
+            return [self._delete(shelf, receipt, now_ms, caller, strict) for receipt in receipts]
 
-    def _delete(self, shelf: Shelf, receipt: Receipt, now_ms: int, caller: Caller) -> Deletion | VeilError:
+    def _delete(
+        self, shelf: Shelf, receipt: Receipt, now_ms: int, caller: Caller, strict: bool = False
+    ) -> Deletion | VeilError:
         row = shelf.find(receipt)
+        held = None if row is None else row.held()
         try:
-            deletion = judge_deletion(
-                row.held() if row is not None else None, receipt, now_ms, fifo=shelf.fifo
-            )
+            deletion = judge_deletion(held, receipt, now_ms, fifo=shelf.fifo, strict=strict)
         except ReceiptExpired as refusal:
             self._happened["stale_receipt", shelf.queue.id] += 1
             self._record_by_receipt(DELETE_REFUSED, shelf, row, receipt, now_ms, caller)
             return refusal
         if deletion is Deletion.DELETED and row is not None:
-            own_ms = row.message.due_at_ms if row.holder == receipt.delivery else None
+            own_ms = row.message.due_at_ms if row.holder and row.holder == receipt.delivery else None
             self._record_by_receipt(DELETED, shelf, row, receipt, now_ms, caller, own_ms)
             shelf.remove(row)
         else:
@@ -445,13 +455,41 @@ class MemoryStore:
             return refusal
         assert row is not None  # the rule refuses where there is no message
         if deadline_ms is not None:
-            row.hide(receipt.delivery, deadline_ms)
+            row.hide(receipt.delivery, deadline_ms, receipt.rotation)
             self._record_by_receipt(EXTENDED, shelf, row, receipt, now_ms, caller, deadline_ms)
         elif row.message.state != State.VISIBLE:
             own_ms = row.message.due_at_ms if row.holder == receipt.delivery else None
             self._record_by_receipt(RELEASED, shelf, row, receipt, now_ms, caller, own_ms)
             row.show()
         return None
+
+    async def rotate(
+        self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
+    ) -> list[Rotated | VeilError]:
+        """Change visibility and receipt, each on its own."""
+        with self._operation() as now_ms:
+            shelf = self._shelf(queue)
+            return [self._rotate(shelf, extension, now_ms, caller) for extension in extensions]
+
+    def _rotate(self, shelf: Shelf, extension: Extension, now_ms: int, caller: Caller) -> Rotated | VeilError:
+        receipt, visibility_s = extension
+        row = shelf.find(receipt)
+        try:
+            deadline_ms = judge_rotation(None if row is None else row.held(), receipt, visibility_s, now_ms)
+        except MessageGone as refusal:
+            self._happened["stale_receipt", shelf.queue.id] += row is not None
+            self._record_by_receipt(EXTENSION_REFUSED, shelf, row, receipt, now_ms, caller)
+            return refusal
+        assert row is not None  # the rule refuses where there is no message
+        renewed = receipt._replace(rotation=receipt.rotation + 1, text="")
+        if deadline_ms is None:
+            self._record_by_receipt(RELEASED, shelf, row, receipt, now_ms, caller, row.message.due_at_ms)
+            row.show()
+            return Rotated(renewed, now_ms)
+        row.message.received_at_ms = now_ms
+        row.hide(receipt.delivery, deadline_ms, renewed.rotation)
+        self._record_by_receipt(EXTENDED, shelf, row, receipt, now_ms, caller, deadline_ms)
+        return Rotated(renewed, deadline_ms)
 
     async def undo_receive(
         self, queue: Queue, receipts: Sequence[Receipt], *, caller: Caller = NOBODY
@@ -461,7 +499,7 @@ class MemoryStore:
             shelf = self._shelf(queue)
             for receipt in receipts:
                 row = shelf.find(receipt)
-                if row is None or not row.held().is_open(now_ms) or row.holder != receipt.delivery:
+                if row is None or not row.held().is_open(now_ms) or not row.held().is_held_by(receipt):
                     continue
                 deadline_ms = row.message.due_at_ms
                 row.show()
@@ -523,6 +561,11 @@ class MemoryStore:
                     found_bytes += message.body_bytes
         return found
 
+    async def peek_next(self, queue: Queue, *, limit: int = 100) -> list[StoredMessage]:
+        """The messages that a receive would come to first, in its order."""
+        with self._operation():
+            return [replace(row.message) for row in self._shelf(queue).receivable()[:limit]]
+
     # ---- holds
 
     async def open_stream(self, queue: Queue, stream: str, owner: str) -> None:
@@ -574,7 +617,7 @@ class MemoryStore:
                 if batch > up_to_batch:
                     continue
                 deleted = sum(
-                    self._delete(shelf, Receipt(queue.id, *member), now_ms, caller) is Deletion.DELETED
+                    self._delete(shelf, _receipt_now(shelf, member), now_ms, caller) is Deletion.DELETED
                     for member in hold.members
                 )
                 tally = tally.plus(HoldTally(deleted, hold.lost + len(hold.members) - deleted))
@@ -887,6 +930,12 @@ class MemoryStore:
     def _next_turn(self) -> int:
         self._turn_last += 1
         return self._turn_last
+
+
+def _receipt_now(shelf: Shelf, member: Member) -> Receipt:
+    """A hold goes by its leases: whatever receipt has come to belong to one."""
+    row = shelf.rows.get(member.seq)
+    return Receipt(shelf.queue.id, *member, rotation=0 if row is None else row.rotation)
 
 
 def _page(queues: list[Queue], after: str, limit: int) -> list[Queue]:

@@ -50,7 +50,9 @@ def keep(shelf: Shelf, members: Sequence[Member], deadline_ms: int, now_ms: int,
             row.message.received_at_ms = now_ms
         lease_end_ms = (row.message.received_at_ms or 0) + VISIBILITY_MAX_S * SECOND_MS
         if min(deadline_ms, lease_end_ms) > now_ms:
-            row.hide(member.delivery, min(deadline_ms, lease_end_ms))
+            # Read again, the hold's receipts are the first ones once more; extended, they stay what they are.
+            rotation = 0 if anew else row.rotation
+            row.hide(member.delivery, min(deadline_ms, lease_end_ms), rotation)
             kept.open.append((member, row))
     return kept
 

@@ -19,6 +19,7 @@ class Row:
 
     message: StoredMessage
     holder: int = 0
+    rotation: int = 0  # how often the holder's receipt was replaced
 
     def held(self) -> Held:
         message = self.message
@@ -28,10 +29,12 @@ class Row:
             self.holder,
             message.received_at_ms or 0,
             message.due_at_ms or 0,
+            self.rotation,
         )
 
-    def hide(self, holder: int, deadline_ms: int) -> None:
-        self.message.state, self.message.due_at_ms, self.holder = State.IN_FLIGHT, deadline_ms, holder
+    def hide(self, holder: int, deadline_ms: int, rotation: int = 0) -> None:
+        self.message.state, self.message.due_at_ms = State.IN_FLIGHT, deadline_ms
+        self.holder, self.rotation = holder, rotation
 
     def delay_until(self, instant_ms: int, now_ms: int) -> None:
         if instant_ms > now_ms:
@@ -40,7 +43,8 @@ class Row:
             self.show()
 
     def show(self) -> None:
-        self.message.state, self.message.due_at_ms, self.holder = State.VISIBLE, None, 0
+        self.message.state, self.message.due_at_ms = State.VISIBLE, None
+        self.holder = self.rotation = 0
 
 
 @dataclass(slots=True)
@@ -117,6 +121,8 @@ class Shelf:
         in_flight = self.of_state(State.IN_FLIGHT)
         by_group = Counter(row.message.group for row in in_flight if row.message.group is not None)
         noisy = noisy_groups(by_group, len(in_flight))
-        visible = self.of_state(State.VISIBLE)
+        visible = sorted(
+            self.of_state(State.VISIBLE), key=lambda row: (row.message.priority, row.message.seq)
+        )
         quiet = [row for row in visible if row.message.group not in noisy]
         return quiet + [row for group in noisy for row in visible if row.message.group == group]

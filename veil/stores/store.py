@@ -6,8 +6,9 @@ is the executable specification, promises all but that). A StoreError means *unk
 
 What every store must keep, besides the rules in `core.lease`:
 
-* **Order.** `receive` on a standard queue hands out visible messages by rising `seq` (fairness aside, see
-  `core.fairness`); a message that comes back has its old `seq`, so it takes its old place.
+* **Order.** `receive` on a standard queue hands out visible messages by rising `priority`, those of one priority by rising
+  `seq` (fairness aside, see `core.fairness`: what is noisy waits, whatever its priority); a message that comes back has its
+  old `seq`, so it takes its old place. A message keeps its priority wherever it goes. FIFO queues pay no heed to it.
 * **FIFO.** Per group, in `seq` order, the leading run of visible messages may be taken: a message that is in flight or
   delayed blocks those behind it. Groups take turns: the least recently served first, a new group last; one receive takes
   all it can from a group before it goes to the next.
@@ -39,6 +40,11 @@ What every store must keep, besides the rules in `core.lease`:
   and is counted as lost afterwards, but not struck. Limits of messages in flight do not concern what is taken back. A
   deletion closes the names up to its batch in the transaction of its first deletes; each member goes, or does not, by the
   rules of a delete. A stream that was not used for STREAM_REST_MS is forgotten with its holds; with the queue, at once.
+* **Rotations** (`core.lease.judge_rotation`) are extensions that replace the receipt: the lease keeps its delivery number, and
+  counts from then on as received at that instant, without a receive being counted. A lease that is opened or begun again
+  otherwise (by a receive, a repeated attempt, a hold) has rotation 0, one that a late receipt takes back that receipt's own.
+  The journal tells of a rotation as of an extension.
+* **Waiting messages.** A receipt with delivery 0 deletes its message while that waits out its delay, and does nothing else.
 * **Chosen redrives** move as a move task moves; each on its own, all in one transaction.
 * **The journal.** A store that is told to keep one records what happened to each message (`core.event`) in the same
   transaction as the change, in an outbox, from which an exporter takes it away. Outbox rows are numbered from 1, without
@@ -76,6 +82,13 @@ class Extension(NamedTuple):
 
     receipt: Receipt
     visibility_s: int
+
+
+class Rotated(NamedTuple):
+    """The receipt that counts from now on, and until when; a released message's is void, and its deadline is now."""
+
+    receipt: Receipt
+    deadline_ms: int
 
 
 class NewContent(NamedTuple):
@@ -140,6 +153,7 @@ class Store(Protocol):
 
     receipts: ReceiptBook
     events: StoreEvents
+    is_shared: bool  # other nodes may work on the same data
     store_id: str  # which store this is, from `open` on: made with the data, and kept over a restore
 
     async def open(self) -> None:
@@ -153,6 +167,10 @@ class Store(Protocol):
 
     async def settle(self) -> None:
         """Let everything happen that is due by now, in every queue."""
+
+    async def has_duty(self, duty: str) -> bool:
+        """Whether it is ours to do what only one node at a time does (`export`, `move:ID`): asked anew before every step. A
+        store with one node says yes; of several nodes one has the duty, and loses it a few seconds after it last asked."""
 
     # ---- queues
 
@@ -205,14 +223,20 @@ class Store(Protocol):
         InFlightLimit on a standard queue that has 120,000 in flight (a FIFO queue gives nothing then)."""
 
     async def delete(
-        self, queue: Queue, receipts: Sequence[Receipt], *, caller: Caller = NOBODY
+        self, queue: Queue, receipts: Sequence[Receipt], *, strict: bool = False, caller: Caller = NOBODY
     ) -> list[Deletion | VeilError]:
-        """Delete by receipt, each on its own; refusals are returned in place. Raises QueueMissing."""
+        """Delete by receipt, each on its own; refusals are returned in place. With `strict` a receipt dies with its deadline.
+        Raises QueueMissing."""
 
     async def extend(
         self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
     ) -> list[VeilError | None]:
         """Change visibility by receipt, each on its own; refusals are returned in place. Raises QueueMissing."""
+
+    async def rotate(
+        self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
+    ) -> list[Rotated | VeilError]:
+        """Change visibility and receipt, each on its own; refusals are returned in place. Raises QueueMissing."""
 
     async def undo_receive(
         self, queue: Queue, receipts: Sequence[Receipt], *, caller: Caller = NOBODY
@@ -243,6 +267,10 @@ class Store(Protocol):
     ) -> list[StoredMessage]:
         """Messages in whatever state by rising `seq`, without receiving them: those sent within the two wall times, both
         included, and none after the one that brings the bodies to `bytes_max` bytes. Raises QueueMissing."""
+
+    async def peek_next(self, queue: Queue, *, limit: int = 100) -> list[StoredMessage]:
+        """The messages that a receive would come to first, in its order, without receiving them; also those that it would
+        move to the dead letters. Raises QueueMissing."""
 
     # ---- holds
 

@@ -45,6 +45,7 @@ class VeilServer:
             raise
         self.endpoint_url: str = ready["endpoint_url"]
         self.port: int = ready["port"]
+        self.smq_endpoint_url: str | None = ready.get("smq_endpoint_url")  # with --smq-port
         self.pid: int = ready["pid"]
 
     @property

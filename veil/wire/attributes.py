@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from veil.core.errors import SettingNotForQueueType, SettingRefused, SettingUnknown
+from veil.core.limits import DELAY_MAX_S, WAIT_MAX_S
 from veil.core.queue import Queue, QueueCounts, QueueSettings
 from veil.wire.redrive_json import (
     parse_redrive,
@@ -38,6 +39,7 @@ SETTING_OF_ATTRIBUTE: Final[Mapping[str, str]] = {
 ATTRIBUTE_OF_SETTING: Final[Mapping[str, str]] = {
     setting: name for name, setting in SETTING_OF_ATTRIBUTE.items()
 }
+_HIGHEST: Final[Mapping[str, int]] = {"delay_s": DELAY_MAX_S, "wait_s": WAIT_MAX_S}
 _FIFO_ONLY: Final = ("FifoQueue", "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit")
 
 
@@ -49,6 +51,10 @@ def parse_attributes(attributes: Mapping[str, str]) -> dict[str, Any]:
         if setting is None:
             raise SettingUnknown(name[:1024])
         given[setting] = _PARSERS[setting](setting, text)
+        # Queues can do more for the clients of other protocols.
+        high = _HIGHEST.get(setting)
+        if high is not None and given[setting] > high:
+            raise SettingRefused(setting, given[setting], f"must be between 0 and {high}")
     return given
 
 

@@ -6,7 +6,7 @@ that a front end can be tested by calling it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -28,13 +28,18 @@ class Request:
 
 @dataclass(slots=True)
 class Response:
-    """One answer. `undelivered` runs if the connection was gone before a byte of it could be written."""
+    """One answer. `undelivered` runs if the connection was gone before a byte of it could be written.
+
+    With a `stream` the body is what it yields, as it comes, and the connection ends with it; it is closed when the
+    client goes or the server stops.
+    """
 
     status: int = 200
     body: bytes = b""
     content_type: str = "text/plain; charset=utf-8"
     headers: tuple[tuple[str, str], ...] = ()
     undelivered: Callable[[], None] | None = field(default=None, repr=False)
+    stream: AsyncIterator[bytes] | None = field(default=None, repr=False)
 
 
 Handler = Callable[[Request], Awaitable[Response]]

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from veil.core.errors import StoreError, VeilError
+from veil.core.errors import StoreError, StoreUnavailable, VeilError
 from veil.core.limits import RECEIVE_MAX
 from veil.service.service import Service
 from veil.wire import aws_json, aws_query, xml_answer
@@ -139,7 +139,10 @@ class SqsFrontEnd:
 
 
 def _worded(error: VeilError, action: str, *, query: bool) -> Refusal:
-    if isinstance(error, StoreError):
+    # Of a database that is away the store itself tells, once; a line for each request would be thousands a second.
+    if isinstance(error, StoreUnavailable):
+        logger.debug("%.80r: %s", action, error)
+    elif isinstance(error, StoreError):
         logger.error("%.80r: the store failed: %s", action, error)
     return worded(error, Situation(action, query))
 

@@ -162,6 +162,7 @@ class PeekMessagesInput(Shape):
     NextToken: str | None = None
     SentAfter: Long | None = None
     SentBefore: Long | None = None
+    After: str | None = None
     UpTo: str | None = None
 
 

@@ -46,6 +46,7 @@ class AccessKey:
     key_id: str
     secret: str = field(repr=False)
     account: str
+    role: str = "admin"  # in the console: viewer, operator or admin
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,6 +216,7 @@ _TABLE: Final[dict[type[e.VeilError], _Wording]] = {
             f"{error.parameter} can only include alphanumeric and punctuation characters. 1 to 128 in length.",
         ),
     ),
+    e.PriorityRefused: _says(_INVALID_VALUE, str),
     # ---- batches
     e.BatchRefused: _says(_INVALID_VALUE, str),
     e.BatchEmpty: _batch_empty,

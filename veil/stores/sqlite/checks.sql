@@ -42,6 +42,11 @@ SELECT coalesce(lane.queue_id, real.queue_id), CAST(coalesce(lane.group_name, re
 FROM lane FULL JOIN real ON lane.queue_id = real.queue_id AND lane.group_name = real.group_name
 WHERE (lane.members, lane.in_flight, lane.is_open) IS NOT (real.members, real.in_flight, real.is_open);
 
+-- name: odd_priorities
+-- Messages of another priority than the ordinary one that a receive would not find: queue, key, priority, the queue's flag.
+SELECT m.queue_id, m.seq, m.priority, q.ranked FROM message m NOT INDEXED JOIN queue q ON q.id = m.queue_id
+WHERE m.priority <> 8 AND (q.ranked = 0 OR m.priority NOT BETWEEN 1 AND 16) AND q.deleted_at_ms IS NULL;
+
 -- name: all_attempts
 SELECT queue_id, CAST(attempt_id AS BLOB), CAST(claims AS BLOB) FROM attempt;
 

@@ -36,6 +36,7 @@ def move(tables: Tables, state: QueueState, target: QueueState, row: Any, now_ms
     tables.touch(state)
     tables.touch(target)
     tables.visible_from(target, new_seq)
+    tables.rank(target, row[19])
     if group is not None:
         lanes.leave(tables, state, group, in_flight=0)
         # On a FIFO target the message may join a group whose first message is in flight: the lane's own state decides.

@@ -1,4 +1,8 @@
-"""What a receipt can do: delete, extend, release, give back."""
+"""What a receipt can do: delete, extend, release, rotate, give back.
+
+The column `holder` tells the receipt of the open lease: its delivery in the lower 32 bits, its rotation above. So the
+delete that everything waits for has one number to compare.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from veil.core.errors import VeilError, VisibilityTooLong
-from veil.core.lease import Deletion, Held, State, judge_deletion, judge_extension
+from veil.core.lease import Deletion, Held, State, judge_deletion, judge_extension, judge_rotation
 from veil.core.message import Caller
 from veil.core.queue import Queue
 from veil.core.receipt import Receipt
@@ -21,22 +25,34 @@ from veil.stores.recorder import (
 )
 from veil.stores.sqlite import lanes
 from veil.stores.sqlite.tables import Q, QueueState, Tables
-from veil.stores.store import Extension
+from veil.stores.store import Extension, Rotated
 
 _DELETE_HELD, _TAKE_HELD = Q.delete_held, Q.take_held
+_DELIVERY_BITS = 32
+_DELIVERY = (1 << _DELIVERY_BITS) - 1
+
+
+def holder_of(receipt: Receipt) -> int:
+    """What stands in the row while the receipt holds the lease."""
+    return receipt.delivery | receipt.rotation << _DELIVERY_BITS
+
+
+def delivery_of(holder: int) -> int:
+    """The delivery that holds the lease."""
+    return holder & _DELIVERY
 
 
 def delete(
-    tables: Tables, queue: Queue, receipts: Sequence[Receipt], caller: Caller
+    tables: Tables, queue: Queue, receipts: Sequence[Receipt], strict: bool, caller: Caller
 ) -> list[Deletion | VeilError]:
     """Delete by receipt, each on its own."""
     state = tables.state_of(queue)
     now_ms = tables.clock.now_ms()
-    return [delete_one(tables, state, receipt, now_ms, caller) for receipt in receipts]
+    return [delete_one(tables, state, receipt, now_ms, caller, strict=strict) for receipt in receipts]
 
 
 def delete_one(
-    tables: Tables, state: QueueState, receipt: Receipt, now_ms: int, caller: Caller
+    tables: Tables, state: QueueState, receipt: Receipt, now_ms: int, caller: Caller, *, strict: bool = False
 ) -> Deletion | VeilError:
     """Delete by one receipt, or do not, by the rules."""
     if not state.has_lanes and _deleteheld_of(tables, state, receipt, now_ms, caller):
@@ -45,7 +61,7 @@ def delete_one(
         return Deletion.DELETED
     row = held_row(tables, state, receipt, now_ms)
     try:
-        verdict = judge_deletion(held_of(row), receipt, now_ms, fifo=state.queue.settings.fifo)
+        verdict = judge_deletion(held_of(row), receipt, now_ms, fifo=state.queue.settings.fifo, strict=strict)
     except VeilError as refusal:
         tables.noticed("stale_receipt", state)
         record(tables, state, DELETE_REFUSED, receipt, row, now_ms, caller)
@@ -66,7 +82,8 @@ def _deleteheld_of(tables: Tables, state: QueueState, receipt: Receipt, now_ms: 
     seq, delivery = receipt.seq, receipt.delivery
     if seq < expired_below(now_ms, state.queue.settings.retention_s):
         return False  # past its retention, though perhaps not yet swept
-    journal, arguments = tables.journal, (seq, state.queue.id, delivery, now_ms)
+    holder = delivery if not receipt.rotation else holder_of(receipt)
+    journal, arguments = tables.journal, (seq, state.queue.id, holder, now_ms)
     if journal is None:
         tables.execute(_DELETE_HELD, arguments)
         return tables.connection.changes() > 0
@@ -133,12 +150,47 @@ def _extend_one(
         return None
     record(tables, state, EXTENDED, receipt, row, now_ms, caller, deadline_ms)
     wake_at_ms = min(deadline_ms, expires_at_ms(receipt.seq, state.queue.settings.retention_s))
-    tables.execute(Q.set_lease, (wake_at_ms, deadline_ms, receipt.delivery, receipt.seq))
+    tables.execute(Q.set_lease, (wake_at_ms, deadline_ms, holder_of(receipt), receipt.seq))
     tables.hidden_until(state, wake_at_ms)
     if was_visible:
         # SQS lets a late consumer take back what nobody else has received since.
         hide_again(tables, state, row[5])
     return None
+
+
+def rotate(
+    tables: Tables, queue: Queue, extensions: Sequence[Extension], caller: Caller
+) -> list[Rotated | VeilError]:
+    """Change visibility and receipt, each on its own."""
+    state = tables.state_of(queue)
+    now_ms = tables.clock.now_ms()
+    return [
+        _rotate_one(tables, state, receipt, visibility_s, now_ms, caller)
+        for receipt, visibility_s in extensions
+    ]
+
+
+def _rotate_one(
+    tables: Tables, state: QueueState, receipt: Receipt, visibility_s: int, now_ms: int, caller: Caller
+) -> Rotated | VeilError:
+    row = held_row(tables, state, receipt, now_ms)
+    try:
+        deadline_ms = judge_rotation(held_of(row), receipt, visibility_s, now_ms)
+    except VeilError as refusal:
+        if row is not None:
+            tables.noticed("stale_receipt", state)
+        record(tables, state, EXTENSION_REFUSED, receipt, row, now_ms, caller)
+        return refusal
+    renewed = receipt._replace(rotation=receipt.rotation + 1, text="")
+    if deadline_ms is None:
+        record(tables, state, RELEASED, receipt, row, now_ms, caller, row[4])
+        show(tables, state, receipt.seq, row[0], row[5])
+        return Rotated(renewed, now_ms)
+    record(tables, state, EXTENDED, receipt, row, now_ms, caller, deadline_ms)
+    wake_at_ms = min(deadline_ms, expires_at_ms(receipt.seq, state.queue.settings.retention_s))
+    tables.execute(Q.rotate_lease, (wake_at_ms, deadline_ms, holder_of(renewed), now_ms, receipt.seq))
+    tables.hidden_until(state, wake_at_ms)
+    return Rotated(renewed, deadline_ms)
 
 
 def hide_again(tables: Tables, state: QueueState, group: str | None) -> None:
@@ -173,7 +225,7 @@ def undo_receive(tables: Tables, queue: Queue, receipts: Sequence[Receipt], call
     for receipt in receipts:
         row = held_row(tables, state, receipt, now_ms)
         held = held_of(row)
-        if held is not None and held.is_open(now_ms) and held.holder == receipt.delivery:
+        if held is not None and held.is_open(now_ms) and held.is_held_by(receipt):
             tables.execute(Q.uncount_receive, (receipt.seq,))
             uncounted = (*row[:7], row[7] - 1, *row[8:])
             record(tables, state, UNDONE, receipt, uncounted, now_ms, caller, row[4])
@@ -189,12 +241,16 @@ def held_row(tables: Tables, state: QueueState, receipt: Receipt, now_ms: int) -
 
 def held_of(row: Any) -> Held | None:
     """The same for `core.lease`."""
-    return None if row is None else Held(State(row[0]), row[1], row[2], row[3] or 0, row[4] or 0)
+    if row is None:
+        return None
+    holder, rotation = row[2] & _DELIVERY, row[2] >> _DELIVERY_BITS
+    return Held(State(row[0]), row[1], holder, row[3] or 0, row[4] or 0, rotation)
 
 
 def _deadline_of(row: Any, receipt: Receipt) -> int | None:
     """When the receipt's own lease would have lapsed, if that is the one that is open."""
-    deadline_ms: int | None = row[4] if row[0] == State.IN_FLIGHT and row[2] == receipt.delivery else None
+    is_own = row[0] == State.IN_FLIGHT and row[2] == holder_of(receipt)
+    deadline_ms: int | None = row[4] if is_own else None
     return deadline_ms
 
 

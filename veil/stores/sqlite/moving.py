@@ -113,6 +113,8 @@ def _moved_on(tables: Tables, task: MoveTask, count: int) -> MoveTask:
 
 
 def _oldest_visible(tables: Tables, source: QueueState, count: int) -> list[Any]:
+    if source.ranked:
+        return list(tables.execute(Q.visible_oldest, (source.queue.id, count)))
     rows: list[Any] = tables.execute(Q.visible_alone, (source.queue.id, 0, count)).fetchall()
     if source.has_lanes:
         rows += tables.execute(Q.visible_grouped, (source.queue.id, 0, count)).fetchall()
@@ -199,6 +201,7 @@ def _move(
         tables.available(target)
     tables.touch(source)
     tables.touch(target)
+    tables.rank(target, row[19])
     if group is not None:
         lanes.leave(tables, source, group, in_flight=0)
         lanes.join(tables, target, group, seq, message_state)

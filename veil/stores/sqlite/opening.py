@@ -17,8 +17,8 @@ from veil.stores.sqlite.wal_scan import scan_wal
 log = logging.getLogger("veil.store")
 
 DATABASE = "veil.db"
-SCHEMA_VERSION = 2
-_MIGRATIONS = {1: "schema.sql", 2: "002_holds.sql"}
+SCHEMA_VERSION = 3
+_MIGRATIONS = {1: "schema.sql", 2: "002_holds.sql", 3: "003_priority.sql"}
 # Before 3.51.3 a WAL that was written and checkpointed at once could be corrupted.
 SQLITE_VERSION_MIN = 3_051_003
 CACHE_KIB = 24 * 1024

@@ -10,8 +10,8 @@ then removed a few at a time, since many of them are megabytes, and nothing else
 
 from __future__ import annotations
 
-from veil.stores.export_day import export_day
 from veil.stores.outbox_bound import OutboxBound
+from veil.stores.plan_so_far import PlanSoFar
 from veil.stores.recorder import Recorder
 from veil.stores.sqlite.tables import Q, Tables
 from veil.stores.store import ExportPlan, OutboxRow
@@ -123,23 +123,3 @@ class Outbox:
         sizes = self._tables.execute(Q.sweep_outbox, (self._done, ROWS_AT_ONCE)).fetchall()
         self._tables.outbox_bytes -= sum(size for (size,) in sizes)
         return len(sizes) == ROWS_AT_ONCE
-
-
-class PlanSoFar:
-    """The rows that a plan will hold, as far as they were looked at: all of one day, and within the bounds."""
-
-    __slots__ = ("_bytes", "day", "last", "rows")
-
-    def __init__(self) -> None:
-        self.last = self.rows = self._bytes = 0
-        self.day = ""
-
-    def take(self, number: int, at_ms: int, size: int, bytes_max: int) -> bool:
-        """Take one more row, if it belongs to the plan; the first always does."""
-        day = export_day(at_ms)
-        if self.rows and (day != self.day or self._bytes + size > bytes_max):
-            return False
-        self.last, self.day = number, day
-        self.rows += 1
-        self._bytes += size
-        return True

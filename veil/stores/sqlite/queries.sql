@@ -1,5 +1,5 @@
 -- Every query of the SQLite store, by name. A literal `state = 0` is not bound on purpose: a partial index is only used
--- for a condition that the planner can see.
+-- for a condition that the planner can see; the same holds for `priority = 8`.
 
 -- name: read_mark
 -- The clock's high-water mark, the highest order key, the outbox's last number and size.
@@ -22,7 +22,7 @@ INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?);
 -- Everything about the living queues that is kept in memory.
 SELECT q.id, q.region, q.account, q.name, q.settings, q.tags, q.scope, q.created_wall_ms, q.modified_wall_ms, q.purged_at_ms,
        c.visible, c.in_flight, c.delayed,
-       EXISTS (SELECT 1 FROM lane WHERE lane.queue_id = q.id)
+       EXISTS (SELECT 1 FROM lane WHERE lane.queue_id = q.id), q.ranked
 FROM queue q JOIN queue_count c ON c.queue_id = q.id
 WHERE q.deleted_at_ms IS NULL;
 
@@ -38,6 +38,9 @@ UPDATE queue SET settings = ?, tags = ?, modified_wall_ms = ? WHERE id = ?;
 
 -- name: write_count
 UPDATE queue_count SET visible = ?, in_flight = ?, delayed = ? WHERE queue_id = ?;
+
+-- name: mark_ranked
+UPDATE queue SET ranked = 1 WHERE id = ?;
 
 -- name: mark_purged
 UPDATE queue SET purged_at_ms = ? WHERE id = ?;
@@ -68,30 +71,58 @@ DELETE FROM queue_count WHERE queue_id = ?;
 
 -- name: insert_message
 INSERT INTO message (seq, queue_id, state, wake_at_ms, due_at_ms, sent_wall_ms, message_id, group_name, deduplication_id,
-                     trace_header, sender, message_type, body_bytes, attributes, body_md5, body)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+                     trace_header, sender, message_type, body_bytes, attributes, body_md5, body, priority)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: visible_alone
--- Visible messages without a group, in order. The columns of all message queries are those of rows.py.
+-- Visible messages of ordinary priority without a group, in order. The columns of all message queries are those of
+-- StoredMessage.
 SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
        dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
-       message_type, body_bytes
+       message_type, body_bytes, priority
 FROM message INDEXED BY visible_alone
-WHERE queue_id = ? AND state = 0 AND group_name IS NULL AND seq > ? ORDER BY seq LIMIT ?;
+WHERE queue_id = ? AND state = 0 AND group_name IS NULL AND priority = 8 AND seq > ? ORDER BY seq LIMIT ?;
 
 -- name: visible_grouped
--- Visible messages that have a group, in order, whatever the group.
+-- Visible messages of ordinary priority that have a group, in order, whatever the group.
 SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
        dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
-       message_type, body_bytes
+       message_type, body_bytes, priority
 FROM message INDEXED BY visible_grouped
-WHERE queue_id = ? AND state = 0 AND group_name IS NOT NULL AND seq > ? ORDER BY seq LIMIT ?;
+WHERE queue_id = ? AND state = 0 AND group_name IS NOT NULL AND priority = 8 AND seq > ? ORDER BY seq LIMIT ?;
+
+-- name: visible_ranked
+-- Visible messages of another priority than the ordinary one, grouped or not, after one of them: queue, priority and seq of
+-- that one, the last priority, limit.
+SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
+       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
+       message_type, body_bytes, priority
+FROM message INDEXED BY visible_ranked
+WHERE queue_id = ?1 AND state = 0 AND priority <> 8 AND (priority, seq) > (?2, ?3) AND priority <= ?4
+ORDER BY priority, seq LIMIT ?5;
+
+-- name: visible_oldest
+-- Visible messages by age alone, of whatever priority and group: queue, limit.
+SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
+       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
+       message_type, body_bytes, priority
+FROM message WHERE seq IN (
+    SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_alone
+                      WHERE queue_id = ?1 AND state = 0 AND group_name IS NULL AND priority = 8 ORDER BY seq LIMIT ?2)
+    UNION ALL
+    SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_grouped
+                      WHERE queue_id = ?1 AND state = 0 AND group_name IS NOT NULL AND priority = 8 ORDER BY seq LIMIT ?2)
+    UNION ALL
+    SELECT seq FROM (SELECT seq FROM message INDEXED BY ranked_by_age
+                      WHERE queue_id = ?1 AND state = 0 AND priority <> 8 ORDER BY seq LIMIT ?2)
+    ORDER BY 1 LIMIT ?2)
+ORDER BY seq;
 
 -- name: of_group
 -- The messages of one group from its first on, in whatever state.
 SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
        dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
-       message_type, body_bytes
+       message_type, body_bytes, priority
 FROM message INDEXED BY grouped
 WHERE queue_id = ? AND group_name = ? AND seq > ? ORDER BY seq LIMIT ?;
 
@@ -99,7 +130,7 @@ WHERE queue_id = ? AND group_name = ? AND seq > ? ORDER BY seq LIMIT ?;
 -- The visible messages of one group of a standard queue, in order.
 SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
        dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
-       message_type, body_bytes
+       message_type, body_bytes, priority
 FROM message INDEXED BY grouped
 WHERE queue_id = ? AND group_name = ? AND seq > ? AND +state = 0 ORDER BY seq LIMIT ?;
 
@@ -118,26 +149,31 @@ WHERE head IS NOT NULL ORDER BY head LIMIT ?4;
 -- name: message_by_seq
 SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
        dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
-       message_type, body_bytes
+       message_type, body_bytes, priority
 FROM message WHERE seq = ?;
 
 -- name: message_in_queue
 SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
        dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
-       message_type, body_bytes
+       message_type, body_bytes, priority
 FROM message WHERE seq = ? AND queue_id = ?;
 
 -- name: peek
--- Messages in whatever state; the three partial indexes together hold them all. Queue, after, limit, up to.
+-- Messages in whatever state; the four partial indexes together hold them all. Queue, after, limit, up to.
 SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
        dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
-       message_type, body_bytes
+       message_type, body_bytes, priority
 FROM message WHERE seq IN (
     SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_alone
-                      WHERE queue_id = ?1 AND state = 0 AND group_name IS NULL AND seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT ?3)
+                      WHERE queue_id = ?1 AND state = 0 AND group_name IS NULL AND priority = 8 AND seq > ?2 AND seq <= ?4
+                      ORDER BY seq LIMIT ?3)
     UNION ALL
     SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_grouped
-                      WHERE queue_id = ?1 AND state = 0 AND group_name IS NOT NULL AND seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT ?3)
+                      WHERE queue_id = ?1 AND state = 0 AND group_name IS NOT NULL AND priority = 8 AND seq > ?2 AND seq <= ?4
+                      ORDER BY seq LIMIT ?3)
+    UNION ALL
+    SELECT seq FROM (SELECT seq FROM message INDEXED BY ranked_by_age
+                      WHERE queue_id = ?1 AND state = 0 AND priority <> 8 AND seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT ?3)
     UNION ALL
     SELECT seq FROM (SELECT seq FROM message INDEXED BY hidden
                       WHERE queue_id = ?1 AND state <> 0 AND seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT ?3)
@@ -149,10 +185,15 @@ ORDER BY seq;
 SELECT seq, sent_wall_ms
 FROM message WHERE seq IN (
     SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_alone
-                      WHERE queue_id = ?1 AND state = 0 AND group_name IS NULL AND seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT ?3)
+                      WHERE queue_id = ?1 AND state = 0 AND group_name IS NULL AND priority = 8 AND seq > ?2 AND seq <= ?4
+                      ORDER BY seq LIMIT ?3)
     UNION ALL
     SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_grouped
-                      WHERE queue_id = ?1 AND state = 0 AND group_name IS NOT NULL AND seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT ?3)
+                      WHERE queue_id = ?1 AND state = 0 AND group_name IS NOT NULL AND priority = 8 AND seq > ?2 AND seq <= ?4
+                      ORDER BY seq LIMIT ?3)
+    UNION ALL
+    SELECT seq FROM (SELECT seq FROM message INDEXED BY ranked_by_age
+                      WHERE queue_id = ?1 AND state = 0 AND priority <> 8 AND seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT ?3)
     UNION ALL
     SELECT seq FROM (SELECT seq FROM message INDEXED BY hidden
                       WHERE queue_id = ?1 AND state <> 0 AND seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT ?3)
@@ -179,7 +220,7 @@ UPDATE message SET received_at_ms = ?, delivery = delivery + 1, holder = 0, rece
 WHERE seq = ?;
 
 -- name: held
--- What the rules of core.lease need to know, and what the journal does.
+-- What the rules of core.lease need to know, and what the journal does. For `holder` see leases.py.
 SELECT state, delivery, holder, received_at_ms, due_at_ms, group_name, message_id, receive_count, body_bytes, message_type
 FROM message WHERE seq = ? AND queue_id = ?;
 
@@ -190,7 +231,7 @@ DELETE FROM message WHERE seq = ? AND queue_id = ? AND state = 2 AND holder = ? 
 -- name: take_held
 -- The same, telling what the journal needs.
 DELETE FROM message WHERE seq = ? AND queue_id = ? AND state = 2 AND holder = ? AND due_at_ms > ?
-RETURNING message_id, holder, due_at_ms, receive_count, body_bytes, message_type;
+RETURNING message_id, holder & 0xffffffff, due_at_ms, receive_count, body_bytes, message_type;
 
 -- name: delete_message
 DELETE FROM message WHERE seq = ?;
@@ -198,6 +239,10 @@ DELETE FROM message WHERE seq = ?;
 -- name: set_lease
 -- A new deadline: wake, due, holder, seq.
 UPDATE message SET state = 2, wake_at_ms = ?, due_at_ms = ?, holder = ? WHERE seq = ?;
+
+-- name: rotate_lease
+-- A new deadline and a new receipt, as if received now: wake, due, holder, received, seq.
+UPDATE message SET wake_at_ms = ?, due_at_ms = ?, holder = ?, received_at_ms = ? WHERE seq = ?;
 
 -- name: restart_lease
 -- A repeated receive: the same delivery, as if it were made now. Wake, due, received, seq.
@@ -248,19 +293,26 @@ UPDATE message SET wake_at_ms = ? WHERE seq = ?;
 
 -- name: expired_alone
 SELECT seq, group_name FROM message INDEXED BY visible_alone
-WHERE queue_id = ? AND state = 0 AND group_name IS NULL AND seq < ? ORDER BY seq LIMIT ?;
+WHERE queue_id = ? AND state = 0 AND group_name IS NULL AND priority = 8 AND seq < ? ORDER BY seq LIMIT ?;
 
 -- name: expired_grouped
 SELECT seq, group_name FROM message INDEXED BY visible_grouped
-WHERE queue_id = ? AND state = 0 AND group_name IS NOT NULL AND seq < ? ORDER BY seq LIMIT ?;
+WHERE queue_id = ? AND state = 0 AND group_name IS NOT NULL AND priority = 8 AND seq < ? ORDER BY seq LIMIT ?;
+
+-- name: expired_ranked
+SELECT seq, group_name FROM message INDEXED BY ranked_by_age
+WHERE queue_id = ? AND state = 0 AND priority <> 8 AND seq < ? ORDER BY seq LIMIT ?;
 
 -- name: oldest_visible
 SELECT min(seq) FROM (
     SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_alone
-                      WHERE queue_id = ?1 AND state = 0 AND group_name IS NULL ORDER BY seq LIMIT 1)
+                      WHERE queue_id = ?1 AND state = 0 AND group_name IS NULL AND priority = 8 ORDER BY seq LIMIT 1)
     UNION ALL
     SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_grouped
-                      WHERE queue_id = ?1 AND state = 0 AND group_name IS NOT NULL ORDER BY seq LIMIT 1));
+                      WHERE queue_id = ?1 AND state = 0 AND group_name IS NOT NULL AND priority = 8 ORDER BY seq LIMIT 1)
+    UNION ALL
+    SELECT seq FROM (SELECT seq FROM message INDEXED BY ranked_by_age
+                      WHERE queue_id = ?1 AND state = 0 AND priority <> 8 ORDER BY seq LIMIT 1));
 
 -- name: hidden_rows
 -- For a change of retention or of a FIFO queue's delay: every hidden message.
@@ -281,25 +333,31 @@ DELETE FROM attempt WHERE (queue_id, attempt_id) IN (
 
 -- name: sweep_alone
 DELETE FROM message WHERE seq IN (SELECT seq FROM message INDEXED BY visible_alone
-    WHERE queue_id = ? AND state = 0 AND group_name IS NULL AND seq <= ? LIMIT ?);
+    WHERE queue_id = ? AND state = 0 AND group_name IS NULL AND priority = 8 AND seq <= ? LIMIT ?);
 
 -- name: sweep_alone_telling
 -- The same, telling what the journal needs.
 DELETE FROM message WHERE seq IN (SELECT seq FROM message INDEXED BY visible_alone
-    WHERE queue_id = ? AND state = 0 AND group_name IS NULL AND seq <= ? LIMIT ?)
-RETURNING state, group_name, seq, message_id, holder, due_at_ms,
+    WHERE queue_id = ? AND state = 0 AND group_name IS NULL AND priority = 8 AND seq <= ? LIMIT ?)
+RETURNING state, group_name, seq, message_id, holder & 0xffffffff, due_at_ms,
     receive_count, body_bytes, message_type;
 
 -- name: sweep_grouped
 DELETE FROM message WHERE seq IN (SELECT seq FROM message INDEXED BY visible_grouped
-    WHERE queue_id = ? AND state = 0 AND group_name IS NOT NULL AND seq <= ? LIMIT ?)
-RETURNING state, group_name, seq, message_id, holder, due_at_ms,
+    WHERE queue_id = ? AND state = 0 AND group_name IS NOT NULL AND priority = 8 AND seq <= ? LIMIT ?)
+RETURNING state, group_name, seq, message_id, holder & 0xffffffff, due_at_ms,
+    receive_count, body_bytes, message_type;
+
+-- name: sweep_ranked
+DELETE FROM message WHERE seq IN (SELECT seq FROM message INDEXED BY ranked_by_age
+    WHERE queue_id = ? AND state = 0 AND priority <> 8 AND seq <= ? LIMIT ?)
+RETURNING state, group_name, seq, message_id, holder & 0xffffffff, due_at_ms,
     receive_count, body_bytes, message_type;
 
 -- name: sweep_hidden
 DELETE FROM message WHERE seq IN (SELECT seq FROM message INDEXED BY hidden
     WHERE queue_id = ? AND state <> 0 AND seq <= ? LIMIT ?)
-RETURNING state, group_name, seq, message_id, holder, due_at_ms,
+RETURNING state, group_name, seq, message_id, holder & 0xffffffff, due_at_ms,
     receive_count, body_bytes, message_type;
 
 -- name: drop_lanes
@@ -411,21 +469,21 @@ DELETE FROM hold WHERE queue_id = ? AND stream = ? AND batch = ? AND part = ?;
 UPDATE message SET due_at_ms = min(?1, received_at_ms + ?8),
        wake_at_ms = min(?1, received_at_ms + ?8, (seq >> 20) + ?2)
 WHERE seq IN (SELECT value FROM json_each(?7)) AND seq >= ?6
-  AND queue_id = ?3 AND state = 2 AND holder = ?4 AND due_at_ms > ?5
-RETURNING seq, message_id, holder, due_at_ms, receive_count, body_bytes, message_type, wake_at_ms, group_name;
+  AND queue_id = ?3 AND state = 2 AND holder & 0xffffffff = ?4 AND due_at_ms > ?5
+RETURNING seq, message_id, holder & 0xffffffff, due_at_ms, receive_count, body_bytes, message_type, wake_at_ms, group_name;
 
 -- name: restart_members
--- The same as if received now.
-UPDATE message SET due_at_ms = ?1, wake_at_ms = min(?1, (seq >> 20) + ?2), received_at_ms = ?5
+-- The same as if received now, by the receipt that it was received with then.
+UPDATE message SET due_at_ms = ?1, wake_at_ms = min(?1, (seq >> 20) + ?2), received_at_ms = ?5, holder = ?4
 WHERE seq IN (SELECT value FROM json_each(?7)) AND seq >= ?6
-  AND queue_id = ?3 AND state = 2 AND holder = ?4 AND due_at_ms > ?5
-RETURNING seq, message_id, holder, due_at_ms, receive_count, body_bytes, message_type, wake_at_ms, group_name;
+  AND queue_id = ?3 AND state = 2 AND holder & 0xffffffff = ?4 AND due_at_ms > ?5
+RETURNING seq, message_id, holder & 0xffffffff, due_at_ms, receive_count, body_bytes, message_type, wake_at_ms, group_name;
 
 -- name: take_members
 -- `take_held` for many: queue, delivery, now, the first seq that is not past its retention, a JSON list of seqs.
 DELETE FROM message WHERE seq IN (SELECT value FROM json_each(?5)) AND seq >= ?4
-  AND queue_id = ?1 AND state = 2 AND holder = ?2 AND due_at_ms > ?3
-RETURNING seq, message_id, holder, due_at_ms, receive_count, body_bytes, message_type, group_name;
+  AND queue_id = ?1 AND state = 2 AND holder & 0xffffffff = ?2 AND due_at_ms > ?3
+RETURNING seq, message_id, holder & 0xffffffff, due_at_ms, receive_count, body_bytes, message_type, group_name;
 
 -- name: take_back
 -- A lapsed member: wake, due, holder, received, seq.

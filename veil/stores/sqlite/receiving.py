@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from operator import eq
 from typing import Any
 
 import msgspec
@@ -12,6 +15,7 @@ from veil.core.fairness import noisy_groups
 from veil.core.lease import State, is_spent
 from veil.core.limits import ATTEMPT_MS, IN_FLIGHT_MAX
 from veil.core.message import Caller, StoredMessage
+from veil.core.priority import PRIORITY_DEFAULT, PRIORITY_LAST
 from veil.core.queue import Queue
 from veil.core.sequence import expires_at_ms
 from veil.stores.recorder import EXTENDED, RECEIVED
@@ -20,6 +24,7 @@ from veil.stores.sqlite.tables import Q, QueueState, Tables, to_message
 
 _PAGE_MAX = 100  # rows with their bodies
 _MANY = 32  # from so many on, one statement for all is quicker than one for each
+_LAST_SEQ = (1 << 63) - 1
 _ALONE, _GROUPED = Q.visible_alone, Q.visible_grouped
 _OPEN_LEASE, _OPEN_LEASES = Q.open_lease, Q.open_leases
 
@@ -90,13 +95,11 @@ def take(
 
 def _take_standard(tables: Tables, state: QueueState, room: Room, now_ms: int) -> list[Any]:
     """The first visible messages, spent ones moved out of the way."""
-    if not state.has_lanes and state.queue.settings.redrive is None:  # by far the most common queue
+    if not state.has_lanes and state.queue.settings.redrive is None and not state.ranked:
+        # By far the most common queue.
         first = tables.execute(_ALONE, (state.queue.id, 0, room.count))
         return list(first) if room.bytes is None else _while_there_is_room(first, room)
-    page = min(room.count, _PAGE_MAX)
-    candidates = (
-        _fair_order(tables, state, page) if state.has_lanes else _in_order(tables, state, _ALONE, page)
-    )
+    candidates = _standard_order(tables, state, min(room.count, _PAGE_MAX))
     return _without_spent(tables, state, candidates, room, now_ms)
 
 
@@ -132,19 +135,52 @@ def _in_order(tables: Tables, state: QueueState, query: str, page: int, *between
         after = rows[-1][0]
 
 
-def _fair_order(tables: Tables, state: QueueState, page: int) -> Iterator[Any]:
-    """Quiet groups first, by age; then the noisy ones, the one with the fewest in flight first."""
-    loud = dict(tables.execute(Q.loud_lanes, (state.queue.id,)).fetchall())
-    noisy = noisy_groups(loud, state.in_flight)
-    if not noisy:
-        yield from _merged(
-            _in_order(tables, state, _ALONE, page),
-            _in_order(tables, state, _GROUPED, page),
-        )
-        return
-    yield from _merged(_in_order(tables, state, _ALONE, page), _of_quiet_groups(tables, state, page, noisy))
+def _standard_order(tables: Tables, state: QueueState, page: int) -> Iterator[Any]:
+    """Quiet groups first; then the noisy ones, the one with the fewest in flight first. Within that by priority, then age."""
+    noisy: list[str] = []
+    if state.has_lanes:
+        loud = dict(tables.execute(Q.loud_lanes, (state.queue.id,)).fetchall())
+        noisy = noisy_groups(loud, state.in_flight)
+    yield from _by_priority(
+        tables, state, page, _quiet_order(tables, state, page, noisy), lambda group: group not in noisy
+    )
     for group in noisy:
-        yield from _in_order(tables, state, Q.visible_of_group, page, group)
+        ordinary = _in_order(tables, state, Q.visible_of_group, page, group)
+        yield from _by_priority(tables, state, page, ordinary, partial(eq, group))
+
+
+def _quiet_order(tables: Tables, state: QueueState, page: int, noisy: list[str]) -> Iterator[Any]:
+    alone = _in_order(tables, state, _ALONE, page)
+    if not state.has_lanes:
+        return alone
+    if not noisy:
+        return _merged(alone, _in_order(tables, state, _GROUPED, page))
+    return _merged(alone, _of_quiet_groups(tables, state, page, noisy))
+
+
+def _by_priority(
+    tables: Tables,
+    state: QueueState,
+    page: int,
+    ordinary: Iterator[Any],
+    belongs: Callable[[str | None], bool],
+) -> Iterator[Any]:
+    """Those that go before the ordinary ones, these, and those that go behind them."""
+    if not state.ranked:
+        yield from ordinary
+        return
+    first = _ranked(tables, state, page, 0, PRIORITY_DEFAULT)
+    last = _ranked(tables, state, page, PRIORITY_DEFAULT, PRIORITY_LAST)
+    yield from (row for row in first if belongs(row[8]))
+    yield from (row for row in ordinary if row[19] == PRIORITY_DEFAULT)
+    yield from (row for row in last if belongs(row[8]))
+
+
+def _ranked(tables: Tables, state: QueueState, page: int, above: int, up_to: int) -> Iterator[Any]:
+    priority, seq = above, _LAST_SEQ
+    while rows := tables.execute(Q.visible_ranked, (state.queue.id, priority, seq, up_to, page)).fetchall():
+        yield from rows
+        priority, seq = rows[-1][19], rows[-1][0]
 
 
 def _of_quiet_groups(tables: Tables, state: QueueState, page: int, noisy: list[str]) -> Iterator[Any]:
@@ -198,6 +234,19 @@ def _leading_run(tables: Tables, state: QueueState, group: str) -> Iterator[Any]
         if row[14] != State.VISIBLE:
             return
         yield row
+
+
+def peek_next(tables: Tables, queue: Queue, limit: int) -> list[StoredMessage]:
+    """What a receive would come to first."""
+    state = tables.state_of(queue)
+    if not state.visible or limit < 1:
+        return []
+    if not state.queue.settings.fifo:
+        rows = _standard_order(tables, state, min(limit, _PAGE_MAX))
+        return [to_message(row) for row in islice(rows, limit)]
+    groups = tables.execute(Q.open_lanes, (state.queue.id, limit)).fetchall()
+    runs = (row for (group,) in groups for row in _leading_run(tables, state, group))
+    return [to_message(row) for row in islice(runs, limit)]
 
 
 # ---- claiming

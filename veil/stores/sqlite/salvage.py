@@ -24,6 +24,7 @@ import msgspec
 from veil.core.errors import StoreDamaged, StoreError
 from veil.core.event import unpack
 from veil.core.lease import State
+from veil.core.priority import PRIORITY_DEFAULT, PRIORITY_FIRST, PRIORITY_LAST
 from veil.core.queue import QueueSettings
 from veil.stores.sqlite.codec import decode_settings, decode_tags, encode_settings
 from veil.stores.sqlite.data_lock import DataLock
@@ -47,7 +48,8 @@ _COLUMNS = (
     " CAST(body AS BLOB)"
 )
 _TEXTS = slice(11, 18)
-_BODY_BYTES, _ATTRIBUTES, _BODY_MD5, _BODY = 18, 19, 20, 21
+_BODY_BYTES, _ATTRIBUTES, _BODY_MD5, _BODY, _PRIORITY = 18, 19, 20, 21, 22
+_QUEUE_COLUMNS = 12  # of version 1; what came later is found anew
 
 
 @dataclass(slots=True)
@@ -130,6 +132,10 @@ def _known_seqs(damaged: apsw.Connection) -> list[int]:
     found: set[int] = set()
     for source in (
         "message NOT INDEXED",
+        "message INDEXED BY visible_alone WHERE state = 0 AND group_name IS NULL AND priority = 8",
+        "message INDEXED BY visible_grouped WHERE state = 0 AND group_name IS NOT NULL AND priority = 8",
+        "message INDEXED BY ranked_by_age WHERE state = 0 AND priority <> 8",
+        # As they were before version 3: whatever the data does not have gives nothing.
         "message INDEXED BY visible_alone WHERE state = 0 AND group_name IS NULL",
         "message INDEXED BY visible_grouped WHERE state = 0 AND group_name IS NOT NULL",
         "message INDEXED BY hidden WHERE state <> 0",
@@ -166,8 +172,8 @@ def _copy_queues(damaged: apsw.Connection, fresh: apsw.Connection, report: Salva
             try:
                 decode_settings(row[4])
                 decode_tags(row[5])
-                marks = ", ".join("?" * len(row))
-                fresh.execute(f"INSERT INTO queue VALUES ({marks})", row)  # noqa: S608
+                marks = ", ".join("?" * _QUEUE_COLUMNS)
+                fresh.execute(f"INSERT INTO queue VALUES ({marks}, 0)", row[:_QUEUE_COLUMNS])  # noqa: S608
             except (*UNREADABLE, apsw.ConstraintError):
                 continue  # its messages are kept under a made-up name
             seen.add(row[0])
@@ -179,9 +185,10 @@ def _copy_messages(
 ) -> None:
     living = {row[0] for row in fresh.execute("SELECT id FROM queue")}
     deleted = {row[0] for row in _readable(damaged, "SELECT id FROM queue WHERE deleted_at_ms IS NOT NULL")}
-    insert = f"INSERT INTO message VALUES ({', '.join('?' * 22)})"  # noqa: S608
+    insert = f"INSERT INTO message VALUES ({', '.join('?' * 23)})"  # noqa: S608
+    columns = f"{_COLUMNS}, {'priority' if _has_priorities(damaged) else PRIORITY_DEFAULT}"
     for seq in _known_seqs(damaged):
-        row = next(_readable(damaged, f"SELECT {_COLUMNS} FROM message WHERE seq = ?", (seq,)), None)  # noqa: S608
+        row = next(_readable(damaged, f"SELECT {columns} FROM message WHERE seq = ?", (seq,)), None)  # noqa: S608
         if row is None:
             report.given_up += 1
             continue
@@ -208,11 +215,22 @@ def _sane(row: Any) -> list[Any]:
         for at, value in enumerate(row)
     ]
     values[_BODY_BYTES] = len(row[_BODY])
+    if not PRIORITY_FIRST <= row[_PRIORITY] <= PRIORITY_LAST:
+        values[_PRIORITY] = PRIORITY_DEFAULT
     if wrong_state(row[2], row[3], row[4], row[6], row[7]):
         values[2], values[3], values[4], values[7] = int(State.VISIBLE), None, None, 0
     elif row[2] == State.VISIBLE:
         values[3] = values[4] = None
     return values
+
+
+def _has_priorities(damaged: apsw.Connection) -> bool:
+    """Whether the data is of version 3 or later."""
+    try:
+        damaged.execute("SELECT priority FROM message LIMIT 0").fetchall()
+    except apsw.Error:
+        return False
+    return True
 
 
 def _make_up_queue(fresh: apsw.Connection, row: Any) -> None:
@@ -298,6 +316,9 @@ def _count_anew(fresh: apsw.Connection) -> None:
         " SELECT q.id, count(m.seq) FILTER (WHERE m.state = 0), count(m.seq) FILTER (WHERE m.state = 2),"
         " count(m.seq) FILTER (WHERE m.state = 1)"
         " FROM queue q LEFT JOIN message m ON m.queue_id = q.id GROUP BY q.id"
+    )
+    fresh.execute(
+        "UPDATE queue SET ranked = 1 WHERE id IN (SELECT queue_id FROM message WHERE priority <> 8)"
     )
     fifo = [row[0] for row in fresh.execute(CHECKS.all_queues) if decode_settings(row[2].decode()).fifo]
     # With one min(), the bare `state` is that of the first message of the group.

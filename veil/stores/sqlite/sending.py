@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from veil.core.lease import State
 from veil.core.limits import DEDUPLICATION_MS
 from veil.core.message import Caller, NewMessage, Sent
+from veil.core.priority import PRIORITY_DEFAULT
 from veil.core.queue import Queue
 from veil.core.sequence import expires_at_ms
 from veil.stores.recorder import SENT
@@ -64,8 +65,11 @@ def send(tables: Tables, queue: Queue, messages: Sequence[NewMessage], caller: C
                 encode_attributes(message.attributes) if message.attributes else None,
                 message.body_md5,
                 body,
+                message.priority,
             ),
         )
+        if message.priority != PRIORITY_DEFAULT:
+            tables.rank(state, message.priority)
         if journal is not None:
             journal.events.append(
                 (SENT, now_ms, place, seq, message.message_id, 0, due_at_ms, 0, body_bytes, message_type, who)

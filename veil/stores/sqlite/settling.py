@@ -55,6 +55,8 @@ def _expire_visible(tables: Tables, state: QueueState, now_ms: int) -> bool:
     rows = tables.execute(Q.expired_alone, (state.queue.id, gone_below, CHUNK)).fetchall()
     if state.has_lanes:
         rows += tables.execute(Q.expired_grouped, (state.queue.id, gone_below, CHUNK)).fetchall()
+    if state.ranked:
+        rows += tables.execute(Q.expired_ranked, (state.queue.id, gone_below, CHUNK)).fetchall()
     for seq, group in rows:
         _expire(tables, state, seq, State.VISIBLE, group, now_ms)
     if rows:
@@ -76,7 +78,7 @@ def _expire(
             state.queue.key,
             seq,
             row[6],
-            delivery=row[2] if is_held else 0,
+            delivery=leases.delivery_of(row[2]) if is_held else 0,
             deadline_ms=row[4] if is_held else None,
             receive_count=row[7],
             body_bytes=row[8],
@@ -127,6 +129,7 @@ def sweep(tables: Tables, purge: Purge, state: QueueState | None) -> bool:
         alone = len(rows)
         _record_purged(tables, purge, rows)
     grouped = tables.execute(Q.sweep_grouped, chunk).fetchall()
+    grouped += tables.execute(Q.sweep_ranked, chunk).fetchall()  # grouped or not
     hidden = tables.execute(Q.sweep_hidden, chunk).fetchall()
     _record_purged(tables, purge, grouped)
     _record_purged(tables, purge, hidden)

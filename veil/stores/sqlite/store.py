@@ -21,12 +21,13 @@ from veil.core.receipt import Receipt, ReceiptBook
 from veil.core.sequence import instant_of
 from veil.stores.commit_stats import CommitStats
 from veil.stores.outbox_bound import OUTBOX_BYTES_MAX, OutboxBound
+from veil.stores.plan_so_far import PlanSoFar
 from veil.stores.silent_events import SilentEvents
 from veil.stores.sqlite import holds, leases, moving, peeking, queues, receiving, sending, settling
 from veil.stores.sqlite.data_lock import DataLock
 from veil.stores.sqlite.group_commit import GroupCommit
 from veil.stores.sqlite.opening import open_database
-from veil.stores.sqlite.outbox import Outbox, PlanSoFar
+from veil.stores.sqlite.outbox import Outbox
 from veil.stores.sqlite.repeats import Repeats
 from veil.stores.sqlite.reserve import Reserve
 from veil.stores.sqlite.tables import Q, Tables
@@ -37,6 +38,7 @@ from veil.stores.store import (
     OutboxRow,
     OutboxSize,
     QueueContent,
+    Rotated,
     StoreEvents,
 )
 
@@ -51,6 +53,7 @@ class SqliteStore:
     than fill the disk.
     """
 
+    is_shared = False
     receipts: ReceiptBook
     events: StoreEvents
     store_id: str
@@ -183,6 +186,9 @@ class SqliteStore:
         state = self._tables.states.get(queue_id)
         return state is not None and settling.settle(self._tables, state)
 
+    async def has_duty(self, duty: str) -> bool:
+        return True  # there is nobody else
+
     # ---- queues
 
     async def find_queue(self, key: QueueKey) -> Queue | None:
@@ -268,11 +274,11 @@ class SqliteStore:
         )
 
     async def delete(
-        self, queue: Queue, receipts: Sequence[Receipt], *, caller: Caller = NOBODY
+        self, queue: Queue, receipts: Sequence[Receipt], *, strict: bool = False, caller: Caller = NOBODY
     ) -> list[Deletion | VeilError]:
         if self._is_due(queue):
             await self._settled(queue)
-        return await self._do(lambda: leases.delete(self._tables, queue, receipts, caller))
+        return await self._do(lambda: leases.delete(self._tables, queue, receipts, strict, caller))
 
     async def extend(
         self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
@@ -280,6 +286,13 @@ class SqliteStore:
         if self._is_due(queue):
             await self._settled(queue)
         return await self._do(lambda: leases.extend(self._tables, queue, extensions, caller))
+
+    async def rotate(
+        self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
+    ) -> list[Rotated | VeilError]:
+        if self._is_due(queue):
+            await self._settled(queue)
+        return await self._do(lambda: leases.rotate(self._tables, queue, extensions, caller))
 
     async def undo_receive(
         self, queue: Queue, receipts: Sequence[Receipt], *, caller: Caller = NOBODY
@@ -324,6 +337,10 @@ class SqliteStore:
         while await self._do(partial(look, self._tables, found), looks=True):
             pass
         return found.messages
+
+    async def peek_next(self, queue: Queue, *, limit: int = 100) -> list[StoredMessage]:
+        await self._settled(queue)
+        return await self._do(lambda: receiving.peek_next(self._tables, queue, limit), looks=True)
 
     # ---- holds
 

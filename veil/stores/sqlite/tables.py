@@ -17,6 +17,7 @@ import apsw
 from veil.core.clock import Clock
 from veil.core.errors import QueueMissing
 from veil.core.message import StoredMessage
+from veil.core.priority import PRIORITY_DEFAULT
 from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.core.sequence import SequenceSource, expires_at_ms
 from veil.stores.named_queries import NamedQueries
@@ -40,6 +41,7 @@ class QueueState:
     delayed: int = 0
     has_lanes: bool = False
     purged_at_ms: int | None = None
+    ranked: bool = False  # a message of another priority than the ordinary one was sent here, at some time
     next_wake_ms: int = _NEVER  # not later than the first hidden message becomes due
     next_expiry_ms: int = _NEVER  # not later than the first visible message passes its retention
     next_due_ms: int = _NEVER  # the earlier of the two; kept, because every operation asks for it
@@ -101,7 +103,9 @@ class Tables:
                 row[7],
                 row[8],
             )
-            self.keep(QueueState(queue, row[6], row[10], row[11], row[12], bool(row[13]), row[9]))
+            state = QueueState(queue, row[6], row[10], row[11], row[12], bool(row[13]), row[9])
+            state.ranked = bool(row[14])
+            self.keep(state)
         for state in self.states.values():
             self.look_ahead(state)
         for also in self._also_load:
@@ -126,6 +130,12 @@ class Tables:
     def touch(self, state: QueueState) -> None:
         """The counts changed: write them with the commit."""
         self._dirty.add(state.queue.id)
+
+    def rank(self, state: QueueState, priority: int) -> None:
+        """A message of that priority arrived."""
+        if priority != PRIORITY_DEFAULT and not state.ranked:
+            state.ranked = True
+            self.execute(Q.mark_ranked, (state.queue.id,))
 
     def look_ahead(self, state: QueueState) -> None:
         """Find out exactly when the queue next has something due."""

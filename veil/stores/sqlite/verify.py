@@ -18,11 +18,13 @@ from veil.core.errors import VeilError
 from veil.core.event import unpack
 from veil.core.hold import NOTHING_CLOSED
 from veil.core.lease import State
+from veil.core.priority import PRIORITY_FIRST, PRIORITY_LAST
 from veil.core.queue import parse_arn
 from veil.stores.named_queries import NamedQueries
 from veil.stores.sqlite.codec import decode_attributes, decode_settings, decode_tags
 from veil.stores.sqlite.findings import Finding, Findings
 from veil.stores.sqlite.holds import decode_members
+from veil.stores.sqlite.leases import delivery_of
 from veil.stores.sqlite.opening import SCHEMA_VERSION, schema_version
 from veil.stores.sqlite.outside import connect_to_read, looking_at
 from veil.stores.sqlite.tables import Q
@@ -89,6 +91,7 @@ def _check_all(connection: apsw.Connection, findings: Findings, progress: Progre
         _check_queues,
         _check_counts,
         _check_lanes,
+        _check_priorities,
         _check_the_rest,
         _check_holds,
         _check_outbox,
@@ -180,6 +183,21 @@ def _check_the_rest(connection: apsw.Connection, findings: Findings) -> None:
                 parse_arn(destination.decode())
         except UNREADABLE as error:
             findings.add("error", "move tasks", f"move task {_shown(task_id)}", f"unreadable: {error}")
+
+
+def _check_priorities(connection: apsw.Connection, findings: Findings) -> None:
+    if schema_version(connection) < 3:
+        return  # they came with version 3
+    for queue_id, seq, priority, ranked in connection.execute(CHECKS.odd_priorities):
+        where = f"queue {queue_id}, message {seq}"
+        if not PRIORITY_FIRST <= priority <= PRIORITY_LAST:
+            findings.add(
+                "error", "priorities", where, f"its priority is {priority}, which no message can have"
+            )
+        elif not ranked:
+            findings.add(
+                "error", "priorities", where, f"its priority is {priority}, which its queue knows nothing of"
+            )
 
 
 def _check_holds(connection: apsw.Connection, findings: Findings) -> None:
@@ -281,8 +299,8 @@ def wrong_state(
         return "it is hidden and nothing would wake it"
     if wake_at_ms > due_at_ms:
         return f"it would wake at {wake_at_ms}, after it is due at {due_at_ms}"
-    if state == State.IN_FLIGHT and not 0 < holder <= delivery:
-        return f"it is held by delivery {holder}, though the latest is {delivery}"
+    if state == State.IN_FLIGHT and not 0 < delivery_of(holder) <= delivery:
+        return f"it is held by delivery {delivery_of(holder)}, though the latest is {delivery}"
     return None
 
 

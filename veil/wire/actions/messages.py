@@ -78,7 +78,10 @@ async def receive_message(call: Call, given: ReceiveMessageInput) -> ReceiveMess
         queue,
         count=count,
         visibility_s=given.VisibilityTimeout,
-        wait_s=given.WaitTimeSeconds,
+        # A queue may have been made to wait longer than SQS's clients expect.
+        wait_s=min(queue.settings.wait_s, limits.WAIT_MAX_S)
+        if given.WaitTimeSeconds is None
+        else given.WaitTimeSeconds,
         attempt_id=given.ReceiveRequestAttemptId,
         caller=caller,
     )

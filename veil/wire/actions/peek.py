@@ -31,7 +31,7 @@ async def peek_messages(call: Call, given: PeekMessagesInput) -> PeekMessagesOut
     messages = await peek(
         call.service,
         queue,
-        after_seq=_seq(given.NextToken) if given.NextToken else 0,
+        after_seq=_begin(given),
         up_to_seq=read_sequence_number("UpTo", given.UpTo) if given.UpTo else None,
         sent_after_ms=given.SentAfter,
         sent_before_ms=given.SentBefore,
@@ -45,6 +45,13 @@ async def peek_messages(call: Call, given: PeekMessagesInput) -> PeekMessagesOut
     # Deadlines run on engine time; people read the wall clock.
     wall_offset_ms = clock.wall_ms() - clock.now_ms()
     return PeekMessagesOutput([_peeked(queue, message, wall_offset_ms) for message in page] or None, token)
+
+
+def _begin(given: PeekMessagesInput) -> int:
+    """The message after which the page begins; a token is further on than what the first page began with."""
+    if given.NextToken:
+        return _seq(given.NextToken)
+    return read_sequence_number("After", given.After) if given.After else 0
 
 
 def _seq(token: str) -> int:

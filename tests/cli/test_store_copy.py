@@ -1,0 +1,163 @@
+"""`veil store copy` and `veil migrate`, as their users meet them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Veil
+from tests.postgres_kit import why_no_postgres
+from veil.testing import VeilServer
+
+pytestmark = pytest.mark.skipif(why_no_postgres() is not None, reason=str(why_no_postgres()))
+PASSWORD = "hunter2"
+
+
+def with_password(dsn: str) -> str:
+    """The same DSN with a password in it, which our server does not ask for."""
+    return dsn.replace("veil@", f"veil:{PASSWORD}@", 1)
+
+
+@pytest.fixture
+def data(command: Veil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data directory whose server has stopped, with one visible message and one in flight."""
+    directory = tmp_path / "data"
+    with VeilServer("--data", str(directory), "--journal", "off") as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", server.endpoint_url)
+        command("queue", "create", "orders", "--visibility-timeout", "600")
+        for body in ("one", "two"):
+            command("msg", "send", "orders", body)
+        assert command("msg", "receive", "orders", "--json").object["body"] == "one"
+    return directory
+
+
+def test_a_store_goes_to_postgresql_and_back_with_its_open_windows(
+    command: Veil, data: Path, postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    there = command("store", "copy", str(data), with_password(postgres))
+    assert (there.code, there.out) == (0, "")
+    assert "rows copied from" in there.err and PASSWORD not in there.err
+    with VeilServer("--store", postgres) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", server.endpoint_url)
+        shown = command("queue", "show", "orders", "--json").object
+        assert (shown["visible"], shown["in_flight"]) == (1, 1)
+        command("msg", "send", "orders", "three")
+
+    back = tmp_path / "back"
+    outcome = command("store", "copy", postgres, f"sqlite://{back}", "--json")
+
+    assert (outcome.code, outcome.object["resumed"]) == (0, False)
+    with VeilServer("--data", str(back)) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", server.endpoint_url)
+        shown = command("queue", "show", "orders", "--json").object
+        assert (shown["visible"], shown["in_flight"]) == (2, 1)
+        assert command("msg", "receive", "orders", "--json").object["body"] == "two"
+
+
+def test_mistakes_are_told_in_one_line(command: Veil, data: Path, postgres: str, tmp_path: Path):
+    for arguments, code, told in (
+        ((str(data), str(data)), 2, "not the same one twice"),
+        ((str(data), f"mysql://me:{PASSWORD}@h/d"), 2, "'mysql://me:***@h/d': expected a data directory"),
+        ((str(tmp_path / "nothing"), postgres), 1, "holds no store"),
+        ((postgres, str(tmp_path / "new")), 1, "has no schema veil"),
+        ((str(data), f"postgresql://me:{PASSWORD}@127.0.0.1:1/x"), 1, "cannot be reached"),
+        ((str(data), f"postgresql://me:{PASSWORD}%zz@h/d"), 1, "cannot be read"),
+    ):
+        ran = command("store", "copy", *arguments)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (code, "", 1), ran
+        assert told in ran.err and PASSWORD not in ran.err
+
+
+def test_a_store_whose_server_runs_is_not_copied(command: Veil, data: Path, postgres: str, tmp_path: Path):
+    with VeilServer("--data", str(data)):
+        assert "in use" in command("store", "copy", str(data), postgres).err
+    with VeilServer("--store", postgres):
+        ran = command("store", "copy", postgres, str(tmp_path / "new"))
+        assert (ran.code, ran.err.count("\n")) == (1, 1)
+        assert "in use by 1 Veil node" in ran.err
+
+
+def test_after_a_restore_no_receipt_is_written_twice(command: Veil, data: Path, postgres: str):
+    import psycopg
+
+    assert command("store", "copy", str(data), postgres).code == 0
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        before = connection.execute("SELECT seq, delivery, holder FROM veil.message ORDER BY seq").fetchall()
+        journal = connection.execute("SELECT value FROM veil.meta WHERE name = 'journal_id'").fetchone()
+
+        assert command("store", "restored", with_password(postgres)).code == 0
+
+        after = connection.execute("SELECT seq, delivery, holder FROM veil.message ORDER BY seq").fetchall()
+        assert (
+            connection.execute("SELECT value FROM veil.meta WHERE name = 'journal_id'").fetchone() != journal
+        )
+    assert after == [(seq, delivery + 1_000, holder) for seq, delivery, holder in before]
+    refused = command("store", "restored", str(data))
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+
+
+# ---- veil migrate
+
+
+def test_a_migration_is_shown_first_and_then_done_once(command: Veil, postgres: str):
+    shown = command("migrate", "--store", with_password(postgres), "--dry-run")
+    assert shown.code == 0
+    assert "would be brought from version 0" in shown.err and PASSWORD not in shown.err
+    assert command("migrate", "--store", postgres, "--dry-run", "--json").object["from"] == 0
+
+    done = command("migrate", "--store", postgres, "--json").object
+    assert done["from"] == 0 and done["to"] >= 1 and done["citus"] == []
+    again = command("migrate", "--store", postgres)
+    assert f"has version {done['to']} already" in again.err
+
+
+def test_a_schema_newer_than_this_veil_is_refused(command: Veil, postgres: str):
+    import psycopg
+
+    command("migrate", "--store", postgres)
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("UPDATE veil.meta SET value = '999' WHERE name = 'schema_version'")
+    ran = command("migrate", "--store", postgres)
+    assert (ran.code, ran.err.count("\n")) == (1, 1)
+    assert "version 999" in ran.err
+
+
+def test_only_a_database_is_migrated(command: Veil, monkeypatch: pytest.MonkeyPatch):
+    ran = command("migrate")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "store=sqlite: expected postgresql://" in ran.err
+
+
+def test_without_citus_nothing_can_be_distributed(command: Veil, postgres: str):
+    ran = command("migrate", "--store", postgres, "--citus")
+    assert (ran.code, ran.err.count("\n")) == (1, 1)
+    assert "the extension citus is not in this database" in ran.err
+
+
+def test_with_citus_every_table_whose_key_begins_with_the_queue_is_distributed_by_it(
+    command: Veil, postgres: str
+):
+    import psycopg
+
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        # The extension is not here; what is checked is which calls it would get.
+        connection.execute("CREATE TABLE public.called (name text, by text, beside text)")
+        connection.execute(
+            """CREATE FUNCTION public.create_distributed_table(t regclass, c text, colocate_with text DEFAULT 'default')
+               RETURNS void LANGUAGE sql AS
+               'INSERT INTO public.called SELECT relname, c, colocate_with FROM pg_class WHERE oid = t'"""
+        )
+        assert command("migrate", "--store", postgres, "--citus", "--dry-run").code == 0
+        assert connection.execute("SELECT count(*) FROM public.called").fetchone() == (0,)
+
+        ran = command("migrate", "--store", postgres, "--citus")
+
+        assert ran.code == 0
+        calls = connection.execute("SELECT name, by, beside FROM public.called").fetchall()
+        keyed = connection.execute(
+            "SELECT table_name FROM information_schema.columns WHERE table_schema = 'veil' AND column_name = 'queue_id'"
+        ).fetchall()
+    assert calls[0] == ("message", "queue_id", "default")
+    assert {call[1:] for call in calls[1:]} == {("queue_id", "veil.message")}
+    assert sorted(call[0] for call in calls) == sorted(name for (name,) in keyed)

@@ -1,0 +1,167 @@
+"""Every page for everybody: names for what can be used, one heading of the first order, colours that can be told apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.console.conftest import TELEPHONE, OpenPage
+from tests.console.crawl import crawl
+from tests.console.web import Visitor
+from veil.testing import VeilServer
+
+# What a page is asked: each answer is a list of what is wrong.
+QUESTIONS = """() => {
+  const seen = each => each.checkVisibility() && getComputedStyle(each).clipPath === "none";
+  const short = each => each.outerHTML.replace(/\\s+/g, " ").slice(0, 140);
+  const named = each => (each.getAttribute("aria-label") || each.title || each.innerText || each.alt || "").trim()
+    || [...(each.labels || [])].some(label => label.innerText.trim());
+  const wrong = [];
+  for (const each of document.querySelectorAll("a[href], button, input:not([type=hidden]), select, textarea, summary"))
+    if (each.checkVisibility() && !named(each)) wrong.push("no name: " + short(each));
+  for (const each of document.querySelectorAll("img:not([alt])")) wrong.push("no alt: " + short(each));
+  for (const each of document.querySelectorAll("svg:not([aria-hidden]):not([role])")) wrong.push("no role: " + short(each));
+  const ids = [...document.querySelectorAll("[id]")].map(each => each.id);
+  for (const id of ids) if (ids.indexOf(id) !== ids.lastIndexOf(id)) wrong.push("twice: #" + id);
+  for (const each of document.querySelectorAll("[aria-describedby]"))
+    for (const id of each.getAttribute("aria-describedby").split(" "))
+      if (!document.getElementById(id)) wrong.push("nothing at #" + id);
+  for (const each of document.querySelectorAll("thead th:not([scope]), tbody th:not([scope])"))
+    wrong.push("no scope: " + short(each));
+  if (document.querySelectorAll("h1").length !== 1) wrong.push("headings: " + document.querySelectorAll("h1").length);
+  if (!document.documentElement.lang || !document.title.trim()) wrong.push("no language or title");
+
+  // Colours: the contrast of each text with what is behind it.
+  const light = colour => { const part = v => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };
+    return 0.2126 * part(colour[0]) + 0.7152 * part(colour[1]) + 0.0722 * part(colour[2]); };
+  const read = text => { const n = text.match(/[0-9.]+/g).map(Number); return n.length === 3 ? [...n, 1] : n; };
+  const behind = each => { for (let at = each; at; at = at.parentElement) {
+    const colour = read(getComputedStyle(at).backgroundColor);
+    if (colour[3] > 0.99) return colour; } return [255, 255, 255, 1]; };
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const told = new Set();
+  while (walk.nextNode()) {
+    const each = walk.currentNode.parentElement;
+    if (!walk.currentNode.data.trim() || !seen(each) || each.closest("svg, :disabled, noscript")) continue;
+    const style = getComputedStyle(each), size = parseFloat(style.fontSize), bold = Number(style.fontWeight) >= 700;
+    const a = light(read(style.color)), b = light(behind(each));
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    const needed = size >= 24 || (bold && size >= 18.66) ? 3 : 4.5;
+    const key = each.className + style.color;
+    if (ratio < needed && !told.has(key)) { told.add(key); wrong.push("contrast " + ratio.toFixed(2) + ": " + short(each)); }
+  }
+  return wrong;
+}"""
+
+
+@pytest.fixture(scope="module")
+def lively() -> Iterator[VeilServer]:
+    """A server with something on every page."""
+    with VeilServer("--store", "memory") as server:
+        client = server.client()
+        dead = client.create_queue(QueueName="orders-dead")["QueueUrl"]
+        redrive = {
+            "deadLetterTargetArn": "arn:aws:sqs:us-east-1:000000000000:orders-dead",
+            "maxReceiveCount": "2",
+        }
+        url = client.create_queue(QueueName="orders", Attributes={"RedrivePolicy": json.dumps(redrive)})[
+            "QueueUrl"
+        ]
+        client.tag_queue(QueueUrl=url, Tags={"team": "shop"})
+        kind = {"Type": {"DataType": "String", "StringValue": "order"}}
+        for each in (url, url, url, dead):
+            client.send_message(QueueUrl=each, MessageBody='{"a": 1}', MessageAttributes=kind)
+        client.receive_message(QueueUrl=url, VisibilityTimeout=600)
+        client.close()
+        yield server
+
+
+@pytest.fixture(scope="module")
+def addresses(lively: VeilServer) -> list[str]:
+    """One page of each kind."""
+    kinds: dict[str, str] = {}
+    for address, html in crawl(Visitor(lively), "/console/queues", 150).items():
+        path = address.partition("?")[0]
+        kind = "/".join(
+            "*" if part.isdigit() or part.startswith("orders") else part for part in path.split("/")
+        )
+        if html:
+            kinds.setdefault(kind, address)
+    return list(kinds.values())
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_every_page_can_be_read_and_used_by_everybody(
+    lively: VeilServer, addresses: list[str], open_page: OpenPage, colours: str
+):
+    assert len(addresses) > 12
+    page = open_page(f"{lively.endpoint_url}/console/queues", color_scheme=colours)
+    wrong: dict[str, list[str]] = {}
+    for address in addresses:
+        page.goto(lively.endpoint_url + address)
+        if found := page.evaluate(QUESTIONS):
+            wrong[address] = found
+    assert not wrong, json.dumps(wrong, indent=1)
+
+
+def test_what_is_wrong_would_be_found(lively: VeilServer, open_page: OpenPage):
+    page = open_page(f"{lively.endpoint_url}/console/queues")
+    page.evaluate("""() => {
+      const button = document.createElement("button"), pale = document.createElement("p");
+      pale.textContent = "pale"; pale.style.color = "#ccc"; pale.id = "main";
+      document.body.append(button, pale);
+    }""")
+    assert [each.partition(":")[0] for each in page.evaluate(QUESTIONS)] == [
+        "no name",
+        "twice",
+        "twice",
+        "contrast 1.46",
+    ]
+
+
+WIDTHS = (360, 780, 1040, 1280)
+
+
+def test_every_page_fits_its_window(lively: VeilServer, addresses: list[str], open_page: OpenPage):
+    page = open_page(f"{lively.endpoint_url}/console/queues", viewport=TELEPHONE)
+    wide = {}
+    for address in addresses:
+        page.goto(lively.endpoint_url + address)
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 740})
+            found = page.evaluate("document.documentElement.scrollWidth")
+            if found > width:
+                wide[address, width] = found
+    assert not wide
+
+
+def test_a_page_is_used_by_keyboard_alone(lively: VeilServer, open_page: OpenPage):
+    page: Any = open_page(f"{lively.endpoint_url}/console/queues")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.innerText") == "Skip to the page"
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.innerText") == "orders":
+            break
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/queues/us-east-1/orders*")
+
+
+def test_the_colours_that_were_chosen_are_kept(lively: VeilServer, open_page: OpenPage, tmp_path: Path):
+    page = open_page(f"{lively.endpoint_url}/console/queues?search=ord", color_scheme="light")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    by_day = page.evaluate(ground)
+    page.get_by_role("button", name="Colours: Dark").click()
+    assert page.url.endswith("/console/queues?search=ord")
+    assert page.evaluate(ground) != by_day
+    page.goto(f"{lively.endpoint_url}/console/queues")
+    assert page.evaluate(ground) != by_day
+    page.get_by_role("button", name="Colours: As the system").click()
+    assert page.evaluate(ground) == by_day

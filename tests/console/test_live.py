@@ -1,0 +1,141 @@
+"""Live pages: rendered once for all who look, not at all for nobody, and they end with their session or their server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.console.web import Visitor
+from veil.console import live
+from veil.console.live import Live, StreamsFull
+from veil.core.clock import ManualClock
+from veil.core.errors import QueueMissing
+from veil.testing import VeilServer
+
+
+class Scene:
+    """A page with one number on it, and a clock."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.live = Live(self.clock)
+        self.number = 0
+        self.welcome = True
+        self.problem: Exception | None = None
+
+    async def render(self) -> dict[str, str]:
+        if self.problem is not None:
+            raise self.problem
+        return {"number": str(self.number), "still": "always the same"}
+
+    async def look(self) -> AsyncIterator[bytes]:
+        stream = await self.live.stream("page", self.render, lambda: self.welcome)
+        assert await anext(stream) == b"retry: 2000\n\n"
+        return stream
+
+    async def second(self) -> None:
+        self.clock.advance(seconds=1)
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+def told(event: bytes) -> Any:
+    name, data = event.decode().strip().split("\n")
+    return name.removeprefix("event: "), json.loads(data.removeprefix("data: "))
+
+
+async def test_the_first_event_has_everything_and_later_ones_what_changed():
+    scene = Scene()
+    stream = await scene.look()
+    assert told(await anext(stream))[1]["html"] == {"number": "0", "still": "always the same"}
+    scene.number = 1
+    await scene.second()
+    assert told(await anext(stream))[1]["html"] == {"number": "1"}
+    await stream.aclose()  # type: ignore[attr-defined]
+
+
+async def test_ten_who_look_cost_as_one_and_nobody_costs_nothing():
+    scene = Scene()
+    streams = [await scene.look() for _ in range(10)]
+    for stream in streams:
+        await anext(stream)
+    await scene.second()
+    await scene.second()
+    assert scene.live.renders == 3
+    for stream in streams:
+        await stream.aclose()  # type: ignore[attr-defined]
+    await scene.second()
+    await scene.second()
+    assert scene.live.renders == 3 and scene.live.streams == 0
+
+
+async def test_a_slow_reader_gets_the_latest_and_not_all():
+    scene = Scene()
+    stream = await scene.look()
+    await anext(stream)
+    for scene.number in (1, 2, 3):
+        await scene.second()
+    assert told(await anext(stream))[1]["html"] == {"number": "3"}
+    await stream.aclose()  # type: ignore[attr-defined]
+
+
+async def test_it_ends_when_there_is_nothing_more_to_see():
+    scene = Scene()
+    stream = await scene.look()
+    await anext(stream)
+    scene.problem = QueueMissing("orders")
+    await scene.second()
+    assert told(await anext(stream)) == ("gone", {"sentence": "queue orders does not exist"})
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)
+
+
+async def test_it_ends_with_the_session():
+    scene = Scene()
+    stream = await scene.look()
+    await anext(stream)
+    scene.welcome, scene.number = False, 1
+    await scene.second()
+    assert told(await anext(stream)) == ("gone", {})
+
+
+async def test_a_stream_says_now_and_then_that_it_is_there():
+    scene = Scene()
+    stream = await scene.look()
+    await anext(stream)
+    waiting = asyncio.ensure_future(anext(stream))
+    for _ in range(16):
+        await scene.second()
+    assert waiting.done()
+    assert await waiting == b": still here\n\n"
+    await stream.aclose()  # type: ignore[attr-defined]
+
+
+async def test_only_so_many_streams_are_open_at_once(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(live, "STREAMS_MAX", 1)
+    scene = Scene()
+    stream = await scene.look()
+    with pytest.raises(StreamsFull):
+        await scene.live.stream("page", scene.render, lambda: True)
+    await stream.aclose()  # type: ignore[attr-defined]
+
+
+def test_over_a_socket_events_come_and_stopping_the_server_does_not_wait_for_readers():
+    with VeilServer() as server:
+        visitor = Visitor(server)
+        visitor.get("/console/queues")
+        connection, answer = visitor.open("/console/queues/live")
+        assert answer.status == 200
+        assert answer.getheader("content-type") == "text/event-stream; charset=utf-8"
+        lines = [answer.fp.readline() for _ in range(4)]
+        assert lines[0] == b"retry: 2000\n" and lines[2] == b"event: fragments\n"
+        began_s = time.monotonic()
+        assert server.close() == 0
+        assert time.monotonic() - began_s < 8  # the grace for requests is ten seconds
+        answer.read()
+        connection.close()

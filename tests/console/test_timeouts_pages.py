@@ -1,0 +1,141 @@
+"""Timeouts in a browser: what the pipeline found is drawn, explained, and applied through the same difference as an edit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.console.conftest import TELEPHONE, OpenPage
+from tests.pipeline.report_kit import a_finding
+from veil.core.findings import FILE, VERSION, Finding, Findings, encode
+from veil.testing import VeilServer
+
+OWN = {"region": "us-east-1", "account": "000000000000"}
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tables")
+
+
+@pytest.fixture(scope="module")
+def server(tables: Path) -> Iterator[VeilServer]:
+    with VeilServer("--store", "memory", "--console-tables", str(tables)) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def _no_findings(tables: Path) -> Iterator[None]:
+    yield
+    (tables / FILE).unlink(missing_ok=True)
+
+
+def found(tables: Path, *findings: Finding) -> None:
+    written = encode(Findings(VERSION, datetime.now(UTC).isoformat(), 0.001, list(findings)))
+    (tables / FILE).write_bytes(written)
+
+
+def timeout_of(sqs: Any, url: str) -> str:
+    names = ["VisibilityTimeout"]
+    return str(sqs.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"][names[0]])
+
+
+def test_a_recommended_timeout_is_applied_through_a_difference(
+    server: VeilServer, sqs: Any, tables: Path, open_page: OpenPage
+):
+    url = sqs.create_queue(QueueName="orders", Attributes={"VisibilityTimeout": "30"})["QueueUrl"]
+    found(tables, a_finding("orders", present_s=30, **OWN))
+    page = open_page(f"{server.endpoint_url}/console/timeouts")
+    row = page.locator(".timeouts tbody tr")
+    assert row.locator("[data-label=Verdict]").inner_text() == "too short"
+    assert row.locator("[data-label=Recommended]").inner_text() == "2 min"
+    row.get_by_role("link", name="orders").click()
+
+    chart = page.locator(".curve svg").first
+    assert chart.locator("text.present").first.text_content() == "present 30 s"
+    assert chart.locator("text.recommended").first.text_content() == "recommended 2 min"
+    assert "12,000: 11,683 completed, 317 censored" in page.locator(".timeout-section").inner_text()
+    page.get_by_role("button", name="Apply 2 min").click()
+    assert page.locator("del").inner_text() == "30 s" and page.locator("ins").inner_text() == "2 min"
+    assert "VisibilityTimeout=120" in page.locator("pre.command").inner_text()
+    assert timeout_of(sqs, url) == "30"
+    page.get_by_role("button", name="Change the queue").click()
+
+    assert page.locator(".notice").first.inner_text() == "The visibility timeout of orders is 2 min now."
+    assert timeout_of(sqs, url) == "120"
+    assert page.get_by_role("button", name="Apply").count() == 0
+    assert page.locator("h1 .chip").inner_text() == "right"
+
+
+def test_a_timeout_that_is_not_the_one_analysed_is_not_changed(
+    server: VeilServer, sqs: Any, tables: Path, open_page: OpenPage
+):
+    url = sqs.create_queue(QueueName="orders", Attributes={"VisibilityTimeout": "30"})["QueueUrl"]
+    found(tables, a_finding("orders", present_s=30, **OWN))
+    page = open_page(f"{server.endpoint_url}/console/timeouts/us-east-1/orders", expected=("409",))
+    # Changed by somebody else while the page was looked at.
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"VisibilityTimeout": "45"})
+    page.get_by_role("button", name="Apply 2 min").click()
+    assert "began with 30 s, and the queue's timeout is 45 s" in page.get_by_role("alert").inner_text()
+    assert timeout_of(sqs, url) == "45"
+
+
+def test_too_little_evidence_is_said_and_nothing_is_offered(
+    server: VeilServer, sqs: Any, tables: Path, open_page: OpenPage
+):
+    sqs.create_queue(QueueName="slow")
+    found(tables, a_finding("slow", leases=200, median_s=20, **OWN))
+    page = open_page(f"{server.endpoint_url}/console/timeouts/us-east-1/slow")
+    assert page.locator("h1 .chip").inner_text() == "not enough evidence"
+    assert "Not enough evidence: 2,800 more leases" in page.locator(".notice").inner_text()
+    assert page.get_by_role("button", name="Apply").count() == 0
+
+
+def test_types_of_messages_have_curves_of_their_own_and_other_accounts_are_not_shown(
+    server: VeilServer, sqs: Any, tables: Path, open_page: OpenPage
+):
+    sqs.create_queue(QueueName="orders")
+    stranger = OWN | {"account": "111111111111"}
+    found(
+        tables,
+        a_finding("orders", **OWN),
+        a_finding("orders", message_type="<b>Big</b>", median_s=20, **OWN),
+        a_finding("secret", **stranger),
+    )
+    page = open_page(f"{server.endpoint_url}/console/timeouts", expected=("404",))
+    assert page.locator(".timeouts tbody th").all_inner_texts() == ["orders 1 type"]
+    page.get_by_role("link", name="orders").click()
+    assert page.locator(".curve").count() == 2
+    assert page.locator("h3").inner_text().startswith("<b>Big</b>")
+    page.goto(f"{server.endpoint_url}/console/timeouts/us-east-1/secret")
+    assert "Nothing was found about queue secret" in page.get_by_role("alert").inner_text()
+
+
+def test_without_findings_the_page_says_how_to_make_them(
+    server: VeilServer, sqs: Any, tables: Path, open_page: OpenPage
+):
+    page = open_page(f"{server.endpoint_url}/console/timeouts")
+    text = page.locator("main").inner_text()
+    assert "veil pipeline timeouts" in text and str(tables) in text
+    (tables / FILE).write_text('{"version": 99')
+    page.reload()
+    assert f"{FILE} is not readable" in page.get_by_role("alert").inner_text()
+
+
+def test_a_server_in_memory_says_why_there_is_nothing_to_learn_from(open_page: OpenPage):
+    with VeilServer() as server:
+        page = open_page(f"{server.endpoint_url}/console/timeouts")
+        assert "keeps everything in memory" in page.locator("main").inner_text()
+
+
+def test_on_a_telephone_the_curve_fits_the_width(
+    server: VeilServer, sqs: Any, tables: Path, open_page: OpenPage
+):
+    sqs.create_queue(QueueName="orders")
+    found(tables, a_finding("orders", **OWN))
+    page = open_page(f"{server.endpoint_url}/console/timeouts/us-east-1/orders", viewport=TELEPHONE)
+    assert page.evaluate("document.documentElement.scrollWidth") <= TELEPHONE["width"]

@@ -1,0 +1,118 @@
+"""What the rigs on PostgreSQL share: nodes on one database, a load over all of them, and a watch on how long service is away."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from tests.faults.checker import check
+from tests.faults.client import Client, Refused, Unknown
+from tests.faults.history import History
+from tests.faults.load import Load
+from tests.faults.rig import Outcome, scratch
+from tests.faults.server_process import ServerGone, ServerProcess
+from tests.postgres_server import PostgresServer
+
+AWAY_S_MAX = 10.0  # how long service may be away
+DATABASE = "veil"
+_PROBE = "probe"
+_DRAIN_S = 60.0
+_LOOK_EVERY_S = 0.02
+
+
+class Stage:
+    """The nodes, the load over them, and what was seen."""
+
+    def __init__(self, outcome: Outcome, nodes: list[ServerProcess], load: Load) -> None:
+        self.outcome, self.nodes, self.load = outcome, nodes, load
+        self.away_s: list[float] = []
+
+    async def until_served(self, since_s: float, *ports: int) -> None:
+        """Wait until a send is answered again on each of these ports, and hold it against the nodes if that took too long."""
+        for port in ports:
+            client = Client(port, patience_s=AWAY_S_MAX)
+            while not await _is_served(client):
+                if time.monotonic() - since_s > 3 * AWAY_S_MAX:
+                    self.outcome.add("away", f"no service after {3 * AWAY_S_MAX:g} s")
+                    break
+                await asyncio.sleep(_LOOK_EVERY_S)
+            client.close()
+        away_s = time.monotonic() - since_s
+        self.away_s.append(away_s)
+        if away_s > AWAY_S_MAX:
+            self.outcome.add("away", f"service was away for {away_s:.1f} s")
+
+
+async def _is_served(client: Client) -> bool:
+    try:
+        await client.call("SendMessage", QueueUrl=_PROBE, MessageBody="are you there")
+    except (Refused, Unknown):
+        return False
+    return True
+
+
+def run_on_postgres(
+    outcome: Outcome,
+    dsn: str,
+    work: Callable[[Stage], Awaitable[None]],
+    *,
+    nodes: int,
+    consumers: int = 8,
+) -> None:
+    """Run the work under load on so many nodes of one database, drain, and judge what the clients saw."""
+    with scratch(outcome) as place:
+        servers = [_node(place / f"node{number}", dsn) for number in range(nodes)]
+        history = History(place / "history.jsonl")
+        ports = [server.port for server in servers]
+        load = Load(ports[0], outcome.seed, history, consumers=consumers, other_ports=tuple(ports[1:]))
+        stage = Stage(outcome, servers, load)
+        began_s = time.monotonic()
+        try:
+            asyncio.run(_run(stage, work))
+        except ServerGone as problem:
+            outcome.add("server", str(problem))
+        finally:
+            for server in servers:
+                server.kill()
+            history.close()
+        verdict = check(history.events, drained=outcome.ok)
+        outcome.take(verdict)
+        counts = " ".join(f"{name}={count}" for name, count in verdict.counts.items())
+        cycles, longest_s = len(stage.away_s), max(stage.away_s, default=0)
+        took_s = time.monotonic() - began_s
+        outcome.done = f"{cycles} cycles in {took_s:.0f} s, away {longest_s:.1f} s at most, {counts}"
+
+
+def _node(place: Path, dsn: str) -> ServerProcess:
+    place.mkdir()
+    return ServerProcess(place / "data", place, arguments=("--store", dsn))
+
+
+async def _run(stage: Stage, work: Callable[[Stage], Awaitable[None]]) -> None:
+    for node in stage.nodes:
+        await asyncio.to_thread(node.start)
+    client = Client(stage.nodes[0].port)
+    await client.call("CreateQueue", QueueName=_PROBE)
+    client.close()
+    await stage.load.create_queues()
+    stage.load.start()
+    try:
+        await work(stage)
+        for node in stage.nodes:
+            node.require_alive()
+    finally:
+        await stage.load.stop()
+    left = await stage.load.drain(_DRAIN_S)
+    if left:
+        stage.outcome.add("undrained", f"{left} messages were left after {_DRAIN_S:g} s of draining")
+
+
+def create_database(server: PostgresServer) -> str:
+    """The DSN of a new database for the nodes."""
+    import psycopg
+
+    with psycopg.connect(server.dsn("postgres"), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {DATABASE}")
+    return server.dsn(DATABASE)

@@ -1,0 +1,82 @@
+"""The primary dies under load and its synchronous standby is promoted; the nodes follow by a DSN that names both."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from urllib.parse import quote
+
+from tests.faults.postgres_kit import DATABASE, Stage, create_database, run_on_postgres
+from tests.faults.rig import Outcome
+from tests.postgres_server import USER, PostgresServer
+
+PROMOTIONS = 10
+_LOAD_S = (0.5, 2.0)
+_IN_STEP_S = 30.0
+_SETTINGS = {"wal_level": "replica", "max_wal_senders": "4", "hot_standby": "on", "wal_keep_size": "256MB"}
+
+
+def run_promotions(cycles: int = PROMOTIONS, seed: int = 1) -> Outcome:
+    """Kill the primary and promote the other so many times; the dead one comes back as the new standby."""
+    outcome = Outcome("postgres-promotions", seed)
+    rng = random.Random(seed)
+    primary, standby = PostgresServer(settings=_SETTINGS), PostgresServer(settings=_SETTINGS)
+    try:
+        primary.create()
+        primary.start()
+        create_database(primary)
+        _follow(standby, primary)
+
+        async def work(stage: Stage) -> None:
+            nonlocal primary, standby
+            for cycle in range(cycles):
+                await asyncio.sleep(rng.uniform(*_LOAD_S))
+                since_s = time.monotonic()
+                # First dead, then replaced: with both alive for a moment, each would take writes of its own.
+                await asyncio.to_thread(primary.stop, "immediate")
+                await asyncio.to_thread(standby.promote)
+                primary, standby = standby, primary
+                await stage.until_served(since_s, *(node.port for node in stage.nodes))
+                if cycle + 1 < cycles:
+                    await asyncio.to_thread(_follow, standby, primary)
+
+        run_on_postgres(outcome, _dsn(primary, standby), work, nodes=2)
+    finally:
+        primary.remove()
+        standby.remove()
+    return outcome
+
+
+def _dsn(*servers: PostgresServer) -> str:
+    hosts = quote(",".join(str(server.place) for server in servers), safe="")
+    ports = quote(",".join(str(server.port) for server in servers), safe="")
+    return f"postgresql://{USER}@/{DATABASE}?host={hosts}&port={ports}&target_session_attrs=read-write&connect_timeout=3"
+
+
+def _follow(standby: PostgresServer, primary: PostgresServer) -> None:
+    """Make the standby a copy of the primary, and wait until every commit of the primary is on it too."""
+    import psycopg
+
+    standby.copy_from(primary, name="veil_standby")
+    standby.start()
+    with psycopg.connect(primary.dsn("postgres"), autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 (veil_standby)'")
+        connection.execute("SELECT pg_reload_conf()")
+        deadline_s = time.monotonic() + _IN_STEP_S
+        # What was committed before the setting took effect waited for nobody: all of it must have arrived too.
+        written = None
+        while True:
+            row = connection.execute(
+                "SELECT sync_state, flush_lsn >= %s FROM pg_stat_replication", (written,)
+            ).fetchone()
+            if row is not None and row[0] == "sync":
+                if row[1]:
+                    return
+                if written is None:
+                    (written,) = connection.execute("SELECT pg_current_wal_lsn()").fetchone() or (None,)
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(
+                    f"the standby was not in step after {_IN_STEP_S:g} s: {row}, {standby.talk()}"
+                )
+            time.sleep(0.05)

@@ -1,0 +1,43 @@
+"""The database crashes, its standby takes over, a node is killed: no promise is broken, and service is there again at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.postgres_nodes import run_node_kills
+from tests.faults.postgres_promotions import run_promotions
+from tests.faults.postgres_stops import run_stops
+from tests.postgres_server import why_no_server
+
+SEED = 20_261_116
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(why_no_server() is not None, reason=str(why_no_server())),
+]
+
+
+def test_immediate_stops_of_postgresql_lose_invent_and_resurrect_nothing() -> None:
+    outcome = run_stops(3, SEED)
+
+    assert outcome.ok, str(outcome)
+
+
+def test_the_rig_catches_a_database_that_does_not_wait_for_its_disk() -> None:
+    careless = {"synchronous_commit": "off", "wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}
+    outcome = run_stops(1, SEED, nodes=1, settings=careless)
+    outcome.discard()
+
+    assert outcome.violations.get("lost"), str(outcome)
+
+
+def test_the_promotion_of_a_synchronous_standby_loses_nothing() -> None:
+    outcome = run_promotions(1, SEED)
+
+    assert outcome.ok, str(outcome)
+
+
+def test_when_one_node_is_killed_the_other_serves_on() -> None:
+    outcome = run_node_kills(3, SEED)
+
+    assert outcome.ok, str(outcome)

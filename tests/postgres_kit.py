@@ -1,0 +1,111 @@
+"""Databases for tests: on a PostgreSQL that this process starts for itself, or on one that `VEIL_TEST_POSTGRES` names.
+
+A test gets a database of its own, with a name that nobody else has, and no other database is ever touched. The server of
+our own lives in memory where it can: a test about meaning then pays nothing for syncs that are done all the same.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import os
+import secrets
+from collections import OrderedDict
+from functools import cache
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from tests.postgres_server import PostgresServer, why_no_server
+
+VARIABLE = "VEIL_TEST_POSTGRES"
+GIVEN = os.environ.get(VARIABLE)  # read once: tests of commands take every variable of ours away
+_KEPT = 6  # databases of directories: more than any test has at once
+_numbers = itertools.count(1)
+_RUN = secrets.token_hex(4)
+
+
+def why_no_postgres() -> str | None:
+    """Why tests cannot have a PostgreSQL here; None where they can."""
+    try:
+        import psycopg  # noqa: F401
+    except ImportError:
+        return "psycopg is not installed: pip install 'veilmq[postgres]'"
+    if GIVEN:
+        return None
+    reason = why_no_server()
+    return None if reason is None else f"{reason}, and {VARIABLE} names none"
+
+
+@cache
+def own_server() -> PostgresServer:
+    """The server of this process, started when it is first asked for and gone with the process."""
+    server = PostgresServer(
+        in_memory=True,
+        settings={
+            "wal_level": "minimal",
+            "max_wal_senders": "0",
+            "checkpoint_timeout": "1h",
+            "autovacuum_naptime": "10s",
+        },
+    )
+    server.create()
+    server.start()
+    atexit.register(server.remove)
+    return server
+
+
+def new_database() -> str:
+    """The DSN of an empty database."""
+    name = f"veil_test_{_RUN}_{os.getpid()}_{next(_numbers)}"
+    _administer(f'CREATE DATABASE "{name}" TEMPLATE template0')
+    if GIVEN:
+        atexit.register(_drop, name)
+    return _dsn_of(name)
+
+
+def drop_database(dsn: str) -> None:
+    """Remove a database that `new_database` made, whoever is still connected."""
+    _drop(database_name(dsn))
+
+
+def database_name(dsn: str) -> str:
+    """The database that a DSN of ours names."""
+    return urlsplit(dsn).path.lstrip("/")
+
+
+_by_directory: OrderedDict[Path, str] = OrderedDict()
+
+
+def database_of(directory: Path) -> str:
+    """The database that stands for a directory: new the first time, then the same again; only the latest few are kept."""
+    if directory in _by_directory:
+        return _by_directory[directory]
+    while len(_by_directory) >= _KEPT:
+        _, oldest = _by_directory.popitem(last=False)
+        drop_database(oldest)
+    dsn = _by_directory[directory] = new_database()
+    return dsn
+
+
+def _dsn_of(database: str) -> str:
+    if not GIVEN:
+        return own_server().dsn(database)
+    parts = urlsplit(GIVEN)
+    return urlunsplit((parts.scheme, parts.netloc, "/" + database, parts.query, ""))
+
+
+def _drop(name: str) -> None:
+    import psycopg
+
+    assert name.startswith(f"veil_test_{_RUN}_"), f"{name} is not ours"
+    with contextlib.suppress(psycopg.OperationalError):  # the server may be gone at the end of the process
+        _administer(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+
+def _administer(statement: str) -> None:
+    import psycopg
+
+    dsn = GIVEN or own_server().dsn("postgres")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(statement.encode())

@@ -1,0 +1,241 @@
+"""A PostgreSQL of our own: made from the machine's server binaries, in a folder of its own, gone with whoever started it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import quote
+
+USER = "veil"
+_START_TIMEOUT_S = 60.0
+# What every server here is started with: small, quiet, and durable (Veil refuses one that is not).
+_SETTINGS = {
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "shared_buffers": "64MB",
+    "max_connections": "100",
+    "log_min_messages": "warning",
+    "log_checkpoints": "off",
+    "timezone": "UTC",
+    "max_wal_size": "1GB",
+}
+# The server ends when this script's input does, which it does however we end, kill -9 included; and unless a line came first,
+# which names the signal, its files go too.
+_KEEPER = """\
+place=$1; shift
+exec 3<&0
+"$@" </dev/null 3<&- &
+server=$!
+( read signal <&3 || touch "$place/abandoned"; kill -${signal:-QUIT} $server ) &
+reader=$!
+wait $server
+kill $reader 2>/dev/null
+[ ! -e "$place/abandoned" ] || rm -rf "$place"
+"""
+
+
+@cache
+def postgres_binaries() -> Path | None:
+    """The folder of the newest server binaries on this machine; None where there are none."""
+    places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_version_of, reverse=True)
+    on_path = shutil.which("postgres")
+    if on_path is not None:
+        places.append(Path(on_path).resolve().parent)
+    return next((place for place in places if (place / "initdb").exists()), None)
+
+
+def _version_of(place: Path) -> int:
+    found = re.match(r"[0-9]+", place.parent.name)
+    return int(found[0]) if found else 0
+
+
+def why_no_server() -> str | None:
+    """Why a PostgreSQL cannot be started here; None where it can."""
+    if postgres_binaries() is None:
+        return "no PostgreSQL server binaries in /usr/lib/postgresql/*/bin or on PATH"
+    if os.getuid() == 0 and _unprivileged() is None:
+        return "PostgreSQL does not run as root, and there is no user postgres or nobody to run it as"
+    return None
+
+
+def _unprivileged() -> pwd.struct_passwd | None:
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name)
+    return None
+
+
+class PostgresGone(Exception):
+    """The server did not start, or a tool of its own failed; the text ends with what it said."""
+
+
+class PostgresServer:
+    """One cluster: made once, started and stopped any number of times, on a socket in its folder and a loopback port."""
+
+    def __init__(self, *, in_memory: bool = False, settings: Mapping[str, str] | None = None) -> None:
+        self.place = _new_place(in_memory)
+        self.data = self.place / "data"
+        self.log_path = self.place / "log"
+        self.port = _free_port()
+        self._settings = _SETTINGS | dict(settings or {})
+        self._keeper: subprocess.Popen[bytes] | None = None
+
+    # ---- its making
+
+    def create(self) -> None:
+        """An empty cluster."""
+        arguments = ["-D", str(self.data), "-U", USER, "-A", "trust", "-E", "UTF8", "-N", "--no-instructions"]
+        try:
+            # A language's own order of letters, not that of bytes: a query that forgot to ask for bytes shows.
+            self.run("initdb", *arguments, "--locale=C.UTF-8", "--locale-provider=icu", "--icu-locale=en")
+        except PostgresGone:
+            shutil.rmtree(self.data, ignore_errors=True)
+            self.run("initdb", *arguments, "--no-locale")
+
+    def copy_from(self, primary: PostgresServer, *, name: str) -> None:
+        """Become a standby of that server, known to it by that name; what was here before is gone."""
+        shutil.rmtree(self.data, ignore_errors=True)
+        source = primary.dsn("postgres", application_name=name)
+        self.run(
+            "pg_basebackup", "-D", str(self.data), "-d", source, "-R", "-X", "stream", "-N", "-c", "fast"
+        )
+        # The copied settings may ask for a standby; this one has none of its own. The last line of the file wins.
+        with (self.data / "postgresql.auto.conf").open("a") as settings:
+            settings.write("synchronous_standby_names = ''\n")
+
+    def remove(self) -> None:
+        """Stop it and leave nothing behind."""
+        self.stop("immediate")
+        shutil.rmtree(self.place, ignore_errors=True)
+
+    # ---- its lives
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start, and return when it takes connections."""
+        options = [f"-c{name}={value}" for name, value in self._settings.items()]
+        command = [self._tool("postgres"), "-D", str(self.data), "-p", str(self.port), "-k", str(self.place)]
+        command += ["-h", "127.0.0.1", *options]
+        with self.log_path.open("ab") as log:
+            self._keeper = subprocess.Popen(
+                ["/bin/sh", "-c", _KEEPER, "sh", str(self.place), *command],
+                stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=self.place, start_new_session=True, **_as_user(),
+            )  # fmt: skip
+        if wait:
+            self.wait_until_ready()
+
+    def wait_until_ready(self, within_s: float = _START_TIMEOUT_S) -> None:
+        """Return when it takes connections; raises PostgresGone."""
+        deadline_s = time.monotonic() + within_s
+        while not self._status_line().startswith(("ready", "standby")):
+            if self._keeper is None or self._keeper.poll() is not None:
+                raise PostgresGone(f"PostgreSQL ended at its start: {self.talk()}")
+            if time.monotonic() > deadline_s:
+                raise PostgresGone(f"PostgreSQL not ready after {within_s:g} s: {self.talk()}")
+            time.sleep(0.01)
+
+    def stop(self, mode: str = "fast") -> None:
+        """End it: `immediate` is a crash (nothing is finished or written), `fast` an operator's stop."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is None:
+            return
+        assert keeper.stdin is not None
+        with contextlib.suppress(BrokenPipeError), keeper.stdin as orders:
+            orders.write(b"QUIT\n" if mode == "immediate" else b"INT\n")
+        keeper.wait(_START_TIMEOUT_S)
+
+    def promote(self) -> None:
+        """Make a standby the primary, and return when it takes writes."""
+        self.run("pg_ctl", "promote", "-D", str(self.data), "-w")
+
+    # ---- talking to it
+
+    def dsn(self, database: str, *, host: str | None = None, **more: str) -> str:
+        """A connection string as `veil serve --store` takes it: over the socket, or to a host such as 127.0.0.1."""
+        where = quote(str(self.place) if host is None else host, safe="")
+        options = "".join(f"&{name}={quote(value, safe='')}" for name, value in more.items())
+        return f"postgresql://{USER}@/{database}?host={where}&port={self.port}{options}"
+
+    def run(self, tool: str, *arguments: str) -> str:
+        """Run one of PostgreSQL's own tools as its user; what it said."""
+        done = subprocess.run(
+            [self._tool(tool), *arguments], capture_output=True, text=True, cwd=self.place, **_as_user()
+        )
+        if done.returncode != 0:
+            raise PostgresGone(f"{tool} failed: {(done.stdout + done.stderr).strip()[-2000:]}")
+        return done.stdout
+
+    def talk(self) -> str:
+        """The end of what the server said."""
+        with contextlib.suppress(FileNotFoundError):
+            return self.log_path.read_text(errors="replace")[-2000:].strip()
+        return ""
+
+    def _tool(self, name: str) -> str:
+        binaries = postgres_binaries()
+        assert binaries is not None, why_no_server()
+        return str(binaries / name)
+
+    def _status_line(self) -> str:
+        # The last line of the file says where the start has come to; a file of an earlier life has another pid.
+        with contextlib.suppress(FileNotFoundError):
+            lines = (self.data / "postmaster.pid").read_text().splitlines()
+            if len(lines) >= 8 and _is_alive(int(lines[0])):
+                return lines[7].strip()
+        return ""
+
+    def __enter__(self) -> PostgresServer:
+        self.create()
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+
+def _as_user() -> dict[str, object]:
+    """What makes a process run as somebody PostgreSQL accepts: itself refuses to run as root."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    given: dict[str, object] = {"env": environ | {"LC_ALL": "C"}}
+    user = _unprivileged() if os.getuid() == 0 else None
+    return given | (
+        {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user is not None else {}
+    )
+
+
+def _new_place(in_memory: bool) -> Path:
+    # Short: the path of a Unix socket ends after 107 bytes.
+    shm = Path("/dev/shm")
+    roomy = shm.is_dir() and shutil.disk_usage(shm).free > 2**30
+    place = Path(tempfile.mkdtemp(prefix="veil-pg-", dir=shm if in_memory and roomy else "/tmp"))
+    user = _unprivileged() if os.getuid() == 0 else None
+    if user is not None:
+        os.chown(place, user.pw_uid, user.pw_gid)
+    return place
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

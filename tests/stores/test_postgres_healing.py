@@ -1,0 +1,179 @@
+"""Connections break; the store says unknown where it must, and goes on by itself."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+import pytest
+
+from tests.stores.kit import a_message, bodies, make_queue, receipts_of, some_messages
+from tests.stores.postgres_nodes_kit import ask, cut, heard_by, nodes, until
+from veil.core.clock import ManualClock
+from veil.core.errors import QueueMissing, StoreError, StoreUnavailable
+from veil.core.queue import QueueCounts
+from veil.stores.postgres import nodes as nodes_module
+from veil.stores.postgres import transaction
+
+LISTENER = "query = 'LISTEN veil'"
+
+
+async def test_a_store_whose_connections_were_all_cut_goes_on(postgres):
+    async with nodes(postgres, 1) as [store]:
+        queue = await make_queue(store)
+        await store.send(queue, some_messages("a", "b"))
+        for _ in range(3):
+            assert cut(postgres)
+            assert (await store.counts(queue)).visible == 2
+            await store.send(queue, [a_message("more")])
+            await store.delete(queue, receipts_of(queue, await store.receive(queue, 1)))
+
+        assert await store.counts(queue) == QueueCounts(2, 0, 0)
+
+
+async def test_a_connection_that_breaks_at_the_commit_leaves_it_unknown_and_a_retry_is_safe(
+    postgres, monkeypatch
+):
+    async with nodes(postgres, 1) as [store]:
+        queue, messages = await make_queue(store), some_messages("a")
+        real = transaction.Transaction.commit
+
+        async def broken(tx, last):
+            tx.is_ending = True
+            await tx.connection.close()
+            await real(tx, last)
+
+        monkeypatch.setattr(transaction.Transaction, "commit", broken)
+        with pytest.raises(StoreUnavailable):
+            await store.send(queue, messages, retry_key=b"k")
+        monkeypatch.undo()
+
+        sent = await store.send(queue, messages, retry_key=b"k")
+        assert await store.send(queue, messages, retry_key=b"k") == sent
+        assert await store.counts(queue) == QueueCounts(1, 0, 0)
+
+
+async def test_a_node_that_cannot_be_told_looks_for_itself_and_listens_again(postgres, monkeypatch):
+    monkeypatch.setattr(nodes_module, "RECONNECT_S", 1.0)
+    async with nodes(postgres) as (one, other):
+        queue = await make_queue(one)
+        await one.send(queue, [a_message("told")])
+        await heard_by(other).wake(queue.id)
+        assert cut(postgres, LISTENER) == 2
+        await until(lambda: not other._engine.is_told)
+        heard_by(other).available.clear()
+
+        await one.send(queue, [a_message("not told")])
+        await heard_by(other).wake(queue.id)
+
+        async with asyncio.timeout(20):
+            await other._nodes.listening()
+        await one.send(queue, [a_message("told again")])
+        await heard_by(other).wake(queue.id)
+
+
+async def test_an_edit_is_seen_by_a_node_that_cannot_be_told(postgres, monkeypatch):
+    monkeypatch.setattr(nodes_module, "RECONNECT_S", 60.0)
+    async with nodes(postgres) as (one, other):
+        queue = await make_queue(one)
+        cut(postgres, LISTENER)
+        await until(lambda: not other._engine.is_told)
+        from tests.stores.test_postgres_nodes import edited
+
+        await one.edit_queue(queue, edited(delay_s=3))
+
+        found = await other.find_queue(queue.key)
+        assert found is not None
+        assert found.settings.delay_s == 3
+
+
+async def test_a_deadlock_in_the_database_is_nothing_that_a_caller_notices(postgres):
+    async with nodes(postgres) as both:
+        queue = await make_queue(both[0])
+        await both[0].send(queue, some_messages(*map(str, range(40))))
+        receipts = receipts_of(queue, await both[0].receive(queue, 40, visibility_s=60))
+
+        async def extend_and_delete(store, some):
+            from veil.stores.store import Extension
+
+            for receipt in some:
+                await store.extend(queue, [Extension(receipt, 100)])
+            return await store.delete(queue, list(some))
+
+        await asyncio.gather(
+            *(extend_and_delete(both[n % 2], receipts[:: -1 if n % 2 else 1]) for n in range(4))
+        )
+
+        assert await both[0].counts(queue) == QueueCounts(0, 0, 0)
+
+
+async def test_a_database_that_takes_no_writes_is_unavailable_and_then_is_not(postgres):
+    async with nodes(postgres, 1) as [store]:
+        queue = await make_queue(store)
+        name = ask(postgres, "SELECT current_database()")[0][0]
+        ask(postgres, f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+        cut(postgres)
+        with pytest.raises(StoreUnavailable):
+            await store.send(queue, [a_message()])
+
+        with_writes = "SET default_transaction_read_only = off"
+        with psycopg.connect(postgres, autocommit=True) as connection:
+            connection.execute(with_writes.encode())
+            connection.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only'.encode())
+        cut(postgres)
+        await store.send(queue, [a_message("at last")])
+        assert bodies(await store.receive(queue, 10)) == ["at last"]
+
+
+@pytest.mark.parametrize("name", ["orders", "orders.fifo"])
+async def test_nobody_waits_for_ever_for_a_lock_that_is_not_let_go(postgres, monkeypatch, name):
+    monkeypatch.setattr(transaction, "LOCK_WAIT_MS", 100)
+    async with nodes(postgres, 1) as [store]:
+        queue = await make_queue(store, name)
+        with psycopg.connect(postgres) as stuck:
+            stuck.execute("SELECT pg_advisory_xact_lock(1447381324, %s)", (queue.id,))
+            with pytest.raises(StoreUnavailable):
+                await store.counts(queue)
+            with pytest.raises(StoreUnavailable):
+                await store.receive(queue, 1)
+
+        assert await store.counts(queue) == QueueCounts(0, 0, 0)
+
+
+async def test_a_node_that_stands_still_within_a_transaction_loses_it(postgres, monkeypatch):
+    monkeypatch.setattr(transaction, "LOCK_WAIT_MS", 300)
+    async with nodes(postgres, 1) as [store]:
+        queue = await make_queue(store)
+        async with store._engine.transaction() as tx:
+            asked = store._engine.floors.wanted([queue.id], 0)
+            await tx.begin([queue.id], exclusive=True, numbers=0, now_ms=None, looks=asked)
+            alive = f"SELECT 1 FROM pg_stat_activity WHERE pid = {tx.connection.info.backend_pid}"
+            await until(lambda: ask(postgres, alive) == [])
+
+        assert await store.counts(queue) == QueueCounts(0, 0, 0)
+
+
+async def test_a_node_that_slept_for_days_does_not_believe_in_queues_that_are_gone(postgres):
+    clock = ManualClock()
+    async with nodes(postgres, clock=clock) as (one, other):
+        queue = await make_queue(one)
+        await other.find_queue(queue.key)
+        for task in other._nodes._tasks:  # it sleeps
+            task.cancel()
+        await one.delete_queue(queue)
+        clock.advance(seconds=2 * 86_400)
+        await one._sweeper
+        await one.settle()
+        assert ask(postgres, "SELECT 1 FROM veil.queue") == []
+
+        with pytest.raises(QueueMissing):
+            await other.send(queue, [a_message("would be lost")])
+        assert await other.find_queue(queue.key) is None
+
+
+async def test_a_store_that_was_closed_says_so(postgres):
+    async with nodes(postgres, 1) as [store]:
+        queue = await make_queue(store)
+        await store.close()
+        with pytest.raises(StoreError):
+            await store.send(queue, [a_message()])

@@ -1,0 +1,292 @@
+"""Several nodes on one PostgreSQL keep the promises together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import replace
+from statistics import median
+
+import pytest
+
+from tests.stores.kit import (
+    a_grouped_message,
+    a_key,
+    a_message,
+    bodies,
+    make_queue,
+    receipt_of,
+    receipts_of,
+    some_messages,
+)
+from tests.stores.postgres_nodes_kit import ask, heard_by, nodes, until
+from veil.core.clock import ManualClock
+from veil.core.errors import QueueMissing
+from veil.core.lease import Deletion
+from veil.core.queue import QueueCounts
+from veil.stores.postgres import nodes as nodes_module
+from veil.stores.store import Extension, QueueContent
+
+pytestmark = pytest.mark.usefixtures("postgres")
+
+
+def edited(**changes):
+    return lambda content: QueueContent(replace(content.settings, **changes), content.tags)
+
+
+@pytest.fixture
+def no_beats(monkeypatch):
+    """Nodes that learn of one another only by what they are told."""
+    monkeypatch.setattr(nodes_module, "BEAT_S", 3_600.0)
+    monkeypatch.setattr(nodes_module, "ALONE_BEAT_S", 3_600.0)
+
+
+@pytest.mark.parametrize("name", ["orders", "orders.fifo"])
+async def test_receivers_on_two_nodes_never_hold_the_same_message(postgres, name):
+    async with nodes(postgres) as both:
+        queue = await make_queue(both[0], name)
+        sent = [
+            a_grouped_message(f"m{n}", f"g{n}") if queue.settings.fifo else a_message(f"m{n}")
+            for n in range(240)
+        ]
+        for at in range(0, 240, 40):
+            await both[at % 2].send(queue, sent[at : at + 40])
+
+        async def receiver(store):
+            got = []
+            while messages := await store.receive(queue, 7, visibility_s=600):
+                got += messages
+            return got
+
+        taken = await asyncio.gather(*(receiver(both[n % 2]) for n in range(8)))
+        times = Counter(message.body for got in taken for message in got)
+        # An empty answer may mean that others were about to take the rest: whoever comes then finds nothing.
+        while rest := await both[0].receive(queue, 10, visibility_s=600):
+            times.update(bodies(rest))
+
+        assert times == Counter(message.body for message in sent)
+        for store in both:
+            assert await store.counts(queue) == QueueCounts(0, 240, 0)
+
+
+async def test_a_fifo_group_has_one_holder_whichever_node_is_asked(postgres):
+    async with nodes(postgres) as (one, other):
+        queue = await make_queue(one, "orders.fifo")
+        await one.send(queue, [a_grouped_message("first"), a_grouped_message("second")])
+        [first] = await one.receive(queue, 1)
+
+        assert await other.receive(queue, 10) == []
+        assert await other.delete(queue, [receipt_of(queue, first)]) == [Deletion.DELETED]
+        assert bodies(await one.receive(queue, 10)) == ["second"]
+
+
+async def test_a_send_on_one_node_wakes_the_other_within_50_ms(postgres, no_beats):
+    async with nodes(postgres) as (one, other):
+        queue = await make_queue(one)
+        await one.send(queue, [a_message()])
+        await heard_by(other).wake(queue.id)
+
+        took_s = []
+        for _ in range(15):
+            began = time.perf_counter()
+            await one.send(queue, [a_message()])
+            await heard_by(other).wake(queue.id)
+            took_s.append(time.perf_counter() - began)
+
+        assert median(took_s) < 0.05
+
+
+async def test_a_release_and_a_delete_in_a_group_wake_the_other_node_too(postgres, no_beats):
+    async with nodes(postgres) as (one, other):
+        queue, fifo = await make_queue(one), await make_queue(one, "orders.fifo")
+        await one.send(queue, [a_message()])
+        [held] = await one.receive(queue, 1)
+        await one.send(fifo, [a_grouped_message("first"), a_grouped_message("second")])
+        [first] = await one.receive(fifo, 1)
+        await heard_by(other).wake(fifo.id)
+
+        await one.extend(queue, [Extension(receipt_of(queue, held), 0)])
+        await heard_by(other).wake(queue.id)
+        await one.delete(fifo, [receipt_of(fifo, first)])
+        await heard_by(other).wake(fifo.id)
+
+
+async def test_what_one_node_received_the_other_extends_and_deletes(postgres):
+    async with nodes(postgres) as (one, other):
+        queue = await make_queue(one)
+        await one.send(queue, some_messages("a", "b"))
+        receipts = receipts_of(queue, await one.receive(queue, 2))
+
+        assert await other.extend(queue, [Extension(receipts[0], 60)]) == [None]
+        assert await other.delete(queue, receipts) == [Deletion.DELETED] * 2
+        assert await one.counts(queue) == QueueCounts(0, 0, 0)
+
+
+async def test_an_edit_on_one_node_counts_on_the_other_at_once(postgres):
+    async with nodes(postgres, clock=ManualClock()) as (one, other):
+        queue = await make_queue(one, visibility_s=30)
+        assert (await other.find_queue(queue.key)) == queue
+        await one.send(queue, [a_message()])
+        await one.edit_queue(queue, edited(visibility_s=77))
+
+        [message] = await other.receive(queue, 1)
+
+        assert message.due_at_ms == message.received_at_ms + 77_000
+        found = await other.find_queue(queue.key)
+        assert found is not None
+        assert found.settings.visibility_s == 77
+
+
+async def test_an_edit_reaches_a_node_that_does_nothing(postgres, no_beats):
+    async with nodes(postgres) as (one, other):
+        queue = await make_queue(one)
+        await other.find_queue(queue.key)
+        await one.edit_queue(queue, edited(delay_s=5))
+
+        await until(lambda: other._engine.queues.by_key[queue.key].queue.settings.delay_s == 5)
+
+
+async def test_a_queue_is_made_and_deleted_for_every_node(postgres):
+    async with nodes(postgres) as (one, other):
+        queue = await make_queue(one)
+        assert await other.find_queue(queue.key) == queue
+        assert [each.key for each in await other.all_queues()] == [queue.key]
+        await other.send(queue, [a_message()])
+        await one.delete_queue(queue)
+
+        with pytest.raises(QueueMissing):
+            await other.send(queue, [a_message()])
+        with pytest.raises(QueueMissing):
+            await other.counts(queue)
+        assert await other.find_queue(queue.key) is None
+
+
+async def test_two_nodes_that_make_the_same_queue_make_one(postgres):
+    async with nodes(postgres) as both:
+        made = await asyncio.gather(*(make_queue(store, "same") for store in both for _ in range(3)))
+
+        assert len({queue.id for queue in made}) == 1
+
+
+async def test_a_queue_whose_first_group_was_sent_elsewhere_is_served_fairly(postgres):
+    async with nodes(postgres) as (one, other):
+        queue = await make_queue(one)
+        await other.find_queue(queue.key)
+        await one.send(queue, [a_message(f"loud {n}", group="loud") for n in range(40)])
+        await one.receive(queue, 35, visibility_s=600)
+        await one.send(queue, [a_message("quiet", group="quiet")])
+
+        assert bodies(await other.receive(queue, 2))[0] == "quiet"
+
+
+async def test_a_send_that_is_repeated_on_another_node_is_not_doubled(postgres):
+    async with nodes(postgres) as (one, other):
+        queue, messages = await make_queue(one), some_messages("a", "b")
+        first = await one.send(queue, messages, retry_key=b"invocation")
+
+        assert await other.send(queue, messages, retry_key=b"invocation") == first
+        assert await one.counts(queue) == QueueCounts(2, 0, 0)
+
+
+async def test_a_send_that_is_made_on_two_nodes_at_once_is_not_doubled(postgres):
+    async with nodes(postgres) as both:
+        queue = await make_queue(both[0])
+        for n in range(10):
+            message = [a_message(f"m{n}")]
+            sent = await asyncio.gather(*(store.send(queue, message, retry_key=b"%d" % n) for store in both))
+            assert sent[0] == sent[1]
+
+        assert await both[0].counts(queue) == QueueCounts(10, 0, 0)
+
+
+async def test_deduplication_holds_over_all_nodes(postgres):
+    async with nodes(postgres) as (one, other):
+        queue = await make_queue(one, "orders.fifo")
+        [first] = await one.send(queue, [a_message("a", group="g", deduplication_id="same")])
+
+        [second] = await other.send(queue, [a_message("b", group="g", deduplication_id="same")])
+
+        assert second.duplicate
+        assert second.seq == first.seq
+
+
+async def test_a_lease_of_a_node_that_died_lapses_in_time_on_the_others(postgres):
+    async with nodes(postgres) as (one, other):
+        queue = await make_queue(one, visibility_s=1)
+        await one.send(queue, [a_message()])
+        await one.receive(queue, 1)
+        for task in one._nodes._tasks:  # as if it were dead: it does nothing more by itself
+            task.cancel()
+        heard_by(other).available.clear()
+        began = time.perf_counter()
+
+        await heard_by(other).wake(queue.id)
+
+        # A second of visibility, and at most one until somebody looks; the rest is for a busy machine.
+        assert time.perf_counter() - began < 10
+        assert len(await other.receive(queue, 1)) == 1
+
+
+async def test_a_duty_is_one_nodes_until_it_leaves_or_is_late(postgres):
+    async with nodes(postgres) as (one, other):
+        assert await one._nodes.has_duty("export")
+        assert not await other._nodes.has_duty("export")
+        assert await one._nodes.has_duty("export")  # renewed
+
+        ask(postgres, "UPDATE veil.duty SET until_ms = 0 WHERE name = 'export'")
+        assert await other._nodes.has_duty("export")
+        assert not await one._nodes.has_duty("export")
+
+        await other._nodes.stop()
+        assert await one._nodes.has_duty("export")
+
+
+async def test_a_node_that_is_alone_tells_nobody(postgres):
+    async with nodes(postgres, 1) as [alone]:
+        assert not alone._engine.has_company
+        queue = await make_queue(alone)
+        await alone.send(queue, [a_message()])
+        async with nodes(postgres, 1):
+            await until(lambda: alone._engine.has_company)
+
+
+async def test_nodes_of_one_database_have_numbers_of_their_own(postgres):
+    async with nodes(postgres, 3) as all_three:
+        assert sorted(store._engine.node for store in all_three) == [0, 1, 2]
+    async with nodes(postgres, 1) as [again]:
+        assert again._engine.node == 0  # left behind, and used again
+
+
+async def test_the_counts_of_every_slot_add_up(postgres):
+    async with nodes(postgres) as both:
+        queue = await make_queue(both[0])
+
+        async def life(store, n):
+            await store.send(queue, some_messages(f"a{n}", f"b{n}"))
+            taken = await store.receive(queue, 1, visibility_s=600)
+            await store.delete(queue, receipts_of(queue, taken))
+
+        await asyncio.gather(*(life(both[n % 2], n) for n in range(40)))
+
+        left = len(await both[0].peek(queue, limit=1000))
+        in_flight = sum(message.state == 2 for message in await both[0].peek(queue, limit=1000))
+        assert await both[0].counts(queue) == await both[1].counts(queue)
+        assert await both[0].counts(queue) == QueueCounts(left - in_flight, in_flight, 0)
+        slots = ask(postgres, f"SELECT slot FROM veil.queue_count WHERE queue_id = {queue.id}")
+        assert len(slots) > 1
+
+
+async def test_a_missing_dead_letter_queue_that_is_made_elsewhere_is_used(postgres):
+    from tests.stores.kit import redrive_to
+
+    async with nodes(postgres, clock=ManualClock()) as (one, other):
+        queue = await make_queue(one, visibility_s=5, redrive=redrive_to("dead", 1))
+        await one.send(queue, [a_message("spent")])
+        [message] = await other.receive(queue, 1)
+        await other.extend(queue, [Extension(receipt_of(queue, message), 0)])
+        dead = await make_queue(one, "dead")
+
+        assert await other.receive(queue, 1) == []
+        assert bodies(await other.receive(dead, 1)) == ["spent"]
+        assert await one.find_queue(a_key("dead")) == dead

@@ -1,0 +1,151 @@
+"""What goes to PostgreSQL comes back as it was, and a statement that fails leaves a connection that works."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from veil.core.lease import State
+from veil.stores.postgres.arrays import array
+from veil.stores.postgres.pipeline import Pipeline, pipeline_of
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
+
+
+@pytest.fixture
+async def pipeline(postgres):
+    async with await psycopg.AsyncConnection.connect(postgres, autocommit=True) as connection:
+        yield Pipeline(connection)
+
+
+def test_lists_are_written_as_arrays():
+    assert array([1, None, -3]) == "{1,NULL,-3}"
+    assert array(["a", None, 'say "x"', "back\\slash", "", "NULL", "{,}"]) == (
+        '{"a",NULL,"say \\"x\\"","back\\\\slash","","NULL","{,}"}'
+    )
+    assert array([b"\x00\xff", None]) == '{"\\\\x00ff",NULL}'
+    assert array([State.IN_FLIGHT, State.VISIBLE]) == "{2,0}"
+    assert array([True, False]) == "{True,False}"
+    assert array([None, None]) == "{NULL,NULL}"
+    assert array([]) == "{}"
+    with pytest.raises(TypeError, match="expected a number, a text or bytes"):
+        array([1.5])
+
+
+async def test_every_kind_of_argument_comes_back_as_it_was(pipeline):
+    given = {
+        "number": 2**62,
+        "text": "ünï \\ \"x\" 'y' %",
+        "blob": bytes(range(256)),
+        "yes": True,
+        "none": None,
+        "numbers": [1, None, 2**40],
+        "texts": ["a", None, 'b"\\{},NULL', ""],
+        "blobs": [b"", b"\x00\\\xff", None],
+    }
+
+    [[row]] = await pipeline.send(
+        [
+            (
+                "SELECT %(number)s::bigint, %(text)s::text, %(blob)s::bytea, %(yes)s::bool, %(none)s::text,"
+                " %(numbers)s::bigint[], %(texts)s::text[], %(blobs)s::bytea[], '%%'",
+                given,
+            )
+        ]
+    )
+
+    assert row == (*given.values(), "%")
+
+
+async def test_texts_survive_in_arrays_whatever_is_in_them(pipeline):
+    found: list[list[str]] = []
+
+    @given(st.lists(texts | st.none(), min_size=1, max_size=8))
+    @settings(max_examples=60, deadline=None, database=None)
+    def collect(values):
+        found.append(values)
+
+    collect()
+    for values in found:
+        [[(back,)]] = await pipeline.send([("SELECT %(texts)s::text[]", {"texts": values})])
+        assert back == values
+
+
+async def test_statements_of_one_round_trip_see_one_another(pipeline):
+    answers = await pipeline.send(
+        [
+            ("BEGIN", {}),
+            ("CREATE TABLE t (n int)", {}),
+            ("COMMIT", {}),
+        ]
+    )
+    assert answers == [[], [], []]
+
+    *_, rows = await pipeline.send(
+        [
+            ("BEGIN", {}),
+            ("INSERT INTO t SELECT n FROM unnest(%(some)s::int[]) n", {"some": [3, 1, 2]}),
+            ("INSERT INTO t VALUES (%(n)s)", {"n": 4}),
+            ("SELECT n FROM t ORDER BY n", {}),
+        ]
+    )
+
+    assert rows == [(1,), (2,), (3,), (4,)]
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_statement_that_fails_undoes_its_round_trip_and_the_connection_goes_on(pipeline, times):
+    await pipeline.send([("CREATE TABLE t (n int PRIMARY KEY)", {})])
+    for _ in range(times):
+        with pytest.raises(psycopg.errors.UniqueViolation):
+            await pipeline.send(
+                [
+                    ("BEGIN", {}),
+                    ("INSERT INTO t VALUES (%(n)s)", {"n": 1}),
+                    ("INSERT INTO t VALUES (%(n)s)", {"n": 1}),
+                    ("SELECT 1", {}),
+                    ("COMMIT", {}),
+                ]
+            )
+        await pipeline._connection.rollback()
+
+    assert await pipeline.send([("SELECT count(*) FROM t", {})]) == [[(0,)]]
+
+
+async def test_an_argument_that_cannot_be_sent_leaves_the_connection_as_it_was(pipeline):
+    with pytest.raises(psycopg.DataError, match="NUL"):
+        await pipeline.send([("SELECT 1", {}), ("SELECT %(x)s::text", {"x": "a\x00b"})])
+    with pytest.raises(TypeError, match=r"x=1\.5: expected a number"):
+        await pipeline.send([("SELECT %(x)s::float", {"x": 1.5})])
+
+    assert await pipeline.send([("SELECT 1", {})]) == [[(1,)]]
+
+
+async def test_a_round_trip_larger_than_any_buffer_gets_through_both_ways(pipeline):
+    large = "x" * (8 << 20)
+
+    answers = await pipeline.send([("SELECT %(x)s::text", {"x": large})] * 3)
+
+    assert [len(rows[0][0]) for rows in answers] == [8 << 20] * 3
+
+
+async def test_a_connection_that_is_cut_under_way_is_an_error_of_the_connection(pipeline, postgres):
+    [[(pid,)]] = await pipeline.send([("SELECT pg_backend_pid()", {})])
+    async with await psycopg.AsyncConnection.connect(postgres, autocommit=True) as other:
+        await other.execute("SELECT pg_terminate_backend(%s)", (pid,))
+
+    with pytest.raises(psycopg.OperationalError):
+        for _ in range(3):
+            await pipeline.send([("SELECT 1", {})] * 5)
+
+
+async def test_a_connection_keeps_its_prepared_statements(postgres):
+    async with await psycopg.AsyncConnection.connect(postgres, autocommit=True) as connection:
+        for n in range(4):
+            await pipeline_of(connection).send([("SELECT %(n)s::bigint", {"n": n})] * 2)
+        [[(prepared,)]] = await pipeline_of(connection).send(
+            [("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE 'SELECT $1%%'", {})]
+        )
+        assert prepared == 1

@@ -1,0 +1,128 @@
+"""What comes in as XML is read safely: nothing is expanded, nothing fetched, nothing without end."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from veil.wire.smq.refusals import XmlMalformed
+from veil.wire.smq.xml_in import (
+    DEPTH_MAX,
+    ELEMENTS_MAX,
+    _read_flat,
+    _read_quickly,
+    local_name,
+    read_xml,
+    texts,
+)
+from veil.wire.smq.xml_out import document, element, escaped
+
+LAUGHS = b'<!DOCTYPE a [<!ENTITY x "ha"><!ENTITY y "&x;&x;&x;&x;">]><Message><MessageBody>&y;</MessageBody></Message>'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        LAUGHS,
+        b'<!DOCTYPE a SYSTEM "file:///etc/passwd"><a/>',
+        b'<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><a>&x;</a>',
+        b'<?xml version="1.0"?><!DOCTYPE a><a/>',
+        b"<a>&undeclared;</a>",
+        b"<a>" * (DEPTH_MAX + 1) + b"<!---->" + b"</a>" * (DEPTH_MAX + 1),
+        b"<r>" + b"<a/>" * (ELEMENTS_MAX + 1) + b"</r>",
+        b"<a>" * 100_000,
+        b"<a></b>",
+        b"<a/><b/>",
+        b"<p:a/>",
+        b"<a>\x00</a>",
+        b"<a>\xff</a>",
+        "<a/>".encode("utf-16"),
+        '<?xml version="1.0" encoding="utf-16"?><!DOCTYPE a><a/>'.encode("utf-16"),
+        b"",
+        b"   ",
+        b"not xml",
+        b'{"json": true}',
+    ],
+)
+def test_what_is_not_a_plain_document_is_refused(body: bytes) -> None:
+    with pytest.raises(XmlMalformed):
+        read_xml(body)
+
+
+def test_both_ways_of_reading_come_to_the_same() -> None:
+    plain = b"<m:Message xmlns:m='urn:x'><m:A> a &amp; b </m:A><B>&#228;</B><C/></m:Message>"
+    for body in (plain, b"<!-- looked at closely -->" + plain):
+        root = read_xml(body)
+        assert local_name(root) == "Message"
+        assert texts(root) == {"A": " a & b ", "B": "ä", "C": ""}
+
+
+@pytest.mark.parametrize(
+    "declaration", ["", '<?xml version="1.0" encoding="utf-8"?>', '<?xml version="1.0"?>']
+)
+@pytest.mark.parametrize(
+    "inner",
+    ["", "<A>x</A>", "<A> ä </A><B></B><A>\N{SNOWMAN}</A>", "<A>" + "x" * 20_000 + "</A>", "<A>'\"</A>"],
+)
+def test_flat_documents_read_the_same_without_a_parser(declaration: str, inner: str) -> None:
+    flat = f'{declaration}<Message xmlns="urn:x">{inner}</Message>'.encode()
+    quick, parsed = read_xml(flat), read_xml(flat + b"<!-- so that a parser is needed -->")
+
+    assert local_name(quick) == local_name(parsed) == "Message"
+    assert [(local_name(each), each.text or "") for each in quick] == [
+        (local_name(each), each.text or "") for each in parsed
+    ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<A>x]]></A>",
+        b"<A><B>x]]></B></A>",
+        b"<A><B>x</C></A>",
+        b"<A><B>x</B>y</A>z",
+        b"<A><B>&x;</B></A>",
+        b"<A><B>\x01</B></A>",
+        b"<A><B>x</B></B></A>",
+        b"<A><B>x</B><B></A>",
+        b"<A><1>x</1></A>",
+        b"x<A></A>",
+        b"<A></A><B></B>",
+        b"<A xmlns='><B>x</B></A>",
+        b'<?xml version="1.0"?>',
+        b"<A>",
+    ],
+)
+def test_what_a_parser_would_refuse_is_not_read_without_one(body: bytes) -> None:
+    with pytest.raises(XmlMalformed):
+        read_xml(body)
+
+
+@given(st.text("<>/?!&;ABab =\"'x]-[", max_size=40))
+def test_whatever_is_read_without_a_parser_reads_the_same_with_one(text: str) -> None:
+    for body in (text.encode(), f"<A>{text}</A>".encode(), f"<A><B>{text}</B></A>".encode()):
+        flat = _read_flat(body)
+        if flat is not None:
+            parsed = _read_quickly(body)
+            assert [(local_name(each), each.text or "") for each in flat.iter()] == [
+                (local_name(each), each.text or "") for each in parsed.iter()
+            ]
+
+
+def test_text_is_whole_though_comments_and_sections_divide_it() -> None:
+    root = read_xml(b"<r><a>one<!-- x -->two<![CDATA[<three>]]></a></r>")
+    assert texts(root) == {"a": "onetwo<three>"}
+
+
+def test_a_document_says_in_another_encoding_than_it_has_is_read_as_utf_8() -> None:
+    assert read_xml('<?xml version="1.0" encoding="latin-1"?><a>ä</a>'.encode()).text == "ä"
+
+
+def test_what_is_written_can_be_read() -> None:
+    text = "a<b>&\"'\r\n]]>\t\N{SNOWMAN}"
+    assert texts(read_xml(document("R", element("T", text) + element("N", 7)))) == {"T": text, "N": "7"}
+
+
+def test_what_xml_cannot_carry_is_replaced() -> None:
+    assert escaped("a\x00b\ud800c\uffff") == "a\ufffdb\ufffdc\ufffd"

@@ -1,0 +1,223 @@
+"""The console: a request below /console goes in, its answer comes out, and every answer carries the rules for browsers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from veil.console import pages, routes
+from veil.console.audit import REFUSED, Audit
+from veil.console.cookies import cookie_name, read_cookies, set_cookie
+from veil.console.exchange import EVENTS, TEXT, Answer, HttpRequest, see_other
+from veil.console.forms import Form, read_form, read_query
+from veil.console.live import Live
+from veil.console.notices import Notices
+from veil.console.queue_looks import QueueLooks
+from veil.console.refusals import Forbidden, NotFound, Refused, TooMany
+from veil.console.roles import Role
+from veil.console.routes import ROOT, Route
+from veil.console.sessions import Identity, Key, Sessions
+from veil.console.static import Static
+from veil.console.templates import Templates
+from veil.console.throttle import Throttle
+from veil.console.visit import Visit
+from veil.core.errors import StoreError, VeilError
+from veil.service.service import Service
+
+log = logging.getLogger("veil.console")
+
+CONTENT_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_RULES: Final = (
+    ("Content-Security-Policy", CONTENT_POLICY),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+    # Not no-referrer: browsers then send `Origin: null` with our own forms.
+    ("Referrer-Policy", "same-origin"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+)
+# What somebody who is not logged in may make us read.
+_STRANGERS_FORM_BYTES_MAX: Final = 16 * 1024
+_NOT_KEPT: Final = ("Cache-Control", "no-store")
+
+
+class Console:
+    """The pages of one server. `keys` is the server's own mapping; without any, whoever comes in is admin."""
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        keys: Mapping[str, Key],
+        account: str,
+        region: str,
+        base_url: str | None = None,
+        audit_file: Path | None = None,
+        journal: str | None = None,
+        tables: Path | None = None,
+        version: str = "",
+    ) -> None:
+        """`journal` is where the events are exported to, `tables` where the pipeline's findings are; None: nowhere."""
+        self.service = service
+        self.activity = service.watch()
+        self.account, self.region, self.base_url = account, region, base_url
+        self.journal, self.tables, self.version = journal, tables, version
+        self.sessions = Sessions(service.clock, keys, account)
+        self.throttle = Throttle(service.clock)
+        self.audit = Audit(audit_file, service.clock)
+        self.live = Live(service.clock)
+        self.notices = Notices()
+        self.looks = QueueLooks(service)
+        self.static = Static()
+        self.templates = Templates(self.static)
+        for name in pages.MODULES:
+            import_module(f"veil.console.pages.{name}")
+
+    async def handle(self, request: HttpRequest) -> Answer:
+        """The answer to a request; raises nothing but CancelledError."""
+        began_s = time.perf_counter()
+        try:
+            answer = await self._answer(request)
+        except Refused as refusal:
+            answer = self._refusal(request, refusal)
+        except StoreError as problem:
+            log.error("the console could not answer %s: %s", request.path[:200], problem)
+            answer = _plain(503, "The store did not answer. Try again in a moment.")
+        except VeilError as problem:
+            answer = self._refusal(request, Refused(f"{problem}."))
+        except Exception:
+            log.exception("the console failed on %s %s", request.method, request.path[:200])
+            answer = _plain(500, "The console failed on this page. The server's log says why.")
+        took_ms = (time.perf_counter() - began_s) * 1000
+        kept = any(name == "Cache-Control" for name, _ in answer.headers)
+        answer.headers = (
+            *answer.headers,
+            *(() if kept else (_NOT_KEPT,)),
+            *_RULES,
+            ("Server-Timing", f"app;dur={took_ms:.1f}"),
+        )
+        return answer
+
+    async def _answer(self, request: HttpRequest) -> Answer:
+        path = request.path.removeprefix(ROOT)
+        if path.startswith("/static/") and request.method in ("GET", "HEAD"):
+            return self.static.answer(path.removeprefix("/static/"))
+        if path in ("", "/"):
+            return see_other(routes.link("queues"))
+        found = routes.find(request.method, path)
+        if found is None:
+            allowed = routes.methods_of(path)
+            if allowed:
+                return Answer(405, b"not allowed\n", TEXT, (("Allow", ", ".join(allowed)),))
+            raise NotFound("There is no such page.")
+        route, parts = found
+        cookie = read_cookies(request.headers.get("cookie", "")).get(cookie_name(request.headers), "")
+        # A stream goes on by itself: it must not keep a session from falling idle.
+        identity = self.sessions.identity(cookie, counts=route.live is None)
+        if identity is None:
+            if route.needs is not None:
+                return self._to_login(request, route)
+            identity = self._stranger(cookie)
+        query = read_query(request.query)
+        form = Form([])
+        if request.method == "POST":
+            if not identity.account and len(request.body) > _STRANGERS_FORM_BYTES_MAX:
+                raise Refused("The form is too long: expected an access key and its secret.")
+            form = read_form(request.headers.get("content-type", ""), request.body)
+            self._check_token(request, identity, form)
+        visit = Visit(self, request, identity, parts, query, form)
+        await self._check_role(visit, route)
+        visit.notice = self.notices.take(identity.cookie, query.text("notice"))
+        if route.live is not None:
+            answer = await self._streamed(visit, route)
+        else:
+            assert route.page is not None
+            answer = await route.page(visit)
+        if identity.is_new and not any(name == "Set-Cookie" for name, _ in answer.headers):
+            answer.headers = (*answer.headers, self.cookie_header(request, identity.cookie))
+        return answer
+
+    def cookie_header(self, request: HttpRequest, value: str) -> tuple[str, str]:
+        """The header that gives the visitor this cookie."""
+        secure = self.base_url is not None and self.base_url.startswith("https:")
+        return set_cookie(cookie_name(request.headers), value, secure=secure)
+
+    def _stranger(self, cookie: str) -> Identity:
+        # Also the form to log in with carries a token, bound to a cookie that means nothing else.
+        known = Sessions.is_value(cookie)
+        value = cookie if known else Sessions.new_value()
+        return Identity("", "", Role.VIEWER, value, is_new=not known)
+
+    def _to_login(self, request: HttpRequest, route: Route) -> Answer:
+        if route.live is not None:
+            return _plain(401, "Log in first.")
+        if request.method == "POST":
+            raise Forbidden("Your session has ended, and nothing was changed. Log in again.")
+        place = request.path + (f"?{request.query}" if request.query else "")
+        return see_other(f"{ROOT}/login?next={quote(place, safe='')}")
+
+    def _check_token(self, request: HttpRequest, identity: Identity, form: Form) -> None:
+        # Where the page came from was compared with our own address before the request came here; that there
+        # was something to compare is asked for here.
+        if "origin" not in request.headers:
+            raise Forbidden("The browser did not say where this form came from, so nothing was changed.")
+        if identity.is_new or not self.sessions.is_token(identity.cookie, form.text("token")):
+            raise Forbidden(
+                "This form was not made for your session, or the server was started anew since. Nothing was changed: "
+                "go back, reload the page and try again."
+            )
+
+    async def _check_role(self, visit: Visit, route: Route) -> None:
+        if route.needs is None or visit.identity.role >= route.needs:
+            return
+        if route.method == "POST":
+            await self.audit.asked(
+                **visit.audit_facts,
+                action="/".join(route.parts),
+                target=visit.parts.get("name", ""),
+                outcome=REFUSED,
+                detail=f"needs the role {route.needs.label}",
+            )
+        raise Forbidden(
+            f"This needs the role {route.needs.label}; the key {visit.identity.name} has the role "
+            f"{visit.identity.role.label}."
+        )
+
+    async def _streamed(self, visit: Visit, route: Route) -> Answer:
+        identity, render = visit.identity, route.live
+        assert render is not None
+        visit.is_shared = True
+        key = (identity.account, identity.role, visit.request.path, visit.request.query)
+        stream = await self.live.stream(
+            key,
+            lambda: render(visit),
+            lambda: self._is_still(identity),
+        )
+        return Answer(200, b"", EVENTS, (("X-Accel-Buffering", "no"),), stream)
+
+    def _is_still(self, identity: Identity) -> bool:
+        present = self.sessions.identity(identity.cookie, counts=False)
+        return present is not None and (present.account, present.role) == (identity.account, identity.role)
+
+    def _refusal(self, request: HttpRequest, refusal: Refused) -> Answer:
+        cookie = read_cookies(request.headers.get("cookie", "")).get(cookie_name(request.headers), "")
+        identity = self.sessions.identity(cookie, counts=False) or self._stranger(cookie)
+        visit = Visit(self, request, identity, {}, Form([]), Form([]))
+        answer = visit.page(
+            "refused.html", title="Not done", status=refusal.status, sentence=refusal.sentence
+        )
+        if isinstance(refusal, TooMany):
+            answer.headers = (("Retry-After", str(refusal.retry_after_s)),)
+        return answer
+
+
+def _plain(status: int, sentence: str) -> Answer:
+    return Answer(status, sentence.encode() + b"\n", TEXT)

@@ -1,0 +1,239 @@
+"""Who changed what, when and from where: written before the change is made, and again with how it ended.
+
+Two lines of JSON for each change, in an append-only file that is synced to disk. The first says what was asked; where it
+cannot be written the change is not made. The second, with the same id, says what came of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from veil.console.refusals import Refused
+from veil.core.clock import Clock
+
+FILE: Final = "audit.jsonl"
+ASKED: Final = "asked"  # and no word of how it ended: under way, or the server stopped in between
+DONE: Final = "done"
+FAILED: Final = "failed"
+REFUSED: Final = "refused"
+_TEXT_MAX: Final = 2_000
+_READ_BYTES: Final = 256 * 1024
+_MEMORY_BYTES_MAX: Final = 4 << 20
+
+
+class AuditUnavailable(Refused):
+    """The audit log cannot be written, so nothing is changed."""
+
+    status = 503
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """One change that somebody asked for."""
+
+    id: str
+    at: str  # ISO 8601, UTC, by the wall clock
+    who: str
+    role: str
+    address: str
+    account: str
+    action: str
+    target: str
+    differences: list[list[str]]  # name, before, after
+    commands: list[str]
+    outcome: str = ASKED
+    detail: str = ""
+
+
+class AuditPage(NamedTuple):
+    """Some entries, the newest first, and where the older ones begin; None: there are none."""
+
+    entries: list[AuditEntry]
+    older: int | None
+
+
+class Audit:
+    """The audit log of one server; in memory where the server keeps everything there."""
+
+    def __init__(self, file: Path | None, clock: Clock) -> None:
+        self._place: _File | _Memory = _Memory() if file is None else _File(file)
+        self._clock = clock
+        self._writing = asyncio.Lock()
+
+    async def asked(
+        self,
+        *,
+        who: str,
+        role: str,
+        address: str,
+        account: str,
+        action: str,
+        target: str,
+        differences: Sequence[Sequence[str]] = (),
+        commands: Sequence[str] = (),
+        outcome: str = ASKED,
+        detail: str = "",
+    ) -> str:
+        """Record that somebody asks for a change, and give the id under which its end is recorded."""
+        at = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC).isoformat(timespec="milliseconds")
+        entry = AuditEntry(
+            secrets.token_hex(8),
+            at.replace("+00:00", "Z"),
+            who,
+            role,
+            address,
+            account,
+            action,
+            _cut(target),
+            [[_cut(text) for text in difference] for difference in differences],
+            [_cut(command) for command in commands],
+            outcome,
+            _cut(detail),
+        )
+        await self._write(asdict(entry))
+        return entry.id
+
+    async def ended(self, entry_id: str, outcome: str, detail: str = "") -> None:
+        """Record what came of it."""
+        await self._write({"id": entry_id, "outcome": outcome, "detail": _cut(detail)})
+
+    async def page(
+        self, account: str, *, before: int | None = None, limit: int = 50, search: str = ""
+    ) -> AuditPage:
+        """Entries of the account in which the text occurs, newest first; looks at a bounded piece of the log."""
+        async with self._writing:
+            return await asyncio.to_thread(self._page, account, before, limit, search.lower())
+
+    async def _write(self, line: dict[str, object]) -> None:
+        text = json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n"
+        async with self._writing:
+            try:
+                await asyncio.to_thread(self._place.append, text.encode("utf-8", "replace"))
+            except OSError as problem:
+                raise AuditUnavailable(
+                    f"The audit log cannot be written ({problem.strerror}), so nothing was changed."
+                ) from None
+
+    def _page(self, account: str, before: int | None, limit: int, search: str) -> AuditPage:
+        size = self._place.size()
+        end = size if before is None else min(before, size)
+        outcomes: dict[str, tuple[str, str]] = {}
+        entries: list[AuditEntry] = []
+        # The ends of the last changes of the page may stand behind it.
+        for _, line in self._lines(end, min(size, end + _READ_BYTES // 4)):
+            _note_outcome(line, outcomes)
+        start = max(0, end - _READ_BYTES)
+        lines = self._lines(start, end)
+        first_kept = lines[0][0] if lines else 0
+        for at, line in reversed(lines):
+            if _note_outcome(line, outcomes):
+                continue
+            entry = _entry(line, outcomes)
+            if entry is None or entry.account != account:
+                continue
+            if search and search not in line.decode("utf-8", "replace").lower():
+                continue
+            entries.append(entry)
+            if len(entries) == limit:
+                return AuditPage(entries, at or None)
+        return AuditPage(entries, first_kept or None)
+
+    def _lines(self, start: int, end: int) -> list[tuple[int, bytes]]:
+        """Whole lines between two places of the log, each with where it begins."""
+        data = self._place.read(start, end)
+        lines: list[tuple[int, bytes]] = []
+        at = start
+        for place, line in enumerate(data.split(b"\n")):
+            # What stands before the first line break is the end of a line that began earlier.
+            if line and (place or start == 0):
+                lines.append((at, line))
+            at += len(line) + 1
+        return lines
+
+
+class _File:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def append(self, line: bytes) -> None:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            size = os.fstat(descriptor).st_size
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                line = b"\n" + line  # the last one was cut short by a crash
+            if os.write(descriptor, line) != len(line):
+                raise OSError(0, "not all of the line was written", str(self._path))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def size(self) -> int:
+        try:
+            return self._path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def read(self, start: int, end: int) -> bytes:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(start)
+                return file.read(end - start)
+        except FileNotFoundError:
+            return b""
+
+
+class _Memory:
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def append(self, line: bytes) -> None:
+        self._data += line
+        if len(self._data) > _MEMORY_BYTES_MAX:
+            del self._data[: self._data.index(b"\n", _MEMORY_BYTES_MAX // 2) + 1]
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def read(self, start: int, end: int) -> bytes:
+        return bytes(self._data[start:end])
+
+
+def _note_outcome(line: bytes, outcomes: dict[str, tuple[str, str]]) -> bool:
+    """Whether the line is the end of a change."""
+    fields = _fields(line)
+    if fields.keys() != {"id", "outcome", "detail"}:
+        return False
+    outcomes.setdefault(str(fields["id"]), (str(fields["outcome"]), str(fields["detail"])))
+    return True
+
+
+def _entry(line: bytes, outcomes: dict[str, tuple[str, str]]) -> AuditEntry | None:
+    try:
+        entry = AuditEntry(**_fields(line))  # type: ignore[arg-type]
+    except TypeError:
+        return None  # a line that was cut short, or of another version
+    if entry.id in outcomes:
+        outcome, detail = outcomes[entry.id]
+        return replace(entry, outcome=outcome, detail=detail)
+    return entry
+
+
+def _fields(line: bytes) -> dict[str, object]:
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _TEXT_MAX else text[:_TEXT_MAX] + "…"

@@ -1,0 +1,191 @@
+"""Messages as people write them, in a form or in a file: read into drafts, and what is wrong said where it stands."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Any, Final
+
+from veil.console.forms import Form
+from veil.console.setting_fields import NumberField
+from veil.core.errors import (
+    AttributeRefused,
+    DeduplicationMissing,
+    GroupMissing,
+    IdentifierRefused,
+    MessageRefused,
+    NotForQueueType,
+    PriorityRefused,
+)
+from veil.core.limits import DELAY_MAX_S
+from veil.core.message import MessageAttribute
+from veil.core.message_rules import Draft, check_draft
+from veil.core.priority import PRIORITY_FIRST, PRIORITY_LAST
+from veil.core.queue import QueueSettings
+
+LINES_MAX: Final = 1_000
+FILE_BYTES_MAX: Final = 2 << 20
+_DELAY: Final = NumberField("delay_s", "Delay", "seconds", 0, DELAY_MAX_S, "")
+_PRIORITY: Final = NumberField("priority", "Priority", "steps", PRIORITY_FIRST, PRIORITY_LAST, "")
+_FIELD_OF_PARAMETER: Final = {
+    "MessageGroupId": "group",
+    "MessageDeduplicationId": "deduplication_id",
+    "DelaySeconds": "delay_s",
+    "Priority": "priority",
+}
+_LINE_NAMES: Final = ("body", "attributes", "group", "deduplication_id", "delay_s", "priority")
+
+
+class DraftRefused(Exception):
+    """What was written is no message that this queue takes; the field and a sentence."""
+
+    def __init__(self, field: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.field, self.sentence = field, sentence
+
+
+def read_draft(form: Form, settings: QueueSettings) -> Draft:
+    """The message of a form; raises DraftRefused."""
+    draft = Draft(
+        form.raw("body"),
+        _attributes(form.raw("attributes")) or None,
+        delay_s=_number(_DELAY, form),
+        group=form.text("group") or None,
+        deduplication_id=form.text("deduplication_id") or None,
+        priority=_number(_PRIORITY, form),
+    )
+    _check(draft, settings)
+    return draft
+
+
+def read_lines(text: str, settings: QueueSettings) -> list[Draft]:
+    """The messages of a file of JSON lines; raises DraftRefused, which names the line."""
+    drafts: list[Draft] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        if len(drafts) == LINES_MAX:
+            raise DraftRefused("file", f"line {number}: expected at most {LINES_MAX:,} messages in one file")
+        try:
+            draft = _line(line)
+            _check(draft, settings)
+        except DraftRefused as refusal:
+            raise DraftRefused("file", f"line {number}: {refusal.sentence}") from None
+        drafts.append(draft)
+    if not drafts:
+        raise DraftRefused("file", "the file has no messages: expected a JSON object on each line")
+    return drafts
+
+
+def _check(draft: Draft, settings: QueueSettings) -> None:
+    try:
+        check_draft(draft, settings)
+    except (GroupMissing, DeduplicationMissing) as refusal:
+        field = "group" if isinstance(refusal, GroupMissing) else "deduplication_id"
+        raise DraftRefused(field, str(refusal)) from None
+    except (NotForQueueType, IdentifierRefused) as refusal:
+        raise DraftRefused(_FIELD_OF_PARAMETER.get(refusal.parameter, "body"), str(refusal)) from None
+    except PriorityRefused as refusal:
+        raise DraftRefused("priority", str(refusal)) from None
+    except AttributeRefused as refusal:
+        raise DraftRefused("attributes", str(refusal)) from None
+    except MessageRefused as refusal:
+        raise DraftRefused("body", str(refusal)) from None
+
+
+def _number(field: NumberField, form: Form) -> int | None:
+    text = form.text(field.setting)
+    if not text:
+        return None
+    try:
+        return field.read(text)
+    except ValueError as problem:
+        raise DraftRefused(field.setting, str(problem)) from None
+
+
+def _attributes(text: str) -> dict[str, MessageAttribute]:
+    """Attributes from lines of NAME=VALUE, NAME:Number=VALUE and NAME:Binary=BASE64."""
+    attributes: dict[str, MessageAttribute] = {}
+    for line in text.split("\n"):
+        if not line.strip():
+            continue
+        left, equals, value = line.partition("=")
+        name, _, data_type = left.strip().partition(":")
+        if not equals or not name:
+            raise DraftRefused("attributes", f"{line[:80]!r}: expected NAME=VALUE or NAME:TYPE=VALUE")
+        if name in attributes:
+            raise DraftRefused("attributes", f"attribute {name[:80]!r} is there twice")
+        attributes[name] = _attribute(name, data_type or "String", value.strip())
+    return attributes
+
+
+def _attribute(name: str, data_type: str, value: str) -> MessageAttribute:
+    if not data_type.startswith("Binary"):
+        return MessageAttribute(data_type, value)
+    try:
+        return MessageAttribute(data_type, base64.b64decode(value, validate=True))
+    except (binascii.Error, ValueError):
+        raise DraftRefused("attributes", f"attribute {name[:80]!r}: expected its bytes in base64") from None
+
+
+def _line(line: str) -> Draft:
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError):
+        raise DraftRefused("file", f"{line[:80]!r}: expected a JSON object") from None
+    if not isinstance(document, dict) or "body" not in document:
+        raise DraftRefused("file", f'{line[:80]!r}: expected an object with a "body"')
+    for name in document:
+        if name not in _LINE_NAMES:
+            raise DraftRefused("file", f"{name[:80]!r}: expected only {', '.join(_LINE_NAMES)}")
+    body = document["body"]
+    return Draft(
+        body if isinstance(body, str) else json.dumps(body, ensure_ascii=False, separators=(",", ":")),
+        _line_attributes(document.get("attributes")) or None,
+        delay_s=_line_number(document, _DELAY),
+        group=_line_text(document, "group"),
+        deduplication_id=_line_text(document, "deduplication_id"),
+        priority=_line_number(document, _PRIORITY),
+    )
+
+
+def _line_attributes(given: Any) -> dict[str, MessageAttribute]:
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        raise DraftRefused("file", "attributes: expected an object")
+    attributes: dict[str, MessageAttribute] = {}
+    for name, value in given.items():
+        if isinstance(value, dict):
+            data_type, value = value.get("type", "String"), value.get("value")
+        else:
+            data_type = (
+                "Number" if isinstance(value, int | float) and not isinstance(value, bool) else "String"
+            )
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, str | int | float)
+            or not isinstance(data_type, str)
+        ):
+            expected = 'a text, a number, or an object with "type" and "value"'
+            raise DraftRefused("file", f"attribute {name[:80]!r}: expected {expected}")
+        attributes[name] = _attribute(name, data_type, str(value))
+    return attributes
+
+
+def _line_text(document: dict[str, Any], name: str) -> str | None:
+    value = document.get(name)
+    if value is not None and not isinstance(value, str):
+        raise DraftRefused("file", f"{name}: {str(value)[:40]!r}: expected a text")
+    return value or None
+
+
+def _line_number(document: dict[str, Any], field: NumberField) -> int | None:
+    value = document.get(field.setting)
+    if value is None:
+        return None
+    try:
+        return field.read(str(value) if isinstance(value, int) else repr(value))
+    except ValueError as problem:
+        raise DraftRefused("file", f"{field.setting}: {problem}") from None

@@ -1,0 +1,113 @@
+"""What a form brings: fields in order, repeated ones included, and files."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from urllib.parse import parse_qsl
+
+from veil.console.refusals import Refused
+
+_FIELDS_MAX = 2_000
+_BOUNDARY = re.compile(r'boundary="?([0-9A-Za-z\'()+_,./:=? -]{1,70})"?\s*(?:;|\Z)', re.ASCII)
+_NAME = re.compile(rb'[;\s]name="([^"\r\n]*)"', re.IGNORECASE)
+_FILENAME = re.compile(rb'[;\s]filename="([^"\r\n]*)"', re.IGNORECASE)
+
+
+class Upload(NamedTuple):
+    """A file that was chosen in a form."""
+
+    name: str
+    content: bytes
+
+
+class Form:
+    """The fields of a query or of a posted form."""
+
+    def __init__(self, pairs: list[tuple[str, str]], files: dict[str, Upload] | None = None) -> None:
+        self.pairs = pairs
+        self.files = files or {}
+        self._first: dict[str, str] = {}
+        for name, value in pairs:
+            self._first.setdefault(name, value)
+
+    def text(self, name: str, default: str = "") -> str:
+        """The field's value, without blanks around it."""
+        return self._first.get(name, default).strip()
+
+    def raw(self, name: str, default: str = "") -> str:
+        """The field's value as it was typed; browsers send line breaks as CR LF, here they are LF."""
+        return self._first.get(name, default).replace("\r\n", "\n")
+
+    def all(self, name: str) -> list[str]:
+        """Every value of a field that may come several times."""
+        return [value for each, value in self.pairs if each == name]
+
+    def checked(self, name: str) -> bool:
+        """Whether a box was ticked."""
+        return name in self._first
+
+    def number(self, name: str, default: int, low: int, high: int) -> int:
+        """A whole number within bounds; anything else is the default. For queries, where nobody is told of mistakes."""
+        text = self.text(name)
+        if text.isascii() and text.isdigit() and len(text) <= 20:
+            return min(max(int(text), low), high)
+        return default
+
+
+def read_query(query: str) -> Form:
+    """The fields of a query."""
+    return Form(_pairs(query))
+
+
+def read_form(content_type: str, body: bytes) -> Form:
+    """The fields of a posted form, of either encoding."""
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
+        return _read_multipart(content_type, body)
+    if kind != "application/x-www-form-urlencoded":
+        raise Refused(f"content type {content_type[:80]!r}: expected a form")
+    try:
+        return Form(_pairs(body.decode("ascii")))
+    except UnicodeDecodeError:
+        raise Refused("the form is not readable: expected it percent-encoded") from None
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    try:
+        # Surrogates cannot be stored or shown: what is no UTF-8 comes in with replacement characters.
+        return parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS_MAX, errors="replace")
+    except ValueError:
+        raise Refused(f"the form has too many fields: expected at most {_FIELDS_MAX}") from None
+
+
+def _read_multipart(content_type: str, body: bytes) -> Form:
+    """The parts of a form with files, cut apart at the boundary; the parser for mail takes seconds for a large one."""
+    found = _BOUNDARY.search(content_type)
+    edge = b"--" + found[1].encode("ascii", "replace") if found else b""
+    pieces = body.split(b"\r\n" + edge) if edge and body.startswith(edge) else []
+    if not pieces or not pieces[-1].startswith(b"--"):
+        raise Refused("the form is not readable: expected parts between boundaries")
+    if len(pieces) > _FIELDS_MAX:
+        raise Refused(f"the form has too many fields: expected at most {_FIELDS_MAX}")
+    pieces[0] = pieces[0].removeprefix(edge)
+    pairs: list[tuple[str, str]] = []
+    files: dict[str, Upload] = {}
+    for piece in pieces[:-1]:
+        head, blank, content = piece.partition(b"\r\n\r\n")
+        name = _NAME.search(head)
+        if not blank or name is None:
+            raise Refused("the form is not readable: expected a name for each part")
+        named = _shown(name[1])
+        filename = _FILENAME.search(head)
+        if filename is not None:
+            files[named] = Upload(_shown(filename[1])[:255], content)
+        else:
+            pairs.append((named, content.decode("utf-8", "replace")))
+    return Form(pairs, files)
+
+
+def _shown(quoted: bytes) -> str:
+    # Browsers escape no more than these three in the names of fields and files.
+    text = quoted.decode("utf-8", "replace")
+    return text.replace("%22", '"').replace("%0D", "\r").replace("%0A", "\n")

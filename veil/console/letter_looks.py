@@ -1,0 +1,122 @@
+"""Looks at the dead letters of a queue: a page of those that match, and what they are as groups; nothing is received."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from veil.console.letters import Letter, LetterWish, read_letter
+from veil.core.queue import Queue
+from veil.service.peek import peek
+from veil.service.service import Service
+
+PAGE_ROWS: Final = 50
+ROWS_LOOKED_AT_MAX: Final = 5_000
+GROUPED_ROWS: Final = 1_000  # unless somebody asks for more: the page shall be there at once
+GROUPED_ROWS_MAX: Final = 50_000
+_ROWS_AT_ONCE: Final = 250
+GROUPS_SHOWN_MAX: Final = 50
+
+
+class LetterPage(NamedTuple):
+    """Some dead letters, and how far the look came."""
+
+    letters: list[Letter]
+    rows: int
+    behind: int | None  # the key to go on behind; None at the end of the queue
+    is_full: bool
+
+
+@dataclass(slots=True)
+class LetterGroup:
+    """Dead letters of one source, type and reason."""
+
+    example: Letter
+    count: int = 0
+    redriven: int = 0
+    first_ms: int = 1 << 62
+    last_ms: int = 0
+
+    def take(self, letter: Letter) -> None:
+        """One more."""
+        self.count += 1
+        self.redriven += letter.redriven_from is not None
+        self.first_ms = min(self.first_ms, letter.message.sent_wall_ms)
+        self.last_ms = max(self.last_ms, letter.message.sent_wall_ms)
+
+
+@dataclass(slots=True)
+class LetterGroups:
+    """What the first rows of a queue are, the most frequent first."""
+
+    groups: list[LetterGroup] = field(default_factory=list)
+    rows: int = 0
+    matching: int = 0  # of those rows, the ones that the filter lets through
+    movable: int = 0  # of the matching ones, those whose source the server itself knows
+    sourceless: int = 0  # of the matching ones, those that nobody knows the source of
+    is_all: bool = True
+
+    @property
+    def sources(self) -> list[str]:
+        return sorted({each.example.source.name for each in self.groups if each.example.source is not None})
+
+    @property
+    def types(self) -> list[str]:
+        return sorted({each.example.message_type for each in self.groups if each.example.message_type})
+
+
+async def letter_page(service: Service, queue: Queue, wish: LetterWish) -> LetterPage:
+    """The next dead letters that match, behind the wish's `after`."""
+    found: list[Letter] = []
+    rows, after = 0, wish.after
+    while rows < ROWS_LOOKED_AT_MAX:
+        messages = await peek(service, queue, after_seq=after, limit=_ROWS_AT_ONCE)
+        if not messages:
+            return LetterPage(found, rows, None, False)
+        for message in messages:
+            rows += 1
+            after = message.seq
+            letter = read_letter(queue, message)
+            if wish.matches(letter):
+                found.append(letter)
+                if len(found) == PAGE_ROWS:
+                    return LetterPage(found, rows, after, True)
+    return LetterPage(found, rows, after, False)
+
+
+async def letter_groups(
+    service: Service, queue: Queue, wish: LetterWish, rows_max: int = ROWS_LOOKED_AT_MAX
+) -> LetterGroups:
+    """The first rows of the queue as groups, and how many of them match."""
+    told = LetterGroups()
+    by_key: dict[str, LetterGroup] = {}
+    after = 0
+    while True:
+        messages = await peek(service, queue, after_seq=after, limit=_ROWS_AT_ONCE)
+        if not messages:
+            break
+        if told.rows >= rows_max:
+            told.is_all = False
+            break
+        for message in messages:
+            letter = read_letter(queue, message)
+            by_key.setdefault(letter.group, LetterGroup(letter)).take(letter)
+            if wish.matches(letter):
+                told.matching += 1
+                told.movable += letter.is_known_to_server
+                told.sourceless += letter.source is None
+        told.rows += len(messages)
+        after = messages[-1].seq
+    told.groups = sorted(by_key.values(), key=lambda each: (-each.count, each.first_ms))
+    return told
+
+
+def chosen_of(letters: Sequence[str]) -> list[tuple[int, str]]:
+    """Key and id of each ticked letter; what is no such pair is passed over."""
+    pairs = (text.partition(":") for text in letters)
+    return [
+        (int(seq), message_id[:128])
+        for seq, _, message_id in pairs
+        if seq.isascii() and seq.isdigit() and len(seq) <= 19 and message_id
+    ]

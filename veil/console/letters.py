@@ -1,0 +1,212 @@
+"""A dead letter as people sort them: where it came from, what it is, why it is here, and whether it was redriven before.
+
+What the server itself knows is the source. The reason is written on the message by the consumer that gave it up, as
+attributes (`veil.error_type`, `veil.reason`, …: the consumer's `dead_letter` module); a message that was merely received
+too often bears none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Final, NamedTuple
+from urllib.parse import urlencode
+
+from veil.console.forms import Form
+from veil.core.errors import ArnRefused
+from veil.core.limits import ATTRIBUTES_MAX
+from veil.core.message import MessageAttribute, StoredMessage
+from veil.core.queue import Queue, QueueKey, parse_arn
+from veil.service.redrive import REDRIVEN_FROM
+
+_ERROR_TYPE: Final = "veil.error_type"
+_REASON: Final = "veil.reason"
+_SOURCE_QUEUE: Final = "veil.source_queue"
+_MESSAGE_ID: Final = "veil.message_id"
+_HANDLER: Final = "veil.handler"
+_RECEIVE_COUNT: Final = "veil.receive_count"
+TRACEBACK: Final = "veil.traceback"
+# What a consumer writes anew whenever it gives a message up; the least useful first.
+_FOR_A_MARK: Final = ("veil.last_received_at", "veil.first_received_at", TRACEBACK, _HANDLER)
+
+# What differs from one message to the next is masked, so that like errors come together.
+_MASKS: Final = (
+    (
+        re.compile(r"\"[^\"\n]{0,300}\"|`[^`\n]{0,300}`|(?<![A-Za-z0-9])'[^'\n]{0,300}'(?![A-Za-z0-9])"),
+        "<text>",
+    ),
+    (re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s<>\"')\],;]{1,300}"), "<url>"),
+    (re.compile(r"\b[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}\b"), "<id>"),
+    (re.compile(r"\b(?=[A-Fa-f]{0,64}\d)(?=\d{0,64}[A-Fa-f])[0-9A-Fa-f]{8,64}\b"), "<id>"),
+    (re.compile(r"\d{1,40}(?:[.,:]\d{1,40}){0,20}"), "<n>"),
+)
+_FINGERPRINT_CHARS_MAX: Final = 200
+
+
+class Letter(NamedTuple):
+    """One dead letter."""
+
+    message: StoredMessage
+    source: QueueKey | None
+    is_known_to_server: bool  # a move task finds its source too
+    message_type: str | None
+    error_type: str | None
+    reason: str | None
+    fingerprint: str  # the reason with what differs masked
+    handler: str | None
+    first_id: str
+    redriven_from: str | None
+    receives: int
+
+    @property
+    def group(self) -> str:
+        """What letters of one source, type and reason have in common: twelve hexadecimal digits."""
+        keys = (self.source and self.source.name, self.message_type, self.error_type, self.fingerprint)
+        return sha256(repr(keys).encode("utf-8", "replace")).hexdigest()[:12]
+
+    @property
+    def snippet(self) -> str:
+        """The beginning of the body, on one line."""
+        return " ".join(self.message.body[:400].split())[:160]
+
+
+class LetterWish(NamedTuple):
+    """Which dead letters; what the address of the page says."""
+
+    text: str = ""  # in the body, the reason or an attribute, whatever the case
+    source: str = ""
+    type: str = ""
+    group: str = ""
+    redriven: str = ""  # yes, no, or either
+    after: int = 0
+
+    @property
+    def is_filtered(self) -> bool:
+        return any((self.text, self.source, self.type, self.group, self.redriven))
+
+    def matches(self, letter: Letter) -> bool:
+        """Whether the letter is one of these."""
+        if self.source and (letter.source is None or letter.source.name != self.source):
+            return False
+        if self.type and letter.message_type != self.type:
+            return False
+        if self.redriven and (letter.redriven_from is not None) != (self.redriven == "yes"):
+            return False
+        if self.group and letter.group != self.group:
+            return False
+        return not self.text or _mentions(letter, self.text.lower())
+
+    def query(self, **changed: object) -> str:
+        """The query of the same page, or of one that differs in this."""
+        wish = self._replace(**changed)  # type: ignore[arg-type]
+        return urlencode({name: value for name, value in wish._asdict().items() if value})
+
+    @property
+    def fields(self) -> list[tuple[str, str]]:
+        """What a form must carry to mean the same letters."""
+        return [(name, str(value)) for name, value in self._asdict().items() if value and name != "after"]
+
+    def words(self, reason: str = "") -> str:
+        """The filter as a sentence would say it; `reason` is that of the group."""
+        said = [
+            f"of source {self.source}" if self.source else "",
+            f"of type {self.type}" if self.type else "",
+            f"with the reason {reason!r}" if self.group else "",
+            {"yes": "redriven before", "no": "not redriven before"}.get(self.redriven, ""),
+            f"with {self.text!r} in body, reason or attributes" if self.text else "",
+        ]
+        return ", ".join(each for each in said if each) or "all"
+
+
+def read_wish(form: Form) -> LetterWish:
+    """What a query or a form asks for."""
+    redriven = form.text("redriven")
+    return LetterWish(
+        form.text("text")[:200],
+        form.text("source")[:100],
+        form.text("type")[:256],
+        form.text("group")[:12],
+        redriven if redriven in ("yes", "no") else "",
+        form.number("after", 0, 0, (1 << 63) - 1),
+    )
+
+
+def read_letter(queue: Queue, message: StoredMessage) -> Letter:
+    """What the message tells about itself."""
+    attributes = message.attributes or {}
+    reason = _text(attributes, _REASON)
+    source = _source(queue, message)
+    receives = _text(attributes, _RECEIVE_COUNT)
+    return Letter(
+        message,
+        source,
+        message.dead_letter_source is not None,
+        message.message_type,
+        _text(attributes, _ERROR_TYPE),
+        reason,
+        fingerprint(reason) if reason else "",
+        _text(attributes, _HANDLER),
+        _text(attributes, _MESSAGE_ID) or message.message_id,
+        _text(attributes, REDRIVEN_FROM),
+        int(receives) if receives and receives.isascii() and receives.isdigit() else message.receive_count,
+    )
+
+
+def fingerprint(reason: str) -> str:
+    """The reason with what differs from one message to the next masked, on one line."""
+    masked = reason[:2000]
+    for pattern, shown in _MASKS:
+        masked = pattern.sub(shown, masked)
+    return " ".join(masked.split())[:_FINGERPRINT_CHARS_MAX]
+
+
+def with_room_for_mark(message: StoredMessage) -> dict[str, MessageAttribute] | None:
+    """The message's attributes with one place free for the mark of a redrive; None where they can stay as they are."""
+    attributes = message.attributes or {}
+    if len(attributes) < ATTRIBUTES_MAX or REDRIVEN_FROM in attributes:
+        return None
+    spare = next((name for name in _FOR_A_MARK if name in attributes), None)
+    if spare is None:
+        return None
+    return {name: value for name, value in attributes.items() if name != spare}
+
+
+def has_room_for_mark(message: StoredMessage) -> bool:
+    """Whether the mark of a redrive finds a place among the attributes."""
+    attributes = message.attributes or {}
+    return (
+        len(attributes) < ATTRIBUTES_MAX
+        or REDRIVEN_FROM in attributes
+        or any(name in attributes for name in _FOR_A_MARK)
+    )
+
+
+def _source(queue: Queue, message: StoredMessage) -> QueueKey | None:
+    if message.dead_letter_source is not None:
+        return parse_arn(message.dead_letter_source)
+    text = _text(message.attributes or {}, _SOURCE_QUEUE)
+    if text is None:
+        return None
+    try:
+        key = parse_arn(text)
+    except ArnRefused:
+        # A name or a URL: the queue's name stands last.
+        name = text.rstrip("/").rsplit("/", 1)[-1]
+        return queue.key._replace(name=name) if name else None
+    # The sender of a message may write anything there: it leads to no other account.
+    return key if key.account == queue.key.account else None
+
+
+def _text(attributes: Mapping[str, MessageAttribute], name: str) -> str | None:
+    found = attributes.get(name)
+    return found.value if found is not None and isinstance(found.value, str) else None
+
+
+def _mentions(letter: Letter, text: str) -> bool:
+    if text in letter.message.body.lower() or text in letter.message.message_id or text == letter.first_id:
+        return True
+    return any(
+        text in name.lower() or (isinstance(attribute.value, str) and text in attribute.value.lower())
+        for name, attribute in (letter.message.attributes or {}).items()
+    )

@@ -1,0 +1,235 @@
+"""A life, drawn: a rail for each stay in a queue, a bar for each lease with its renewals, its deadline and its end.
+
+Each row is a drawing of its own on one common scale, with its words above it, so that it reads on a telephone as well.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from markupsafe import Markup
+
+from veil.console.formatting import plural, utc
+from veil.console.life_scale import LifeScale
+from veil.console.lives import LeaseLife, Life, Stay
+
+_ROWS_MAX: Final = 60
+
+CAME: Final = {
+    "sent": "sent",
+    "dead_lettered": "dead-lettered",
+    "redriven": "redriven",
+    "unknown": "first seen",
+}
+WENT: Final = {
+    "deleted": "deleted",
+    "expired": "expired: its retention ended",
+    "purged": "purged with the queue's content",
+    "redriven": "redriven",
+    "dead_lettered": "to the dead letters",
+}
+HOW: Final = {
+    "open": "held now",
+    "deleted": "deleted in time",
+    "released": "released",
+    "undone": "given back: the answer never left",
+    "lapsed": "lapsed",
+    "expired": "ended with the message's retention",
+    "purged": "purged",
+    "redriven": "redriven",
+}
+
+
+class Row(NamedTuple):
+    """One row of the drawing and what stands above it."""
+
+    kind: str  # stay or lease
+    title: str
+    words: str
+    how: str  # a class: how it ended
+    picture: Markup
+
+
+class Drawing(NamedTuple):
+    """The rows, the axis under them, and how many rows were left out."""
+
+    rows: list[Row]
+    axis: Markup
+    cuts: list[str]
+    left_out: int
+    label: str
+
+
+def draw(life: Life, now_ms: int) -> Drawing:
+    """The drawing of a life as it stands now."""
+    end_ms = life.until_ms(now_ms)
+    scale = LifeScale(life.begins_ms, end_ms, _busy(life, now_ms))
+    rows: list[Row] = []
+    for stay in life.stays:
+        rows.append(_stay_row(stay, scale, now_ms))
+        rows += [_lease_row(lease, scale, now_ms) for lease in stay.leases]
+    left_out = max(0, len(rows) - _ROWS_MAX)
+    cuts = [_length(cut.length_ms) for cut in scale.cuts]
+    label = f"A life of {_length(end_ms - life.begins_ms)} with {plural(len(life.leases), 'lease')}"
+    return Drawing(rows[:_ROWS_MAX], _axis(scale, now_ms), cuts, left_out, label)
+
+
+def _busy(life: Life, now_ms: int) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
+    for stay in life.stays:
+        if stay.delayed_until_ms is not None:
+            spans.append((stay.since_ms, stay.delayed_until_ms))
+    for lease in life.leases:
+        # What was granted and not used, or not yet, may be cut short like any wait.
+        ended_ms = min(lease.deadline_ms, now_ms) if lease.ended_at_ms is None else lease.ended_at_ms
+        late_ms = [event.at_ms for event in lease.late]
+        spans.append((lease.received_at_ms, max([ended_ms, *late_ms])))
+    return spans
+
+
+def _stay_row(stay: Stay, scale: LifeScale, now_ms: int) -> Row:
+    end_ms = now_ms if stay.until_ms is None else stay.until_ms
+    begin, end = scale.at(stay.since_ms), scale.at(end_ms)
+    parts = [_line(begin, end, "rail")]
+    parts += [_cut(cut.begin, cut.end, cut.length_ms) for cut in scale.cuts if begin <= cut.begin < end]
+    if stay.delayed_until_ms is not None:
+        title = f"delayed until {utc(stay.delayed_until_ms)}"
+        parts.append(_bar(begin, scale.at(stay.delayed_until_ms), "delay", title))
+    parts.append(_dot(begin, f"came-{stay.came}", f"{CAME.get(stay.came, stay.came)} {utc(stay.since_ms)}"))
+    words = [f"{CAME.get(stay.came, stay.came)} {utc(stay.since_ms)}"]
+    if stay.delayed_until_ms is not None:
+        words.append(f"delayed {_length(stay.delayed_until_ms - stay.since_ms)}")
+    if stay.went is not None and stay.until_ms is not None:
+        parts.append(_dot(end, f"went-{stay.went}", f"{WENT[stay.went]} {utc(stay.until_ms)}"))
+        words.append(f"{WENT[stay.went]} after {_length(stay.until_ms - stay.since_ms)}")
+    else:
+        words.append("here now")
+    return Row("stay", stay.queue.name, " · ".join(words), stay.went or "here", _picture(parts, 16))
+
+
+def _lease_row(lease: LeaseLife, scale: LifeScale, now_ms: int) -> Row:
+    start = scale.at(lease.received_at_ms)
+    end_ms = now_ms if lease.ended_at_ms is None else lease.ended_at_ms
+    end, deadline = scale.at(end_ms), scale.at(lease.deadline_ms)
+    parts = [_line(0.0, 1.0, "ground")]
+    if deadline > end:
+        parts.append(_bar(start, deadline, "granted", f"granted until {utc(lease.deadline_ms)}"))
+    words = lease_words(lease)
+    parts.append(_bar(start, end, f"held {lease.how}", words))
+    for event in lease.late:
+        late = scale.at(event.at_ms)
+        if late > end:
+            parts.append(_line(end, late, "overrun"))
+        parts.append(_cross(late, f"{_late_words(event.kind)} {utc(event.at_ms)}"))
+    if lease.renewals:
+        parts.append(
+            _tick(scale.at(lease.first_deadline_ms), "first", "the first deadline, passed by renewal")
+        )
+    parts += [
+        _tick(scale.at(each.at_ms), "renewal", f"renewed {utc(each.at_ms)} until {utc(each.deadline_ms)}")
+        for each in lease.renewals
+    ]
+    parts += [_cut(cut.begin, cut.end, cut.length_ms) for cut in scale.cuts if end <= cut.begin < deadline]
+    parts.append(_tick(deadline, "deadline", f"visibility deadline {utc(lease.deadline_ms)}"))
+    return Row("lease", f"Lease {lease.delivery}", words, lease.how, _picture(parts, 20))
+
+
+def lease_words(lease: LeaseLife) -> str:
+    """One lease in a line."""
+    parts = []
+    if lease.held_ms is not None:
+        parts.append(f"held {_length(lease.held_ms)}")
+    if lease.renewals:
+        parts.append(f"renewed {plural(len(lease.renewals), 'time')}")
+    parts.append(HOW.get(lease.how, lease.how))
+    for event in lease.late:
+        late_ms = event.at_ms - (lease.ended_at_ms or lease.deadline_ms)
+        parts.append(f"{_late_words(event.kind)} {_length(max(0, late_ms))} later")
+    return " · ".join(parts)
+
+
+def _late_words(kind: str) -> str:
+    return {
+        "deleted": "deleted by its lapsed receipt",
+        "delete_refused": "its delete came too late",
+        "extension_refused": "its extension came too late",
+    }.get(kind, kind)
+
+
+def _axis(scale: LifeScale, now_ms: int) -> Markup:
+    parts = [_line(0.0, 1.0, "rail")]
+    texts = [(0.0, "start", "0 s"), (1.0, "end", f"+{_length(scale.end_ms - scale.begin_ms)}")]
+    if scale.begin_ms < now_ms < scale.end_ms:
+        place = scale.at(now_ms)
+        parts.append(_tick(place, "now", f"now {utc(now_ms)}"))
+        if 0.12 < place < 0.8:
+            texts.append((place, "middle", "now"))
+    parts += [_cut(cut.begin, cut.end, cut.length_ms) for cut in scale.cuts]
+    parts += [
+        Markup('<text x="{}" y="30" class="{}">{}</text>').format(_percent(place), side, text)
+        for place, side, text in texts
+    ]
+    return _picture(parts, 34)
+
+
+def _picture(parts: list[Markup], height: int) -> Markup:
+    drawn = Markup("").join(parts)
+    return Markup('<svg width="100%" height="{}" aria-hidden="true">{}</svg>').format(height, drawn)
+
+
+def _line(begin: float, end: float, kind: str) -> Markup:
+    return Markup('<line class="{}" x1="{}" x2="{}" y1="10" y2="10"/>').format(
+        kind, _percent(begin), _percent(end)
+    )
+
+
+def _bar(begin: float, end: float, kind: str, title: str) -> Markup:
+    # A lease of a millisecond in an hour is still there.
+    wide = end - begin >= 0.008
+    return Markup(
+        '<rect class="bar {}" x="{}" y="4" width="{}" height="12" rx="2"><title>{}</title></rect>'
+    ).format(kind, _percent(min(begin, 0.99)), _percent(end - begin) if wide else "3", title)
+
+
+def _tick(place: float, kind: str, title: str) -> Markup:
+    return Markup('<line class="tick {}" x1="{}" x2="{}" y1="1" y2="19"><title>{}</title></line>').format(
+        kind, _percent(place), _percent(place), title
+    )
+
+
+def _dot(place: float, kind: str, title: str) -> Markup:
+    return Markup('<circle class="dot {}" cx="{}" cy="10" r="5"><title>{}</title></circle>').format(
+        kind, _percent(place), title
+    )
+
+
+def _cross(place: float, title: str) -> Markup:
+    return Markup('<circle class="dot late" cx="{}" cy="10" r="4"><title>{}</title></circle>').format(
+        _percent(place), title
+    )
+
+
+def _cut(begin: float, end: float, length_ms: int) -> Markup:
+    middle = (begin + end) / 2
+    return Markup(
+        '<g class="cut"><title>{}, drawn shorter</title>'
+        '<rect x="{}" y="5" width="14" height="10"/><text x="{}" y="14" class="middle" dx="7">≈</text></g>'
+    ).format(_length(length_ms), _percent(middle), _percent(middle))
+
+
+def _percent(part: float) -> str:
+    return f"{part * 100:.2f}".rstrip("0").rstrip(".") + "%"
+
+
+def _length(length_ms: int) -> str:
+    """A length with two units at most, to the millisecond where that matters."""
+    if length_ms < 1000:
+        return f"{length_ms} ms"
+    if length_ms < 10_000:
+        return f"{length_ms / 1000:.1f}".removesuffix(".0") + " s"
+    left, parts = round(length_ms / 1000), list[str]()
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
+        number, left = divmod(left, size)
+        if number:
+            parts.append(f"{number} {unit}")
+    return " ".join(parts[:2])

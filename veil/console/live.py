@@ -1,0 +1,160 @@
+"""Pages that move: each view is rendered at most once a second, for all who look at it, and for nobody otherwise.
+
+A stream sends the fragments of a page that have changed since it last did, by the id of the element they stand in. A slow
+reader gets the latest of each, not all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
+from typing import Final
+
+from veil.console.refusals import Refused
+from veil.core.clock import Clock
+from veil.core.errors import VeilError
+
+log = logging.getLogger("veil.console")
+
+EVERY_MS: Final = 1_000
+STREAMS_MAX: Final = 200
+_PING_MS: Final = 15_000
+# A browser comes back by itself; so no stream outlives what a proxy or a session allows for long.
+_STREAM_MS_MAX: Final = 30 * 60_000
+
+Fragments = Mapping[str, str]
+Render = Callable[[], Awaitable[Fragments]]
+
+
+class StreamsFull(Refused):
+    """More streams are open than one server gives."""
+
+    status = 503
+
+
+class _Reader:
+    """One open stream: what it has still to be sent."""
+
+    __slots__ = ("gone", "pending", "wake")
+
+    def __init__(self) -> None:
+        self.pending: dict[str, str] = {}
+        self.wake = asyncio.Event()
+        self.gone = ""  # why there is nothing more to see
+
+
+class _View:
+    """One view that somebody looks at."""
+
+    def __init__(self) -> None:
+        self.readers: set[_Reader] = set()
+        self.shown: dict[str, str] = {}
+        self.task: asyncio.Task[None] | None = None
+
+
+class Live:
+    """The views that are being looked at."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._views: dict[Hashable, _View] = {}
+        self.streams = 0
+        self.renders = 0  # for tests and for the curious: none while nobody looks
+
+    async def stream(
+        self, key: Hashable, render: Render, is_welcome: Callable[[], bool]
+    ) -> AsyncIterator[bytes]:
+        """Events for one reader until it goes; those with an equal key share what `render` gives."""
+        if self.streams >= STREAMS_MAX:
+            raise StreamsFull(f"{STREAMS_MAX} live pages are open already; this one stands still.")
+        return self._stream(key, render, is_welcome)
+
+    async def _stream(
+        self, key: Hashable, render: Render, is_welcome: Callable[[], bool]
+    ) -> AsyncIterator[bytes]:
+        reader = _Reader()
+        view = self._views.get(key)
+        if view is None:
+            view = self._views[key] = _View()
+        view.readers.add(reader)
+        reader.pending.update(view.shown)
+        if view.shown:
+            reader.wake.set()
+        self.streams += 1
+        if view.task is None:
+            view.task = asyncio.get_running_loop().create_task(self._keep_rendering(view, render))
+        until_ms = self._clock.now_ms() + _STREAM_MS_MAX
+        try:
+            yield b"retry: 2000\n\n"
+            while self._clock.now_ms() < until_ms:
+                await self._wait(reader)
+                if not is_welcome():
+                    yield b"event: gone\ndata: {}\n\n"
+                    return
+                if reader.gone:
+                    yield _event("gone", {"sentence": reader.gone})
+                    return
+                if not reader.pending:
+                    yield b": still here\n\n"
+                    continue
+                pending, reader.pending = reader.pending, {}
+                yield _event("fragments", {"now_ms": self._clock.now_ms(), "html": pending})
+        finally:
+            self.streams -= 1
+            view.readers.discard(reader)
+            if not view.readers:
+                if view.task is not None:
+                    view.task.cancel()
+                if self._views.get(key) is view:
+                    del self._views[key]
+
+    async def _keep_rendering(self, view: _View, render: Render) -> None:
+        while True:
+            try:
+                self.renders += 1
+                fragments = await render()
+            except (VeilError, Refused) as problem:
+                self._end(view, str(problem))
+                return
+            except Exception:
+                log.exception("a live page failed")
+                self._end(view, "It could not be drawn; the server's log says why.")
+                return
+            changed = {name: html for name, html in fragments.items() if view.shown.get(name) != html}
+            view.shown = dict(fragments)
+            if changed:
+                for reader in view.readers:
+                    reader.pending.update(changed)
+                    reader.wake.set()
+            await self._pause(EVERY_MS)
+
+    @staticmethod
+    def _end(view: _View, sentence: str) -> None:
+        for reader in view.readers:
+            reader.gone = sentence
+            reader.wake.set()
+
+    async def _wait(self, reader: _Reader) -> None:
+        """Return when there is something to send, or after a while without."""
+        timer = self._clock.call_at(self._clock.now_ms() + _PING_MS, reader.wake.set)
+        try:
+            await reader.wake.wait()
+        finally:
+            timer.cancel()
+        reader.wake.clear()
+
+    async def _pause(self, ms: int) -> None:
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        timer = self._clock.call_at(
+            self._clock.now_ms() + ms, lambda: None if over.done() else over.set_result(None)
+        )
+        try:
+            await over
+        finally:
+            timer.cancel()
+
+
+def _event(name: str, data: object) -> bytes:
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()

@@ -1,0 +1,209 @@
+"""A message's life, told from its events: where it stayed, who held it when, and how each lease ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from veil.core.queue import QueueKey
+from veil.journal.life_event import LifeEvent
+
+OPEN: Final = "open"
+LAPSED: Final = "lapsed"
+_ENDS_LEASE: Final = frozenset(("deleted", "released", "undone", "expired", "purged", "redriven"))
+_LEAVES: Final = frozenset(("deleted", "expired", "purged", "redriven", "dead_lettered"))
+_REFUSED: Final = frozenset(("delete_refused", "extension_refused"))
+
+
+class Renewal(NamedTuple):
+    """A new deadline, and when it was given."""
+
+    at_ms: int
+    deadline_ms: int
+
+
+@dataclass(slots=True)
+class LeaseLife:
+    """One lease from its receive to its end."""
+
+    delivery: int
+    received_at_ms: int
+    first_deadline_ms: int
+    deadline_ms: int
+    key: str | None = None
+    address: str | None = None
+    user_agent: str | None = None
+    renewals: list[Renewal] = field(default_factory=list)
+    late: list[LifeEvent] = field(default_factory=list)  # what its holder asked for when it no longer held it
+    ended_at_ms: int | None = None  # None: still open
+    how: str = OPEN
+
+    @property
+    def is_open(self) -> bool:
+        return self.how == OPEN
+
+    @property
+    def held_ms(self) -> int | None:
+        return None if self.ended_at_ms is None else self.ended_at_ms - self.received_at_ms
+
+    @property
+    def holder(self) -> str:
+        """Who held it, in words; empty where nobody knows."""
+        return " · ".join(part for part in (self.key, self.address, self.user_agent) if part)
+
+
+@dataclass(slots=True)
+class Stay:
+    """A message in one queue under one key."""
+
+    queue: QueueKey
+    seq: int
+    since_ms: int
+    came: str  # sent, dead_lettered, redriven; unknown where its beginning was not found
+    message_id: str | None = None
+    message_type: str | None = None
+    body_bytes: int | None = None
+    delayed_until_ms: int | None = None
+    leases: list[LeaseLife] = field(default_factory=list)
+    until_ms: int | None = None  # None: it is there
+    went: str | None = None  # deleted, expired, purged, redriven, dead_lettered
+
+
+@dataclass(slots=True)
+class Life:
+    """All of it, in the order in which it happened."""
+
+    stays: list[Stay]
+    events: Sequence[LifeEvent]
+
+    @property
+    def begins_ms(self) -> int:
+        return self.stays[0].since_ms
+
+    @property
+    def leases(self) -> list[LeaseLife]:
+        return [lease for stay in self.stays for lease in stay.leases]
+
+    @property
+    def is_over(self) -> bool:
+        return self.stays[-1].until_ms is not None
+
+    def until_ms(self, now_ms: int) -> int:
+        """The last instant there is anything to show of: its end, or now, or the deadline of who holds it."""
+        ends = [stay.until_ms if stay.until_ms is not None else now_ms for stay in self.stays]
+        for lease in self.leases:
+            ends += [lease.deadline_ms if lease.is_open else lease.ended_at_ms or 0]
+            ends += [event.at_ms for event in lease.late]
+        return max(ends)
+
+
+def tell(events: Sequence[LifeEvent], now_ms: int) -> Life | None:
+    """The life behind the events, as it stands now; None where there are none."""
+    stays: list[Stay] = []
+    for event in events:
+        if event.kind in _REFUSED:
+            _note_late(stays, event)
+            continue
+        stay = _stay_of(stays, event)
+        stay.message_id = event.message_id or stay.message_id
+        stay.message_type = event.message_type or stay.message_type
+        stay.body_bytes = event.body_bytes if event.body_bytes is not None else stay.body_bytes
+        _lapse(stay, event.at_ms)
+        _apply(stay, event)
+        if event.kind == "dead_lettered":
+            stays.append(_arrived(event, stay))
+    if not stays:
+        return None
+    for stay in stays:
+        _lapse(stay, now_ms)
+    return Life(stays, events)
+
+
+def _stay_of(stays: list[Stay], event: LifeEvent) -> Stay:
+    for stay in reversed(stays):
+        if stay.queue == event.queue and stay.seq == event.seq:
+            return stay
+    came = "unknown"
+    if event.kind == "sent":
+        came = "sent" if event.other_seq is None else "redriven"
+    stay = Stay(event.queue, event.seq, event.at_ms, came)
+    stays.append(stay)
+    return stay
+
+
+def _arrived(event: LifeEvent, source: Stay) -> Stay:
+    there = event.queue._replace(name=event.other_queue or "?")
+    seq = event.seq if event.other_seq is None else event.other_seq
+    return Stay(
+        there, seq, event.at_ms, "dead_lettered", source.message_id, source.message_type, source.body_bytes
+    )
+
+
+def _apply(stay: Stay, event: LifeEvent) -> None:
+    lease = stay.leases[-1] if stay.leases else None
+    if event.kind == "sent":
+        if event.deadline_ms is not None and event.deadline_ms > event.at_ms:
+            stay.delayed_until_ms = event.deadline_ms
+    elif event.kind == "received":
+        _receive(stay, lease, event)
+    elif event.kind == "extended":
+        lease = _lease_of(stay, event)
+        deadline_ms = event.deadline_ms or event.at_ms
+        lease.renewals.append(Renewal(event.at_ms, deadline_ms))
+        # A late receipt may take its message back, if nobody else has received it: the lease goes on.
+        lease.deadline_ms, lease.ended_at_ms, lease.how = deadline_ms, None, OPEN
+    elif event.kind in _ENDS_LEASE and lease is not None and lease.is_open:
+        lease.ended_at_ms, lease.how = event.at_ms, event.kind
+    elif event.kind == "deleted" and event.delivery:
+        # By a receipt that had lapsed while nobody else took the message: the work was done, only too late.
+        _lease_of(stay, event).late.append(event)
+    if event.kind in _LEAVES:
+        stay.until_ms, stay.went = event.at_ms, event.kind
+
+
+def _receive(stay: Stay, lease: LeaseLife | None, event: LifeEvent) -> None:
+    deadline_ms = event.deadline_ms or event.at_ms
+    if lease is not None and lease.delivery == event.delivery:
+        # A repeated receive under one name: the same lease, its window begun anew.
+        lease.renewals.append(Renewal(event.at_ms, deadline_ms))
+        lease.deadline_ms, lease.ended_at_ms, lease.how = deadline_ms, None, OPEN
+        return
+    stay.leases.append(
+        LeaseLife(
+            event.delivery,
+            event.at_ms,
+            deadline_ms,
+            deadline_ms,
+            event.caller_key,
+            event.caller_address,
+            event.user_agent,
+        )
+    )
+
+
+def _lease_of(stay: Stay, event: LifeEvent) -> LeaseLife:
+    for lease in reversed(stay.leases):
+        if lease.delivery == event.delivery:
+            return lease
+    # Its receive is not in the journal: it was turned on later, or the day is gone.
+    lease = LeaseLife(event.delivery, event.at_ms, event.at_ms, event.deadline_ms or event.at_ms)
+    stay.leases.append(lease)
+    return lease
+
+
+def _lapse(stay: Stay, now_ms: int) -> None:
+    """End the open lease at its deadline, if that has passed."""
+    if stay.leases:
+        lease = stay.leases[-1]
+        if lease.is_open and lease.deadline_ms <= now_ms:
+            lease.ended_at_ms, lease.how = lease.deadline_ms, LAPSED
+
+
+def _note_late(stays: list[Stay], event: LifeEvent) -> None:
+    for stay in stays:
+        if stay.seq == event.seq:
+            for lease in stay.leases:
+                if lease.delivery == event.delivery:
+                    lease.late.append(event)
+                    return

@@ -1,0 +1,157 @@
+"""Which messages of a queue to show: looked for a page at a time, a bounded number of rows in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+from urllib.parse import urlencode
+
+from veil.console.forms import Form
+from veil.console.setting_fields import NumberField
+from veil.core.lease import State
+from veil.core.limits import RETENTION_MAX_S
+from veil.core.message import StoredMessage
+from veil.core.queue import Queue
+from veil.core.sequence import first_seq_of
+from veil.service.service import Service
+
+PAGE_ROWS: Final = 50
+ROWS_LOOKED_AT_MAX: Final = 5_000
+_ROWS_AT_ONCE: Final = 500
+# Bodies may be large: a page ends early, and so does a look, before there is too much of them.
+PAGE_BYTES_MAX: Final = 4 << 20
+BYTES_LOOKED_AT_MAX: Final = 16 << 20
+_SEQ_MAX: Final = (1 << 63) - 1
+STATES: Final = {"visible": State.VISIBLE, "in-flight": State.IN_FLIGHT, "delayed": State.DELAYED}
+_AGES: Final = {name: NumberField(name, "", "seconds", 0, RETENTION_MAX_S, "") for name in ("older", "newer")}
+# A message's place says when it was sent, on the engine's clock; people filter by the wall's. The two part by what the wall
+# clock was stepped since: so much is allowed for.
+_STEP_MS: Final = 60_000
+
+
+class Search(NamedTuple):
+    """What is looked for; what the address of the page says."""
+
+    text: str = ""
+    attribute: str = ""
+    receives: int = 0  # at least
+    older: str = ""  # ages, as they were typed
+    newer: str = ""
+    state: str = ""
+    after: int = 0  # the page begins behind the message of this seq
+    problem: str = ""
+
+    @property
+    def is_filtered(self) -> bool:
+        return self._replace(after=0, problem="") != Search()
+
+    def query(self, **changed: object) -> str:
+        """The query of the same page, or of one that differs in this."""
+        search = self._replace(problem="", **changed)  # type: ignore[arg-type]
+        return urlencode({name: value for name, value in search._asdict().items() if value})
+
+
+class Looked(NamedTuple):
+    """What was found, and how far the look came."""
+
+    messages: list[StoredMessage]
+    rows: int  # how many were looked at
+    behind: int | None  # the seq to go on behind; None at the end of the queue
+    is_full: bool  # the page is full: there may be more behind it
+
+
+def read_search(query: Form) -> Search:
+    """What the address asks for."""
+    problem = ""
+    for name, field in _AGES.items():
+        try:
+            if query.text(name):
+                field.read(query.text(name))
+        except ValueError as refusal:
+            words = "Older than" if name == "older" else "Newer than"
+            problem = f"{words} {refusal}, or one such as 5m, 12h, 4d."
+    state = query.text("state")
+    return Search(
+        query.text("text"),
+        query.text("attribute"),
+        query.number("receives", 0, 0, 1_000_000),
+        query.text("older"),
+        query.text("newer"),
+        state if state in STATES else "",
+        query.number("after", 0, 0, _SEQ_MAX),
+        problem,
+    )
+
+
+async def search_messages(
+    service: Service,
+    queue: Queue,
+    search: Search,
+    *,
+    page_rows: int = PAGE_ROWS,
+    rows_max: int = ROWS_LOOKED_AT_MAX,
+    enough: int | None = None,
+) -> Looked:
+    """The next messages that are like this: at most `rows_max` rows are looked at, and none after `enough` are found."""
+    if search.problem:
+        return Looked([], 0, None, False)
+    fits = _filter(search, service.clock.wall_ms())
+    after = max(search.after, _first_seq(search, service.clock.now_ms()))
+    found: list[StoredMessage] = []
+    rows = found_bytes = looked_bytes = 0
+    while enough is None or len(found) < enough:
+        limit = min(_ROWS_AT_ONCE, rows_max - rows) if search.is_filtered else page_rows + 1
+        messages = await service.store.peek(queue, after_seq=after, limit=limit, bytes_max=PAGE_BYTES_MAX)
+        for message in messages:
+            if len(found) == page_rows or found_bytes >= PAGE_BYTES_MAX:
+                return Looked(found, rows, after, True)
+            rows += 1
+            looked_bytes += message.body_bytes
+            after = message.seq
+            if fits(message):
+                found.append(message)
+                found_bytes += message.body_bytes
+        # A peek ends early where the bodies are large, so only an empty one is the end.
+        if not messages:
+            return Looked(found, rows, None, False)
+        if rows >= rows_max or looked_bytes >= BYTES_LOOKED_AT_MAX:
+            return Looked(found, rows, after, False)
+    return Looked(found, rows, None, False)
+
+
+def _first_seq(search: Search, now_ms: int) -> int:
+    if not search.newer:
+        return 0
+    return first_seq_of(max(0, now_ms - _AGES["newer"].read(search.newer) * 1000 - _STEP_MS))
+
+
+def _filter(search: Search, wall_ms: int) -> Callable[[StoredMessage], bool]:
+    tests: list[Callable[[StoredMessage], bool]] = []
+    if search.text:
+        text = search.text.casefold()
+        tests.append(lambda message: text in message.body.casefold())
+    if search.attribute:
+        tests.append(_has_attribute(search.attribute))
+    if search.receives:
+        tests.append(lambda message: message.receive_count >= search.receives)
+    if search.older:
+        before_ms = wall_ms - _AGES["older"].read(search.older) * 1000
+        tests.append(lambda message: message.sent_wall_ms <= before_ms)
+    if search.newer:
+        after_ms = wall_ms - _AGES["newer"].read(search.newer) * 1000
+        tests.append(lambda message: message.sent_wall_ms >= after_ms)
+    if search.state:
+        state = STATES[search.state]
+        tests.append(lambda message: message.state == state)
+    return lambda message: all(test(message) for test in tests)
+
+
+def _has_attribute(wanted: str) -> Callable[[StoredMessage], bool]:
+    name, equals, value = wanted.partition("=")
+    name, value = name.strip(), value.strip()
+
+    def test(message: StoredMessage) -> bool:
+        attribute = (message.attributes or {}).get(name)
+        return attribute is not None and (not equals or attribute.value in (value, value.encode()))
+
+    return test

@@ -1,0 +1,52 @@
+"""The audit log: who changed what, when and from where, the newest first."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final, NamedTuple
+from urllib.parse import urlencode
+
+from veil.console.audit import ASKED, AuditEntry
+from veil.console.exchange import Answer
+from veil.console.routes import page
+from veil.console.visit import Visit
+
+PAGE_ROWS: Final = 50
+_CHIPS: Final = {"done": "done", "failed": "failed", "refused": "failed", ASKED: ""}
+
+
+class Row(NamedTuple):
+    """One change that somebody asked for."""
+
+    entry: AuditEntry
+    at_ms: int | None
+    chip: str
+
+
+@page("/audit")
+async def audit_page(visit: Visit) -> Answer:
+    """A page of the log; the address says from where on, and what is searched for."""
+    search = visit.query.text("search")[:100]
+    before = visit.query.number("before", -1, 0, 1 << 62)
+    found = await visit.console.audit.page(
+        visit.identity.account, before=None if before < 0 else before, limit=PAGE_ROWS, search=search
+    )
+    older = ""
+    if found.older is not None:
+        older = urlencode({"search": search, "before": found.older} if search else {"before": found.older})
+    return visit.page(
+        "audit.html",
+        title="Audit",
+        rows=[Row(each, _at_ms(each.at), _CHIPS.get(each.outcome, "")) for each in found.entries],
+        search=search,
+        older=older,
+        is_first=before < 0,
+        asked=ASKED,
+    )
+
+
+def _at_ms(text: str) -> int | None:
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        return None

@@ -1,0 +1,98 @@
+"""Who receives: by key, address and user agent, with polls, leases in flight, renewals, lapses and when each was last seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+from urllib.parse import urlencode
+
+from veil.console.exchange import Answer
+from veil.console.routes import link, live, page
+from veil.console.visit import Visit
+from veil.service.activity import CONSUMERS_MAX, Consumer
+
+PAGE_ROWS: Final = 100
+_QUEUES_SHOWN: Final = 4
+
+
+class Wish(NamedTuple):
+    """Which consumers; what the address of the page says."""
+
+    search: str = ""
+    number: int = 1
+
+    def query(self, **changed: object) -> str:
+        """The query of the same page, or of one that differs in this."""
+        wish = self._replace(**changed)  # type: ignore[arg-type]
+        fields = {"search": wish.search, "page": str(wish.number) if wish.number > 1 else ""}
+        return urlencode({name: value for name, value in fields.items() if value})
+
+
+class Row(NamedTuple):
+    """One consumer."""
+
+    consumer: Consumer
+    mark: str  # the row's id on the page
+    queues: list[tuple[str, str, int]]  # name, address, messages received
+    more_queues: int
+
+
+class Found(NamedTuple):
+    """What is on the page, and how much there is."""
+
+    rows: list[Row]
+    matching: int
+    all: int
+    pages: int
+
+    @property
+    def is_full(self) -> bool:
+        return self.all >= CONSUMERS_MAX
+
+
+@page("/consumers")
+async def consumers_page(visit: Visit) -> Answer:
+    """The list, the one seen last first."""
+    wish = _wish(visit)
+    found = await _find(visit, wish)
+    return visit.page("consumers.html", title="Consumers", wish=wish, found=found, is_live=False)
+
+
+@live("/consumers/live")
+async def consumers_live(visit: Visit) -> Mapping[str, str]:
+    """The rows."""
+    found = await _find(visit, _wish(visit))
+    return {"consumer-rows": visit.fragment("consumers_rows.html", found=found, is_live=True)}
+
+
+def _wish(visit: Visit) -> Wish:
+    return Wish(visit.query.text("search")[:100], visit.query.number("page", 1, 1, 1_000_000))
+
+
+async def _find(visit: Visit, wish: Wish) -> Found:
+    account = visit.identity.account
+    own = [
+        each
+        for each in visit.console.activity.consumers()
+        # Whoever only sends or looks is no consumer.
+        if each.caller.account == account and (each.polls or each.renewals or each.deleted or each.released)
+    ]
+    search = wish.search.lower()
+    matching = [each for each in own if search in "\n".join(each.caller[1:]).lower()]
+    pages = max(1, -(-len(matching) // PAGE_ROWS))
+    first = (min(wish.number, pages) - 1) * PAGE_ROWS
+    names = {
+        queue.id: queue.key
+        for queue in await visit.service.store.all_queues()
+        if queue.key.account == account
+    }
+    rows = []
+    for each in matching[first : first + PAGE_ROWS]:
+        known = sorted(
+            ((names[queue_id], count) for queue_id, count in each.queues.items() if queue_id in names),
+            key=lambda pair: -pair[1],
+        )
+        queues = [(key.name, link("queues", key.region, key.name), count) for key, count in known]
+        mark = f"{abs(hash(each.caller)):x}"
+        rows.append(Row(each, mark, queues[:_QUEUES_SHOWN], max(0, len(queues) - _QUEUES_SHOWN)))
+    return Found(rows, len(matching), len(own), pages)

@@ -1,0 +1,241 @@
+"""Send dead letters back, or elsewhere: the ticked ones at once, those that match in the background; and stop that."""
+
+from __future__ import annotations
+
+from veil.console.aws_command import aws_command
+from veil.console.changes import Change, Difference, Done, offer
+from veil.console.exchange import Answer
+from veil.console.formatting import plural
+from veil.console.letter_looks import chosen_of, letter_groups
+from veil.console.letters import LetterWish, read_letter, read_wish
+from veil.console.pages.dead_letter_queue import letters_shown
+from veil.console.redrives import redrive_letters, redrives_of
+from veil.console.refusals import FormRefused, NotFound
+from veil.console.roles import Role
+from veil.console.routes import change, link
+from veil.console.visit import Visit
+from veil.core.errors import ArnRefused, VeilError
+from veil.core.limits import MOVE_RATE_MAX
+from veil.core.queue import Queue, QueueKey, parse_arn
+from veil.service.move_tasks import cancel_move, list_moves, start_move, task_handle
+
+_ELSEWHERE = "where each came from"
+_LISTED_MAX = 20
+_MOVES_LOOKED_AT = 10
+
+
+class NothingMoved(VeilError):
+    """None of the messages could be redriven."""
+
+
+@change("/dead-letters/{region}/{name}/redrive", needs=Role.OPERATOR)
+async def redrive_dead_letters(visit: Visit) -> Answer:
+    """Show what would be moved, then move it."""
+    queue = await visit.queue()
+    wish = read_wish(visit.form)._replace(after=0)
+    try:
+        destination = await read_destination(visit, queue, visit.form.text("to"))
+        rate_per_s = _rate(visit.form.text("rate"))
+        if visit.form.text("what") != "ticked":
+            return await _offer_matching(visit, queue, wish, destination, rate_per_s)
+        chosen = chosen_of(visit.form.all("letter"))
+        if not chosen:
+            raise FormRefused(
+                {"ticked": "No message is ticked. Tick those to be redriven, or redrive all that match."}
+            )
+    except FormRefused as refusal:
+        return await letters_shown(visit, queue, wish, refusal.problems, 422)
+    return await _offer_ticked(visit, queue, wish, chosen, destination)
+
+
+async def _offer_ticked(
+    visit: Visit, queue: Queue, wish: LetterWish, chosen: list[tuple[int, str]], destination: QueueKey | None
+) -> Answer:
+    back = _back(queue, wish)
+    target = _ELSEWHERE if destination is None else destination.name
+
+    async def make() -> Done:
+        letters = []
+        for seq, message_id in chosen:
+            found = await visit.service.store.peek(queue, after_seq=seq - 1, up_to_seq=seq, limit=1)
+            letters += [read_letter(queue, each) for each in found if each.message_id == message_id]
+        moved, refusals = await redrive_letters(visit.service, queue, letters, destination, visit.caller)
+        gone = len(chosen) - len(letters)
+        told = [*refusals[:3], *([f"{plural(gone, 'message')} gone meanwhile"] if gone else [])]
+        if not moved:
+            raise NothingMoved("; ".join(told))
+        rest = f" Not redriven: {'; '.join(told)}." if told else ""
+        return Done(f"{plural(moved, 'message')} redriven to {target}.{rest}", back)
+
+    count = plural(len(chosen), "message")
+    return await offer(
+        visit,
+        Change(
+            action="redrive messages",
+            target=queue.name,
+            title=f"Redrive {count}",
+            button=f"Redrive {count}",
+            back=back,
+            make=make,
+            differences=[
+                Difference(f"Message {message_id}", queue.name, target)
+                for _, message_id in chosen[:_LISTED_MAX]
+            ],
+            notes=[
+                *(
+                    [f"And {plural(len(chosen) - _LISTED_MAX, 'more message')}."]
+                    if len(chosen) > _LISTED_MAX
+                    else []
+                ),
+                "Each goes on as a new message with a receive count of zero, marked with the id it had.",
+                "Amazon's commands have no equal: they move a whole queue, or nothing.",
+            ],
+        ),
+    )
+
+
+async def _offer_matching(
+    visit: Visit, queue: Queue, wish: LetterWish, destination: QueueKey | None, rate_per_s: int | None
+) -> Answer:
+    groups = await letter_groups(visit.service, queue, wish)
+    if not groups.matching and groups.is_all:
+        raise FormRefused({"ticked": "No message matches, so there is nothing to redrive."})
+    # A move task finds back only what the server itself has dead-lettered, and stops at the first that it did not.
+    is_whole = not wish.is_filtered
+    as_task = is_whole and (destination is not None or groups.movable == groups.matching)
+    back = _back(queue, wish)
+    group = next((each.example for each in groups.groups if each.example.group == wish.group), None)
+    words = wish.words("received too often" if group is None else group.fingerprint or "received too often")
+    target = _ELSEWHERE if destination is None else destination.name
+    rate = f"at most {rate_per_s or MOVE_RATE_MAX} a second"
+
+    async def make() -> Done:
+        if as_task:
+            await start_move(
+                visit.service,
+                queue.key.arn,
+                None if destination is None else destination.arn,
+                rate_per_s,
+                account=visit.identity.account,
+                caller=visit.caller,
+            )
+        else:
+            await redrives_of(visit.console).start(
+                queue, wish, words, destination=destination, rate_per_s=rate_per_s, caller=visit.caller
+            )
+        return Done(f"The redrive of {queue.name} has begun: see below how far it has come.", back)
+
+    seen = plural(groups.matching, "message")
+    of = "" if groups.is_all else f", of the first {groups.rows:,} that were looked at"
+    notes = [
+        f"{seen} {'matches' if groups.matching == 1 else 'match'} at the moment{of}. It is done by the server, {rate}."
+    ]
+    if as_task:
+        notes.append("It is a move task: it goes on after a restart, and writes no mark on the messages.")
+    else:
+        notes.append(
+            "Each goes on as a new message, marked with the id it had. A restart ends it; begin it again then."
+        )
+        if not is_whole:
+            notes.append("Amazon's commands have no equal: they move a whole queue, or nothing.")
+    if groups.sourceless and destination is None:
+        notes.append(
+            f"Of {plural(groups.sourceless, 'message')} nobody knows the source: these stay, unless you name a queue."
+        )
+    options = {"--source-arn": queue.key.arn}
+    if destination is not None:
+        options["--destination-arn"] = destination.arn
+    if rate_per_s is not None:
+        options["--max-number-of-messages-per-second"] = str(rate_per_s)
+    command = aws_command("start-message-move-task", visit.endpoint_url, queue.key.region, options)
+    return await offer(
+        visit,
+        Change(
+            action="redrive queue" if is_whole else "redrive matching messages",
+            target=queue.name,
+            title=f"Redrive the dead letters of {queue.name}",
+            button="Redrive all that match" if wish.is_filtered else "Redrive all",
+            back=back,
+            make=make,
+            differences=[Difference(f"Dead letters: {words}", queue.name, target)],
+            commands=[command] if as_task else (),
+            notes=notes,
+        ),
+    )
+
+
+@change("/dead-letters/{region}/{name}/cancel", needs=Role.OPERATOR)
+async def cancel(visit: Visit) -> Answer:
+    """Stop a move that runs; what it has moved stays moved."""
+    queue = await visit.queue()
+    task_id = visit.form.text("task")[:64]
+    tasks = await list_moves(visit.service, queue.key.arn, _MOVES_LOOKED_AT)
+    task = next((each for each in tasks if each.id == task_id), None)
+    redrives = redrives_of(visit.console)
+    if task is None and all(each.id != task_id for each in redrives.of(queue.key)):
+        raise NotFound(f"Queue {queue.name} has no such move.")
+    back = _back(queue, LetterWish())
+
+    async def make() -> Done:
+        if task is not None:
+            moved = (await cancel_move(visit.service, task.id)).moved
+        else:
+            stopped = redrives.cancel(task_id)
+            if stopped is None:
+                raise NothingMoved("it is at its end already")
+            moved = stopped.moved
+        return Done(f"The move stops; {plural(moved, 'message')} moved so far.", back)
+
+    commands = []
+    if task is not None:
+        options = {"--task-handle": task_handle(task)}
+        commands.append(
+            aws_command("cancel-message-move-task", visit.endpoint_url, queue.key.region, options)
+        )
+    return await offer(
+        visit,
+        Change(
+            action="cancel redrive",
+            target=queue.name,
+            title=f"Stop the move out of {queue.name}",
+            button="Stop it",
+            back=back,
+            make=make,
+            differences=[Difference("Move", "running", "cancelled")],
+            commands=commands,
+            notes=["What was moved stays moved; the rest stays among the dead letters."],
+        ),
+    )
+
+
+async def read_destination(visit: Visit, queue: Queue, text: str) -> QueueKey | None:
+    """The queue that a field names, by name or ARN; None where it is empty. Raises FormRefused."""
+    if not text:
+        return None
+    try:
+        key = parse_arn(text) if text.startswith("arn:") else queue.key._replace(name=text)
+    except ArnRefused:
+        raise FormRefused({"to": f"{text[:100]!r}: expected the name or the ARN of a queue"}) from None
+    found = await visit.service.store.find_queue(key) if key.account == queue.key.account else None
+    if found is None:
+        raise FormRefused({"to": f"{text[:100]!r}: there is no such queue"})
+    if found.key == queue.key:
+        raise FormRefused({"to": f"{text[:100]!r}: the messages are there already"})
+    if found.settings.fifo != queue.settings.fifo:
+        kind = "FIFO" if queue.settings.fifo else "standard"
+        raise FormRefused({"to": f"{text[:100]!r}: expected a {kind} queue, as {queue.name} is one"})
+    return found.key
+
+
+def _rate(text: str) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= MOVE_RATE_MAX):
+        expected = f"a whole number from 1 to {MOVE_RATE_MAX}, or nothing"
+        raise FormRefused({"rate": f"{text[:40]!r}: expected {expected}"})
+    return int(text)
+
+
+def _back(queue: Queue, wish: LetterWish) -> str:
+    query = wish.query(after=0)
+    return link("dead-letters", queue.key.region, queue.name) + (f"?{query}" if query else "")

@@ -1,0 +1,131 @@
+"""All dead-letter queues: whose they are, how much rests there, and what is on its way back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+from urllib.parse import urlencode
+
+from veil.console.exchange import Answer
+from veil.console.move_rows import MoveRow, active_moves
+from veil.console.queue_looks import Look
+from veil.console.routes import link, live, page
+from veil.console.visit import Visit
+from veil.core.queue import Queue, QueueCounts, QueueKey
+
+PAGE_ROWS: Final = 50
+_SOURCES_SHOWN: Final = 5
+_NOTHING: Final = Look(QueueCounts(), None, 0)
+
+
+class Wish(NamedTuple):
+    """Which of them to show; what the address of the page says."""
+
+    search: str = ""
+    empty: str = ""  # hide
+    number: int = 1
+
+    def query(self, **changed: object) -> str:
+        """The query of the same page, or of one that differs in this."""
+        wish = self._replace(**changed)  # type: ignore[arg-type]
+        fields = {
+            "search": wish.search,
+            "empty": wish.empty,
+            "page": str(wish.number) if wish.number > 1 else "",
+        }
+        return urlencode({name: value for name, value in fields.items() if value})
+
+
+class Row(NamedTuple):
+    """One dead-letter queue."""
+
+    queue: Queue
+    look: Look
+    sources: list[Queue]
+    more_sources: int
+    moves: list[MoveRow]
+    address: str
+
+
+class Missing(NamedTuple):
+    """A dead-letter queue that a policy names and that is not there."""
+
+    key: QueueKey
+    sources: list[Queue]
+
+
+class Found(NamedTuple):
+    """What is on the page, and how much there is."""
+
+    rows: list[Row]
+    missing: list[Missing]
+    matching: int
+    all: int
+    pages: int
+
+
+@page("/dead-letters")
+async def dead_letters_page(visit: Visit) -> Answer:
+    """The list."""
+    wish = _wish(visit)
+    found = await _find(visit, wish)
+    return visit.page("dead_letters.html", title="Dead letters", wish=wish, found=found, is_live=False)
+
+
+@live("/dead-letters/live")
+async def dead_letters_live(visit: Visit) -> Mapping[str, str]:
+    """The rows."""
+    found = await _find(visit, _wish(visit))
+    return {"dead-rows": visit.fragment("dead_letters_rows.html", found=found, is_live=True)}
+
+
+def _wish(visit: Visit) -> Wish:
+    query = visit.query
+    empty = "hide" if query.text("empty") == "hide" else ""
+    return Wish(query.text("search")[:80], empty, query.number("page", 1, 1, 1_000_000))
+
+
+async def _find(visit: Visit, wish: Wish) -> Found:
+    account = visit.identity.account
+    own = {
+        queue.key: queue for queue in await visit.service.store.all_queues() if queue.key.account == account
+    }
+    sources: dict[QueueKey, list[Queue]] = {}
+    for queue in own.values():
+        if queue.settings.redrive is not None:
+            sources.setdefault(queue.settings.redrive.dead_letters, []).append(queue)
+    search = wish.search.lower()
+    queues = sorted(
+        (own[key] for key in sources if key in own and search in key.name.lower()),
+        key=lambda queue: (queue.name, queue.key.region),
+    )
+    if wish.empty:
+        looks = await visit.console.looks.at(queues, with_oldest=False)
+        queues = [queue for queue in queues if looks.get(queue.id, _NOTHING).total]
+    pages = max(1, -(-len(queues) // PAGE_ROWS))
+    first = (min(wish.number, pages) - 1) * PAGE_ROWS
+    shown = queues[first : first + PAGE_ROWS]
+    looks = await visit.console.looks.at(shown)
+    moves = await active_moves(visit)
+    rows = [
+        _row(queue, looks.get(queue.id, _NOTHING), sources[queue.key], moves.get(queue.key, []))
+        for queue in shown
+    ]
+    missing = [
+        Missing(key, sorted(named, key=lambda queue: queue.name)[:_SOURCES_SHOWN])
+        for key, named in sorted(sources.items())
+        if key not in own
+    ]
+    return Found(rows, missing[:PAGE_ROWS], len(queues), sum(key in own for key in sources), pages)
+
+
+def _row(queue: Queue, look: Look, sources: list[Queue], moves: list[MoveRow]) -> Row:
+    sources.sort(key=lambda source: source.name)
+    return Row(
+        queue,
+        look,
+        sources[:_SOURCES_SHOWN],
+        max(0, len(sources) - _SOURCES_SHOWN),
+        moves,
+        link("dead-letters", queue.key.region, queue.name),
+    )

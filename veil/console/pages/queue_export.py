@@ -1,0 +1,89 @@
+"""Take queues away as text: for veil.toml, CloudFormation or Terraform."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from veil.console.exchange import TEXT, Answer, download
+from veil.console.export_cloudformation import as_cloudformation
+from veil.console.export_terraform import as_terraform
+from veil.console.export_toml import as_toml
+from veil.console.routes import link, page
+from veil.console.visit import Visit
+from veil.core.queue import Queue
+
+
+class _Format(NamedTuple):
+    words: str
+    help: str
+    suffix: str
+    content_type: str
+    write: Callable[[Sequence[Queue]], str]
+
+
+_FORMATS: Final[Mapping[str, _Format]] = {
+    "toml": _Format(
+        "veil.toml",
+        "Put it into veil.toml: veil serve creates these queues at its start.",
+        ".toml",
+        TEXT,
+        as_toml,
+    ),
+    "cloudformation": _Format(
+        "CloudFormation",
+        "A template for AWS CloudFormation.",
+        ".template.json",
+        "application/json; charset=utf-8",
+        as_cloudformation,
+    ),
+    "terraform": _Format("Terraform", "Resources of Terraform's AWS provider.", ".tf", TEXT, as_terraform),
+}
+_SHOWN_CHARS_MAX: Final = 200_000
+
+
+@page("/queues/export")
+async def export_all(visit: Visit) -> Answer:
+    """All queues of a region: no format has a place for two queues of the same name."""
+    queues = [
+        queue
+        for queue in await visit.service.store.all_queues()
+        if queue.key.account == visit.identity.account
+    ]
+    regions = sorted({queue.key.region for queue in queues} | {visit.console.region})
+    region = visit.query.text("region")
+    region = region if region in regions else visit.console.region
+    chosen = sorted((queue for queue in queues if queue.key.region == region), key=lambda queue: queue.name)
+    return _exported(visit, chosen, "queues", link("queues", "export"), regions, region)
+
+
+@page("/queues/{region}/{name}/export")
+async def export_one(visit: Visit) -> Answer:
+    """One queue."""
+    queue = await visit.queue()
+    address = link("queues", queue.key.region, queue.name, "export")
+    return _exported(visit, [queue], queue.name, address, [], queue.key.region)
+
+
+def _exported(
+    visit: Visit, queues: Sequence[Queue], name: str, address: str, regions: Sequence[str], region: str
+) -> Answer:
+    chosen = visit.query.text("format")
+    chosen = chosen if chosen in _FORMATS else "toml"
+    form = _FORMATS[chosen]
+    text = form.write(queues) if queues else ""
+    if visit.query.checked("download"):
+        return download(text, f"{name}{form.suffix}", form.content_type)
+    return visit.page(
+        "queue_export.html",
+        title="Export the queues" if name == "queues" and regions else f"Export {name}",
+        queues=queues,
+        is_all=bool(regions),
+        address=address,
+        formats=_FORMATS,
+        chosen=chosen,
+        regions=regions,
+        region=region,
+        text=text[:_SHOWN_CHARS_MAX],
+        is_cut=len(text) > _SHOWN_CHARS_MAX,
+    )

@@ -1,0 +1,168 @@
+"""Create a queue, from nothing or as a copy of another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Final
+
+from veil.console.aws_attributes import attributes_option, changed_attributes
+from veil.console.aws_command import aws_command
+from veil.console.changes import Change, Difference, Done, offer
+from veil.console.exchange import Answer
+from veil.console.queue_form import (
+    FormReader,
+    differences_between,
+    form_values,
+    problem_at,
+    settings_after,
+)
+from veil.console.refusals import NotFound
+from veil.console.roles import Role
+from veil.console.routes import change, link, page
+from veil.console.setting_fields import KMS_REUSE, NUMBERS, RECEIVES_MAX
+from veil.console.tag_lines import read_tags, write_tags
+from veil.console.visit import Visit
+from veil.core.errors import NameRefused, VeilError
+from veil.core.queue import Queue, QueueKey, QueueSettings, check_name
+from veil.core.tags import check_tags
+from veil.service.queues import create_queue
+
+_REGION: Final = re.compile(r"[a-z0-9-]{1,40}\Z")
+
+
+@page("/queues/new", needs=Role.ADMIN)
+async def new_page(visit: Visit) -> Answer:
+    """The form, empty or filled with what another queue has."""
+    source = await _source(visit, visit.query.text("clone"))
+    if source is None:
+        fifo = visit.query.text("type") == "fifo"
+        values = form_values(QueueSettings(fifo=fifo)) | {
+            "name": "",
+            "region": visit.console.region,
+            "tags": "",
+        }
+        return _form(visit, values, {}, None, fifo)
+    stem = source.name.removesuffix(".fifo")
+    values = form_values(source.settings) | {
+        "name": f"{stem[:70]}-copy{'.fifo' if source.settings.fifo else ''}",
+        "region": source.key.region,
+        "tags": write_tags(source.tags),
+    }
+    return _form(visit, values, {}, source, source.settings.fifo)
+
+
+@change("/queues/new", needs=Role.ADMIN)
+async def create(visit: Visit) -> Answer:
+    """Show what would be created, then create it."""
+    form = visit.form
+    source = await _source(visit, form.text("clone"))
+    fifo = form.text("type") == "fifo"
+    key = QueueKey(form.text("region", visit.console.region), visit.identity.account, form.text("name"))
+    new = QueueSettings(fifo=fifo)
+    reader = FormReader(form, key, new)
+    given = reader.read()
+    problems = reader.problems
+    tags: dict[str, str] = {}
+    wanted = new
+    try:
+        check_name(key.name, fifo)
+        if not _REGION.match(key.region):
+            problems["region"] = f"{key.region[:50]!r}: expected the name of a region, such as us-east-1"
+        elif await visit.service.store.find_queue(key) is not None:
+            problems["name"] = f"a queue {key.name} exists in {key.region} already"
+        tags = read_tags(form.raw("tags"))
+        check_tags(key.name, {}, tags)
+        given = _as_own(given, source, key)
+        wanted = await settings_after(visit.service, key, new, given)
+    except NameRefused as refusal:
+        problems["name"] = str(refusal)
+    except VeilError as refusal:
+        problems |= problem_at(refusal)
+    if problems:
+        filled = {name: form.raw(name, value) for name, value in form_values(new).items()}
+        filled |= {"name": key.name, "region": key.region, "tags": form.raw("tags")}
+        return _form(visit, filled, problems, source, fifo, 422)
+    return await offer(visit, _change(visit, key, wanted, tags))
+
+
+def _change(visit: Visit, key: QueueKey, wanted: QueueSettings, tags: Mapping[str, str]) -> Change:
+    async def make() -> Done:
+        # Every setting that is not a default is given, so that a queue made meanwhile is not taken for this one.
+        queue = await create_queue(visit.service, key, _given(wanted), tags)
+        return Done(f"There is a queue {queue.name} now.", link("queues", key.region, queue.name))
+
+    options: dict[str, str | None] = {"--queue-name": key.name}
+    attributes = changed_attributes(QueueSettings(), wanted)
+    if attributes:
+        options["--attributes"] = attributes_option(attributes)
+    if tags:
+        options["--tags"] = attributes_option(tags)
+    return Change(
+        action="create queue",
+        target=key.name,
+        title=f"Create {key.name}",
+        button="Create the queue",
+        back=link("queues"),
+        make=make,
+        differences=[
+            Difference("Queue", "", f"{key.name} in {key.region}, {'FIFO' if wanted.fifo else 'standard'}"),
+            *differences_between(None, wanted),
+            *(Difference(f"Tag {name}", "", value or "(empty)") for name, value in tags.items()),
+        ],
+        commands=[aws_command("create-queue", visit.endpoint_url, key.region, options)],
+        notes=[]
+        if wanted.redrive
+        else ["Without dead letters a message that always fails is received again and again."],
+    )
+
+
+def _as_own(given: dict[str, Any], source: Queue | None, key: QueueKey) -> dict[str, Any]:
+    # A policy names its queue: the copy's must name the copy, or it would say nothing about it.
+    if source is not None and given.get("policy"):
+        given["policy"] = given["policy"].replace(source.key.arn, key.arn)
+    return given
+
+
+def _given(settings: QueueSettings) -> dict[str, Any]:
+    """Settings as a caller would give them: those that differ from what a new queue has."""
+    default = QueueSettings(fifo=settings.fifo)
+    given: dict[str, Any] = {"fifo": True} if settings.fifo else {}
+    for field in fields(settings):
+        if getattr(settings, field.name) != getattr(default, field.name):
+            given[field.name] = getattr(settings, field.name)
+    return given
+
+
+async def _source(visit: Visit, text: str) -> Queue | None:
+    """The queue to copy, named REGION/NAME; None where none was named."""
+    if not text:
+        return None
+    region, _, name = text.partition("/")
+    queue = await visit.service.store.find_queue(QueueKey(region, visit.identity.account, name))
+    if queue is None:
+        raise NotFound(f"There is no queue {name[:100]} in {region[:50]} to copy.")
+    return queue
+
+
+def _form(
+    visit: Visit,
+    values: Mapping[str, str],
+    problems: Mapping[str, str],
+    source: Queue | None,
+    fifo: bool,
+    status: int = 200,
+) -> Answer:
+    return visit.page(
+        "queue_new.html",
+        title="Create a queue" if source is None else f"Clone {source.name}",
+        source=source,
+        fifo=fifo,
+        values=values,
+        problems=problems,
+        numbers=NUMBERS,
+        receives_max=RECEIVES_MAX,
+        kms_reuse=KMS_REUSE,
+        status=status,
+    )

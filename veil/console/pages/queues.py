@@ -1,0 +1,187 @@
+"""The list of queues: search, sort, hide empty; counts, ages and rates that move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
+
+from markupsafe import Markup
+
+from veil.console.charts import in_pairs, sparkline
+from veil.console.exchange import Answer
+from veil.console.formatting import plural
+from veil.console.queue_looks import Look
+from veil.console.routes import link, live, page
+from veil.console.visit import Visit
+from veil.core.queue import Queue, QueueCounts
+from veil.service.activity import FINE_S, Activity
+
+PAGE_ROWS: Final = 50
+# A live list looks at its rows every second, but only now and then for queues that have come or gone.
+LIVE_ORDER_MS: Final = 3_000
+_RATE_BUCKETS: Final = 12  # a minute
+_EVENTS: Final = ("sent", "received", "deleted")
+
+# How to sort: what each column compares, and whether its first order is the falling one.
+_SORTS: Final[Mapping[str, tuple[Callable[[Queue, Look], Any], bool]]] = {
+    "name": (lambda queue, _: queue.name, False),
+    "visible": (lambda _, look: look.counts.visible, True),
+    "in-flight": (lambda _, look: look.counts.in_flight, True),
+    "delayed": (lambda _, look: look.counts.delayed, True),
+    "oldest": (lambda _, look: -(look.oldest_sent_ms or 1 << 62), True),
+    "timeout": (lambda queue, _: queue.settings.visibility_s, False),
+}
+_QUIET: Final = sparkline({}, "Nothing in the last ten minutes")
+_NOTHING: Final = Look(QueueCounts(), None, 0)
+
+
+class Wish(NamedTuple):
+    """Which queues to show, and how; what the address of the page says."""
+
+    search: str
+    sort: str
+    falling: bool
+    hide_empty: bool
+    region: str
+    number: int  # of the page, from 1
+
+    def query(self, **changed: object) -> str:
+        """The query of the same page, or of one that differs in this."""
+        wish = self._replace(**changed)  # type: ignore[arg-type]
+        fields = {
+            "search": wish.search,
+            "sort": wish.sort if wish.sort != "name" else "",
+            "order": "other" if wish.falling != _SORTS[wish.sort][1] else "",
+            "empty": "hide" if wish.hide_empty else "",
+            "region": wish.region,
+            "page": str(wish.number) if wish.number > 1 else "",
+        }
+        return urlencode({name: value for name, value in fields.items() if value})
+
+    def sorted_by(self, column: str) -> str:
+        """The address of the page sorted by that column; the other way round if it is already."""
+        falling = not self.falling if column == self.sort else _SORTS[column][1]
+        return f"{link('queues')}?{self.query(sort=column, falling=falling, number=1)}"
+
+    def order_of(self, column: str) -> str | None:
+        """How the column is sorted, as `aria-sort` says it."""
+        return None if column != self.sort else "descending" if self.falling else "ascending"
+
+
+class Row(NamedTuple):
+    """One queue of the list."""
+
+    queue: Queue
+    look: Look
+    spark: Markup
+    rates: Mapping[str, float]
+    address: str
+    dead_letters: str | None  # the name of its dead-letter queue
+    dead_letters_address: str
+
+
+class Found(NamedTuple):
+    """What is on the page, and how much there is."""
+
+    rows: list[Row]
+    matching: int
+    all: int
+    pages: int
+    regions: list[str]
+
+
+@page("/queues")
+async def queues_page(visit: Visit) -> Answer:
+    """The list."""
+    wish = _wish(visit)
+    found = await _find(visit, wish)
+    return visit.page("queues.html", title="Queues", wish=wish, found=found, live_query=wish.query())
+
+
+@live("/queues/live")
+async def queues_live(visit: Visit) -> Mapping[str, str]:
+    """The rows and the line above them."""
+    wish = _wish(visit)
+    found = await _find(visit, wish, order_age_ms=LIVE_ORDER_MS)
+    return {
+        "queue-rows": visit.fragment("queues_rows.html", found=found, wish=wish),
+        "queue-sum": visit.fragment("queues_sum.html", found=found, wish=wish),
+    }
+
+
+def _wish(visit: Visit) -> Wish:
+    query = visit.query
+    sort = query.text("sort")
+    sort = sort if sort in _SORTS else "name"
+    falling = _SORTS[sort][1] != (query.text("order") == "other")
+    hide_empty = query.text("empty") == "hide"
+    number = query.number("page", 1, 1, 1_000_000)
+    return Wish(query.text("search")[:80], sort, falling, hide_empty, query.text("region")[:64], number)
+
+
+async def _find(visit: Visit, wish: Wish, *, order_age_ms: int = 0) -> Found:
+    """What the wish comes to; which queues, and in which order, may be as old as that."""
+    matching, count, regions = await visit.console.looks.kept(
+        (visit.identity.account, wish._replace(number=1)), lambda: _matching(visit, wish), order_age_ms
+    )
+    pages = max(1, -(-len(matching) // PAGE_ROWS))
+    first = (min(wish.number, pages) - 1) * PAGE_ROWS
+    shown = matching[first : first + PAGE_ROWS]
+    looks = await visit.console.looks.at(shown)
+    rows = [_row(visit, queue, looks[queue.id]) for queue in shown if queue.id in looks]
+    return Found(rows, len(matching), count, pages, regions)
+
+
+async def _matching(visit: Visit, wish: Wish) -> tuple[list[Queue], int, list[str]]:
+    """The queues in their order, how many there are in all, and in which regions."""
+    account = visit.identity.account
+    own = [queue for queue in await visit.service.store.all_queues() if queue.key.account == account]
+    search = wish.search.lower()
+    matching = [
+        queue
+        for queue in own
+        if search in queue.name.lower() and (not wish.region or queue.key.region == wish.region)
+    ]
+    regions = sorted({queue.key.region for queue in own})
+    return await _ordered(visit, wish, matching), len(own), regions
+
+
+async def _ordered(visit: Visit, wish: Wish, queues: Sequence[Queue]) -> list[Queue]:
+    compared, _ = _SORTS[wish.sort]
+    looks: Mapping[int, Look] = {}
+    # Only these orders need a look at every queue; the usual one looks at those on the page.
+    if wish.hide_empty or wish.sort not in ("name", "timeout"):
+        looks = await visit.console.looks.at(queues, with_oldest=wish.sort == "oldest")
+    kept = [queue for queue in queues if not wish.hide_empty or looks.get(queue.id, _NOTHING).total]
+    kept.sort(key=lambda queue: (queue.name, queue.key.region))
+    if wish.sort != "name" or wish.falling:
+        kept.sort(key=lambda queue: compared(queue, looks.get(queue.id, _NOTHING)), reverse=wish.falling)
+    return kept
+
+
+def _row(visit: Visit, queue: Queue, look: Look) -> Row:
+    spark, rates = _recent(visit.console.activity, queue)
+    redrive = queue.settings.redrive
+    return Row(
+        queue,
+        look,
+        spark,
+        rates,
+        link("queues", queue.key.region, queue.name),
+        None if redrive is None else redrive.dead_letters.name,
+        "" if redrive is None else link("queues", redrive.dead_letters.region, redrive.dead_letters.name),
+    )
+
+
+def _recent(activity: Activity, queue: Queue) -> tuple[Markup, Mapping[str, float]]:
+    """What was sent, received and deleted in the last ten minutes, drawn, and the rates of the last one."""
+    if activity.is_quiet(_EVENTS, queue.id):
+        return _QUIET, dict.fromkeys(_EVENTS, 0.0)
+    fine = {event: activity.fine(event, queue.id) for event in _EVENTS}
+    told = ", ".join(f"{plural(sum(values), 'message')} {event}" for event, values in fine.items())
+    drawn = sparkline(
+        {event: in_pairs(values) for event, values in fine.items()}, f"In the last ten minutes: {told}"
+    )
+    minute_s = _RATE_BUCKETS * FINE_S
+    return drawn, {event: sum(values[-_RATE_BUCKETS:]) / minute_s for event, values in fine.items()}

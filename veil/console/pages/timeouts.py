@@ -1,0 +1,233 @@
+"""The timeouts that queues should have, as the pipeline found them; each is applied through the same difference as an edit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from markupsafe import Markup
+
+from veil.console.aws_command import aws_command, queue_url
+from veil.console.changes import Change, Difference, Done, offer
+from veil.console.exchange import Answer
+from veil.console.formatting import length
+from veil.console.refusals import NotFound, Refused
+from veil.console.roles import Role
+from veil.console.routes import change, link, page
+from veil.console.timeout_charts import Place, chance, dilemma, place_of, seconds, spark
+from veil.console.timeout_findings import (
+    RIGHT,
+    TOO_LONG,
+    TOO_SHORT,
+    UNKNOWN,
+    cost_s,
+    read_findings,
+    verdict,
+    why_not,
+)
+from veil.console.visit import Visit
+from veil.core.findings import FILE, NO_RENEWAL, Finding, Findings
+from veil.core.queue import Queue, QueueKey
+from veil.service.queues import change_settings
+
+PAGE_ROWS: Final = 100
+_OLD_MS: Final = 30 * 86_400_000
+_CHIPS: Final = {TOO_SHORT: "failed", TOO_LONG: "delayed", RIGHT: "done", UNKNOWN: ""}
+_ORDER: Final = (TOO_SHORT, TOO_LONG, RIGHT, UNKNOWN)
+
+
+class Row(NamedTuple):
+    """A queue in the list."""
+
+    finding: Finding
+    queue: Queue | None
+    verdict: str
+    chip: str
+    spark: Markup
+    types: int
+    address: str
+
+
+class Section(NamedTuple):
+    """A queue, or one type of its messages, on its page."""
+
+    finding: Finding
+    verdict: str
+    chip: str
+    chart: Markup | None
+    at_present: Place | None
+    at_recommended: Place | None
+
+
+class NotApplied(Refused):
+    """The recommendation does not fit the queue as it is."""
+
+    status = 409
+
+
+@page("/timeouts")
+async def timeouts_page(visit: Visit) -> Answer:
+    """All queues, the dearest timeout first."""
+    read = await read_findings(visit.console)
+    if read.findings is None:
+        return visit.page("timeouts_none.html", title="Timeouts", read=read, file=FILE)
+    queues = {queue.key: queue for queue in await visit.service.store.all_queues()}
+    judged = [
+        (finding, verdict(finding, _timeout_s(queues.get(_key(finding)))))
+        for finding in _whole(visit, read.findings)
+    ]
+    judged.sort(key=lambda each: (-cost_s(each[0]), _ORDER.index(each[1]), each[0].queue))
+    types = Counter(_key(each) for each in read.findings.findings if each.message_type is not None)
+    number = visit.query.number("page", 1, 1, 1_000_000)
+    pages = max(1, -(-len(judged) // PAGE_ROWS))
+    first = (min(number, pages) - 1) * PAGE_ROWS
+    return visit.page(
+        "timeouts.html",
+        title="Timeouts",
+        rows=[
+            Row(
+                finding,
+                queues.get(_key(finding)),
+                said,
+                _CHIPS[said],
+                spark(finding, read.findings.target_duplicates),
+                types[_key(finding)],
+                link("timeouts", finding.region, finding.queue),
+            )
+            for finding, said in judged[first : first + PAGE_ROWS]
+        ],
+        number=number,
+        pages=pages,
+        pager=_page_query,
+        **_about(visit, read.findings),
+    )
+
+
+@page("/timeouts/{region}/{name}")
+async def timeout_page(visit: Visit) -> Answer:
+    """One queue: its curve, the evidence, and the button."""
+    key = QueueKey(visit.parts["region"], visit.identity.account, visit.parts["name"])
+    read = await read_findings(visit.console)
+    if read.findings is None:
+        return visit.page("timeouts_none.html", title="Timeouts", read=read, file=FILE)
+    own = [each for each in read.findings.findings if _key(each) == key]
+    if not own:
+        raise NotFound(f"Nothing was found about queue {key.name[:100]} in {key.region[:50]}.")
+    queue = await visit.service.store.find_queue(key)
+    finding = next((each for each in own if each.message_type is None), own[0])
+    return visit.page(
+        "timeout.html",
+        title=f"Timeout of {key.name}",
+        key=key,
+        queue=queue,
+        section=_section(finding, read.findings, queue),
+        types=[_section(each, read.findings, queue) for each in own if each is not finding],
+        why_not=why_not(finding, queue),
+        address=link("timeouts", key.region, key.name),
+        **_about(visit, read.findings),
+    )
+
+
+@change("/timeouts/{region}/{name}/apply", needs=Role.ADMIN)
+async def apply(visit: Visit) -> Answer:
+    """Show what would be another, then set the recommended timeout."""
+    queue = await visit.queue()
+    read = await read_findings(visit.console)
+    finding = next((each for each in _whole(visit, read.findings) if _key(each) == queue.key), None)
+    if finding is None:
+        raise NotFound(f"Nothing was found about queue {queue.name}.")
+    problem = why_not(finding, queue)
+    if problem is not None:
+        raise NotApplied(problem)
+    after_s = finding.recommended_timeout_s
+    assert after_s is not None
+    back = link("timeouts", queue.key.region, queue.name)
+
+    async def make() -> Done:
+        await change_settings(visit.service, queue, {"visibility_s": after_s})
+        return Done(f"The visibility timeout of {queue.name} is {length(after_s)} now.", back)
+
+    command = aws_command(
+        "set-queue-attributes",
+        visit.endpoint_url,
+        queue.key.region,
+        {
+            "--queue-url": queue_url(visit.endpoint_url, queue),
+            "--attributes": f"VisibilityTimeout={after_s}",
+        },
+    )
+    notes = [
+        finding.reason,
+        "It counts from the next receive on. Leases that are open now keep their deadlines.",
+    ]
+    if finding.policy != NO_RENEWAL:
+        notes.append(f"It is for consumers that renew: {finding.policy}.")
+    return await offer(
+        visit,
+        Change(
+            action="apply timeout",
+            target=queue.name,
+            title=f"Apply the recommended timeout to {queue.name}",
+            button="Change the queue",
+            back=back,
+            make=make,
+            differences=[
+                Difference("Visibility timeout", length(queue.settings.visibility_s), length(after_s))
+            ],
+            commands=[command],
+            notes=notes,
+        ),
+    )
+
+
+def _whole(visit: Visit, findings: Findings | None) -> list[Finding]:
+    """The findings about whole queues of the visitor's account."""
+    account = visit.identity.account
+    return [
+        each
+        for each in (() if findings is None else findings.findings)
+        if each.message_type is None and each.account == account
+    ]
+
+
+def _page_query(number: int) -> str:
+    return f"page={number}"
+
+
+def _timeout_s(queue: Queue | None) -> float | None:
+    return None if queue is None else float(queue.settings.visibility_s)
+
+
+def _section(finding: Finding, findings: Findings, queue: Queue | None) -> Section:
+    now_s = _timeout_s(queue)
+    said = verdict(finding, now_s)
+    return Section(
+        finding,
+        said,
+        _CHIPS[said],
+        dilemma(finding, findings.target_duplicates, now_s),
+        place_of(finding, now_s or finding.present_timeout_s),
+        place_of(finding, finding.recommended_timeout_s),
+    )
+
+
+def _about(visit: Visit, findings: Findings) -> dict[str, Any]:
+    try:
+        made_ms = round(datetime.fromisoformat(findings.made_at).timestamp() * 1000)
+    except ValueError:
+        made_ms = None
+    return {
+        "made_ms": made_ms,
+        "is_old": made_ms is not None and visit.wall_ms - made_ms > _OLD_MS,
+        "target": findings.target_duplicates,
+        "policy": findings.policy,
+        "no_renewal": NO_RENEWAL,
+        "chance": chance,
+        "seconds": seconds,
+        "unknown": UNKNOWN,
+    }
+
+
+def _key(finding: Finding) -> QueueKey:
+    return QueueKey(finding.region, finding.account, finding.queue)

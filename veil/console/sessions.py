@@ -1,0 +1,146 @@
+"""Who is looking: a session for each log-in with a key, or the people at this machine where there are no keys.
+
+A session lives in memory: a restart of the server ends it. The cookie is HttpOnly and SameSite=Strict; the token in each
+form is made from the cookie's value with a secret of this process, so that neither can be had without the other.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final, Protocol
+
+from veil.console.roles import Role, role_named
+from veil.core.clock import Clock
+
+IDLE_MS: Final = 60 * 60_000
+LIFETIME_MS: Final = 12 * 60 * 60_000
+_SESSIONS_MAX: Final = 10_000
+_VALUE_BYTES: Final = 24
+_VALUE_CHARS: Final = 32
+# Stands in for keys that do not exist, so that a wrong id costs the same as a wrong secret.
+_DECOY: Final = "of no key"
+
+
+class Key(Protocol):
+    """An access key, as far as the console looks at it."""
+
+    @property
+    def key_id(self) -> str: ...
+    @property
+    def secret(self) -> str: ...
+    @property
+    def account(self) -> str: ...
+    @property
+    def role(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose request it is. `cookie` is what its forms are bound to."""
+
+    name: str  # the key's id, or `local`
+    account: str
+    role: Role
+    cookie: str
+    is_new: bool = False  # the cookie must be set
+
+
+@dataclass(slots=True)
+class _Session:
+    key_id: str
+    secret_digest: bytes
+    began_ms: int
+    seen_ms: int
+
+
+class Sessions:
+    """Logs in and out, and tells whose cookie it is."""
+
+    def __init__(self, clock: Clock, keys: Mapping[str, Key], account: str) -> None:
+        self._clock = clock
+        self._keys = keys  # the server's own mapping: a key that is taken away ends its sessions
+        self._account = account
+        self._secret = secrets.token_bytes(32)
+        self._sessions: dict[str, _Session] = {}
+
+    @property
+    def needs_login(self) -> bool:
+        """Whether there are keys."""
+        return bool(self._keys)
+
+    def log_in(self, key_id: str, secret: str) -> str | None:
+        """The cookie's value of a new session; None unless it is that key's secret."""
+        key = self._keys.get(key_id)
+        known = key.secret if key is not None else _DECOY
+        is_right = hmac.compare_digest(_digest(secret), _digest(known))
+        if key is None or not is_right:
+            return None
+        now_ms = self._clock.now_ms()
+        self._drop_old(now_ms)
+        if len(self._sessions) >= _SESSIONS_MAX:
+            del self._sessions[next(iter(self._sessions))]
+        cookie = self.new_value()
+        self._sessions[cookie] = _Session(key_id, _digest(key.secret), now_ms, now_ms)
+        return cookie
+
+    def log_out(self, cookie: str) -> None:
+        """End the session."""
+        self._sessions.pop(cookie, None)
+
+    def identity(self, cookie: str, *, counts: bool = True) -> Identity | None:
+        """Whose cookie it is, None for nobody's; `counts` keeps the session from falling idle."""
+        if not self._keys:
+            if self.is_value(cookie):
+                return Identity("local", self._account, Role.ADMIN, cookie)
+            return Identity("local", self._account, Role.ADMIN, self.new_value(), is_new=True)
+        session = self._sessions.get(cookie)
+        if session is None:
+            return None
+        now_ms = self._clock.now_ms()
+        key = self._keys.get(session.key_id)
+        if (
+            key is None
+            or not hmac.compare_digest(_digest(key.secret), session.secret_digest)
+            or now_ms - session.seen_ms > IDLE_MS
+            or now_ms - session.began_ms > LIFETIME_MS
+        ):
+            del self._sessions[cookie]
+            return None
+        if counts:
+            session.seen_ms = now_ms
+        return Identity(key.key_id, key.account or self._account, role_named(key.role), cookie)
+
+    def token(self, cookie: str) -> str:
+        """The token that forms of this cookie's bearer carry."""
+        return hmac.new(self._secret, cookie.encode(), sha256).hexdigest()
+
+    def is_token(self, cookie: str, token: str) -> bool:
+        """Whether a form with that token came from a page of this cookie's bearer."""
+        return hmac.compare_digest(self.token(cookie).encode(), token.encode("utf-8", "replace"))
+
+    @staticmethod
+    def new_value() -> str:
+        """A value for the cookie of somebody new."""
+        return secrets.token_urlsafe(_VALUE_BYTES)
+
+    @staticmethod
+    def is_value(text: str) -> bool:
+        """Whether it could be a value of ours."""
+        return (
+            len(text) == _VALUE_CHARS
+            and text.isascii()
+            and text.replace("-", "a").replace("_", "a").isalnum()
+        )
+
+    def _drop_old(self, now_ms: int) -> None:
+        for cookie, session in tuple(self._sessions.items()):
+            if now_ms - session.seen_ms > IDLE_MS or now_ms - session.began_ms > LIFETIME_MS:
+                del self._sessions[cookie]
+
+
+def _digest(secret: str) -> bytes:
+    return sha256(secret.encode("utf-8", "replace")).digest()

@@ -1,0 +1,121 @@
+// What needs a script: streams that change parts of the page, countdowns, and ages that run. Every page works without it.
+"use strict";
+(() => {
+  // How far the browser's clock is from the server's two: the engine's, which deadlines run on, and the wall's.
+  let engineOffset = 0, wallOffset = 0;
+  const read = () => {
+    engineOffset = Number(document.body.dataset.nowMs) - Date.now();
+    wallOffset = Number(document.body.dataset.wallMs) - Date.now();
+  };
+
+  // ---- lengths, as the server writes them
+  const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+  const length = (seconds, most) => {
+    const parts = [];
+    let left = Math.max(0, Math.floor(seconds));
+    for (const [size, unit] of UNITS) {
+      const number = Math.floor(left / size);
+      left -= number * size;
+      if (number) parts.push(`${number} ${unit}`);
+    }
+    return parts.slice(0, most).join(" ") || "0 s";
+  };
+
+  const run = () => {
+    const engine = Date.now() + engineOffset, wall = Date.now() + wallOffset;
+    for (const each of document.querySelectorAll("[data-deadline-ms]")) {
+      const left = Number(each.dataset.deadlineMs) - engine;
+      if (each.tagName === "PROGRESS") { each.value = Math.max(0, left); continue; }
+      each.textContent = length(Math.ceil(left / 1000), 4);
+      each.classList.toggle("over", left <= 0);
+    }
+    for (const each of document.querySelectorAll("[data-since-ms]")) {
+      each.textContent = length((engine - Number(each.dataset.sinceMs)) / 1000, 2);
+    }
+    for (const each of document.querySelectorAll("[data-ago-ms]")) {
+      const age = (wall - Number(each.dataset.agoMs)) / 1000;
+      each.textContent = age >= 0 ? `${length(age, 2)} ago` : `in ${length(-age, 2)}`;
+    }
+  };
+
+  // ---- fragments: children with ids are changed one by one, so that what stayed the same is not touched
+  const sources = new WeakMap();
+  const source = element => sources.get(element) ?? element.outerHTML;
+  const busy = element => {
+    const selection = window.getSelection();
+    return element.contains(document.activeElement) && document.activeElement.matches("input, textarea, select")
+      || (selection && !selection.isCollapsed && element.contains(selection.anchorNode));
+  };
+  const put = (target, html) => {
+    const holder = document.createElement("template");
+    holder.innerHTML = html;
+    const fresh = [...holder.content.children];
+    if (!fresh.length || !fresh.every(each => each.id)) {
+      if (!busy(target)) target.replaceChildren(holder.content);
+      return;
+    }
+    const wanted = new Set(fresh.map(each => each.id));
+    for (const old of [...target.children]) if (!wanted.has(old.id) && !busy(old)) old.remove();
+    let place = target.firstElementChild;
+    for (const each of fresh) {
+      const html = each.outerHTML, old = document.getElementById(each.id);
+      let kept = old && target.contains(old) ? old : null;
+      if (kept && source(kept) !== html && !busy(kept)) {
+        const focused = kept.contains(document.activeElement) ? document.activeElement : null;
+        const at = focused ? [...kept.querySelectorAll("a, button")].indexOf(focused) : -1;
+        if (kept === place) place = place.nextElementSibling;
+        kept.replaceWith(each);
+        sources.set(each, html);
+        if (at >= 0) each.querySelectorAll("a, button")[at]?.focus();
+        kept = each;
+      } else if (!kept) {
+        sources.set(each, html);
+        kept = each;
+      }
+      if (kept === place) place = place.nextElementSibling;
+      else if (kept.nextElementSibling !== place || kept.parentNode !== target) target.insertBefore(kept, place);
+    }
+  };
+
+  // ---- the stream of the page: one, closed while nobody sees the page
+  let stream = null, address = null, retry = null;
+  const say = lost => { const state = document.getElementById("live-state"); if (state) state.hidden = !lost; };
+  const close = () => { stream?.close(); stream = address = null; clearTimeout(retry); };
+  const open = () => {
+    const wanted = document.hidden ? null : document.querySelector("[data-live]")?.dataset.live ?? null;
+    if (wanted === address && (stream || !wanted)) return;
+    close();
+    if (!wanted) return;
+    address = wanted;
+    stream = new EventSource(wanted);
+    stream.addEventListener("fragments", event => {
+      const told = JSON.parse(event.data);
+      engineOffset = told.now_ms - Date.now();
+      for (const [id, html] of Object.entries(told.html)) {
+        const target = document.getElementById(id);
+        if (target) put(target, html);
+      }
+      say(false);
+      run();
+      document.documentElement.dataset.liveEvents = Number(document.documentElement.dataset.liveEvents ?? 0) + 1;
+    });
+    stream.addEventListener("gone", () => { stream?.close(); stream = null; say(true); });
+    stream.addEventListener("error", () => {
+      say(true);
+      if (stream?.readyState === EventSource.CLOSED) { stream = null; retry = setTimeout(() => { address = null; open(); }, 5000); }
+    });
+  };
+
+  const start = () => { read(); run(); open(); };
+  document.addEventListener("visibilitychange", open);
+  document.addEventListener("htmx:afterSettle", () => { run(); open(); });
+  window.addEventListener("pagehide", close);
+  window.addEventListener("pageshow", open);
+  // A row of boxes with one that ticks them all.
+  document.addEventListener("change", event => {
+    const all = event.target.closest?.("[data-ticks]");
+    if (all) for (const box of document.querySelectorAll(`input[type=checkbox][name="${CSS.escape(all.dataset.ticks)}"]`)) box.checked = all.checked;
+  });
+  start();
+  setInterval(run, 250);
+})();

@@ -1,0 +1,102 @@
+"""What the pipeline found about timeouts, read from its file; and whether a recommendation may be applied as it stands."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+from veil.console.formatting import length
+from veil.core.findings import FILE, NOT_ENOUGH, Finding, Findings, FindingsUnreadable, decode
+from veil.core.limits import VISIBILITY_MAX_S
+from veil.core.queue import Queue
+
+if TYPE_CHECKING:
+    from veil.console.app import Console
+
+_BYTES_MAX: Final = 64 << 20
+# A timeout a little beside the recommended one is no mistake; less is forgiven to a short one, which costs double work.
+_SHORT: Final = 0.95
+_LONG: Final = 1.25
+
+TOO_SHORT: Final = "too short"
+TOO_LONG: Final = "too long"
+RIGHT: Final = "right"
+UNKNOWN: Final = "not enough evidence"
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The file as it was read: its findings, or why there are none."""
+
+    findings: Findings | None
+    place: str | None  # where it is looked for; None: the server keeps nothing on disk
+    problem: str = ""
+
+
+_kept: WeakKeyDictionary[Console, tuple[tuple[int, int], Read]] = WeakKeyDictionary()
+
+
+async def read_findings(console: Console) -> Read:
+    """The findings; the file is read again when it has changed."""
+    if console.tables is None:
+        return Read(None, None)
+    path = console.tables / FILE
+    try:
+        stat = await asyncio.to_thread(path.stat)
+    except OSError:
+        return Read(None, str(console.tables))
+    mark = (stat.st_mtime_ns, stat.st_size)
+    kept = _kept.get(console)
+    if kept is None or kept[0] != mark:
+        kept = _kept[console] = mark, await asyncio.to_thread(_read, path, stat.st_size)
+    return kept[1]
+
+
+def _read(path: Path, size: int) -> Read:
+    place = str(path.parent)
+    if size > _BYTES_MAX:
+        return Read(None, place, f"{FILE} is larger than {_BYTES_MAX >> 20} MiB")
+    try:
+        return Read(decode(path.read_bytes()), place)
+    except (FindingsUnreadable, OSError) as problem:
+        return Read(None, place, str(problem))
+
+
+def verdict(finding: Finding, present_s: float | None = None) -> str:
+    """What to think of the timeout: too short, too long, right, or that nobody knows."""
+    recommended, present = finding.recommended_timeout_s, present_s or finding.present_timeout_s
+    if recommended is None or finding.certainty == NOT_ENOUGH:
+        return UNKNOWN
+    if present is None or present < recommended * _SHORT:
+        return TOO_SHORT if present is not None else UNKNOWN
+    return TOO_LONG if present > recommended * _LONG else RIGHT
+
+
+def cost_s(finding: Finding) -> float:
+    """What the timeout has cost, in seconds: work done twice, and messages that waited hidden after crashes."""
+    work_s = finding.p50_s or finding.mean_s or finding.present_timeout_s or 1.0
+    hidden_h = 0.0 if finding.replay is None else finding.replay.hidden_hours_then
+    return finding.duplicates * work_s + hidden_h * 3600
+
+
+def why_not(finding: Finding, queue: Queue | None) -> str | None:
+    """Why the recommendation cannot be applied to the queue; None: it can."""
+    after_s = finding.recommended_timeout_s
+    if after_s is None or finding.certainty == NOT_ENOUGH:
+        return f"Not enough evidence: {finding.missing or finding.reason}"
+    if not 0 <= after_s <= VISIBILITY_MAX_S:
+        return f"The recommended timeout is {after_s:,} s: expected 0 to {VISIBILITY_MAX_S:,}."
+    if queue is None:
+        return "There is no such queue any more."
+    now_s, analysed_s = queue.settings.visibility_s, finding.present_timeout_s
+    if now_s == after_s:
+        return "The queue has this timeout already."
+    if analysed_s is not None and round(analysed_s) != now_s:
+        return (
+            f"The leases that were analysed began with {length(analysed_s)}, and the queue's timeout is {length(now_s)}: "
+            "either it was changed since (run the pipeline again), or its consumers ask for a timeout of their own."
+        )
+    return None

@@ -1,0 +1,125 @@
+"""One request to the console: who asks, for what, and the means to answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from veil.console.cookies import read_cookies
+from veil.console.exchange import Answer, HttpRequest
+from veil.console.forms import Form
+from veil.console.refusals import NotFound
+from veil.console.roles import Role
+from veil.console.routes import ROOT, find
+from veil.console.sessions import Identity
+from veil.core.message import Caller
+from veil.core.queue import Queue, QueueKey
+from veil.service.service import Service
+
+if TYPE_CHECKING:
+    from veil.console.app import Console
+
+_USER_AGENT_CHARS_MAX = 256
+
+
+class Visit:
+    """What a page needs to know; lives for one request, or for one stream."""
+
+    def __init__(
+        self,
+        console: Console,
+        request: HttpRequest,
+        identity: Identity,
+        parts: dict[str, str],
+        query: Form,
+        form: Form,
+    ) -> None:
+        self.console = console
+        self.request = request
+        self.identity = identity
+        self.parts = parts  # of the path, as the route names them
+        self.query = query
+        self.form = form  # empty unless it is a POST
+        self.notice: str | None = None
+        self.is_shared = False  # what is rendered goes to other visitors too
+
+    @property
+    def service(self) -> Service:
+        return self.console.service
+
+    @property
+    def now_ms(self) -> int:
+        """Engine time: what deadlines are compared with."""
+        return self.service.clock.now_ms()
+
+    @property
+    def wall_ms(self) -> int:
+        """Wall time: what people read."""
+        return self.service.clock.wall_ms()
+
+    @property
+    def here(self) -> str:
+        """The path and query of this page."""
+        return self.request.path + (f"?{self.request.query}" if self.request.query else "")
+
+    @property
+    def endpoint_url(self) -> str:
+        """Where the visitor's clients reach the server."""
+        base_url = self.console.base_url
+        return base_url or f"http://{self.request.headers.get('host') or 'localhost'}"
+
+    @property
+    def caller(self) -> Caller:
+        """The visitor as the journal names it."""
+        user_agent = f"veil-console {self.request.headers.get('user-agent', '')}"
+        return Caller(
+            self.identity.account, self.identity.name, user_agent[:_USER_AGENT_CHARS_MAX], self.request.peer
+        )
+
+    @property
+    def audit_facts(self) -> dict[str, Any]:
+        """Who asks, for the audit log."""
+        return {
+            "who": self.identity.name,
+            "role": self.identity.role.label,
+            "address": self.request.peer,
+            "account": self.identity.account,
+        }
+
+    @property
+    def token(self) -> str:
+        """What every form of this visitor carries."""
+        # A live fragment is drawn once for all who look: a form in it would carry one visitor's token to the others.
+        assert not self.is_shared, "a live fragment must not hold a form"
+        return self.console.sessions.token(self.identity.cookie)
+
+    @property
+    def theme(self) -> str:
+        """The colours that the visitor chose: light, dark or system."""
+        chosen = read_cookies(self.request.headers.get("cookie", "")).get("veil_theme", "")
+        return chosen if chosen in ("light", "dark") else "system"
+
+    @staticmethod
+    def has_page(path: str) -> bool:
+        """Whether there is a page at that path below /console."""
+        return find("GET", path) is not None
+
+    def may(self, role: str) -> bool:
+        """Whether the visitor has that role, or a higher one."""
+        return self.identity.role >= Role[role.upper()]
+
+    async def queue(self) -> Queue:
+        """The queue that the path names by `region` and `name`, one of the visitor's own account."""
+        key = QueueKey(self.parts["region"], self.identity.account, self.parts["name"])
+        queue = await self.service.store.find_queue(key)
+        if queue is None:
+            raise NotFound(f"There is no queue {key.name[:100]} in {key.region[:50]}.")
+        return queue
+
+    def page(self, template: str, *, title: str, status: int = 200, **values: Any) -> Answer:
+        """A whole page."""
+        html = self.console.templates.render(template, visit=self, title=title, root=ROOT, **values)
+        return Answer(status, html.encode("utf-8", "replace"))
+
+    def fragment(self, template: str, **values: Any) -> str:
+        """A piece of a page, for a live stream."""
+        return self.console.templates.render(template, visit=self, root=ROOT, **values)

@@ -1,0 +1,214 @@
+"""Look one message's life up: in the segments that can tell of it, and in what waits to be exported.
+
+A message keeps its key for as long as it is in one queue, and mostly among the dead letters too. A redrive gives it a new
+one, and its events name both, so that a life is followed from key to key. The look is bounded: by segments that must be
+opened for the first time, by events, and by bytes of the outbox; where a bound is met the answer says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Final, NamedTuple
+
+import msgspec
+
+from veil.core.event import Kind
+from veil.core.sequence import instant_of
+from veil.journal.life_event import COLUMNS, LifeEvent, from_packed, from_row
+from veil.journal.outbox import Outbox
+from veil.journal.segment_index import SegmentIndex
+from veil.journal.segments import Segment, list_segments
+
+OPENED_MAX: Final = 500  # segments opened for the first time in one look
+EVENTS_MAX: Final = 10_000_000
+OUTBOX_BYTES_MAX: Final = 64 << 20
+KEYS_MAX: Final = 16  # redrives and back again that are followed
+KEPT_MAX: Final = 5_000  # events of one life
+# After a message's end: who comes late with its receipt mostly comes soon.
+_SEGMENTS_AFTER_END: Final = 10
+_ROWS_AT_ONCE: Final = 64
+_ENDS: Final = {each.label for each in (Kind.DELETED, Kind.EXPIRED, Kind.PURGED, Kind.REDRIVEN)}
+
+
+class EveryRow(NamedTuple):
+    """A plan that is none: over whatever rows wait. It is for looking; nothing is exported by it."""
+
+    journal_id: str = ""
+    first: int = 1
+    last: int = (1 << 63) - 1
+    day: str = ""
+
+
+class Look(NamedTuple):
+    """What was found of a life, in the order in which it happened."""
+
+    events: list[LifeEvent]
+    is_whole: bool  # False: a bound was met, there may be more
+    looked_until: str | None  # the day up to which segments were looked into, where that is not the last
+    problems: list[str]  # segments that could not be read
+
+
+@dataclass(slots=True)
+class _Search:
+    """The keys that are followed, and what was found of them."""
+
+    keys: set[int]
+    ended: set[int] = field(default_factory=set)
+    found: dict[tuple[int, str, int, int], LifeEvent] = field(default_factory=dict)
+
+    def take(self, events: Iterable[LifeEvent]) -> bool:
+        """Keep what is of our keys; True if that has brought a new key, whose events may stand beside it."""
+        grown = False
+        for event in events:
+            if event.seq not in self.keys or len(self.found) >= KEPT_MAX:
+                continue
+            # In a segment and in the outbox still, for a moment: it is the same event.
+            self.found[event.position, event.kind, event.seq, event.at_ms] = event
+            if event.kind in _ENDS or (
+                event.kind == Kind.DEAD_LETTERED.label and event.other_seq is not None
+            ):
+                self.ended.add(event.seq)
+            follows = event.kind in (Kind.REDRIVEN.label, Kind.DEAD_LETTERED.label)
+            other_seq = event.other_seq
+            if follows and other_seq is not None and other_seq not in self.keys and len(self.keys) < KEYS_MAX:
+                self.keys.add(other_seq)
+                grown = True
+        return grown
+
+    @property
+    def is_over(self) -> bool:
+        return self.keys <= self.ended
+
+
+async def read_life(outbox: Outbox, index: SegmentIndex | None, seq: int, *, further: int = 1) -> Look:
+    """The events of the message that has, or had, this key, with those of its life before and after a redrive.
+
+    `index` None: nothing is exported. `further` multiplies the bounds.
+    """
+    first = seq
+    look = Look([], True, None, [])
+    for _ in range(KEYS_MAX):
+        look = await _follow(outbox, index, first, further)
+        came_from = next(
+            (each.other_seq for each in look.events if each.seq == first and each.kind == Kind.SENT.label),
+            None,
+        )
+        if came_from is None or came_from >= first:
+            break
+        first = came_from
+    return look
+
+
+async def _follow(outbox: Outbox, index: SegmentIndex | None, seq: int, further: int) -> Look:
+    search = _Search({seq})
+    is_whole, until, problems = True, None, list[str]()
+    seen: set[str] = set()
+    # An export may move rows from the outbox into a segment between the two looks: then that segment is looked into too.
+    for round_ in range(3):
+        exported = None
+        if index is not None:
+            exported = await asyncio.to_thread(_exported, index, search, seq, seen, further)
+        if exported is not None:
+            is_whole, until = is_whole and exported.is_whole, until or exported.until
+            problems += exported.problems
+        elif round_:
+            break  # nothing was exported meanwhile
+        is_whole = await _waiting(outbox, search, further) and is_whole
+    events = sorted(search.found.values(), key=lambda each: (each.at_ms, each.position))
+    return Look(events, is_whole and len(search.found) < KEPT_MAX, until, problems)
+
+
+async def _waiting(outbox: Outbox, search: _Search, further: int) -> bool:
+    """Look through what waits to be exported; False where that was too much."""
+    after, size = 0, 0
+    while size < OUTBOX_BYTES_MAX * further:
+        rows = await outbox.outbox_rows(EveryRow(), after=after, limit=_ROWS_AT_ONCE)
+        if not rows:
+            return True
+        for row in rows:
+            size += len(row.packed)
+            # As the key is packed, so it stands in the row: most rows need not be unpacked to be passed over.
+            while any(msgspec.msgpack.encode(key) in row.packed for key in search.keys):
+                if not search.take(from_packed(row.number, row.packed)):
+                    break
+        after = rows[-1].number
+    return False
+
+
+class _Exported(NamedTuple):
+    is_whole: bool
+    until: str | None
+    problems: list[str]
+
+
+def _exported(
+    index: SegmentIndex, search: _Search, seq: int, seen: set[str], further: int
+) -> _Exported | None:
+    """Look into the segments that were not seen yet; None where there are none."""
+    begins_ms = instant_of(seq)
+    day = datetime.fromtimestamp(begins_ms / 1000, UTC).strftime("%Y-%m-%d")
+    segments = [each for each in list_segments(index.place, since_day=day) if each.name not in seen]
+    if not segments:
+        return None
+    seen.update(each.name for each in segments)  # also those that a bound leaves out
+    opened_max = index.opened + OPENED_MAX * further
+    problems: list[str] = []
+    segments = _begun(index, segments, begins_ms)
+    events = after_end = 0
+    for segment in segments:
+        if search.is_over:
+            after_end += 1
+            if after_end > _SEGMENTS_AFTER_END:
+                return _Exported(True, None, problems)
+        if events > EVENTS_MAX * further or (index.opened >= opened_max and not index.is_known(segment)):
+            return _Exported(False, segment.day, problems)
+        try:
+            events += _look_into(index, segment, search)
+        except (ValueError, OSError) as problem:
+            problems.append(f"{segment.name}: {problem}")
+    return _Exported(True, None, problems)
+
+
+def _begun(index: SegmentIndex, segments: Sequence[Segment], begins_ms: int) -> list[Segment]:
+    """Without the segments of the first day that ended before the message was sent: their footers tell, and they rise."""
+    kept: list[Segment] = []
+    for _, run in groupby(segments, key=lambda each: (each.day, each.journal_id)):
+        rising = list(run)
+        first = 0
+        if not kept:
+            try:
+                first = bisect_left(rising, begins_ms, key=lambda each: index.footer(each).last_ms)
+            except (ValueError, OSError):
+                first = 0  # one of them cannot be read: look at all, and say which
+        kept += rising[first:]
+    return kept
+
+
+def _look_into(index: SegmentIndex, segment: Segment, search: _Search) -> int:
+    """Take what the segment has of our keys, and say how many events had to be looked at."""
+    import pyarrow as pa
+    from pyarrow import compute as pc
+    from pyarrow import parquet as pq
+
+    footer = index.footer(segment)
+    looked = 0
+    while groups := footer.groups_with(search.keys):
+        with index.place.open_input(segment.name) as file:
+            parquet = pq.ParquetFile(file)
+            grown = False
+            for group in groups:
+                looked += footer.groups[group].events
+                wanted = pa.array(sorted(search.keys), pa.int64())
+                mask = pc.is_in(parquet.read_row_group(group, columns=["seq"])["seq"], value_set=wanted)
+                if pc.any(mask).as_py():
+                    names = [name for name in COLUMNS if name in parquet.schema_arrow.names]
+                    rows = parquet.read_row_group(group, columns=names).filter(mask).to_pylist()
+                    grown |= search.take(from_row(dict.fromkeys(COLUMNS) | row) for row in rows)
+        if not grown:
+            break
+    return looked

@@ -1,0 +1,103 @@
+"""The console's place in the server: who may open it, and that it costs nothing until somebody does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from veil.server.access import is_loopback
+from veil.server.make_store import is_on_postgres, journal_location, store_directory
+from veil.server.settings import Settings
+from veil.service.service import Service
+from veil.wire.exchange import Request, Response
+from veil.wire.sigv4 import AccessKey
+
+if TYPE_CHECKING:
+    from veil.console.app import Console
+
+ROOT: Final = "/console"
+_NOT_INSTALLED: Final = b"The console needs Jinja2, which is not installed: pip install 'veilmq[console]'\n"
+_AUDIT_FILE: Final = "audit.jsonl"
+_TABLES: Final = "tables"  # where `veil pipeline` keeps them unless told otherwise
+
+
+def is_console(path: str) -> bool:
+    """Whether the path lies below /console."""
+    return path == ROOT or path.startswith(ROOT + "/")
+
+
+class ConsoleMount:
+    """Answers requests below /console; the pages are loaded with the first of them."""
+
+    def __init__(
+        self, settings: Settings, service: Service, keys: Mapping[str, AccessKey], version: str
+    ) -> None:
+        self._settings = settings
+        self._service = service
+        self._keys = keys
+        self._version = version
+        self._console: Console | None = None
+        self._loading = asyncio.Lock()
+        self._who = settings.console
+        if self._who != "off":
+            # From the start on, so that the first visitor sees what happened before.
+            service.watch()
+
+    async def handle(self, request: Request) -> Response:
+        """The answer to one request, which the rules of access have let in."""
+        if self._who == "off":
+            return Response(404, b"the console is turned off\n")
+        # Without keys everybody is admin: that is for people at this machine, whatever the server listens on.
+        if (self._who == "loopback" or not self._keys) and not is_loopback(request.peer):
+            return Response(403, b"the console is for this machine only\n")
+        try:
+            console = self._console or await self._load()
+        except ModuleNotFoundError as missing:
+            if missing.name not in ("jinja2", "markupsafe"):
+                raise
+            return Response(501, _NOT_INSTALLED)
+        answer = await console.handle(request)
+        return Response(answer.status, answer.body, answer.content_type, answer.headers, stream=answer.stream)
+
+    async def _load(self) -> Console:
+        async with self._loading:
+            if self._console is None:
+                # In a thread: importing takes a tenth of a second, and messages do not wait for it.
+                make = await asyncio.to_thread(_console_class)
+                self._console = make(
+                    self._service,
+                    keys=self._keys,
+                    account=self._settings.account,
+                    region=self._settings.region,
+                    base_url=self._settings.base_url,
+                    audit_file=_audit_file(self._settings),
+                    journal=journal_location(self._settings),
+                    tables=_tables(self._settings),
+                    version=self._version,
+                )
+            return self._console
+
+
+def _console_class() -> Callable[..., Console]:
+    from veil.console.app import Console
+
+    return Console
+
+
+def _directory(settings: Settings) -> Path | None:
+    # The nodes of one PostgreSQL have a directory each: what was asked of a node is in its own log.
+    return settings.data if is_on_postgres(settings) else store_directory(settings)
+
+
+def _audit_file(settings: Settings) -> Path | None:
+    directory = _directory(settings)
+    return None if directory is None else directory / _AUDIT_FILE
+
+
+def _tables(settings: Settings) -> Path | None:
+    if settings.console_tables is not None:
+        return settings.console_tables
+    directory = _directory(settings)
+    return None if directory is None else directory / _TABLES

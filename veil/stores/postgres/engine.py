@@ -1,0 +1,312 @@
+"""Runs the operations of the store, each in one transaction on a connection of the pool.
+
+An operation names the queues that it is about. Their locks are taken first, in rising order: shared where operations may
+run side by side, exclusive where they must follow one another (FIFO queues, queues with groups, edits). What is due in the
+queues happens before the operation looks. A transaction that PostgreSQL gave up for reasons of its own is redone; once
+COMMIT was sent on a connection that broke, nobody knows, and the caller is told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
+
+from veil.core.clock import Clock
+from veil.core.queue import Queue, QueueKey
+from veil.stores.postgres import lanes, notices, outbox, queues, settling
+from veil.stores.postgres.clock import DatabaseClock
+from veil.stores.postgres.dues import Dues
+from veil.stores.postgres.failures import REDOABLE, in_our_words, is_lost
+from veil.stores.postgres.floors import Floors
+from veil.stores.postgres.queue_state import KnownQueue, KnownQueues, QueueState
+from veil.stores.postgres.sql import Q
+from veil.stores.postgres.transaction import Row, Statement, Transaction
+from veil.stores.recorder import Recorder
+from veil.stores.store import StoreEvents
+
+T = TypeVar("T")
+Work = Callable[[Transaction], Awaitable[T]]
+Pool = AsyncConnectionPool[psycopg.AsyncConnection[Row]]
+
+log = logging.getLogger("veil.store")
+
+REDONE_MAX: Final = 8
+# Connections that turn out to be dead are left for others this often: all of a pool may have died together.
+LOST_MAX: Final = 12
+SLOTS_PER_NODE: Final = 64
+
+
+class Locks:
+    """Which queues a transaction needs, and how."""
+
+    __slots__ = ("exclusive", "ids")
+
+    def __init__(self, known: Sequence[KnownQueue], exclusive: bool) -> None:
+        self.ids = sorted({each.queue.id for each in known})
+        self.exclusive = exclusive or any(each.is_sequential for each in known)
+
+    def covers(self, other: Locks) -> bool:
+        return set(other.ids) <= set(self.ids) and (self.exclusive or not other.exclusive)
+
+
+class Engine:
+    """The frame of the operations; see the module's text."""
+
+    def __init__(self, pool: Pool, clock: Clock | None, *, bound: outbox.Bound, recording: bool) -> None:
+        self.pool = pool
+        self.queues = KnownQueues()
+        self.dues = Dues()
+        self.floors = Floors()
+        self.bound = bound
+        self.recording = recording
+        self.events: Callable[[], StoreEvents]
+        self.node = 0  # this node's number
+        self.has_company = False  # other nodes are alive, who want to be told
+        self.is_told = False  # what other nodes say reaches us
+        self.clock: Clock = DatabaseClock() if clock is None else clock
+        self._heard_at_ms = 0
+        self._slept = False
+        self._turns = asyncio.Semaphore(pool.max_size)
+        self._free_slots = list(range(SLOTS_PER_NODE))
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def run(
+        self,
+        work: Work[T],
+        *,
+        queues: Sequence[Queue | QueueKey] = (),
+        exclusive: bool = False,
+        dead_letters: bool = False,
+        numbers: int = 0,
+    ) -> T:
+        """Do the work in one transaction, durable when this returns; `dead_letters` adds the queues' own dead letters.
+
+        The work may be begun several times, until it has happened once. Whoever waits for it may go away: it is finished
+        all the same.
+        """
+        task = asyncio.ensure_future(self._redo(work, queues, exclusive, dead_letters, numbers))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # looked at, in case nobody waits for it any more
+
+    async def drain(self) -> None:
+        """Return when nothing is under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def learn(self) -> None:
+        """Bring what is known of the queues up to date."""
+
+        async def nothing(tx: Transaction) -> None:
+            pass
+
+        await self.run(nothing)
+
+    async def learn_in(self, tx: Transaction) -> None:
+        """The same within a transaction."""
+        if self._slept:
+            # What was deleted so long ago may have left no trace.
+            self._slept = False
+            self.queues.learn_anew(await tx.rows(Q.living_queues))
+        else:
+            self.queues.learn(await tx.rows(Q.changed_queues, {"epoch": self.queues.epoch}))
+        self.floors.clear()  # a retention may be another one now
+
+    # ---- one transaction
+
+    async def _redo(
+        self,
+        work: Work[T],
+        queues: Sequence[Queue | QueueKey],
+        exclusive: bool,
+        dead_letters: bool,
+        numbers: int,
+    ) -> T:
+        redone = lost = 0
+        while True:
+            locks = self.locks(queues, exclusive, dead_letters)
+            async with self.transaction() as tx:
+                tx.redone = redone
+                try:
+                    again = await self._begin(tx, locks, queues, exclusive, dead_letters, numbers)
+                    if not again:
+                        result = await work(tx)
+                        await self.commit(tx)
+                        return result
+                except REDOABLE as error:
+                    redone += 1
+                    if redone > REDONE_MAX:
+                        raise in_our_words(error) from error
+                    log.debug("a transaction is redone: %s", error)
+                except (psycopg.Error, OSError) as error:
+                    lost += 1
+                    if tx.is_ending or not is_lost(error) or lost > LOST_MAX:
+                        raise in_our_words(error) from error
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        """A transaction to be begun on a connection of its own, undone unless it is committed; raises StoreUnavailable.
+
+        Who finds every connection busy waits for a turn here, however long that takes: the pool's own patience is for a
+        database that is away.
+        """
+        async with self._turns:
+            try:
+                connection = await self.pool.getconn()
+            except (PoolTimeout, PoolClosed, psycopg.OperationalError) as error:
+                raise in_our_words(error) from error
+            slot = self._free_slots.pop()
+            try:
+                recorder = Recorder() if self.recording else None
+                yield Transaction(connection, self.node * SLOTS_PER_NODE + slot, recorder)
+            finally:
+                self._free_slots.append(slot)
+                await self._let_go(connection)
+
+    def locks(self, queues: Sequence[Queue | QueueKey], exclusive: bool, dead_letters: bool) -> Locks:
+        """What a transaction about these queues has to lock, as far as is known."""
+        found = [known for each in queues if (known := self._known(each)) is not None]
+        if dead_letters:
+            targets = [each.queue.settings.redrive for each in found]
+            found += [
+                known
+                for redrive in targets
+                if redrive is not None and (known := self._known(redrive.dead_letters)) is not None
+            ]
+        return Locks(found, exclusive)
+
+    def _known(self, queue: Queue | QueueKey) -> KnownQueue | None:
+        if isinstance(queue, Queue):
+            return self.queues.by_id.get(queue.id)
+        return self.queues.by_key.get(queue)
+
+    async def _begin(
+        self,
+        tx: Transaction,
+        locks: Locks,
+        queues: Sequence[Queue | QueueKey],
+        exclusive: bool,
+        dead_letters: bool,
+        numbers: int,
+    ) -> bool:
+        """Open the transaction; True where it must be begun again, with other locks or after others have settled."""
+        asked, began_s = self.floors.wanted(locks.ids, self.clock.now_ms()), time.monotonic()
+        looks, _ = await tx.begin(
+            locks.ids,
+            exclusive=locks.exclusive,
+            numbers=numbers,
+            now_ms=self.given_now_ms(),
+            looks=asked,
+        )
+        self.heard(tx)
+        if tx.epoch > self.queues.epoch:
+            await self.learn_in(tx)
+        # Also when another transaction has learnt it meanwhile.
+        if not locks.covers(self.locks(queues, exclusive, dead_letters)):
+            return True
+        if self.floors.are_stale(looks):
+            asked = self.floors.wanted(locks.ids, self.clock.now_ms())
+            looks = await tx.rows(Q.look_at_queues, asked)
+        self.know(tx, looks, asked, time.monotonic() - began_s)
+        return await self._settle(tx)
+
+    def heard(self, tx: Transaction) -> None:
+        """Take note of what time it is."""
+        if tx.now_ms - self._heard_at_ms > queues.TOMBSTONE_MS // 2:
+            self._slept = True
+        self._heard_at_ms = tx.now_ms
+        if isinstance(self.clock, DatabaseClock):
+            tx.wall_ms = tx.now_ms
+            self.clock.heard(tx.now_ms)
+        else:
+            tx.wall_ms = self.clock.wall_ms()
+
+    def know(self, tx: Transaction, looks: Sequence[Row], asked: dict[str, list[Any]], took_s: float) -> None:
+        """Give the transaction the states of its queues."""
+        for look in looks:
+            # A queue that was deleted since has no state: whoever asks for it hears so.
+            if (known := self.queues.by_id.get(look[0])) is not None:
+                state = QueueState(known.queue, known.scope, known.has_lanes, known.purged_at_ms)
+                state.looked_at(look)
+                self.floors.learn(state, look, asked, took_s)
+                tx.states[look[0]] = tx.by_key[known.queue.key] = state
+
+    def given_now_ms(self) -> int | None:
+        """The instant that a transaction begins at; None: the database says."""
+        return None if isinstance(self.clock, DatabaseClock) else self.clock.now_ms()
+
+    async def _settle(self, tx: Transaction) -> bool:
+        """Let happen what is due; True when there was so much of it that it was committed on its own."""
+        due = [state for state in tx.states.values() if state.next_due_ms <= tx.now_ms]
+        if not due:
+            return False
+        more = False
+        for state in due:
+            more |= await settling.settle(tx, state)
+            lanes.tell(tx, state)
+        if more:
+            await self.commit(tx)
+            return True
+        await queues.look_ahead(tx, due)
+        return False
+
+    async def commit(self, tx: Transaction) -> None:
+        """End the transaction, and tell everybody what has happened."""
+        for state in tx.states.values():
+            lanes.tell(tx, state)
+        outbox.write(tx, self.bound)
+        if self.has_company:
+            await tx.hear()  # which lanes have opened: the others are to be told with COMMIT
+        await tx.commit(self._notification(tx))
+        for state in tx.states.values():
+            self.dues.note(state.id, state.next_due_ms, tx.now_ms)
+            self.floors.committed(state, tx.now_ms)
+        events = self.events()
+        for (event, queue_id), count in tx.happened.items():
+            if event == "available":
+                events.messages_available(queue_id, count)
+            else:
+                events.counted(event, queue_id, count)
+        if tx.new_epoch is not None:
+            # Whoever made, edited or deleted a queue here finds it so here at once.
+            await self.learn_in(tx)
+
+    def _notification(self, tx: Transaction) -> list[Statement]:
+        """What other nodes are told: which queues have something, and whether queues have changed."""
+        if not self.has_company:
+            return []
+        wakes = {queue_id: n for (event, queue_id), n in tx.happened.items() if event == "available"}
+        if not wakes and tx.new_epoch is None:
+            return []
+        return [(Q.notify, {"payload": notices.written(self.node, tx.new_epoch, wakes)})]
+
+    async def _let_go(self, connection: psycopg.AsyncConnection[Row]) -> None:
+        if connection.closed or connection.broken:
+            await self.pool.putconn(connection)
+            return
+        try:
+            if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                await connection.rollback()
+        except psycopg.Error:
+            await connection.close()
+        await self.pool.putconn(connection)
+
+    async def ask(self, query: str, arguments: dict[str, Any]) -> list[Row]:
+        """The rows of one statement, by itself and outside of everything."""
+        async with self.transaction() as tx:
+            try:
+                return await tx.rows(query, arguments)
+            except (psycopg.Error, OSError) as error:
+                raise in_our_words(error) from error

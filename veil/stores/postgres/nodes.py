@@ -1,0 +1,152 @@
+"""The nodes of one database: which are alive, who has which duty, and what they tell one another.
+
+A node writes its heartbeat every second, and listens on one connection of its own. While that connection is away the node
+looks for itself, four times a second, where messages are to be had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import psycopg
+
+from veil.core.errors import StoreError
+from veil.stores.postgres import notices
+from veil.stores.postgres.dsn import Dsn
+from veil.stores.postgres.engine import Engine
+from veil.stores.postgres.sql import Q
+from veil.stores.postgres.transaction import Transaction
+
+log = logging.getLogger("veil.store")
+
+BEAT_S: Final = 1.0
+ALONE_BEAT_S: Final = 0.25  # while nobody can tell us anything
+DEAD_AFTER_MS: Final = 5_000
+DUTY_MS: Final = 4_000
+RECONNECT_S: Final = 0.2
+RECONNECT_MAX_S: Final = 2.0
+# For so many beats after a start, others may not know yet that they have to tell us.
+NEW_BEATS: Final = 3
+
+
+class Nodes:
+    """This node among the others."""
+
+    def __init__(self, engine: Engine, dsn: Dsn, each_second: Callable[[], Awaitable[None]]) -> None:
+        self._engine, self._dsn, self._each_second = engine, dsn, each_second
+        self.name = secrets.token_hex(8)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._listens = asyncio.Event()
+        self._new_beats = NEW_BEATS
+
+    async def start(self) -> None:
+        """Join: from here on the others tell us."""
+        await self._join()
+        self._tasks = [asyncio.create_task(self._beat())]
+        # Behind a pooler LISTEN would be heard by a connection that the next transaction does not have: we look for ourselves.
+        if not self._dsn.pooler:
+            self._tasks.append(asyncio.create_task(self._listen()))
+
+    async def stop(self) -> None:
+        """Leave, so that nobody waits for us to be found dead."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._engine.drain()
+        try:
+            await self._engine.ask(Q.leave, {"number": self._engine.node, "name": self.name})
+            await self._engine.ask(Q.leave_duties, {"node": self.name})
+        except StoreError:
+            pass  # we are found dead then
+
+    async def listening(self) -> None:
+        """Return once notifications reach this node."""
+        await self._listens.wait()
+
+    async def has_duty(self, duty: str) -> bool:
+        """Whether this node has the duty for the next seconds; it is to ask again every second as long as it goes on."""
+        named = {"duty": duty, "node": self.name, "lease_ms": DUTY_MS}
+        return bool(await self._engine.ask(Q.take_duty, named))
+
+    # ---- being alive
+
+    async def _join(self) -> None:
+        async def take_number(tx: Transaction) -> int:
+            await tx.rows(Q.lock_nodes)
+            named = {"name": self.name, "dead_after_ms": DEAD_AFTER_MS}
+            [(number,)] = await tx.rows(Q.take_number, named)
+            tx.later(Q.notify, {"payload": notices.written(number, None, {})})
+            return int(number)
+
+        self._engine.node = await self._engine.run(take_number)
+        await self._count_others()
+
+    async def _count_others(self) -> None:
+        named = {"name": self.name, "dead_after_ms": DEAD_AFTER_MS}
+        [(others,)] = await self._engine.ask(Q.others_alive, named)
+        self._engine.has_company = others > 0
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S if self._engine.is_told else ALONE_BEAT_S)
+            try:
+                known = {"number": self._engine.node, "name": self.name}
+                if not await self._engine.ask(Q.beat, known):
+                    await self._join()  # we were taken for dead, and our number by another
+                await self._count_others()
+                if not self._engine.is_told or self._new_beats:
+                    self._new_beats = max(0, self._new_beats - 1)
+                    await self._wake_all()
+                await self._each_second()
+            except StoreError as error:
+                log.debug("the database is away: %s", error)
+
+    async def _wake_all(self) -> None:
+        """Whoever waits is told of everything visible: what was announced meanwhile did not reach us."""
+        events = self._engine.events()
+        for queue_id, visible in await self._engine.ask(Q.visible_anywhere, {}):
+            events.messages_available(queue_id, visible)
+
+    # ---- listening
+
+    async def _listen(self) -> None:
+        pause_s = RECONNECT_S
+        while True:
+            try:
+                connection = await psycopg.AsyncConnection.connect(self._dsn.text, **self._dsn.options())
+                async with connection:
+                    await connection.execute(f"LISTEN {notices.CHANNEL}")
+                    await self._caught_up()
+                    pause_s = RECONNECT_S
+                    async for notification in connection.notifies():
+                        await self._heard(notification.payload)
+            except (psycopg.Error, OSError, StoreError) as error:
+                if self._engine.is_told:
+                    log.warning("other nodes cannot be heard, looking for ourselves meanwhile: %s", error)
+            finally:
+                self._engine.is_told = False
+                self._listens.clear()
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RECONNECT_MAX_S)
+
+    async def _caught_up(self) -> None:
+        """From here on we hear everything; what was said before is looked up."""
+        await self._engine.learn()
+        await self._wake_all()
+        self._engine.is_told = True
+        self._listens.set()
+
+    async def _heard(self, payload: str) -> None:
+        notice = notices.read(payload)
+        if notice is None or notice.node == self._engine.node:
+            return
+        self._engine.has_company = True
+        events = self._engine.events()
+        for queue_id, count in notice.wakes.items():
+            events.messages_available(queue_id, count)
+        if notice.epoch is not None and notice.epoch > self._engine.queues.epoch:
+            await self._engine.learn()

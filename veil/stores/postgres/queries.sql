@@ -1,0 +1,622 @@
+-- Every query of the PostgreSQL store, by name. Literals such as `state = 0` are not bound on purpose: a partial index is
+-- only used for a condition that the planner can see.
+
+-- ---- the frame
+
+-- name: lock_shared
+-- One after the other in the given (rising) order, and nobody waits for ever.
+SELECT pg_advisory_xact_lock_shared(1447381324, id) FROM unnest(%(ids)s::int[]) AS id
+WHERE set_config('lock_timeout', %(wait_ms)s::text, true) IS NOT NULL;
+
+-- name: lock_exclusive
+SELECT pg_advisory_xact_lock(1447381324, id) FROM unnest(%(ids)s::int[]) AS id
+WHERE set_config('lock_timeout', %(wait_ms)s::text, true) IS NOT NULL;
+
+-- name: look
+-- The instant of the transaction, which later statements of it can name, and the epoch of the queues. A node that stands still
+-- in the middle of a transaction loses it after a while: others wait for its locks.
+SELECT t.now_ms, e.epoch, set_config('veil.now_ms', t.now_ms::text, true),
+       set_config('idle_in_transaction_session_timeout', %(wait_ms)s::text, true)
+FROM veil.epoch e, (SELECT coalesce(%(now_ms)s::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms) t;
+
+-- name: look_at_queues
+-- Counts, the highest FIFO key, the next wake from an instant on, the oldest message where it is asked for, and the returns of
+-- each queue.
+SELECT q.id, c.visible, c.in_flight, c.delayed, c.last_seq,
+       (SELECT wake_at_ms FROM veil.message
+         WHERE queue_id = q.id AND state <> 0 AND wake_at_ms >= q.wake_floor ORDER BY wake_at_ms LIMIT 1),
+       CASE WHEN q.wants_oldest THEN (SELECT seq FROM veil.message WHERE queue_id = q.id ORDER BY seq LIMIT 1) END,
+       c.returns
+FROM unnest(%(ids)s::int[], %(wake_floors)s::bigint[], %(wants_oldest)s::bool[]) AS q (id, wake_floor, wants_oldest)
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(visible), 0)::bigint AS visible, coalesce(sum(in_flight), 0)::bigint AS in_flight,
+           coalesce(sum(delayed), 0)::bigint AS delayed, coalesce(max(last_seq), 0) AS last_seq,
+           coalesce(sum(returns), 0)::bigint AS returns
+    FROM veil.queue_count WHERE queue_id = q.id) c;
+
+-- name: numbers
+SELECT nextval('veil.counter') FROM generate_series(1, %(count)s);
+
+-- name: add_counts
+INSERT INTO veil.queue_count (queue_id, slot, visible, in_flight, delayed, last_seq, returns)
+SELECT id, %(slot)s, visible, in_flight, delayed, last_seq, returns
+FROM unnest(%(ids)s::int[], %(visible)s::bigint[], %(in_flight)s::bigint[], %(delayed)s::bigint[], %(last_seq)s::bigint[],
+            %(returns)s::bigint[])
+  AS c (id, visible, in_flight, delayed, last_seq, returns)
+ON CONFLICT (queue_id, slot) DO UPDATE
+SET visible = queue_count.visible + excluded.visible, in_flight = queue_count.in_flight + excluded.in_flight,
+    delayed = queue_count.delayed + excluded.delayed, last_seq = greatest(queue_count.last_seq, excluded.last_seq),
+    returns = queue_count.returns + excluded.returns;
+
+-- name: notify
+SELECT pg_notify('veil', %(payload)s);
+
+-- name: has_meta
+SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = 'veil' AND tablename = 'meta';
+
+-- name: read_meta
+SELECT value FROM veil.meta WHERE name = %(name)s;
+
+-- name: write_meta
+INSERT INTO veil.meta (name, value) VALUES (%(name)s, %(value)s)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+-- name: settings
+-- What the promises rest on.
+SELECT current_setting('server_version_num')::int, current_setting('fsync'), current_setting('synchronous_commit'),
+       current_setting('full_page_writes'), current_setting('server_encoding');
+
+-- ---- queues
+
+-- name: changed_queues
+-- What a node must learn: everything that was changed after an epoch, and the epoch that it knows then.
+SELECT e.epoch, q.id, q.region, q.account, q.name, q.settings, q.tags, q.scope, q.created_wall_ms, q.modified_wall_ms,
+       q.purged_at_ms, q.has_lanes, q.deleted_at_ms
+FROM veil.epoch e LEFT JOIN veil.queue q ON q.version > %(epoch)s;
+
+-- name: living_queues
+-- The same for a node that knows nothing.
+SELECT e.epoch, q.id, q.region, q.account, q.name, q.settings, q.tags, q.scope, q.created_wall_ms, q.modified_wall_ms,
+       q.purged_at_ms, q.has_lanes, q.deleted_at_ms
+FROM veil.epoch e LEFT JOIN veil.queue q ON q.deleted_at_ms IS NULL;
+
+-- name: raise_epoch
+UPDATE veil.epoch SET epoch = epoch + 1 WHERE id = 1 RETURNING epoch;
+
+-- name: find_queue_id
+SELECT id FROM veil.queue WHERE region = %(region)s AND account = %(account)s AND name = %(name)s AND deleted_at_ms IS NULL;
+
+-- name: insert_queue
+INSERT INTO veil.queue (version, region, account, name, settings, tags, scope, has_lanes, created_wall_ms, modified_wall_ms)
+VALUES (%(version)s, %(region)s, %(account)s, %(name)s, %(settings)s, %(tags)s, %(scope)s, %(has_lanes)s, %(wall_ms)s,
+        %(wall_ms)s)
+RETURNING id;
+
+-- name: update_queue
+UPDATE veil.queue SET version = %(version)s, settings = %(settings)s, tags = %(tags)s, modified_wall_ms = %(wall_ms)s
+WHERE id = %(id)s;
+
+-- name: mark_purged
+UPDATE veil.queue SET version = %(version)s, purged_at_ms = %(now_ms)s WHERE id = %(id)s;
+
+-- name: mark_laned
+UPDATE veil.queue SET version = %(version)s, has_lanes = true WHERE id = %(id)s;
+
+-- name: mark_queue_deleted
+UPDATE veil.queue SET version = %(version)s, deleted_at_ms = %(now_ms)s, deleted_by = %(caller)s WHERE id = %(id)s;
+
+-- name: rest_name
+INSERT INTO veil.queue_rest (region, account, name, deleted_at_ms)
+VALUES (%(region)s, %(account)s, %(name)s, %(now_ms)s)
+ON CONFLICT (region, account, name) DO UPDATE SET deleted_at_ms = excluded.deleted_at_ms;
+
+-- name: rested_since
+SELECT deleted_at_ms FROM veil.queue_rest WHERE region = %(region)s AND account = %(account)s AND name = %(name)s;
+
+-- name: wake_name
+DELETE FROM veil.queue_rest WHERE region = %(region)s AND account = %(account)s AND name = %(name)s;
+
+-- name: deleted_queue
+-- One queue that was deleted and still has rows to sweep, unless another node sweeps it.
+SELECT id, region, account, name, deleted_at_ms, deleted_by FROM veil.queue
+WHERE deleted_at_ms IS NOT NULL AND NOT swept LIMIT 1 FOR UPDATE SKIP LOCKED;
+
+-- name: mark_swept
+UPDATE veil.queue SET swept = true WHERE id = %(id)s;
+
+-- name: forget_queues
+-- Nodes learn of a deletion by its row, so it stays for a while.
+DELETE FROM veil.queue WHERE deleted_at_ms < %(before_ms)s AND swept;
+
+-- name: forget_counts
+DELETE FROM veil.queue_count WHERE queue_id = %(id)s;
+
+-- ---- messages
+
+-- name: insert_messages
+INSERT INTO veil.message (seq, queue_id, state, wake_at_ms, due_at_ms, sent_wall_ms, message_id, group_name, deduplication_id,
+                          trace_header, sender, message_type, body_bytes, attributes, body_md5, body, priority)
+SELECT seq, queue_id, state, wake_at_ms, due_at_ms, %(wall_ms)s, message_id, group_name, deduplication_id, trace_header,
+       sender, message_type, body_bytes, attributes, body_md5, body, priority
+FROM unnest(%(seqs)s::bigint[], %(queues)s::int[], %(states)s::smallint[], %(wakes)s::bigint[], %(dues)s::bigint[],
+            %(ids)s::text[], %(groups)s::text[], %(deduplications)s::text[], %(traces)s::text[], %(senders)s::text[],
+            %(types)s::text[], %(sizes)s::int[], %(attributes)s::bytea[], %(digests)s::text[], %(bodies)s::text[],
+            %(priorities)s::smallint[])
+  AS m (seq, queue_id, state, wake_at_ms, due_at_ms, message_id, group_name, deduplication_id, trace_header, sender,
+        message_type, body_bytes, attributes, body_md5, body, priority);
+
+-- name: visible_in_order
+-- Visible messages, in order, those that nobody else is about to take. The columns of all message queries are those of
+-- core.message.StoredMessage.
+SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
+       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
+       message_type, body_bytes, priority
+FROM veil.message
+WHERE queue_id = %(queue)s AND state = 0 AND (priority, seq) > (%(priority)s, %(after)s)
+ORDER BY priority, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED;
+
+-- name: visible_quiet
+-- The same without the messages of the groups named.
+SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
+       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
+       message_type, body_bytes, priority
+FROM veil.message
+WHERE queue_id = %(queue)s AND state = 0 AND (priority, seq) > (%(priority)s, %(after)s)
+  AND (group_name IS NULL OR group_name <> ALL (%(noisy)s::text[]))
+ORDER BY priority, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED;
+
+-- name: visible_of_group
+SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
+       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
+       message_type, body_bytes, priority
+FROM veil.message
+WHERE queue_id = %(queue)s AND group_name = %(group)s AND state = 0 AND (priority, seq) > (%(priority)s, %(after)s)
+ORDER BY priority, seq LIMIT %(limit)s;
+
+-- name: of_groups
+-- The messages of some groups from their first on, in whatever state, group after group.
+SELECT m.* FROM unnest(%(groups)s::text[]) WITH ORDINALITY AS g (name, place) CROSS JOIN LATERAL (
+    SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
+           dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
+           message_type, body_bytes, priority
+    FROM veil.message WHERE queue_id = %(queue)s AND group_name = g.name AND seq > %(after)s ORDER BY seq LIMIT %(limit)s) m
+ORDER BY g.place, m.seq;
+
+-- name: messages_by_seq
+-- Messages of a queue in whatever state, by rising key.
+SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
+       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
+       message_type, body_bytes, priority
+FROM veil.message WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[]) ORDER BY seq FOR UPDATE;
+
+-- name: peek
+-- Messages in whatever state that were sent between two wall times.
+SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
+       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
+       message_type, body_bytes, priority
+FROM veil.message WHERE queue_id = %(queue)s AND seq > %(after)s AND seq <= %(up_to)s
+  AND sent_wall_ms BETWEEN %(sent_after_ms)s AND %(sent_before_ms)s
+ORDER BY seq LIMIT %(limit)s;
+
+-- name: open_leases
+UPDATE veil.message SET state = 2, wake_at_ms = least(%(due_ms)s, (seq >> 20) + %(retention_ms)s), due_at_ms = %(due_ms)s,
+       received_at_ms = %(now_ms)s, delivery = delivery + 1, holder = delivery + 1, receive_count = receive_count + 1,
+       first_received_wall_ms = coalesce(first_received_wall_ms, %(wall_ms)s)
+WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[]);
+
+-- name: claim
+-- The common receive in one statement: the first that nobody else is about to take, in flight from now on. Those that are
+-- spent come along as they were, still visible. In no particular order.
+UPDATE veil.message SET
+    state = CASE WHEN receive_count < %(receives_max)s THEN 2 ELSE state END,
+    due_at_ms = CASE WHEN receive_count < %(receives_max)s THEN t.now_ms + %(window_ms)s END,
+    wake_at_ms = CASE WHEN receive_count < %(receives_max)s
+                      THEN least(t.now_ms + %(window_ms)s, (seq >> 20) + %(retention_ms)s) END,
+    received_at_ms = CASE WHEN receive_count < %(receives_max)s THEN t.now_ms ELSE received_at_ms END,
+    delivery = CASE WHEN receive_count < %(receives_max)s THEN delivery + 1 ELSE delivery END,
+    holder = CASE WHEN receive_count < %(receives_max)s THEN delivery + 1 ELSE holder END,
+    receive_count = CASE WHEN receive_count < %(receives_max)s THEN receive_count + 1 ELSE receive_count END,
+    first_received_wall_ms = CASE WHEN receive_count < %(receives_max)s
+        THEN coalesce(first_received_wall_ms, %(wall_ms)s::bigint, t.now_ms) ELSE first_received_wall_ms END
+FROM (SELECT current_setting('veil.now_ms')::bigint AS now_ms) t
+WHERE queue_id = %(queue)s AND seq = ANY (ARRAY(
+    SELECT seq FROM veil.message WHERE queue_id = %(queue)s AND state = 0
+      AND (priority, seq) >= (%(priority)s, %(from)s)
+    ORDER BY priority, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
+RETURNING seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
+       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
+       message_type, body_bytes, priority;
+
+-- name: take_held
+-- The common delete in one statement: each receipt holds the open lease.
+DELETE FROM veil.message WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[]) AND state = 2
+  AND due_at_ms > current_setting('veil.now_ms')::bigint
+  AND (seq >> 20) + %(retention_ms)s > current_setting('veil.now_ms')::bigint
+  AND (seq, holder) IN (SELECT * FROM unnest(%(seqs)s::bigint[], %(holders)s::bigint[]))
+RETURNING seq, holder, message_id, due_at_ms, receive_count, body_bytes, message_type;
+
+-- name: count_looks
+-- Receives with visibility 0: counted, and visible as before.
+UPDATE veil.message SET received_at_ms = %(now_ms)s, delivery = delivery + 1, holder = 0, receive_count = receive_count + 1,
+       first_received_wall_ms = coalesce(first_received_wall_ms, %(wall_ms)s)
+WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[]);
+
+-- name: held
+-- What the rules of core.lease need to know, and what the journal does.
+SELECT seq, state, delivery, holder, received_at_ms, due_at_ms, group_name, message_id, receive_count, body_bytes, message_type
+FROM veil.message WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[]) ORDER BY seq FOR UPDATE;
+
+-- name: delete_messages
+DELETE FROM veil.message WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[]);
+
+-- name: set_leases
+-- New deadlines, of holders who may be others than before; a rotation begins its lease anew.
+UPDATE veil.message m SET state = 2, wake_at_ms = least(n.due_ms, (m.seq >> 20) + %(retention_ms)s), due_at_ms = n.due_ms,
+       holder = n.holder, received_at_ms = coalesce(n.received_ms, m.received_at_ms)
+FROM unnest(%(seqs)s::bigint[], %(dues)s::bigint[], %(holders)s::bigint[], %(received)s::bigint[])
+  AS n (seq, due_ms, holder, received_ms)
+WHERE m.queue_id = %(queue)s AND m.seq = n.seq;
+
+-- name: restart_leases
+-- A repeated receive: the same deliveries, as if they were made now.
+UPDATE veil.message SET wake_at_ms = least(%(due_ms)s, (seq >> 20) + %(retention_ms)s), due_at_ms = %(due_ms)s,
+       received_at_ms = %(now_ms)s, holder = delivery
+WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[]);
+
+-- name: make_visible
+UPDATE veil.message SET state = 0, wake_at_ms = NULL, due_at_ms = NULL, holder = 0
+WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[]);
+
+-- name: uncount_receives
+UPDATE veil.message SET receive_count = receive_count - 1,
+       first_received_wall_ms = CASE WHEN receive_count > 1 THEN first_received_wall_ms END
+WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[]);
+
+-- name: to_dead_letters
+-- Those that keep their place keep their deduplication id as well; on FIFO queues each gets its own message id, so that equal
+-- ids do not swallow one another.
+UPDATE veil.message m SET queue_id = %(target)s, dead_letter_source = %(source)s, seq = n.new_seq, state = 0,
+       deduplication_id = CASE WHEN %(fifo)s THEN m.message_id ELSE m.deduplication_id END, wake_at_ms = NULL,
+       due_at_ms = NULL, holder = 0
+FROM unnest(%(seqs)s::bigint[], %(new_seqs)s::bigint[]) AS n (seq, new_seq)
+WHERE m.queue_id = %(queue)s AND m.seq = n.seq;
+
+-- name: oldest_visible
+SELECT min(seq) FROM veil.message WHERE queue_id = %(queue)s AND state = 0;
+
+-- ---- what becomes due
+
+-- name: due
+-- Hidden messages whose time has come, unless another transaction is about them right now.
+SELECT seq, state, due_at_ms, group_name, message_id, holder, receive_count, body_bytes, message_type FROM veil.message
+WHERE queue_id = %(queue)s AND state <> 0 AND wake_at_ms <= %(now_ms)s
+ORDER BY wake_at_ms, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED;
+
+-- name: expired
+-- Visible messages that are past their retention.
+SELECT seq, state, due_at_ms, group_name, message_id, holder, receive_count, body_bytes, message_type FROM veil.message
+WHERE queue_id = %(queue)s AND state = 0 AND seq < %(below)s
+ORDER BY seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED;
+
+-- name: set_wakes
+UPDATE veil.message m SET wake_at_ms = n.wake_ms FROM unnest(%(seqs)s::bigint[], %(wakes)s::bigint[]) AS n (seq, wake_ms)
+WHERE m.queue_id = %(queue)s AND m.seq = n.seq;
+
+-- name: reschedule_hidden
+-- After an edit: retention counts anew, and where a delay is given it reaches the messages that wait.
+UPDATE veil.message m SET due_at_ms = n.due_ms, wake_at_ms = least(n.due_ms, (m.seq >> 20) + %(retention_ms)s)
+FROM (SELECT seq, CASE WHEN state = 1 THEN coalesce((seq >> 20) + %(delay_ms)s::bigint, due_at_ms) ELSE due_at_ms END AS due_ms
+      FROM veil.message WHERE queue_id = %(queue)s AND state <> 0) n
+WHERE m.queue_id = %(queue)s AND m.seq = n.seq;
+
+-- name: visible_anywhere
+SELECT queue_id, sum(visible)::bigint FROM veil.queue_count GROUP BY queue_id HAVING sum(visible) > 0;
+
+-- name: forget_deduplication
+DELETE FROM veil.deduplication WHERE until_ms <= %(now_ms)s;
+
+-- name: forget_sends
+DELETE FROM veil.repeatable_send WHERE until_ms <= %(now_ms)s;
+
+-- name: forget_attempts
+DELETE FROM veil.attempt WHERE until_ms <= %(now_ms)s;
+
+-- ---- sweeping a purged or deleted queue
+
+-- name: sweep
+DELETE FROM veil.message WHERE queue_id = %(queue)s AND seq IN (
+    SELECT seq FROM veil.message WHERE queue_id = %(queue)s AND seq <= %(up_to)s ORDER BY seq LIMIT %(limit)s FOR UPDATE)
+RETURNING state, group_name, seq, message_id, holder, due_at_ms, receive_count, body_bytes, message_type;
+
+-- name: latest
+SELECT max(seq) FROM veil.message WHERE queue_id = %(queue)s;
+
+-- name: drop_lanes
+DELETE FROM veil.lane WHERE queue_id = %(queue)s;
+
+-- name: drop_deduplication
+DELETE FROM veil.deduplication WHERE queue_id = %(queue)s;
+
+-- name: drop_sends
+DELETE FROM veil.repeatable_send WHERE queue_id = %(queue)s;
+
+-- name: drop_attempts
+DELETE FROM veil.attempt WHERE queue_id = %(queue)s;
+
+-- name: drop_streams
+DELETE FROM veil.stream WHERE queue_id = %(queue)s;
+
+-- name: drop_holds
+DELETE FROM veil.hold WHERE queue_id = %(queue)s;
+
+-- ---- lanes
+
+-- name: change_lanes
+-- More or fewer messages in groups, of which so many are in flight. A group that is new gets the last turn.
+INSERT INTO veil.lane (queue_id, group_name, turn, is_open, members, in_flight)
+SELECT %(queue)s, name, nextval('veil.counter'), false, members, in_flight
+FROM unnest(%(groups)s::text[], %(members)s::bigint[], %(in_flight)s::bigint[]) AS l (name, members, in_flight)
+ON CONFLICT (queue_id, group_name) DO UPDATE
+SET members = lane.members + excluded.members, in_flight = lane.in_flight + excluded.in_flight;
+
+-- name: serve_lanes
+-- The lanes were served, in this order: they go behind all the others. Materialized, or a plan might draw the numbers once
+-- for every lane, in the order of the lanes.
+WITH n AS MATERIALIZED (SELECT name, nextval('veil.counter') AS turn FROM unnest(%(groups)s::text[]) AS g (name))
+UPDATE veil.lane l SET turn = n.turn FROM n WHERE l.queue_id = %(queue)s AND l.group_name = n.name;
+
+-- name: drop_empty_lanes
+DELETE FROM veil.lane WHERE queue_id = %(queue)s AND group_name = ANY (%(groups)s::text[]) AND members <= 0;
+
+-- name: refresh_lanes
+-- FIFO: a lane is open while its first message is visible.
+UPDATE veil.lane l SET is_open = coalesce((SELECT m.state = 0 FROM veil.message m
+    WHERE m.queue_id = %(queue)s AND m.group_name = l.group_name ORDER BY m.seq LIMIT 1), false)
+WHERE l.queue_id = %(queue)s AND l.group_name = ANY (%(groups)s::text[]) RETURNING is_open, members;
+
+-- name: open_lanes
+SELECT group_name FROM veil.lane WHERE queue_id = %(queue)s AND is_open ORDER BY turn LIMIT %(limit)s;
+
+-- name: loud_lanes
+-- Fair queues: the lanes that may be noisy.
+SELECT group_name, in_flight FROM veil.lane WHERE queue_id = %(queue)s AND in_flight >= 30;
+
+-- ---- deduplication, repeated sends and attempts
+
+-- name: find_duplicates
+SELECT d.scope, d.dedup_id, d.seq, d.message_id
+FROM unnest(%(scopes)s::text[], %(dedup_ids)s::text[]) AS n (scope, dedup_id)
+JOIN veil.deduplication d ON d.queue_id = %(queue)s AND d.scope = n.scope AND d.dedup_id = n.dedup_id
+WHERE d.until_ms > %(now_ms)s;
+
+-- name: remember_duplicates
+INSERT INTO veil.deduplication (queue_id, scope, dedup_id, until_ms, seq, message_id)
+SELECT %(queue)s, scope, dedup_id, %(until_ms)s, seq, message_id
+FROM unnest(%(scopes)s::text[], %(dedup_ids)s::text[], %(seqs)s::bigint[], %(ids)s::text[]) AS n (scope, dedup_id, seq, message_id)
+ON CONFLICT (queue_id, scope, dedup_id) DO UPDATE
+SET until_ms = excluded.until_ms, seq = excluded.seq, message_id = excluded.message_id;
+
+-- name: find_send
+SELECT sent FROM veil.repeatable_send
+WHERE queue_id = %(queue)s AND retry_key = %(retry_key)s AND until_ms > %(now_ms)s;
+
+-- name: remember_send
+-- An old one under the key is replaced; a fresh one is a collision, after which the transaction is redone and finds it.
+INSERT INTO veil.repeatable_send (queue_id, retry_key, until_ms, sent)
+VALUES (%(queue)s, %(retry_key)s, %(until_ms)s, %(sent)s);
+
+-- name: forget_send
+DELETE FROM veil.repeatable_send WHERE queue_id = %(queue)s AND retry_key = %(retry_key)s AND until_ms <= %(now_ms)s;
+
+-- name: find_sends
+-- Those of some sends that were known, also when that is long ago.
+SELECT r.queue_id, r.retry_key, r.until_ms, r.sent
+FROM unnest(%(queues)s::int[], %(retry_keys)s::bytea[]) AS n (queue_id, retry_key)
+JOIN veil.repeatable_send r ON r.queue_id = n.queue_id AND r.retry_key = n.retry_key;
+
+-- name: remember_sends
+INSERT INTO veil.repeatable_send (queue_id, retry_key, until_ms, sent)
+SELECT queue_id, retry_key, %(until_ms)s, sent
+FROM unnest(%(queues)s::int[], %(retry_keys)s::bytea[], %(sent)s::bytea[]) AS n (queue_id, retry_key, sent);
+
+-- name: find_attempt
+SELECT claims FROM veil.attempt WHERE queue_id = %(queue)s AND attempt_id = %(attempt)s AND until_ms > %(now_ms)s FOR UPDATE;
+
+-- name: remember_attempt
+INSERT INTO veil.attempt (queue_id, attempt_id, until_ms, claims) VALUES (%(queue)s, %(attempt)s, %(until_ms)s, %(claims)s)
+ON CONFLICT (queue_id, attempt_id) DO UPDATE SET until_ms = excluded.until_ms, claims = excluded.claims;
+
+-- ---- the outbox
+
+-- name: add_to_outbox
+INSERT INTO veil.outbox (at_ms, packed) VALUES (%(at_ms)s, %(packed)s);
+
+-- name: add_outbox_count
+INSERT INTO veil.outbox_count (slot, rows, packed_bytes) VALUES (%(slot)s, %(rows)s, %(packed_bytes)s)
+ON CONFLICT (slot) DO UPDATE SET rows = outbox_count.rows + excluded.rows,
+    packed_bytes = outbox_count.packed_bytes + excluded.packed_bytes;
+
+-- ---- nodes and duties; their time is the database's own
+
+-- name: take_number
+-- The lowest number that no living node has.
+INSERT INTO veil.node (number, name, seen_ms)
+SELECT n, %(name)s, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint
+FROM generate_series(0, 1000) AS n
+WHERE NOT EXISTS (SELECT 1 FROM veil.node WHERE number = n
+                  AND seen_ms > floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint - %(dead_after_ms)s)
+ORDER BY n LIMIT 1
+ON CONFLICT (number) DO UPDATE SET name = excluded.name, seen_ms = excluded.seen_ms
+RETURNING number;
+
+-- name: lock_nodes
+SELECT pg_advisory_xact_lock(1447381325, 0);
+
+-- name: beat
+UPDATE veil.node SET seen_ms = floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint
+WHERE number = %(number)s AND name = %(name)s RETURNING number;
+
+-- name: others_alive
+SELECT count(*)::int FROM veil.node
+WHERE name <> %(name)s AND seen_ms > floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint - %(dead_after_ms)s;
+
+-- name: leave
+DELETE FROM veil.node WHERE number = %(number)s AND name = %(name)s;
+
+-- name: take_duty
+-- Taken, or kept, unless another node has it and is in time.
+INSERT INTO veil.duty (name, node, until_ms)
+VALUES (%(duty)s, %(node)s, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint + %(lease_ms)s)
+ON CONFLICT (name) DO UPDATE SET node = excluded.node, until_ms = excluded.until_ms
+WHERE duty.node = excluded.node OR duty.until_ms <= floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint
+RETURNING node;
+
+-- name: leave_duties
+DELETE FROM veil.duty WHERE node = %(node)s;
+
+-- ---- exporting the outbox
+
+-- name: read_export
+SELECT done, last, day FROM veil.export WHERE id = 1 FOR UPDATE;
+
+-- name: outbox_sizes
+-- What a plan is made of: rows without a number, of transactions older than every one that is still open.
+SELECT id, at_ms, octet_length(packed) FROM veil.outbox
+WHERE number IS NULL AND xid < pg_snapshot_xmin(pg_current_snapshot()) ORDER BY xid, id LIMIT %(limit)s;
+
+-- name: number_outbox
+UPDATE veil.outbox o SET number = %(done)s + n.place FROM unnest(%(ids)s::bigint[]) WITH ORDINALITY AS n (id, place)
+WHERE o.id = n.id;
+
+-- name: write_plan
+UPDATE veil.export SET last = %(last)s, day = %(day)s WHERE id = 1;
+
+-- name: finish_plan
+UPDATE veil.export SET done = last, last = NULL, day = NULL WHERE id = 1;
+
+-- name: outbox_rows
+SELECT number, packed FROM veil.outbox WHERE number > %(after)s AND number <= %(last)s ORDER BY number LIMIT %(limit)s;
+
+-- name: waiting_rows
+-- Rows that have no number yet, for whoever only looks.
+SELECT %(from)s::bigint + id, packed FROM veil.outbox WHERE number IS NULL AND id > %(after)s::bigint - %(from)s::bigint
+ORDER BY id LIMIT %(limit)s;
+
+-- name: sweep_outbox
+DELETE FROM veil.outbox WHERE id IN (
+    SELECT o.id FROM veil.outbox o JOIN veil.export e ON o.number <= e.done ORDER BY o.number LIMIT %(limit)s
+    FOR UPDATE OF o SKIP LOCKED)
+RETURNING octet_length(packed);
+
+-- name: outbox_size
+-- Rows, bytes, and the instant of the oldest.
+SELECT coalesce(sum(rows), 0)::bigint, coalesce(sum(packed_bytes), 0)::bigint,
+       coalesce((SELECT o.at_ms FROM veil.outbox o, veil.export e WHERE o.number > e.done ORDER BY o.number LIMIT 1),
+                (SELECT at_ms FROM veil.outbox WHERE number IS NULL ORDER BY xid, id LIMIT 1))
+FROM veil.outbox_count;
+
+-- ---- move tasks and chosen redrives
+
+-- name: active_move_of
+SELECT id FROM veil.move_task WHERE source = %(source)s AND status IN ('RUNNING', 'CANCELLING');
+
+-- name: insert_move
+INSERT INTO veil.move_task (id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, caller)
+VALUES (%(id)s, %(source)s, %(destination)s, %(rate_per_s)s, %(status)s, %(moved)s, %(to_move)s, %(started_wall_ms)s,
+        %(caller)s);
+
+-- name: move_caller
+SELECT caller FROM veil.move_task WHERE id = %(id)s;
+
+-- name: find_move
+SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure FROM veil.move_task
+WHERE id = %(id)s FOR UPDATE;
+
+-- name: list_moves
+SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure FROM veil.move_task
+WHERE source = %(source)s ORDER BY number DESC LIMIT %(limit)s;
+
+-- name: active_moves
+SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure FROM veil.move_task
+WHERE status IN ('RUNNING', 'CANCELLING') ORDER BY number;
+
+-- name: advance_move
+UPDATE veil.move_task SET status = %(status)s, moved = %(moved)s, failure = %(failure)s WHERE id = %(id)s;
+
+-- name: forget_moves
+-- Only the latest tasks of a source are ever listed.
+DELETE FROM veil.move_task WHERE source = %(source)s AND status NOT IN ('RUNNING', 'CANCELLING') AND number NOT IN (
+    SELECT number FROM veil.move_task WHERE source = %(source)s ORDER BY number DESC LIMIT 10);
+
+-- name: visible_oldest
+SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
+       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
+       message_type, body_bytes, priority
+FROM veil.message WHERE queue_id = %(queue)s AND state = 0 ORDER BY seq LIMIT %(limit)s;
+
+-- name: redrive_messages
+-- Out of one queue and into others, as new messages. Not an update of the key: a distributed table would not have it.
+WITH n AS (
+    SELECT * FROM unnest(%(seqs)s::bigint[], %(targets)s::int[], %(new_seqs)s::bigint[], %(ids)s::text[],
+                         %(deduplications)s::text[], %(states)s::smallint[], %(wakes)s::bigint[], %(dues)s::bigint[],
+                         %(changed)s::bool[], %(attributes)s::bytea[], %(digests)s::text[], %(bodies)s::text[],
+                         %(sizes)s::int[], %(types)s::text[])
+      AS n (old_seq, target, new_seq, new_id, new_deduplication, new_state, new_wake, new_due, changed, new_attributes,
+            new_digest, new_body, new_size, new_type)
+), gone AS (
+    DELETE FROM veil.message m USING n WHERE m.queue_id = %(queue)s AND m.seq = n.old_seq RETURNING m.*, n.*
+)
+INSERT INTO veil.message (seq, queue_id, state, priority, wake_at_ms, due_at_ms, sent_wall_ms, body_bytes, message_id, group_name,
+                          deduplication_id, trace_header, sender, message_type, body_md5, attributes, body)
+SELECT new_seq, target, new_state, priority, new_wake, new_due, %(wall_ms)s, CASE WHEN changed THEN new_size ELSE body_bytes END,
+       new_id, group_name, new_deduplication, trace_header, sender, CASE WHEN changed THEN new_type ELSE message_type END,
+       CASE WHEN changed THEN new_digest ELSE body_md5 END, CASE WHEN changed THEN new_attributes ELSE attributes END,
+       CASE WHEN changed THEN new_body ELSE body END
+FROM gone;
+
+-- ---- holds
+
+-- name: open_stream
+INSERT INTO veil.stream (queue_id, name, owner, closed, used_at_ms)
+VALUES (%(queue)s, %(stream)s, %(owner)s, -1, %(now_ms)s)
+ON CONFLICT (queue_id, name) DO UPDATE SET owner = excluded.owner, used_at_ms = excluded.used_at_ms;
+
+-- name: use_stream
+INSERT INTO veil.stream (queue_id, name, closed, used_at_ms) VALUES (%(queue)s, %(stream)s, -1, %(now_ms)s)
+ON CONFLICT (queue_id, name) DO UPDATE SET used_at_ms = excluded.used_at_ms
+RETURNING owner, closed;
+
+-- name: touch_stream
+-- Used now, if it is known.
+UPDATE veil.stream SET used_at_ms = %(now_ms)s WHERE queue_id = %(queue)s AND name = %(stream)s RETURNING owner, closed;
+
+-- name: close_stream
+UPDATE veil.stream SET closed = greatest(closed, %(batch)s) WHERE queue_id = %(queue)s AND name = %(stream)s;
+
+-- name: find_hold
+SELECT lost, members FROM veil.hold
+WHERE queue_id = %(queue)s AND stream = %(stream)s AND batch = %(batch)s AND part = %(part)s;
+
+-- name: next_holds
+-- The stream's holds after one, up to a batch.
+SELECT batch, part, lost, members FROM veil.hold
+WHERE queue_id = %(queue)s AND stream = %(stream)s AND (batch, part) > (%(batch)s, %(part)s) AND batch <= %(up_to)s
+ORDER BY batch, part LIMIT %(limit)s;
+
+-- name: write_hold
+INSERT INTO veil.hold (queue_id, stream, batch, part, lost, members)
+VALUES (%(queue)s, %(stream)s, %(batch)s, %(part)s, %(lost)s, %(members)s)
+ON CONFLICT (queue_id, stream, batch, part) DO UPDATE SET lost = excluded.lost, members = excluded.members;
+
+-- name: drop_hold
+DELETE FROM veil.hold WHERE queue_id = %(queue)s AND stream = %(stream)s AND batch = %(batch)s AND part = %(part)s;
+
+-- name: group_places
+-- FIFO: which messages the groups have, in whatever state.
+SELECT group_name, seq FROM veil.message
+WHERE queue_id = %(queue)s AND group_name = ANY (%(groups)s::text[]) AND seq >= %(from)s AND seq <= %(up_to)s ORDER BY seq;
+
+-- name: forget_streams
+-- With their holds.
+WITH gone AS (DELETE FROM veil.stream WHERE used_at_ms <= %(before_ms)s RETURNING queue_id, name)
+DELETE FROM veil.hold h USING gone WHERE h.queue_id = gone.queue_id AND h.stream = gone.name;

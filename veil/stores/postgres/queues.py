@@ -1,0 +1,169 @@
+"""Create, edit, list and delete queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from veil.core.errors import PurgeInProgress, QueueDeletedRecently
+from veil.core.message import Caller
+from veil.core.queue import Queue, QueueKey
+from veil.stores.postgres import settling
+from veil.stores.postgres.queue_state import KnownQueues, QueueState
+from veil.stores.postgres.sql import Q
+from veil.stores.postgres.transaction import Transaction
+from veil.stores.sqlite.codec import decode_caller, encode_caller, encode_settings, encode_tags
+from veil.stores.store import QueueContent
+
+# How long the row of a queue outlives it: nodes learn of the deletion by it, and one that slept longer reads everything anew.
+TOMBSTONE_MS: Final = 24 * 3_600_000
+
+
+def _named(key: QueueKey) -> dict[str, object]:
+    return key._asdict()
+
+
+async def create(
+    tx: Transaction, known: KnownQueues, key: QueueKey, content: QueueContent, rest_ms: int
+) -> Queue:
+    """A new queue, or the one that has the key already; two at once collide in the index, and the later one is redone."""
+    if existing := known.by_key.get(key):
+        return existing.queue
+    rested = await tx.row(Q.rested_since, _named(key))
+    if rested is not None and tx.now_ms - rested[0] < rest_ms:
+        raise QueueDeletedRecently(key.name)
+    tx.later(Q.wake_name, _named(key))
+    settings = content.settings
+    row = {
+        **_named(key),
+        "version": await tx.raise_epoch(),
+        "settings": encode_settings(settings),
+        "tags": encode_tags(content.tags),
+        "scope": settings.deduplication_scope,
+        "has_lanes": settings.fifo,
+        "wall_ms": tx.wall_ms,
+    }
+    [(queue_id,)] = await tx.rows(Q.insert_queue, row)
+    return Queue(queue_id, key, settings, dict(content.tags), tx.wall_ms, tx.wall_ms)
+
+
+async def edit(tx: Transaction, queue: Queue, change: Callable[[QueueContent], QueueContent]) -> Queue:
+    """Apply a pure function to settings and tags."""
+    state = tx.state_of(queue)
+    before = state.queue
+    content = change(QueueContent(before.settings, dict(before.tags)))
+    settings = content.settings
+    state.queue = replace(before, settings=settings, tags=content.tags, modified_wall_ms=tx.wall_ms)
+    new_delay = settings.fifo and settings.delay_s != before.settings.delay_s
+    if new_delay or settings.retention_s != before.settings.retention_s:
+        tx.later(
+            Q.reschedule_hidden,
+            {
+                "queue": queue.id,
+                "retention_ms": state.retention_ms,
+                "delay_ms": settings.delay_s * 1000 if new_delay else None,
+            },
+        )
+        await look_ahead(tx, [state])
+    tx.later(
+        Q.update_queue,
+        {
+            "id": queue.id,
+            "version": await tx.raise_epoch(),
+            "settings": encode_settings(settings),
+            "tags": encode_tags(content.tags),
+            "wall_ms": tx.wall_ms,
+        },
+    )
+    return state.queue
+
+
+async def look_ahead(tx: Transaction, states: list[QueueState]) -> None:
+    """Find out anew what is next in the queues. Their counts are written with COMMIT: what is known of them is newer."""
+    ids = [state.id for state in states]
+    everything = {"ids": ids, "wake_floors": [0] * len(ids), "wants_oldest": [True] * len(ids)}
+    for row in await tx.rows(Q.look_at_queues, everything):
+        tx.states[row[0]].looks_ahead(row[5], row[6])
+
+
+async def give_lanes(tx: Transaction, state: QueueState) -> None:
+    """The queue is about to have its first message with a group: from now on its operations follow one another."""
+    tx.later(Q.mark_laned, {"id": state.id, "version": await tx.raise_epoch()})
+    state.has_lanes = True
+
+
+async def delete(tx: Transaction, queue: Queue, caller: Caller) -> None:
+    """Remove the queue from sight; its messages are swept afterwards, a chunk at a time."""
+    state = tx.state_of(queue)
+    for query in (
+        Q.drop_deduplication,
+        Q.drop_sends,
+        Q.drop_attempts,
+        Q.drop_lanes,
+        Q.drop_holds,
+        Q.drop_streams,
+    ):
+        tx.later(query, {"queue": queue.id})
+    tx.later(Q.rest_name, {**_named(state.queue.key), "now_ms": tx.now_ms})
+    marked = {"id": queue.id, "now_ms": tx.now_ms, "caller": encode_caller(caller)}
+    tx.later(Q.mark_queue_deleted, {**marked, "version": await tx.raise_epoch()})
+    state.lane_changes.clear()
+
+
+async def begin_purge(tx: Transaction, queue: Queue, rest_ms: int) -> int:
+    """Note the purge and return the key up to which everything is to go."""
+    state = tx.state_of(queue)
+    if state.purged_at_ms is not None and tx.now_ms - state.purged_at_ms < rest_ms:
+        raise PurgeInProgress(queue.key.name)
+    [(up_to_seq,)] = await tx.rows(Q.latest, {"queue": queue.id})
+    for query in (Q.drop_deduplication, Q.drop_attempts):
+        tx.later(query, {"queue": queue.id})
+    tx.later(Q.mark_purged, {"id": queue.id, "now_ms": tx.now_ms, "version": await tx.raise_epoch()})
+    return up_to_seq or 0
+
+
+async def purge_step(tx: Transaction, queue: Queue, up_to_seq: int, caller: Caller) -> bool:
+    """Remove one chunk; True while more are left."""
+    state = tx.state_of(queue)
+    purge = settling.Purge(queue.id, queue.key, up_to_seq, tx.now_ms, caller)
+    return await settling.sweep(tx, purge, state)
+
+
+async def sweep_deleted(tx: Transaction) -> bool:
+    """Remove one chunk of a deleted queue; True while there is more to do."""
+    found = await tx.row(Q.deleted_queue)
+    if found is None:
+        return False
+    queue_id, *key, deleted_at_ms, deleted_by = found
+    # The messages were gone when the queue was, however late they are swept.
+    purge = settling.Purge(queue_id, QueueKey(*key), (1 << 63) - 1, deleted_at_ms, decode_caller(deleted_by))
+    if not await settling.sweep(tx, purge, None):
+        tx.later(Q.mark_swept, {"id": queue_id})
+        tx.later(Q.forget_counts, {"id": queue_id})
+    return True
+
+
+def listed(known: KnownQueues, region: str, account: str, prefix: str, after: str, limit: int) -> list[Queue]:
+    """Queues of one account and region by rising name."""
+    found = [
+        each.queue
+        for key, each in known.by_key.items()
+        if key.account == account
+        and key.region == region
+        and key.name.startswith(prefix)
+        and key.name > after
+    ]
+    found.sort(key=lambda queue: queue.key.name)
+    return found[:limit]
+
+
+def dead_letter_sources(known: KnownQueues, target: QueueKey, after: str, limit: int) -> list[Queue]:
+    """The queues whose redrive policy names the target, by rising name."""
+    found = [
+        each.queue
+        for key, each in known.by_key.items()
+        if (redrive := each.queue.settings.redrive) and redrive.dead_letters == target and key.name > after
+    ]
+    found.sort(key=lambda queue: queue.key.name)
+    return found[:limit]

@@ -1,0 +1,387 @@
+"""The store for many nodes: the contract of `stores/store.py` on one PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import cast
+
+import psycopg
+from psycopg_pool import AsyncConnectionPool
+
+from veil.core.clock import Clock
+from veil.core.errors import StoreError, VeilError
+from veil.core.event import NOBODY
+from veil.core.hold import HoldContent, HoldKey, HoldTally
+from veil.core.lease import Deletion
+from veil.core.message import Caller, NewMessage, Sent, StoredMessage
+from veil.core.move_task import MoveTask
+from veil.core.queue import Queue, QueueCounts, QueueKey
+from veil.core.receipt import Receipt, ReceiptBook
+from veil.core.sequence import expires_at_ms, instant_of
+from veil.stores.commit_stats import CommitStats
+from veil.stores.outbox_bound import OUTBOX_BYTES_MAX
+from veil.stores.postgres import leases, opening, outbox, peeking, queues, receiving
+from veil.stores.postgres.dsn import parse_dsn
+from veil.stores.postgres.engine import Engine
+from veil.stores.postgres.exporting import Exports
+from veil.stores.postgres.group_commit import GroupCommit
+from veil.stores.postgres.holds import Holds
+from veil.stores.postgres.hot_operations import Delete, Extend, Receive, Send
+from veil.stores.postgres.moving import Moves
+from veil.stores.postgres.nodes import Nodes
+from veil.stores.postgres.queue_state import NEVER
+from veil.stores.postgres.sql import Q
+from veil.stores.postgres.transaction import Row, Transaction
+from veil.stores.silent_events import SilentEvents
+from veil.stores.store import (
+    Chosen,
+    ExportPlan,
+    Extension,
+    OutboxRow,
+    OutboxSize,
+    QueueContent,
+    Rotated,
+    StoreEvents,
+)
+
+FORGET_EVERY_MS = 10_000
+CONNECT_TIMEOUT_S = 5.0
+# The pool waits twice as long before each further try to connect. Given up soon and begun anew by whoever asks next, the
+# waiting stays short, however long the database was away.
+RECONNECT_S = 1.5
+
+
+class PostgresStore:
+    """Any number of nodes on one database, which is what makes it durable.
+
+    Without a clock given, time is the database's own.
+    """
+
+    is_shared = True
+    receipts: ReceiptBook
+    events: StoreEvents
+    store_id: str
+
+    def __init__(
+        self,
+        dsn: str,
+        clock: Clock | None = None,
+        *,
+        journal: bool = False,
+        outbox_bytes_max: int = OUTBOX_BYTES_MAX,
+    ) -> None:
+        self._dsn = parse_dsn(dsn)
+        self._pool: AsyncConnectionPool[psycopg.AsyncConnection[Row]] = AsyncConnectionPool(
+            self._dsn.text,
+            min_size=min(2, self._dsn.connections),
+            max_size=self._dsn.connections,
+            timeout=CONNECT_TIMEOUT_S,
+            reconnect_timeout=RECONNECT_S,
+            kwargs=self._dsn.options(),
+            open=False,
+            name="veil",
+        )
+        self._records = journal
+        self._keeps_time = clock is None  # else whoever owns the clock says when things happen
+        self._engine = Engine(self._pool, clock, bound=outbox.Bound(outbox_bytes_max), recording=journal)
+        self._engine.events = lambda: self.events
+        self._run = self._engine.run
+        self._holds, self._moves = Holds(self._engine), Moves(self._engine)
+        self._nodes = Nodes(self._engine, self._dsn, self._each_second)
+        self._sweeper: asyncio.Task[None] | None = None
+        self._forget_at_ms = 0
+        self.events = SilentEvents()
+        self.commit_stats = CommitStats()
+        self._groups = GroupCommit(self._engine, self.commit_stats)
+        self.on_failure: Callable[[BaseException], None] | None = None
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that the queues run on; where none was given, an estimate of the database's."""
+        return self._engine.clock
+
+    def pool_stats(self) -> Mapping[str, int]:
+        """What psycopg's pool counts: connections, those at rest, who waits for one, tries that failed."""
+        return self._pool.get_stats()
+
+    # ---- opening and closing
+
+    async def open(self) -> None:
+        await opening.migrate(self._dsn)
+        await self._pool.open()
+        try:
+            async with self._pool.connection() as connection:
+                known = await opening.identity(connection)
+            self.receipts = ReceiptBook(known.receipt_key)
+            self.store_id = known.store_id
+            self._exports = Exports(self._engine, known.journal_id)
+            await self._engine.learn()
+            await self._look_around()
+            await self._nodes.start()
+        except BaseException:
+            await self._pool.close()
+            raise
+        self._start_sweeping()
+
+    async def close(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+        await self._groups.drain()
+        await self._engine.drain()
+        await self._nodes.stop()
+        await self._pool.close()
+
+    # ---- time
+
+    def next_due_ms(self) -> int | None:
+        return self._engine.dues.next_ms()
+
+    async def settle(self) -> None:
+        for queue_id in self._engine.dues.due_by(self.clock.now_ms()):
+            known = self._engine.queues.by_id.get(queue_id)
+            if known is None:
+                self._engine.dues.forget(queue_id)
+            else:
+                await self._run(_nothing, queues=[known.queue])
+        now_ms = self.clock.now_ms()
+        if now_ms >= self._forget_at_ms:
+            self._forget_at_ms = now_ms + FORGET_EVERY_MS
+            await self._run(_forget_old)
+            await self._holds.forget_stale()
+            if self._records:
+                await self._exports.look()
+
+    async def _each_second(self) -> None:
+        """What a node does for everybody: also for the leases of one that died."""
+        await self._engine.learn()
+        if self._keeps_time:
+            await self._look_around()
+            await self.settle()
+        if await self._nodes.has_duty("sweep"):
+            self._start_sweeping()
+
+    async def _look_around(self) -> None:
+        """Find out what is next in every queue, whoever put it there."""
+        engine, now_ms = self._engine, self.clock.now_ms()
+        asked = engine.floors.as_known(list(engine.queues.by_id), now_ms)
+        if not asked["ids"]:
+            return
+        for queue_id, _, _, _, _, wake_ms, oldest, _ in await engine.ask(Q.look_at_queues, asked):
+            known = engine.queues.by_id.get(queue_id)
+            if known is not None:
+                expiry_ms = engine.floors.next_expiry_ms(queue_id) or NEVER
+                if oldest is not None:
+                    expiry_ms = expires_at_ms(oldest, known.queue.settings.retention_s)
+                engine.dues.note(queue_id, min(NEVER if wake_ms is None else wake_ms, expiry_ms), now_ms)
+
+    async def has_duty(self, duty: str) -> bool:
+        return await self._nodes.has_duty(duty)
+
+    # ---- queues
+
+    async def find_queue(self, key: QueueKey) -> Queue | None:
+        known = self._engine.queues.by_key.get(key)
+        if known is None or not self._engine.is_told:
+            await self._engine.learn()  # it may have been made on another node, or edited there unheard
+            known = self._engine.queues.by_key.get(key)
+        return None if known is None else known.queue
+
+    async def create_queue(self, key: QueueKey, content: QueueContent, *, rest_ms: int) -> Queue:
+        known = self._engine.queues
+        return await self._run(lambda tx: queues.create(tx, known, key, content, rest_ms))
+
+    async def edit_queue(self, queue: Queue, edit: Callable[[QueueContent], QueueContent]) -> Queue:
+        return await self._run(lambda tx: queues.edit(tx, queue, edit), queues=[queue], exclusive=True)
+
+    async def delete_queue(self, queue: Queue, *, caller: Caller = NOBODY) -> None:
+        await self._run(lambda tx: queues.delete(tx, queue, caller), queues=[queue], exclusive=True)
+        self._engine.dues.forget(queue.id)
+        self._start_sweeping()
+
+    def _start_sweeping(self) -> None:
+        if self._sweeper is None or self._sweeper.done():
+            self._sweeper = asyncio.create_task(self._sweep_deleted())
+
+    async def _sweep_deleted(self) -> None:
+        try:
+            while await self._run(queues.sweep_deleted):
+                pass
+        except StoreError:
+            return  # it will be taken up later
+
+    async def list_queues(
+        self, region: str, account: str, *, prefix: str = "", after: str = "", limit: int = 1000
+    ) -> list[Queue]:
+        await self._engine.learn()
+        return queues.listed(self._engine.queues, region, account, prefix, after, limit)
+
+    async def dead_letter_sources(self, key: QueueKey, *, after: str = "", limit: int = 1000) -> list[Queue]:
+        await self._engine.learn()
+        return queues.dead_letter_sources(self._engine.queues, key, after, limit)
+
+    async def all_queues(self) -> list[Queue]:
+        await self._engine.learn()
+        return [known.queue for _, known in sorted(self._engine.queues.by_id.items())]
+
+    # ---- messages
+
+    async def send(
+        self,
+        queue: Queue,
+        messages: Sequence[NewMessage],
+        *,
+        retry_key: bytes | None = None,
+        caller: Caller = NOBODY,
+    ) -> list[Sent]:
+        send = Send(queue=queue, caller=caller, messages=messages, retry_key=retry_key)
+        return cast(list[Sent], await self._groups.do(send))
+
+    async def receive(
+        self,
+        queue: Queue,
+        count: int,
+        *,
+        visibility_s: int | None = None,
+        attempt_id: str | None = None,
+        caller: Caller = NOBODY,
+    ) -> list[StoredMessage]:
+        receive = Receive(
+            queue=queue, caller=caller, count=count, visibility_s=visibility_s, attempt_id=attempt_id
+        )
+        return cast(list[StoredMessage], await self._groups.do(receive))
+
+    async def delete(
+        self, queue: Queue, receipts: Sequence[Receipt], *, strict: bool = False, caller: Caller = NOBODY
+    ) -> list[Deletion | VeilError]:
+        delete = Delete(queue=queue, caller=caller, receipts=receipts, strict=strict)
+        return cast(list[Deletion | VeilError], await self._groups.do(delete))
+
+    async def extend(
+        self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
+    ) -> list[VeilError | None]:
+        extend = Extend(queue=queue, caller=caller, extensions=extensions)
+        return cast(list[VeilError | None], await self._groups.do(extend))
+
+    async def rotate(
+        self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
+    ) -> list[Rotated | VeilError]:
+        return await self._run(lambda tx: leases.rotate(tx, queue, extensions, caller), queues=[queue])
+
+    async def undo_receive(
+        self, queue: Queue, receipts: Sequence[Receipt], *, caller: Caller = NOBODY
+    ) -> None:
+        await self._run(lambda tx: leases.undo_receive(tx, queue, receipts, caller), queues=[queue])
+
+    async def purge(self, queue: Queue, *, rest_ms: int, caller: Caller = NOBODY) -> None:
+        locked = partial(self._run, queues=[queue], exclusive=True)
+        up_to_seq = await locked(lambda tx: queues.begin_purge(tx, queue, rest_ms))
+        while await locked(lambda tx: queues.purge_step(tx, queue, up_to_seq, caller)):
+            pass
+
+    async def counts(self, queue: Queue) -> QueueCounts:
+        async def look(tx: Transaction) -> QueueCounts:
+            return tx.state_of(queue).counts
+
+        return await self._run(look, queues=[queue])
+
+    async def oldest_sent_ms(self, queue: Queue) -> int | None:
+        async def look(tx: Transaction) -> int | None:
+            tx.state_of(queue)
+            [(seq,)] = await tx.rows(Q.oldest_visible, {"queue": queue.id})
+            return None if seq is None else instant_of(seq)
+
+        return await self._run(look, queues=[queue])
+
+    async def peek(
+        self,
+        queue: Queue,
+        *,
+        after_seq: int = 0,
+        up_to_seq: int | None = None,
+        sent_after_ms: int | None = None,
+        sent_before_ms: int | None = None,
+        limit: int = 100,
+        bytes_max: int | None = None,
+    ) -> list[StoredMessage]:
+        async def look(tx: Transaction) -> list[StoredMessage]:
+            state = tx.state_of(queue)
+            sent = (sent_after_ms, sent_before_ms)
+            found = peeking.Found(state.id, after_seq, up_to_seq, *sent, limit, bytes_max)
+            await found.look(tx)
+            return found.messages
+
+        return await self._run(look, queues=[queue])
+
+    async def peek_next(self, queue: Queue, *, limit: int = 100) -> list[StoredMessage]:
+        return await self._run(lambda tx: receiving.peek_next(tx, queue, limit), queues=[queue])
+
+    # ---- holds
+
+    async def open_stream(self, queue: Queue, stream: str, owner: str) -> None:
+        await self._holds.open_stream(queue, stream, owner)
+
+    async def receive_hold(
+        self, queue: Queue, key: HoldKey, count: int, *, visibility_s: int, caller: Caller = NOBODY
+    ) -> HoldContent:
+        return await self._holds.receive(queue, key, count, visibility_s, caller)
+
+    async def extend_holds(
+        self, queue: Queue, stream: str, owner: str, *, visibility_s: int, caller: Caller = NOBODY
+    ) -> HoldTally:
+        return await self._holds.extend(queue, stream, owner, visibility_s, caller)
+
+    async def delete_holds(
+        self, queue: Queue, stream: str, owner: str, *, up_to_batch: int, caller: Caller = NOBODY
+    ) -> HoldTally:
+        return await self._holds.delete(queue, stream, owner, up_to_batch, caller)
+
+    # ---- chosen redrives
+
+    async def redrive(
+        self, queue: Queue, chosen: Sequence[Chosen], *, caller: Caller = NOBODY
+    ) -> list[Sent | VeilError]:
+        return await self._moves.redrive(queue, chosen, caller)
+
+    # ---- the journal
+
+    async def plan_export(self, *, rows_max: int, bytes_max: int) -> ExportPlan | None:
+        return await self._exports.plan(rows_max, bytes_max) if self._records else None
+
+    async def outbox_rows(self, plan: ExportPlan, *, after: int = 0, limit: int = 1000) -> list[OutboxRow]:
+        return await self._exports.rows(plan, after, limit) if self._records else []
+
+    async def finish_export(self, plan: ExportPlan) -> None:
+        await self._exports.finish(plan)
+
+    async def outbox_size(self) -> OutboxSize:
+        return await self._exports.size() if self._records else OutboxSize(0, 0, None, 0)
+
+    # ---- move tasks
+
+    async def start_move(self, task: MoveTask, *, caller: Caller = NOBODY) -> MoveTask:
+        return await self._moves.start(task, caller)
+
+    async def step_move(self, task_id: str, count: int) -> MoveTask:
+        return await self._moves.step(task_id, count)
+
+    async def cancel_move(self, task_id: str) -> MoveTask:
+        return await self._moves.cancel(task_id)
+
+    async def list_moves(self, source: QueueKey, limit: int) -> list[MoveTask]:
+        return await self._moves.listed(source, limit)
+
+    async def active_moves(self) -> list[MoveTask]:
+        return await self._moves.active()
+
+
+async def _nothing(tx: Transaction) -> None:
+    """What is due happens before any work does."""
+
+
+async def _forget_old(tx: Transaction) -> None:
+    for query in (Q.forget_deduplication, Q.forget_sends, Q.forget_attempts):
+        tx.later(query, {"now_ms": tx.now_ms})
+    tx.later(Q.forget_queues, {"before_ms": tx.now_ms - queues.TOMBSTONE_MS})

@@ -1,0 +1,99 @@
+"""The SMQ front end: a request goes in, its answer comes out, and nothing else ever does."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from veil.core.errors import StoreError, VeilError
+from veil.service.service import Service
+from veil.wire.exchange import Request, Response
+from veil.wire.front_end import DEFAULT_ACCOUNT, DEFAULT_REGION, KEY_ID_CHARS_MAX
+from veil.wire.request_ids import RequestIds
+from veil.wire.smq import messages, queues
+from veil.wire.smq.answer import Reply, answer, refuse
+from veil.wire.smq.call import SmqCall
+from veil.wire.smq.codes import INTERNAL, worded
+from veil.wire.smq.routing import route
+from veil.wire.smq.signature import SmqVerifier, check_digest, claimed_key_id
+
+logger = logging.getLogger(__name__)
+
+OTHER: Final = "other"
+
+_RUN: Final[Mapping[str, Callable[[SmqCall], Awaitable[Reply]]]] = {
+    "CreateQueue": queues.create,
+    "SetQueueAttributes": queues.set_attributes,
+    "GetQueueAttributes": queues.get_attributes,
+    "DeleteQueue": queues.delete,
+    "ListQueue": queues.list_page,
+    "GetAccountAttributes": queues.get_account,
+    "SetAccountAttributes": queues.set_account,
+    "SendMessage": messages.send_message,
+    "ReceiveMessage": messages.receive_message,
+    "PeekMessage": messages.peek_message,
+    "DeleteMessage": messages.delete_message,
+    "BatchDeleteMessage": messages.delete_messages,
+    "ChangeMessageVisibility": messages.change_visibility,
+}
+
+
+class SmqFrontEnd:
+    """Speaks SMQ over one service; without a verifier everybody is the default account.
+
+    `count` is told of every answer: the operation (`other` for what is none) and the status.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        verifier: SmqVerifier | None,
+        default_account: str = DEFAULT_ACCOUNT,
+        region: str = DEFAULT_REGION,
+        count: Callable[[str, int], None] = lambda operation, status: None,
+    ) -> None:
+        self._service = service
+        self._verifier = verifier
+        self._default_account = default_account
+        self._region = region  # SMQ's requests name none
+        self._count = count
+        self._request_ids = RequestIds()
+
+    async def handle(self, request: Request) -> Response:
+        """The answer to a request. Awaiting it raises nothing but CancelledError."""
+        request_id = self._request_ids.next()
+        operation = OTHER
+        call: SmqCall | None = None
+        try:
+            account, key_id = self._caller(request)
+            check_digest(request)
+            found = route(request)
+            operation = found.operation
+            call = SmqCall(self._service, request, found, account, key_id, self._region)
+            response = answer(await _RUN[operation](call), request_id)
+            response.undelivered = call.undelivered
+        except VeilError as error:
+            if isinstance(error, StoreError):
+                logger.error("%s: the store failed: %s", operation, error)
+            response = refuse(worded(error), request_id, _host(request))
+        except Exception:
+            # The client sees no more than the request id; what was received for it must not stay hidden.
+            logger.exception("request %s (%s) failed", request_id, operation)
+            if call is not None and call.undelivered is not None:
+                call.undelivered()
+            response = refuse(INTERNAL, request_id, _host(request))
+        self._count(operation, response.status)
+        return response
+
+    def _caller(self, request: Request) -> tuple[str, str]:
+        """Account and key id."""
+        if self._verifier is None:
+            return self._default_account, claimed_key_id(request)[:KEY_ID_CHARS_MAX]
+        key = self._verifier.verify(request, self._service.clock.wall_ms())
+        return key.account, key.key_id
+
+
+def _host(request: Request) -> str:
+    return request.headers.get("host") or "localhost"

@@ -1,0 +1,202 @@
+"""SMQ's operations on messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+from xml.etree.ElementTree import Element
+
+from veil.core.errors import BatchEmpty, BatchTooLong, BatchTooMany, VeilError
+from veil.core.lease import WAITING
+from veil.core.limits import VISIBILITY_MAX_S, WAIT_LONGEST_S
+from veil.core.message_rules import Draft, size_bytes
+from veil.core.queue import Queue
+from veil.service.delete import delete
+from veil.service.give_back import give_back
+from veil.service.peek import peek_next
+from veil.service.receive import receive
+from veil.service.rotate_receipt import rotate_receipt
+from veil.service.send import SentMessage, send
+from veil.wire.smq.answer import Reply
+from veil.wire.smq.call import BATCH_MAX, SmqCall
+from veil.wire.smq.codes import worded
+from veil.wire.smq.message_forms import print_peeked, print_received, read_draft
+from veil.wire.smq.numbers import read_number
+from veil.wire.smq.refusals import NothingToReceive, ReceiptHandleMissing, VisibilityMissing, XmlMalformed
+from veil.wire.smq.xml_in import local_name, read_xml
+from veil.wire.smq.xml_out import document, element, escaped
+
+_COUNT: Final = "numofmessages"
+
+
+async def send_message(call: SmqCall) -> Reply:
+    """SendMessage and BatchSendMessage: the root of the document tells which."""
+    queue = await call.queue()
+    root = read_xml(call.request.body)
+    name = local_name(root)
+    if name == "Messages":
+        return await _send_batch(call, queue, [each for each in root if local_name(each) == "Message"])
+    if name != "Message":
+        raise XmlMalformed("the root element must be Message or Messages")
+    draft = read_draft(root)
+    (sent,) = await send(call.service, queue, [draft], sender=call.sender, caller=call.caller)
+    if isinstance(sent, VeilError):
+        raise sent
+    return Reply(
+        201,
+        document("Message", _printed_sent(sent, draft) + _receipt_while_it_waits(call, queue, draft, sent)),
+    )
+
+
+async def _send_batch(call: SmqCall, queue: Queue, messages: Sequence[Element]) -> Reply:
+    _check_batch(len(messages))
+    outcomes: list[Draft | VeilError] = []
+    for message in messages:
+        try:
+            outcomes.append(read_draft(message))
+        except VeilError as refusal:
+            outcomes.append(refusal)
+    drafts = [outcome for outcome in outcomes if isinstance(outcome, Draft)]
+    total_bytes = sum(size_bytes(draft) for draft in drafts)
+    if len(drafts) > 1 and total_bytes > queue.settings.message_bytes_max:
+        # All of them together must fit where one must.
+        raise BatchTooLong(total_bytes, queue.settings.message_bytes_max)
+    answers = iter(
+        await send(call.service, queue, drafts, sender=call.sender, caller=call.caller) if drafts else ()
+    )
+    results = [(outcome, next(answers) if isinstance(outcome, Draft) else outcome) for outcome in outcomes]
+    refused = [answer for _, answer in results if isinstance(answer, VeilError)]
+    if not refused:
+        entries = [
+            _printed_sent(answer, draft)
+            for draft, answer in results
+            if isinstance(answer, SentMessage) and isinstance(draft, Draft)
+        ]
+        return Reply(201, document("Messages", _each("Message", entries)))
+    # Of a batch that failed in part SDKs read these elements and stumble over any other.
+    entries = [
+        _printed_error(answer)
+        if isinstance(answer, VeilError)
+        else element("MessageId", answer.message_id) + element("MessageBodyMD5", answer.body_md5.upper())
+        for _, answer in results
+    ]
+    return Reply(worded(refused[0]).status, document("Messages", _each("Message", entries)))
+
+
+def _printed_sent(sent: SentMessage, draft: Draft) -> str:
+    group = "" if draft.group is None else element("MessageGroupId", draft.group)
+    return f"<MessageId>{sent.message_id}</MessageId><MessageBodyMD5>{sent.body_md5.upper()}</MessageBodyMD5>{group}"
+
+
+def _receipt_while_it_waits(call: SmqCall, queue: Queue, draft: Draft, sent: SentMessage) -> str:
+    delay_s = queue.settings.delay_s if draft.delay_s is None else draft.delay_s
+    if not delay_s:
+        return ""
+    return element("ReceiptHandle", call.service.store.receipts.write(queue.id, sent.seq, WAITING))
+
+
+async def receive_message(call: SmqCall) -> Reply:
+    """ReceiveMessage and BatchReceiveMessage; the answer knows how to give the messages back if it cannot be delivered."""
+    queue = await call.queue()
+    parameters = call.route.parameters
+    count, is_batch = _count(call)
+    wait_text = parameters.get("waitseconds")
+    wait_s = None if wait_text is None else read_number("waitseconds", wait_text, 0, WAIT_LONGEST_S)
+    service, caller = call.service, call.caller
+    messages = await receive(service, queue, count=count, visibility_s=None, wait_s=wait_s, caller=caller)
+    # From here to the socket nothing may wait: a cancelled request would keep its messages hidden.
+    if not messages:
+        raise NothingToReceive
+    call.undelivered = lambda: give_back(service, queue, messages, caller=caller)
+    wall_offset_ms = service.clock.wall_ms() - service.clock.now_ms()
+    printed = [print_received(service, queue, message, wall_offset_ms) for message in messages]
+    return _messages(printed, is_batch)
+
+
+async def peek_message(call: SmqCall) -> Reply:
+    """PeekMessage and BatchPeekMessage: what a receive would give, untouched."""
+    queue = await call.queue()
+    count, is_batch = _count(call)
+    messages = await peek_next(call.service, queue, limit=count)
+    if not messages:
+        raise NothingToReceive
+    return _messages([print_peeked(message) for message in messages], is_batch)
+
+
+async def delete_message(call: SmqCall) -> Reply:
+    """DeleteMessage."""
+    queue = await call.queue()
+    (refusal,) = await delete(call.service, queue, [_handle(call)], strict=True, caller=call.caller)
+    if refusal is not None:
+        raise refusal
+    return Reply(204)
+
+
+async def delete_messages(call: SmqCall) -> Reply:
+    """BatchDeleteMessage: 204 if all were deleted, else what became of those that were not."""
+    queue = await call.queue()
+    root = read_xml(call.request.body)
+    if local_name(root) != "ReceiptHandles":
+        raise XmlMalformed("the root element must be ReceiptHandles")
+    handles = [each.text or "" for each in root if local_name(each) == "ReceiptHandle"]
+    _check_batch(len(handles))
+    answers = await delete(call.service, queue, handles, strict=True, caller=call.caller)
+    refused = [
+        (handle, refusal) for handle, refusal in zip(handles, answers, strict=True) if refusal is not None
+    ]
+    if not refused:
+        return Reply(204)
+    entries = [_printed_error(refusal) + element("ReceiptHandle", handle) for handle, refusal in refused]
+    return Reply(worded(refused[0][1]).status, document("Errors", _each("Error", entries)))
+
+
+async def change_visibility(call: SmqCall) -> Reply:
+    """ChangeMessageVisibility: a new deadline and a new handle; the old one is dead."""
+    queue = await call.queue()
+    handle = _handle(call)
+    text = call.route.parameters.get("visibilitytimeout")
+    if not text:
+        raise VisibilityMissing
+    # SMQ's own range begins at 1, but its SDK lets 0 pass, which can only mean: now.
+    visibility_s = read_number("VisibilityTimeout", text, 0, VISIBILITY_MAX_S)
+    new = await rotate_receipt(call.service, queue, handle, visibility_s, caller=call.caller)
+    clock = call.service.clock
+    next_visible_ms = new.deadline_ms + clock.wall_ms() - clock.now_ms()
+    content = element("ReceiptHandle", new.text) + element("NextVisibleTime", next_visible_ms)
+    return Reply(200, document("ChangeVisibility", content))
+
+
+def _count(call: SmqCall) -> tuple[int, bool]:
+    text = call.route.parameters.get(_COUNT)
+    if text is None:
+        return 1, False
+    return read_number("numOfMessages", text, 1, BATCH_MAX), True
+
+
+def _handle(call: SmqCall) -> str:
+    handle = call.route.parameters.get("receipthandle")
+    if not handle:
+        raise ReceiptHandleMissing
+    return handle
+
+
+def _check_batch(count: int) -> None:
+    if not count:
+        raise BatchEmpty
+    if count > BATCH_MAX:
+        raise BatchTooMany(count, BATCH_MAX)
+
+
+def _messages(printed: Sequence[str], is_batch: bool) -> Reply:
+    if is_batch:
+        return Reply(200, document("Messages", _each("Message", printed)))
+    return Reply(200, document("Message", printed[0]))
+
+
+def _each(name: str, contents: Sequence[str]) -> str:
+    return "".join([f"<{name}>{content}</{name}>" for content in contents])
+
+
+def _printed_error(refusal: VeilError) -> str:
+    said = worded(refusal)
+    return f"<ErrorCode>{said.code}</ErrorCode><ErrorMessage>{escaped(said.message)}</ErrorMessage>"

@@ -1,0 +1,29 @@
+"""Write the XML of an answer."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+DECLARATION: Final = '<?xml version="1.0" encoding="utf-8"?>'
+NAMESPACE: Final = "http://mns.aliyuncs.com/doc/v1/"
+# A bare return would reach the client as a line feed: XML parsers normalise line ends.
+_SPECIAL: Final = re.compile(r"[&<>\r\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+_SPELLED: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#13;"}
+
+
+def document(root: str, content: str) -> bytes:
+    """A whole document; the content is XML already."""
+    return f'{DECLARATION}<{root} xmlns="{NAMESPACE}">{content}</{root}>'.encode()
+
+
+def element(name: str, value: str | int) -> str:
+    """One element with a text."""
+    return f"<{name}>{value if isinstance(value, int) else escaped(value)}</{name}>"
+
+
+def escaped(text: str) -> str:
+    """The text as it may stand between tags; what XML cannot carry becomes a replacement character."""
+    if _SPECIAL.search(text) is None:
+        return text
+    return _SPECIAL.sub(lambda found: _SPELLED.get(found[0], "\N{REPLACEMENT CHARACTER}"), text)
