@@ -7,6 +7,8 @@ import math
 import pytest
 
 from veil.pipeline.buckets import bucket_of, lower_ms, upper_ms
+from veil.pipeline.history import History, bucket_of_s, middle_s
+from veil.pipeline.lapses import sort_lapses
 from veil.pipeline.survival import estimate
 
 
@@ -97,3 +99,15 @@ def test_a_deadline_on_the_edge_of_a_bucket_comes_before_all_that_is_in_it():
     assert lower_ms(bucket_of(4_096)) == 4_096
     assert curve.at(4.096)[0] == pytest.approx(0.5)
     assert curve.at(edge_s(4_096))[0] == 0.0
+
+
+def test_leases_that_lapsed_lie_where_they_did_and_not_where_others_were_released():
+    history = History(leases=30, lapsed=20)
+    history.windows[10_000] = 30
+    history.lapses.update({bucket_of_s(10): 15, bucket_of_s(50): 5})  # five had been extended
+    history.censored[bucket_of_s(90)] = 10
+
+    sorted_ = sort_lapses(history)
+
+    assert sorted_.at_work == [(10.0, 15.0), (middle_s(bucket_of_s(50)), 5.0)]
+    assert sorted_.elsewhere == {bucket_of_s(90): 10}

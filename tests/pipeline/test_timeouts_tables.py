@@ -118,7 +118,7 @@ def test_the_same_is_found_in_days_as_in_months_and_by_spark_as_by_the_driver(
         tables_place,
         {
             january: [
-                day_row(january, "orders", a_day(1, timeout_s=20)),
+                day_row(january, "orders", a_day(1)),
                 day_row(january, "mails", a_day(4), "x"),
             ],
             january + timedelta(days=1): [day_row(january + timedelta(days=1), "orders", a_day(2))],

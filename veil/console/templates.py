@@ -13,6 +13,7 @@ from veil.console.static import Static
 
 _NAV: Final = (
     ("Queues", "queues"),
+    ("Messages", "messages"),
     ("Dead letters", "dead-letters"),
     ("Timeouts", "timeouts"),
     ("Consumers", "consumers"),

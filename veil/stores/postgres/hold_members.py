@@ -89,7 +89,9 @@ class Members:
         """Delete every member that may still be; how many were."""
         deleted = 0
         for member in members:
-            receipt = Receipt(self._state.id, member.seq, member.delivery)
+            row = self._rows.get(member.seq)
+            rotation = 0 if row is None else row.rotation
+            receipt = Receipt(self._state.id, member.seq, member.delivery, rotation=rotation)
             verdict = leases.delete_one(self._tx, self._state, self._rows, receipt, caller)
             if verdict is Deletion.DELETED:
                 self._gone.append(member.seq)

@@ -7,12 +7,12 @@ from typing import Any
 from veil.core.lease import State
 from veil.core.message import Caller, Sent
 from veil.core.sequence import expires_at_ms
+from veil.stores.codec import encode_attributes
 from veil.stores.postgres import lanes, queues
 from veil.stores.postgres.queue_state import QueueState
 from veil.stores.postgres.sql import Q
 from veil.stores.postgres.transaction import Row, Transaction
 from veil.stores.recorder import REDRIVEN, SENT
-from veil.stores.sqlite.codec import encode_attributes
 from veil.stores.store import NewContent
 
 # Which message, and its place, id and state where it goes; then what it carries from there on, if that is something else.

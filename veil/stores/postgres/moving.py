@@ -25,13 +25,13 @@ from veil.core.message import Caller, Sent
 from veil.core.move_task import MoveTask
 from veil.core.queue import Queue, QueueKey, parse_arn
 from veil.core.sequence import expired_below
+from veil.stores.codec import decode_caller, encode_caller
 from veil.stores.postgres.engine import Engine
 from veil.stores.postgres.moved_rows import MovedRows
 from veil.stores.postgres.queue_state import KnownQueues, QueueState
 from veil.stores.postgres.receiving import to_message
 from veil.stores.postgres.sql import Q
 from veil.stores.postgres.transaction import Row, Transaction
-from veil.stores.sqlite.codec import decode_caller, encode_caller
 from veil.stores.store import Chosen
 
 DESTINATION_MISSING: Final = "AWS.SimpleQueueService.NonExistentQueue"

@@ -275,11 +275,18 @@ WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[]);
 -- name: to_dead_letters
 -- Those that keep their place keep their deduplication id as well; on FIFO queues each gets its own message id, so that equal
 -- ids do not swallow one another.
-UPDATE veil.message m SET queue_id = %(target)s, dead_letter_source = %(source)s, seq = n.new_seq, state = 0,
-       deduplication_id = CASE WHEN %(fifo)s THEN m.message_id ELSE m.deduplication_id END, wake_at_ms = NULL,
-       due_at_ms = NULL, holder = 0
-FROM unnest(%(seqs)s::bigint[], %(new_seqs)s::bigint[]) AS n (seq, new_seq)
-WHERE m.queue_id = %(queue)s AND m.seq = n.seq;
+-- Not an update of the key: a distributed table would not have it.
+WITH gone AS (
+    DELETE FROM veil.message m USING unnest(%(seqs)s::bigint[], %(new_seqs)s::bigint[]) AS n (old_seq, new_seq)
+    WHERE m.queue_id = %(queue)s AND m.seq = n.old_seq RETURNING m.*, n.new_seq
+)
+INSERT INTO veil.message (seq, queue_id, state, priority, received_at_ms, first_received_wall_ms, sent_wall_ms, delivery,
+                          receive_count, body_bytes, message_id, group_name, deduplication_id, dead_letter_source, trace_header,
+                          sender, message_type, body_md5, attributes, body)
+SELECT new_seq, %(target)s, 0, priority, received_at_ms, first_received_wall_ms, sent_wall_ms, delivery, receive_count, body_bytes,
+       message_id, group_name, CASE WHEN %(fifo)s THEN message_id ELSE deduplication_id END, %(source)s, trace_header, sender,
+       message_type, body_md5, attributes, body
+FROM gone;
 
 -- name: oldest_visible
 SELECT min(seq) FROM veil.message WHERE queue_id = %(queue)s AND state = 0;

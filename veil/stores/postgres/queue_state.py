@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.core.sequence import expires_at_ms
-from veil.stores.sqlite.codec import decode_settings, decode_tags
+from veil.stores.codec import decode_settings, decode_tags
 
 NEVER: Final = 1 << 62
 

@@ -9,11 +9,11 @@ from typing import Final
 from veil.core.errors import PurgeInProgress, QueueDeletedRecently
 from veil.core.message import Caller
 from veil.core.queue import Queue, QueueKey
+from veil.stores.codec import decode_caller, encode_caller, encode_settings, encode_tags
 from veil.stores.postgres import settling
 from veil.stores.postgres.queue_state import KnownQueues, QueueState
 from veil.stores.postgres.sql import Q
 from veil.stores.postgres.transaction import Transaction
-from veil.stores.sqlite.codec import decode_caller, encode_caller, encode_settings, encode_tags
 from veil.stores.store import QueueContent
 
 # How long the row of a queue outlives it: nodes learn of the deletion by it, and one that slept longer reads everything anew.

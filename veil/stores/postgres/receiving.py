@@ -14,13 +14,13 @@ from veil.core.limits import ATTEMPT_MS, IN_FLIGHT_MAX
 from veil.core.message import Caller, StoredMessage
 from veil.core.queue import Queue
 from veil.core.sequence import expires_at_ms
+from veil.stores.codec import decode_attributes
 from veil.stores.postgres import dead_letters, lanes
 from veil.stores.postgres.held import held_rows
 from veil.stores.postgres.queue_state import QueueState
 from veil.stores.postgres.sql import Q
 from veil.stores.postgres.transaction import Row, Transaction
 from veil.stores.recorder import EXTENDED, RECEIVED
-from veil.stores.sqlite.codec import decode_attributes
 
 _PAGE_MAX: Final = 100  # rows with their bodies
 _RUN: Final = 10  # rows of a FIFO group that are read at once

@@ -12,12 +12,12 @@ from veil.core.message import Caller, NewMessage, Sent
 from veil.core.priority import PRIORITY_DEFAULT
 from veil.core.queue import Queue
 from veil.core.sequence import expires_at_ms
+from veil.stores.codec import encode_attributes
 from veil.stores.postgres import lanes, queues
 from veil.stores.postgres.queue_state import QueueState
 from veil.stores.postgres.sql import Q
 from veil.stores.postgres.transaction import Transaction
 from veil.stores.recorder import SENT
-from veil.stores.sqlite.codec import encode_attributes
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Sent]).decode

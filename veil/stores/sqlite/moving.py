@@ -24,9 +24,9 @@ from veil.core.message import Caller, Sent
 from veil.core.move_task import MoveTask
 from veil.core.queue import Queue, parse_arn
 from veil.core.sequence import expired_below, expires_at_ms
+from veil.stores.codec import decode_caller, encode_attributes, encode_caller
 from veil.stores.recorder import REDRIVEN, SENT
 from veil.stores.sqlite import lanes
-from veil.stores.sqlite.codec import decode_caller, encode_attributes, encode_caller
 from veil.stores.sqlite.tables import Q, QueueState, Tables, to_message
 from veil.stores.store import Chosen, NewContent
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from veil.core.errors import PurgeInProgress, QueueDeletedRecently
 from veil.core.message import Caller
 from veil.core.queue import Queue, QueueKey
+from veil.stores.codec import decode_caller, encode_caller, encode_settings, encode_tags
 from veil.stores.sqlite import settling
-from veil.stores.sqlite.codec import decode_caller, encode_caller, encode_settings, encode_tags
 from veil.stores.sqlite.tables import Q, QueueState, Tables
 from veil.stores.store import QueueContent
 

@@ -26,7 +26,7 @@ from veil.core.event import unpack
 from veil.core.lease import State
 from veil.core.priority import PRIORITY_DEFAULT, PRIORITY_FIRST, PRIORITY_LAST
 from veil.core.queue import QueueSettings
-from veil.stores.sqlite.codec import decode_settings, decode_tags, encode_settings
+from veil.stores.codec import decode_settings, decode_tags, encode_settings
 from veil.stores.sqlite.data_lock import DataLock
 from veil.stores.sqlite.holds import decode_members
 from veil.stores.sqlite.mended_wal import Mending, copy_mended

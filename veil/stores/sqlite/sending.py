@@ -10,9 +10,9 @@ from veil.core.message import Caller, NewMessage, Sent
 from veil.core.priority import PRIORITY_DEFAULT
 from veil.core.queue import Queue
 from veil.core.sequence import expires_at_ms
+from veil.stores.codec import encode_attributes
 from veil.stores.recorder import SENT
 from veil.stores.sqlite import lanes
-from veil.stores.sqlite.codec import encode_attributes
 from veil.stores.sqlite.repeats import Repeats
 from veil.stores.sqlite.tables import Q, QueueState, Tables
 

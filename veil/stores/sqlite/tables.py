@@ -20,9 +20,9 @@ from veil.core.message import StoredMessage
 from veil.core.priority import PRIORITY_DEFAULT
 from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.core.sequence import SequenceSource, expires_at_ms
+from veil.stores.codec import decode_attributes, decode_settings, decode_tags
 from veil.stores.named_queries import NamedQueries
 from veil.stores.recorder import Recorder
-from veil.stores.sqlite.codec import decode_attributes, decode_settings, decode_tags
 from veil.stores.sqlite.lease_facts import LeaseFacts
 
 Q: Final = NamedQueries("veil.stores.sqlite", "queries.sql")

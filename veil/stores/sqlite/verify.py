@@ -20,8 +20,8 @@ from veil.core.hold import NOTHING_CLOSED
 from veil.core.lease import State
 from veil.core.priority import PRIORITY_FIRST, PRIORITY_LAST
 from veil.core.queue import parse_arn
+from veil.stores.codec import decode_attributes, decode_settings, decode_tags
 from veil.stores.named_queries import NamedQueries
-from veil.stores.sqlite.codec import decode_attributes, decode_settings, decode_tags
 from veil.stores.sqlite.findings import Finding, Findings
 from veil.stores.sqlite.holds import decode_members
 from veil.stores.sqlite.leases import delivery_of
