@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from veil.console.app import Console
 
 ROOT: Final = "/console"
-_NOT_INSTALLED: Final = b"The console needs Jinja2, which is not installed: pip install 'veilmq[console]'\n"
+_NOT_INSTALLED: Final = b"The console needs Jinja2, which is not installed: pip install jinja2\n"
 _AUDIT_FILE: Final = "audit.jsonl"
 _TABLES: Final = "tables"  # where `veil pipeline` keeps them unless told otherwise
 
