@@ -34,9 +34,10 @@ WINDOW_S = 6
 _BATCH = 100
 _MORE = 200  # messages in each queue before each life
 _START_S = 120.0
-_LIFE_S = 15.0  # at the most, from when it has its Spark
+_LIFE_S = 15.0  # at the most, from when all queries have begun
 _LAST_LIFE_S = 900.0
-_KILLED_EARLY = 0.05  # of them, while Spark starts
+_KILLED_EARLY = 0.15  # of them, while Spark and its queries start
+_EARLY_S = 30.0
 _LOOK_EVERY_S = 0.02
 
 
@@ -79,7 +80,7 @@ def _run(outcome: Outcome, at: ServerAt, kills: int, rng: random.Random, folder:
             if last:
                 code = driver.wait(_LAST_LIFE_S)
             elif rng.random() < _KILLED_EARLY:
-                code = driver.wait(rng.uniform(0, _LIFE_S))
+                code = driver.wait(rng.uniform(0, _EARLY_S))
             else:
                 _await_start(driver, running_file(folder))
                 code = driver.wait(rng.uniform(0, _LIFE_S))

@@ -32,6 +32,7 @@ REPOSITORY = Path(__file__).parents[2]
 BEFORE, AFTER, LONG, NEVER = "before the write", "after the write", "in a long batch", "never"
 FILES, MERGE = "files", "merge"
 _LOOK_EVERY_S = 0.001
+_STARTING = ("Initializing sources", "Getting offsets")  # until then its Python may not be there
 _TOO_BUSY = "Python worker failed to connect back"
 
 
@@ -90,7 +91,7 @@ def start(driving: Driving) -> subprocess.Popen[bytes]:
 
 
 def running_file(folder: Path) -> Path:
-    """There once a driver has its Spark, and begins with the queries."""
+    """There once all queries of a driver have begun."""
     return folder / "running"
 
 
@@ -126,8 +127,14 @@ def ids_in_files(folder: Path, way: str) -> Counter[str]:
 
 def merged(folder: Path, way: str) -> list[tuple[str, int]]:
     """Which message came in which batch, by the table."""
-    with contextlib.closing(sqlite3.connect(folder / f"merged-{way}.db")) as table:
+    with contextlib.closing(_table(folder, way)) as table:
         return list(table.execute("select message_id, batch from merged"))
+
+
+def _table(folder: Path, way: str) -> sqlite3.Connection:
+    table = sqlite3.connect(folder / f"merged-{way}.db")
+    table.execute("create table if not exists merged (message_id, batch, primary key (message_id, batch))")
+    return table
 
 
 def has_failed_once(folder: Path, way: str, batch: int) -> bool:
@@ -144,10 +151,7 @@ def _await_all(files: list[Path]) -> None:
 
 
 def _merge(driving: Driving, way: str, ids: list[str], batch: int) -> None:
-    with contextlib.closing(sqlite3.connect(driving.root / f"merged-{way}.db")) as table, table:
-        table.execute(
-            "create table if not exists merged (message_id, batch, primary key (message_id, batch))"
-        )
+    with contextlib.closing(_table(driving.root, way)) as table, table:
         table.executemany("insert or ignore into merged values (?, ?)", [(each, batch) for each in ids])
 
 
@@ -240,7 +244,7 @@ def _started(writer: DataStreamWriter) -> StreamingQuery:
     """
     while True:
         query = writer.trigger(availableNow=True).start()
-        while query.isActive and query.status["message"] == "Initializing sources":
+        while query.isActive and query.status["message"].startswith(_STARTING):
             time.sleep(_LOOK_EVERY_S)
         if query.isActive or _TOO_BUSY not in str(query.exception()):
             return query
@@ -256,8 +260,8 @@ def main(config: Path) -> None:
     slots = 2 * len(driving.die)
     spark = open_session(SparkSettings(master=f"local[{slots},2]", conf=QUICK, title="driver to be killed"))
     register(spark)
-    running_file(driving.root).touch()
     queries = [query for way in driving.die for query in _start_queries(spark, driving, way)]
+    running_file(driving.root).touch()
     for query in queries:
         query.awaitTermination()
 

@@ -160,10 +160,9 @@ def _what_it_should_be(
 def _show_findings(folder: Path) -> None:
     from veil.journal.place import Place
     from veil.pipeline.report import read_findings
-    from veil.pipeline.report.terminal import COLUMNS, headline
+    from veil.pipeline.report.terminal import headline
 
-    # A drawn table takes a column's width more for each of its columns than the plain one that is measured.
-    width = shutil.get_terminal_size().columns - len(COLUMNS) if is_terminal(sys.stdout) else None
+    width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
     table = headline(read_findings(Place.at(folder / "data" / "tables")), width)
     talk()
     show_table(table.columns, table.rows, right=table.right)

@@ -84,7 +84,7 @@ def dead_letters(
         for name in names:  # before Spark is started for nothing
             where = QueuePlace(name, *found_queues(endpoint, region, {"QUEUE": name}))
             opened(where, name).close()
-        with spark_session(master, conf, "dead letters", quiet=as_json) as spark:
+        with spark_session(master, conf, "dead letters", quiet=as_json, brief=True) as spark:
             analyse(spark, where, names, place, type_attributes=type_attribute or TYPE_ATTRIBUTES)
         if as_json:
             for group in read_groups(place):

@@ -36,14 +36,15 @@ def lifecycles(
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Turn the journal into tables: leases, messages, and sums by hour and day.
+    """Turn the journal into tables: leases, messages, and sums by hour, day and month.
 
     Reads only what is new; to run it again changes nothing. A segment that cannot be read is named on stderr, left out,
     and tried again by the next run: the exit code is 0 all the same.
     """
     journal_place, tables_place = places(data, journal, tables)
     _expect_journal(journal_place)
-    with spark_session(master, conf, "pipeline lifecycles", quiet=as_json) as spark:
+    brief = not follow and _is_brief(journal_place, tables_place)
+    with spark_session(master, conf, "pipeline lifecycles", quiet=as_json, brief=brief) as spark:
         from veil.pipeline.lifecycles import run_lifecycles
 
         try:
@@ -55,9 +56,18 @@ def lifecycles(
             raise CommandFailed(str(refused)) from None
 
 
+def _is_brief(journal: Place, tables: Place) -> bool:
+    try:
+        from veil.pipeline.lifecycles import is_brief
+
+        return is_brief(journal, tables)
+    except (ImportError, VeilError):
+        return False  # the run itself says what is wrong
+
+
 @plainly
 def files(
-    table: Annotated[str, typer.Argument(help="leases, messages, queue_hours or queue_days.")],
+    table: Annotated[str, typer.Argument(help="leases, messages, queue_hours, queue_days or queue_months.")],
     data: Data = None,
     tables: TablesPlace = None,
     as_json: AsJson = False,

@@ -84,12 +84,13 @@ def _server_places(data: str | None) -> tuple[Path, str | None]:
 
 @contextmanager
 def spark_session(
-    master: str | None, conf: list[str] | None, title: str, *, quiet: bool = False
+    master: str | None, conf: list[str] | None, title: str, *, quiet: bool = False, brief: bool = False
 ) -> Iterator[SparkSession]:
     """A session for the command: started quietly or the given one, with a bar on a terminal while the block runs.
 
-    `quiet` (for `--json`) shows neither the bar nor where Spark's pages are. A mistake in the options, a start that
-    fails and a failure of Spark's own in the block become CommandFailed, with the file that has what Spark said.
+    `quiet` (for `--json`) shows neither the bar nor where Spark's pages are; `brief` work is compiled quickly. A mistake in
+    the options, a start that fails and a failure of Spark's own in the block become CommandFailed, with the file that has
+    what Spark said.
     """
     from veil.pipeline.progress import shown_progress
     from veil.pipeline.session import SparkSettings, close_session, open_session, read_conf, ui_address
@@ -97,7 +98,9 @@ def spark_session(
 
     is_watched = sys.stderr.isatty() and not quiet
     try:
-        settings = SparkSettings(master=master, conf=read_conf(conf or []), title=f"veil {title}")
+        settings = SparkSettings(
+            master=master, conf=read_conf(conf or []), title=f"veil {title}", brief=brief
+        )
         with _starting(is_watched):
             spark = open_session(settings)
     except VeilError as refused:

@@ -43,7 +43,7 @@ def report(
     _check_writable(out)
     try:
         findings = read_findings(where)  # before Spark is started for nothing
-        with spark_session(master, conf, "report", quiet=as_json) as spark:
+        with spark_session(master, conf, "report", quiet=as_json, brief=True) as spark:
             overview = collect_overview(spark, where, since=_begin(findings))
     except VeilError as refused:
         raise CommandFailed(str(refused)) from None

@@ -77,7 +77,7 @@ def timeouts(
     --queue the file is left as it is: it is for all queues.
     """
     _, place = places(data, None, tables)
-    with spark_session(master, conf, "timeouts", quiet=as_json) as spark:
+    with spark_session(master, conf, "timeouts", quiet=as_json, brief=True) as spark:
         from veil.cli.renewal_schedules import SCHEDULES
         from veil.pipeline.timeouts import run_timeouts
 
