@@ -30,6 +30,7 @@ from veil.stores.postgres.hold_members import Kept, Members, Window
 from veil.stores.postgres.queue_state import QueueState
 from veil.stores.postgres.sql import Q
 from veil.stores.postgres.transaction import Transaction
+from veil.stores.room import Room
 
 # A step ends with the hold that brings it to either: bounds how long its locks are held.
 MEMBERS_AT_ONCE: Final = 2_000
@@ -86,7 +87,7 @@ class Holds:
                 return await _again(
                     tx, state, Found(key, found[0][0], _decode(found[0][1])), visibility_s, caller
                 )
-            room = receiving.Room(count, HOLD_BYTES_MAX)
+            room = Room(count, HOLD_BYTES_MAX)
             messages = await receiving.take(tx, state, room, visibility_s, caller)
             _write(tx, state, key, 0, [Member(message.seq, message.delivery) for message in messages])
             return HoldContent(messages)

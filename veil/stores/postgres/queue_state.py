@@ -54,6 +54,10 @@ class KnownQueues:
                 self.by_id[queue_id] = self.by_key[key] = known
         self.epoch = epoch
 
+    def all(self) -> list[Queue]:
+        """Every living queue, oldest first."""
+        return [known.queue for _, known in sorted(self.by_id.items())]
+
     def learn_anew(self, rows: Iterable[Any]) -> None:
         """Take in `living_queues` in place of everything known."""
         self.epoch = -1

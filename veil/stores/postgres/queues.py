@@ -142,28 +142,3 @@ async def sweep_deleted(tx: Transaction) -> bool:
         tx.later(Q.mark_swept, {"id": queue_id})
         tx.later(Q.forget_counts, {"id": queue_id})
     return True
-
-
-def listed(known: KnownQueues, region: str, account: str, prefix: str, after: str, limit: int) -> list[Queue]:
-    """Queues of one account and region by rising name."""
-    found = [
-        each.queue
-        for key, each in known.by_key.items()
-        if key.account == account
-        and key.region == region
-        and key.name.startswith(prefix)
-        and key.name > after
-    ]
-    found.sort(key=lambda queue: queue.key.name)
-    return found[:limit]
-
-
-def dead_letter_sources(known: KnownQueues, target: QueueKey, after: str, limit: int) -> list[Queue]:
-    """The queues whose redrive policy names the target, by rising name."""
-    found = [
-        each.queue
-        for key, each in known.by_key.items()
-        if (redrive := each.queue.settings.redrive) and redrive.dead_letters == target and key.name > after
-    ]
-    found.sort(key=lambda queue: queue.key.name)
-    return found[:limit]

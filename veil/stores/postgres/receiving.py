@@ -21,6 +21,7 @@ from veil.stores.postgres.queue_state import QueueState
 from veil.stores.postgres.sql import Q
 from veil.stores.postgres.transaction import Row, Transaction
 from veil.stores.recorder import EXTENDED, RECEIVED
+from veil.stores.room import Room
 
 _PAGE_MAX: Final = 100  # rows with their bodies
 _RUN: Final = 10  # rows of a FIFO group that are read at once
@@ -57,25 +58,6 @@ async def receive(
     if attempt_id is not None and messages:
         _remember(tx, state, attempt_id, messages)
     return messages
-
-
-class Room:
-    """How much a receive may still take."""
-
-    __slots__ = ("bytes", "count")
-
-    def __init__(self, count: int, bytes_max: int | None = None) -> None:
-        self.count, self.bytes = count, bytes_max
-
-    def took(self, row: Row) -> bool:
-        """One more; True when that was the last."""
-        self.count -= 1
-        if self.bytes is not None:
-            self.bytes -= row[18]
-        return not self.is_left()
-
-    def is_left(self) -> bool:
-        return self.count > 0 and (self.bytes is None or self.bytes > 0)
 
 
 async def take(

@@ -20,6 +20,7 @@ from veil.core.move_task import MoveTask
 from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.core.receipt import Receipt, ReceiptBook
 from veil.core.sequence import expires_at_ms, instant_of
+from veil.stores import queue_pages
 from veil.stores.commit_stats import CommitStats
 from veil.stores.outbox_bound import OUTBOX_BYTES_MAX
 from veil.stores.postgres import leases, opening, outbox, peeking, queues, receiving
@@ -216,15 +217,15 @@ class PostgresStore:
         self, region: str, account: str, *, prefix: str = "", after: str = "", limit: int = 1000
     ) -> list[Queue]:
         await self._engine.learn()
-        return queues.listed(self._engine.queues, region, account, prefix, after, limit)
+        return queue_pages.listed(self._engine.queues.all(), region, account, prefix, after, limit)
 
     async def dead_letter_sources(self, key: QueueKey, *, after: str = "", limit: int = 1000) -> list[Queue]:
         await self._engine.learn()
-        return queues.dead_letter_sources(self._engine.queues, key, after, limit)
+        return queue_pages.dead_letter_sources(self._engine.queues.all(), key, after, limit)
 
     async def all_queues(self) -> list[Queue]:
         await self._engine.learn()
-        return [known.queue for _, known in sorted(self._engine.queues.by_id.items())]
+        return self._engine.queues.all()
 
     # ---- messages
 

@@ -24,6 +24,7 @@ from veil.core.hold import (
 from veil.core.limits import SECOND_MS
 from veil.core.message import Caller, StoredMessage
 from veil.core.queue import Queue
+from veil.stores.room import Room
 from veil.stores.sqlite import hold_members, receiving
 from veil.stores.sqlite.hold_members import Kept, Window
 from veil.stores.sqlite.tables import Q, QueueState, Tables, to_message
@@ -64,7 +65,7 @@ def receive(
     tables.execute(Q.use_stream, (queue.id, key.stream, now_ms))
     found = tables.execute(Q.find_hold, (queue.id, *key)).get
     if found is None:
-        room = receiving.Room(count, HOLD_BYTES_MAX)
+        room = Room(count, HOLD_BYTES_MAX)
         messages = receiving.take(tables, state, room, visibility_s, now_ms, caller)
         taken = [(message.seq, message.delivery) for message in messages]
         tables.execute(Q.write_hold, (queue.id, *key, 0, _encode(taken)))

@@ -102,28 +102,3 @@ def sweep_deleted(tables: Tables) -> bool:
         tables.execute(Q.forget_queue, (queue_id,))
         tables.execute(Q.forget_count, (queue_id,))
     return True
-
-
-def listed(tables: Tables, region: str, account: str, prefix: str, after: str, limit: int) -> list[Queue]:
-    """Queues of one account and region by rising name."""
-    found = [
-        state.queue
-        for key, state in tables.by_key.items()
-        if key.account == account
-        and key.region == region
-        and key.name.startswith(prefix)
-        and key.name > after
-    ]
-    found.sort(key=lambda queue: queue.key.name)
-    return found[:limit]
-
-
-def dead_letter_sources(tables: Tables, target: QueueKey, after: str, limit: int) -> list[Queue]:
-    """The queues whose redrive policy names the target, by rising name."""
-    found = [
-        state.queue
-        for key, state in tables.by_key.items()
-        if (redrive := state.queue.settings.redrive) and redrive.dead_letters == target and key.name > after
-    ]
-    found.sort(key=lambda queue: queue.key.name)
-    return found[:limit]

@@ -19,6 +19,7 @@ from veil.core.priority import PRIORITY_DEFAULT, PRIORITY_LAST
 from veil.core.queue import Queue
 from veil.core.sequence import expires_at_ms
 from veil.stores.recorder import EXTENDED, RECEIVED
+from veil.stores.room import Room
 from veil.stores.sqlite import dead_letters, lanes
 from veil.stores.sqlite.tables import Q, QueueState, Tables, to_message
 
@@ -55,25 +56,6 @@ def receive(
 def _check_limit(state: QueueState) -> None:
     if state.in_flight >= IN_FLIGHT_MAX and not state.queue.settings.fifo:
         raise InFlightLimit(IN_FLIGHT_MAX)
-
-
-class Room:
-    """How much a receive may still take."""
-
-    __slots__ = ("bytes", "count")
-
-    def __init__(self, count: int, bytes_max: int | None = None) -> None:
-        self.count, self.bytes = count, bytes_max
-
-    def took(self, row: Any) -> bool:
-        """One more; True when that was the last."""
-        self.count -= 1
-        if self.bytes is not None:
-            self.bytes -= row[18]
-        return not self.is_left()
-
-    def is_left(self) -> bool:
-        return self.count > 0 and (self.bytes is None or self.bytes > 0)
 
 
 def take(

@@ -19,6 +19,7 @@ from veil.core.move_task import MoveTask
 from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.core.receipt import Receipt, ReceiptBook
 from veil.core.sequence import instant_of
+from veil.stores import queue_pages
 from veil.stores.commit_stats import CommitStats
 from veil.stores.outbox_bound import OUTBOX_BYTES_MAX, OutboxBound
 from veil.stores.plan_so_far import PlanSoFar
@@ -223,13 +224,13 @@ class SqliteStore:
     async def list_queues(
         self, region: str, account: str, *, prefix: str = "", after: str = "", limit: int = 1000
     ) -> list[Queue]:
-        return queues.listed(self._tables, region, account, prefix, after, limit)
+        return queue_pages.listed(self._tables.queues(), region, account, prefix, after, limit)
 
     async def dead_letter_sources(self, key: QueueKey, *, after: str = "", limit: int = 1000) -> list[Queue]:
-        return queues.dead_letter_sources(self._tables, key, after, limit)
+        return queue_pages.dead_letter_sources(self._tables.queues(), key, after, limit)
 
     async def all_queues(self) -> list[Queue]:
-        return [state.queue for state in self._tables.states.values()]
+        return self._tables.queues()
 
     # ---- messages
 

@@ -120,6 +120,10 @@ class Tables:
         del self.by_key[state.queue.key]
         self._dirty.discard(state.queue.id)
 
+    def queues(self) -> list[Queue]:
+        """Every living queue."""
+        return [state.queue for state in self.states.values()]
+
     def state_of(self, queue: Queue) -> QueueState:
         """The state of a living queue; raises QueueMissing for one that was deleted since."""
         state = self.states.get(queue.id)
