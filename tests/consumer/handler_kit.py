@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 
 from veil.consumer.handlers.envelope import Envelopes
 from veil.consumer.lease import Lease
@@ -57,3 +58,8 @@ def a_message(
 
 def text(value: str) -> Attribute:
     return Attribute("String", value)
+
+
+def as_logged(records: Iterable[logging.LogRecord]) -> str:
+    """The records as an ordinary handler writes them, whatever formatter others gave to the one that collected them."""
+    return "\n".join(logging.Formatter().format(record) for record in records)

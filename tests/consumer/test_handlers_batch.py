@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.consumer.handler_kit import a_message
+from tests.consumer.handler_kit import a_message, as_logged
 from veil.consumer.handlers.batch_handler import BatchHandler
 from veil.consumer.handlers.handling_settings import HandlingSettings
 from veil.consumer.handlers.table import HandlerTable
@@ -120,7 +120,7 @@ async def test_an_exception_fails_all_and_its_trace_is_told_once(caplog: Any) ->
 
     handler = a_batch_handler(ship, on_failure={ConnectionError: RetryAfter(7)})
     assert await handler.call(three()) == [RetryAfter(7)] * 3
-    assert caplog.text.count("Traceback") == 1
+    assert as_logged(caplog.records).count("Traceback") == 1
 
 
 async def test_poison_fails_alone() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.consumer.handler_kit import ManualTime, a_message
+from tests.consumer.handler_kit import ManualTime, a_message, as_logged
 from veil.consumer.handlers.handler import Handler
 from veil.consumer.handlers.handling_settings import HandlingSettings
 from veil.consumer.handlers.table import HandlerTable
@@ -359,4 +359,4 @@ async def test_a_failure_is_logged_with_the_facts_of_the_message_and_without_its
     assert (record.message_id, record.queue, record.receive_count) == ("m-1", "orders", 4)
     assert record.facts["outcome"] == "discard"
     assert "secret" not in caplog.text
-    assert "Traceback" in caplog.text
+    assert "Traceback" in as_logged(caplog.records)

@@ -79,8 +79,8 @@ def forgotten_delete() -> None:
     turn = iter(range(1 << 62))
 
     def forgetful(delete_one: Any) -> Any:
-        def forget(*facts: Any) -> Any:
-            return Deletion.DELETED if next(turn) % 20 == 0 else delete_one(*facts)
+        def forget(*facts: Any, **given: Any) -> Any:
+            return Deletion.DELETED if next(turn) % 20 == 0 else delete_one(*facts, **given)
 
         return forget
 
