@@ -27,7 +27,7 @@ def a_message(body: str = "x", dead_letter_source: str | None = None, **attribut
     [
         ("order 4711 has no lines", "order <n> has no lines"),
         ("KeyError: 'customer'", "KeyError: <text>"),
-        ("user 0f9ab8c7d6 at https://pay.example/x?y=1 said 12:30:01", "user <id> at <url> said <n>"),
+        ("user 0f9ab8c7d6 at https://pay.example/x?y=1 said 12:30:01", "user <id> at <url> said <time>"),
         ("id 11111111-2222-3333-4444-555555555555\n  gone", "id <id> gone"),
         ("it doesn't matter, it isn't there", "it doesn't matter, it isn't there"),
     ],

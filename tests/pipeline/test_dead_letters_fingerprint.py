@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from veil.pipeline.dead_letters.fingerprint import CHARS_MAX, fingerprint_of
+from veil.core.error_text import CHARS_MAX, fingerprint
+from veil.pipeline.dead_letters.fingerprint import fingerprint_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,6 +77,12 @@ def test_no_text_has_no_fingerprint_and_a_long_one_is_cut(spark: SparkSession):
     assert nothing is None
     assert long is not None
     assert len(long) == CHARS_MAX
+
+
+def test_the_console_masks_as_spark_does(spark: SparkSession):
+    texts = [text for several in SAME.values() for text in several] + list(KEPT) + ["word " * 1_000]
+
+    assert [fingerprint(text) for text in texts] == fingerprints(spark, *texts)
 
 
 @pytest.mark.parametrize("piece", ["a", "1", "f", ":", "/", "'", "a@", "1.", "-1", "::f", "aA1-", "<"])

@@ -7,41 +7,32 @@ too often bears none.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
 from veil.console.forms import Form
+from veil.core.dead_letter import (
+    ERROR_TYPE,
+    FIRST_RECEIVED_AT,
+    HANDLER,
+    LAST_RECEIVED_AT,
+    MESSAGE_ID,
+    REASON,
+    RECEIVE_COUNT,
+    SOURCE_QUEUE,
+    TRACEBACK,
+)
+from veil.core.error_text import fingerprint
 from veil.core.errors import ArnRefused
 from veil.core.limits import ATTRIBUTES_MAX
 from veil.core.message import MessageAttribute, StoredMessage
 from veil.core.queue import Queue, QueueKey, parse_arn
 from veil.service.redrive import REDRIVEN_FROM
 
-_ERROR_TYPE: Final = "veil.error_type"
-_REASON: Final = "veil.reason"
-_SOURCE_QUEUE: Final = "veil.source_queue"
-_MESSAGE_ID: Final = "veil.message_id"
-_HANDLER: Final = "veil.handler"
-_RECEIVE_COUNT: Final = "veil.receive_count"
-TRACEBACK: Final = "veil.traceback"
 # What a consumer writes anew whenever it gives a message up; the least useful first.
-_FOR_A_MARK: Final = ("veil.last_received_at", "veil.first_received_at", TRACEBACK, _HANDLER)
-
-# What differs from one message to the next is masked, so that like errors come together.
-_MASKS: Final = (
-    (
-        re.compile(r"\"[^\"\n]{0,300}\"|`[^`\n]{0,300}`|(?<![A-Za-z0-9])'[^'\n]{0,300}'(?![A-Za-z0-9])"),
-        "<text>",
-    ),
-    (re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s<>\"')\],;]{1,300}"), "<url>"),
-    (re.compile(r"\b[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}\b"), "<id>"),
-    (re.compile(r"\b(?=[A-Fa-f]{0,64}\d)(?=\d{0,64}[A-Fa-f])[0-9A-Fa-f]{8,64}\b"), "<id>"),
-    (re.compile(r"\d{1,40}(?:[.,:]\d{1,40}){0,20}"), "<n>"),
-)
-_FINGERPRINT_CHARS_MAX: Final = 200
+_FOR_A_MARK: Final = (LAST_RECEIVED_AT, FIRST_RECEIVED_AT, TRACEBACK, HANDLER)
 
 
 class Letter(NamedTuple):
@@ -135,30 +126,22 @@ def read_wish(form: Form) -> LetterWish:
 def read_letter(queue: Queue, message: StoredMessage) -> Letter:
     """What the message tells about itself."""
     attributes = message.attributes or {}
-    reason = _text(attributes, _REASON)
+    reason = _text(attributes, REASON)
     source = _source(queue, message)
-    receives = _text(attributes, _RECEIVE_COUNT)
+    receives = _text(attributes, RECEIVE_COUNT)
     return Letter(
         message,
         source,
         message.dead_letter_source is not None,
         message.message_type,
-        _text(attributes, _ERROR_TYPE),
+        _text(attributes, ERROR_TYPE),
         reason,
         fingerprint(reason) if reason else "",
-        _text(attributes, _HANDLER),
-        _text(attributes, _MESSAGE_ID) or message.message_id,
+        _text(attributes, HANDLER),
+        _text(attributes, MESSAGE_ID) or message.message_id,
         _text(attributes, REDRIVEN_FROM),
         int(receives) if receives and receives.isascii() and receives.isdigit() else message.receive_count,
     )
-
-
-def fingerprint(reason: str) -> str:
-    """The reason with what differs from one message to the next masked, on one line."""
-    masked = reason[:2000]
-    for pattern, shown in _MASKS:
-        masked = pattern.sub(shown, masked)
-    return " ".join(masked.split())[:_FINGERPRINT_CHARS_MAX]
 
 
 def with_room_for_mark(message: StoredMessage) -> dict[str, MessageAttribute] | None:
@@ -185,7 +168,7 @@ def has_room_for_mark(message: StoredMessage) -> bool:
 def _source(queue: Queue, message: StoredMessage) -> QueueKey | None:
     if message.dead_letter_source is not None:
         return parse_arn(message.dead_letter_source)
-    text = _text(message.attributes or {}, _SOURCE_QUEUE)
+    text = _text(message.attributes or {}, SOURCE_QUEUE)
     if text is None:
         return None
     try:

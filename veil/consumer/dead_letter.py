@@ -16,18 +16,19 @@ from veil.consumer.message import Message
 from veil.consumer.outcome import DeadLetter
 from veil.consumer.queue_api import Attribute
 from veil.consumer.retry import held_s
+from veil.core.dead_letter import (
+    ERROR_TYPE,
+    FIRST_RECEIVED_AT,
+    HANDLER,
+    LAST_RECEIVED_AT,
+    MESSAGE_ID,
+    PREFIX,
+    REASON,
+    RECEIVE_COUNT,
+    SOURCE_QUEUE,
+    TRACEBACK,
+)
 from veil.core.limits import ATTRIBUTES_MAX, BODY_BYTES_MAX
-
-PREFIX: Final = "veil."
-ERROR_TYPE: Final = "veil.error_type"
-REASON: Final = "veil.reason"
-SOURCE_QUEUE: Final = "veil.source_queue"
-MESSAGE_ID: Final = "veil.message_id"
-RECEIVE_COUNT: Final = "veil.receive_count"
-HANDLER: Final = "veil.handler"
-TRACEBACK: Final = "veil.traceback"
-FIRST_RECEIVED_AT: Final = "veil.first_received_at"
-LAST_RECEIVED_AT: Final = "veil.last_received_at"
 
 REASON_BYTES_MAX: Final = 1_024
 TRACEBACK_BYTES_MAX: Final = 8_192

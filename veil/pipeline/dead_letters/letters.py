@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from veil.consumer.dead_letter import ERROR_TYPE, HANDLER, MESSAGE_ID, REASON, RECEIVE_COUNT, SOURCE_QUEUE
+from veil.core.dead_letter import ERROR_TYPE, HANDLER, MESSAGE_ID, REASON, RECEIVE_COUNT, SOURCE_QUEUE
 from veil.pipeline.dead_letters.columns import LETTERS
 from veil.pipeline.dead_letters.fingerprint import fingerprint_of
 from veil.pipeline.dead_letters.histories import with_histories
