@@ -60,12 +60,12 @@ def test_the_demo_finds_what_each_timeout_should_be_and_is_kept_until_ctrl_c(tmp
         with Client(Place(endpoint, "test", "us-east-1", DUMMY)) as client:
             assert {queue.name for queue in QUEUES} <= set(client.queue_names())
         assert len(processes_in(out)) >= 1 + 3 * len(QUEUES)  # the server; two workers and a producer each
+        summary = json.loads((out / "summary.json").read_text())
+        assert summary["demo"]["broken"] == []
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
         assert processes_in(out) == []
 
-    summary = json.loads((out / "summary.json").read_text())
-    assert summary["demo"]["broken"] == []
     assert len(summary["demo"]["held"]) == 1 + len(QUEUES)
     found = {each["name"]: each for each in summary["queues"]}
     assert found["thumbnails"]["visibility_timeout_s"] == 1 < found["thumbnails"]["recommended_timeout_s"]

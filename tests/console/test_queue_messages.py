@@ -119,6 +119,23 @@ def test_pages_go_on_behind_the_last_message(server: VeilServer, sqs: Any, open_
     assert previews(page)[0] == "number 0"
 
 
+def test_a_body_that_was_opened_before_the_page_is_live_stays_open(
+    server: VeilServer, sqs: Any, open_page: OpenPage
+):
+    url = a_queue(sqs)
+    sqs.send_message(QueueUrl=url, MessageBody='{"a":1}')
+    page, held = open_page(at(server)), list[Any]()
+    page.route("**/live*", lambda route: held.append(route))
+    with page.expect_request("**/live*"):
+        page.reload()
+    page.locator("summary").click()
+    drawn = page.locator("#message-rows tr").element_handle()
+    held[0].continue_()
+    page.wait_for_function("document.documentElement.dataset.liveEvents")
+    page.wait_for_function("row => !row.isConnected", arg=drawn)  # the row is another one now
+    assert page.locator("pre.body").inner_text() == '{\n  "a": 1\n}'
+
+
 def test_json_is_laid_out_with_its_numbers_as_they_were_sent(
     server: VeilServer, sqs: Any, open_page: OpenPage
 ):

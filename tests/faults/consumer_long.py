@@ -18,18 +18,25 @@ _COMPUTE = """
 
 
 def run_long(
-    handlers: int = HANDLERS, seed: int = 1, *, windows: int = WINDOWS, renews: bool = True
+    handlers: int = HANDLERS,
+    seed: int = 1,
+    *,
+    windows: int = WINDOWS,
+    window_s: int = _WINDOW_S,
+    renews: bool = True,
 ) -> Outcome:
     """So many handlers that wait, all at once, and beside them a consumer whose handlers compute.
 
-    Without renewal the rig must find something, or it would find nothing with a broken one either.
+    Without renewal the rig must find something, or it would find nothing with a broken one either. On a machine that is busy
+    with other things windows must be longer: the computing threads and the consumer's own share one interpreter, and an
+    answer that waits for it half a window is too late.
     """
     outcome = Outcome("consumer-long", seed)
     began_s = time.monotonic()
-    seconds = windows * _WINDOW_S + 0.2  # ten windows and a little: the tenth must have been renewed too
+    seconds = windows * window_s + 0.2  # ten windows and a little: the tenth must have been renewed too
     with world(outcome) as at:
-        waiting, computing = at.queue("waiting", _WINDOW_S), at.queue("computing", _WINDOW_S)
-        short = short_windows(_WINDOW_S) if renews else f"visibility={_WINDOW_S}, renewal=NoRenewal()"
+        waiting, computing = at.queue("waiting", window_s), at.queue("computing", window_s)
+        short = short_windows(window_s) if renews else f"visibility={window_s}, renewal=NoRenewal()"
         patient = at.worker(
             "waiting",
             settings=f"{short}, concurrency={handlers}",

@@ -27,7 +27,7 @@ def spoiled_wire() -> Iterator[Future[Outcome]]:
 
 
 def test_handlers_that_take_many_windows_waiting_or_computing_keep_their_messages() -> None:
-    outcome = run_long(100, SEED, windows=3)
+    outcome = run_long(100, SEED, windows=2, window_s=3)
 
     assert outcome.ok, str(outcome)
 

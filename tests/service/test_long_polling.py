@@ -144,8 +144,9 @@ async def test_one_message_wakes_exactly_one_of_five_thousand(orders: Desk) -> N
     await until(lambda: any(poll.done() for poll in polls))
     await quiet(orders.service)
     assert looks.count == 1
-    assert sum(poll.done() for poll in polls) == 1
-    assert bodies(await polls[0]) == ["a"]
+    # Which one it is is said elsewhere: those who look at the same time may sit down in any order.
+    (answered,) = (poll for poll in polls if poll.done())
+    assert bodies(answered.result()) == ["a"]
     assert waiting.waiting(orders.queue.id) == 4_999
     for poll in polls:
         poll.cancel()

@@ -46,6 +46,13 @@
     return element.contains(document.activeElement) && document.activeElement.matches("input, textarea, select")
       || (selection && !selection.isCollapsed && element.contains(selection.anchorNode));
   };
+  // What the reader opened or ticked stays so when the row around it is drawn anew; a box that now means something else does not.
+  const keep = (old, fresh) => {
+    for (const [kind, state] of [["details", "open"], ["input[type=checkbox]", "checked"]]) {
+      const now = fresh.querySelectorAll(kind);
+      old.querySelectorAll(kind).forEach((each, at) => { if (now[at]?.value === each.value && now[at]) now[at][state] = each[state]; });
+    }
+  };
   const put = (target, html) => {
     const holder = document.createElement("template");
     holder.innerHTML = html;
@@ -61,6 +68,7 @@
       const html = each.outerHTML, old = document.getElementById(each.id);
       let kept = old && target.contains(old) ? old : null;
       if (kept && source(kept) !== html && !busy(kept)) {
+        keep(kept, each);
         const focused = kept.contains(document.activeElement) ? document.activeElement : null;
         const at = focused ? [...kept.querySelectorAll("a, button")].indexOf(focused) : -1;
         if (kept === place) place = place.nextElementSibling;
