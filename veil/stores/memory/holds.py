@@ -87,7 +87,7 @@ def keep_or_strike(
     hold.lost += len(kept.lost)
     for member in kept.lost:
         row, receipt = shelf.rows.get(member.seq), Receipt(shelf.queue.id, *member)
-        leases.refuse_extension(op, shelf, row, receipt, caller)
+        leases.refuse_extension(op, shelf, receipt, row, caller)
     for member, row in kept.open:
         receipt = Receipt(shelf.queue.id, *member)
         recording.by_receipt(op, EXTENDED, shelf, row, receipt, caller, row.message.due_at_ms)

@@ -70,7 +70,7 @@ def _extend_one(op: Operation, shelf: Shelf, extension: Extension, caller: Calle
         deadline_ms = judge_extension(held, receipt, visibility_s, op.now_ms, fifo=shelf.fifo)
     except VeilError as refusal:
         if isinstance(refusal, MessageGone | ReceiptExpired):
-            refuse_extension(op, shelf, row, receipt, caller)
+            refuse_extension(op, shelf, receipt, row, caller)
         return refusal
     assert row is not None  # the rule refuses where there is no message
     if deadline_ms is not None:
@@ -98,7 +98,7 @@ def rotate_one(op: Operation, shelf: Shelf, extension: Extension, caller: Caller
     try:
         deadline_ms = judge_rotation(None if row is None else row.held(), receipt, visibility_s, op.now_ms)
     except MessageGone as refusal:
-        refuse_extension(op, shelf, row, receipt, caller)
+        refuse_extension(op, shelf, receipt, row, caller)
         return refusal
     assert row is not None  # the rule refuses where there is no message
     renewed = receipt._replace(rotation=receipt.rotation + 1, text="")
@@ -112,7 +112,7 @@ def rotate_one(op: Operation, shelf: Shelf, extension: Extension, caller: Caller
     return Rotated(renewed, deadline_ms)
 
 
-def refuse_extension(op: Operation, shelf: Shelf, row: Row | None, receipt: Receipt, caller: Caller) -> None:
+def refuse_extension(op: Operation, shelf: Shelf, receipt: Receipt, row: Row | None, caller: Caller) -> None:
     """Tell that a receipt has no lease to extend; it is stale where its message is still there."""
     if row is not None:
         op.count("stale_receipt", shelf)
