@@ -115,13 +115,13 @@ class Fuzz:
                         answered += 1
                         if answer is not None:
                             self._note(*answer, request)
+            except TimeoutError:  # an OSError too, so it stands first
+                self.hold_against("late", batch[answered], f"no answer within {_ANSWER_TIMEOUT_S:g} s")
+                answered += 1
             except (OSError, EOFError) as problem:
                 if answered == 0:
                     self.hold_against("unanswered", batch[0], repr(problem))
                     answered = 1
-            except TimeoutError:
-                self.hold_against("late", batch[answered], f"no answer within {_ANSWER_TIMEOUT_S:g} s")
-                answered += 1
             finally:
                 writer.transport.abort()
             batch = batch[answered:]
