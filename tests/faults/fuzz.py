@@ -1,165 +1,53 @@
-"""Malformed requests against a real server: none may be answered as the server's own fault, none may end it or fatten it.
-
-Framed requests go in pipelines over kept connections, raw ones over connections of their own. After each batch a healthy
-request must still be answered. 501 and 505 count as refusals: they are what HTTP gives for an unknown method, transfer
-coding or version.
-"""
+"""Malformed requests at the port that speaks SQS; none may smuggle another past the server."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import random
-import time
-from pathlib import Path
 
-from tests.faults.client import Client, Refused, Unknown, read_answer
+from tests.faults.client import Client, Refused, Unknown
+from tests.faults.fuzz_frame import PIPELINE, Fuzz, run_against_server
 from tests.faults.malformed_framed import framed
 from tests.faults.malformed_inputs import FIFO, QUEUE
 from tests.faults.malformed_raw import SMUGGLED, raw
-from tests.faults.rig import Outcome, scratch
-from tests.faults.server_process import ServerGone, ServerProcess
+from tests.faults.rig import Outcome
 
 REQUESTS = 20_000
-_LANES = 6  # connections at once
-_PIPELINE = 16
-_BATCH = 1_000
-_RAW_SHARE = 0.15
-_REFUSALS_5XX = (501, 505)
-_GROWTH_BYTES_MAX = 32 << 20
-_WARM_UP = 4_000  # allocator, caches and tables have their size after so many
-_ANSWER_TIMEOUT_S = 30.0
+_RAW_PER_FRAMED = 0.15
 
 
 def run_fuzz(cycles: int = REQUESTS, seed: int = 1) -> Outcome:
     """Send so many malformed requests."""
-    outcome = Outcome("fuzz", seed)
-    with scratch(outcome) as place:
-        server = ServerProcess(place / "data", place)
-        try:
-            server.start()
-            asyncio.run(_Fuzz(server, outcome, place, seed).run(cycles))
-        except ServerGone as problem:
-            outcome.add("server", str(problem))
-        finally:
-            server.kill()
-        if "Traceback" in server.log_path.read_text(errors="replace"):
-            outcome.add("traceback", server.talk())
-    return outcome
+    return run_against_server(_SqsFuzz, cycles, seed)
 
 
-class _Fuzz:
-    def __init__(self, server: ServerProcess, outcome: Outcome, place: Path, seed: int) -> None:
-        self._server, self._outcome, self._place, self._seed = server, outcome, place, seed
-        self._statuses: dict[int, int] = {}
-        self._silent = 0
+class _SqsFuzz(Fuzz):
+    rig = "fuzz"
+    lanes = 6
+    raw_share = _RAW_PER_FRAMED * PIPELINE / (1 + _RAW_PER_FRAMED * PIPELINE)
+    growth_bytes_max = 32 << 20
 
-    async def run(self, requests: int) -> None:
-        began_s = time.monotonic()
-        before_bytes = self._server.resident_bytes()
-        for start in range(0, requests, _BATCH):
-            await self._create_queues()
-            count = min(_BATCH, requests - start)
-            share = -(-count // _LANES)
-            async with asyncio.TaskGroup() as group:
-                for lane in range(_LANES):
-                    rng = random.Random(f"{self._seed} {start} {lane}")
-                    group.create_task(self._lane(rng, min(share, count - lane * share)))
-            await self._check_health(start)
-            if start <= _WARM_UP:
-                before_bytes = self._server.resident_bytes()
-            if not self._outcome.ok:
-                break
-        grown = self._server.resident_bytes() - before_bytes
-        if grown > _GROWTH_BYTES_MAX:
-            self._outcome.add("memory", f"the server grew by {grown >> 20} MiB")
-        statuses = " ".join(f"{status}:{count}" for status, count in sorted(self._statuses.items()))
-        self._outcome.done = (
-            f"{requests} requests in {time.monotonic() - began_s:.0f} s, {statuses} unanswered:{self._silent}, "
-            f"memory {grown / (1 << 20):+.1f} MiB"
-        )
-
-    async def _lane(self, rng: random.Random, count: int) -> None:
-        while count > 0:
-            if rng.random() < _RAW_SHARE * _PIPELINE / (1 + _RAW_SHARE * _PIPELINE):
-                await self._send_raw(raw(rng))
-                count -= 1
-            else:
-                batch = [framed(rng) for _ in range(min(_PIPELINE, count))]
-                await self._send_framed(batch)
-                count -= len(batch)
-
-    async def _send_framed(self, batch: list[bytes]) -> None:
-        """In one go; where the server closes the connection after a refusal, the rest goes over a new one."""
-        while batch:
-            reader, writer = await asyncio.open_connection("127.0.0.1", self._server.port, limit=1 << 23)
-            writer.write(b"".join(batch))
-            answered = 0
-            try:
-                async with asyncio.timeout(_ANSWER_TIMEOUT_S):
-                    for request in batch:
-                        status, _ = await read_answer(reader)
-                        answered += 1
-                        self._note(status, request)
-            except (OSError, EOFError) as problem:
-                if answered == 0:
-                    self._hold_against("unanswered", batch[0], repr(problem))
-                    answered = 1
-            except TimeoutError:
-                self._hold_against("late", batch[answered], f"no answer within {_ANSWER_TIMEOUT_S:g} s")
-                answered += 1
-            finally:
-                writer.transport.abort()
-            batch = batch[answered:]
-
-    async def _send_raw(self, request: bytes) -> None:
-        """Then say that no more will come, and take whatever comes back until the server closes."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._server.port, limit=1 << 23)
-        answers = b""
-        with contextlib.suppress(OSError):
-            writer.write(request)
-            writer.write_eof()
-            try:
-                answers = await asyncio.wait_for(reader.read(1 << 20), _ANSWER_TIMEOUT_S)
-            except TimeoutError:
-                self._hold_against("late", request, f"the connection stayed open for {_ANSWER_TIMEOUT_S:g} s")
-        writer.transport.abort()
-        if answers.startswith(b"HTTP/1."):
-            self._note(int(answers[9:12]), request)
-        elif answers:
-            self._hold_against("garbled", request, repr(answers[:100]))
-        else:
-            self._silent += 1
-
-    def _note(self, status: int, request: bytes) -> None:
-        self._statuses[status] = self._statuses.get(status, 0) + 1
-        if status >= 500 and status not in _REFUSALS_5XX:
-            self._hold_against(str(status), request, f"answered {status}")
-
-    def _hold_against(self, kind: str, request: bytes, what: str) -> None:
-        number = sum(len(found) for found in self._outcome.violations.values())
-        path = self._place / f"offending-{number}.bin"
-        path.write_bytes(request)
-        self._outcome.add(kind, f"{what}: {request[:120]!r} (whole: {path})")
-
-    async def _create_queues(self) -> None:
-        client = Client(self._server.port)
+    async def prepare(self) -> None:
+        client = Client(self.port)
         for name, attributes in ((QUEUE, {}), (FIFO, {"FifoQueue": "true"})):
             # Refused where a spoiled request has changed its settings since: then it exists, which is enough.
             with contextlib.suppress(Refused):
                 await client.call("CreateQueue", QueueName=name, Attributes=attributes)
         client.close()
 
-    async def _check_health(self, start: int) -> None:
-        self._server.require_alive()
-        client = Client(self._server.port, patience_s=10.0)
+    def framed(self, rng: random.Random) -> bytes:
+        return framed(rng)
+
+    def raw(self, rng: random.Random) -> bytes:
+        return raw(rng)
+
+    async def check_health(self, sent: int) -> None:
+        client = Client(self.port, patience_s=10.0)
         try:
             await client.call("ListQueues", MaxResults=1)
         except (Refused, Unknown) as problem:
-            self._outcome.add("unhealthy", f"after request {start + _BATCH}: {problem}")
+            self.outcome.add("unhealthy", f"after request {sent}: {problem}")
         with contextlib.suppress(Refused):
             await client.call("GetQueueUrl", QueueName=SMUGGLED)
-            self._outcome.add(
-                "smuggled", f"before request {start + _BATCH} a request inside another was obeyed"
-            )
+            self.outcome.add("smuggled", f"before request {sent} a request inside another was obeyed")
         client.close()

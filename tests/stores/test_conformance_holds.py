@@ -185,8 +185,8 @@ async def test_a_first_receive_dead_letters_what_is_spent_like_any_other(store, 
 
 
 async def test_a_hold_takes_fewer_where_few_more_may_be_in_flight(store, monkeypatch):
-    for module in ("veil.stores.memory", "veil.stores.sqlite.receiving", "veil.stores.postgres.receiving"):
-        monkeypatch.setattr(f"{module}.IN_FLIGHT_MAX", 3)
+    for kind in ("memory", "sqlite", "postgres"):
+        monkeypatch.setattr(f"veil.stores.{kind}.receiving.IN_FLIGHT_MAX", 3)
     queue = await a_queue(store, "a", "b", "c", "d")
     await store.receive(queue, 1)
 
@@ -196,8 +196,8 @@ async def test_a_hold_takes_fewer_where_few_more_may_be_in_flight(store, monkeyp
 
 @pytest.mark.parametrize("group", [None, "g"])
 async def test_a_hold_stops_at_so_many_bytes_of_bodies(store, monkeypatch, group):
-    for module in ("veil.stores.memory", "veil.stores.sqlite.holds", "veil.stores.postgres.holds"):
-        monkeypatch.setattr(f"{module}.HOLD_BYTES_MAX", 25)
+    for kind in ("memory", "sqlite", "postgres"):
+        monkeypatch.setattr(f"veil.stores.{kind}.holds.HOLD_BYTES_MAX", 25)
     queue = await make_queue(store)
     await store.send(queue, [a_message(f"ten bytes{n}", group=group) for n in range(5)])
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,7 +22,8 @@ from tests.stores.model_steps import QUEUES, LockStep, receipt_label
 from veil.core.errors import VeilError
 from veil.core.event import Kind
 from veil.core.lease import Deletion
-from veil.stores.memory import MemoryStore
+from veil.stores.memory import MemoryStore, dead_letters, holds, leases, receiving, recording, settling
+from veil.stores.memory.shelves import Shelves
 
 OTHER_STORES = [name for name in kit.STORES if name != "memory"]
 # A step on PostgreSQL is some twenty round trips.
@@ -42,10 +46,31 @@ def test_the_reference_keeps_the_promises_that_need_no_reference(seed, tmp_path)
 # ---- the model notices
 
 
-class ForgetsTheHolder(MemoryStore):
+class BrokenStore(MemoryStore):
+    """Has something else in one place of its modules, while the reference beside it keeps what is there."""
+
+    place: Any
+    name: str
+
+    def instead(self, right, *given, **named):
+        raise NotImplementedError
+
+    @contextmanager
+    def _operation(self):
+        # An operation never waits, so nobody else is at work meanwhile.
+        right = getattr(self.place, self.name)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self.place, self.name, partial(self.instead, right))
+            with super()._operation() as op:
+                yield op
+
+
+class ForgetsTheHolder(BrokenStore):
     """Lets any receipt delete."""
 
-    def _delete(self, shelf, receipt, now_ms, caller, strict=False):
+    place, name = leases, "delete_one"
+
+    def instead(self, right, op, shelf, receipt, caller, *, strict=False):
         row = shelf.find(receipt)
         if row is None:
             return Deletion.GONE
@@ -53,41 +78,51 @@ class ForgetsTheHolder(MemoryStore):
         return Deletion.DELETED
 
 
-class LapsesLate(MemoryStore):
+class LapsesLate(BrokenStore):
     """Shows a message a millisecond after its deadline."""
 
-    def _settle(self, now_ms):
-        super()._settle(now_ms - 1)
+    place, name = settling, "settle"
+
+    def instead(self, right, op):
+        right(replace(op, now_ms=op.now_ms - 1))
 
 
-class LosesADeadLetter(MemoryStore):
+class LosesADeadLetter(BrokenStore):
     """Drops spent messages."""
 
-    def _dead_letter(self, row, source, target, now_ms):
+    place, name = dead_letters, "move"
+
+    def instead(self, right, op, row, source, target):
         source.remove(row)
 
 
-class ServesTheSameGroupAgain(MemoryStore):
+class ServesTheSameGroupAgain(BrokenStore):
     """Never moves a group behind the others."""
 
-    def _next_turn(self):
+    place, name = Shelves, "next_turn"
+
+    def instead(self, right):
         return 0
 
 
-class KeepsQuietAboutRetention(MemoryStore):
+class KeepsQuietAboutRetention(BrokenStore):
     """Does not record what expired."""
 
-    def _record_end(self, kind, *facts):
+    place, name = recording, "end"
+
+    def instead(self, right, op, kind, *facts):
         if kind != Kind.EXPIRED:
-            super()._record_end(kind, *facts)
+            right(op, kind, *facts)
 
 
-class TellsTheWrongDeadline(MemoryStore):
+class TellsTheWrongDeadline(BrokenStore):
     """Records leases a millisecond too long."""
 
-    def _record_leases(self, kind, shelf, messages, now_ms, caller):
-        late = [replace(message, due_at_ms=(message.due_at_ms or now_ms) + 1) for message in messages]
-        super()._record_leases(kind, shelf, late, now_ms, caller)
+    place, name = recording, "leases"
+
+    def instead(self, right, op, kind, shelf, messages, caller):
+        late = [replace(message, due_at_ms=(message.due_at_ms or op.now_ms) + 1) for message in messages]
+        right(op, kind, shelf, late, caller)
 
 
 class ForgetsAnEmptyHold(MemoryStore):
@@ -96,16 +131,18 @@ class ForgetsAnEmptyHold(MemoryStore):
     async def receive_hold(self, queue, key, count, **given):
         content = await super().receive_hold(queue, key, count, **given)
         if not content.messages and not content.again:
-            del self._streams[queue.id, key.stream].holds[key.batch, key.part]
+            del self._shelves.streams[queue.id, key.stream].holds[key.batch, key.part]
         return content
 
 
-class StrikesNothing(MemoryStore):
+class StrikesNothing(BrokenStore):
     """Leaves a lost member in its hold, as if it could be found again."""
 
-    def _keep(self, shelf, hold, *given, **named):
+    place, name = holds, "keep_or_strike"
+
+    def instead(self, right, op, shelf, hold, *given, **named):
         members, lost = hold.members, hold.lost
-        kept = super()._keep(shelf, hold, *given, **named)
+        kept = right(op, shelf, hold, *given, **named)
         hold.members, hold.lost = members, lost
         return kept
 
@@ -115,16 +152,18 @@ class LeavesTheDoorOpen(MemoryStore):
 
     async def delete_holds(self, queue, stream, owner, **given):
         tally = await super().delete_holds(queue, stream, owner, **given)
-        if (queue.id, stream) in self._streams:
-            self._streams[queue.id, stream].closed = -1
+        if (queue.id, stream) in self._shelves.streams:
+            self._shelves.streams[queue.id, stream].closed = -1
         return tally
 
 
-class LeavesTheOldReceipt(MemoryStore):
+class LeavesTheOldReceipt(BrokenStore):
     """Gives a new receipt and goes on with the old one."""
 
-    def _rotate(self, shelf, extension, now_ms, caller):
-        answer = super()._rotate(shelf, extension, now_ms, caller)
+    place, name = leases, "rotate_one"
+
+    def instead(self, right, op, shelf, extension, caller):
+        answer = right(op, shelf, extension, caller)
         row = shelf.find(extension.receipt)
         if row is not None:
             row.rotation = extension.receipt.rotation
@@ -138,14 +177,16 @@ class ForgetsStrictness(MemoryStore):
         return await super().delete(queue, receipts, caller=caller)
 
 
-class GoesByAgeAlone(MemoryStore):
+class GoesByAgeAlone(BrokenStore):
     """Shows every message as one of the ordinary priority to those who receive."""
 
-    def _take_some(self, shelf, *given):
+    place, name = receiving, "take"
+
+    def instead(self, right, op, shelf, *given):
         told = {seq: row.message.priority for seq, row in shelf.rows.items()}
         for row in shelf.rows.values():
             row.message.priority = 8
-        taken = super()._take_some(shelf, *given)
+        taken = right(op, shelf, *given)
         for seq, row in shelf.rows.items():
             row.message.priority = told[seq]
         return taken

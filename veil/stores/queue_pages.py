@@ -38,6 +38,7 @@ def dead_letter_sources(queues: Iterable[Queue], target: QueueKey, after: str, l
 
 
 def _page(found: Iterable[Queue], after: str, limit: int) -> list[Queue]:
-    return sorted((queue for queue in found if queue.key.name > after), key=lambda queue: queue.key.name)[
-        :limit
-    ]
+    # By id where names are equal: sources may be of several accounts.
+    return sorted(
+        (queue for queue in found if queue.key.name > after), key=lambda queue: (queue.key.name, queue.id)
+    )[:limit]

@@ -16,7 +16,7 @@ from veil.stores.postgres.held import HeldRow, held_rows
 from veil.stores.postgres.queue_state import QueueState
 from veil.stores.postgres.sql import Q
 from veil.stores.postgres.transaction import Transaction
-from veil.stores.recorder import EXTENDED, EXTENSION_REFUSED
+from veil.stores.recorder import EXTENDED
 
 _LEASE_MS_MAX = VISIBILITY_MAX_S * SECOND_MS
 
@@ -70,9 +70,7 @@ class Members:
             grip = judge_member(None if row is None else row.held(), member.delivery, tx.now_ms)
             is_passed = grip is Grip.LAPSED and row is not None and self._order.forbids(row)
             if row is None or grip is Grip.LOST or is_passed:
-                if row is not None:
-                    tx.counted("stale_receipt", state)
-                leases.record(tx, state, EXTENSION_REFUSED, receipt, row, window.caller)
+                leases.refuse_extension(tx, state, receipt, row, window.caller)
                 continue
             kept.left.append(member)
             deadline_ms = window.deadline_for(row.received_at_ms or 0)

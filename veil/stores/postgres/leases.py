@@ -154,9 +154,7 @@ def _extend_one(
         deadline_ms = judge_extension(held, receipt, visibility_s, tx.now_ms, fifo=state.fifo)
     except VeilError as refusal:
         if not isinstance(refusal, VisibilityTooLong):
-            if row is not None:
-                tx.counted("stale_receipt", state)
-            record(tx, state, EXTENSION_REFUSED, receipt, row, caller)
+            refuse_extension(tx, state, receipt, row, caller)
         return refusal
     assert row is not None  # the rule refuses where there is no message
     if deadline_ms is not None:
@@ -193,9 +191,7 @@ def _rotate_one(
     try:
         deadline_ms = judge_rotation(None if row is None else row.held(), receipt, visibility_s, tx.now_ms)
     except VeilError as refusal:
-        if row is not None:
-            tx.counted("stale_receipt", state)
-        record(tx, state, EXTENSION_REFUSED, receipt, row, caller)
+        refuse_extension(tx, state, receipt, row, caller)
         return refusal
     assert row is not None  # the rule refuses where there is no message
     renewed = receipt._replace(rotation=receipt.rotation + 1, text="")
@@ -206,6 +202,15 @@ def _rotate_one(
     record(tx, state, EXTENDED, receipt, row, caller, deadline_ms)
     leases.set(row, deadline_ms, holder_of(renewed), tx.now_ms)
     return Rotated(renewed, deadline_ms)
+
+
+def refuse_extension(
+    tx: Transaction, state: QueueState, receipt: Receipt, row: HeldRow | None, caller: Caller
+) -> None:
+    """Tell that a receipt has no lease to extend; it is stale where its message is still there."""
+    if row is not None:
+        tx.counted("stale_receipt", state)
+    record(tx, state, EXTENSION_REFUSED, receipt, row, caller)
 
 
 async def undo_receive(tx: Transaction, queue: Queue, receipts: Sequence[Receipt], caller: Caller) -> None:

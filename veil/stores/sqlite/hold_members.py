@@ -18,7 +18,7 @@ from veil.core.limits import SECOND_MS, VISIBILITY_MAX_S
 from veil.core.message import Caller
 from veil.core.receipt import Receipt
 from veil.core.sequence import expired_below, expires_at_ms
-from veil.stores.recorder import DELETED, EXTENDED, EXTENSION_REFUSED
+from veil.stores.recorder import DELETED, EXTENDED
 from veil.stores.sqlite import lanes, leases
 from veil.stores.sqlite.tables import Q, QueueState, Tables
 
@@ -61,9 +61,7 @@ def keep(tables: Tables, state: QueueState, members: Sequence[Member], window: W
         row = leases.held_row(tables, state, receipt, window.now_ms)
         grip = judge_member(leases.held_of(row), member.delivery, window.now_ms)
         if grip is Grip.LOST or order.forbids(member.seq, row[5]):
-            if row is not None:
-                tables.noticed("stale_receipt", state)
-            leases.record(tables, state, EXTENSION_REFUSED, receipt, row, window.now_ms, window.caller)
+            leases.refuse_extension(tables, state, receipt, row, window.now_ms, window.caller)
             continue
         kept.left.append(member)
         deadline_ms = window.deadline_for(row[3])

@@ -138,9 +138,7 @@ def _extend_one(
         )
     except VeilError as refusal:
         if not isinstance(refusal, VisibilityTooLong):
-            if row is not None:
-                tables.noticed("stale_receipt", state)
-            record(tables, state, EXTENSION_REFUSED, receipt, row, now_ms, caller)
+            refuse_extension(tables, state, receipt, row, now_ms, caller)
         return refusal
     was_visible = row[0] == State.VISIBLE
     if deadline_ms is None:
@@ -177,9 +175,7 @@ def _rotate_one(
     try:
         deadline_ms = judge_rotation(held_of(row), receipt, visibility_s, now_ms)
     except VeilError as refusal:
-        if row is not None:
-            tables.noticed("stale_receipt", state)
-        record(tables, state, EXTENSION_REFUSED, receipt, row, now_ms, caller)
+        refuse_extension(tables, state, receipt, row, now_ms, caller)
         return refusal
     renewed = receipt._replace(rotation=receipt.rotation + 1, text="")
     if deadline_ms is None:
@@ -191,6 +187,15 @@ def _rotate_one(
     tables.execute(Q.rotate_lease, (wake_at_ms, deadline_ms, holder_of(renewed), now_ms, receipt.seq))
     tables.hidden_until(state, wake_at_ms)
     return Rotated(renewed, deadline_ms)
+
+
+def refuse_extension(
+    tables: Tables, state: QueueState, receipt: Receipt, row: Any, now_ms: int, caller: Caller
+) -> None:
+    """Tell that a receipt has no lease to extend; it is stale where its message is still there."""
+    if row is not None:
+        tables.noticed("stale_receipt", state)
+    record(tables, state, EXTENSION_REFUSED, receipt, row, now_ms, caller)
 
 
 def hide_again(tables: Tables, state: QueueState, group: str | None) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from veil.core.hold import NOTHING_CLOSED, Grip, Member, judge_member
 from veil.core.limits import SECOND_MS, VISIBILITY_MAX_S
-from veil.stores.memory_shelf import Row, Shelf
+from veil.stores.memory.shelf import Row, Shelf
 
 
 @dataclass(slots=True)
