@@ -22,6 +22,7 @@ def test_every_page_is_timed(capsys: pytest.CaptureFixture[str]):
     assert [row.split()[1] for row in rows] == ["200"] * len(console_pages.PAGES)
 
 
+@pytest.mark.soak
 def test_the_cost_is_measured_with_readers_looking():
     console_cost.main(["--rounds", "1", "--seconds", "0.2", "--connections", "4", "--readers", "3"])
     rows = json.loads(Path("build/console-cost.json").read_text())

@@ -13,6 +13,7 @@ import pytest
 from tests.console.web import Visitor
 from veil.console import live
 from veil.console.live import Live, StreamsFull
+from veil.console.loop_time import LoopTime
 from veil.core.clock import ManualClock
 from veil.core.errors import QueueMissing
 from veil.testing import VeilServer
@@ -139,3 +140,75 @@ def test_over_a_socket_events_come_and_stopping_the_server_does_not_wait_for_rea
         assert time.monotonic() - began_s < 8  # the grace for requests is ten seconds
         answer.read()
         connection.close()
+
+
+@pytest.mark.parametrize(
+    ("drawing_s", "views", "pause_ms"),
+    [(0.001, 1, 1_000), (0.010, 1, 1_000), (0.015, 1, 1_500), (0.010, 4, 4_000), (3.0, 1, live.EVERY_MS_MAX)],
+)
+async def test_all_views_together_take_a_hundredth_of_the_time(drawing_s: float, views: int, pause_ms: int):
+    scene = Scene()
+    streams = [
+        await scene.live.stream(number, scene.render, lambda: scene.welcome) for number in range(views)
+    ]
+    for stream in streams:
+        await anext(stream)
+    assert scene.live.pause_ms(drawing_s) == pause_ms
+    for stream in streams:
+        await stream.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_view_that_takes_long_to_draw_is_drawn_more_rarely():
+    scene = Scene()
+    quickly = scene.render
+
+    async def slowly() -> dict[str, str]:
+        until_s = time.perf_counter() + 0.03
+        while time.perf_counter() < until_s:
+            pass
+        return await quickly()
+
+    scene.render = slowly  # type: ignore[method-assign]
+    stream = await scene.look()
+    await anext(stream)
+    await scene.second()
+    await scene.second()
+    assert scene.live.renders == 1
+    for _ in range(10):
+        await scene.second()
+    assert scene.live.renders > 1
+    await stream.aclose()  # type: ignore[attr-defined]
+
+
+async def test_only_what_it_does_itself_is_counted_and_a_cancellation_reaches_it():
+    others = asyncio.Event()
+    told: list[str] = []
+
+    async def drawn() -> str:
+        try:
+            await others.wait()
+        except asyncio.CancelledError:
+            told.append("cancelled")
+            raise
+        return "drawn"
+
+    timed = LoopTime(drawn())
+    waiting = asyncio.ensure_future(_awaited(timed))
+    await asyncio.sleep(0)
+    until_s = time.perf_counter() + 0.05
+    while time.perf_counter() < until_s:  # somebody else's time
+        pass
+    others.set()
+    assert await waiting == "drawn"
+    assert timed.seconds < 0.05
+    others.clear()
+    leaving = asyncio.ensure_future(_awaited(LoopTime(drawn())))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    assert told == ["cancelled"]
+
+
+async def _awaited(timed: LoopTime[str]) -> str:
+    return await timed

@@ -9,6 +9,7 @@ from tests.faults.crash import run_crashes
 
 CYCLES = 10
 SEED = 20_261_115
+ACK_EARLY = "ack-before-commit"
 
 
 @pytest.mark.slow
@@ -19,11 +20,21 @@ def test_ten_kills_under_load_lose_invent_and_misplace_nothing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", [fault for fault in SHOWS_AS if fault != "nosync"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        ACK_EARLY,
+        *(
+            pytest.param(fault, marks=pytest.mark.soak)
+            for fault in SHOWS_AS
+            if fault not in (ACK_EARLY, "nosync")
+        ),
+    ],
+)
 def test_the_rig_catches_a_broken_build(fault: str) -> None:
     # Whether a fault shows in one short run is a matter of timing; on a busy machine it may take another.
     for attempt in range(4):
-        outcome = run_crashes(3, SEED + attempt, broken=fault, kills=fault == "ack-before-commit")
+        outcome = run_crashes(3, SEED + attempt, broken=fault, kills=fault == ACK_EARLY)
         outcome.discard()
         if outcome.violations.get(SHOWS_AS[fault]):
             return

@@ -12,9 +12,7 @@ from typing import Any, Final
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-OWN_SPARK: Final = tuple(
-    f"tests/pipeline/test_{name}.py" for name in ("cluster", "java", "routing_restart", "source_kills")
-)
+OWN_SPARK: Final = tuple(f"tests/pipeline/test_{name}.py" for name in ("cluster", "java", "source_kills"))
 
 
 class _SparkTogether(LoadScopeScheduling):

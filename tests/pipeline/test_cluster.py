@@ -23,7 +23,7 @@ from veil.pipeline.buckets import bucket_of
 from veil.testing import VeilServer
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 # Half a dozen JVMs start here, on whatever the machine has left.
 pytestmark = pytest.mark.timeout(300)
@@ -65,6 +65,7 @@ def packaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.soak
 def test_both_workers_run_the_code_that_was_shipped_to_them(
     on_loopback: Cluster, packaged: Path, tmp_path: Path
 ):
@@ -88,7 +89,6 @@ def test_both_workers_run_the_code_that_was_shipped_to_them(
 def test_lifecycles_on_a_cluster_give_the_tables_that_the_events_mean(
     on_loopback: Cluster,
     packaged: Path,
-    spark: SparkSession,
     journal_place: Place,
     tables_place: Place,
     tmp_path: Path,
@@ -105,7 +105,7 @@ def test_lifecycles_on_a_cluster_give_the_tables_that_the_events_mean(
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["segments"], told["events"], told["broken"]) == (4, len(events), [])
-    assert difference(all_rows(spark, tables_place), model_tables(events)) == ""
+    assert difference(all_rows(tables_place), model_tables(events)) == ""
 
 
 def test_a_router_on_two_workers_sends_every_message_on_once(

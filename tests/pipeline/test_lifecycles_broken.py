@@ -56,7 +56,7 @@ def test_broken_segments_are_set_aside_by_name_and_worked_in_once_they_are_whole
     assert f"version is {VERSION + 1}" in reasons[newer]
     assert "column kind is missing" in reasons[narrow]
     assert run.segments == 1
-    assert difference(all_rows(spark, tables_place), model_tables(story(0))) == ""
+    assert difference(all_rows(tables_place), model_tables(story(0))) == ""
 
     manifest = tables_place.read(NAME)
     again = run_lifecycles(spark, journal_place, tables_place)
@@ -68,7 +68,7 @@ def test_broken_segments_are_set_aside_by_name_and_worked_in_once_they_are_whole
     repaired = run_lifecycles(spark, journal_place, tables_place)
     assert {each.name for each in repaired.broken} == {newer, narrow}
     everything = [*story(0), *story(1), *story(2)]
-    assert difference(all_rows(spark, tables_place), model_tables(everything)) == ""
+    assert difference(all_rows(tables_place), model_tables(everything)) == ""
     assert load_manifest(tables_place).progress == {"j1": [(1, 9)]}
 
 

@@ -63,16 +63,17 @@ def test_a_run_that_died_at_any_step_is_made_good_by_the_next(
             run_lifecycles(spark, journal_place, tables_place, on_step=die)
         committed = step == "after the manifest"
         assert load_manifest(tables_place).generation == (1 if committed else 0)
-        assert (rows_of(spark, tables_place, "messages") != []) == committed
+        assert (rows_of(tables_place, "messages") != []) == committed
     assert set(heard) == set(STEPS)
 
     run = run_lifecycles(spark, journal_place, tables_place)
 
     assert not run.changed
-    assert difference(all_rows(spark, tables_place), model_tables(EARLY)) == ""
+    assert difference(all_rows(tables_place), model_tables(EARLY)) == ""
     assert len(generations(tables_place)) == 1  # what the dead ones wrote is gone
 
 
+@pytest.mark.soak
 def test_a_second_generation_may_die_before_its_manifest_and_the_first_stands(
     spark: SparkSession, journal_place: Place, tables_place: Place
 ) -> None:
@@ -86,11 +87,12 @@ def test_a_second_generation_may_die_before_its_manifest_and_the_first_stands(
 
     with pytest.raises(Died):
         run_lifecycles(spark, journal_place, tables_place, on_step=die)
-    assert difference(all_rows(spark, tables_place), model_tables(EARLY)) == ""
+    assert difference(all_rows(tables_place), model_tables(EARLY)) == ""
     run_lifecycles(spark, journal_place, tables_place)
-    assert difference(all_rows(spark, tables_place), model_tables([*EARLY, *LATER])) == ""
+    assert difference(all_rows(tables_place), model_tables([*EARLY, *LATER])) == ""
 
 
+@pytest.mark.soak
 def test_whoever_began_to_read_before_a_run_reads_on_through_it(
     spark: SparkSession, journal_place: Place, tables_place: Place
 ) -> None:
@@ -110,7 +112,7 @@ def test_whoever_began_to_read_before_a_run_reads_on_through_it(
     run_lifecycles(spark, journal_place, tables_place)
     assert not any(tables_place.exists(file) for file in retired)
     assert all(tables_place.exists(file) for file in load_manifest(tables_place).files())
-    assert difference(all_rows(spark, tables_place), model_tables([*EARLY, *LATER, *last])) == ""
+    assert difference(all_rows(tables_place), model_tables([*EARLY, *LATER, *last])) == ""
 
 
 def test_two_runs_at_once_are_refused_and_the_other_is_named(

@@ -58,4 +58,4 @@ def test_following_and_running_by_hand_may_be_mixed(
     tables_place.remove_folder(CHECKPOINT)
     assert [run.events for run in follow_once(spark, journal_place, tables_place)] == [0]
     expected = model_tables([*story(0), *story(1), *story(2)])
-    assert difference(all_rows(spark, tables_place), expected) == ""
+    assert difference(all_rows(tables_place), expected) == ""

@@ -52,7 +52,9 @@ def written(place: Place, stories: list[JournalEvent], first_row: int) -> int:
     return first_row + len(stories)
 
 
-@pytest.mark.parametrize(("seed", "few"), [(11, (True,)), (12, (True, False))])
+@pytest.mark.parametrize(
+    ("seed", "few"), [(11, (True,)), pytest.param(12, (True, False), marks=pytest.mark.soak)]
+)
 def test_any_split_and_order_of_the_segments_over_several_runs_gives_the_same_tables(
     spark: SparkSession,
     journal_place: Place,
@@ -72,7 +74,7 @@ def test_any_split_and_order_of_the_segments_over_several_runs_gives_the_same_ta
         monkeypatch.setattr(journal_reading, "BYTES_ON_DRIVER_MAX", 2**25 if rng.choice(few) else 0)
         run_lifecycles(spark, journal_place, tables_place)
 
-    assert difference(all_rows(spark, tables_place), model_tables(events)) == ""
+    assert difference(all_rows(tables_place), model_tables(events)) == ""
     assert load_manifest(tables_place).progress == {"j1": [(1, len(events))]}
 
 
@@ -107,7 +109,7 @@ def test_a_run_writes_only_the_hours_that_its_events_belong_to(
     assert run.partitions == 1
     assert [before[part] == after[part] for part in sorted(before)] == [True, False, True]
     # The day adds up over the hours that were not touched too.
-    (day,) = rows_of(spark, tables_place, "queue_days")
+    (day,) = rows_of(tables_place, "queue_days")
     assert (day["sent"], day["leases"], day["deleted"], day["hour"]) == (3, 3, 3, T)
 
 
@@ -133,7 +135,7 @@ def test_messages_that_nothing_new_is_told_of_stay_in_the_files_they_are_in(
 
     (again,) = load_manifest(tables_place).hours.values()
     assert before.leases[0] not in again.leases
-    assert sorted(each["seq"] for each in rows_of(spark, tables_place, "messages")) == [
+    assert sorted(each["seq"] for each in rows_of(tables_place, "messages")) == [
         each.seq for each in (*told, other)
     ]
     assert not any("picked" in entry.name for entry in tables_place.entries(recursive=True))
@@ -171,12 +173,12 @@ def test_an_open_lease_expires_when_time_has_passed_without_any_event_of_its_own
     """Every crash ends so."""
     row = written(journal_place, journal_of(a_message(T).received(T + S)), 1)
     run_lifecycles(spark, journal_place, tables_place)
-    assert [lease["how"] for lease in rows_of(spark, tables_place, "leases")] == ["open"]
+    assert [lease["how"] for lease in rows_of(tables_place, "leases")] == ["open"]
     row = written(journal_place, a_message(T + 2 * HOUR_MS, queue="other").events, row)
 
     run = run_lifecycles(spark, journal_place, tables_place)
 
-    (lease,) = rows_of(spark, tables_place, "leases")
+    (lease,) = rows_of(tables_place, "leases")
     assert (lease["how"], lease["ended_at"], lease["held_ms"]) == ("expired", T + 31 * S, 30 * S)
     assert run.partitions == 2
     # Once it is judged for good, time does not touch its hour again.
@@ -221,6 +223,6 @@ def test_journals_of_a_restored_store_follow_each_other(
 
     run_lifecycles(spark, journal_place, tables_place)
 
-    (lease,) = rows_of(spark, tables_place, "leases")
+    (lease,) = rows_of(tables_place, "leases")
     assert lease["how"] == "deleted"
     assert load_manifest(tables_place).progress == {"before": [(1, 2)], "after": [(1, 1)]}

@@ -61,7 +61,7 @@ def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dic
     journal, tables = Place.at(home / "journal"), Place.at(home / "tables")
     write_segment_of(journal, journal_of(*STORIES.values()))
     run_lifecycles(spark, journal, tables)
-    return {name: rows_of(spark, tables, name) for name in ("leases", "messages", "queue_hours")}
+    return {name: rows_of(tables, name) for name in ("leases", "messages", "queue_hours")}
 
 
 def leases(tables: dict[str, list[Row]], story: str) -> list[Row]:

@@ -123,6 +123,7 @@ def test_some_days_are_drawn_by_the_hour(spark: SparkSession, journal_place: Pla
     assert other.timeline.counts["deleted"].index(1) == 4
 
 
+@pytest.mark.soak
 def test_a_year_is_drawn_by_several_days(spark: SparkSession, journal_place: Place, tables_place: Place):
     found = overview_of(
         spark, journal_place, tables_place, [plain(START_MS + day * DAY_MS) for day in (0, 100, 360)]

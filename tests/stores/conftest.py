@@ -74,6 +74,18 @@ async def store(opener: OpenStores) -> Store:
 
 
 @pytest.fixture
+def in_flight_max(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], int]:
+    """Lets so few be in flight, in every store: a real queue's 120,000 take long to send."""
+
+    def allow(count: int) -> int:
+        for place in ("memory.receiving", "sqlite.receiving", "postgres.receiving", "postgres.plain_group"):
+            monkeypatch.setattr(f"veil.stores.{place}.IN_FLIGHT_MAX", count)
+        return count
+
+    return allow
+
+
+@pytest.fixture
 def reopen(request: pytest.FixtureRequest, opener: OpenStores) -> Callable[[], Awaitable[Store]]:
     """Close the store and open another on the same data; tests that ask for it run on durable stores only."""
     return opener.reopen

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tests.stores.kit import a_grouped_message, bodies, make_queue, receipt_of, receipts_of
-from veil.core.limits import IN_FLIGHT_MAX
 from veil.stores.store import Extension
 
 
@@ -180,11 +179,12 @@ async def test_an_undone_receive_unlocks_the_group(store, events):
     assert bodies(await store.receive(queue, 10)) == ["g-m1", "g-m2"]
 
 
-async def test_a_fifo_queue_at_the_limit_gives_nothing_and_no_error(store):
+async def test_a_fifo_queue_at_the_limit_gives_nothing_and_no_error(store, in_flight_max):
+    limit = in_flight_max(50)
     queue = await make_queue(store, "q.fifo")
-    await store.send(queue, [a_grouped_message("x", message_id=f"id-{n}") for n in range(IN_FLIGHT_MAX + 1)])
-    held = await store.receive(queue, IN_FLIGHT_MAX + 1)
-    assert len(held) == IN_FLIGHT_MAX
+    await store.send(queue, [a_grouped_message("x", message_id=f"id-{n}") for n in range(limit + 1)])
+    held = await store.receive(queue, limit + 1)
+    assert len(held) == limit
     await store.send(queue, grouped("other-m1"))
 
     assert await store.receive(queue, 1) == []

@@ -184,9 +184,8 @@ async def test_a_first_receive_dead_letters_what_is_spent_like_any_other(store, 
     assert bodies(await store.peek(dead)) == ["a"]
 
 
-async def test_a_hold_takes_fewer_where_few_more_may_be_in_flight(store, monkeypatch):
-    for kind in ("memory", "sqlite", "postgres"):
-        monkeypatch.setattr(f"veil.stores.{kind}.receiving.IN_FLIGHT_MAX", 3)
+async def test_a_hold_takes_fewer_where_few_more_may_be_in_flight(store, in_flight_max):
+    in_flight_max(3)
     queue = await a_queue(store, "a", "b", "c", "d")
     await store.receive(queue, 1)
 

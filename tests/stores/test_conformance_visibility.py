@@ -7,7 +7,6 @@ import pytest
 from tests.stores.kit import a_message, bodies, make_queue, receipt_of, receipts_of, some_messages
 from veil.core.errors import InFlightLimit, MessageGone, VisibilityTooLong
 from veil.core.lease import Deletion, State
-from veil.core.limits import IN_FLIGHT_MAX
 from veil.stores.store import Extension
 
 
@@ -227,11 +226,12 @@ async def test_a_step_of_the_wall_clock_moves_no_deadline(store, clock):
     assert len(await store.receive(queue, 1)) == 1
 
 
-async def test_a_standard_queue_refuses_to_have_more_in_flight_than_the_limit(store):
+async def test_a_standard_queue_refuses_to_have_more_in_flight_than_the_limit(store, in_flight_max):
+    limit = in_flight_max(50)
     queue = await make_queue(store)
-    await store.send(queue, [a_message("x", message_id=f"id-{n}") for n in range(IN_FLIGHT_MAX + 1)])
-    held = await store.receive(queue, IN_FLIGHT_MAX)
-    assert len(held) == IN_FLIGHT_MAX
+    await store.send(queue, [a_message("x", message_id=f"id-{n}") for n in range(limit + 1)])
+    held = await store.receive(queue, limit)
+    assert len(held) == limit
 
     with pytest.raises(InFlightLimit):
         await store.receive(queue, 1)

@@ -1,5 +1,8 @@
 """Pages that move: each view is rendered at most once a second, for all who look at it, and for nobody otherwise.
 
+All views together keep the server from its queues for at most a hundredth of the time: where drawing takes long, or many
+different views are open, each is drawn more rarely.
+
 A stream sends the fragments of a page that have changed since it last did, by the id of the element they stand in. A slow
 reader gets the latest of each, not all of them.
 """
@@ -12,6 +15,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from typing import Final
 
+from veil.console.loop_time import LoopTime
 from veil.console.refusals import Refused
 from veil.core.clock import Clock
 from veil.core.errors import VeilError
@@ -19,6 +23,8 @@ from veil.core.errors import VeilError
 log = logging.getLogger("veil.console")
 
 EVERY_MS: Final = 1_000
+EVERY_MS_MAX: Final = 15_000  # however long it takes, a page that is called live moves
+SHARE_MAX: Final = 0.01  # of the time, for all views
 STREAMS_MAX: Final = 200
 _PING_MS: Final = 15_000
 # A browser comes back by itself; so no stream outlives what a proxy or a session allows for long.
@@ -112,9 +118,10 @@ class Live:
 
     async def _keep_rendering(self, view: _View, render: Render) -> None:
         while True:
+            drawing = LoopTime(render())
             try:
                 self.renders += 1
-                fragments = await render()
+                fragments = await drawing
             except (VeilError, Refused) as problem:
                 self._end(view, str(problem))
                 return
@@ -128,7 +135,12 @@ class Live:
                 for reader in view.readers:
                     reader.pending.update(changed)
                     reader.wake.set()
-            await self._pause(EVERY_MS)
+            await self._pause(self.pause_ms(drawing.seconds))
+
+    def pause_ms(self, drawing_s: float) -> int:
+        """How long a view rests after a drawing that took so long, so that all that are open keep within their share."""
+        wanted_ms = round(drawing_s * 1_000 * len(self._views) / SHARE_MAX)
+        return min(max(EVERY_MS, wanted_ms), EVERY_MS_MAX)
 
     @staticmethod
     def _end(view: _View, sentence: str) -> None:
