@@ -26,6 +26,7 @@ from veil.cli.demo_stage import Stage
 from veil.cli.demo_workload import Happened
 from veil.cli.failures import CommandFailed
 
+ACTS = ["Real work", pytest.param("What really happened", marks=pytest.mark.soak)]  # the second takes a Spark
 needs_proc = pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="processes are found under /proc")
 
 
@@ -83,7 +84,7 @@ def test_the_demo_finds_what_each_timeout_should_be_and_is_kept_until_ctrl_c(tmp
 
 @needs_proc
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("act", ["Real work", "What really happened"])
+@pytest.mark.parametrize("act", ACTS)
 def test_ctrl_c_leaves_no_process_behind(act: str, tmp_path: Path) -> None:
     out = tmp_path / "shop"
     with the_demo("--out", str(out), "--seconds", "3") as (process, lines):
@@ -97,7 +98,7 @@ def test_ctrl_c_leaves_no_process_behind(act: str, tmp_path: Path) -> None:
 
 @needs_proc
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("act", ["Real work", "What really happened"])
+@pytest.mark.parametrize("act", ACTS)
 def test_a_demo_that_is_killed_takes_its_processes_with_it(act: str, tmp_path: Path) -> None:
     out = tmp_path / "shop"
     with the_demo("--out", str(out), "--seconds", "3") as (process, lines):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from urllib.parse import quote
+from urllib.request import Request, urlopen
 
 from playwright.sync_api import expect
 
@@ -100,6 +102,25 @@ def test_a_lease_is_extended_and_its_holder_keeps_the_receipt(
     expect(page.locator("#lease-rows .countdown")).to_have_text(re.compile("^(1 h|59 min)"))
     sqs.delete_message(QueueUrl=url, ReceiptHandle=receipt)
     assert counts(sqs, url) == (0, 0)
+
+
+def test_a_lease_whose_receipt_was_replaced_is_released_all_the_same(open_page: OpenPage):
+    with VeilServer("--store", "memory", "--smq-port", "0") as server:
+        sqs = server.client()
+        url = str(sqs.create_queue(QueueName="orders")["QueueUrl"])
+        sqs.send_message(QueueUrl=url, MessageBody="x")
+        messages = f"{server.smq_endpoint_url}/queues/orders/messages"
+        with urlopen(messages, timeout=10) as answer:
+            receipt = re.findall("<ReceiptHandle>(.*)</ReceiptHandle>", answer.read().decode())[0]
+        change = f"{messages}?receiptHandle={quote(receipt)}&visibilityTimeout=600"
+        with urlopen(Request(change, method="PUT"), timeout=10) as answer:  # gives its holder a new receipt
+            assert receipt not in answer.read().decode()
+        page = open_page(at(server))
+        page.locator("#lease-rows").get_by_role("button", name="Release").click()
+        page.get_by_role("button", name="Release now").click()
+        assert page.locator(".notice").inner_text() == "1 message is visible again."
+        assert counts(sqs, url) == (1, 0)
+        sqs.close()
 
 
 def test_ticked_messages_are_deleted_together(server: VeilServer, sqs: Any, open_page: OpenPage):

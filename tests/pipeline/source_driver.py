@@ -1,4 +1,4 @@
-"""A driver of its own, to be killed: by each way two queries over two queues, one into files, one merged into a table by batch.
+"""A driver of its own, to be killed: by each way a query into files, and one that is merged into a table by batch.
 
     python -m tests.pipeline.source_driver CONFIG
 
@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,7 @@ class Driving:
     die_in: int = -1  # the batch of those points
     fail_in: int = -1  # a task of this batch fails once
     slow_in: int = -1  # this batch takes three windows
+    sinks: Sequence[str] = (FILES, MERGE)
 
     @property
     def root(self) -> Path:
@@ -60,7 +61,7 @@ class Driving:
 
     def others_marks(self, *not_these: Path) -> list[Path]:
         """Where all the other queries must be."""
-        every = [self.mark(way, who) for way in self.die for who in (FILES, MERGE)]
+        every = [self.mark(way, who) for way in self.die for who in self.sinks]
         return [mark for mark in every if mark not in not_these]
 
 
@@ -234,6 +235,7 @@ def _start_queries(spark: SparkSession, driving: Driving, way: str) -> list[Stre
     return [
         _started(writer.option("checkpointLocation", str(driving.root / f"checkpoint-{who}-{way}")))
         for who, writer in writers.items()
+        if who in driving.sinks
     ]
 
 
@@ -257,7 +259,7 @@ def main(config: Path) -> None:
 
     driving = Driving(**json.loads(config.read_text()))
     # A task for each query, since those of the files wait for the others in theirs; a task may fail once.
-    slots = 2 * len(driving.die)
+    slots = len(driving.sinks) * len(driving.die)
     spark = open_session(SparkSettings(master=f"local[{slots},2]", conf=QUICK, title="driver to be killed"))
     register(spark)
     queries = [query for way in driving.die for query in _start_queries(spark, driving, way)]

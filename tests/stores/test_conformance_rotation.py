@@ -176,3 +176,15 @@ async def test_the_receipt_of_a_waiting_message_extends_nothing(store):
     assert [type(answer) for answer in await store.extend(queue, asked)] == [MessageGone]
     assert [type(answer) for answer in await store.rotate(queue, asked)] == [MessageGone]
     assert (await store.counts(queue)).delayed == 1
+
+
+async def test_a_look_tells_how_often_the_open_leases_receipt_was_replaced(store, clock, queue):
+    first = await taken(store, queue)
+    assert [message.rotation for message in await store.peek(queue)] == [0]
+    second = (await rotated(store, queue, first, 60)).receipt
+    third = (await rotated(store, queue, second, 60)).receipt
+    assert [message.rotation for message in await store.peek(queue)] == [third.rotation] == [2]
+    assert [message.rotation for message in await store.peek(queue, sent_after_ms=1)] == [2]
+
+    clock.advance(seconds=60)
+    assert [message.rotation for message in await store.peek(queue)] == [0]

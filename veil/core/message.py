@@ -68,6 +68,7 @@ class StoredMessage:
     message_type: str | None = None
     body_bytes: int = 0  # in UTF-8
     priority: int = PRIORITY_DEFAULT
+    rotation: int = 0  # how often the receipt of its open lease was replaced; told by a peek alone
 
 
 class Caller(NamedTuple):

@@ -107,7 +107,10 @@ def _change(
     gone: int,
 ) -> Change:
     back = link("queues", queue.key.region, queue.name, "in-flight")
-    receipts = [visit.service.store.receipts.write(queue.id, name.seq, name.delivery) for name, _ in leases]
+    receipts = [
+        visit.service.store.receipts.write(queue.id, name.seq, name.delivery, message.rotation)
+        for name, message in leases
+    ]
     done = way.done.format(length=length(visibility_s))
 
     async def make() -> Done:

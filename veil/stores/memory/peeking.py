@@ -48,7 +48,7 @@ def peek(
             and (sent_after_ms is None or message.sent_wall_ms >= sent_after_ms)
             and (sent_before_ms is None or message.sent_wall_ms <= sent_before_ms)
         ):
-            found.append(replace(message))
+            found.append(replace(message, rotation=row.rotation))
             found_bytes += message.body_bytes
     return found
 

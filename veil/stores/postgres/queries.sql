@@ -193,7 +193,7 @@ FROM veil.message WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[]) 
 -- Messages in whatever state that were sent between two wall times.
 SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
        dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
-       message_type, body_bytes, priority
+       message_type, body_bytes, priority, (holder >> 32)::integer
 FROM veil.message WHERE queue_id = %(queue)s AND seq > %(after)s AND seq <= %(up_to)s
   AND sent_wall_ms BETWEEN %(sent_after_ms)s AND %(sent_before_ms)s
 ORDER BY seq LIMIT %(limit)s;

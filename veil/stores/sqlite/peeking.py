@@ -62,6 +62,6 @@ def look_by_time(tables: Tables, found: Found, *, sent: Sent) -> bool:
         found.after_seq = seq
         if not sent(sent_wall_ms):
             continue
-        if not found.take(tables.execute(Q.message_by_seq, (seq,)).get):
+        if not found.take(tables.execute(Q.peek_one, (seq,)).get):
             return False
     return len(times) == TIMES_AT_ONCE

@@ -152,6 +152,12 @@ SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_w
        message_type, body_bytes, priority
 FROM message WHERE seq = ?;
 
+-- name: peek_one
+SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
+       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
+       message_type, body_bytes, priority, holder >> 32
+FROM message WHERE seq = ?;
+
 -- name: message_in_queue
 SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
        dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
@@ -162,7 +168,7 @@ FROM message WHERE seq = ? AND queue_id = ?;
 -- Messages in whatever state; the four partial indexes together hold them all. Queue, after, limit, up to.
 SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
        dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
-       message_type, body_bytes, priority
+       message_type, body_bytes, priority, holder >> 32
 FROM message WHERE seq IN (
     SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_alone
                       WHERE queue_id = ?1 AND state = 0 AND group_name IS NULL AND priority = 8 AND seq > ?2 AND seq <= ?4
