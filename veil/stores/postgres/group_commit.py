@@ -27,7 +27,9 @@ log = logging.getLogger("veil.store")
 GROUP_MAX: Final = 200  # operations
 # More at a time than one, so that one can be synced while the next is sent; few, so that groups are large.
 PLAIN_GROUPS: Final = 2
-SPLIT_FROM: Final = 16
+# Operations that are worth a group beside the one under way; fewer wait for its end and become more: a transaction costs
+# node and database far more than an operation in it.
+BESIDE_FROM: Final = 16
 
 
 class Line:
@@ -39,6 +41,12 @@ class Line:
         self.waiting: deque[Operation] = deque()
         self.running = 0
         self.scheduled = False
+
+    def may_start(self, groups_max: int) -> bool:
+        """Whether the next group may set out now; a small one waits while another is under way, and grows."""
+        if self.running == 0:
+            return True
+        return self.running < groups_max and len(self.waiting) >= BESIDE_FROM
 
 
 class GroupCommit:
@@ -74,17 +82,17 @@ class GroupCommit:
         run: Callable[[list[Operation]], Awaitable[None]],
     ) -> None:
         line.waiting.append(operation)
-        if not line.scheduled and line.running < groups_max:
+        if not line.scheduled and line.may_start(groups_max):
             # At the end of the loop's turn: what arrives together goes together.
             line.scheduled = True
             asyncio.get_running_loop().call_soon(self._start, line, groups_max, run)
 
     def _start(self, line: Line, groups_max: int, run: Callable[[list[Operation]], Awaitable[None]]) -> None:
         line.scheduled = False
-        if not line.waiting or line.running >= groups_max:
+        if not line.waiting or not line.may_start(groups_max):
             return
         size = min(GROUP_MAX, len(line.waiting))
-        if size > SPLIT_FROM:
+        if size > BESIDE_FROM:
             # Side by side: while the database works on one, the rules are applied to another.
             size = -(-size // (groups_max - line.running))
         group = [line.waiting.popleft() for _ in range(size)]
