@@ -22,7 +22,7 @@ from veil.core.clock import ManualClock
 from veil.core.errors import InFlightLimit, MessageGone, QueueMissing, StoreError
 from veil.core.lease import Deletion
 from veil.core.queue import QueueCounts
-from veil.stores.postgres import plain_group, receiving
+from veil.stores.postgres import group_commit, plain_group, receiving
 from veil.stores.store import Extension
 
 
@@ -218,3 +218,52 @@ async def test_an_old_receipt_and_the_present_one_in_one_group_delete_once(store
     assert deleted == [Deletion.DELETED]
     assert stale in ([Deletion.STALE], [Deletion.GONE])
     assert await store.counts(queue) == QueueCounts(0, 0, 0)
+
+
+@pytest.fixture
+async def held_up(postgres):
+    """A store, a queue that another node keeps to itself, one that is free, and what ends that."""
+    async with nodes(postgres, 2, clock=ManualClock()) as [store, other]:
+        busy, free = await make_queue(store, "busy"), await make_queue(store, "free")
+        held, over = asyncio.Event(), asyncio.Event()
+
+        async def hold(_: object) -> None:
+            held.set()
+            await over.wait()
+
+        holding = asyncio.ensure_future(other._engine.run(hold, queues=[busy], exclusive=True))
+        await held.wait()
+        yield store, busy, free, over
+        over.set()
+        await holding
+
+
+async def begun(operation):
+    """The operation, under way or in line."""
+    task = asyncio.ensure_future(operation)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return task
+
+
+async def test_a_few_wait_for_the_group_under_way_and_go_together(held_up, monkeypatch):
+    monkeypatch.setattr(group_commit, "PATIENCE_S", 60.0)
+    store, busy, free, over = held_up
+    before = store.commit_stats.commits
+    sends = [await begun(store.send(queue, [a_message()])) for queue in (busy, *[free] * 5)]
+
+    over.set()
+    await asyncio.gather(*sends)
+
+    assert store.commit_stats.commits - before == 2
+
+
+async def test_a_group_that_has_to_wait_for_somebody_does_not_hold_up_the_next_for_long(held_up):
+    store, busy, free, over = held_up
+    stuck = await begun(store.send(busy, [a_message("a")]))
+
+    await asyncio.wait_for(store.send(free, [a_message("b")]), 10)
+
+    assert not stuck.done()
+    over.set()
+    await stuck

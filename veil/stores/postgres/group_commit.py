@@ -30,17 +30,19 @@ PLAIN_GROUPS: Final = 2
 # Operations that are worth a group beside the one under way; fewer wait for its end and become more: a transaction costs
 # node and database far more than an operation in it.
 BESIDE_FROM: Final = 16
+PATIENCE_S: Final = 0.02  # that they wait: a group may itself have to wait, for somebody's long transaction
 
 
 class Line:
     """Operations that wait for the next group, and how many groups of them are under way."""
 
-    __slots__ = ("running", "scheduled", "waiting")
+    __slots__ = ("held_back", "running", "scheduled", "waiting")
 
     def __init__(self) -> None:
         self.waiting: deque[Operation] = deque()
         self.running = 0
         self.scheduled = False
+        self.held_back = False  # a timer runs, after which also a small group sets out
 
     def may_start(self, groups_max: int) -> bool:
         """Whether the next group may set out now; a small one waits while another is under way, and grows."""
@@ -86,11 +88,25 @@ class GroupCommit:
             # At the end of the loop's turn: what arrives together goes together.
             line.scheduled = True
             asyncio.get_running_loop().call_soon(self._start, line, groups_max, run)
+        elif not line.scheduled and not line.held_back and line.running < groups_max:
+            line.held_back = True
+            asyncio.get_running_loop().call_later(PATIENCE_S, self._start_anyway, line, groups_max, run)
+
+    def _start_anyway(
+        self, line: Line, groups_max: int, run: Callable[[list[Operation]], Awaitable[None]]
+    ) -> None:
+        line.held_back = False
+        if line.waiting and line.running < groups_max:
+            self._start_group(line, groups_max, run)
 
     def _start(self, line: Line, groups_max: int, run: Callable[[list[Operation]], Awaitable[None]]) -> None:
         line.scheduled = False
-        if not line.waiting or not line.may_start(groups_max):
-            return
+        if line.waiting and line.may_start(groups_max):
+            self._start_group(line, groups_max, run)
+
+    def _start_group(
+        self, line: Line, groups_max: int, run: Callable[[list[Operation]], Awaitable[None]]
+    ) -> None:
         size = min(GROUP_MAX, len(line.waiting))
         if size > BESIDE_FROM:
             # Side by side: while the database works on one, the rules are applied to another.
