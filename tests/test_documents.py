@@ -64,6 +64,7 @@ def test_every_example_runs(document: Path, server: VeilServer, tmp_path: Path) 
     }
     environ |= server.environ
     environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
+    environ["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # their Sparks live for seconds
     for number, block in enumerate(each for each in blocks(document) if each.is_run):
         code = block.code.replace(SHOWN_ENDPOINT, server.endpoint_url)
         if block.language == "toml":

@@ -98,3 +98,9 @@ def open_page(_browser: Any) -> Iterator[OpenPage]:
         context.close()
     unexpected = [each for each in complaints if not any(piece in each for piece in allowed)]
     assert not unexpected
+
+
+def live_events(page: Any) -> str:
+    """How many events the page has had, once it has had one: from then on it moves by itself."""
+    page.wait_for_function("document.documentElement.dataset.liveEvents")
+    return str(page.locator("html").get_attribute("data-live-events"))

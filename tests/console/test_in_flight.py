@@ -9,7 +9,7 @@ from urllib.request import Request, urlopen
 
 from playwright.sync_api import expect
 
-from tests.console.conftest import OpenPage
+from tests.console.conftest import OpenPage, live_events
 from veil.testing import VeilServer
 
 
@@ -138,7 +138,7 @@ def test_ticked_messages_are_deleted_together(server: VeilServer, sqs: Any, open
 def test_a_tick_stays_while_leases_are_renewed(server: VeilServer, sqs: Any, open_page: OpenPage):
     url, receipts = held(sqs, "a", "b", visibility_s=50)
     page = open_page(at(server))
-    expect(page.locator("html")).to_have_attribute("data-live-events", "1")
+    live_events(page)
     boxes = page.locator("#lease-rows input[type=checkbox]")
     for number in range(2):
         boxes.nth(number).check()

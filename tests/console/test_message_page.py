@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tests.console.conftest import TELEPHONE, OpenPage
+from tests.console.conftest import TELEPHONE, OpenPage, live_events
 from veil.testing import VeilServer
 
 
@@ -87,7 +87,7 @@ def test_the_drawing_follows_by_itself_when_the_message_is_deleted(
     url = queue_with_dead_letters(sqs)
     message = lapsed_once_and_renewed(sqs, url)
     page = open_page(f"{server.endpoint_url}/console/messages?id={message['MessageId']}")
-    expect(page.locator("html")).to_have_attribute("data-live-events", "1")
+    live_events(page)
 
     sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
 

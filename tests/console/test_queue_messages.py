@@ -8,7 +8,7 @@ from typing import Any
 
 from playwright.sync_api import expect
 
-from tests.console.conftest import OpenPage
+from tests.console.conftest import OpenPage, live_events
 from veil.testing import VeilServer
 
 
@@ -59,7 +59,7 @@ def test_a_body_that_is_open_stays_open_while_its_message_is_received(
     url = a_queue(sqs)
     sqs.send_message(QueueUrl=url, MessageBody='{"a":1}')
     page = open_page(at(server))
-    expect(page.locator("html")).to_have_attribute("data-live-events", "1")
+    live_events(page)
     page.locator("summary").click()
     sqs.receive_message(QueueUrl=url)
     expect(page.locator("#message-rows .chip")).to_have_text("in flight")

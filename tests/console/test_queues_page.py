@@ -6,7 +6,7 @@ from typing import Any
 
 from playwright.sync_api import expect
 
-from tests.console.conftest import TELEPHONE, OpenPage
+from tests.console.conftest import TELEPHONE, OpenPage, live_events
 from veil.testing import VeilServer
 
 
@@ -98,7 +98,7 @@ def test_on_a_telephone_the_table_becomes_cards_and_nothing_is_cut(
 def test_a_hidden_tab_closes_its_stream_and_opens_it_again(server: VeilServer, sqs: Any, open_page: OpenPage):
     url = sqs.create_queue(QueueName="orders")["QueueUrl"]
     page = open_page(f"{server.endpoint_url}/console/queues")
-    expect(page.locator("html")).to_have_attribute("data-live-events", "1")
+    live_events(page)
     hide = (
         "value => { Object.defineProperty(document, 'hidden', {value, configurable: true});"
         " document.dispatchEvent(new Event('visibilitychange')); }"

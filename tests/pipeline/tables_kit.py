@@ -10,17 +10,14 @@ from pyarrow import parquet as pq
 
 from tests.pipeline.lifecycle_model import Row, Tables
 from veil.journal.place import Place
-from veil.pipeline.schemas import struct_of
-from veil.pipeline.table_store import TABLES, check_files, files_of_table
+from veil.pipeline.table_store import TABLES, files_of_table
 
 
 def rows_of(tables: Place, name: str) -> list[Row]:
     """The rows of a table, with instants in milliseconds; read without Spark, which takes far longer for so few."""
-    wanted = struct_of(TABLES[name]).names
-    files = files_of_table(tables, name)
-    check_files(tables, name, files)
+    wanted = [line.split()[0] for line in TABLES[name].strip().splitlines()]
     rows = list[Row]()
-    for file in files:
+    for file in files_of_table(tables, name):
         with tables.open_input(file) as opened:
             found = pq.ParquetFile(opened).read(columns=wanted)
         for at, field in enumerate(found.schema):

@@ -79,6 +79,8 @@ def chosen(settings: SparkSettings, home: Path) -> dict[str, str]:
     conf = {
         **MEANING,
         "spark.driver.memory": f"{driver_memory_mb()}m",
+        # Else Python tells the JVM for each column where in our code it was written: half of all it has to say.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.warehouse.dir": str(home / "warehouse"),  # else a directory appears wherever one stands
         "spark.ui.showConsoleProgress": "false",  # the command draws its own
