@@ -174,7 +174,7 @@ async def test_a_view_that_takes_long_to_draw_is_drawn_more_rarely():
     await scene.second()
     await scene.second()
     assert scene.live.renders == 1
-    for _ in range(10):
+    for _ in range(live.EVERY_MS_MAX // 1_000):
         await scene.second()
     assert scene.live.renders > 1
     await stream.aclose()  # type: ignore[attr-defined]
@@ -195,12 +195,12 @@ async def test_only_what_it_does_itself_is_counted_and_a_cancellation_reaches_it
     timed = LoopTime(drawn())
     waiting = asyncio.ensure_future(_awaited(timed))
     await asyncio.sleep(0)
-    until_s = time.perf_counter() + 0.05
+    until_s = time.perf_counter() + 0.3
     while time.perf_counter() < until_s:  # somebody else's time
         pass
     others.set()
     assert await waiting == "drawn"
-    assert timed.seconds < 0.05
+    assert timed.seconds < 0.3
     others.clear()
     leaving = asyncio.ensure_future(_awaited(LoopTime(drawn())))
     await asyncio.sleep(0)
