@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -102,5 +103,8 @@ def open_page(_browser: Any) -> Iterator[OpenPage]:
 
 def live_events(page: Any) -> str:
     """How many events the page has had, once it has had one: from then on it moves by itself."""
-    page.wait_for_function("document.documentElement.dataset.liveEvents")
+    from playwright.sync_api import expect
+
+    # Not by a function in the page: there its policy forbids to evaluate one.
+    expect(page.locator("html")).to_have_attribute("data-live-events", re.compile("[0-9]"), timeout=15_000)
     return str(page.locator("html").get_attribute("data-live-events"))

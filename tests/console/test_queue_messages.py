@@ -131,8 +131,8 @@ def test_a_body_that_was_opened_before_the_page_is_live_stays_open(
     page.locator("summary").click()
     drawn = page.locator("#message-rows tr").element_handle()
     held[0].continue_()
-    page.wait_for_function("document.documentElement.dataset.liveEvents")
-    page.wait_for_function("row => !row.isConnected", arg=drawn)  # the row is another one now
+    live_events(page)
+    drawn.wait_for_element_state("hidden")  # the row is another one now
     assert page.locator("pre.body").inner_text() == '{\n  "a": 1\n}'
 
 

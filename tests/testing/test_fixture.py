@@ -105,6 +105,7 @@ def test_a_suite_elsewhere_gets_the_fixture_by_having_veil_installed(tmp_path: P
         store,
         str(tmp_path),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=own)
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout

@@ -3,6 +3,9 @@
 Leases and messages are first counted by their buckets, which is most of the work and shrinks them; the rest runs on those
 counts, and adds stored sums in the same way. What adds up can be taken off again: a row with the sign -1 is one that the
 stored sums have counted and that is there no more, or is otherwise now.
+
+Where many columns are alike they are written in SQL: each piece of one that is put together in Python is a call or two to the
+JVM, and takes longer than the work of a small run.
 """
 
 from __future__ import annotations
@@ -91,30 +94,26 @@ def counted(lives: DataFrame) -> DataFrame:
             F.sum(F.coalesce("held_ms", F.lit(0)) * F.col(SIGN)).alias("held_ms"),
         )
     )
-    return grouped.select(
-        PART, *_KEYS, "work", "around", "count", _LATEST, *_named(_by_state(F.col("is_message")))
-    )
+    return grouped.selectExpr(PART, *_KEYS, "work", "around", "`count`", _LATEST, *_named(_by_state()))
 
 
-def _by_state(is_message: Column) -> dict[str, Column]:
-    """The sums of rows that are of one state each. Told apart here, where they are few, and not for each lease."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    state = F.col("state")
-
-    def if_(condition: Column, column: str) -> Column:
-        return F.when(condition, F.col(column)).otherwise(0)
-
+def _by_state() -> dict[str, str]:
+    """The sums of rows that are of one state each, in SQL. Told apart here, where they are few, and not for each lease."""
     return {
-        **{name: F.col(name) for name in ("sent", "overrun", "duplicates", "extensions", "held_ms")},
-        "leases": if_(~is_message, "count"),
-        **{how: if_(~is_message & (state == how), "count") for how in HOW},
-        "wasted_ms": if_(~is_message & ~state.isin("deleted", "open"), "held_ms"),
+        **{name: name for name in ("sent", "overrun", "duplicates", "extensions", "held_ms")},
+        "leases": "if(not is_message, `count`, 0)",
+        **{how: f"if(not is_message and state = '{how}', `count`, 0)" for how in HOW},
+        "wasted_ms": "if(not is_message and state not in ('deleted', 'open'), held_ms, 0)",
         **{
-            column: if_(is_message & (state == outcome), "count")
+            column: f"if(is_message and state = '{outcome}', `count`, 0)"
             for outcome, column in _OUTCOME_COLUMNS.items()
         },
     }
+
+
+def _of_sums(is_sum: str) -> list[str]:
+    """Every sum in the rows that have the sums, 0 in the others, in SQL."""
+    return _named({name: f"cast(if({is_sum}, `{name}`, 0) as bigint)" for name in SUMS})
 
 
 def by_bucket(counts: DataFrame) -> DataFrame:
@@ -124,15 +123,15 @@ def by_bucket(counts: DataFrame) -> DataFrame:
     rows = counts.withColumn("level", F.explode(_levels(LEVELS, F.col(PART)))).withColumn(
         "bucket", F.explode(F.array("work", "around", F.lit(_NO_BUCKET - 1)))
     )
-    is_sum = F.col("bucket") < _NO_BUCKET
-    return rows.where(F.col("bucket") != _NO_BUCKET).select(
-        F.col(f"level.{TABLE}").alias(TABLE),
-        F.col(f"level.{PART}").alias(PART),
+    is_sum = f"bucket < {_NO_BUCKET}"
+    return rows.where(f"bucket != {_NO_BUCKET}").selectExpr(
+        f"level.`{TABLE}`",
+        f"level.`{PART}`",
         *_KEYS,
-        F.when(is_sum, _NO_BUCKET).otherwise(F.col("bucket")).alias("bucket"),
-        F.when(is_sum, 0).otherwise(F.col("count")).cast("bigint").alias("count"),
-        F.when(is_sum, F.col(_LATEST) + F.col("level.shift")).alias(_LATEST),
-        *(F.when(is_sum, F.col(name)).otherwise(0).cast("bigint").alias(name) for name in SUMS),
+        f"if({is_sum}, {_NO_BUCKET}, bucket) as bucket",
+        f"cast(if({is_sum}, 0, `count`) as bigint) as `count`",
+        f"if({is_sum}, `{_LATEST}` + level.shift, null) as `{_LATEST}`",
+        *_of_sums(is_sum),
     )
 
 
@@ -146,21 +145,21 @@ def stored_by_bucket(stored: DataFrame, counts_for: Mapping[str, Sequence[str]])
     )
     numbered = [_shifted(F.col(name), number * _SIZE) for number, name in enumerate(HISTOGRAMS)]
     sums = F.array(F.struct(F.lit(_NO_BUCKET).alias("bucket"), F.lit(0).cast("bigint").alias("count")))
-    is_sum = F.col("each.bucket") == _NO_BUCKET
+    is_sum = f"each.bucket = {_NO_BUCKET}"
     # From the beginning of what is stored, and from there to the level's.
-    since_ms = F.unix_millis("window_at") - F.unix_millis("hour")
-    window = F.shiftleft(since_ms, _WINDOW_BITS) + F.col("window_ms") + F.col("level.shift")
+    since_ms = "unix_millis(window_at) - unix_millis(hour)"
+    window = f"shiftleft({since_ms}, {_WINDOW_BITS}) + window_ms + level.shift"
     return (
         stored.withColumn("level", F.explode(levels))
         .withColumn("each", F.explode(F.concat(sums, *numbered)))
-        .select(
-            F.col(f"level.{TABLE}").alias(TABLE),
-            F.col(f"level.{PART}").alias(PART),
+        .selectExpr(
+            f"level.`{TABLE}`",
+            f"level.`{PART}`",
             *_KEYS,
-            F.col("each.bucket").alias("bucket"),
-            F.col("each.count").alias("count"),
-            F.when(is_sum, window).alias(_LATEST),
-            *(F.when(is_sum, F.col(name)).otherwise(0).cast("bigint").alias(name) for name in SUMS),
+            "each.bucket",
+            "each.`count`",
+            f"if({is_sum}, {window}, null) as `{_LATEST}`",
+            *_of_sums(is_sum),
         )
     )
 
@@ -184,17 +183,17 @@ def summed(buckets: DataFrame) -> DataFrame:
 
     # Once by what a file holds: the two steps below find their rows together, and each file has one writer.
     rows = buckets.repartition(TABLE, PART)
-    totals = {name: F.sum(name) for name in SUMS}
+    totals = [F.expr(total) for total in _named({name: f"sum(`{name}`)" for name in SUMS})]
     keys = (TABLE, PART, *_KEYS)
     rows = rows.groupBy(*keys, "bucket").agg(
-        F.sum("count").alias("count"), F.max(_LATEST).alias(_LATEST), *_named(totals)
+        F.sum("count").alias("count"), F.max(_LATEST).alias(_LATEST), *totals
     )
     pair = F.when((F.col("bucket") != _NO_BUCKET) & (F.col("count") != 0), F.struct("bucket", "count"))
     rows = rows.groupBy(*keys).agg(
-        F.sort_array(F.collect_list(pair)).alias("pairs"), F.max(_LATEST).alias(_LATEST), *_named(totals)
+        F.sort_array(F.collect_list(pair)).alias("pairs"), F.max(_LATEST).alias(_LATEST), *totals
     )
     # Of a queue or type that nothing is left of, there is no row.
-    rows = rows.where(sum((F.col(name) for name in _OUTCOME_COLUMNS.values()), F.col("leases")) > 0)
+    rows = rows.where(f"leases + {' + '.join(_OUTCOME_COLUMNS.values())} > 0")
     part_ms = begin_ms_column(LEVELS[-1], F.col(PART))
     for level in LEVELS[:-1]:
         part_ms = F.when(F.col(TABLE) == level, begin_ms_column(level, F.col(PART))).otherwise(part_ms)
@@ -227,5 +226,5 @@ def _shifted(pairs: Column, by: int) -> Column:
     )
 
 
-def _named(columns: dict[str, Column]) -> list[Column]:
-    return [column.alias(name) for name, column in columns.items()]
+def _named(expressions: dict[str, str]) -> list[str]:
+    return [f"{expression} as `{name}`" for name, expression in expressions.items()]
