@@ -171,15 +171,16 @@ async def test_a_receiver_that_was_overtaken_waits_on_at_the_front_with_the_time
 ) -> None:
     first, second = await orders.poll(wait_s=10), await orders.poll(wait_s=20)
     clock.advance(seconds=4)
+    waiting = orders.service.waiting
     orders.service.messages_available(orders.queue.id, 1)  # the message was taken before it could look
-    await quiet(orders.service)
-    assert orders.service.waiting.waiting(orders.queue.id) == 2
+    assert waiting.waiting(orders.queue.id) == 1
+    await until(lambda: waiting.waiting(orders.queue.id) == 2)  # however long its look takes
     await orders.send("a")
     assert bodies(await first) == ["a"]
     assert not second.done()
     third = await orders.poll(wait_s=20)
     orders.service.messages_available(orders.queue.id, 1)
-    await quiet(orders.service)
+    await until(lambda: waiting.waiting(orders.queue.id) == 2)
     clock.advance(seconds=16)
     assert await second == []
     assert not third.done()

@@ -1,7 +1,7 @@
 """Pages that move: each view is rendered at most once a second, for all who look at it, and for nobody otherwise.
 
 All views together keep the server from its queues for at most a hundredth of the time: where drawing takes long, or many
-different views are open, each is drawn more rarely.
+different views are open, each is drawn more rarely, down to once in fifteen seconds.
 
 A stream sends the fragments of a page that have changed since it last did, by the id of the element they stand in. A slow
 reader gets the latest of each, not all of them.

@@ -50,7 +50,7 @@
   const keep = (old, fresh) => {
     for (const [kind, state] of [["details", "open"], ["input[type=checkbox]", "checked"]]) {
       const now = fresh.querySelectorAll(kind);
-      old.querySelectorAll(kind).forEach((each, at) => { if (now[at]?.value === each.value && now[at]) now[at][state] = each[state]; });
+      old.querySelectorAll(kind).forEach((each, at) => { if (now[at] && now[at].value === each.value) now[at][state] = each[state]; });
     }
   };
   const put = (target, html) => {

@@ -1,4 +1,4 @@
-"""How `make test` shares the tests between its workers: one keeps the Spark that most of this folder uses.
+"""How `make test` shares the tests between its workers: one keeps the Spark that most of tests/pipeline uses.
 
 A second Spark of that kind would cost more than it saves. Tests that start drivers and clusters of their own need no part
 of it, and go to another worker. Both lots come first, then what takes long by itself, so that no worker is left with it
