@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from enum import Enum, auto
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -41,6 +42,18 @@ REDONE_MAX: Final = 8
 # Connections that turn out to be dead are left for others this often: all of a pool may have died together.
 LOST_MAX: Final = 12
 SLOTS_PER_NODE: Final = 64
+# What is due may be in the hands of another transaction, which is over soon; one that hangs is not waited for much longer.
+PAUSES_S: Final = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
+
+
+class Begun(Enum):
+    """What became of the beginning of a transaction."""
+
+    READY = auto()
+    AGAIN = (
+        auto()
+    )  # to be begun again: other locks are needed, or so much was due that it was committed on its own
+    OTHERS = auto()  # another transaction lets happen what is due, and this one would not see it
 
 
 class Locks:
@@ -134,14 +147,19 @@ class Engine:
         dead_letters: bool,
         numbers: int,
     ) -> T:
-        redone = lost = 0
+        redone = lost = paused = 0
         while True:
             locks = self.locks(queues, exclusive, dead_letters)
+            begun = Begun.AGAIN
             async with self.transaction() as tx:
                 tx.redone = redone
                 try:
-                    again = await self._begin(tx, locks, queues, exclusive, dead_letters, numbers)
-                    if not again:
+                    begun = await self._begin(tx, locks, queues, exclusive, dead_letters, numbers)
+                    if begun is Begun.OTHERS and paused == len(PAUSES_S):
+                        begun = Begun.READY
+                    elif begun is Begun.OTHERS:
+                        await self.commit(tx)  # what of it was ours
+                    if begun is Begun.READY:
                         result = await work(tx)
                         await self.commit(tx)
                         return result
@@ -154,6 +172,10 @@ class Engine:
                     lost += 1
                     if tx.is_ending or not is_lost(error) or lost > LOST_MAX:
                         raise in_our_words(error) from error
+            if begun is Begun.OTHERS:
+                # Without the locks and the connection, which others can use.
+                await asyncio.sleep(PAUSES_S[paused])
+                paused += 1
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
@@ -200,8 +222,8 @@ class Engine:
         exclusive: bool,
         dead_letters: bool,
         numbers: int,
-    ) -> bool:
-        """Open the transaction; True where it must be begun again, with other locks or after others have settled."""
+    ) -> Begun:
+        """Open the transaction, and let happen what is due."""
         asked, began_s = self.floors.wanted(locks.ids, self.clock.now_ms()), time.monotonic()
         looks, _ = await tx.begin(
             locks.ids,
@@ -215,7 +237,7 @@ class Engine:
             await self.learn_in(tx)
         # Also when another transaction has learnt it meanwhile.
         if not locks.covers(self.locks(queues, exclusive, dead_letters)):
-            return True
+            return Begun.AGAIN
         if self.floors.are_stale(looks):
             asked = self.floors.wanted(locks.ids, self.clock.now_ms())
             looks = await tx.rows(Q.look_at_queues, asked)
@@ -247,20 +269,22 @@ class Engine:
         """The instant that a transaction begins at; None: the database says."""
         return None if isinstance(self.clock, DatabaseClock) else self.clock.now_ms()
 
-    async def _settle(self, tx: Transaction) -> bool:
-        """Let happen what is due; True when there was so much of it that it was committed on its own."""
+    async def _settle(self, tx: Transaction) -> Begun:
+        """Let happen what is due; commit it on its own where that was much."""
         due = [state for state in tx.states.values() if state.next_due_ms <= tx.now_ms]
         if not due:
-            return False
+            return Begun.READY
         more = False
         for state in due:
             more |= await settling.settle(tx, state)
             lanes.tell(tx, state)
         if more:
             await self.commit(tx)
-            return True
+            return Begun.AGAIN
         await queues.look_ahead(tx, due)
-        return False
+        if any(state.next_due_ms <= tx.now_ms for state in due):
+            return Begun.OTHERS
+        return Begun.READY
 
     async def commit(self, tx: Transaction) -> None:
         """End the transaction, and tell everybody what has happened."""

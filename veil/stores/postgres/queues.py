@@ -80,11 +80,11 @@ async def edit(tx: Transaction, queue: Queue, change: Callable[[QueueContent], Q
 
 
 async def look_ahead(tx: Transaction, states: list[QueueState]) -> None:
-    """Find out anew what is next in the queues. Their counts are written with COMMIT: what is known of them is newer."""
+    """Find out anew how the queues stand, since others may have let happen what was due."""
     ids = [state.id for state in states]
     everything = {"ids": ids, "wake_floors": [0] * len(ids), "wants_oldest": [True] * len(ids)}
     for row in await tx.rows(Q.look_at_queues, everything):
-        tx.states[row[0]].looks_ahead(row[5], row[6])
+        tx.look_again(tx.states[row[0]], row)
 
 
 async def give_lanes(tx: Transaction, state: QueueState) -> None:

@@ -110,6 +110,14 @@ class Transaction:
         changes[1] += in_flight
         changes[2] += delayed
 
+    def look_again(self, state: QueueState, look: Row) -> None:
+        """Take in how the queue stands for everybody; what this transaction does to the counts is not in there yet."""
+        state.looked_at(look)
+        visible, in_flight, delayed = self._counts.get(state.id, (0, 0, 0))
+        state.visible += visible
+        state.in_flight += in_flight
+        state.delayed += delayed
+
     async def raise_epoch(self) -> int:
         """The epoch of this transaction's changes of queues; once at most, and late: everybody else's edits wait."""
         if self.new_epoch is None:
