@@ -7,17 +7,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from veil.pipeline.buckets import BUCKET_MAX, bucket_column, bucket_of, lower_ms, upper_ms
+from veil.pipeline.buckets import BUCKET_MAX, bucket_of, bucket_sql, lower_ms, upper_ms
 from veil.pipeline.intervals import added, covers, touches
 from veil.pipeline.levels import (
     DAYS,
     LEVELS,
     MONTHS,
-    begin_ms_column,
+    begin_ms_sql,
     day_of,
     instant_of,
     month_of,
-    part_column,
+    part_sql,
 )
 from veil.pipeline.spark_settings import SparkSettings, chosen
 from veil.pipeline.spread import ROWS_A_TASK_MAX, ROWS_A_TASK_MIN, spread_out
@@ -60,7 +60,7 @@ def test_spark_puts_every_length_into_the_bucket_that_python_does_and_nothing_in
     lengths = [None, 0, 1, 2, 3, 999, 1_000, 4_095, 4_096, 60_000, 43_200_000, 1 << 40]
     rows = spark.createDataFrame([(each,) for each in lengths], "ms bigint")
 
-    found = rows.select("ms", bucket_column(rows["ms"])).collect()
+    found = rows.selectExpr("ms", bucket_sql("ms")).collect()
 
     assert {row[0]: row[1] for row in found} == {
         each: None if each is None else bucket_of(each) for each in lengths
@@ -74,8 +74,8 @@ def test_spark_puts_every_hour_into_the_day_and_month_that_python_does(spark: Sp
 
     hours = [*range(0, 24 * 366 * 5, 23), *range(500_000, 510_000, 71)]
     rows = spark.createDataFrame([(each,) for each in hours], "hour int")
-    parts = [part_column(level, rows["hour"]).alias(level) for level in LEVELS]
-    begins = [begin_ms_column(level, F.col(level)).alias(f"{level}_ms") for level in LEVELS]
+    parts = [F.expr(part_sql(level, "hour")).alias(level) for level in LEVELS]
+    begins = [F.expr(begin_ms_sql(level, level)).alias(f"{level}_ms") for level in LEVELS]
 
     found = rows.select("hour", *parts).select("*", *begins).collect()
 

@@ -145,7 +145,7 @@ async def test_a_node_that_stands_still_within_a_transaction_loses_it(postgres, 
     async with nodes(postgres, 1) as [store]:
         queue = await make_queue(store)
         async with store._engine.transaction() as tx:
-            asked = store._engine.floors.wanted([queue.id], 0)
+            asked = store._engine.wanted_of([queue.id])
             await tx.begin([queue.id], exclusive=True, numbers=0, now_ms=None, looks=asked)
             alive = f"SELECT 1 FROM pg_stat_activity WHERE pid = {tx.connection.info.backend_pid}"
             await until(lambda: ask(postgres, alive) == [])

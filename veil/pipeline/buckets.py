@@ -8,10 +8,9 @@ than a millisecond counts as one.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column
+from veil.pipeline.sql_text import where
 
 PER_OCTAVE: Final = 16
 BUCKET_MAX: Final = 511  # 2^32 ms, 49 days: longer than anything a queue keeps
@@ -35,11 +34,10 @@ def upper_ms(bucket: int) -> float:
     return _UPPER_MS[bucket]
 
 
-def bucket_column(length_ms: Column) -> Column:
-    """The bucket of each length in a column of milliseconds; null for null."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    octaves = F.log2(F.greatest(length_ms.cast("double"), F.lit(1.0)))
-    bucket = F.least(F.lit(BUCKET_MAX), F.floor(octaves * PER_OCTAVE)).cast("int")
+def bucket_sql(length_ms: str) -> str:
+    """The bucket of a length in milliseconds, in SQL; null for null."""
+    octaves = f"log2(greatest(cast({length_ms} as double), 1.0D))"
     # `greatest` and `least` pass over nulls: without this, no length would count as one of a millisecond.
-    return F.when(length_ms.isNotNull(), bucket)
+    return where(
+        f"{length_ms} is not null", f"cast(least({BUCKET_MAX}, floor({octaves} * {PER_OCTAVE})) as int)"
+    )

@@ -10,13 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from veil.core.event import Kind
+from veil.pipeline.sql_text import named, quoted, struct_of_columns, where
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 HOUR_MS: Final = 3_600_000
 SEQ_BITS: Final = 20  # of the order key, below the millisecond of the send
 PART: Final = "part"  # the hour of the send, as whole hours since 1970: the partition of every row
+PART_OF_SEQ: Final = f"cast(shiftright(seq, {SEQ_BITS}) div {HOUR_MS} as int)"  # in SQL
 # Of the message, wherever it is; the other kinds are of a lease.
 _OF_THE_MESSAGE: Final = (Kind.SENT, Kind.REDRIVEN, Kind.EXPIRED, Kind.PURGED)
 
@@ -79,97 +81,66 @@ STORED_OF_MESSAGES: Final = tuple(member for name in _OF_MESSAGES for member in 
 
 def facts_of_events(events: DataFrame) -> DataFrame:
     """One row of facts per event: seq, delivery and NAMES."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    def of(*kinds: Kind) -> Column:
-        labels = [kind.label for kind in kinds]
-        return F.col("kind") == labels[0] if len(labels) == 1 else F.col("kind").isin(labels)
-
-    at, deadline = F.col("at"), F.col("deadline")
-    is_released = of(Kind.RELEASED)
-    home_rank = (
-        F.when(of(Kind.SENT, Kind.RECEIVED), 0)
-        .when(of(Kind.DEAD_LETTERED), 1)
-        .when(F.col("message_id").isNotNull(), 2)
-        .otherwise(_UNKNOWING)
-    )
-    values = {
-        "home": F.struct(home_rank.alias("home_rank"), *list(_HOME)[1:]),
-        "sent": F.when(of(Kind.SENT), _struct("sent", at, F.coalesce(deadline, at))),
-        "redriven": F.when(of(Kind.REDRIVEN), _struct("redriven", at, F.col("other_queue"))),
-        "received": F.when(
-            of(Kind.RECEIVED),
-            _struct("received", at, deadline, *(F.col(name) for name in list(_RECEIVED)[2:])),
-        ),
-        # A release is a deadline of now.
-        "setting": F.when(
-            of(Kind.RECEIVED, Kind.EXTENDED, Kind.RELEASED),
-            _struct(
-                "setting", at, F.col("position"), F.when(is_released, at).otherwise(deadline), is_released
-            ),
-        ),
-        "dead": F.when(of(Kind.DEAD_LETTERED), _struct("dead", at, F.col("other_queue"))),
-        "expired_at": F.when(of(Kind.EXPIRED), at),
-        "purged_at": F.when(of(Kind.PURGED), at),
-        "extensions": F.when(of(Kind.EXTENDED), 1).otherwise(0),
-        "last_extended_at": F.when(of(Kind.EXTENDED), at),
-        "undone_at": F.when(of(Kind.UNDONE), at),
-        "deleted_at": F.when(of(Kind.DELETED), at),
-        "delete_refused_at": F.when(of(Kind.DELETE_REFUSED), at),
-        "refused_at": F.when(of(Kind.DELETE_REFUSED, Kind.EXTENSION_REFUSED), at),
+    setting = {
+        "set_at": "at",
+        "set_position": "position",
+        "deadline": f"case when {_is(Kind.RELEASED)} then at else deadline end",  # a release is a deadline of now
+        "set_released": _is(Kind.RELEASED),
     }
-    delivery = F.when(of(*_OF_THE_MESSAGE), 0).otherwise(F.col("delivery"))
-    return events.select("seq", delivery.alias("delivery"), *(values[name].alias(name) for name in NAMES))
+    values = {
+        "home": struct_of_columns({"home_rank": _HOME_RANK, **{name: name for name in list(_HOME)[1:]}}),
+        "sent": where(_is(Kind.SENT), _told("sent", "at", "coalesce(deadline, at)")),
+        "redriven": where(_is(Kind.REDRIVEN), _told("redriven", "at", "other_queue")),
+        "received": where(_is(Kind.RECEIVED), _told("received", "at", "deadline", *list(_RECEIVED)[2:])),
+        "setting": where(
+            _is(Kind.RECEIVED, Kind.EXTENDED, Kind.RELEASED), _told("setting", *setting.values())
+        ),
+        "dead": where(_is(Kind.DEAD_LETTERED), _told("dead", "at", "other_queue")),
+        "expired_at": where(_is(Kind.EXPIRED), "at"),
+        "purged_at": where(_is(Kind.PURGED), "at"),
+        "extensions": f"if({_is(Kind.EXTENDED)}, 1, 0)",
+        "last_extended_at": where(_is(Kind.EXTENDED), "at"),
+        "undone_at": where(_is(Kind.UNDONE), "at"),
+        "deleted_at": where(_is(Kind.DELETED), "at"),
+        "delete_refused_at": where(_is(Kind.DELETE_REFUSED), "at"),
+        "refused_at": where(_is(Kind.DELETE_REFUSED, Kind.EXTENSION_REFUSED), "at"),
+    }
+    delivery = f"if({_is(*_OF_THE_MESSAGE)}, 0, delivery)"
+    return events.selectExpr("seq", *named({"delivery": delivery, **{name: values[name] for name in NAMES}}))
 
 
 def stored_facts(rows: DataFrame) -> DataFrame:
     """The facts in rows of `leases` and `messages` as they are stored, without what was derived from other rows."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    is_message = F.col("delivery") == 0
-    facts = []
+    facts = {}
     for name in NAMES:
-        is_own = is_message if name in _OF_MESSAGES else ~is_message
+        is_own = "delivery = 0" if name in _OF_MESSAGES else "delivery != 0"
         if name in STRUCTS:
-            first = next(iter(STRUCTS[name]))
             # Without its first member it was not told by an event of this row. What a message is about may have been told by
             # another row too, where its own events did not know.
-            members = [
-                F.when(F.col("home_rank") < _UNKNOWING, F.col(member)).alias(member)
-                if member in _ABOUT
-                else F.col(member)
+            is_told = f"`{next(iter(STRUCTS[name]))}` is not null"
+            members = {
+                member: where(f"home_rank < {_UNKNOWING}", member) if member in _ABOUT else member
                 for member in STRUCTS[name]
-            ]
-            is_told = F.col(first).isNotNull()
-            value = F.when(is_told if name in _OF_BOTH else is_told & is_own, F.struct(*members))
+            }
+            facts[name] = where(
+                is_told if name in _OF_BOTH else f"{is_told} and {is_own}", struct_of_columns(members)
+            )
         else:
-            value = F.when(is_own, F.col(name))
-            value = value.otherwise(0) if name == _SUM else value
-        facts.append(value.alias(name))
-    return rows.select("seq", "delivery", *facts)
+            facts[name] = f"if({is_own}, {name}, {0 if name == _SUM else 'null'})"
+    return rows.selectExpr("seq", "delivery", *named(facts))
 
 
 def merged_facts(facts: DataFrame, *keys: str) -> DataFrame:
     """One row per lease; `keys` are further columns that depend on seq alone, put in front of it."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    merged = []
-    for name in NAMES:
-        fold = F.max if name in _GREATEST else F.min
-        value = F.sum(name).cast("int") if name == _SUM else fold(name)
-        merged.append(value.alias(name))
-    return facts.groupBy(*keys, "seq", "delivery").agg(*merged)
-
-
-def part_of_seq() -> Column:
-    """The partition of a row, from its `seq`."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    return F.expr(f"cast(shiftright(seq, {SEQ_BITS}) div {HOUR_MS} as int)")
+    merged = {name: f"{'max' if name in _GREATEST else 'min'}(`{name}`)" for name in NAMES}
+    merged[_SUM] = f"cast(sum({_SUM}) as int)"
+    return facts.groupBy(*keys, "seq", "delivery").agg(*map(F.expr, named(merged)))
 
 
 def part_of(seq: int) -> int:
-    """The same for one order key."""
+    """The partition of an order key."""
     return (seq >> SEQ_BITS) // HOUR_MS
 
 
@@ -178,9 +149,19 @@ def part_of_seq_range(part: int) -> tuple[int, int]:
     return (part * HOUR_MS) << SEQ_BITS, ((part + 1) * HOUR_MS) << SEQ_BITS
 
 
-def _struct(name: str, *values: Column) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812
+def _is(*kinds: Kind) -> str:
+    """Whether an event is of one of these kinds, in SQL."""
+    return f"kind in ({quoted(kind.label for kind in kinds)})"
 
-    members = STRUCTS[name]
-    named = zip(values, members.items(), strict=True)
-    return F.struct(*(value.cast(type_).alias(member) for value, (member, type_) in named))
+
+_HOME_RANK: Final = f"""case
+    when {_is(Kind.SENT, Kind.RECEIVED)} then 0
+    when {_is(Kind.DEAD_LETTERED)} then 1
+    when message_id is not null then 2
+    else {_UNKNOWING} end"""
+
+
+def _told(name: str, *values: str) -> str:
+    """The struct of that name, in SQL."""
+    members = zip(STRUCTS[name].items(), values, strict=True)
+    return struct_of_columns({member: f"cast({value} as {type_})" for (member, type_), value in members})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from veil.journal.place import Place
-from veil.pipeline.facts import PART, facts_of_events, part_of_seq, stored_facts
+from veil.pipeline.facts import PART, PART_OF_SEQ, facts_of_events, stored_facts
 from veil.pipeline.journal_reading import Found, hours_of, read_events
 from veil.pipeline.leases import TASK
 from veil.pipeline.levels import DAYS, HOURS, MONTHS, day_of, month_of
@@ -17,7 +17,8 @@ from veil.pipeline.lives import TABLE, lives
 from veil.pipeline.manifest import Hour, Manifest
 from veil.pipeline.queue_hours import SIGN, by_bucket, counted, stored_by_bucket, summed
 from veil.pipeline.spread import spread_out
-from veil.pipeline.stored_sums import sums_before, sums_beside, table_of_file
+from veil.pipeline.sql_text import named
+from veil.pipeline.stored_sums import TABLE_OF_FILE, sums_before, sums_beside
 from veil.pipeline.table_store import GENERATION, Written, read_files, read_lives, spark_set, written_files
 from veil.pipeline.touched import COPIED_ROWS_MAX, PICKED, Parted, part_hours
 from veil.pipeline.touched import TABLES as LIVES
@@ -96,38 +97,35 @@ class Generation:
         return len(self._found.progress_made()) <= 1
 
     def _lives(self, rows: dict[int, int], taken: list[str], newest_ms: int) -> DataFrame:
-        from pyspark.sql import functions as F  # noqa: N812
-
         spark, tables = self._spark, self._tables
         facts = facts_of_events(read_events(spark, self._journal, self._found.segments))
         if taken:
             facts = facts.unionAll(stored_facts(read_lives(spark, tables, taken)))
         spread = spread_out(rows)
-        facts = facts.withColumn(PART, part_of_seq()).withColumn(TASK, F.expr(spread.sql(PART, "seq")))
+        facts = facts.selectExpr("*", *named({PART: PART_OF_SEQ}))
+        facts = facts.selectExpr("*", *named({TASK: spread.sql(PART, "seq")}))
         # The only shuffle: everything after it finds the rows of a message together.
         spread_facts = facts.repartitionById(spread.tasks, TASK)
-        return lives(spread_facts, F.timestamp_millis(F.lit(newest_ms)))
+        return lives(spread_facts, f"timestamp_millis({newest_ms}L)")
 
     def _sums(self, written: list[Written]) -> DataFrame:
         """The sums of the touched hours, days and months: stored ones, with the touched rows as they were taken off and as
         they are added; or, where hours are written anew, of these and of what stands beside them."""
-        from pyspark.sql import functions as F  # noqa: N812
-
         files = [each.name for each in written]
         if self._parted is None:
             stored = sums_beside(self._before, self.touched)
         else:
             stored = sums_before(self._before, self.touched)
             files += self._parted.picked
-        was = F.contains(F.col("_metadata.file_path"), F.lit(f"{self._folder}/{PICKED}/"))
-        now = read_lives(self._spark, self._tables, files).withColumns(
-            {PART: part_of_seq(), SIGN: F.when(was, -1).otherwise(1)}
+        was = f"contains(_metadata.file_path, '{self._folder}/{PICKED}/')"
+        now = read_lives(self._spark, self._tables, files).selectExpr(
+            "*", *named({PART: PART_OF_SEQ, SIGN: f"if({was}, -1, 1)"})
         )
         rows = by_bucket(counted(now))
         if stored.files:
             known = read_files(self._spark, self._tables, HOURS, stored.files)
-            known = known.withColumn(TABLE, table_of_file())
-            rows = rows.unionByName(stored_by_bucket(known, stored.counts_for))
+            known = known.selectExpr("*", *named({TABLE: TABLE_OF_FILE}))
+            rows = rows.unionAll(stored_by_bucket(known, stored.counts_for))
         return summed(rows)
 
     def _write(self, name: str, rows: DataFrame) -> list[Written]:

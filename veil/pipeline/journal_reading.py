@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from veil.journal.place import Place
 from veil.journal.schema import COLUMNS
 from veil.journal.segments import Segment, check_segment, list_segments
-from veil.pipeline.facts import HOUR_MS, PART, SEQ_BITS, part_of_seq
+from veil.pipeline.facts import HOUR_MS, PART, PART_OF_SEQ, SEQ_BITS
 from veil.pipeline.intervals import Intervals, added, covers, touches
 from veil.pipeline.manifest import Broken, Manifest
 
@@ -120,7 +120,7 @@ def hours_by_spark(events: DataFrame) -> Hours:
     """Counted by Spark: one scan of two columns."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    counts = events.groupBy(part_of_seq().alias(PART)).agg(
+    counts = events.groupBy(F.expr(PART_OF_SEQ).alias(PART)).agg(
         F.count(F.lit(1)).alias("events"), F.max(F.unix_millis("at")).alias("newest_ms")
     )
     rows = counts.collect()

@@ -6,12 +6,9 @@ A part is the number of its hour, day or month since 1970.
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from veil.pipeline.facts import HOUR_MS
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
 
 HOURS: Final = "queue_hours"
 DAYS: Final = "queue_days"
@@ -43,26 +40,22 @@ def instant_of(day: int) -> datetime:
     return datetime.fromtimestamp(day * _DAY_MS / 1000, UTC)
 
 
-def part_column(level: str, hour: Column) -> Column:
-    """The part of an hour at a level."""
-    from pyspark.sql import functions as F  # noqa: N812
-
+def part_sql(level: str, hour: str) -> str:
+    """The part of an hour at a level, in SQL."""
     if level == HOURS:
         return hour
-    day = F.floor(hour / HOURS_A_DAY).cast("int")
+    day = f"cast(floor({hour} / {HOURS_A_DAY}) as int)"
     if level == DAYS:
         return day
-    known = F.date_from_unix_date(day)
-    return (F.year(known) - 1970) * 12 + F.month(known) - 1
+    known = f"date_from_unix_date({day})"
+    return f"((year({known}) - 1970) * 12 + month({known}) - 1)"
 
 
-def begin_ms_column(level: str, part: Column) -> Column:
-    """When a part begins, in milliseconds since 1970."""
-    from pyspark.sql import functions as F  # noqa: N812
-
+def begin_ms_sql(level: str, part: str) -> str:
+    """When a part begins, in milliseconds since 1970, in SQL."""
     if level == HOURS:
-        return part.cast("bigint") * HOUR_MS
+        return f"(cast({part} as bigint) * {HOUR_MS})"
     if level == DAYS:
-        return part.cast("bigint") * _DAY_MS
-    year, month = F.floor(part / 12).cast("int") + 1970, part % 12 + 1
-    return F.unix_date(F.make_date(year, month, F.lit(1))).cast("bigint") * _DAY_MS
+        return f"(cast({part} as bigint) * {_DAY_MS})"
+    first = f"make_date(cast(floor({part} / 12) as int) + 1970, {part} % 12 + 1, 1)"
+    return f"(cast(unix_date({first}) as bigint) * {_DAY_MS})"

@@ -3,25 +3,23 @@
 Leases and messages are first counted by their buckets, which is most of the work and shrinks them; the rest runs on those
 counts, and adds stored sums in the same way. What adds up can be taken off again: a row with the sign -1 is one that the
 stored sums have counted and that is there no more, or is otherwise now.
-
-Where many columns are alike they are written in SQL: each piece of one that is put together in Python is a call or two to the
-JVM, and takes longer than the work of a small run.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from veil.pipeline.buckets import BUCKET_MAX, bucket_column
+from veil.pipeline.buckets import BUCKET_MAX, bucket_sql
 from veil.pipeline.facts import HOUR_MS, PART
-from veil.pipeline.levels import HOURS, LEVELS, begin_ms_column, part_column
+from veil.pipeline.levels import HOURS, LEVELS, begin_ms_sql, part_sql
 from veil.pipeline.schemas import struct_of
+from veil.pipeline.sql_text import named, quoted, struct_of_columns, where
 from veil.pipeline.tables import HOW, OUTCOME, QUEUE_HOURS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 TABLE: Final = "table"
 SIGN: Final = "sign"  # 1 for a row that counts, -1 for one that does so no more
@@ -39,68 +37,67 @@ _OUTCOME_COLUMNS: Final = {
 SUMS: Final = (
     "sent", "leases", *HOW, "overrun", "duplicates", *_LENGTHS, *_OUTCOME_COLUMNS.values(),
 )  # fmt: skip
+_SUMMED_FIRST: Final = ("sent", "overrun", "duplicates", "extensions", "held_ms")
+_IS_LEASE: Final = "(delivery != 0)"
 _LATEST: Final = "window"  # window_at, in milliseconds since the epoch, and window_ms in one number
 
 
 def counted(lives: DataFrame) -> DataFrame:
     """Rows of `leases` and `messages`, each with its SIGN, as counts: PART, keys, two buckets (each with its histogram's
     number), sums."""
+    work = f"""{bucket_sql("processing_ms")} + case
+        when not censored then {_first_of("processing")}
+        when how in ({quoted(LAPSED)}) then {_first_of("processing_lapsed")}
+        else {_first_of("processing_censored")} end"""
+    waiting = f"{bucket_sql('wait_ms')} + {_first_of('waiting')}"
+    recovery = f"{bucket_sql('recovery_ms')} + {_first_of('recovery')}"
+    # The greatest number is the latest window; one number instead of two keeps the aggregation in fixed-width memory.
+    window_ms = "greatest(unix_millis(first_deadline) - unix_millis(received_at), 0)"
+    since_hour_ms = f"unix_millis(received_at) - {begin_ms_sql(HOURS, PART)}"
+    window = f"shiftleft({since_hour_ms}, {_WINDOW_BITS}) + least({window_ms}, {(1 << _WINDOW_BITS) - 1})"
+    rows = lives.selectExpr(
+        PART,
+        *_KEYS[:-1],
+        *named(
+            {
+                "message_type": "coalesce(message_type, '')",
+                "work": f"coalesce({where(_IS_LEASE, work)}, {_NO_BUCKET})",
+                "around": f"coalesce(if({_IS_LEASE}, {recovery}, {waiting}), {_NO_BUCKET})",
+                "is_message": f"not {_IS_LEASE}",
+                "state": f"if({_IS_LEASE}, how, outcome)",
+                SIGN: SIGN,
+                # Never taken off: a lease keeps the window that it began with.
+                _LATEST: where(f"{_IS_LEASE} and {SIGN} > 0", window),
+                "sent": f"if(sent_at is not null, {SIGN}, 0)",
+                "overrun": f"if({_IS_LEASE} and overrun, {SIGN}, 0)",
+                "duplicates": f"if({_IS_LEASE} and duplicate, {SIGN}, 0)",
+                "extensions": f"if({_IS_LEASE}, extensions * {SIGN}, 0)",
+                "held_ms": f"coalesce(held_ms, 0) * {SIGN}",
+            }
+        ),
+    )
+    sums = {"count": f"sum({SIGN})", **{name: f"sum({name})" for name in _SUMMED_FIRST}}
+    grouped = _grouped(
+        rows, (PART, *_KEYS, "work", "around", "is_message", "state"), {_LATEST: f"max(`{_LATEST}`)", **sums}
+    )
+    return grouped.selectExpr(PART, *_KEYS, "work", "around", "`count`", f"`{_LATEST}`", *named(_by_state()))
+
+
+def _first_of(histogram: str) -> int:
+    """The first bucket of a histogram, where those of all are numbered one after the other."""
+    return HISTOGRAMS.index(histogram) * _SIZE
+
+
+def _grouped(rows: DataFrame, keys: Sequence[str], aggregates: Mapping[str, str]) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
-    is_message = F.col("delivery") == 0
-    is_lease = ~is_message
-
-    def histogram(name: str, length_ms: Column) -> Column:
-        return bucket_column(length_ms) + HISTOGRAMS.index(name) * _SIZE
-
-    none = F.lit(_NO_BUCKET)
-    work = F.when(
-        is_lease & F.col("processing_ms").isNotNull(),
-        bucket_column(F.col("processing_ms"))
-        + F.when(~F.col("censored"), HISTOGRAMS.index("processing") * _SIZE)
-        .when(F.col("how").isin(*LAPSED), HISTOGRAMS.index("processing_lapsed") * _SIZE)
-        .otherwise(HISTOGRAMS.index("processing_censored") * _SIZE),
-    )
-    around = F.when(is_message, histogram("waiting", F.col("wait_ms"))).otherwise(
-        histogram("recovery", F.col("recovery_ms"))
-    )
-    # The greatest number is the latest window; one number instead of two keeps the aggregation in fixed-width memory.
-    window_ms = F.least(
-        F.greatest(F.unix_millis("first_deadline") - F.unix_millis("received_at"), F.lit(0)),
-        F.lit((1 << _WINDOW_BITS) - 1),
-    )
-    since_hour_ms = F.unix_millis("received_at") - F.col(PART).cast("bigint") * HOUR_MS
-    # Never taken off: a lease keeps the window that it began with.
-    counts = F.col(SIGN) > 0
-    window = F.when(is_lease & counts, F.shiftleft(since_hour_ms, _WINDOW_BITS) + window_ms)
-
-    def signed(condition: Column) -> Column:
-        return F.sum(F.when(condition, F.col(SIGN)).otherwise(0))
-
-    grouped = (
-        lives.withColumn("message_type", F.coalesce("message_type", F.lit("")))
-        .withColumn("work", F.coalesce(work, none))
-        .withColumn("around", F.coalesce(around, none))
-        .withColumn("is_message", is_message)
-        .withColumn("state", F.when(is_message, F.col("outcome")).otherwise(F.col("how")))
-        .groupBy(PART, *_KEYS, "work", "around", "is_message", "state")
-        .agg(
-            F.sum(SIGN).alias("count"),
-            F.max(window).alias(_LATEST),
-            signed(F.col("sent_at").isNotNull()).alias("sent"),
-            signed(is_lease & F.col("overrun")).alias("overrun"),
-            signed(is_lease & F.col("duplicate")).alias("duplicates"),
-            F.sum(F.when(is_lease, F.col("extensions") * F.col(SIGN)).otherwise(0)).alias("extensions"),
-            F.sum(F.coalesce("held_ms", F.lit(0)) * F.col(SIGN)).alias("held_ms"),
-        )
-    )
-    return grouped.selectExpr(PART, *_KEYS, "work", "around", "`count`", _LATEST, *_named(_by_state()))
+    return rows.groupBy(*keys).agg(*map(F.expr, named(aggregates)))
 
 
 def _by_state() -> dict[str, str]:
     """The sums of rows that are of one state each, in SQL. Told apart here, where they are few, and not for each lease."""
     return {
-        **{name: name for name in ("sent", "overrun", "duplicates", "extensions", "held_ms")},
+        **{name: name for name in _SUMMED_FIRST},
         "leases": "if(not is_message, `count`, 0)",
         **{how: f"if(not is_message and state = '{how}', `count`, 0)" for how in HOW},
         "wasted_ms": "if(not is_message and state not in ('deleted', 'open'), held_ms, 0)",
@@ -111,120 +108,104 @@ def _by_state() -> dict[str, str]:
     }
 
 
-def _of_sums(is_sum: str) -> list[str]:
+def _of_sums(is_sum: str) -> dict[str, str]:
     """Every sum in the rows that have the sums, 0 in the others, in SQL."""
-    return _named({name: f"cast(if({is_sum}, `{name}`, 0) as bigint)" for name in SUMS})
+    return {name: f"cast(if({is_sum}, `{name}`, 0) as bigint)" for name in SUMS}
 
 
 def by_bucket(counts: DataFrame) -> DataFrame:
     """Counts as rows of (table, part, keys, bucket, count, window, sums), once for each level."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    rows = counts.withColumn("level", F.explode(_levels(LEVELS, F.col(PART)))).withColumn(
-        "bucket", F.explode(F.array("work", "around", F.lit(_NO_BUCKET - 1)))
+    rows = counts.selectExpr("*", f"explode({_levels(LEVELS, PART)}) as level").selectExpr(
+        "*", f"explode(array(work, around, {_NO_BUCKET - 1})) as bucket"
     )
     is_sum = f"bucket < {_NO_BUCKET}"
     return rows.where(f"bucket != {_NO_BUCKET}").selectExpr(
         f"level.`{TABLE}`",
         f"level.`{PART}`",
         *_KEYS,
-        f"if({is_sum}, {_NO_BUCKET}, bucket) as bucket",
-        f"cast(if({is_sum}, 0, `count`) as bigint) as `count`",
-        f"if({is_sum}, `{_LATEST}` + level.shift, null) as `{_LATEST}`",
-        *_of_sums(is_sum),
+        *named(
+            {
+                "bucket": f"if({is_sum}, {_NO_BUCKET}, bucket)",
+                "count": f"cast(if({is_sum}, 0, `count`) as bigint)",
+                _LATEST: where(is_sum, f"`{_LATEST}` + level.shift"),
+                **_of_sums(is_sum),
+            }
+        ),
     )
 
 
 def stored_by_bucket(stored: DataFrame, counts_for: Mapping[str, Sequence[str]]) -> DataFrame:
     """Stored sums, each with the TABLE that it is of, in the same form; for the levels that its table is said to count for."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    hour = F.floor(F.unix_millis("hour") / HOUR_MS).cast("int")
-    levels = F.coalesce(
-        *(F.when(F.col(TABLE) == table, _levels(wanted, hour)) for table, wanted in counts_for.items())
+    hour = f"cast(floor(unix_millis(hour) / {HOUR_MS}) as int)"
+    cases = "".join(
+        f" when `{TABLE}` = '{table}' then {_levels(wanted, hour)}" for table, wanted in counts_for.items()
     )
-    numbered = [_shifted(F.col(name), number * _SIZE) for number, name in enumerate(HISTOGRAMS)]
-    sums = F.array(F.struct(F.lit(_NO_BUCKET).alias("bucket"), F.lit(0).cast("bigint").alias("count")))
+    numbered = ", ".join(_shifted(name, _first_of(name)) for name in HISTOGRAMS)
+    sums = f"array(named_struct('bucket', {_NO_BUCKET}, 'count', 0L))"
     is_sum = f"each.bucket = {_NO_BUCKET}"
     # From the beginning of what is stored, and from there to the level's.
     since_ms = "unix_millis(window_at) - unix_millis(hour)"
     window = f"shiftleft({since_ms}, {_WINDOW_BITS}) + window_ms + level.shift"
     return (
-        stored.withColumn("level", F.explode(levels))
-        .withColumn("each", F.explode(F.concat(sums, *numbered)))
+        stored.selectExpr("*", f"explode(case{cases} end) as level")
+        .selectExpr("*", f"explode(concat({sums}, {numbered})) as each")
         .selectExpr(
             f"level.`{TABLE}`",
             f"level.`{PART}`",
             *_KEYS,
             "each.bucket",
             "each.`count`",
-            f"if({is_sum}, {window}, null) as `{_LATEST}`",
-            *_of_sums(is_sum),
+            *named({_LATEST: where(is_sum, window), **_of_sums(is_sum)}),
         )
     )
 
 
-def _levels(levels: Sequence[str], hour: Column) -> Column:
-    """Of each level: its name, the part that the hour belongs to, and what a window of that hour is greater there."""
-    from pyspark.sql import functions as F  # noqa: N812
+def _levels(levels: Sequence[str], hour: str) -> str:
+    """Of each level: its name, the part that the hour belongs to, and what a window of that hour is greater there; in SQL."""
 
-    def level(name: str) -> Column:
-        part = part_column(name, hour)
-        since_ms = begin_ms_column(HOURS, hour) - begin_ms_column(name, part)
-        shift = F.shiftleft(since_ms, _WINDOW_BITS)
-        return F.struct(F.lit(name).alias(TABLE), part.cast("int").alias(PART), shift.alias("shift"))
+    def level(name: str) -> str:
+        part = part_sql(name, hour)
+        since_ms = f"{begin_ms_sql(HOURS, hour)} - {begin_ms_sql(name, part)}"
+        shift = f"shiftleft({since_ms}, {_WINDOW_BITS})"
+        return struct_of_columns({TABLE: f"'{name}'", PART: f"cast({part} as int)", "shift": shift})
 
-    return F.array(*(level(name) for name in levels))
+    return f"array({', '.join(map(level, levels))})"
 
 
 def summed(buckets: DataFrame) -> DataFrame:
     """Rows of the sums at all levels, with `table` and `part` in front."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     # Once by what a file holds: the two steps below find their rows together, and each file has one writer.
     rows = buckets.repartition(TABLE, PART)
-    totals = [F.expr(total) for total in _named({name: f"sum(`{name}`)" for name in SUMS})]
+    totals = {_LATEST: f"max(`{_LATEST}`)", **{name: f"sum(`{name}`)" for name in SUMS}}
     keys = (TABLE, PART, *_KEYS)
-    rows = rows.groupBy(*keys, "bucket").agg(
-        F.sum("count").alias("count"), F.max(_LATEST).alias(_LATEST), *totals
-    )
-    pair = F.when((F.col("bucket") != _NO_BUCKET) & (F.col("count") != 0), F.struct("bucket", "count"))
-    rows = rows.groupBy(*keys).agg(
-        F.sort_array(F.collect_list(pair)).alias("pairs"), F.max(_LATEST).alias(_LATEST), *totals
-    )
+    rows = _grouped(rows, (*keys, "bucket"), {"count": "sum(`count`)", **totals})
+    pair = where(f"bucket != {_NO_BUCKET} and `count` != 0", "struct(bucket, `count`)")
+    rows = _grouped(rows, keys, {"pairs": f"sort_array(collect_list({pair}))", **totals})
     # Of a queue or type that nothing is left of, there is no row.
     rows = rows.where(f"leases + {' + '.join(_OUTCOME_COLUMNS.values())} > 0")
-    part_ms = begin_ms_column(LEVELS[-1], F.col(PART))
-    for level in LEVELS[:-1]:
-        part_ms = F.when(F.col(TABLE) == level, begin_ms_column(level, F.col(PART))).otherwise(part_ms)
+    begins = "".join(f" when '{level}' then {begin_ms_sql(level, PART)}" for level in LEVELS)
+    part_ms = f"(case `{TABLE}`{begins} end)"
     values = {
-        "hour": F.timestamp_millis(part_ms),
-        "window_ms": F.col(_LATEST).bitwiseAND((1 << _WINDOW_BITS) - 1),
-        "window_at": F.timestamp_millis(part_ms + F.shiftright(_LATEST, _WINDOW_BITS)),
-        **{name: _histogram(number) for number, name in enumerate(HISTOGRAMS)},
+        "hour": f"timestamp_millis({part_ms})",
+        "window_ms": f"`{_LATEST}` & {(1 << _WINDOW_BITS) - 1}",
+        "window_at": f"timestamp_millis({part_ms} + shiftright(`{_LATEST}`, {_WINDOW_BITS}))",
+        **{name: _histogram(name) for name in HISTOGRAMS},
     }
-    columns = [
-        values.get(field.name, F.col(field.name)).cast(field.dataType).alias(field.name)
+    columns = {
+        field.name: f"cast({values.get(field.name, f'`{field.name}`')} as {field.dataType.simpleString()})"
         for field in struct_of(QUEUE_HOURS)
-    ]
-    return rows.select(TABLE, PART, *columns)
+    }
+    return rows.selectExpr(f"`{TABLE}`", PART, *named(columns))
 
 
-def _histogram(number: int) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812
-
-    low = number * _SIZE
-    of_it = F.filter("pairs", lambda pair: (pair["bucket"] >= low) & (pair["bucket"] < low + _SIZE))
-    return _shifted(of_it, -low)
-
-
-def _shifted(pairs: Column, by: int) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812
-
-    return F.transform(
-        pairs, lambda pair: F.struct((pair["bucket"] + by).alias("bucket"), pair["count"].alias("count"))
+def _histogram(name: str) -> str:
+    """A histogram out of the pairs of all, in SQL."""
+    first = _first_of(name)
+    return _shifted(
+        f"filter(pairs, pair -> pair.bucket >= {first} and pair.bucket < {first + _SIZE})", -first
     )
 
 
-def _named(expressions: dict[str, str]) -> list[str]:
-    return [f"{expression} as `{name}`" for name, expression in expressions.items()]
+def _shifted(pairs: str, by: int) -> str:
+    members = {"bucket": f"pair.bucket + {by}", "count": "pair.`count`"}
+    return f"transform({pairs}, pair -> {struct_of_columns(members)})"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Final, NamedTuple
 
 from veil.pipeline.levels import DAYS, HOURS, LEVELS, MONTHS, day_of, month_of
 from veil.pipeline.manifest import Manifest
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column
+# The table whose file a row is from, as the name of the file says, in SQL.
+TABLE_OF_FILE: Final = r"regexp_extract(_metadata.file_path, '/table(?:=|%3D)(\\w+)/part[^/]*/[^/]*$', 1)"
 
 
 class StoredSums(NamedTuple):
@@ -45,13 +45,6 @@ def sums_before(manifest: Manifest, touched: Iterable[int]) -> StoredSums:
         ],
         {level: (level,) for level in LEVELS},
     )
-
-
-def table_of_file() -> Column:
-    """The table whose file a row is from, as the name of the file says."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    return F.regexp_extract(F.col("_metadata.file_path"), r"/table(?:=|%3D)(\w+)/part[^/]*/[^/]*$", 1)
 
 
 def _parts(touched: Iterable[int]) -> tuple[set[int], set[int], set[int]]:

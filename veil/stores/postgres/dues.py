@@ -13,15 +13,19 @@ class Dues:
     def __init__(self) -> None:
         self._by_queue: dict[int, int] = {}
 
-    def note(self, queue_id: int, due_ms: int, now_ms: int) -> None:
-        """A transaction at `now_ms` saw that nothing of the queue is due before `due_ms`."""
+    def note(self, queue_id: int, due_ms: int, now_ms: int, *, looked_ahead: bool = True) -> None:
+        """A transaction at `now_ms` saw that nothing of the queue is due before `due_ms`, as far as it looked."""
         present_ms = self._by_queue.get(queue_id, NEVER)
         # What lies ahead of that transaction may have been noted by another one that it could not see.
-        due_ms = min(due_ms, present_ms) if present_ms > now_ms else due_ms
+        due_ms = due_ms if looked_ahead and present_ms <= now_ms else min(due_ms, present_ms)
         if due_ms < NEVER:
             self._by_queue[queue_id] = due_ms
         else:
             self._by_queue.pop(queue_id, None)
+
+    def has_passed(self, queue_id: int, now_ms: int) -> bool:
+        """Whether the instant that is known for the queue is over, so that the next one has to be looked for."""
+        return self._by_queue.get(queue_id, NEVER) <= now_ms
 
     def forget(self, queue_id: int) -> None:
         """The queue is gone."""

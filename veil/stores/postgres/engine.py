@@ -26,6 +26,7 @@ from veil.stores.postgres.clock import DatabaseClock
 from veil.stores.postgres.dues import Dues
 from veil.stores.postgres.failures import REDOABLE, in_our_words, is_lost
 from veil.stores.postgres.floors import Floors
+from veil.stores.postgres.folding import Folding
 from veil.stores.postgres.queue_state import KnownQueue, KnownQueues, QueueState
 from veil.stores.postgres.sql import Q
 from veil.stores.postgres.transaction import Row, Statement, Transaction
@@ -77,6 +78,7 @@ class Engine:
         self.queues = KnownQueues()
         self.dues = Dues()
         self.floors = Floors()
+        self.folding = Folding(self)
         self.bound = bound
         self.recording = recording
         self.events: Callable[[], StoreEvents]
@@ -224,7 +226,7 @@ class Engine:
         numbers: int,
     ) -> Begun:
         """Open the transaction, and let happen what is due."""
-        asked, began_s = self.floors.wanted(locks.ids, self.clock.now_ms()), time.monotonic()
+        asked, began_s = self.wanted_of(locks.ids), time.monotonic()
         looks, _ = await tx.begin(
             locks.ids,
             exclusive=locks.exclusive,
@@ -239,10 +241,19 @@ class Engine:
         if not locks.covers(self.locks(queues, exclusive, dead_letters)):
             return Begun.AGAIN
         if self.floors.are_stale(looks):
-            asked = self.floors.wanted(locks.ids, self.clock.now_ms())
+            asked = self.wanted_of(locks.ids)
             looks = await tx.rows(Q.look_at_queues, asked)
         self.know(tx, looks, asked, time.monotonic() - began_s)
         return await self._settle(tx)
+
+    def wanted_of(self, ids: Sequence[int]) -> dict[str, list[Any]]:
+        """The arguments of `look_at_queues` at the beginning of a transaction. What wakes next is looked for where the instant
+        that was known is over; otherwise only what is due, since what lies ahead may be hidden under many dead rows."""
+        now_ms = self.clock.now_ms()
+        return {
+            **self.floors.wanted(ids, now_ms),
+            "wants_next": [self.dues.has_passed(queue_id, now_ms) for queue_id in ids],
+        }
 
     def heard(self, tx: Transaction) -> None:
         """Take note of what time it is."""
@@ -261,7 +272,7 @@ class Engine:
             # A queue that was deleted since has no state: whoever asks for it hears so.
             if (known := self.queues.by_id.get(look[0])) is not None:
                 state = QueueState(known.queue, known.scope, known.has_lanes, known.purged_at_ms)
-                state.looked_at(look)
+                state.looked_at(look, ahead=asked["wants_next"][asked["ids"].index(look[0])])
                 self.floors.learn(state, look, asked, took_s)
                 tx.states[look[0]] = tx.by_key[known.queue.key] = state
 
@@ -295,8 +306,9 @@ class Engine:
             await tx.hear()  # which lanes have opened: the others are to be told with COMMIT
         await tx.commit(self._notification(tx))
         for state in tx.states.values():
-            self.dues.note(state.id, state.next_due_ms, tx.now_ms)
+            self.dues.note(state.id, state.next_due_ms, tx.now_ms, looked_ahead=state.looked_ahead)
             self.floors.committed(state, tx.now_ms)
+            self.folding.look(state)
         events = self.events()
         for (event, queue_id), count in tx.happened.items():
             if event == "available":

@@ -16,6 +16,7 @@ from veil.stores.store import ExportPlan, OutboxRow, OutboxSize
 
 # Rows that are read or removed in one statement: each may be a megabyte.
 ROWS_AT_ONCE: Final = 256
+COUNTS_MAX: Final = 200  # rows of counts, before they are folded into one
 # Rows that no plan has numbered are shown, to whoever only looks, as if numbered from here: no plan ever comes so far.
 UNNUMBERED: Final = 1 << 62
 
@@ -83,13 +84,19 @@ class Exports:
     async def size(self) -> OutboxSize:
         """How much waits to be exported."""
         await self.look()
-        [(rows, packed_bytes, oldest_ms)] = await self._engine.ask(Q.outbox_size, {})
+        [(rows, packed_bytes, oldest_ms, _)] = await self._engine.ask(Q.outbox_size, {})
         return OutboxSize(rows, packed_bytes, oldest_ms, self._engine.bound.lost_events)
 
     async def look(self) -> None:
         """Learn how large the outbox is: the other nodes write to it and take from it too."""
-        [(_, packed_bytes, _)] = await self._engine.ask(Q.outbox_size, {})
+        [(_, packed_bytes, _, counts)] = await self._engine.ask(Q.outbox_size, {})
+        if counts > COUNTS_MAX:
+            await self._engine.run(_fold_counts)
         self._engine.bound.present_bytes = packed_bytes
+
+
+async def _fold_counts(tx: Transaction) -> None:
+    tx.later(Q.fold_outbox_counts, {})
 
 
 async def _sweep(tx: Transaction) -> bool:

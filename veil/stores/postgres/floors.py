@@ -54,7 +54,7 @@ class Floors:
         return _FRONT if floor is None else floor.place
 
     def wanted(self, ids: Sequence[int], now_ms: int) -> dict[str, list[Any]]:
-        """The arguments of `look_at_queues`."""
+        """From where `look_at_queues` begins."""
         now_s = time.monotonic()
         for queue_id in ids:
             floor = self._floors.get(queue_id)

@@ -16,8 +16,8 @@ from veil.stores.postgres.sql import Q
 
 log = logging.getLogger("veil.store")
 
-SCHEMA_VERSION: Final = 1
-_MIGRATIONS: Final = {1: "001_schema.sql"}
+SCHEMA_VERSION: Final = 2
+_MIGRATIONS: Final = {1: "001_schema.sql", 2: "002_count_generations.sql"}
 VERSION_MIN: Final = 14
 # What an unfinished copy into the database is noted under (stores/copying_postgres.py).
 COPYING: Final = "copying"

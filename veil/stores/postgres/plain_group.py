@@ -130,7 +130,7 @@ class _Attempt:
         engine = self._engine
         epoch = engine.queues.epoch
         locks = engine.locks([operation.queue for operation in self._group], False, bool(self._claims))
-        asked, began_s = engine.floors.wanted(locks.ids, engine.clock.now_ms()), time.monotonic()
+        asked, began_s = engine.wanted_of(locks.ids), time.monotonic()
         looks, answers = await tx.begin(
             locks.ids,
             exclusive=False,

@@ -1,5 +1,7 @@
 -- Every query of the PostgreSQL store, by name. Literals such as `state = 0` are not bound on purpose: a partial index is
--- only used for a condition that the planner can see.
+-- only used for a condition that the planner can see. Where messages are named by their keys, the span of these is named as
+-- well: the planner counts the living rows, and of a queue with few of them it may read everything, the dead included, which
+-- stay for as long as somebody's transaction may want to see them.
 
 -- ---- the frame
 
@@ -20,33 +22,54 @@ SELECT t.now_ms, e.epoch, set_config('veil.now_ms', t.now_ms::text, true),
 FROM veil.epoch e, (SELECT coalesce(%(now_ms)s::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms) t;
 
 -- name: look_at_queues
--- Counts, the highest FIFO key, the next wake from an instant on, the oldest message where it is asked for, and the returns of
--- each queue.
+-- Counts, the highest FIFO key, the next wake from an instant on (up to now, unless it is asked for whenever it is), the oldest
+-- message where it is asked for, the returns of each queue, and the generation of its counts with the changes in it.
 SELECT q.id, c.visible, c.in_flight, c.delayed, c.last_seq,
        (SELECT wake_at_ms FROM veil.message
-         WHERE queue_id = q.id AND state <> 0 AND wake_at_ms >= q.wake_floor ORDER BY wake_at_ms LIMIT 1),
+         WHERE queue_id = q.id AND state <> 0 AND wake_at_ms >= q.wake_floor
+           AND wake_at_ms <= CASE WHEN q.wants_next THEN 9223372036854775807
+                                  ELSE nullif(current_setting('veil.now_ms', true), '')::bigint END
+         ORDER BY wake_at_ms LIMIT 1),
        CASE WHEN q.wants_oldest THEN (SELECT seq FROM veil.message WHERE queue_id = q.id ORDER BY seq LIMIT 1) END,
-       c.returns
-FROM unnest(%(ids)s::int[], %(wake_floors)s::bigint[], %(wants_oldest)s::bool[]) AS q (id, wake_floor, wants_oldest)
+       c.returns, c.generation, c.changes
+FROM unnest(%(ids)s::int[], %(wake_floors)s::bigint[], %(wants_next)s::bool[], %(wants_oldest)s::bool[])
+  AS q (id, wake_floor, wants_next, wants_oldest)
 CROSS JOIN LATERAL (
     SELECT coalesce(sum(visible), 0)::bigint AS visible, coalesce(sum(in_flight), 0)::bigint AS in_flight,
            coalesce(sum(delayed), 0)::bigint AS delayed, coalesce(max(last_seq), 0) AS last_seq,
-           coalesce(sum(returns), 0)::bigint AS returns
-    FROM veil.queue_count WHERE queue_id = q.id) c;
+           coalesce(sum(returns), 0)::bigint AS returns, coalesce(max(generation), 0) AS generation,
+           coalesce(sum(changes), 0)::int AS changes
+    FROM veil.queue_count WHERE queue_id = q.id AND generation = (
+        SELECT generation FROM veil.queue_count WHERE queue_id = q.id ORDER BY generation DESC LIMIT 1)) c;
 
 -- name: numbers
 SELECT nextval('veil.counter') FROM generate_series(1, %(count)s);
 
 -- name: add_counts
-INSERT INTO veil.queue_count (queue_id, slot, visible, in_flight, delayed, last_seq, returns)
-SELECT id, %(slot)s, visible, in_flight, delayed, last_seq, returns
-FROM unnest(%(ids)s::int[], %(visible)s::bigint[], %(in_flight)s::bigint[], %(delayed)s::bigint[], %(last_seq)s::bigint[],
-            %(returns)s::bigint[])
-  AS c (id, visible, in_flight, delayed, last_seq, returns)
-ON CONFLICT (queue_id, slot) DO UPDATE
+INSERT INTO veil.queue_count (queue_id, generation, slot, visible, in_flight, delayed, last_seq, returns, changes)
+SELECT id, generation, %(slot)s, visible, in_flight, delayed, last_seq, returns, 1
+FROM unnest(%(ids)s::int[], %(generations)s::int[], %(visible)s::bigint[], %(in_flight)s::bigint[], %(delayed)s::bigint[],
+            %(last_seq)s::bigint[], %(returns)s::bigint[])
+  AS c (id, generation, visible, in_flight, delayed, last_seq, returns)
+ON CONFLICT (queue_id, generation, slot) DO UPDATE
 SET visible = queue_count.visible + excluded.visible, in_flight = queue_count.in_flight + excluded.in_flight,
     delayed = queue_count.delayed + excluded.delayed, last_seq = greatest(queue_count.last_seq, excluded.last_seq),
-    returns = queue_count.returns + excluded.returns;
+    returns = queue_count.returns + excluded.returns, changes = queue_count.changes + 1;
+
+-- name: fold_counts
+-- All rows of the present generation, which are all there are, into one of the next; under the queue's exclusive lock, which
+-- nobody passes in the middle of a transaction. Not where somebody else has just done it.
+WITH present AS (
+    SELECT generation, sum(changes) AS changes FROM veil.queue_count WHERE queue_id = %(queue)s AND generation = (
+        SELECT generation FROM veil.queue_count WHERE queue_id = %(queue)s ORDER BY generation DESC LIMIT 1)
+    GROUP BY generation
+), gone AS (
+    DELETE FROM veil.queue_count WHERE queue_id = %(queue)s
+       AND generation = (SELECT generation FROM present WHERE changes >= %(changes_min)s) RETURNING *
+)
+INSERT INTO veil.queue_count (queue_id, generation, slot, visible, in_flight, delayed, last_seq, returns)
+SELECT queue_id, generation + 1, 0, sum(visible), sum(in_flight), sum(delayed), max(last_seq), sum(returns)
+FROM gone GROUP BY queue_id, generation;
 
 -- name: notify
 SELECT pg_notify('veil', %(payload)s);
@@ -187,7 +210,9 @@ ORDER BY g.place, m.seq;
 SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
        dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
        message_type, body_bytes, priority
-FROM veil.message WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[]) ORDER BY seq FOR UPDATE;
+FROM veil.message WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[])
+  AND seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s)
+ORDER BY seq FOR UPDATE;
 
 -- name: peek
 -- Messages in whatever state that were sent between two wall times.
@@ -202,11 +227,18 @@ ORDER BY seq LIMIT %(limit)s;
 UPDATE veil.message SET state = 2, wake_at_ms = least(%(due_ms)s, (seq >> 20) + %(retention_ms)s), due_at_ms = %(due_ms)s,
        received_at_ms = %(now_ms)s, delivery = delivery + 1, holder = delivery + 1, receive_count = receive_count + 1,
        first_received_wall_ms = coalesce(first_received_wall_ms, %(wall_ms)s)
-WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[]);
+WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[])
+  AND seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s);
 
 -- name: claim
 -- The common receive in one statement: the first that nobody else is about to take, in flight from now on. Those that are
--- spent come along as they were, still visible. In no particular order.
+-- spent come along as they were, still visible. In no particular order. Chosen once, whatever the planner thinks: a choice
+-- that was made again would lock others.
+WITH chosen AS MATERIALIZED (
+    SELECT seq FROM veil.message WHERE queue_id = %(queue)s AND state = 0
+      AND (priority, seq) >= (%(priority)s, %(from)s)
+    ORDER BY priority, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+)
 UPDATE veil.message SET
     state = CASE WHEN receive_count < %(receives_max)s THEN 2 ELSE state END,
     due_at_ms = CASE WHEN receive_count < %(receives_max)s THEN t.now_ms + %(window_ms)s END,
@@ -219,17 +251,17 @@ UPDATE veil.message SET
     first_received_wall_ms = CASE WHEN receive_count < %(receives_max)s
         THEN coalesce(first_received_wall_ms, %(wall_ms)s::bigint, t.now_ms) ELSE first_received_wall_ms END
 FROM (SELECT current_setting('veil.now_ms')::bigint AS now_ms) t
-WHERE queue_id = %(queue)s AND seq = ANY (ARRAY(
-    SELECT seq FROM veil.message WHERE queue_id = %(queue)s AND state = 0
-      AND (priority, seq) >= (%(priority)s, %(from)s)
-    ORDER BY priority, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
+WHERE queue_id = %(queue)s AND seq = ANY (ARRAY(SELECT seq FROM chosen))
+  AND seq BETWEEN (SELECT min(seq) FROM chosen) AND (SELECT max(seq) FROM chosen)
 RETURNING seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
        dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
        message_type, body_bytes, priority;
 
 -- name: take_held
 -- The common delete in one statement: each receipt holds the open lease.
-DELETE FROM veil.message WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[]) AND state = 2
+DELETE FROM veil.message WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[])
+  AND seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s)
+  AND state + 0 = 2
   AND due_at_ms > current_setting('veil.now_ms')::bigint
   AND (seq >> 20) + %(retention_ms)s > current_setting('veil.now_ms')::bigint
   AND (seq, holder) IN (SELECT * FROM unnest(%(seqs)s::bigint[], %(holders)s::bigint[]))
@@ -239,15 +271,19 @@ RETURNING seq, holder, message_id, due_at_ms, receive_count, body_bytes, message
 -- Receives with visibility 0: counted, and visible as before.
 UPDATE veil.message SET received_at_ms = %(now_ms)s, delivery = delivery + 1, holder = 0, receive_count = receive_count + 1,
        first_received_wall_ms = coalesce(first_received_wall_ms, %(wall_ms)s)
-WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[]);
+WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[])
+  AND seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s);
 
 -- name: held
 -- What the rules of core.lease need to know, and what the journal does.
 SELECT seq, state, delivery, holder, received_at_ms, due_at_ms, group_name, message_id, receive_count, body_bytes, message_type
-FROM veil.message WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[]) ORDER BY seq FOR UPDATE;
+FROM veil.message WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[])
+  AND seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s)
+ORDER BY seq FOR UPDATE;
 
 -- name: delete_messages
-DELETE FROM veil.message WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[]);
+DELETE FROM veil.message WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[])
+  AND seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s);
 
 -- name: set_leases
 -- New deadlines, of holders who may be others than before; a rotation begins its lease anew.
@@ -255,22 +291,26 @@ UPDATE veil.message m SET state = 2, wake_at_ms = least(n.due_ms, (m.seq >> 20) 
        holder = n.holder, received_at_ms = coalesce(n.received_ms, m.received_at_ms)
 FROM unnest(%(seqs)s::bigint[], %(dues)s::bigint[], %(holders)s::bigint[], %(received)s::bigint[])
   AS n (seq, due_ms, holder, received_ms)
-WHERE m.queue_id = %(queue)s AND m.seq = n.seq;
+WHERE m.queue_id = %(queue)s AND m.seq = n.seq
+  AND m.seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s);
 
 -- name: restart_leases
 -- A repeated receive: the same deliveries, as if they were made now.
 UPDATE veil.message SET wake_at_ms = least(%(due_ms)s, (seq >> 20) + %(retention_ms)s), due_at_ms = %(due_ms)s,
        received_at_ms = %(now_ms)s, holder = delivery
-WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[]);
+WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[])
+  AND seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s);
 
 -- name: make_visible
 UPDATE veil.message SET state = 0, wake_at_ms = NULL, due_at_ms = NULL, holder = 0
-WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[]);
+WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[])
+  AND seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s);
 
 -- name: uncount_receives
 UPDATE veil.message SET receive_count = receive_count - 1,
        first_received_wall_ms = CASE WHEN receive_count > 1 THEN first_received_wall_ms END
-WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[]);
+WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[])
+  AND seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s);
 
 -- name: to_dead_letters
 -- Those that keep their place keep their deduplication id as well; on FIFO queues each gets its own message id, so that equal
@@ -278,7 +318,9 @@ WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[]);
 -- Not an update of the key: a distributed table would not have it.
 WITH gone AS (
     DELETE FROM veil.message m USING unnest(%(seqs)s::bigint[], %(new_seqs)s::bigint[]) AS n (old_seq, new_seq)
-    WHERE m.queue_id = %(queue)s AND m.seq = n.old_seq RETURNING m.*, n.new_seq
+    WHERE m.queue_id = %(queue)s AND m.seq = n.old_seq
+      AND m.seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s)
+    RETURNING m.*, n.new_seq
 )
 INSERT INTO veil.message (seq, queue_id, state, priority, received_at_ms, first_received_wall_ms, sent_wall_ms, delivery,
                           receive_count, body_bytes, message_id, group_name, deduplication_id, dead_letter_source, trace_header,
@@ -307,7 +349,8 @@ ORDER BY seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED;
 
 -- name: set_wakes
 UPDATE veil.message m SET wake_at_ms = n.wake_ms FROM unnest(%(seqs)s::bigint[], %(wakes)s::bigint[]) AS n (seq, wake_ms)
-WHERE m.queue_id = %(queue)s AND m.seq = n.seq;
+WHERE m.queue_id = %(queue)s AND m.seq = n.seq
+  AND m.seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s);
 
 -- name: reschedule_hidden
 -- After an edit: retention counts anew, and where a delay is given it reaches the messages that wait.
@@ -443,6 +486,14 @@ INSERT INTO veil.outbox_count (slot, rows, packed_bytes) VALUES (%(slot)s, %(row
 ON CONFLICT (slot) DO UPDATE SET rows = outbox_count.rows + excluded.rows,
     packed_bytes = outbox_count.packed_bytes + excluded.packed_bytes;
 
+-- name: fold_outbox_counts
+-- Into one row. Whoever adds to a row that goes waits for this to end, and makes it anew.
+WITH gone AS (DELETE FROM veil.outbox_count RETURNING rows, packed_bytes)
+INSERT INTO veil.outbox_count (slot, rows, packed_bytes)
+SELECT -1, coalesce(sum(rows), 0), coalesce(sum(packed_bytes), 0) FROM gone
+ON CONFLICT (slot) DO UPDATE SET rows = outbox_count.rows + excluded.rows,
+    packed_bytes = outbox_count.packed_bytes + excluded.packed_bytes;
+
 -- ---- nodes and duties; their time is the database's own
 
 -- name: take_number
@@ -519,7 +570,8 @@ RETURNING octet_length(packed);
 -- Rows, bytes, and the instant of the oldest.
 SELECT coalesce(sum(rows), 0)::bigint, coalesce(sum(packed_bytes), 0)::bigint,
        coalesce((SELECT o.at_ms FROM veil.outbox o, veil.export e WHERE o.number > e.done ORDER BY o.number LIMIT 1),
-                (SELECT at_ms FROM veil.outbox WHERE number IS NULL ORDER BY xid, id LIMIT 1))
+                (SELECT at_ms FROM veil.outbox WHERE number IS NULL ORDER BY xid, id LIMIT 1)),
+       count(*)::int
 FROM veil.outbox_count;
 
 -- ---- move tasks and chosen redrives

@@ -82,9 +82,12 @@ class QueueState:
     visible: int = 0
     in_flight: int = 0
     delayed: int = 0
+    generation: int = 0  # of the counts
+    changes: int = 0  # in the generation
     last_seq: int = 0  # FIFO: the highest order key given out
     next_wake_ms: int = NEVER  # when the first hidden message becomes due
     next_expiry_ms: int = NEVER  # not later than the first visible message passes its retention
+    looked_ahead: bool = False  # the next wake is known also where it is later than now
     came_back: bool = False  # messages became visible in another place than at the end
     # What is still to be told to the lanes, one after the other: by group, how many more messages, and how many more of
     # them in flight.
@@ -110,9 +113,11 @@ class QueueState:
     def next_due_ms(self) -> int:
         return min(self.next_wake_ms, self.next_expiry_ms)
 
-    def looked_at(self, row: Any) -> None:
-        """Take in a row of `look_at_queues`."""
-        _, self.visible, self.in_flight, self.delayed, self.last_seq, wake_ms, oldest, _ = row
+    def looked_at(self, row: Any, *, ahead: bool) -> None:
+        """Take in a row of `look_at_queues`, which looked `ahead` or just for what is due."""
+        self.looked_ahead = ahead
+        _, self.visible, self.in_flight, self.delayed, self.last_seq, wake_ms, oldest, *others = row
+        _, self.generation, self.changes = others
         self.looks_ahead(wake_ms, oldest)
 
     def looks_ahead(self, wake_ms: int | None, oldest: int | None) -> None:

@@ -82,7 +82,8 @@ async def edit(tx: Transaction, queue: Queue, change: Callable[[QueueContent], Q
 async def look_ahead(tx: Transaction, states: list[QueueState]) -> None:
     """Find out anew how the queues stand, since others may have let happen what was due."""
     ids = [state.id for state in states]
-    everything = {"ids": ids, "wake_floors": [0] * len(ids), "wants_oldest": [True] * len(ids)}
+    always = [True] * len(ids)
+    everything = {"ids": ids, "wake_floors": [0] * len(ids), "wants_next": always, "wants_oldest": always}
     for row in await tx.rows(Q.look_at_queues, everything):
         tx.look_again(tx.states[row[0]], row)
 

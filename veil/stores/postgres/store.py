@@ -132,6 +132,7 @@ class PostgresStore:
             await asyncio.gather(self._sweeper, return_exceptions=True)
         await self._groups.drain()
         await self._engine.drain()
+        await self._engine.folding.drain()
         await self._nodes.stop()
         await self._pool.close()
 
@@ -167,10 +168,11 @@ class PostgresStore:
     async def _look_around(self) -> None:
         """Find out what is next in every queue, whoever put it there."""
         engine, now_ms = self._engine, self.clock.now_ms()
-        asked = engine.floors.as_known(list(engine.queues.by_id), now_ms)
-        if not asked["ids"]:
+        ids = list(engine.queues.by_id)
+        if not ids:
             return
-        for queue_id, _, _, _, _, wake_ms, oldest, _ in await engine.ask(Q.look_at_queues, asked):
+        asked = {**engine.floors.as_known(ids, now_ms), "wants_next": [True] * len(ids)}
+        for queue_id, _, _, _, _, wake_ms, oldest, *_ in await engine.ask(Q.look_at_queues, asked):
             known = engine.queues.by_id.get(queue_id)
             if known is not None:
                 expiry_ms = engine.floors.next_expiry_ms(queue_id) or NEVER

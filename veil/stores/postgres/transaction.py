@@ -46,6 +46,7 @@ class Transaction:
         )
         self._numbers: list[int] = []
         self._counts: dict[int, list[int]] = {}
+        self._generations: dict[int, int] = {}
         self._put_off: list[tuple[str, Arguments, Callable[[list[Row]], None] | None]] = []
 
     # ---- statements
@@ -105,14 +106,18 @@ class Transaction:
         state.visible += visible
         state.in_flight += in_flight
         state.delayed += delayed
-        changes = self._counts.setdefault(state.id, [0, 0, 0])
+        changes = self._changes_of(state)
         changes[0] += visible
         changes[1] += in_flight
         changes[2] += delayed
 
+    def _changes_of(self, state: QueueState) -> list[int]:
+        self._generations[state.id] = state.generation
+        return self._counts.setdefault(state.id, [0, 0, 0])
+
     def look_again(self, state: QueueState, look: Row) -> None:
         """Take in how the queue stands for everybody; what this transaction does to the counts is not in there yet."""
-        state.looked_at(look)
+        state.looked_at(look, ahead=True)
         visible, in_flight, delayed = self._counts.get(state.id, (0, 0, 0))
         state.visible += visible
         state.in_flight += in_flight
@@ -140,7 +145,7 @@ class Transaction:
         if state.fifo:
             # The lock of the queue makes this safe; the counter may have come round, or the clock been set back.
             state.last_seq = seq = max(seq, state.last_seq + 1)
-            self._counts.setdefault(state.id, [0, 0, 0])
+            self._changes_of(state)
         return seq
 
     # ---- what the owner is told
@@ -154,6 +159,17 @@ class Transaction:
         self.happened[event, state.id] += count
 
     # ---- the ends
+
+    async def fold_counts(self, queue_id: int, changes_min: int, wait_ms: int) -> None:
+        """A whole transaction: the counts of a queue in one row of a new generation, if they were changed so often."""
+        await self._send(
+            [
+                ("BEGIN", {}),
+                (Q.lock_exclusive, {"ids": [queue_id], "wait_ms": wait_ms}),
+                (Q.fold_counts, {"queue": queue_id, "changes_min": changes_min}),
+                ("COMMIT", {}),
+            ]
+        )
 
     async def begin(
         self,
@@ -195,6 +211,7 @@ class Transaction:
                 Q.add_counts,
                 {
                     "ids": ids,
+                    "generations": [self._generations[queue_id] for queue_id in ids],
                     "returns": returns,
                     "slot": self.slot,
                     "visible": visible,
