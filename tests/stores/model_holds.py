@@ -73,7 +73,10 @@ class HoldLedger:
         for name in self._names(step):
             for body, delivery in self._given[name].items():
                 message = present.get(body)
-                if message is not None and message.state == State.IN_FLIGHT and message.due_at_ms is not None:
+                # One that was received since is lost to this hold for good, though another hold of the stream may have it.
+                if message is None or message.delivery != delivery:
+                    continue
+                if message.state == State.IN_FLIGHT and message.due_at_ms is not None:
                     self._ledger.seen_held(step["queue"], body, delivery, message.due_at_ms, now_ms)
 
     def _deleted(
