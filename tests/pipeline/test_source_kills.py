@@ -25,7 +25,7 @@ from veil.testing.process import VeilServer
 
 WINDOW_S = 4
 MESSAGES, BATCH = 200, 40
-LIFE_S = 150
+LIFE_S = 240
 # Each life goes on from the one before, by both ways at once; starting takes longer than a window, so leases lapse in
 # between. Tasks fail before a kill, and in a batch that an earlier life had begun. `python -m tests.faults spark-source`
 # has a merge beside the files, and a hundred lives.
@@ -59,6 +59,7 @@ def test_a_driver_that_is_killed_three_times_loses_nothing_and_doubles_nothing(t
                 code = driver.wait(LIFE_S)
             finally:
                 kill_session(driver.pid)
+                driver.wait()
             talk = (tmp_path / "talk").read_text(errors="replace")
             # The cause stands where the talk of this life begins, below pages of Java.
             last = talk[talk.rfind("Traceback") :][:4_000]
