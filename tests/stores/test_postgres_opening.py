@@ -11,6 +11,7 @@ from tests.postgres_server import PostgresServer, why_no_server
 from tests.stores.kit import a_message, bodies, make_queue
 from tests.stores.postgres_nodes_kit import ask, nodes
 from veil.core.errors import StoreError, StoreTooNew, StoreUnavailable
+from veil.core.queue import QueueCounts
 from veil.stores.postgres import PostgresStore, opening
 from veil.stores.postgres.dsn import parse_dsn
 from veil.stores.postgres.opening import SCHEMA_VERSION
@@ -46,6 +47,23 @@ async def test_everything_stands_in_a_schema_of_its_own(postgres):
 
     schemas = "SELECT DISTINCT table_schema FROM information_schema.tables WHERE table_schema NOT LIKE 'pg_%'"
     assert sorted(ask(postgres, schemas)) == [("information_schema",), ("veil",)]
+
+
+async def test_counts_of_the_first_version_are_taken_over(postgres):
+    async with nodes(postgres, 1) as [store]:
+        queue = await make_queue(store)
+        await store.send(queue, [a_message("kept"), a_message("held")])
+        await store.receive(queue, 1, visibility_s=600)
+    ask(
+        postgres,
+        """ALTER TABLE veil.queue_count DROP CONSTRAINT queue_count_pkey, DROP COLUMN generation,
+               DROP COLUMN changes, ADD PRIMARY KEY (queue_id, slot);
+           UPDATE veil.meta SET value = '1'::bytea WHERE name = 'schema_version'""",
+    )
+    async with nodes(postgres, 1) as [store]:
+        assert await store.counts(queue) == QueueCounts(1, 1, 0)
+        await store.send(queue, [a_message("new")])
+        assert await store.counts(queue) == QueueCounts(2, 1, 0)
 
 
 async def test_data_of_a_newer_version_is_refused(postgres):
