@@ -7,7 +7,7 @@ import asyncio
 import psycopg
 import pytest
 
-from tests.stores.kit import bodies, make_queue, some_messages
+from tests.stores.kit import bodies, make_queue, receipts_of, some_messages
 from tests.stores.postgres_nodes_kit import nodes, until
 from veil.core.clock import ManualClock
 from veil.core.queue import QueueCounts
@@ -75,6 +75,27 @@ async def test_what_another_transaction_did_meanwhile_is_counted(postgres, monke
 
         monkeypatch.setattr(engine.settling, "settle", overtaken)
         assert await store.counts(queue) == QueueCounts(2, 0, 0)
+
+
+async def test_when_the_first_deadline_passes_unused_the_next_one_is_found(postgres):
+    """Operations look for what is due and no further: what was deleted in time leaves a deadline that nothing comes of."""
+    clock = ManualClock()
+    async with nodes(postgres, 1, clock=clock) as [store]:
+        queue = await make_queue(store)
+        await store.send(queue, some_messages("done in time", "lapses"))
+        [done] = await store.receive(queue, 1, visibility_s=30)
+        clock.advance(seconds=10)
+        [lapses] = await store.receive(queue, 1, visibility_s=30)
+        await store.delete(queue, receipts_of(queue, [done]))
+        assert store.next_due_ms() <= done.due_at_ms
+
+        clock.advance(seconds=20)
+        await store.settle()
+        assert store.next_due_ms() == lapses.due_at_ms
+
+        clock.advance(seconds=10)
+        await store.settle()
+        assert await store.counts(queue) == QueueCounts(1, 0, 0)
 
 
 async def test_a_transaction_that_hangs_does_not_stop_the_queue(postgres, lapsed):

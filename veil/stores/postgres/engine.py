@@ -51,9 +51,7 @@ class Begun(Enum):
     """What became of the beginning of a transaction."""
 
     READY = auto()
-    AGAIN = (
-        auto()
-    )  # to be begun again: other locks are needed, or so much was due that it was committed on its own
+    AGAIN = auto()  # other locks are needed, or so much was due that it was committed on its own
     OTHERS = auto()  # another transaction lets happen what is due, and this one would not see it
 
 

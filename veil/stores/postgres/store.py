@@ -132,8 +132,8 @@ class PostgresStore:
             await asyncio.gather(self._sweeper, return_exceptions=True)
         await self._groups.drain()
         await self._engine.drain()
-        await self._engine.folding.drain()
         await self._nodes.stop()
+        await self._engine.folding.drain()
         await self._pool.close()
 
     # ---- time
