@@ -241,6 +241,20 @@ async def test_on_a_fifo_queue_nothing_is_taken_back_from_behind_another_holder(
     assert await store.counts(queue) == (1, 2, 0)
 
 
+async def test_on_a_fifo_queue_what_another_hold_keeps_does_not_help(store, clock):
+    """Also of the same stream: the other one may be acknowledged long before this one."""
+    queue = await a_fifo_queue(store, "a1", "a2")
+    await hold(store, queue, 2, visibility_s=5, batch=1)
+    clock.advance(seconds=5)
+    first = await hold(store, queue, 1, visibility_s=5, batch=0)
+    assert bodies(first.messages) == ["a1"]
+    clock.advance(seconds=5)
+
+    tally = await extend(store, queue)
+
+    assert (tally.messages, tally.lost) == (1, 2)
+
+
 async def test_on_a_fifo_queue_what_lapsed_behind_a_kept_one_is_taken_back(store, clock):
     queue = await a_fifo_queue(store, "a1", "a2", "a3")
     first = await hold(store, queue)

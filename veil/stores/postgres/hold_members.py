@@ -62,8 +62,9 @@ class Members:
         return cls(tx, state, rows, order)
 
     def keep(self, members: Sequence[Member], window: Window) -> Kept:
-        """Give every member the window, take back what lapsed where that is allowed, and leave out what is lost."""
+        """Give every member of one hold the window, take back what lapsed where that is allowed, and leave out what is lost."""
         tx, state, kept = self._tx, self._state, Kept([], [])
+        self._order.begin()
         for member in members:
             row = self._rows.get(member.seq)
             receipt = Receipt(state.id, member.seq, member.delivery)
@@ -114,6 +115,10 @@ class _GroupOrder:
         """Take in the places of the groups' messages, by rising key."""
         for group, seq in rows:
             self._places.setdefault(group, []).append(seq)
+
+    def begin(self) -> None:
+        """The next hold: what another one keeps does not help it."""
+        self._kept.clear()
 
     def keeps(self, row: HeldRow) -> None:
         self._kept.add(row.seq)
