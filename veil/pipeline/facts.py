@@ -81,19 +81,16 @@ STORED_OF_MESSAGES: Final = tuple(member for name in _OF_MESSAGES for member in 
 
 def facts_of_events(events: DataFrame) -> DataFrame:
     """One row of facts per event: seq, delivery and NAMES."""
-    setting = {
-        "set_at": "at",
-        "set_position": "position",
-        "deadline": f"case when {_is(Kind.RELEASED)} then at else deadline end",  # a release is a deadline of now
-        "set_released": _is(Kind.RELEASED),
-    }
+    # A release is a deadline of now.
+    deadline = f"if({_is(Kind.RELEASED)}, at, deadline)"
     values = {
         "home": struct_of_columns({"home_rank": _HOME_RANK, **{name: name for name in list(_HOME)[1:]}}),
         "sent": where(_is(Kind.SENT), _told("sent", "at", "coalesce(deadline, at)")),
         "redriven": where(_is(Kind.REDRIVEN), _told("redriven", "at", "other_queue")),
         "received": where(_is(Kind.RECEIVED), _told("received", "at", "deadline", *list(_RECEIVED)[2:])),
         "setting": where(
-            _is(Kind.RECEIVED, Kind.EXTENDED, Kind.RELEASED), _told("setting", *setting.values())
+            _is(Kind.RECEIVED, Kind.EXTENDED, Kind.RELEASED),
+            _told("setting", "at", "position", deadline, _is(Kind.RELEASED)),
         ),
         "dead": where(_is(Kind.DEAD_LETTERED), _told("dead", "at", "other_queue")),
         "expired_at": where(_is(Kind.EXPIRED), "at"),

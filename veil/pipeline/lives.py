@@ -66,7 +66,7 @@ def _columns() -> dict[str, str]:
         elif name == "delivery":
             value = f"if({_IS_MESSAGE}, 0, {own})"
         elif name == "home_rank":
-            # What a row has from another one is no fact of its own: neither this of a message that was made from a lease.
+            # A message that was made from a lease has this from there: no fact of its own.
             value = where(f"not {_IS_MESSAGE} or delivery = 0", own)
         elif name in _PLACE:
             value = f"if({_IS_MESSAGE}, message_home.{name}, {own})"

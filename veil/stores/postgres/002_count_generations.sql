@@ -3,6 +3,7 @@
 -- otherwise go through all of them.
 ALTER TABLE veil.queue_count
     ADD COLUMN generation int NOT NULL DEFAULT 0,
-    ADD COLUMN changes    int NOT NULL DEFAULT 0, -- of the row, since the generation began
-    DROP CONSTRAINT queue_count_pkey,
-    ADD PRIMARY KEY (queue_id, generation, slot);
+    ADD COLUMN changes    int NOT NULL DEFAULT 0; -- of the row, since the generation began
+-- One at a time and by name: where the table is distributed, the key is changed in every part of it.
+ALTER TABLE veil.queue_count DROP CONSTRAINT queue_count_pkey;
+ALTER TABLE veil.queue_count ADD CONSTRAINT queue_count_pkey PRIMARY KEY (queue_id, generation, slot);
