@@ -180,7 +180,7 @@ def test_a_consumer_that_is_frozen_for_two_windows_loses_its_message_once_and_is
     assert frozen.stop() == other.stop() == 0
 
 
-@pytest.mark.parametrize("longer_s", [0, 1], ids=["knowing nothing", "knowing it"])
+@pytest.mark.parametrize("longer_s", [0, 1], ids=["woken at once", "woken after its deadline"])
 def test_the_late_delete_of_a_frozen_consumer_has_no_effect(
     make_worker: MakeWorker, orders: tuple[Any, str], longer_s: float
 ):
@@ -199,7 +199,10 @@ def test_the_late_delete_of_a_frozen_consumer_has_no_effect(
     assert counts(client, url) == (0, 1)  # held by the second receiver still
     client.delete_message(QueueUrl=url, ReceiptHandle=received[0]["ReceiptHandle"])
     assert counts(client, url) == (0, 0)
-    assert ("lost its lease" in frozen.talk()) == (longer_s > 0)
+    if longer_s:
+        # Its own clock has passed the deadline, so it must have said so. Woken at once it may know or not: that is a race
+        # of its delete with its renewal, and either way nothing may happen to the second receiver's lease.
+        assert "lost its lease" in frozen.talk()
 
 
 def test_a_sync_handler_that_does_not_end_holds_up_neither_its_message_nor_the_process(
