@@ -9,6 +9,8 @@ import pytest
 
 from tests.postgres_kit import drop_database, new_database, why_no_postgres
 
+pytest_plugins = ["tests.punctuality"]
+
 
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:

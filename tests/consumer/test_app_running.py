@@ -15,6 +15,8 @@ import pytest
 from veil import Adaptive, Consumer, ConsumerFailed, Message, Reject, Release
 from veil.testing import VeilServer
 
+pytestmark = pytest.mark.punctual
+
 
 class Place:
     """A queue service with a queue in it."""

@@ -23,6 +23,8 @@ from veil.consumer.renewal.keeper_process import KeeperProcess
 from veil.consumer.renewal.keeper_protocol import KeeperEvents, RenewalApi
 from veil.consumer.renewal.steady_clock import steady_s
 
+pytestmark = pytest.mark.punctual
+
 WINDOW_S = 1
 SHORT = {"visibility": WINDOW_S, "window_min": WINDOW_S, "window_max": WINDOW_S}
 

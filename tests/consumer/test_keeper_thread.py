@@ -18,6 +18,8 @@ from veil.consumer.renewal.keeper_thread import KeeperThread
 from veil.consumer.renewal.simulated_queue import SimulatedQueue
 from veil.consumer.renewal.steady_clock import steady_s
 
+pytestmark = pytest.mark.punctual
+
 WINDOW_S = 1
 SHORT = {"visibility": WINDOW_S, "window_min": WINDOW_S, "window_max": WINDOW_S}
 

@@ -17,6 +17,8 @@ from veil.consumer.renewal.steady_clock import steady_s
 from veil.consumer.sqs.client import SqsClient
 from veil.testing import VeilServer
 
+pytestmark = pytest.mark.punctual
+
 SHORT = {"visibility": 1, "window_min": 1, "window_max": 1}
 
 

@@ -14,6 +14,8 @@ import pytest
 from tests.consumer.worker_kit import Worker, counts, until
 from veil.testing import VeilServer
 
+pytestmark = pytest.mark.punctual
+
 MakeWorker = Callable[..., Worker]
 # Windows that stay short when they are renewed, so that a test need not wait for long ones.
 SHORT = "renewal=Adaptive(window_min=2, window_max=2)"
