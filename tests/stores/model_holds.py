@@ -73,8 +73,10 @@ class HoldLedger:
         for name in self._names(step):
             for body, delivery in self._given[name].items():
                 message = present.get(body)
-                # One that was received since is lost to this hold for good, though another hold of the stream may have it.
-                if message is None or message.delivery != delivery:
+                if message is None:
+                    continue
+                # What was received since is lost to this hold, unless its own receipt took it back before another did.
+                if message.delivery != delivery and self._ledger.holder(body, now_ms) != delivery:
                     continue
                 if message.state == State.IN_FLIGHT and message.due_at_ms is not None:
                     self._ledger.seen_held(step["queue"], body, delivery, message.due_at_ms, now_ms)

@@ -69,6 +69,11 @@ class Ledger:
         if window is None or window.holder == delivery:
             self._windows[body] = Window(queue, delivery, until_ms)
 
+    def holder(self, body: str, now_ms: int) -> int | None:
+        """The delivery that holds the message, where a window is open."""
+        window = self._open_window(body, now_ms)
+        return None if window is None else window.holder
+
     def undone(self, body: str, delivery: int, now_ms: int) -> None:
         window = self._open_window(body, now_ms)
         if window is not None and window.holder == delivery:
