@@ -71,7 +71,8 @@ class Author:
             if step["attempt"] is not None:
                 self._instants.append(self._run.clock.now_ms() + DEDUPLICATION_MS)
         if step["op"] == "rotate":
-            for (label, _), rotated in zip(step["extensions"], answer, strict=True):
+            shown = [label for label, _ in step["extensions"] if self._run.reference.knows(step, label)]
+            for label, rotated in zip(shown, answer, strict=True):
                 if not isinstance(rotated, VeilError):
                     self._labels[step["queue"]].append(f"{label.partition('+')[0]}+{rotated[1]}")
         if step["op"] == "receive_hold":

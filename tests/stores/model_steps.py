@@ -90,9 +90,16 @@ class Side:
         name = step["queue"]
         return self.old_queues.get(name, self.queues[name]) if step.get("old") else self.queues[name]
 
-    def _known(self, labels: list[str]) -> list[Receipt]:
-        # A shortened history may name receipts that were never given out.
-        return [self.receipts[label] for label in labels if label in self.receipts]
+    def knows(self, step: Step, label: str) -> bool:
+        """Whether the step may show that receipt to its queue.
+
+        A shortened history may name receipts that were never given out. Those of a queue that had the same name before are
+        refused before a store is asked, and a message may have come back under its key: see the step `foreign`.
+        """
+        return label in self.receipts and self.receipts[label].queue_id == self._queue(step).id
+
+    def _known(self, step: Step) -> list[Receipt]:
+        return [self.receipts[label] for label in step["receipts"] if self.knows(step, label)]
 
     async def _send(self, step: Step) -> Any:
         messages = [
@@ -170,7 +177,7 @@ class Side:
         return [type(each).__name__ if isinstance(each, VeilError) else each for each in moved]
 
     async def _delete(self, step: Step) -> Any:
-        receipts = self._known(step["receipts"])
+        receipts = self._known(step)
         strict = step.get("strict", False)
         return await self.store.delete(self._queue(step), receipts, strict=strict, caller=_caller(step))
 
@@ -178,12 +185,12 @@ class Side:
         extensions = [
             Extension(self.receipts[label], visibility_s)
             for label, visibility_s in step["extensions"]
-            if label in self.receipts
+            if self.knows(step, label)
         ]
         return await self.store.extend(self._queue(step), extensions, caller=_caller(step))
 
     async def _rotate(self, step: Step) -> Any:
-        known = [(label, seconds) for label, seconds in step["extensions"] if label in self.receipts]
+        known = [(label, seconds) for label, seconds in step["extensions"] if self.knows(step, label)]
         extensions = [Extension(self.receipts[label], seconds) for label, seconds in known]
         answers = await self.store.rotate(self._queue(step), extensions, caller=_caller(step))
         for (label, _), answer in zip(known, answers, strict=True):
@@ -198,12 +205,12 @@ class Side:
         ]
 
     async def _undo(self, step: Step) -> Any:
-        receipts = self._known(step["receipts"])
+        receipts = self._known(step)
         return await self.store.undo_receive(self._queue(step), receipts, caller=_caller(step))
 
     async def _foreign(self, step: Step) -> Any:
         """A receipt is shown to a queue that did not give it out."""
-        for receipt in self._known([step["receipt"]]):
+        if receipt := self.receipts.get(step["receipt"]):
             text = self.store.receipts.write(*receipt[:3], receipt.rotation)
             queue = self._queue(step)
             try:
@@ -473,32 +480,33 @@ class LockStep:
             ):
                 check_group_order(answer.messages, (await self.subject.contents(step["queue"]))[1])
         elif op == "delete":
-            for label, deletion in zip(self._labels(step["receipts"]), answer, strict=True):
+            labels = self._labels(step, step["receipts"])
+            for label, deletion in zip(labels, answer, strict=True):
                 if deletion is Deletion.DELETED:
                     ledger.acted(*_claim(label), now_ms)
                     ledger.ended(_claim(label)[0])
         elif op == "extend":
-            labels = self._labels([label for label, _ in step["extensions"]])
-            lengths = [s for label, s in step["extensions"] if label in self.subject.receipts]
+            labels = self._labels(step, [label for label, _ in step["extensions"]])
+            lengths = [s for label, s in step["extensions"] if self.subject.knows(step, label)]
             for label, visibility_s, refusal in zip(labels, lengths, answer, strict=True):
                 if refusal is None:
                     ledger.extended(step["queue"], *_claim(label), visibility_s, now_ms)
         elif op == "rotate":
-            labels = self._labels([label for label, _ in step["extensions"]])
-            lengths = [s for label, s in step["extensions"] if label in self.subject.receipts]
+            labels = self._labels(step, [label for label, _ in step["extensions"]])
+            lengths = [s for label, s in step["extensions"] if self.subject.knows(step, label)]
             for label, visibility_s, rotated in zip(labels, lengths, answer, strict=True):
                 if not isinstance(rotated, VeilError):
                     ledger.extended(step["queue"], *_claim(label), visibility_s, now_ms)
         elif op == "undo":
-            for label in self._labels(step["receipts"]):
+            for label in self._labels(step, step["receipts"]):
                 ledger.undone(*_claim(label), now_ms)
         elif op == "foreign" and answer:
             raise Broken(f"a receipt was read for the wrong queue: {step}")
         for message in going:
             ledger.ended(message.body)
 
-    def _labels(self, labels: list[str]) -> list[str]:
-        return [label for label in labels if label in self.subject.receipts]
+    def _labels(self, step: Step, labels: list[str]) -> list[str]:
+        return [label for label in labels if self.subject.knows(step, label)]
 
 
 _PAIRED = {"seq", "message_id", "deduplication_id"}
