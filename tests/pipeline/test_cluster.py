@@ -7,7 +7,6 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,9 +20,6 @@ from veil.cli.main import run
 from veil.journal.place import Place
 from veil.pipeline.buckets import bucket_of
 from veil.testing import VeilServer
-
-if TYPE_CHECKING:
-    pass
 
 # Half a dozen JVMs start here, on whatever the machine has left.
 pytestmark = pytest.mark.timeout(300)
@@ -108,6 +104,7 @@ def test_lifecycles_on_a_cluster_give_the_tables_that_the_events_mean(
     assert difference(all_rows(tables_place), model_tables(events)) == ""
 
 
+@pytest.mark.soak
 def test_a_router_on_two_workers_sends_every_message_on_once(
     on_loopback: Cluster, packaged: Path, veil_server: VeilServer, tmp_path: Path
 ):
@@ -135,6 +132,7 @@ def test_a_router_on_two_workers_sends_every_message_on_once(
     assert queues.count("intake") == 0
 
 
+@pytest.mark.soak
 def test_a_master_is_for_spark_submit_and_not_for_the_words_after_the_main_file(
     on_loopback: Cluster, packaged: Path, journal_place: Place, tmp_path: Path
 ):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +31,11 @@ LIFE_S = 240
 # Each life goes on from the one before, by both ways at once; starting takes longer than a window, so leases lapse in
 # between. Tasks fail before a kill, and in a batch that an earlier life had begun. `python -m tests.faults spark-source`
 # has a merge beside the files, and a hundred lives.
-LIVES = (
+ONE_KILL = (
+    {"die": {"sqs": BEFORE, "veil": AFTER}, "die_in": 2, "fail_in": 1},
+    {"die": {"sqs": NEVER, "veil": NEVER}, "slow_in": 3, "fail_in": 3},
+)
+THREE_KILLS = (
     {"die": {"sqs": BEFORE, "veil": AFTER}, "die_in": 1},
     {"die": {"sqs": AFTER, "veil": BEFORE}, "die_in": 2, "fail_in": 1},
     {"die": {"sqs": LONG, "veil": LONG}, "die_in": 3, "fail_in": 3},
@@ -37,14 +43,19 @@ LIVES = (
 )
 
 
-@pytest.mark.timeout(len(LIVES) * LIFE_S)
-def test_a_driver_that_is_killed_three_times_loses_nothing_and_doubles_nothing(tmp_path: Path):
+@pytest.mark.timeout(len(THREE_KILLS) * LIFE_S)
+@pytest.mark.parametrize(
+    "lives", [ONE_KILL, pytest.param(THREE_KILLS, marks=pytest.mark.soak)], ids=["once", "three times"]
+)
+def test_a_driver_that_is_killed_loses_nothing_and_doubles_nothing(
+    tmp_path: Path, lives: Sequence[dict[str, Any]]
+):
     with VeilServer() as server:
         sent = {
             way: fill(server, queue_of(way, FILES), [f"m{n}" for n in range(MESSAGES)], visibility_s=WINDOW_S)
             for way in WAYS
         }
-        for number, life in enumerate(LIVES):
+        for number, life in enumerate(lives):
             driving = Driving(
                 endpoint=server.endpoint_url,
                 region=server.region,
@@ -52,7 +63,7 @@ def test_a_driver_that_is_killed_three_times_loses_nothing_and_doubles_nothing(t
                 window_s=WINDOW_S,
                 batch=BATCH,
                 sinks=(FILES,),
-                **life,  # type: ignore[arg-type]
+                **life,
             )
             driver = start(driving)
             try:
@@ -63,8 +74,8 @@ def test_a_driver_that_is_killed_three_times_loses_nothing_and_doubles_nothing(t
             talk = (tmp_path / "talk").read_text(errors="replace")
             # The cause stands where the talk of this life begins, below pages of Java.
             last = talk[talk.rfind("Traceback") :][:4_000]
-            assert code == (0 if number == len(LIVES) - 1 else -9), f"life {number} ended with {code}: {last}"
+            assert code == (0 if number == len(lives) - 1 else -9), f"life {number} ended with {code}: {last}"
         for way in WAYS:
             assert ids_in_files(tmp_path, way) == Counter(sent[way])
             assert left(server, queue_of(way, FILES)) == (0, 0)
-            assert has_failed_once(tmp_path, way, 4)
+            assert has_failed_once(tmp_path, way, lives[-1]["fail_in"])

@@ -37,6 +37,11 @@ def server(spark: SparkSession) -> Iterator[VeilServer]:
         yield running
 
 
+# A round of receiving ends after some seconds. Where the size of a batch is looked at, a busy machine must
+# not end it before the batch is full.
+UNHURRIED = {"visibilityTimeout": 600, "receiveTime": 100}
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
@@ -47,7 +52,8 @@ def test_available_now_gives_each_message_once_and_acknowledges_all(
     spark: SparkSession, server: VeilServer, place: Place, way: str
 ):
     ids = fill(server, f"all-{way}", [f"m{n}" for n in range(2_500)])
-    query = drained(reading(spark, server, f"all-{way}", way, place, maxMessagesPerTrigger=1_000), place)
+    rows = reading(spark, server, f"all-{way}", way, place, maxMessagesPerTrigger=1_000, **UNHURRIED)
+    query = drained(rows, place)
     assert ids_in(spark, place) == Counter(ids)
     assert left(server, f"all-{way}") == (0, 0)
     assert [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]] == [1_000, 1_000, 500]
@@ -110,7 +116,7 @@ def test_a_batch_that_failed_is_replayed_with_the_same_messages(
             raise RuntimeError("the sink is away")
 
     def run() -> None:
-        rows = reading(spark, server, f"again-{way}", way, place, maxMessagesPerTrigger=200)
+        rows = reading(spark, server, f"again-{way}", way, place, maxMessagesPerTrigger=200, **UNHURRIED)
         query = rows.writeStream.foreachBatch(failing).option("checkpointLocation", str(place.checkpoint))
         query.trigger(availableNow=True).start().awaitTermination()
 
