@@ -38,6 +38,18 @@ def test_leases(tmp_path):
     assert len(ran) > 2
 """
 
+ON_SPARK = """
+import pytest
+ran = []
+
+@pytest.fixture
+def spark(): return None
+
+def test_rows(spark):
+    ran.append(1)
+    assert len(ran) > 2, "terminated with exception: {why}. SQLSTATE: XXKST"
+"""
+
 
 @pytest.fixture
 def restored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,6 +88,16 @@ def test_it_is_tried_three_times_and_no_more(pytester: pytest.Pytester):
 def test_other_tests_stand_however_late_the_machine_was(pytester: pytest.Pytester):
     result = run(pytester, [0.9] * 9, FAILS_TWICE.replace("@pytest.mark.punctual", ""))
     result.assert_outcomes(failed=1)
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_test_on_spark_runs_again_where_spark_gave_up_on_a_worker_and_for_no_other_cause(
+    pytester: pytest.Pytester,
+):
+    result = run(pytester, [], ON_SPARK.format(why=punctuality.SPARK_WAITED_IN_VAIN))
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["RAN AGAIN *::test_rows: Spark waited in vain for a Python worker"])
+    run(pytester, [], ON_SPARK.format(why="Python worker exited unexpectedly")).assert_outcomes(failed=1)
 
 
 def test_the_meter_sees_a_sleeper_that_was_held_up():
