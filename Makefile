@@ -20,7 +20,7 @@ demo: setup
 	@$(BIN)/veil demo
 
 test: setup
-	$(PYTEST) -n 3 -p tests.worker_lots -m "not soak"
+	$(PYTEST) -n 3 -p tests.worker_lots -p tests.quick_place -m "not soak"
 
 soak: setup
 	$(PYTEST) -m soak --timeout 900
