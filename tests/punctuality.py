@@ -11,10 +11,12 @@ own sentence about that runs again in the same way.
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from typing import Any, Final
 
 import pytest
@@ -83,11 +85,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def _lateness(failures: list[pytest.TestReport], meter: Meter | None, since_s: float) -> str:
     """How the machine was late, in words; empty where it was not."""
-    if meter is None:
-        waited = any(SPARK_WAITED_IN_VAIN in failure.longreprtext for failure in failures)
-        return "Spark waited in vain for a Python worker" if waited else ""
-    late_s = meter.late_s(since_s)
+    if any(SPARK_WAITED_IN_VAIN in failure.longreprtext for failure in failures):
+        return "Spark waited in vain for a Python worker"
+    late_s = 0.0 if meter is None else meter.late_s(since_s)
     return f"the machine woke its sleepers up to {late_s:.2f} s late" if late_s else ""
+
+
+def _forget_the_failure() -> None:
+    """Let go of what the test left open: found later, it would be blamed on another one."""
+    sys.last_type = sys.last_value = sys.last_traceback = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.hookimpl
@@ -107,6 +116,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         reports[0].user_properties.append((_LATE, late))
         reports[0].outcome = "rerun"  # type: ignore[assignment]
         item.ihook.pytest_runtest_logreport(report=reports[0])
+        _forget_the_failure()
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)

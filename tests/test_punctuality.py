@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import signal
+import socket
 import time
+import weakref
 
 import pytest
 
@@ -98,6 +101,33 @@ def test_a_test_on_spark_runs_again_where_spark_gave_up_on_a_worker_and_for_no_o
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["RAN AGAIN *::test_rows: Spark waited in vain for a Python worker"])
     run(pytester, [], ON_SPARK.format(why="Python worker exited unexpectedly")).assert_outcomes(failed=1)
+
+
+@pytest.mark.usefixtures("restored")
+def test_after_each_late_try_its_leavings_are_let_go(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+):
+    tries: list[int] = []
+    monkeypatch.setattr(punctuality, "_forget_the_failure", lambda: tries.append(1))
+    run(pytester, [0.9, 0.4, 0.0]).assert_outcomes(passed=1)
+    assert len(tries) == 2
+
+
+def test_what_a_try_left_open_goes_without_a_word():
+    class Held(socket.socket):
+        me: Held
+
+    gc.disable()
+    try:
+        held = Held()
+        held.me = held  # only the collector finds it, and would warn in whatever test it runs in
+        left = weakref.ref(held)
+        del held
+        assert left() is not None
+        punctuality._forget_the_failure()
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def test_the_meter_sees_a_sleeper_that_was_held_up():
