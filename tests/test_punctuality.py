@@ -28,14 +28,14 @@ class Told:
 punctuality.Meter = Told
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "punctual: as in the house")
+    config.addinivalue_line("markers", "punctual(lease_s): as in the house")
 """
 
 FAILS_TWICE = """
 import pytest
 ran = []
 
-@pytest.mark.punctual
+@pytest.mark.punctual(lease_s=1)
 def test_leases(tmp_path):
     ran.append(tmp_path)
     assert len(ran) > 2
@@ -81,6 +81,11 @@ def test_a_failure_on_a_machine_that_kept_time_stands_at_once(pytester: pytest.P
 
 
 @pytest.mark.usefixtures("restored")
+def test_what_a_longer_lease_can_bear_is_no_excuse(pytester: pytest.Pytester):
+    run(pytester, [0.4] * 9, FAILS_TWICE.replace("lease_s=1", "lease_s=2")).assert_outcomes(failed=1)
+
+
+@pytest.mark.usefixtures("restored")
 def test_it_is_tried_three_times_and_no_more(pytester: pytest.Pytester):
     result = run(pytester, [0.9] * 9, FAILS_TWICE.replace("> 2", "> 3"))
     result.assert_outcomes(failed=1)
@@ -89,7 +94,7 @@ def test_it_is_tried_three_times_and_no_more(pytester: pytest.Pytester):
 
 @pytest.mark.usefixtures("restored")
 def test_other_tests_stand_however_late_the_machine_was(pytester: pytest.Pytester):
-    result = run(pytester, [0.9] * 9, FAILS_TWICE.replace("@pytest.mark.punctual", ""))
+    result = run(pytester, [0.9] * 9, FAILS_TWICE.replace("@pytest.mark.punctual(lease_s=1)", ""))
     result.assert_outcomes(failed=1)
 
 

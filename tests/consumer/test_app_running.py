@@ -15,8 +15,6 @@ import pytest
 from veil import Adaptive, Consumer, ConsumerFailed, Message, Reject, Release
 from veil.testing import VeilServer
 
-pytestmark = pytest.mark.punctual
-
 
 class Place:
     """A queue service with a queue in it."""
@@ -96,6 +94,7 @@ async def test_messages_are_handled_once_and_deleted(place: Place):
     assert place.counts(url) == (0, 0)
 
 
+@pytest.mark.punctual(lease_s=1)
 async def test_a_handler_longer_than_its_window_is_not_given_its_message_twice(place: Place):
     url = place.queue("orders", VisibilityTimeout="1")
     app = Consumer("orders", endpoint=place.endpoint, renewal=Adaptive(window_min=1, window_max=1))
@@ -220,6 +219,7 @@ async def test_a_queue_that_is_deleted_under_it_stops_the_consumer(veil: Place):
                 await asyncio.wait_for(app.wait(), 10)
 
 
+@pytest.mark.punctual(lease_s=1)
 async def test_sync_handlers_run_side_by_side_and_a_helper_process_keeps_their_leases(veil: Place):
     url = veil.queue("orders", VisibilityTimeout="1")
     app = Consumer(

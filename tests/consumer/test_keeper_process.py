@@ -23,8 +23,6 @@ from veil.consumer.renewal.keeper_process import KeeperProcess
 from veil.consumer.renewal.keeper_protocol import KeeperEvents, RenewalApi
 from veil.consumer.renewal.steady_clock import steady_s
 
-pytestmark = pytest.mark.punctual
-
 WINDOW_S = 1
 SHORT = {"visibility": WINDOW_S, "window_min": WINDOW_S, "window_max": WINDOW_S}
 
@@ -110,6 +108,7 @@ async def until(condition, timeout_s: float = 10) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.punctual(lease_s=1)
 async def test_a_handler_that_holds_the_interpreter_for_two_windows_keeps_its_lease(rig):
     lease = received(1)
     rig.keeper.hold(lease)
@@ -162,6 +161,7 @@ async def test_by_hand_it_goes_through_the_helper_and_is_not_undone(rig):
     assert other.lost
 
 
+@pytest.mark.punctual(lease_s=1)
 async def test_a_helper_that_dies_is_replaced_before_anything_is_lost(tmp_path):
     rig = Rig(tmp_path)
     rig.keeper._policy = Adaptive(visibility=WINDOW_S, window_min=5, window_max=5)

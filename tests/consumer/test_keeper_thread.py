@@ -18,8 +18,6 @@ from veil.consumer.renewal.keeper_thread import KeeperThread
 from veil.consumer.renewal.simulated_queue import SimulatedQueue
 from veil.consumer.renewal.steady_clock import steady_s
 
-pytestmark = pytest.mark.punctual
-
 WINDOW_S = 1
 SHORT = {"visibility": WINDOW_S, "window_min": WINDOW_S, "window_max": WINDOW_S}
 
@@ -59,6 +57,7 @@ async def rig() -> AsyncIterator[Rig]:
     await rig.keeper.close()
 
 
+@pytest.mark.punctual(lease_s=1)
 async def test_a_handler_that_computes_in_python_keeps_its_lease(rig):
     lease = rig.queue.lease(1, WINDOW_S)
     rig.keeper.hold(lease)
@@ -122,6 +121,7 @@ async def test_a_sync_handler_extends_and_releases_by_hand(rig):
     assert [each.visibility_s for each in rig.queue.extensions(lease)] == [60, 0]
 
 
+@pytest.mark.punctual(lease_s=1)
 async def test_many_threads_may_hold_and_let_go_at_once(rig):
     def work(first: int) -> None:
         for number in range(first, first + 300):

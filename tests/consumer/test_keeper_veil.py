@@ -17,12 +17,11 @@ from veil.consumer.renewal.steady_clock import steady_s
 from veil.consumer.sqs.client import SqsClient
 from veil.testing import VeilServer
 
-pytestmark = pytest.mark.punctual
-
 SHORT = {"visibility": 1, "window_min": 1, "window_max": 1}
 
 
 @pytest.mark.parametrize("kind", [KeeperThread, KeeperProcess])
+@pytest.mark.punctual(lease_s=1)
 async def test_a_message_is_kept_for_as_long_as_it_is_held_and_not_a_window_longer(
     kind: type[KeeperThread | KeeperProcess], veil_server: VeilServer, monkeypatch: pytest.MonkeyPatch
 ):

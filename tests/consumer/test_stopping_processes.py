@@ -14,8 +14,6 @@ import pytest
 from tests.consumer.worker_kit import Worker, counts, until
 from veil.testing import VeilServer
 
-pytestmark = pytest.mark.punctual
-
 MakeWorker = Callable[..., Worker]
 # Windows that stay short when they are renewed, so that a test need not wait for long ones.
 SHORT = "renewal=Adaptive(window_min=2, window_max=2)"
@@ -67,6 +65,7 @@ def test_a_handler_that_takes_three_windows_keeps_its_message(
     assert counts(client, url) == (0, 0)
 
 
+@pytest.mark.punctual(lease_s=2)
 def test_a_handler_that_computes_does_not_starve_its_own_renewal(
     make_worker: MakeWorker, orders: tuple[Any, str]
 ):
@@ -137,6 +136,7 @@ def test_a_second_signal_does_not_wait_for_handlers(make_worker: MakeWorker, ord
     assert counts(client, url) == (1, 0)
 
 
+@pytest.mark.punctual(lease_s=2)
 def test_a_consumer_that_is_killed_leaves_its_message_to_the_deadline(
     make_worker: MakeWorker, orders: tuple[Any, str]
 ):
@@ -155,6 +155,7 @@ def test_a_consumer_that_is_killed_leaves_its_message_to_the_deadline(
     assert waited_s < 2 + 1  # the deadline of the last window, and a second
 
 
+@pytest.mark.punctual(lease_s=2)
 def test_a_consumer_that_is_frozen_for_two_windows_loses_its_message_once_and_is_told(
     make_worker: MakeWorker, orders: tuple[Any, str]
 ):
@@ -182,6 +183,7 @@ def test_a_consumer_that_is_frozen_for_two_windows_loses_its_message_once_and_is
     assert frozen.stop() == other.stop() == 0
 
 
+@pytest.mark.punctual(lease_s=2)
 @pytest.mark.parametrize("longer_s", [0, 1], ids=["woken at once", "woken after its deadline"])
 def test_the_late_delete_of_a_frozen_consumer_has_no_effect(
     make_worker: MakeWorker, orders: tuple[Any, str], longer_s: float

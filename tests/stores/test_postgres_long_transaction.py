@@ -17,9 +17,10 @@ from veil.stores.postgres.held import holder_of
 from veil.stores.postgres.sql import Q
 
 FEW, MANY = 400, 4_000  # messages that lived and died meanwhile
-# Blocks of 8 KB. Twenty messages are looked up in two or three indexes, and one that has grown by a level costs each a block;
-# without the spans of keys a statement reads over two hundred more.
-MORE_MAX = 80
+# Blocks of 8 KB: the dead ones fill hundreds. To claim writes into every index of each of twenty messages, and indexes grow;
+# it was seen to read from 12 to 41 more (140 where it looks from the front), the others 4 at most.
+MORE_MAX = {"claim": 80}
+MORE_MAX_ELSE = 40
 
 
 async def churn(store, queue, messages, by=10):
@@ -90,7 +91,9 @@ async def test_no_statement_reads_what_died_long_ago(postgres, monkeypatch):
 
         after = await blocks_by_statement(postgres, store, clock, queue)
         more = {name: blocks - before[name] for name, blocks in after.items()}
-        assert {name: blocks for name, blocks in more.items() if blocks > MORE_MAX} == {}
+        assert {
+            name: blocks for name, blocks in more.items() if blocks > MORE_MAX.get(name, MORE_MAX_ELSE)
+        } == {}
 
 
 @pytest.mark.parametrize("name", ["orders", "orders.fifo"])
