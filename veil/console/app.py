@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -60,15 +60,18 @@ class Console:
         account: str,
         region: str,
         base_url: str | None = None,
+        login_refusal: Callable[[HttpRequest], str | None] = lambda request: None,
         audit_file: Path | None = None,
         journal: str | None = None,
         tables: Path | None = None,
         version: str = "",
     ) -> None:
-        """`journal` is where the events are exported to, `tables` where the pipeline's findings are; None: nowhere."""
+        """`login_refusal` says why a secret may not come by this request's way, None if it may. `journal` is where the
+        events are exported to, `tables` where the pipeline's findings are; None: nowhere."""
         self.service = service
         self.activity = service.watch()
         self.account, self.region, self.base_url = account, region, base_url
+        self.login_refusal = login_refusal
         self.journal, self.tables, self.version = journal, tables, version
         self.sessions = Sessions(service.clock, keys, account)
         self.throttle = Throttle(service.clock)

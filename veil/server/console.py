@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
-from veil.server.access import is_loopback
+from veil.server.access import host_name, is_loopback
 from veil.server.make_store import is_on_postgres, journal_location, store_directory
 from veil.server.settings import Settings
 from veil.service.service import Service
@@ -16,6 +17,7 @@ from veil.wire.sigv4 import AccessKey
 
 if TYPE_CHECKING:
     from veil.console.app import Console
+    from veil.console.exchange import HttpRequest
 
 ROOT: Final = "/console"
 _NOT_INSTALLED: Final = b"The console needs Jinja2, which is not installed: pip install jinja2\n"
@@ -26,6 +28,40 @@ _TABLES: Final = "tables"  # where `veil pipeline` keeps them unless told otherw
 def is_console(path: str) -> bool:
     """Whether the path lies below /console."""
     return path == ROOT or path.startswith(ROOT + "/")
+
+
+class LoginTransport:
+    """Whether a log-in may be sent by this request's way: the form carries a secret, so not in clear over a network."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._is_plain_allowed = settings.console_plain_http_login
+        base_url = urlsplit(settings.base_url or "")
+        self._proxied_host = base_url.netloc.lower() if base_url.scheme == "https" else None
+
+    def refusal(self, request: HttpRequest) -> str | None:
+        """What to tell the visitor instead of the form; None where logging in is safe, or its risk is accepted."""
+        if self._is_plain_allowed or self._is_by_proxy(request) or self._is_here(request):
+            return None
+        return (
+            "Logging in over plain HTTP would show your secret to the network. Open the console over https (a proxy that "
+            "speaks TLS, with base_url set to its https address), or as http://localhost on the server's own machine, by a "
+            "tunnel for example. The setting console_plain_http_login accepts the risk."
+        )
+
+    def _is_by_proxy(self, request: HttpRequest) -> bool:
+        # The page's own address tells how the browser came: by the proxy, or past it. It is the reader who is protected
+        # here, and their browser does not lie to them.
+        if self._proxied_host is None or request.headers.get("origin", "https:").startswith("http:"):
+            return False
+        host = request.headers.get("host", "").lower()
+        return host.removesuffix(":443") == self._proxied_host.removesuffix(":443")
+
+    @staticmethod
+    def _is_here(request: HttpRequest) -> bool:
+        # The peer decides: a Host header is anybody's to write. The name must agree, for the peer is this machine too
+        # where a proxy that runs here brings somebody from elsewhere.
+        name = host_name(request.headers.get("host", "")) or ""
+        return is_loopback(request.peer) and (is_loopback(name) or name.endswith(".localhost"))
 
 
 class ConsoleMount:
@@ -72,6 +108,7 @@ class ConsoleMount:
                     account=self._settings.account,
                     region=self._settings.region,
                     base_url=self._settings.base_url,
+                    login_refusal=LoginTransport(self._settings).refusal,
                     audit_file=_audit_file(self._settings),
                     journal=journal_location(self._settings),
                     tables=_tables(self._settings),

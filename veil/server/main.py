@@ -261,6 +261,12 @@ class _Server:
             log.info(
                 "no journal: the nodes of one database need a place that all of them reach; name it with --journal"
             )
+        if not is_loopback(settings.host) and not (settings.base_url or "").startswith("https:"):
+            log.warning(
+                "host=%s is reached over plain HTTP: messages travel in clear, and nobody can log in to the console from "
+                "another machine; let a proxy speak TLS and set base_url to its https address",
+                settings.host,
+            )
         source = Path(settings.origin("keys"))
         if settings.keys and source.suffix and is_open_to_others(source):
             log.warning("%s holds secrets and other users can read it: chmod 600 %s", source, source)

@@ -139,6 +139,12 @@ class Settings:
         "Directory of the pipeline's tables, whose timeouts.json the console shows; otherwise DATA/tables.",
         "DIR",
     )
+    console_plain_http_login: bool = _setting(
+        False,
+        values.on_or_off,
+        "Let people on other machines log in to the console over plain HTTP, which shows their secret to the network.",
+        "",
+    )
     rest_rules: bool = _setting(
         True,
         values.on_or_off,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from veil.console.audit import REFUSED
 from veil.console.exchange import Answer, see_other
-from veil.console.refusals import TooMany
+from veil.console.refusals import Forbidden, TooMany
 from veil.console.routes import ROOT, change, link, page
 from veil.console.visit import Visit
 
@@ -18,6 +18,7 @@ async def login_page(visit: Visit) -> Answer:
 @change("/login", needs=None)
 async def log_in(visit: Visit) -> Answer:
     """Begin a session, or say that the key is not right; too many failures close the door for a while."""
+    _check_transport(visit)
     console, address = visit.console, visit.request.peer
     key_id, secret, place = visit.form.text("key_id"), visit.form.text("secret"), visit.form.text("next")
     wait_s = console.throttle.wait_s(address, key_id)
@@ -57,7 +58,15 @@ def own_place(text: str) -> str:
     return text if is_own and "\\" not in text and "//" not in text.partition("?")[0] else link("queues")
 
 
+def _check_transport(visit: Visit) -> None:
+    # The form is not even shown: whoever fills it in has sent the secret by the time that it is refused.
+    refusal = visit.console.login_refusal(visit.request)
+    if refusal is not None:
+        raise Forbidden(refusal)
+
+
 def _form(visit: Visit, place: str, problem: str = "", key_id: str = "", status: int = 200) -> Answer:
     if not visit.console.sessions.needs_login:
         return see_other(own_place(place))
+    _check_transport(visit)
     return visit.page("login.html", title="Log in", next=place, problem=problem, key_id=key_id, status=status)
