@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
 
+from tests.consumer.simulated_queue import SimulatedQueue, run_virtual
 from veil.consumer.renewal import Adaptive, Buffered, Heartbeat, RenewalPolicy
 from veil.consumer.renewal.keeper import LeaseKeeper
-from veil.consumer.renewal.simulated_queue import SimulatedQueue
-from veil.consumer.renewal.virtual_time import run_virtual
 
 VISIBILITY_S = 30
 POLICIES: dict[str, Callable[[], RenewalPolicy]] = {

@@ -11,11 +11,10 @@ import asyncio
 from dataclasses import dataclass
 from random import Random
 
-from veil.consumer.queue_api import ApiError, Failure
+from tests.consumer.simulated_queue import Extension, SimulatedQueue, run_virtual
+from veil.consumer.message import ApiError, Failure
 from veil.consumer.renewal import Adaptive, Buffered, Heartbeat, NoRenewal, RenewalPolicy
 from veil.consumer.renewal.keeper import LeaseKeeper
-from veil.consumer.renewal.simulated_queue import Extension, SimulatedQueue
-from veil.consumer.renewal.virtual_time import run_virtual
 
 VISIBILITY_S, HANDLER_S = 30, 120
 THROTTLED_S = (44, 54)

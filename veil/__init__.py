@@ -9,22 +9,23 @@ if TYPE_CHECKING:
     from veil.consumer.app import Consumer
     from veil.consumer.lease import Lease
     from veil.consumer.message import Message
-    from veil.consumer.outcome import (
+    from veil.consumer.outcomes import (
         Backoff,
         DeadLetter,
         Delete,
         Discard,
+        Drop,
         Fatal,
         LetExpire,
         Outcome,
+        Reject,
         Release,
+        Retry,
         RetryAfter,
+        RetryNow,
+        Stop,
     )
-    from veil.consumer.renewal.adaptive import Adaptive
-    from veil.consumer.renewal.buffered import Buffered
-    from veil.consumer.renewal.heartbeat import Heartbeat
-    from veil.consumer.renewal.no_renewal import NoRenewal
-    from veil.consumer.retry import Drop, Reject, Retry, RetryNow, Stop
+    from veil.consumer.renewal.policies import Adaptive, Buffered, Heartbeat, NoRenewal
     from veil.consumer.runner import ConsumerFailed
     from veil.consumer.settings import SettingsError
 
@@ -35,11 +36,11 @@ _HOMES = {
     "SettingsError": "veil.consumer.settings",
     "Lease": "veil.consumer.lease",
     "Message": "veil.consumer.message",
-    "Adaptive": "veil.consumer.renewal.adaptive",
-    "Buffered": "veil.consumer.renewal.buffered",
-    "Heartbeat": "veil.consumer.renewal.heartbeat",
-    "NoRenewal": "veil.consumer.renewal.no_renewal",
-    **dict.fromkeys(("Retry", "RetryNow", "Reject", "Drop", "Stop"), "veil.consumer.retry"),
+    "Adaptive": "veil.consumer.renewal.policies",
+    "Buffered": "veil.consumer.renewal.policies",
+    "Heartbeat": "veil.consumer.renewal.policies",
+    "NoRenewal": "veil.consumer.renewal.policies",
+    **dict.fromkeys(("Retry", "RetryNow", "Reject", "Drop", "Stop"), "veil.consumer.outcomes"),
     **dict.fromkeys(
         (
             "Outcome",
@@ -52,7 +53,7 @@ _HOMES = {
             "Discard",
             "Fatal",
         ),
-        "veil.consumer.outcome",
+        "veil.consumer.outcomes",
     ),
 }
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from veil.consumer.handlers.envelope import Envelopes
 from veil.consumer.lease import Lease
-from veil.consumer.message import DEFAULT_ENVELOPES, Message
-from veil.consumer.queue_api import Attribute, RawMessage
+from veil.consumer.message import DEFAULT_ENVELOPES, Attribute, Envelopes, Message, RawMessage
 
 
 class ManualTime:

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+from tests.consumer.simulated_queue import Extension, SimulatedQueue, VirtualTimeLoop, run_virtual
 from veil.consumer.lease import Lease
-from veil.consumer.queue_api import ApiError, Failure
-from veil.consumer.renewal.keeper import LeaseKeeper
-from veil.consumer.renewal.keeper_protocol import KeeperEvents
+from veil.consumer.message import ApiError, Failure
+from veil.consumer.renewal.keeper import KeeperEvents, LeaseKeeper
 from veil.consumer.renewal.policy import RenewalPolicy
-from veil.consumer.renewal.simulated_queue import Extension, SimulatedQueue
-from veil.consumer.renewal.virtual_time import VirtualTimeLoop, run_virtual
 
 
 class Noted(KeeperEvents):

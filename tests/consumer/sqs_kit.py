@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from veil.consumer.queue_api import ApiError, Failure
+from veil.consumer.message import ApiError, Failure
 from veil.consumer.sqs.client import SqsClient
 from veil.consumer.sqs.credentials import Credentials
 

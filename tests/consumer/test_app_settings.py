@@ -11,7 +11,7 @@ import pytest
 
 import veil
 from veil import Adaptive, Consumer, Heartbeat, NoRenewal, SettingsError
-from veil.consumer.failure_policy import PolicyRefused
+from veil.consumer.outcomes import PolicyRefused
 
 
 @pytest.mark.parametrize(

@@ -6,24 +6,32 @@ from typing import Any
 import pytest
 
 from tests.consumer.handler_kit import ManualTime, a_message
-from veil.consumer.failure_policy import DEFAULT_FAILURE, FailurePolicy, PolicyRefused
-from veil.consumer.handlers.handling_settings import HandlingSettings
+from veil.consumer.handlers.running import HandlingSettings
 from veil.consumer.handlers.table import HandlerTable
 from veil.consumer.message import Message
-from veil.consumer.outcome import (
+from veil.consumer.outcomes import (
+    DEFAULT_FAILURE,
     LABELS,
     Backoff,
     DeadLetter,
     Delete,
     Discard,
+    Drop,
+    FailurePolicy,
     Fatal,
     LetExpire,
     Outcome,
+    PolicyRefused,
+    Reject,
     Release,
+    Retry,
     RetryAfter,
+    RetryNow,
+    Stop,
+    backoff_s,
     label,
+    settled,
 )
-from veil.consumer.retry import Drop, Reject, Retry, RetryNow, Stop, backoff_s, settled
 
 
 def no_luck() -> float:

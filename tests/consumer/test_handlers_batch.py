@@ -9,13 +9,12 @@ import msgspec
 import pytest
 
 from tests.consumer.handler_kit import a_message, as_logged
-from veil.consumer.handlers.batch_handler import BatchHandler
-from veil.consumer.handlers.handling_settings import HandlingSettings
+from veil.consumer.handlers.handler import BatchHandler
+from veil.consumer.handlers.running import CallNext, CallNextBatch, HandlingSettings
 from veil.consumer.handlers.table import HandlerTable
 from veil.consumer.lease import Lease
 from veil.consumer.message import Message
-from veil.consumer.middleware import CallNext, CallNextBatch
-from veil.consumer.outcome import DeadLetter, Delete, Discard, LetExpire, Outcome, Release, RetryAfter
+from veil.consumer.outcomes import DeadLetter, Delete, Discard, LetExpire, Outcome, Release, RetryAfter
 
 
 class Order(msgspec.Struct):

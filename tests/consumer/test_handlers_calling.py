@@ -13,11 +13,11 @@ import pytest
 
 from tests.consumer.handler_kit import ManualTime, a_message, as_logged
 from veil.consumer.handlers.handler import Handler
-from veil.consumer.handlers.handling_settings import HandlingSettings
+from veil.consumer.handlers.running import HandlingSettings
 from veil.consumer.handlers.table import HandlerTable
 from veil.consumer.lease import Lease
 from veil.consumer.message import Message
-from veil.consumer.outcome import (
+from veil.consumer.outcomes import (
     DeadLetter,
     Delete,
     Discard,

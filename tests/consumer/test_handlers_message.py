@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.consumer.handler_kit import a_message, text
-from veil.consumer.handlers.envelope import Envelopes
-from veil.consumer.queue_api import Attribute
+from veil.consumer.message import Attribute, Envelopes
 
 EVENT = json.dumps({"specversion": "1.0", "type": "order.created", "data": {"id": 1}})
 

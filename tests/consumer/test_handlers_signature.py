@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from veil.consumer.handlers.errors import HandlerRefused
+from veil.consumer.handlers.payload import HandlerRefused
 from veil.consumer.handlers.signature import Asked, read_signature
 from veil.consumer.handlers.table import HandlerTable
 from veil.consumer.lease import Lease

@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 
 from tests.consumer.handler_kit import a_message, text
-from veil.consumer.handlers.errors import HandlerRefused, LeaseLost
-from veil.consumer.handlers.handling_settings import HandlingSettings
+from veil.consumer.handlers.payload import HandlerRefused, LeaseLost
+from veil.consumer.handlers.running import CallNext, HandlingSettings, MiddlewareRefused
 from veil.consumer.handlers.table import HandlerTable
 from veil.consumer.lease import Lease
 from veil.consumer.message import Message
-from veil.consumer.middleware import CallNext, MiddlewareRefused
-from veil.consumer.outcome import DeadLetter, Delete, Discard, LetExpire, Outcome, Release, RetryAfter
+from veil.consumer.outcomes import DeadLetter, Delete, Discard, LetExpire, Outcome, Release, RetryAfter
 
 
 def typed(kind: str) -> Message:

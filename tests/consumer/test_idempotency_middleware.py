@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from tests.consumer.handler_kit import a_message, text
-from veil.consumer.handlers.handling_settings import HandlingSettings
+from veil.consumer.handlers.running import HandlingSettings
 from veil.consumer.handlers.table import HandlerTable
-from veil.consumer.idempotency.idempotent import Idempotent
+from veil.consumer.idempotency.idempotent import Claim, Claimed, Holder, IdempotencyStore, Idempotent
 from veil.consumer.idempotency.sqlite_store import SqliteIdempotency
-from veil.consumer.idempotency.store import Claim, Claimed, Holder, IdempotencyStore
 from veil.consumer.lease import Lease
 from veil.consumer.message import Message
-from veil.consumer.outcome import DeadLetter, Delete, Discard, Outcome, Release, RetryAfter
+from veil.consumer.outcomes import DeadLetter, Delete, Discard, Outcome, Release, RetryAfter
 
 
 @pytest.fixture
@@ -250,7 +249,7 @@ async def test_a_message_without_its_key_is_poison(store: SqliteIdempotency, bod
     ],
 )
 async def test_a_path_leads_into_the_payload(store: SqliteIdempotency, path: str, body: Any) -> None:
-    from veil.consumer.idempotency.key import key_of
+    from veil.consumer.idempotency.idempotent import key_of
 
     assert key_of(path)(a_message(json.dumps(body))) == "1"
 

@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 
 from tests.consumer.renewal_stories import Noted
+from tests.consumer.simulated_queue import URL, NothingToWaitFor, SimulatedQueue, VirtualTimeLoop, run_virtual
 from veil.consumer.lease import Lease, LeaseLost, LeaseState
-from veil.consumer.queue_api import ApiError, Failure
+from veil.consumer.message import ApiError, Failure
 from veil.consumer.renewal import Adaptive, Heartbeat, NoRenewal, RenewalPolicy
-from veil.consumer.renewal.keeper import LeaseKeeper
-from veil.consumer.renewal.keeper_protocol import KeeperEvents
-from veil.consumer.renewal.simulated_queue import URL, SimulatedQueue
-from veil.consumer.renewal.virtual_time import NothingToWaitFor, VirtualTimeLoop, run_virtual
+from veil.consumer.renewal.keeper import KeeperEvents, LeaseKeeper
 
 
 class Rig:

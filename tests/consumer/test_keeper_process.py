@@ -17,11 +17,10 @@ from pathlib import Path
 import pytest
 
 from veil.consumer.lease import Lease, LeaseLost, LeaseState
-from veil.consumer.queue_api import ApiError, Failure
+from veil.consumer.message import ApiError, Failure
 from veil.consumer.renewal import Adaptive
+from veil.consumer.renewal.keeper import KeeperEvents, RenewalApi, steady_s
 from veil.consumer.renewal.keeper_process import KeeperProcess
-from veil.consumer.renewal.keeper_protocol import KeeperEvents, RenewalApi
-from veil.consumer.renewal.steady_clock import steady_s
 
 WINDOW_S = 1
 SHORT = {"visibility": WINDOW_S, "window_min": WINDOW_S, "window_max": WINDOW_S}

@@ -10,13 +10,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.consumer.simulated_queue import SimulatedQueue
 from veil.consumer.lease import Lease, LeaseState
-from veil.consumer.queue_api import ApiError, Failure
+from veil.consumer.message import ApiError, Failure
 from veil.consumer.renewal import Adaptive
-from veil.consumer.renewal.keeper_protocol import KeeperEvents, RenewalApi
+from veil.consumer.renewal.keeper import KeeperEvents, RenewalApi, steady_s
 from veil.consumer.renewal.keeper_thread import KeeperThread
-from veil.consumer.renewal.simulated_queue import SimulatedQueue
-from veil.consumer.renewal.steady_clock import steady_s
 
 WINDOW_S = 1
 SHORT = {"visibility": WINDOW_S, "window_min": WINDOW_S, "window_max": WINDOW_S}

@@ -10,10 +10,9 @@ import pytest
 
 from veil.consumer.lease import Lease
 from veil.consumer.renewal import Adaptive
+from veil.consumer.renewal.keeper import Keeper, steady_s
 from veil.consumer.renewal.keeper_process import KeeperProcess
-from veil.consumer.renewal.keeper_protocol import Keeper
 from veil.consumer.renewal.keeper_thread import KeeperThread
-from veil.consumer.renewal.steady_clock import steady_s
 from veil.consumer.sqs.client import SqsClient
 from veil.testing import VeilServer
 

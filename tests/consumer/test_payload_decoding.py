@@ -11,8 +11,7 @@ import pydantic
 import pytest
 
 from tests.consumer.handler_kit import a_message
-from veil.consumer.handlers.errors import PayloadRefused
-from veil.consumer.handlers.payload import TypeRefused, decoder_for
+from veil.consumer.handlers.payload import PayloadRefused, TypeRefused, decoder_for
 
 
 class Model(pydantic.BaseModel):

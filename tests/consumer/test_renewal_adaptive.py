@@ -13,13 +13,12 @@ import pytest
 
 import veil.consumer.renewal
 from tests.consumer.renewal_stories import Noted, play
-from veil.consumer.queue_api import ApiError, Failure
+from tests.consumer.simulated_queue import SimulatedQueue, run_virtual
+from veil.consumer.message import ApiError, Failure
 from veil.consumer.renewal import Adaptive, NoRenewal, RenewalRefused, RenewalWarning
 from veil.consumer.renewal.keeper import LeaseKeeper
+from veil.consumer.renewal.policies import UsualTime
 from veil.consumer.renewal.policy import Window
-from veil.consumer.renewal.simulated_queue import SimulatedQueue
-from veil.consumer.renewal.usual_time import UsualTime
-from veil.consumer.renewal.virtual_time import run_virtual
 
 
 def window(*, visibility_s: float = 30, asked_at_s: float = 0, deadline_s: float | None = None) -> Window:

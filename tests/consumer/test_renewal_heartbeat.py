@@ -10,11 +10,10 @@ from random import Random
 import pytest
 
 from tests.consumer.renewal_stories import play
-from veil.consumer.queue_api import Failure
+from tests.consumer.simulated_queue import URL, SimulatedQueue, run_virtual
+from veil.consumer.message import Failure
 from veil.consumer.renewal import Heartbeat, RenewalRefused
 from veil.consumer.renewal.keeper import LeaseKeeper
-from veil.consumer.renewal.simulated_queue import URL, SimulatedQueue
-from veil.consumer.renewal.virtual_time import run_virtual
 
 # name, timeout, threshold, interval, P, events, when deleted
 DELETED = [

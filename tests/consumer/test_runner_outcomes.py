@@ -25,7 +25,7 @@ from veil import (
     RetryAfter,
     Stop,
 )
-from veil.consumer.queue_api import Failure
+from veil.consumer.message import Failure
 from veil.testing import ConsumerHarness
 
 

@@ -9,10 +9,9 @@ from random import Random
 import pytest
 
 from veil import Consumer, ConsumerFailed, Message, NoRenewal, SettingsError
-from veil.consumer.collector import Collector
-from veil.consumer.prefetch import HandlingTime, prefetch_for, to_ask_for
-from veil.consumer.queue_api import ApiError, Failure
-from veil.consumer.receiver import PAUSE_MAX_S, pause_after
+from veil.consumer.acknowledging import Batcher
+from veil.consumer.message import ApiError, Failure
+from veil.consumer.receiver import PAUSE_MAX_S, HandlingTime, pause_after, prefetch_for, to_ask_for
 from veil.testing import ConsumerHarness
 
 
@@ -267,10 +266,10 @@ class Calls:
         self.answers.append(answer)
         return await answer
 
-    def collector(self) -> Collector[int]:
+    def collector(self) -> Batcher[int]:
         async def no_pause(seconds: float) -> None: ...
 
-        return Collector(self.send, sleep=no_pause, random=Random(0))
+        return Batcher(self.send, sleep=no_pause, random=Random(0))
 
 
 async def turn() -> None:

@@ -14,7 +14,7 @@ import uvloop
 from moto.server import ThreadedMotoServer
 
 from tests.consumer.sqs_kit import client_of, failure_of, forget_aws
-from veil.consumer.queue_api import ApiError, Attribute, Failure, RawMessage
+from veil.consumer.message import ApiError, Attribute, Failure, RawMessage
 from veil.consumer.sqs.client import SqsClient
 from veil.consumer.sqs.credentials import Credentials
 from veil.testing import VeilServer

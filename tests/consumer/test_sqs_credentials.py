@@ -18,7 +18,7 @@ import botocore.session
 import pytest
 
 from tests.consumer.sqs_kit import Talk, bad_server, client_of, failure_of, forget_aws, http
-from veil.consumer.queue_api import ApiError, Failure
+from veil.consumer.message import ApiError, Failure
 from veil.consumer.sqs.credentials import DUMMY, Credentials
 from veil.consumer.sqs.credentials_source import CredentialsSource
 

@@ -8,7 +8,7 @@ import botocore.session
 import pytest
 
 from tests.consumer.sqs_kit import forget_aws
-from veil.consumer.queue_api import ApiError, Failure
+from veil.consumer.message import ApiError, Failure
 from veil.consumer.sqs.client import SqsClient
 from veil.consumer.sqs.endpoint import find_endpoint, parse_endpoint, region_in
 from veil.consumer.sqs.profile import read_profile

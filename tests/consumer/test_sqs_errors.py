@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from veil.consumer.queue_api import Failure
+from veil.consumer.message import Failure
 from veil.consumer.sqs.answers import error_in, messages_in, results_in
 from veil.consumer.sqs.errors import classify
 from veil.consumer.sqs.http_connection import HttpAnswer

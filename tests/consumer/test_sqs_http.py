@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests.consumer.sqs_kit import Talk, bad_server, client_of, failure_of, forget_aws, http
-from veil.consumer.queue_api import ApiError, Attribute, Failure
+from veil.consumer.message import ApiError, Attribute, Failure
 from veil.consumer.sqs import client as client_module
 from veil.consumer.sqs import http_connection
 from veil.consumer.sqs.client import SqsClient

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from veil import Consumer, Lease, Release
-from veil.consumer.queue_api import Failure
+from veil.consumer.message import Failure
 from veil.testing import ConsumerHarness
 
 
@@ -153,7 +153,7 @@ async def test_a_sync_handler_that_is_still_at_work_is_told_and_its_message_give
 async def test_a_handler_that_will_not_be_interrupted_does_not_keep_its_message(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("veil.consumer.stopping._LAST_S", 0.05)
+    monkeypatch.setattr("veil.consumer.runner._LAST_S", 0.05)
     app, free = Consumer("orders"), asyncio.Event()
 
     @app.handler

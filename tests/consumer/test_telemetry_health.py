@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.consumer.handler_kit import a_message
-from veil.consumer.outcome import Delete
+from veil.consumer.outcomes import Delete
 from veil.consumer.telemetry.health import HealthServer
 from veil.consumer.telemetry.metrics import ConsumerMetrics
 

@@ -10,12 +10,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.consumer.handler_kit import ManualTime, a_message
-from veil.consumer.handlers.handling_settings import HandlingSettings
+from veil.consumer.handlers.running import HandlingSettings
 from veil.consumer.handlers.table import HandlerTable
-from veil.consumer.outcome import DeadLetter, Delete, Discard
-from veil.consumer.queue_api import ApiError, Failure
-from veil.consumer.telemetry.metrics import LABELS_MAX, ConsumerMetrics
-from veil.consumer.telemetry.renewal_watch import RenewalWatch
+from veil.consumer.message import ApiError, Failure
+from veil.consumer.outcomes import DeadLetter, Delete, Discard
+from veil.consumer.telemetry.metrics import LABELS_MAX, ConsumerMetrics, RenewalWatch
 
 
 def samples(metrics: ConsumerMetrics) -> dict[tuple[Any, ...], float]:

@@ -8,11 +8,10 @@ from random import Random
 
 import pytest
 
+from tests.consumer.simulated_queue import SimulatedQueue, run_virtual
 from veil.cli.renewal_schedules import SCHEDULES, adaptive, buffered, heartbeat, played
 from veil.consumer.renewal.keeper import LeaseKeeper
 from veil.consumer.renewal.policy import RenewalPolicy
-from veil.consumer.renewal.simulated_queue import SimulatedQueue
-from veil.consumer.renewal.virtual_time import run_virtual
 from veil.core.findings import NO_RENEWAL
 from veil.pipeline.buckets import bucket_of
 from veil.pipeline.candidates import LADDER_S, SENSIBLE_S, candidates, evaluate, sensible_s

@@ -9,7 +9,7 @@ import pytest
 
 from tests.wire.kit import Refused, Wire
 from tests.wire.listening import listening
-from veil.consumer.queue_api import ApiError, Failure
+from veil.consumer.message import ApiError, Failure
 from veil.pipeline.queues.client import QueueClient
 from veil.pipeline.queues.queue_place import QueuePlace
 

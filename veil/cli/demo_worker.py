@@ -11,7 +11,7 @@ from typing import Final
 from veil.cli.demo_child import leave_with_the_demo
 from veil.cli.demo_queues import DemoQueue, queue_named
 from veil.cli.output import say
-from veil.consumer.queue_api import ApiError, RawMessage
+from veil.consumer.message import ApiError, RawMessage
 from veil.consumer.sqs.client import SqsClient
 
 _SLOTS: Final = 200  # asleep most of the time

@@ -128,7 +128,7 @@ def found_queues(endpoint: str | None, region: str | None, queues: Mapping[str, 
 @contextmanager
 def failures_told() -> Iterator[None]:
     """What the pipeline and the service refuse, as failures of the command."""
-    from veil.consumer.queue_api import ApiError
+    from veil.consumer.message import ApiError
 
     try:
         yield

@@ -225,7 +225,7 @@ def _run(
 @contextmanager
 def _told() -> Iterator[None]:
     """Mistakes of the caller, in one line."""
-    from veil.consumer.queue_api import ApiError
+    from veil.consumer.message import ApiError
 
     try:
         yield
@@ -235,7 +235,7 @@ def _told() -> Iterator[None]:
 
 @contextmanager
 def _intake(place: QueuePlace) -> Iterator[QueueClient]:
-    from veil.consumer.queue_api import ApiError
+    from veil.consumer.message import ApiError
     from veil.pipeline.queues.client import QueueClient
 
     try:

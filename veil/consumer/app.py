@@ -11,19 +11,17 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final
 
-from veil.consumer.auto_tracing import AutoTracing
-from veil.consumer.failure_policy import FailurePolicy, FailureSpec
-from veil.consumer.handlers.handling_settings import HandlingSettings
+from veil.consumer.dependencies import Dependencies, real_dependencies
+from veil.consumer.handlers.running import HandlingSettings, Middleware
 from veil.consumer.handlers.table import HandlerTable
-from veil.consumer.middleware import Middleware
-from veil.consumer.outcome import Outcome
-from veil.consumer.renewal.adaptive import Adaptive
+from veil.consumer.outcomes import FailurePolicy, FailureSpec, Outcome
+from veil.consumer.renewal.policies import Adaptive
 from veil.consumer.renewal.policy import RenewalPolicy
 from veil.consumer.runner import ConsumerFailed, Runner
 from veil.consumer.settings import ConsumerSettings, Seconds
-from veil.consumer.surroundings import Surroundings, real_surroundings
 from veil.consumer.telemetry.health import HealthServer
 from veil.consumer.telemetry.metrics import ConsumerMetrics
+from veil.consumer.telemetry.tracing import AutoTracing
 
 logger = logging.getLogger(__name__)
 
@@ -145,13 +143,13 @@ class Consumer:
                 raise
             logger.exception("the consumer had failed")
 
-    async def start(self, surroundings: Surroundings | None = None) -> None:
+    async def start(self, dependencies: Dependencies | None = None) -> None:
         """Start on the running event loop; returns once messages are received."""
         if self.is_running:
             raise RuntimeError("the consumer is running already")
         self._tracing.look()
-        around = surroundings or real_surroundings(self._settings)
-        runner = self._runner = Runner(self._settings, self._table, around, self.metrics)
+        dependencies = dependencies or real_dependencies(self._settings)
+        runner = self._runner = Runner(self._settings, self._table, dependencies, self.metrics)
         started = asyncio.Event()
         running = self._running = asyncio.get_running_loop().create_task(
             self._watched(runner, started.set), name=f"veil consumer of {self._settings.name}"

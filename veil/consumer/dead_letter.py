@@ -12,10 +12,8 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from veil.consumer.message import Message
-from veil.consumer.outcome import DeadLetter
-from veil.consumer.queue_api import Attribute
-from veil.consumer.retry import held_s
+from veil.consumer.message import Attribute, Message
+from veil.consumer.outcomes import DeadLetter, held_s
 from veil.core.dead_letter import (
     ERROR_TYPE,
     FIRST_RECEIVED_AT,

@@ -1,18 +1,197 @@
-"""Gives messages to their handlers: as many at a time as there are slots, in the order that the line gives."""
+"""Which message is handled next, and how many at a time: in arrival order, or group by group on a FIFO queue."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
-from veil.consumer.lines import Line
 from veil.consumer.message import Message
-from veil.consumer.outcome import LetExpire, Outcome
+from veil.consumer.outcomes import LetExpire, Outcome
+from veil.consumer.receiver import RECEIVE_MAX
 
 logger = logging.getLogger(__name__)
+
+
+# ---- Which message is next: in arrival order on a standard queue, group by group on a FIFO queue. Pure, no waiting.
+
+# A group that failed so long ago is somebody else's by now, or mended.
+_FAILING_S: Final = 900.0
+_FAILING_MAX: Final = 1_000
+
+
+class WaitingMessages(Protocol):
+    """Messages that wait for a slot."""
+
+    def __len__(self) -> int:
+        """How many wait."""
+
+    def slots_needed(self, in_hand: int) -> int:
+        """How many slots everything takes that waits or, as `in_hand` counts, is at work."""
+
+    def receive_max(self) -> int:
+        """How many messages one receive should ask for at most."""
+
+    def add(self, message: Message) -> None:
+        """Let one more wait."""
+
+    def take(self) -> Message | None:
+        """The one to begin next; None when nobody may."""
+
+    def take_with(self, first: Message, count: int, fits: Callable[[Message], bool]) -> list[Message]:
+        """Up to so many more that may be handled together with the one just taken, in order."""
+
+    def halt(self, message: Message) -> list[Message]:
+        """It failed: those that must not be begun after it, in order. They wait no longer."""
+
+    def settled(self, message: Message, gone: bool) -> bool:
+        """What was taken has come to its end, out of the queue or not; whether that let somebody go on."""
+
+    def drain(self) -> list[Message]:
+        """Everything that waits, in order, taken out of it."""
+
+
+class StandardWaiting:
+    """First come, first served; nobody stands in anybody's way."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Message] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def slots_needed(self, in_hand: int) -> int:
+        return len(self._waiting) + in_hand
+
+    def receive_max(self) -> int:
+        return RECEIVE_MAX
+
+    def add(self, message: Message) -> None:
+        self._waiting.append(message)
+
+    def take(self) -> Message | None:
+        return self._waiting.popleft() if self._waiting else None
+
+    def take_with(self, first: Message, count: int, fits: Callable[[Message], bool]) -> list[Message]:
+        taken: list[Message] = []
+        passed: list[Message] = []
+        while self._waiting and len(taken) < count:
+            message = self._waiting.popleft()
+            (taken if fits(message) else passed).append(message)
+        self._waiting.extendleft(reversed(passed))
+        return taken
+
+    def halt(self, message: Message) -> list[Message]:
+        return []
+
+    def settled(self, message: Message, gone: bool) -> bool:
+        return False
+
+    def drain(self) -> list[Message]:
+        rest = list(self._waiting)
+        self._waiting.clear()
+        return rest
+
+
+class FifoWaiting:
+    """Groups side by side, in turn; the members of each one after the other, the next only when the last is settled.
+
+    A group takes one slot, however many of its members wait: nobody else could receive them anyway.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._failed_at_s: OrderedDict[str, float] = OrderedDict()  # groups that were halted, the latest last
+        self._waiting: dict[str, deque[Message]] = {}
+        self._busy: set[str] = set()  # a member is at work or being settled
+        self._turns: deque[str] = deque()  # groups whose first member may be taken
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def slots_needed(self, in_hand: int) -> int:
+        return len(self._busy) + len(self._turns)
+
+    def receive_max(self) -> int:
+        """Ten, but one at a time while a group is failing.
+
+        Whoever receives the member that failed gets those behind it in the same answer, and can only give them back: each
+        time counts as a receive, and with the failing one they would all end among the dead letters, never having been
+        handled. Alone, it counts alone.
+        """
+        now_s = self._monotonic()
+        while self._failed_at_s:
+            group, failed_at_s = next(iter(self._failed_at_s.items()))
+            if now_s - failed_at_s < _FAILING_S and len(self._failed_at_s) <= _FAILING_MAX:
+                return 1
+            del self._failed_at_s[group]
+        return RECEIVE_MAX
+
+    def add(self, message: Message) -> None:
+        group = message.group or ""
+        members = self._waiting.get(group)
+        if members is None:
+            members = self._waiting[group] = deque()
+            if group not in self._busy:
+                self._turns.append(group)
+        members.append(message)
+        self._count += 1
+
+    def take(self) -> Message | None:
+        if not self._turns:
+            return None
+        group = self._turns.popleft()
+        members = self._waiting[group]
+        message = members.popleft()
+        if not members:
+            del self._waiting[group]
+        self._busy.add(group)
+        self._count -= 1
+        return message
+
+    def take_with(self, first: Message, count: int, fits: Callable[[Message], bool]) -> list[Message]:
+        # Of its own group, and only the leading ones: skipping one would put the next before it.
+        group = first.group or ""
+        members = self._waiting.get(group)
+        taken: list[Message] = []
+        while members and len(taken) < count and fits(members[0]):
+            taken.append(members.popleft())
+        if members is not None and not members:
+            del self._waiting[group]
+        self._count -= len(taken)
+        return taken
+
+    def halt(self, message: Message) -> list[Message]:
+        # The group stays busy until `settled`: what is received of it meanwhile must not overtake what is given back.
+        group = message.group or ""
+        self._failed_at_s[group] = self._monotonic()
+        self._failed_at_s.move_to_end(group)
+        rest = list(self._waiting.pop(group, ()))
+        self._count -= len(rest)
+        return rest
+
+    def settled(self, message: Message, gone: bool) -> bool:
+        group = message.group or ""
+        if gone:
+            self._failed_at_s.pop(group, None)
+        self._busy.discard(group)
+        if group in self._waiting:
+            self._turns.append(group)
+        return True
+
+    def drain(self) -> list[Message]:
+        rest = [message for members in self._waiting.values() for message in members]
+        self._waiting.clear()
+        self._turns.clear()
+        self._count = 0
+        return rest
+
+
+# ---- Gives messages to their handlers: as many at a time as there are slots, in the order of those that wait.
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +199,7 @@ class Interrupted(Outcome):
     """Its handler was ended in the middle because the consumer stops: make it visible at once, for another one."""
 
 
-class Desk(Protocol):
+class Processor(Protocol):
     """Where a message is worked on and then settled."""
 
     def together(self, message: Message) -> tuple[int, Callable[[Message], bool]]:
@@ -42,8 +221,15 @@ class Desk(Protocol):
 class Dispatch:
     """The slots. A slot is free again when its handler has ended; its group, when what became of it is settled."""
 
-    def __init__(self, line: Line, slots: int, desk: Desk, *, on_room: Callable[[], None]) -> None:
-        self._line, self._slots, self._desk, self._on_room = line, slots, desk, on_room
+    def __init__(
+        self, waiting: WaitingMessages, slots: int, processor: Processor, *, on_free_slot: Callable[[], None]
+    ) -> None:
+        self._waiting, self._slots, self._processor, self._on_free_slot = (
+            waiting,
+            slots,
+            processor,
+            on_free_slot,
+        )
         self._running: dict[asyncio.Task[None], list[Message]] = {}
         self._in_hand = 0  # messages whose handlers are at work
         self._settling: set[asyncio.Task[None]] = set()
@@ -53,7 +239,7 @@ class Dispatch:
     @property
     def waiting(self) -> int:
         """Messages received and not begun."""
-        return len(self._line)
+        return len(self._waiting)
 
     @property
     def running(self) -> int:
@@ -63,7 +249,7 @@ class Dispatch:
     @property
     def held(self) -> int:
         """Messages received and not handled yet."""
-        return len(self._line) + self._in_hand
+        return len(self._waiting) + self._in_hand
 
     @property
     def settling(self) -> int:
@@ -73,7 +259,7 @@ class Dispatch:
     @property
     def slots_taken(self) -> int:
         """Of the slots, and of what is received ahead of them, how many are taken."""
-        return self._line.slots_needed(self._in_hand)
+        return self._waiting.slots_needed(self._in_hand)
 
     def messages(self) -> list[Message]:
         """The messages whose handlers are at work."""
@@ -85,7 +271,7 @@ class Dispatch:
             self._late.extend(messages)
             return
         for message in messages:
-            self._line.add(message)
+            self._waiting.add(message)
         self._begin()
 
     def close(self) -> None:
@@ -95,7 +281,7 @@ class Dispatch:
     def not_begun(self) -> list[Message]:
         """Everything that waits or came late, in order, handed over to whoever gives it back."""
         late, self._late = self._late, []
-        return self._line.drain() + late
+        return self._waiting.drain() + late
 
     async def drained(self) -> None:
         """Return when every handler has ended and every outcome is carried out."""
@@ -110,13 +296,13 @@ class Dispatch:
 
     def _begin(self) -> None:
         while not self._closed and len(self._running) < self._slots:
-            first = self._line.take()
+            first = self._waiting.take()
             if first is None:
                 return
             messages = [first]
-            most, fits = self._desk.together(first)
+            most, fits = self._processor.together(first)
             if most > 1:
-                messages += self._line.take_with(first, most - 1, fits)
+                messages += self._waiting.take_with(first, most - 1, fits)
             task = asyncio.get_running_loop().create_task(self._run(messages))
             self._running[task] = messages
             self._in_hand += len(messages)
@@ -126,7 +312,7 @@ class Dispatch:
         assert task is not None
         outcomes: Sequence[Outcome | None]
         try:
-            outcomes = await self._desk.work(messages)
+            outcomes = await self._processor.work(messages)
         except asyncio.CancelledError:
             if not self._closed:
                 raise
@@ -141,13 +327,13 @@ class Dispatch:
             self._settling.add(task)
             task.add_done_callback(self._settling.discard)
             self._begin()
-            self._on_room()
+            self._on_free_slot()
         gone = False
         try:
-            gone = await self._desk.settle(messages, outcomes, lambda: self._line.halt(messages[0]))
+            gone = await self._processor.settle(messages, outcomes, lambda: self._waiting.halt(messages[0]))
         except Exception:
             logger.exception("settling failed in an unforeseen way", extra={"facts": messages[0].facts})
         finally:
-            if self._line.settled(messages[0], gone):
+            if self._waiting.settled(messages[0], gone):
                 self._begin()
-                self._on_room()
+                self._on_free_slot()

@@ -1,14 +1,222 @@
-"""A message as a handler sees it."""
+"""A message as a handler sees it, the envelope that it may come in, and the part of the SQS API that it comes from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from enum import Enum
+from typing import Final, NamedTuple, Protocol, TypeVar
 
-from veil.consumer.handlers.envelope import Content, Envelopes
+import msgspec
+
 from veil.consumer.lease import Lease
-from veil.consumer.queue_api import Attribute, RawMessage
+
+# ---- What the consumer needs of a queue service: the part of the SQS API it uses, and the ways in which a call can fail.
+#
+# `sqs/` implements it over HTTP against Veil, Amazon SQS or anything that speaks the same; `veil.testing` implements it
+# in-process. Everything above this file knows no wire and no server.
+
+
+class Failure(Enum):
+    """Why a call, or one entry of a batch, did not succeed; what to do about it depends on nothing else."""
+
+    LOST = "lost"  # the message is gone or somebody else holds it: the receipt means nothing any more
+    CAPPED = "capped"  # the lease cannot be made longer: twelve hours after the receive is the end
+    THROTTLED = "throttled"  # try again, more slowly
+    UNREACHABLE = "unreachable"  # no answer, a broken one, or a 5xx: the outcome is unknown, try again
+    REFUSED = "refused"  # the request is wrong: trying again will not help
+    FATAL = "fatal"  # no such queue, no access, no usable credentials: the consumer cannot go on
+
+
+class ApiError(Exception):
+    """A call that failed, in the service's words."""
+
+    def __init__(self, failure: Failure, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}" if code else message)
+        self.failure, self.code, self.message = failure, code, message
+
+
+class Attribute(NamedTuple):
+    """A message attribute; text for String and Number, bytes for Binary."""
+
+    data_type: str
+    value: str | bytes
+
+
+@dataclass(slots=True)
+class RawMessage:
+    """A message as the service gave it. `asked_at_s` is monotonic time from before the receive was sent: the window
+    began after it, so counting from it can only make the holder more careful."""
+
+    message_id: str
+    receipt: str
+    body: str
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    system: Mapping[str, str] = field(
+        default_factory=dict
+    )  # ApproximateReceiveCount, SentTimestamp, MessageGroupId, …
+    asked_at_s: float = 0.0
+
+    @property
+    def receive_count(self) -> int:
+        return int(self.system.get("ApproximateReceiveCount", "1"))
+
+    @property
+    def group(self) -> str | None:
+        return self.system.get("MessageGroupId")
+
+
+class QueueApi(Protocol):
+    """One connection pool to a queue service, used from one event loop."""
+
+    async def queue_url(self, name: str) -> str:
+        """The URL of a queue given by name (a URL is returned as it is); raises ApiError FATAL when there is none."""
+
+    async def attributes(self, url: str) -> dict[str, str]:
+        """All queue attributes."""
+
+    async def receive(
+        self,
+        url: str,
+        *,
+        count: int,
+        wait_s: int,
+        visibility_s: int | None = None,
+        attempt_id: str | None = None,
+    ) -> list[RawMessage]:
+        """Up to ten messages with all their attributes; None for the visibility means the queue's own."""
+
+    async def delete(self, url: str, receipts: Sequence[str]) -> list[ApiError | None]:
+        """Delete up to ten by receipt, in one call; what failed is said in its place. Raises ApiError when the whole call did."""
+
+    async def extend(self, url: str, changes: Sequence[tuple[str, int]]) -> list[ApiError | None]:
+        """Set the visibility of up to ten, in one call, as `delete` does."""
+
+    async def send(
+        self,
+        url: str,
+        body: str,
+        *,
+        attributes: Mapping[str, Attribute] | None = None,
+        group: str | None = None,
+        deduplication_id: str | None = None,
+        delay_s: int | None = None,
+    ) -> str:
+        """Send one message; returns its id."""
+
+    async def close(self) -> None:
+        """Close every connection, cancelling what is under way."""
+
+
+# ---- What senders wrap around a payload: CloudEvents always, SNS and EventBridge when asked for.
+#
+# Only the outermost names are read; the payload stays the bytes it was, for the handler's own type to decode once.
+
+_T = TypeVar("_T")
+
+
+class Content(NamedTuple):
+    """What is left once the wrapping is off: the message's type, if it said one, and the payload.
+
+    One of the others is set: `text` is a body as it is, `json` and `binary` are what an envelope carried, `problem` is
+    why it cannot be read.
+    """
+
+    type: str | None
+    text: str | None = None
+    json: bytes | None = None
+    binary: bytes | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Envelopes:
+    """Where a message's type is found, and which wrappings are taken off.
+
+    The attribute wins over what the body says. CloudEvents are recognised by their `specversion`; SNS and EventBridge
+    have no such mark, so a body that merely looks like theirs would be mistaken: they are off unless asked for.
+    """
+
+    type_attribute: str = "type"
+    cloudevents: bool = True
+    sns: bool = False
+    eventbridge: bool = False
+
+    def open(self, body: str) -> Content:
+        """The content of a body; one that is in no envelope is its own content."""
+        # A look for the mark costs next to nothing, decoding does: most bodies are in no envelope.
+        if self.sns and '"TopicArn"' in body:
+            notification = _decoded(_SNS, body)
+            if notification is not None and notification.kind == "Notification":
+                inner = self._opened(notification.message)
+                if inner.type is None:
+                    said = notification.attributes.get(self.type_attribute)
+                    inner = inner._replace(type=said.value if said else None)
+                return inner
+        return self._opened(body)
+
+    def _opened(self, body: str) -> Content:
+        if self.cloudevents and '"specversion"' in body:
+            event = _decoded(_CLOUD_EVENT, body)
+            if event is not None:
+                return _content(event)
+        if self.eventbridge and '"detail-type"' in body:
+            bus_event = _decoded(_EVENT_BRIDGE, body)
+            if bus_event is not None:
+                return Content(bus_event.detail_type, json=bytes(bus_event.detail))
+        return Content(None, text=body)
+
+
+class _CloudEvent(msgspec.Struct):
+    specversion: str
+    type: str
+    data: msgspec.Raw = msgspec.Raw(b"null")
+    data_base64: str | None = None
+
+
+class _SnsValue(msgspec.Struct, rename="pascal"):
+    type: str = ""
+    value: str = ""
+
+
+class _SnsNotification(msgspec.Struct):
+    kind: str = msgspec.field(name="Type")
+    topic: str = msgspec.field(name="TopicArn")
+    message: str = msgspec.field(name="Message")
+    attributes: dict[str, _SnsValue] = msgspec.field(name="MessageAttributes", default_factory=dict)
+
+
+class _BusEvent(msgspec.Struct):
+    detail_type: str = msgspec.field(name="detail-type")
+    source: str
+    detail: msgspec.Raw
+
+
+_CLOUD_EVENT: Final = msgspec.json.Decoder(_CloudEvent)
+_SNS: Final = msgspec.json.Decoder(_SnsNotification)
+_EVENT_BRIDGE: Final = msgspec.json.Decoder(_BusEvent)
+
+
+def _decoded(decoder: msgspec.json.Decoder[_T], body: str) -> _T | None:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None  # it only looked like one
+
+
+def _content(event: _CloudEvent) -> Content:
+    if event.data_base64 is not None:
+        try:
+            return Content(event.type, binary=base64.b64decode(event.data_base64, validate=True))
+        except binascii.Error:
+            return Content(event.type, problem="data_base64 is not base64")
+    return Content(event.type, json=bytes(event.data))
+
+
+# ---- A message as a handler sees it.
 
 DEFAULT_ENVELOPES: Final = Envelopes()
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

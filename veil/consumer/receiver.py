@@ -1,18 +1,73 @@
-"""Asks the queue for messages: as many calls at a time as there is work for, never for more than there is room."""
+"""Receiving: as many calls at a time as there is work for, never for more messages than there are free slots."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import math
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final
 
-from veil.consumer.queue_api import ApiError, Failure, QueueApi, RawMessage
+from veil.consumer.message import ApiError, Failure, QueueApi, RawMessage
 
 logger = logging.getLogger(__name__)
+
+
+# ---- How many messages to ask for: enough that quick handlers never wait, none that a slow handler would sit on.
+
+RECEIVE_MAX: Final = 10
+# A message received ahead should find a slot within about this long. Longer, and another consumer could have had it.
+_AHEAD_S: Final = 0.25
+# However quick the handlers are: ten calls' worth, so that a round trip to the service is not waited for.
+AHEAD_MAX: Final = 10 * RECEIVE_MAX
+_LEARN: Final = 0.1  # the weight of the newest handling time
+
+
+class HandlingTime:
+    """The usual time a handler takes, by an average that forgets."""
+
+    def __init__(self) -> None:
+        self.usual_s: float | None = None
+
+    def took(self, seconds: float) -> None:
+        """One more handler has ended."""
+        if self.usual_s is None:
+            self.usual_s = seconds
+        else:
+            self.usual_s += _LEARN * (seconds - self.usual_s)
+
+
+def prefetch_for(slots: int, usual_s: float | None) -> int:
+    """How many to receive ahead of free slots when nobody said: as many as the slots take up within a quarter of a second.
+
+    Nothing is known at first, and then nothing is received ahead.
+    """
+    if usual_s is None:
+        return 0
+    most = max(AHEAD_MAX, slots)
+    if usual_s <= 0:
+        return most
+    return min(most, math.floor(slots * _AHEAD_S / usual_s))
+
+
+def to_ask_for(*, slots: int, taken: int, asked: int, prefetch: int) -> int:
+    """How many messages there is room for now; 0: none, or too few to be worth a call.
+
+    `taken` are slots, and places ahead of them, of what was received; `asked` is what receives under way may still bring.
+    While a slot is free everything there is room for is asked for at once; what is only received ahead can wait.
+    """
+    free = slots - taken - asked
+    room = free + prefetch
+    if free > 0:
+        return room
+    return room if room >= min(RECEIVE_MAX, max(1, prefetch // 2)) else 0
+
+
+# ---- Asks the queue for messages: as many calls at a time as there is work for, never for more than there is room.
 
 WAIT_S: Final = 20  # the longest there is: a waiting call costs nothing, an empty answer costs a request
 _FIRST_PAUSE_S: Final = 0.5
@@ -41,7 +96,7 @@ class Receiver:
         url: str,
         *,
         visibility_s: Callable[[], int],
-        room: Callable[[int], int],
+        free_slots: Callable[[int], int],
         deliver: Callable[[list[RawMessage], int], None],
         on_fatal: Callable[[ApiError], None],
         sleep: Callable[[float], Awaitable[None]],
@@ -50,7 +105,12 @@ class Receiver:
         calls_max: int,
     ) -> None:
         self._api, self._url, self._fifo, self._calls_max = api, url, fifo, calls_max
-        self._visibility_s, self._room, self._deliver, self._on_fatal = visibility_s, room, deliver, on_fatal
+        self._visibility_s, self._free_slots, self._deliver, self._on_fatal = (
+            visibility_s,
+            free_slots,
+            deliver,
+            on_fatal,
+        )
         self._sleep, self._random = sleep, random
         self._calls: set[asyncio.Task[None]] = set()
         self._pause: asyncio.Task[None] | None = None
@@ -75,7 +135,7 @@ class Receiver:
     def pump(self) -> None:
         """Ask for as much as there is room for."""
         while not self._stopping and self._pause is None and len(self._calls) < self._allowed:
-            count = self._room(self.asked)
+            count = self._free_slots(self.asked)
             if count < 1:
                 return
             self.asked += count
@@ -150,3 +210,72 @@ class Receiver:
         finally:
             self._pause = None
         self.pump()
+
+
+# ---- What the consumer knows about its queue: the URL, the window it gives, and where its dead letters go.
+
+_FRESH_S: Final = 60.0
+_VISIBILITY_DEFAULT_S: Final = 30  # what SQS gives a queue for which nobody said
+
+
+class QueueFacts:
+    """Read at the start, and again now and then, since queues are edited while consumers run."""
+
+    def __init__(
+        self, api: QueueApi, url: str, *, visibility_s: int | None, monotonic: Callable[[], float]
+    ) -> None:
+        self._api, self._monotonic = api, monotonic
+        self._given_s = visibility_s
+        self._read_at_s = float("-inf")
+        self.url = url
+        self.visibility_s = visibility_s or _VISIBILITY_DEFAULT_S
+        self.dead_letters_url: str | None = None
+
+    @property
+    def fifo(self) -> bool:
+        return self.url.endswith(".fifo")
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether they were read so lately that they need not be read again."""
+        return self._monotonic() - self._read_at_s < _FRESH_S
+
+    async def read(self) -> None:
+        """Read them now; raises ApiError unless the consumer can do without."""
+        try:
+            attributes = await self._api.attributes(self.url)
+        except ApiError as error:
+            # With a window of its own the consumer needs no attributes, and a narrow policy may not let it read them.
+            if self._given_s is None or error.code.endswith("QueueDoesNotExist"):
+                raise
+            if error.failure is not Failure.FATAL:
+                raise
+            logger.warning(
+                "the attributes of %s cannot be read, so its dead letters are unknown: %s", self.url, error
+            )
+            attributes = {}
+        self._read_at_s = self._monotonic()
+        if self._given_s is None:
+            self.visibility_s = int(attributes.get("VisibilityTimeout", _VISIBILITY_DEFAULT_S))
+        self.dead_letters_url = _dead_letters(self.url, attributes.get("RedrivePolicy", ""))
+
+    async def refresh(self) -> None:
+        """Read them again if they are old; when that fails, what was known goes on counting."""
+        if self.is_fresh:
+            return
+        try:
+            await self.read()
+        except ApiError as error:
+            self._read_at_s = self._monotonic()
+            logger.warning("the attributes of %s could not be read again: %s", self.url, error)
+
+
+def _dead_letters(url: str, redrive_policy: str) -> str | None:
+    try:
+        arn = json.loads(redrive_policy)["deadLetterTargetArn"]
+        name = arn.rsplit(":", 1)[1]
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+        return None
+    # Dead letters lie in the account and region of their queue, so its URL differs in the name alone. Asking for it would
+    # take one more permission on one more queue.
+    return f"{url.rsplit('/', 1)[0]}/{name}"

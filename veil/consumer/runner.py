@@ -7,30 +7,101 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from veil.consumer.acks import Acks
-from veil.consumer.desk import MessageDesk
-from veil.consumer.dispatch import Dispatch
-from veil.consumer.giving_back import GivingBack
-from veil.consumer.handlers.envelope import Envelopes
+from veil.consumer.acknowledging import Deletes, Releases
+from veil.consumer.dependencies import RECEIVES_MAX, Dependencies
+from veil.consumer.dispatch import Dispatch, FifoWaiting, StandardWaiting, WaitingMessages
 from veil.consumer.handlers.table import HandlerTable
 from veil.consumer.lease import Lease
-from veil.consumer.lines import GroupLine, Line, StandardLine
-from veil.consumer.message import Message
-from veil.consumer.outcome import Outcome
-from veil.consumer.prefetch import AHEAD_MAX, HandlingTime, prefetch_for, to_ask_for
-from veil.consumer.queue_api import ApiError, Failure, QueueApi, RawMessage
-from veil.consumer.queue_facts import QueueFacts
-from veil.consumer.receiver import Receiver, pause_after
-from veil.consumer.renewal.keeper_protocol import Keeper
+from veil.consumer.message import ApiError, Envelopes, Failure, Message, QueueApi, RawMessage
+from veil.consumer.outcomes import Outcome
+from veil.consumer.processing import MessageProcessor
+from veil.consumer.receiver import (
+    AHEAD_MAX,
+    HandlingTime,
+    QueueFacts,
+    Receiver,
+    pause_after,
+    prefetch_for,
+    to_ask_for,
+)
+from veil.consumer.renewal.keeper import Keeper
 from veil.consumer.settings import ConsumerSettings, SettingsError
-from veil.consumer.stopping import Stopping
-from veil.consumer.surroundings import RECEIVES_MAX, Surroundings
-from veil.consumer.telemetry.metrics import ConsumerMetrics
-from veil.consumer.telemetry.renewal_watch import RenewalWatch
+from veil.consumer.telemetry.metrics import ConsumerMetrics, RenewalWatch
 
 logger = logging.getLogger(__name__)
+
+
+# ---- The order in which a consumer stops, so that nothing it held stays hidden.
+#
+# 1. Begin nothing, ask for nothing; a receive that waits is cancelled. Only now may anything be given back: a receive of our
+#    own that still waited would take it again.
+# 2. Give back what was received and not begun.
+# 3. Let the handlers end, with their leases renewed, until the drain timeout or a second signal.
+# 4. Interrupt those that have not, and give back what they held.
+#
+# Deletes and releases go out all the while; at the end those under way are waited for.
+
+# How long interrupted handlers may take to end, and what is under way to be answered.
+_LAST_S: Final = 3.0
+
+
+class Stopping:
+    """The way down; `hurry` skips what is left of the draining."""
+
+    def __init__(
+        self,
+        *,
+        receiver: Receiver,
+        dispatch: Dispatch,
+        processor: MessageProcessor,
+        deletes: Deletes,
+        releases: Releases,
+        sleep: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self._receiver, self._dispatch, self._processor = receiver, dispatch, processor
+        self._deletes, self._releases, self._sleep = deletes, releases, sleep
+        self._hurried = asyncio.Event()
+
+    def hurry(self) -> None:
+        """Wait for handlers no longer."""
+        self._hurried.set()
+
+    async def run(self, drain_timeout_s: float) -> None:
+        """Stop; returns when nothing is held any more."""
+        dispatch = self._dispatch
+        dispatch.close()
+        await self._receiver.stop()
+        await self._processor.give_back(dispatch.not_begun())
+        if dispatch.running:
+            logger.info("stopping: waiting for %d handlers, at most %g s", dispatch.running, drain_timeout_s)
+        drained = asyncio.ensure_future(dispatch.drained())
+        await self._first_of(drained, self._sleep(drain_timeout_s), self._hurried.wait())
+        if not drained.done():
+            if dispatch.running:
+                logger.warning("stopping: %d handlers are interrupted", dispatch.running)
+            dispatch.interrupt()
+            self._deletes.hurry()
+            self._releases.hurry()
+            await self._first_of(drained, asyncio.sleep(_LAST_S))
+        if not drained.done():
+            drained.cancel()
+            await self._processor.abandon(dispatch.messages())
+        # What a group gave back after its member failed may have come in while the others were drained.
+        await self._processor.give_back(dispatch.not_begun())
+
+    @staticmethod
+    async def _first_of(drained: asyncio.Future[None], *others: Awaitable[Any]) -> None:
+        waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(other) for other in others]
+        try:
+            await asyncio.wait([drained, *waiting], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waiting:
+                each.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+
 T = TypeVar("T")
 
 _HELD_MAX: Final = 10_000  # of SQS's 120,000 in flight, what one consumer may hold
@@ -50,28 +121,28 @@ class Runner:
         self,
         settings: ConsumerSettings,
         table: HandlerTable,
-        surroundings: Surroundings,
+        dependencies: Dependencies,
         metrics: ConsumerMetrics,
     ) -> None:
         self._settings, self._table, self._metrics = settings, table, metrics
-        self._around = surroundings
+        self._dependencies = dependencies
         self._envelopes = Envelopes(type_attribute=settings.message_type_attribute)
         self._handling = HandlingTime()
         self._batch = max((handler.batch or 1 for handler in table.handlers), default=1)
-        self._appetite = min(_HELD_MAX, settings.concurrency * self._batch)
+        self._receive_target = min(_HELD_MAX, settings.concurrency * self._batch)
         self._stop_asked = asyncio.Event()
         self._hurry_asked = False
         self._error: BaseException | None = None
         self._executor: ThreadPoolExecutor | None = None
         self._api: QueueApi | None = None
         self._keeper: Keeper | None = None
-        self._line: Line = StandardLine()
+        self._waiting: WaitingMessages = StandardWaiting()
         self._stopping: Stopping | None = None
         self._reading: asyncio.Task[None] | None = None
         self.facts: QueueFacts
         self.receiver: Receiver
         self.dispatch: Dispatch
-        self.acks: Acks
+        self.deletes: Deletes
         self.is_receiving = False
 
     @property
@@ -129,25 +200,25 @@ class Runner:
                 task.cancel()
 
     async def _start(self) -> None:
-        settings, around = self._settings, self._around
+        settings, dependencies = self._settings, self._dependencies
         if not self._table.handlers:
             raise ConsumerFailed(
                 f"queue {settings.queue}: the consumer has no handler; add one with @app.handler"
             )
-        api = self._api = around.make_api()
-        url = await self._patiently(lambda: api.queue_url(settings.queue))
+        api = self._api = dependencies.make_api()
+        url = await self._with_retries(lambda: api.queue_url(settings.queue))
         visibility_s = settings.visibility_s or settings.renewal.receive_visibility_s
-        facts = self.facts = QueueFacts(api, url, visibility_s=visibility_s, monotonic=around.monotonic)
-        await self._patiently(facts.read)
+        facts = self.facts = QueueFacts(api, url, visibility_s=visibility_s, monotonic=dependencies.monotonic)
+        await self._with_retries(facts.read)
         if facts.fifo:
-            self._appetite = settings.concurrency  # counted in groups
+            self._receive_target = settings.concurrency  # counted in groups
         if facts.visibility_s < 1:
             expected = (
                 "1 s to 12 h, the queue's or the consumer's own: with 0 a message is everybody's at once"
             )
             raise SettingsError("visibility", facts.visibility_s, expected)
         settings.renewal.check(facts.visibility_s)
-        keeper = self._keeper = around.make_keeper(
+        keeper = self._keeper = dependencies.make_keeper(
             settings.renewal, RenewalWatch(settings.name, self._metrics)
         )
         await keeper.start()
@@ -164,18 +235,18 @@ class Runner:
         self.receiver.pump()
 
     def _join(self, api: QueueApi, keeper: Keeper) -> None:
-        settings, around, facts = self._settings, self._around, self.facts
-        sleep, random = around.sleep, around.random
-        self.acks = Acks(api, facts.url, sleep=sleep, random=random)
-        giving_back = GivingBack(api, facts.url, fifo=facts.fifo, sleep=sleep, random=random)
-        desk = MessageDesk(
+        settings, dependencies, facts = self._settings, self._dependencies, self.facts
+        sleep, random = dependencies.sleep, dependencies.random
+        self.deletes = Deletes(api, facts.url, sleep=sleep, random=random)
+        releases = Releases(api, facts.url, fifo=facts.fifo, sleep=sleep, random=random)
+        processor = MessageProcessor(
             api=api,
             facts=facts,
             table=self._table,
             keeper=keeper,
-            acks=self.acks,
-            giving_back=giving_back,
-            wall=around.wall,
+            deletes=self.deletes,
+            releases=releases,
+            wall=dependencies.wall,
             random=random,
             on_fatal=lambda reason: self.ask_to_stop(ConsumerFailed(f"queue {settings.queue}: {reason}")),
         )
@@ -183,27 +254,29 @@ class Runner:
             api,
             facts.url,
             visibility_s=lambda: facts.visibility_s,
-            room=self._room,
+            free_slots=self._free_slots,
             deliver=self._deliver,
             on_fatal=lambda error: self.ask_to_stop(ConsumerFailed(f"queue {settings.queue}: {error}")),
-            calls_max=min(RECEIVES_MAX, math.ceil((self._appetite + AHEAD_MAX) / 10)),
+            calls_max=min(RECEIVES_MAX, math.ceil((self._receive_target + AHEAD_MAX) / 10)),
             sleep=sleep,
             random=random,
             fifo=facts.fifo,
         )
-        self._line = GroupLine(around.monotonic) if facts.fifo else StandardLine()
-        self.dispatch = Dispatch(self._line, settings.concurrency, desk, on_room=self.receiver.pump)
+        self._waiting = FifoWaiting(dependencies.monotonic) if facts.fifo else StandardWaiting()
+        self.dispatch = Dispatch(
+            self._waiting, settings.concurrency, processor, on_free_slot=self.receiver.pump
+        )
         self._stopping = Stopping(
             receiver=self.receiver,
             dispatch=self.dispatch,
-            desk=desk,
-            acks=self.acks,
-            giving_back=giving_back,
+            processor=processor,
+            deletes=self.deletes,
+            releases=releases,
             sleep=sleep,
         )
         handling = self._table.settings
         handling.has_dead_letters = facts.dead_letters_url is not None
-        handling.monotonic, handling.random = around.monotonic, random.random
+        handling.monotonic, handling.random = dependencies.monotonic, random.random
         handling.observer = self
         if self._table.has_sync:
             handling.executor = self._executor = ThreadPoolExecutor(settings.concurrency, "veil-handler")
@@ -213,7 +286,7 @@ class Runner:
             waiting=lambda: self.dispatch.waiting,
         )
 
-    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _with_retries(self, ask: Callable[[], Awaitable[T]]) -> T:
         """The answer, however long the service takes to come up: consumers and servers start in any order."""
         failures = 0
         while True:
@@ -222,29 +295,29 @@ class Runner:
             except ApiError as error:
                 if error.failure not in (Failure.UNREACHABLE, Failure.THROTTLED):
                     raise
-                pause_s = pause_after(error.failure, failures, self._around.random)
+                pause_s = pause_after(error.failure, failures, self._dependencies.random)
                 failures += 1
                 logger.warning("queue %s: %s; next try in %.1f s", self._settings.queue, error, pause_s)
-            await self._around.sleep(pause_s)
+            await self._dependencies.sleep(pause_s)
 
     # ---- while it runs
 
-    def _room(self, asked: int) -> int:
-        if self.acks.pending > _PENDING_ACKS_MAX:
+    def _free_slots(self, asked: int) -> int:
+        if self.deletes.pending > _PENDING_ACKS_MAX:
             return 0
         prefetch = self._settings.prefetch
         if prefetch is None:
-            prefetch = prefetch_for(self._appetite, self._handling.usual_s)
+            prefetch = prefetch_for(self._receive_target, self._handling.usual_s)
         taken = self.dispatch.slots_taken
-        room = to_ask_for(slots=self._appetite, taken=taken, asked=asked, prefetch=prefetch)
+        room = to_ask_for(slots=self._receive_target, taken=taken, asked=asked, prefetch=prefetch)
         if self.facts.fifo:
             room *= self._batch  # one group may fill a whole batch
-        return min(room, self._line.receive_max())
+        return min(room, self._waiting.receive_max())
 
     def _deliver(self, raws: Sequence[RawMessage], visibility_s: int) -> None:
         """Leases begin here, not with a slot: what waits must not lapse in our hands."""
         assert self._keeper is not None
-        monotonic, url, name = self._around.monotonic, self.facts.url, self._settings.name
+        monotonic, url, name = self._dependencies.monotonic, self.facts.url, self._settings.name
         messages = []
         for raw in raws:
             lease = Lease(
@@ -271,7 +344,7 @@ class Runner:
 
     async def _read_again(self) -> None:
         while True:
-            await self._around.sleep(_READ_AGAIN_S)
+            await self._dependencies.sleep(_READ_AGAIN_S)
             await self.facts.refresh()
             self._table.settings.has_dead_letters = self.facts.dead_letters_url is not None
 

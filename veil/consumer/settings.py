@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
-from veil.consumer.outcome import Outcome
-from veil.consumer.renewal.adaptive import Adaptive
+from veil.consumer.outcomes import Outcome
+from veil.consumer.renewal.policies import Adaptive
 from veil.consumer.renewal.policy import RenewalPolicy
 from veil.core.limits import VISIBILITY_MAX_S
 

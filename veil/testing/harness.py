@@ -22,12 +22,11 @@ from types import TracebackType
 from typing import Any, Final
 
 from veil.consumer.app import Consumer
-from veil.consumer.message import Message
-from veil.consumer.queue_api import Attribute, Failure
-from veil.consumer.renewal.keeper_protocol import Keeper, KeeperEvents
+from veil.consumer.dependencies import Dependencies
+from veil.consumer.message import Attribute, Failure, Message
+from veil.consumer.renewal.keeper import Keeper, KeeperEvents
 from veil.consumer.renewal.policy import RenewalPolicy
 from veil.consumer.runner import Runner
-from veil.consumer.surroundings import Surroundings
 from veil.consumer.telemetry.logs import current_message
 from veil.core.lease import State
 from veil.core.message import StoredMessage
@@ -114,7 +113,7 @@ class ConsumerHarness:
             return ManualKeeper(self.service.api(), policy, events, self.clock)
 
         await self._app.start(
-            Surroundings(
+            Dependencies(
                 make_api=self.service.api,
                 make_keeper=make_keeper,
                 monotonic=self.clock.monotonic_s,

@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from veil.consumer.queue_api import QueueApi
-from veil.consumer.renewal.keeper import LeaseKeeper
-from veil.consumer.renewal.keeper_protocol import KeeperEvents
+from veil.consumer.message import QueueApi
+from veil.consumer.renewal.keeper import KeeperEvents, LeaseKeeper
 from veil.consumer.renewal.policy import RenewalPolicy
 from veil.core.clock import Timer
 from veil.testing.in_process import ManualTime

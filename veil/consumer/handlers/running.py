@@ -1,17 +1,216 @@
-"""Running a function for messages: in this task or in a thread, until it ends or its leases are lost."""
+"""Running a function for messages, in this task or in a thread, with its middleware; and judging what came of it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import inspect
-from collections.abc import Callable, Sequence
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
-from veil.consumer.handlers.errors import AnswerRefused, LeaseLost
+from veil.consumer.handlers.payload import AnswerRefused, LeaseLost, PayloadRefused
+from veil.consumer.handlers.signature import is_coroutine_function
 from veil.consumer.lease import Lease
+from veil.consumer.message import Message
+from veil.consumer.outcomes import (
+    DeadLetter,
+    Delete,
+    FailurePolicy,
+    Fatal,
+    LetExpire,
+    Outcome,
+    Verdict,
+    label,
+    settled,
+    told,
+)
+
+_log = logging.getLogger("veil.consumer")
+
+
+# ---- What runs around handlers: each middleware is given the message and the rest of the way to go.
+#
+#     async def timed(message: Message, call_next: CallNext) -> Outcome:
+#         ...
+#         return await call_next(message)
+#
+# The first registered is the outermost. What the handler raises comes through as an exception, and the failure policy
+# judges it outside all of them; so a middleware may catch it, add to it, or answer with an outcome of its own.
+# One that has a method `call_batch` takes part around batch handlers too; a plain function does not.
+
+CallNext = Callable[[Message], Awaitable[Outcome]]
+Middleware = Callable[[Message, CallNext], Awaitable[Outcome]]
+
+# One outcome for each message, in their order.
+CallNextBatch = Callable[[Sequence[Message]], Awaitable[list[Outcome]]]
+BatchMiddleware = Callable[[Sequence[Message], CallNextBatch], Awaitable[list[Outcome]]]
+
+
+class MiddlewareRefused(TypeError):
+    """The object cannot be a middleware."""
+
+
+def check_middleware(middleware: Any) -> None:
+    """Raise MiddlewareRefused unless it is `async (message, call_next)`."""
+    if not callable(middleware) or not is_coroutine_function(middleware):
+        raise MiddlewareRefused(
+            f"middleware {getattr(middleware, '__qualname__', middleware)!r} is not a coroutine function, "
+            "expected async def (message, call_next) -> Outcome"
+        )
+
+
+def around(middlewares: Sequence[Middleware], handler: CallNext) -> CallNext:
+    """The handler inside all of them, the first outermost."""
+    for middleware in reversed(middlewares):
+        handler = functools.partial(_through, middleware, handler)
+    return handler
+
+
+def around_batch(middlewares: Sequence[BatchMiddleware], handler: CallNextBatch) -> CallNextBatch:
+    """The same for a batch."""
+    for middleware in reversed(middlewares):
+        handler = functools.partial(_through, middleware, handler)
+    return handler
+
+
+def _through(middleware: Any, call_next: Any, given: Any) -> Any:
+    return middleware(given, call_next)
+
+
+# ---- What all handlers of a consumer share, apart from their functions.
+
+
+class HandlingObserver(Protocol):
+    """Is told what became of every message and how long its handler took.
+
+    No outcome means that its lease was lost, 0 seconds that no handler was begun.
+    """
+
+    def handled(self, message: Message, handler: str, outcome: Outcome | None, seconds: float) -> None: ...
+
+
+def _random() -> float:
+    return random.random()  # noqa: S311 - jitter, no secret
+
+
+@dataclass(slots=True)
+class HandlingSettings:
+    """Set up by the runner before the first message; the same object for every handler."""
+
+    on_failure: FailurePolicy = field(default_factory=FailurePolicy)
+    on_poison: Outcome | None = (
+        None  # None: dead letters if there are any, else the redrive policy's business
+    )
+    has_dead_letters: bool = False
+    executor: Executor | None = None  # None: the event loop's own
+    observer: HandlingObserver | None = None
+    random: Callable[[], float] = _random
+    monotonic: Callable[[], float] = time.monotonic
+
+    def poison(self, error: BaseException, on_poison: Outcome | None = None) -> Outcome:
+        """What becomes of a message of which no payload can be made."""
+        outcome = on_poison or self.on_poison or (DeadLetter() if self.has_dead_letters else LetExpire())
+        if isinstance(outcome, DeadLetter):
+            return replace(outcome, reason=outcome.reason or str(error), error=error)
+        return outcome
+
+
+# ---- What came of handling a message, judged: the outcome for the runner, a line in the log, a count for the metrics.
+
+
+def is_from_outside(error: BaseException) -> bool:
+    """Whether this is somebody ending the task, not the handler failing."""
+    if isinstance(error, GeneratorExit):
+        return True
+    if not isinstance(error, asyncio.CancelledError):
+        return False
+    # A handler that awaits something cancelled elsewhere raises the same class without anybody meaning this task.
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+class Judge:
+    """One handler's way of turning endings into outcomes."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: HandlingSettings,
+        on_failure: FailurePolicy | None,
+        on_poison: Outcome | None,
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._on_failure = on_failure
+        self._on_poison = on_poison
+
+    def failed(self, message: Message, error: BaseException, *, trace: bool = True) -> Outcome | None:
+        """What becomes of a message whose handling ended in this error; the trace may have been told before."""
+        if message.lease.lost or isinstance(error, LeaseLost):
+            return None
+        if isinstance(error, PayloadRefused):
+            outcome = self._settings.poison(error, self._on_poison)
+            self._say(logging.ERROR, "poison: %s", message, outcome, error, trace=False)
+        elif isinstance(error, SystemExit | KeyboardInterrupt):
+            outcome = Fatal(told(error))
+            self._say(logging.ERROR, "ended the process: %s", message, outcome, error, trace=trace)
+        else:
+            outcome = (self._on_failure or self._settings.on_failure).decide(error, message)
+            if isinstance(error, Verdict):
+                self._say(logging.INFO, "said: %s", message, outcome, error, trace=False)
+            else:
+                self._say(logging.WARNING, "failed: %s", message, outcome, error, trace=trace)
+        if isinstance(outcome, DeadLetter):
+            outcome = replace(outcome, handler=outcome.handler or self._name)
+        return outcome
+
+    def conclude(self, message: Message, outcome: Outcome | None, began_s: float | None) -> Outcome | None:
+        """The outcome that the runner is to carry out; None once the lease is lost, whatever the handler said."""
+        if message.lease.lost or outcome is None:
+            outcome = None
+            self._log(
+                "lost its lease, the result is not kept: %s", message, message.lease.why or "unknown why"
+            )
+        elif not isinstance(outcome, Delete):
+            outcome = settled(outcome, message.lease, message.receive_count, self._settings.random)
+        observer = self._settings.observer
+        if observer is not None:
+            seconds = 0.0 if began_s is None else self._settings.monotonic() - began_s
+            try:
+                observer.handled(message, self._name, outcome, seconds)
+            except Exception:
+                _log.exception("the observer of handled messages failed")
+        return outcome
+
+    def _log(self, text: str, message: Message, *values: object) -> None:
+        _log.warning(f"handler %s {text}", self._name, *values, extra=self._extra(message, None))
+
+    def _say(
+        self, level: int, text: str, message: Message, outcome: Outcome, error: BaseException, *, trace: bool
+    ) -> None:
+        _log.log(
+            level,
+            f"handler %s {text}; outcome %s",
+            self._name,
+            told(error),
+            label(outcome),
+            exc_info=error if trace else None,
+            extra=self._extra(message, outcome),
+        )
+
+    def _extra(self, message: Message, outcome: Outcome | None) -> dict[str, object]:
+        facts = {**message.facts, "handler": self._name, "outcome": label(outcome)}
+        return {"facts": facts, **facts}
+
+
+# ---- Running a function for messages: in this task or in a thread, until it ends or its leases are lost.
 
 
 async def run_async(call: Callable[[], Any], leases: Sequence[Lease], *, cancel: bool = True) -> Any:

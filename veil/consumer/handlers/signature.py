@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from veil.consumer.handlers.errors import HandlerRefused
-from veil.consumer.handlers.payload import PAYLOAD_TYPES, Decoder, TypeRefused, decoder_for
+from veil.consumer.handlers.payload import PAYLOAD_TYPES, Decoder, HandlerRefused, TypeRefused, decoder_for
 from veil.consumer.lease import Lease
 from veil.consumer.message import Message
 

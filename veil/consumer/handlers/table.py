@@ -6,16 +6,18 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar, overload
 
-from veil.consumer.failure_policy import FailurePolicy, FailureSpec
-from veil.consumer.handlers.batch_handler import BatchHandler
-from veil.consumer.handlers.errors import HandlerRefused, PayloadRefused
-from veil.consumer.handlers.handler import Handler
-from veil.consumer.handlers.handling_settings import HandlingSettings
-from veil.consumer.handlers.judging import Judge
+from veil.consumer.handlers.handler import BatchHandler, Handler
+from veil.consumer.handlers.payload import HandlerRefused, PayloadRefused
+from veil.consumer.handlers.running import (
+    BatchMiddleware,
+    HandlingSettings,
+    Judge,
+    Middleware,
+    check_middleware,
+)
 from veil.consumer.handlers.signature import handler_name, read_signature
 from veil.consumer.message import Message
-from veil.consumer.middleware import BatchMiddleware, Middleware, check_middleware
-from veil.consumer.outcome import Discard, Outcome
+from veil.consumer.outcomes import Discard, FailurePolicy, FailureSpec, Outcome
 
 _log = logging.getLogger("veil.consumer")
 

@@ -5,19 +5,151 @@ It fails closed: while the store cannot be asked, messages wait and are tried ag
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
-from veil.consumer.handlers.errors import PayloadRefused
-from veil.consumer.idempotency.key import KeySpec, bounded, key_of
-from veil.consumer.idempotency.store import Busy, Claimed, Done, Holder, IdempotencyStore
+import msgspec
+
+from veil.consumer.handlers.payload import PayloadRefused
+from veil.consumer.handlers.running import CallNext, CallNextBatch
 from veil.consumer.message import Message
-from veil.consumer.middleware import CallNext, CallNextBatch
-from veil.consumer.outcome import Backoff, Delete, Outcome, Release, RetryAfter
+from veil.consumer.outcomes import Backoff, Delete, Outcome, Release, RetryAfter
 from veil.core.limits import RETENTION_DEFAULT_S, VISIBILITY_MAX_S
 
 _log = logging.getLogger("veil.consumer")
+
+
+# ---- Where the idempotency key of a message comes from: a field of its payload, its id, or a function.
+
+KeySpec = str | Callable[[Message], str]
+
+_PATH: Final = re.compile(r"\$((?:\.[^.\[\]\s]+|\[\d+\])+)\Z")
+_STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
+_KEY_CHARACTERS_MAX: Final = 200
+
+
+def key_of(spec: KeySpec) -> Callable[[Message], str]:
+    """The function that gives a message's key; raises ValueError for a spec that is none."""
+    if callable(spec):
+        return spec
+    if spec == "message_id":
+        return lambda message: message.id
+    path = _PATH.match(spec)
+    if path is None:
+        raise ValueError(
+            f"key is {spec!r}, expected a path like '$.order_id' or '$.items[0].id', 'message_id', or a function"
+        )
+    steps = [name or int(index) for name, index in _STEP.findall(path[1])]
+    return lambda message: _field(message, spec, steps)
+
+
+def bounded(key: str) -> str:
+    """The key, or its digest when it is too long to be an index entry everywhere."""
+    if len(key) <= _KEY_CHARACTERS_MAX:
+        return key
+    return f"sha256:{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+def _field(message: Message, spec: str, steps: list[str | int]) -> str:
+    content = message.content
+    source = content.text if content.text is not None else content.json
+    try:
+        value: Any = msgspec.json.decode(b"" if source is None else source)
+        for step in steps:
+            value = value[step]
+    except (msgspec.DecodeError, UnicodeError, RecursionError, KeyError, IndexError, TypeError):
+        raise PayloadRefused(f"payload has no field {spec} for its idempotency key") from None
+    if value is None or isinstance(value, dict | list):
+        raise PayloadRefused(f"payload has no plain value in {spec} for its idempotency key")
+    # As JSON, because 1 and "1" are two keys.
+    return msgspec.json.encode(value).decode()
+
+
+# ---- The contract of a store of idempotency keys, and the rule that every store keeps.
+#
+# A key is claimed before its message is handled, and finished or given up afterwards. Times are lengths, counted on the
+# store's own clock, because several consumers share it and their clocks differ.
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who claims: one delivery of one message. The token rises with every delivery."""
+
+    message_id: str
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The key is the caller's: handle the message, then finish or give up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The key was handled before: the message is a duplicate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Somebody else is at it, for so long at most."""
+
+    for_ms: int
+
+
+Claim = Claimed | Done | Busy
+
+
+class IdempotencyStore(Protocol):
+    """Whatever it raises means that nobody knows: the message is then not handled but tried again later.
+
+    Every method is atomic, and safe to call again after an error.
+    """
+
+    async def claim(self, key: str, holder: Holder, *, hold_ms: int) -> Claim:
+        """Claim the key for `hold_ms`; `may_claim` says who may."""
+
+    async def finish(self, key: str, holder: Holder, *, keep_ms: int) -> bool:
+        """Remember for `keep_ms` that it is done; False, and no change, when the claim is not this holder's any more."""
+
+    async def give_up(self, key: str, holder: Holder) -> None:
+        """Forget the claim, if it is this holder's and not finished."""
+
+    async def close(self) -> None:
+        """Let go of files and connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is stored under a key."""
+
+    is_done: bool
+    holder: Holder
+    until_ms: int
+
+
+def judge(record: Record | None, holder: Holder, now_ms: int) -> Claim:
+    """The rule of a claim.
+
+    A later delivery of the same message takes over at once: that it was delivered means that the earlier one lost its
+    lease, or died. Another message with the same key waits until the claim runs out.
+    """
+    if record is None:
+        return Claimed()
+    is_same = record.holder.message_id == holder.message_id
+    if not record.is_done and is_same:
+        # An older delivery that wakes up late must not take its successor's claim, even one that has run out.
+        if record.holder.token > holder.token:
+            return Busy(max(1, record.until_ms - now_ms))
+        return Claimed()
+    if record.until_ms <= now_ms:
+        return Claimed()
+    return Done() if record.is_done else Busy(record.until_ms - now_ms)
+
 
 _LATER = Backoff(base_s=5.0)
 _BUSY_WAIT_MAX_S = 30

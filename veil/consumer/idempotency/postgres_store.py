@@ -6,7 +6,7 @@ import asyncio
 import importlib
 from typing import Any, Final
 
-from veil.consumer.idempotency.store import Busy, Claim, Claimed, Done, Holder
+from veil.consumer.idempotency.idempotent import Busy, Claim, Claimed, Done, Holder
 
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS veil_idempotency_keys (

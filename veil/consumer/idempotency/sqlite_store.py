@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from veil.consumer.idempotency.store import Claim, Claimed, Holder, Record, judge
+from veil.consumer.idempotency.idempotent import Claim, Claimed, Holder, Record, judge
 
 if TYPE_CHECKING:
     import apsw

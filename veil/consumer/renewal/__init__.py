@@ -3,10 +3,7 @@
 The policies are pure. The keepers are imported from their own modules, so that choosing a policy stays light.
 """
 
-from veil.consumer.renewal.adaptive import Adaptive
-from veil.consumer.renewal.buffered import Buffered
-from veil.consumer.renewal.heartbeat import Heartbeat
-from veil.consumer.renewal.no_renewal import NoRenewal
+from veil.consumer.renewal.policies import Adaptive, Buffered, Heartbeat, NoRenewal
 from veil.consumer.renewal.policy import RenewalPolicy, RenewalRefused, RenewalWarning
 
 __all__ = [

@@ -15,12 +15,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from veil.consumer.lease import Lease, LeaseLost
-from veil.consumer.queue_api import ApiError, Failure
+from veil.consumer.message import ApiError, Failure
 from veil.consumer.renewal import helper_messages as say
-from veil.consumer.renewal.keeper import LeaseKeeper
-from veil.consumer.renewal.keeper_protocol import KeeperEvents, RenewalApi
+from veil.consumer.renewal.keeper import KeeperEvents, LeaseKeeper, RenewalApi, steady_s
 from veil.consumer.renewal.policy import RenewalPolicy
-from veil.consumer.renewal.steady_clock import steady_s
 
 _PARENT_CHECK_S = 0.5
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from veil.consumer.queue_api import Failure
+from veil.consumer.message import Failure
 
 
 class Hold(msgspec.Struct, tag="hold"):

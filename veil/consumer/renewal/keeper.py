@@ -6,20 +6,98 @@ import asyncio
 import logging
 import math
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from veil.consumer.lease import Lease, LeaseLost, LeaseState, Settling
-from veil.consumer.queue_api import ApiError, Failure
-from veil.consumer.renewal.held import Capped, Effect, Failed, Flight, Lost, Renewed, Warned
-from veil.consumer.renewal.keeper_protocol import Keeper, KeeperEvents, RenewalApi
-from veil.consumer.renewal.ledger import Ledger
+from veil.consumer.message import ApiError, Failure
+from veil.consumer.renewal.ledger import Capped, Effect, Failed, Flight, Ledger, Lost, Renewed, Warned
 from veil.consumer.renewal.policy import RenewalPolicy
-from veil.consumer.renewal.steady_clock import steady_s
 
 _LOG = logging.getLogger("veil.consumer.renewal")
+
+
+# ---- What every keeper does, wherever it runs.
+
+
+class RenewalApi(Protocol):
+    """The part of `QueueApi` that a keeper uses, from its own event loop."""
+
+    async def extend(self, url: str, changes: Sequence[tuple[str, int]]) -> list[ApiError | None]:
+        """Set the visibility of up to ten, in one call; what failed is said in its place."""
+        ...
+
+    async def close(self) -> None:
+        """Close every connection."""
+        ...
+
+
+class KeeperEvents:
+    """What a keeper tells of its work, from its own thread; override what is of interest. Must return quickly."""
+
+    def renewed(self, lease: Lease, visibility_s: int) -> None:
+        """The service granted a window of that length."""
+
+    def late(self, by_s: float) -> None:
+        """The keeper woke so much later than planned: the interpreter was held, the process or the machine stopped."""
+
+    def failed(self, lease: Lease, problem: Exception, again: bool) -> None:
+        """A try to renew failed; `again` when there is time for another."""
+
+    def lost(self, lease: Lease, why: str) -> None:
+        """The lease is, or may be, somebody else's; its handler has been told."""
+
+    def capped(self, lease: Lease, why: str) -> None:
+        """The lease cannot be renewed any more; it lasts until its deadline."""
+
+    def warned(self, lease: Lease, ends_in_s: float) -> None:
+        """Renewal ends for good in so many seconds; the handler has been told."""
+
+
+class Keeper(Protocol):
+    """Keeps leases alive from `hold` to `let_go`. Both may be called from any thread, and never block."""
+
+    # Whether a loss is on the lease the moment the keeper learns of it. From a helper process it has to travel, and
+    # is only known once `let_go` has settled.
+    knows_at_once: bool = True
+
+    async def start(self) -> None:
+        """Be ready to hold; raises what keeps it from working."""
+
+    def hold(self, lease: Lease) -> None:
+        """Keep the lease from now on: call it at once for everything that was received."""
+
+    def let_go(self, lease: Lease) -> Settling:
+        """Send no renewal for the lease after this; settled when none is under way either.
+
+        Await it, then ask `lease.end()` whether the lease was kept, then delete or release. A renewal that overtook a release
+        would hide the message again; and a loss that is on its way from a helper process is known only then.
+        """
+
+    def change(self, lease: Lease, visibility_s: int) -> Future[None]:
+        """What `lease.extend` and `lease.release` call."""
+
+    async def close(self) -> None:
+        """Stop; what is still held is renewed no more."""
+
+
+# ---- The clock that leases are counted on.
+
+_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def steady_s() -> float:
+    """Seconds that neither a step of the wall clock nor a suspended machine bends; the same in every process of a host.
+
+    `time.monotonic` stands still on Linux while the machine is suspended, and the queue's clock does not: counted on it, a
+    lease would look alive after a night in a closed laptop. Use one clock for receiving, leases and keeper.
+    """
+    return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
+
+
 # The loop's own clock stands still while the machine is suspended: without a look now and then, a timer of a minute would
 # notice a night's sleep a minute after waking up.
 _NAP_MAX_S = 1.0

@@ -9,10 +9,8 @@ from concurrent.futures import Future
 from random import Random
 
 from veil.consumer.lease import Lease, Settling
-from veil.consumer.renewal.keeper import LeaseKeeper, promise
-from veil.consumer.renewal.keeper_protocol import Keeper, KeeperEvents, RenewalApi
+from veil.consumer.renewal.keeper import Keeper, KeeperEvents, LeaseKeeper, RenewalApi, promise, steady_s
 from veil.consumer.renewal.policy import RenewalPolicy
-from veil.consumer.renewal.steady_clock import steady_s
 
 
 class KeeperThread(Keeper):

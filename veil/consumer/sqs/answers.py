@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from veil.consumer.queue_api import ApiError, Attribute, Failure, RawMessage
+from veil.consumer.message import ApiError, Attribute, Failure, RawMessage
 from veil.consumer.sqs.errors import classify, known, plain
 from veil.consumer.sqs.http_connection import HttpAnswer
 

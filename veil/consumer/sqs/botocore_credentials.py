@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from veil.consumer.queue_api import ApiError, Failure
+from veil.consumer.message import ApiError, Failure
 from veil.consumer.sqs.credentials import Credentials
 
 

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from veil.consumer.queue_api import ApiError, Attribute, Failure, QueueApi, RawMessage
+from veil.consumer.message import ApiError, Attribute, Failure, QueueApi, RawMessage
 from veil.consumer.sqs import answers
 from veil.consumer.sqs.credentials import Credentials
 from veil.consumer.sqs.credentials_source import CredentialsSource

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from veil.consumer.queue_api import ApiError, Failure
+from veil.consumer.message import ApiError, Failure
 from veil.consumer.sqs.botocore_credentials import BotocoreCredentials
 from veil.consumer.sqs.credentials import DUMMY, Credentials, hints_at_others, static_credentials
 from veil.consumer.sqs.profile import read_profile

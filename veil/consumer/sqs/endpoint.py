@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from veil.consumer.queue_api import ApiError, Failure
+from veil.consumer.message import ApiError, Failure
 from veil.consumer.sqs.profile import Profile
 
 REGION_OF_OTHERS = "us-east-1"  # what a service that is not AWS is told when nobody says otherwise

@@ -5,6 +5,7 @@ Labels are bounded: queues and handlers beyond a hundred are summed under `_othe
 
 from __future__ import annotations
 
+import logging
 import threading
 from bisect import bisect_left
 from collections import defaultdict
@@ -12,12 +13,17 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
+from veil.consumer.lease import Lease
 from veil.consumer.message import Message
-from veil.consumer.outcome import Outcome, label
+from veil.consumer.outcomes import Outcome, label
+from veil.consumer.renewal.keeper import KeeperEvents
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
+
+_log = logging.getLogger("veil.consumer")
+
 
 LABELS_MAX: Final = 100
 _OTHER: Final = "_other"
@@ -181,3 +187,50 @@ def _collected(families: Callable[[], Iterable[Metric]]) -> Any:
             return ()  # else registering would collect once, before there is anything to ask
 
     return Collected()
+
+
+# ---- What the keeper of leases tells, as counts and log lines.
+
+
+class RenewalWatch(KeeperEvents):
+    """For the keeper of one queue; called from its thread."""
+
+    def __init__(self, queue: str, metrics: ConsumerMetrics | None = None) -> None:
+        self._queue, self._metrics = queue, metrics
+
+    def renewed(self, lease: Lease, visibility_s: int) -> None:
+        self._count("renewed")
+        _log.debug("lease renewed for %d s", visibility_s, extra=self._facts(lease))
+
+    def late(self, by_s: float) -> None:
+        self._count("late")
+        _log.warning(
+            "renewal of queue %s woke %.1f s late: the process was held up; a helper process would not have been",
+            self._queue,
+            by_s,
+            extra={"facts": {"queue": self._queue}, "queue": self._queue},
+        )
+
+    def failed(self, lease: Lease, problem: Exception, again: bool) -> None:
+        self._count("failed")
+        what = "it will be tried again" if again else "there is no time for another try"
+        _log.warning("lease not renewed: %s; %s", problem, what, extra=self._facts(lease))
+
+    def lost(self, lease: Lease, why: str) -> None:
+        self._count("lost")
+        _log.warning("lease lost: %s", why, extra=self._facts(lease))
+
+    def capped(self, lease: Lease, why: str) -> None:
+        self._count("capped")
+        _log.warning("lease is renewed no more: %s", why, extra=self._facts(lease))
+
+    def warned(self, lease: Lease, ends_in_s: float) -> None:
+        _log.warning("lease is renewed for another %.0f s only", ends_in_s, extra=self._facts(lease))
+
+    def _count(self, event: str) -> None:
+        if self._metrics is not None:
+            self._metrics.lease(event, self._queue)
+
+    def _facts(self, lease: Lease) -> dict[str, object]:
+        facts = {"message_id": lease.message_id, "queue": self._queue, "token": lease.token}
+        return {"facts": facts, **facts}

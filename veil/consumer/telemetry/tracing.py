@@ -7,15 +7,58 @@ OpenTelemetry this does nothing, and whatever goes wrong in it never reaches the
 from __future__ import annotations
 
 import logging
+import re
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final, NamedTuple
 
+from veil.consumer.handlers.running import CallNext, CallNextBatch
 from veil.consumer.message import Message
-from veil.consumer.middleware import CallNext, CallNextBatch
-from veil.consumer.outcome import Outcome, label
-from veil.consumer.telemetry.sender_context import sender_context
+from veil.consumer.outcomes import Outcome, label
 
 _log = logging.getLogger("veil.consumer")
+
+
+# ---- The sender's trace, as it travels with a message: W3C attributes, or X-Ray's header.
+
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?\Z")
+_ROOT: Final = re.compile(r"1-([0-9a-fA-F]{8})-([0-9a-fA-F]{24})\Z")
+_PARENT: Final = re.compile(r"[0-9a-fA-F]{16}\Z")
+
+
+class SenderContext(NamedTuple):
+    """The span in which a message was sent."""
+
+    trace_id: int
+    span_id: int
+    is_sampled: bool
+
+
+def sender_context(message: Message) -> SenderContext | None:
+    """Who sent it, if it says so in a way that can be read; the attribute of the sender's own tracing wins."""
+    attribute = message.attributes.get("traceparent")
+    if attribute is not None and isinstance(attribute.value, str):
+        found = _TRACEPARENT.match(attribute.value)
+        if found is not None:
+            return _context(found[1], found[2], bool(int(found[3], 16) & 1))
+    header = message.system.get("AWSTraceHeader")
+    return _from_header(header) if header else None
+
+
+def _from_header(header: str) -> SenderContext | None:
+    # Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1
+    parts = dict(part.strip().partition("=")[::2] for part in header.split(";"))
+    root = _ROOT.match(parts.get("Root", ""))
+    parent = parts.get("Parent", "")
+    if root is None or not _PARENT.match(parent):
+        return None
+    return _context(root[1] + root[2], parent, parts.get("Sampled") == "1")
+
+
+def _context(trace: str, span: str, is_sampled: bool) -> SenderContext | None:
+    trace_id, span_id = int(trace, 16), int(span, 16)
+    # All zeroes means "none" in both formats.
+    return SenderContext(trace_id, span_id, is_sampled) if trace_id and span_id else None
 
 
 class Tracing:
@@ -127,3 +170,34 @@ class _Span:
             call()
         except Exception:
             _log.debug("a span could not be told", exc_info=True)
+
+
+# ---- Spans without being asked: for processes that have set OpenTelemetry up, and at no cost to those that have not.
+
+
+class AutoTracing:
+    """The outermost middleware; does nothing until `look` finds that spans would go somewhere."""
+
+    def __init__(self) -> None:
+        self._tracing: Tracing | None = None
+
+    def look(self) -> None:
+        """Begin to trace if a tracer provider was set up; called at every start."""
+        # Whoever sets one up has imported it: importing it here would cost everybody else.
+        trace = sys.modules.get("opentelemetry.trace")
+        if trace is None or self._tracing is not None:
+            return
+        if type(trace.get_tracer_provider()).__name__ not in ("ProxyTracerProvider", "NoOpTracerProvider"):
+            self._tracing = Tracing()
+
+    async def __call__(self, message: Message, call_next: CallNext) -> Outcome:
+        """Around one message."""
+        if self._tracing is None:
+            return await call_next(message)
+        return await self._tracing(message, call_next)
+
+    async def call_batch(self, messages: Sequence[Message], call_next: CallNextBatch) -> list[Outcome]:
+        """Around a batch."""
+        if self._tracing is None:
+            return await call_next(messages)
+        return await self._tracing.call_batch(messages, call_next)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from veil.consumer.queue_api import ApiError, Failure
+from veil.consumer.message import ApiError, Failure
 from veil.pipeline.dead_letters.failures import NotVeil
 from veil.pipeline.queues.client import QueueClient
 from veil.pipeline.queues.own_actions import Value

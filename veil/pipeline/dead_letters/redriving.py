@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from veil.consumer.queue_api import ApiError, Failure
+from veil.consumer.message import ApiError, Failure
 from veil.journal.place import Place
 from veil.pipeline.dead_letters.calls import REQUEST_BYTES_MAX, DeadLetterQueue, Redriven
 from veil.pipeline.dead_letters.pace import Pace

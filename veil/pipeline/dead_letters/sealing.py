@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from veil.consumer.queue_api import ApiError, Failure
+from veil.consumer.message import ApiError, Failure
 from veil.pipeline.dead_letters.calls import ENTRIES_MAX, DeadLetterQueue
 from veil.pipeline.dead_letters.failures import DeadLettersRefused
 from veil.pipeline.dead_letters.runs import SELECTION, Run, forget, new_id, place_of

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
-from veil.consumer.queue_api import ApiError
+from veil.consumer.message import ApiError
 from veil.pipeline.queues.patience import PATIENCE_S, WORTH_RETRYING, Pauses
 
 T = TypeVar("T")

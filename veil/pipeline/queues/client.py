@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from veil.consumer.queue_api import ApiError, Failure, RawMessage
+from veil.consumer.message import ApiError, Failure, RawMessage
 from veil.consumer.sqs.client import SqsClient
 from veil.pipeline.queues.batches import CALLS_AT_ONCE, ENTRIES, in_batches
 from veil.pipeline.queues.loop_thread import LoopThread

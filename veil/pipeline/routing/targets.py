@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from veil.consumer.queue_api import ApiError
+from veil.consumer.message import ApiError
 from veil.consumer.sqs.errors import plain
 from veil.pipeline.queues.client import QueueClient
 from veil.pipeline.routing.refusal import RouteRefused

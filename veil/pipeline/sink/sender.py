@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from veil.consumer.queue_api import ApiError, Failure
+from veil.consumer.message import ApiError, Failure
 from veil.consumer.sqs.client import SqsClient
 from veil.consumer.sqs.errors import classify, plain
 from veil.pipeline.queues.loop_thread import LoopThread

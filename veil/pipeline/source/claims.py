@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from veil.consumer.queue_api import ApiError, Failure
+from veil.consumer.message import ApiError, Failure
 from veil.pipeline.queues.client import QueueClient
 from veil.pipeline.source.tally import Tally
 

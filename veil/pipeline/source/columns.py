@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from veil.consumer.queue_api import Attribute
+from veil.consumer.message import Attribute
 from veil.pipeline.option_error import OptionError
 from veil.pipeline.queues.own_actions import Value
 from veil.pipeline.source.body_column import body_column

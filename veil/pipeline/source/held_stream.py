@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from veil.consumer.queue_api import ApiError
+from veil.consumer.message import ApiError
 from veil.pipeline.queues.client import QueueClient
 from veil.pipeline.queues.open_clients import client_for
 from veil.pipeline.queues.own_actions import HoldContent, HoldTally

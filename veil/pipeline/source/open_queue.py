@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from veil.consumer.queue_api import ApiError, Failure
+from veil.consumer.message import ApiError, Failure
 from veil.pipeline.option_error import OptionError
 from veil.pipeline.queues.client import QueueClient
 from veil.pipeline.source.held_stream import HeldStream

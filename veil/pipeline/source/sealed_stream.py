@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence, Set
 from typing import TYPE_CHECKING, Final
 
-from veil.consumer.queue_api import RawMessage
+from veil.consumer.message import RawMessage
 from veil.pipeline.queues.client import QueueClient
 from veil.pipeline.source.acknowledger import Acknowledger
 from veil.pipeline.source.claims import Claims

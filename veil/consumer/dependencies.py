@@ -10,10 +10,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from veil.consumer.queue_api import QueueApi
-from veil.consumer.renewal.keeper_protocol import Keeper, KeeperEvents
+from veil.consumer.message import QueueApi
+from veil.consumer.renewal.keeper import Keeper, KeeperEvents, steady_s
 from veil.consumer.renewal.policy import RenewalPolicy
-from veil.consumer.renewal.steady_clock import steady_s
 from veil.consumer.settings import ConsumerSettings
 
 RECEIVES_MAX: Final = 32  # at a time; each holds a connection while it waits
@@ -21,8 +20,8 @@ _OTHER_CONNECTIONS: Final = 32  # for deletes, releases and dead letters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """Real ones are made by `real_surroundings`, manual ones by the harness in `veil.testing`."""
+class Dependencies:
+    """Real ones are made by `real_dependencies`, manual ones by the harness in `veil.testing`."""
 
     make_api: Callable[[], QueueApi]
     make_keeper: Callable[[RenewalPolicy, KeeperEvents], Keeper]
@@ -32,7 +31,7 @@ class Surroundings:
     random: random.Random = field(default_factory=random.Random)
 
 
-def real_surroundings(settings: ConsumerSettings) -> Surroundings:
+def real_dependencies(settings: ConsumerSettings) -> Dependencies:
     """The service that the settings, the environment and the profile name, and a keeper with connections of its own."""
     from veil.consumer.sqs.client import SqsClient
 
@@ -53,7 +52,7 @@ def real_surroundings(settings: ConsumerSettings) -> Surroundings:
 
         return KeeperThread(api, policy, events=events)
 
-    return Surroundings(
+    return Dependencies(
         make_api=functools.partial(api, connections=RECEIVES_MAX + _OTHER_CONNECTIONS),
         make_keeper=make_keeper,
     )

@@ -9,26 +9,35 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Final
 
-from veil.consumer.acks import Acks
+from veil.consumer.acknowledging import Deletes, Releases
 from veil.consumer.dead_letter import dead_letter_copy
 from veil.consumer.dispatch import Interrupted
-from veil.consumer.giving_back import GivingBack
 from veil.consumer.handlers.handler import Handler
 from veil.consumer.handlers.table import HandlerTable
-from veil.consumer.message import Message
-from veil.consumer.outcome import DeadLetter, Delete, Discard, Fatal, LetExpire, Outcome, Release, RetryAfter
-from veil.consumer.queue_api import ApiError, QueueApi
-from veil.consumer.queue_facts import QueueFacts
-from veil.consumer.renewal.keeper_protocol import Keeper
-from veil.consumer.retry import DEFAULT_BACKOFF, settled
+from veil.consumer.message import ApiError, Message, QueueApi
+from veil.consumer.outcomes import (
+    DEFAULT_BACKOFF,
+    DeadLetter,
+    Delete,
+    Discard,
+    Fatal,
+    LetExpire,
+    Outcome,
+    Release,
+    RetryAfter,
+    settled,
+)
+from veil.consumer.receiver import QueueFacts
+from veil.consumer.renewal.keeper import Keeper
 
 logger = logging.getLogger(__name__)
+
 
 _GONE: Final = -1  # out of the queue
 _LEFT: Final = -2  # nothing was done: it comes back by itself, or is somebody else's already
 
 
-class MessageDesk:
+class MessageProcessor:
     """Knows handlers, keeper and queue. Renewal ends before anything is done to a message that a renewal could undo."""
 
     def __init__(
@@ -38,14 +47,14 @@ class MessageDesk:
         facts: QueueFacts,
         table: HandlerTable,
         keeper: Keeper,
-        acks: Acks,
-        giving_back: GivingBack,
+        deletes: Deletes,
+        releases: Releases,
         wall: Callable[[], float],
         random: Random,
         on_fatal: Callable[[str], None],
     ) -> None:
         self._api, self._facts, self._table, self._keeper = api, facts, table, keeper
-        self._acks, self._giving_back = acks, giving_back
+        self._deletes, self._releases = deletes, releases
         self._wall, self._random, self._on_fatal = wall, random, on_fatal
 
     def together(self, message: Message) -> tuple[int, Callable[[Message], bool]]:
@@ -56,11 +65,11 @@ class MessageDesk:
 
     async def work(self, messages: Sequence[Message]) -> list[Outcome | None]:
         """What is to become of each; None: nothing, its lease is lost. Raises nothing but cancellation."""
-        if len(messages) == 1 and not self._acks.was_handled(messages[0].id):  # nearly always
+        if len(messages) == 1 and not self._deletes.was_handled(messages[0].id):  # nearly always
             handler = self._table.pick(messages[0])
             if isinstance(handler, Handler):
                 return [await handler.call(messages[0])]
-        fresh = [message for message in messages if not self._acks.was_handled(message.id)]
+        fresh = [message for message in messages if not self._deletes.was_handled(message.id)]
         found: dict[int, Outcome | None] = {id(message): Delete() for message in messages}
         if fresh:
             handler = self._table.pick(fresh[0])
@@ -127,7 +136,7 @@ class MessageDesk:
                 )
             return _LEFT
         if isinstance(outcome, Delete | Discard):
-            return _GONE if await self._acks.delete(message) else _LEFT
+            return _GONE if await self._deletes.delete(message) else _LEFT
         if isinstance(outcome, LetExpire):
             return _LEFT
         await letting_go  # a renewal that overtook the release would hide the message again
@@ -175,4 +184,4 @@ class MessageDesk:
 
     async def _make_visible(self, changes: Sequence[tuple[Message, int]]) -> None:
         if changes:
-            await self._giving_back.give_back(changes)
+            await self._releases.give_back(changes)

@@ -1,0 +1,233 @@
+"""How a message is let go: deletes and visibility changes, in batches that make no entry wait for others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import Final, Generic, TypeVar
+
+from veil.consumer.message import ApiError, Failure, Message, QueueApi
+
+logger = logging.getLogger(__name__)
+
+
+# ---- Sends many small requests as few batches, without making any of them wait for company.
+
+E = TypeVar("E")
+
+BATCH_MAX: Final = 10
+_TRIES: Final = 5
+_FIRST_PAUSE_S: Final = 0.1
+_PAUSE_MAX_S: Final = 5.0
+# A throttled call is one the service asked us not to make: wait three times as long.
+_THROTTLED_FACTOR: Final = 3
+
+
+class Batcher(Generic[E]):
+    """Up to ten entries in a call; a call goes out as soon as none is under way, or ten have gathered.
+
+    An entry that failed in a way that may pass is tried again, by itself, after a pause with jitter.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Sequence[E]], Awaitable[list[ApiError | None]]],
+        *,
+        sleep: Callable[[float], Awaitable[None]],
+        random: Random,
+    ) -> None:
+        self._send, self._sleep, self._random = send, sleep, random
+        self._gathered: deque[tuple[E, asyncio.Future[ApiError | None], int]] = deque()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._pauses: set[asyncio.Task[None]] = set()
+        self._due = False
+        self._hurried = False
+
+    @property
+    def pending(self) -> int:
+        """Entries that no call has taken up yet."""
+        return len(self._gathered) + len(self._pauses)
+
+    def add(self, entry: E) -> asyncio.Future[ApiError | None]:
+        """What became of the entry, once that is known: None when it was done."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[ApiError | None] = loop.create_future()
+        self._gathered.append((entry, answer, 1))
+        self._soon()
+        return answer
+
+    def hurry(self) -> None:
+        """The end is near: try nothing again from now on."""
+        self._hurried = True
+        for pause in self._pauses:
+            pause.cancel()
+
+    def _soon(self) -> None:
+        # At the end of this turn of the loop, so that everything that ends in the same turn shares a call.
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._go)
+
+    def _go(self) -> None:
+        self._due = False
+        while self._gathered and (not self._calls or len(self._gathered) >= BATCH_MAX):
+            batch = [self._gathered.popleft() for _ in range(min(BATCH_MAX, len(self._gathered)))]
+            call = asyncio.get_running_loop().create_task(self._call(batch))
+            self._calls.add(call)
+            call.add_done_callback(self._called)
+
+    def _called(self, call: asyncio.Task[None]) -> None:
+        self._calls.discard(call)
+        if self._gathered:
+            self._go()
+
+    async def _call(self, batch: list[tuple[E, asyncio.Future[ApiError | None], int]]) -> None:
+        answers: Sequence[ApiError | None]
+        try:
+            answers = await self._send([entry for entry, _, _ in batch])
+        except ApiError as error:
+            answers = [error] * len(batch)
+        except Exception as error:
+            answers = [ApiError(Failure.UNREACHABLE, type(error).__name__, str(error))] * len(batch)
+        for (entry, future, tries), answer in zip(batch, answers, strict=True):
+            if answer is not None and self._may_pass(answer, tries):
+                self._again(entry, future, tries, answer)
+            elif not future.done():
+                future.set_result(answer)
+
+    def _may_pass(self, error: ApiError, tries: int) -> bool:
+        return (
+            not self._hurried and tries < _TRIES and error.failure in (Failure.THROTTLED, Failure.UNREACHABLE)
+        )
+
+    def _again(self, entry: E, future: asyncio.Future[ApiError | None], tries: int, error: ApiError) -> None:
+        pause_s = min(_PAUSE_MAX_S, _FIRST_PAUSE_S * 2**tries) * (0.5 + self._random.random() / 2)
+        if error.failure is Failure.THROTTLED:
+            pause_s *= _THROTTLED_FACTOR
+
+        async def pause() -> None:
+            try:
+                await self._sleep(pause_s)
+            except asyncio.CancelledError:
+                if not future.done():
+                    future.set_result(error)
+                raise
+            self._gathered.append((entry, future, tries + 1))
+            self._soon()
+
+        task = asyncio.get_running_loop().create_task(pause())
+        self._pauses.add(task)
+        task.add_done_callback(self._pauses.discard)
+
+
+# ---- Takes handled messages out of the queue, and remembers those it could not take out.
+
+_REMEMBERED_MAX: Final = 10_000
+
+
+class Deletes:
+    """Deletes, in batches; a message whose delete failed is known when it comes back, and is not handled again."""
+
+    def __init__(
+        self, api: QueueApi, url: str, *, sleep: Callable[[float], Awaitable[None]], random: Random
+    ) -> None:
+        async def delete(receipts: Sequence[str]) -> list[ApiError | None]:
+            return await api.delete(url, receipts)
+
+        self._collector = Batcher(delete, sleep=sleep, random=random)
+        self._handled: OrderedDict[str, None] = OrderedDict()
+        self._url = url
+
+    @property
+    def pending(self) -> int:
+        """Deletes that wait for a call."""
+        return self._collector.pending
+
+    def was_handled(self, message_id: str) -> bool:
+        """Whether the message was handled before and only its delete failed."""
+        return message_id in self._handled
+
+    async def delete(self, message: Message) -> bool:
+        """Take the message out; False when it may still be there. Its lease must have been let go of."""
+        error = await self._collector.add(message.raw.receipt)
+        if error is None:
+            self._handled.pop(message.id, None)
+            return True
+        # Also after LOST: its handler has succeeded, and if whoever holds it now fails, it may come back to us.
+        self._handled[message.id] = None
+        self._handled.move_to_end(message.id)
+        if len(self._handled) > _REMEMBERED_MAX:
+            self._handled.popitem(last=False)
+        if error.failure is Failure.LOST:
+            logger.warning(
+                "message %s of %s was handled, but its lease had ended before the delete: %s",
+                message.id,
+                self._url,
+                error,
+            )
+        else:
+            logger.error(
+                "message %s of %s was handled, but not deleted: %s; when it comes back it is deleted, not handled again",
+                message.id,
+                self._url,
+                error,
+            )
+        return False
+
+    def hurry(self) -> None:
+        """Try nothing again from now on."""
+        self._collector.hurry()
+
+
+# ---- Makes messages visible again: at once, or after a while.
+
+
+class Releases:
+    """Changes the visibility of what was not handled. The keeper must have let go of the leases before.
+
+    A message whose change fails for good comes back when its window ends: later than wished, never lost.
+    """
+
+    def __init__(
+        self,
+        api: QueueApi,
+        url: str,
+        *,
+        fifo: bool,
+        sleep: Callable[[float], Awaitable[None]],
+        random: Random,
+    ) -> None:
+        async def extend(changes: Sequence[tuple[str, int]]) -> list[ApiError | None]:
+            return await api.extend(url, changes)
+
+        self._collector = Batcher(extend, sleep=sleep, random=random)
+        self._fifo = fifo
+
+    async def give_back(self, changes: Sequence[tuple[Message, int]]) -> None:
+        """Make each visible after so many seconds, 0 at once; on a FIFO queue from the first on."""
+        if not self._fifo:
+            await self._change(changes)
+            return
+        # One call after the other: side by side, the second could overtake the first.
+        for at in range(0, len(changes), BATCH_MAX):
+            await self._change(changes[at : at + BATCH_MAX])
+
+    def hurry(self) -> None:
+        """Try nothing again from now on."""
+        self._collector.hurry()
+
+    async def _change(self, changes: Sequence[tuple[Message, int]]) -> None:
+        answers = await asyncio.gather(
+            *(self._collector.add((message.raw.receipt, seconds)) for message, seconds in changes)
+        )
+        for (message, seconds), error in zip(changes, answers, strict=True):
+            if error is not None and error.failure is not Failure.LOST:
+                logger.warning(
+                    "the message could not be made visible in %d s and comes back when its window ends: %s",
+                    seconds,
+                    error,
+                    extra={"facts": message.facts},
+                )

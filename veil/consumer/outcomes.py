@@ -1,0 +1,318 @@
+"""What becomes of a message when its handler has ended: by what it returned, by what it raised, by the failure policy."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from veil.consumer.lease import Lease
+from veil.consumer.message import Message
+from veil.core.limits import VISIBILITY_MAX_S
+
+_log = logging.getLogger("veil.consumer")
+
+
+# ---- What is to become of a message once its handler has ended.
+
+
+class Outcome:
+    """The root: what a failure policy decides, or a handler says by raising `Retry`, `Drop` and their like."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Delete(Outcome):
+    """Handled: take it out of the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class LetExpire(Outcome):
+    """Do nothing: it comes back when its window ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Outcome):
+    """Make it visible at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryAfter(Outcome):
+    """Make it visible after so many seconds (0 to 43,200, and within the twelve hours of its lease)."""
+
+    seconds: float
+
+    def __post_init__(self) -> None:
+        _check("RetryAfter", "seconds", self.seconds, 0, VISIBILITY_MAX_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff(Outcome):
+    """Make it visible after base · factor^(receives − 1) seconds, at most `cap_s`, of which a share is random."""
+
+    base_s: float = 1.0
+    factor: float = 2.0
+    cap_s: float = 900.0
+    jitter: float = 0.5  # 0: none, 1: anything from 0 to the full delay
+
+    def __post_init__(self) -> None:
+        _check("Backoff", "base_s", self.base_s, 0, VISIBILITY_MAX_S)
+        _check("Backoff", "factor", self.factor, 1, 1_000)
+        _check("Backoff", "cap_s", self.cap_s, 0, VISIBILITY_MAX_S)
+        _check("Backoff", "jitter", self.jitter, 0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter(Outcome):
+    """Send it to the queue's dead letters now, with the reason written on it as attributes.
+
+    The error and the handler are filled in by whoever knows them; they say no more about which outcome it is.
+    """
+
+    reason: str = ""
+    error: BaseException | None = field(default=None, compare=False, repr=False)
+    handler: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Discard(Outcome):
+    """Take it out of the queue although it was not handled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fatal(Outcome):
+    """Release it and stop the whole consumer, for whoever supervises the process to see."""
+
+    reason: str = field(default="", compare=False)
+
+
+_LABELS: Final[dict[type[Outcome] | None, str]] = {
+    Delete: "delete",
+    LetExpire: "let_expire",
+    Release: "release",
+    RetryAfter: "retry_after",
+    Backoff: "retry_after",
+    DeadLetter: "dead_letter",
+    Discard: "discard",
+    Fatal: "fatal",
+    None: "lost",
+}
+LABELS: Final = tuple(dict.fromkeys(_LABELS.values()))
+
+
+def label(outcome: Outcome | None) -> str:
+    """One word for logs and metrics, of a fixed set; None is a lease that was lost, of which nothing may become."""
+    return _LABELS.get(None if outcome is None else type(outcome), "other")
+
+
+def _check(owner: str, name: str, value: object, least: float, most: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{owner}: {name} is {value!r}, expected a number from {least:g} to {most:g}")
+    if not math.isfinite(value) or not least <= value <= most:
+        raise ValueError(f"{owner}: {name} is {value!r}, expected {least:g} to {most:g}")
+
+
+# ---- What a handler raises to say what shall become of its message, and how long a retry waits.
+
+# Between this decision and the service's there is a request; a delay to the last second would be refused.
+_MARGIN_S = 1.0
+# A bare `Retry()` waits as the default policy would.
+DEFAULT_BACKOFF = Backoff(base_s=5.0)
+
+
+class Verdict(Exception):
+    """The root of what a handler raises on purpose; it wins over the failure policy."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the handler asks for."""
+        raise NotImplementedError
+
+
+class Retry(Verdict):
+    """Try again later: after so many seconds, or backing off by receive count when none are given."""
+
+    def __init__(self, reason: str = "", *, after_s: float | None = None) -> None:
+        super().__init__(reason)
+        self._outcome = DEFAULT_BACKOFF if after_s is None else RetryAfter(after_s)
+
+    @property
+    def outcome(self) -> Outcome:
+        return self._outcome
+
+
+class RetryNow(Verdict):
+    """Make it visible at once, for whoever receives next."""
+
+    @property
+    def outcome(self) -> Outcome:
+        return Release()
+
+
+class Reject(Verdict):
+    """Send it to the dead letters now: another try would end the same way."""
+
+    @property
+    def outcome(self) -> Outcome:
+        return DeadLetter(self.reason, error=self)
+
+
+class Drop(Verdict):
+    """Take it out of the queue although it was not handled."""
+
+    @property
+    def outcome(self) -> Outcome:
+        return Discard()
+
+
+class Stop(Verdict):
+    """Release it and stop the whole consumer."""
+
+    @property
+    def outcome(self) -> Outcome:
+        return Fatal(self.reason)
+
+
+def backoff_s(backoff: Backoff, receive_count: int, random: Callable[[], float]) -> float:
+    """How long to wait before the next try, `random` being from [0, 1)."""
+    try:
+        full_s = backoff.base_s * backoff.factor ** max(0, receive_count - 1)
+    except OverflowError:  # received a thousand times
+        full_s = backoff.cap_s
+    return min(full_s, backoff.cap_s) * (1 - backoff.jitter * random())
+
+
+def held_s(lease: Lease) -> float:
+    """How long ago the lease began, by its own clock."""
+    return lease.deadline_s - lease.remaining_s - lease.received_at_s
+
+
+def settled(outcome: Outcome, lease: Lease, receive_count: int, random: Callable[[], float]) -> Outcome:
+    """The outcome as a runner can carry it out: a backoff made a delay, a delay in whole seconds that the lease allows."""
+    if isinstance(outcome, Backoff):
+        wanted_s = backoff_s(outcome, receive_count, random)
+    elif isinstance(outcome, RetryAfter):
+        wanted_s = outcome.seconds
+    else:
+        return outcome
+    # Twelve hours after its receive a message shows itself, whatever anybody asks; asking for more is an error.
+    left_s = math.floor(VISIBILITY_MAX_S - held_s(lease) - _MARGIN_S)
+    if left_s < 0:
+        return LetExpire()
+    # Rounded up, because a delay of 0 means "at once" and a small one does not.
+    return RetryAfter(min(math.ceil(wanted_s), left_s))
+
+
+# ---- What becomes of a message whose handler failed, by what was raised.
+
+Decide = Callable[[BaseException, Message], Outcome]
+FailureSpec = Outcome | Mapping[type[BaseException], Outcome] | Decide
+
+# Time for what is broken to mend, growing with every receive, but short enough to notice that it has: 5, 10, 20 s, … to a
+# quarter of an hour, less a random share, so that what failed together does not return together. Letting the window run out
+# would make crash recovery and retries share one number; releasing at once would burn the receives of the redrive policy
+# in a second.
+DEFAULT_FAILURE: Final = DEFAULT_BACKOFF
+
+
+class PolicyRefused(TypeError):
+    """The failure policy cannot be acted upon."""
+
+
+class FailurePolicy:
+    """Chooses the outcome of a failure: one for all, one for each class of exception, or by a function.
+
+    Of the classes given, the most specific one that the exception is of wins. What no class covers, and what a
+    function itself fails on, falls to `otherwise`.
+    """
+
+    def __init__(self, spec: FailureSpec | None = None, *, otherwise: Outcome = DEFAULT_FAILURE) -> None:
+        _check_spec(spec)
+        self._spec = otherwise if spec is None else spec
+        self._otherwise = otherwise
+
+    def decide(self, error: BaseException, message: Message) -> Outcome:
+        """The outcome for a message whose handler raised this."""
+        error = _only_one(error, self._spec)
+        if isinstance(error, Verdict):
+            return error.outcome
+        return explained(self._chosen(error, message), error)
+
+    def _chosen(self, error: BaseException, message: Message) -> Outcome:
+        spec = self._spec
+        if isinstance(spec, Outcome):
+            return spec
+        if isinstance(spec, Mapping):
+            for kind in type(error).__mro__:
+                if kind in spec:
+                    return spec[kind]
+            return self._otherwise
+        try:
+            outcome: object = spec(error, message)
+        except Exception:
+            _log.exception("the failure policy itself failed", extra={"facts": message.facts})
+            return self._otherwise
+        if isinstance(outcome, Outcome):
+            return outcome
+        _log.error(
+            "the failure policy returned %r, expected an Outcome", outcome, extra={"facts": message.facts}
+        )
+        return self._otherwise
+
+
+def explained(outcome: Outcome, error: BaseException) -> Outcome:
+    """The outcome with the error told, where it has room for it."""
+    if isinstance(outcome, DeadLetter):
+        return replace(outcome, reason=outcome.reason or told(error), error=outcome.error or error)
+    if isinstance(outcome, Fatal) and not outcome.reason:
+        return replace(outcome, reason=told(error))
+    return outcome
+
+
+def told(error: BaseException) -> str:
+    """An error in one line: its class, and what it says."""
+    try:
+        text = str(error)
+    except Exception:  # an exception whose own words fail must not fail the consumer
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _only_one(error: BaseException, spec: FailureSpec) -> BaseException:
+    # A task group wraps even a single failure: what was meant is the one inside, unless groups are spoken of.
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        if isinstance(spec, Mapping) and type(error) in spec:
+            break
+        error = error.exceptions[0]
+    return error
+
+
+def _check_spec(spec: object) -> None:
+    if spec is None or isinstance(spec, Outcome):
+        return
+    if isinstance(spec, type) and issubclass(spec, Outcome):
+        raise PolicyRefused(
+            f"on_failure is the class {spec.__name__}, expected an outcome: {spec.__name__}()"
+        )
+    if not isinstance(spec, Mapping):
+        if not callable(spec):
+            raise PolicyRefused(
+                f"on_failure is {spec!r}, expected an Outcome, a mapping of exceptions to outcomes, or a function"
+            )
+        if inspect.iscoroutinefunction(spec):
+            raise PolicyRefused(f"on_failure is the coroutine function {spec!r}, expected a plain one")
+        return
+    for kind, outcome in spec.items():
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise PolicyRefused(f"on_failure has the key {kind!r}, expected a class of exceptions")
+        if not isinstance(outcome, Outcome):
+            wanted = f"{outcome.__name__}()" if isinstance(outcome, type) else "an Outcome"
+            raise PolicyRefused(f"on_failure[{kind.__name__}] is {outcome!r}, expected {wanted}")

@@ -1,0 +1,336 @@
+"""The renewal policies: Veil's own (`Adaptive`, the default), NServiceBus's (`Buffered`), the AWS framework's (`Heartbeat`)."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+from veil.consumer.renewal.policy import (
+    Duration,
+    RenewalPolicy,
+    RenewalRefused,
+    Window,
+    seconds,
+    whole_seconds,
+)
+
+# ---- How long handlers of one kind usually take, learned from those that have ended.
+
+_FINEST_S = 0.001
+_STEP = math.log(1.1)  # buckets 10 % apart: nobody needs to know it better
+_BUCKETS = 190  # up to twelve hours
+_MEMORY = 512  # then everything counts half: what changed is learned within a few hundred messages
+_ENOUGH = 10
+
+
+class UsualTime:
+    """Streaming quantiles in a histogram of logarithmic buckets that forgets slowly."""
+
+    __slots__ = ("_counts", "_high", "_known", "_stale", "_total")
+
+    def __init__(self, high: float) -> None:
+        self._high = high
+        self._counts = [0] * _BUCKETS
+        self._total = 0
+        self._known: tuple[float, float] | None = None
+        self._stale = False
+
+    def add(self, duration_s: float) -> None:
+        """One more has ended."""
+        bucket = int(math.log(duration_s / _FINEST_S) / _STEP) if duration_s > _FINEST_S else 0
+        self._counts[min(bucket, _BUCKETS - 1)] += 1
+        self._total += 1
+        # Seldom once there are many: one more of them moves nothing.
+        self._stale = self._stale or self._total <= 64 or self._total % 16 == 0
+        if self._total >= _MEMORY:
+            self._counts = [count // 2 for count in self._counts]
+            self._total = sum(self._counts)
+            self._stale = True
+
+    @property
+    def known_s(self) -> tuple[float, float] | None:
+        """The median and the high quantile, at the upper edge of their buckets; None until there is enough to tell."""
+        if self._stale:
+            self._stale = False
+            enough = self._total >= _ENOUGH
+            self._known = (self._quantile_s(0.5), self._quantile_s(self._high)) if enough else None
+        return self._known
+
+    def _quantile_s(self, quantile: float) -> float:
+        wanted, seen = quantile * self._total, 0
+        for bucket, count in enumerate(self._counts):
+            seen += count
+            if seen >= wanted:
+                return _FINEST_S * math.exp(_STEP * (bucket + 1))
+        raise AssertionError("all that was counted is in some bucket")
+
+
+# ---- Renew early, for as long as the work deserves: Veil's own policy, and the default.
+
+# Renewing at half of the window leaves the other half for some forty tries. Beyond a minute more reserve buys little: an
+# outage that outlasts it is not a hiccup, and every second of reserve is paid for with more calls.
+_RESERVE, _RESERVE_MAX_S = 1 / 2, 60.0
+# What may be given up of that when the handler will most likely have ended by then: half, never more.
+_RESERVE_LATE, _RESERVE_LATE_MAX_S = 1 / 4, 30.0
+# The longer a handler has run, the more a crash has cost already, and the less it matters to wait a quarter of that again
+# for the next try. This is what keeps hour-long handlers from calling twice a minute.
+_SHARE_OF_AGE = 1 / 4
+_QUANTILE = 0.95
+_GRACE, _GRACE_MAX_S = 1 / 10, 2.0
+
+
+class Adaptive(RenewalPolicy):
+    """Windows that fit the work: long enough that the usual message needs one renewal or none, short enough that after a
+    crash nobody waits much longer than the work itself takes; renewed with half of the window left for further tries."""
+
+    def __init__(
+        self,
+        *,
+        visibility: Duration | None = None,
+        window_min: Duration = timedelta(seconds=30),
+        window_max: Duration = timedelta(minutes=5),
+        maximum: Duration = timedelta(hours=11, minutes=59),
+        warn_before: Duration = timedelta(minutes=1),
+    ) -> None:
+        self.visibility_s = None if visibility is None else whole_seconds("visibility", visibility)
+        self.window_min_s = whole_seconds("window_min", window_min)
+        self.window_max_s = whole_seconds("window_max", window_max)
+        if self.window_max_s < self.window_min_s:
+            raise RenewalRefused(
+                "window_max", f"{self.window_max_s} s", f"at least window_min={self.window_min_s} s"
+            )
+        self._maximum_s = seconds("maximum", maximum, least_s=1.0)
+        self._warn_before_s = seconds("warn_before", warn_before)
+        self._usual: dict[str, UsualTime] = {}
+        if self.visibility_s is not None:
+            self.check(self.visibility_s)
+
+    def __repr__(self) -> str:
+        return (
+            f"Adaptive(visibility={self.visibility_s}, window_min={self.window_min_s}, window_max={self.window_max_s}, "
+            f"maximum={self._maximum_s:g})"
+        )
+
+    @property
+    def receive_visibility_s(self) -> int | None:
+        return self.visibility_s
+
+    @property
+    def maximum_s(self) -> float:
+        return self._maximum_s
+
+    @property
+    def warn_before_s(self) -> float:
+        return self._warn_before_s
+
+    def usual_s(self, kind: str = "") -> float | None:
+        """How long 95 of 100 leases of that kind last at most, as far as known."""
+        known_s = self._known_s(kind)
+        return None if known_s is None else known_s[1]
+
+    def observed(self, duration_s: float, kind: str = "") -> None:
+        known = self._usual.get(kind)
+        if known is None:
+            known = self._usual[kind] = UsualTime(_QUANTILE)
+        known.add(duration_s)
+
+    def due_s(self, window: Window) -> float:
+        # Of what is left when it comes to the keeper, not of the whole: a receive that waited twenty seconds for its
+        # message would otherwise be followed by a renewal at once, for handlers that take milliseconds.
+        length_s = window.deadline_s - window.since_s
+        if length_s <= 0:
+            return window.since_s
+        early_s = window.deadline_s - min(length_s * _RESERVE, _RESERVE_MAX_S)
+        late_s = window.deadline_s - min(length_s * _RESERVE_LATE, _RESERVE_LATE_MAX_S)
+        known_s = self._known_s(window.kind)
+        if known_s is None:
+            return early_s
+        half_done_s, done_s = window.held_at_s + known_s[0], window.held_at_s + known_s[1]
+        if early_s < done_s <= late_s:
+            return done_s  # hardly any is left to renew by then
+        if window.since_s < half_done_s <= late_s < done_s:
+            return late_s  # and of these only half
+        return early_s
+
+    def ask_s(self, window: Window, now_s: float) -> int:
+        end_s = window.held_at_s + self._maximum_s
+        ask_s = min(self._wanted_s(window, now_s), math.floor(end_s - now_s + 1e-6))
+        return ask_s if now_s + ask_s > window.deadline_s else 0
+
+    def _wanted_s(self, window: Window, now_s: float) -> int:
+        age_s = now_s - window.held_at_s
+        wanted_s = age_s * _SHARE_OF_AGE
+        usual_s = self.usual_s(window.kind)
+        if usual_s is not None and usual_s > age_s:
+            # So long that the usual end falls before the next renewal.
+            wanted_s = max(wanted_s, (usual_s - age_s) / (1 - _RESERVE_LATE))
+        wanted_s = min(max(wanted_s, self.window_min_s), self.window_max_s)
+        # The receive's own window is the wait after a crash that the queue's owner has accepted: no calls to undercut it.
+        wanted_s = max(wanted_s, window.visibility_s)
+        # After a long window a short one must still gain time.
+        wanted_s = max(wanted_s, window.deadline_s - now_s + wanted_s * _RESERVE_LATE)
+        return math.ceil(wanted_s - 1e-6)
+
+    def _known_s(self, kind: str) -> tuple[float, float] | None:
+        known = self._usual.get(kind)
+        return None if known is None else known.known_s
+
+    def slack_s(self, window: Window) -> float:
+        return min((window.deadline_s - window.since_s) * _RESERVE_LATE, _RESERVE_LATE_MAX_S)
+
+    def grace_s(self, window: Window) -> float:
+        return min((window.deadline_s - window.asked_at_s) * _GRACE, _GRACE_MAX_S)
+
+
+# ---- Renew shortly before the window ends: the rule of the NServiceBus SQS transport.
+
+BUFFER_MAX_S = 10.0
+AT_ONCE_BELOW_S = 0.4
+
+
+class Buffered(RenewalPolicy):
+    """Renew `min(remaining / 2, 10 s)` before the deadline, by the queue's timeout plus what is left, for `max_duration`."""
+
+    def __init__(
+        self,
+        max_duration: Duration = timedelta(minutes=5),
+        visibility: Duration | None = None,
+        *,
+        warn_before: Duration = timedelta(seconds=30),
+    ) -> None:
+        self.max_duration_s = seconds("max_duration", max_duration)
+        self.visibility_s = (
+            None
+            if visibility is None
+            else whole_seconds("visibility", visibility, least_s=1 if self.max_duration_s else 0)
+        )
+        self._warn_before_s = seconds("warn_before", warn_before)
+        if self.visibility_s is not None:
+            self.check(self.visibility_s)
+
+    def __repr__(self) -> str:
+        return f"Buffered(max_duration={self.max_duration_s:g}, visibility={self.visibility_s})"
+
+    @property
+    def receive_visibility_s(self) -> int | None:
+        return self.visibility_s
+
+    @property
+    def renews(self) -> bool:
+        return self.max_duration_s > 0
+
+    @property
+    def maximum_s(self) -> float:
+        return self.max_duration_s
+
+    @property
+    def warn_before_s(self) -> float:
+        return self._warn_before_s
+
+    def due_s(self, window: Window) -> float:
+        if not self.renews:
+            return math.inf
+        remaining_s = _remaining_s(window, window.since_s)
+        if remaining_s < AT_ONCE_BELOW_S:
+            return window.since_s
+        return window.deadline_s - min(remaining_s / 2, BUFFER_MAX_S)
+
+    def ask_s(self, window: Window, now_s: float) -> int:
+        visibility_s = int(window.visibility_s)
+        # The distance counts on both sides of the deadline: what was left is given back, and being late by as much
+        # suggests being late again.
+        return max(abs(math.trunc(_remaining_s(window, now_s))) + visibility_s, visibility_s)
+
+    def grace_s(self, window: Window) -> float:
+        return min(window.visibility_s / 2, BUFFER_MAX_S) if self.renews else 0.0
+
+
+def _remaining_s(window: Window, now_s: float) -> float:
+    # Whole microseconds: 30 - 29.6 must not fall below 0.4, nor 10 s be truncated to 9, for a bit of floating point.
+    return round(window.deadline_s - now_s, 6)
+
+
+# ---- Look at every interval, renew what is within the threshold: the rule of the AWS Message Processing Framework for .NET.
+
+
+class Heartbeat(RenewalPolicy):
+    """At every `interval`, extend to `timeout` from now all that would end within `threshold`.
+
+    The keeper sleeps through the beats at which nothing is due: the calls are those of a loop that looks every time.
+    """
+
+    def __init__(
+        self,
+        timeout: Duration = timedelta(seconds=30),
+        threshold: Duration = timedelta(seconds=5),
+        interval: Duration = timedelta(seconds=1),
+        *,
+        warn_before: Duration = timedelta(minutes=1),
+    ) -> None:
+        self.timeout_s = whole_seconds("timeout", timeout)
+        self.threshold_s = seconds("threshold", threshold)
+        self.interval_s = seconds("interval", interval)
+        self._warn_before_s = seconds("warn_before", warn_before)
+        if not 0 < self.threshold_s < self.timeout_s:
+            raise RenewalRefused(
+                "threshold",
+                f"{self.threshold_s:g} s",
+                f"more than 0 s and less than timeout={self.timeout_s} s",
+            )
+        if not 0 < self.interval_s < self.threshold_s:
+            raise RenewalRefused(
+                "interval",
+                f"{self.interval_s:g} s",
+                f"more than 0 s and less than threshold={self.threshold_s:g} s",
+            )
+
+    def __repr__(self) -> str:
+        return f"Heartbeat(timeout={self.timeout_s}, threshold={self.threshold_s:g}, interval={self.interval_s:g})"
+
+    @property
+    def receive_visibility_s(self) -> int | None:
+        return self.timeout_s
+
+    @property
+    def warn_before_s(self) -> float:
+        return self._warn_before_s
+
+    def due_s(self, window: Window) -> float:
+        # The first beat within the threshold, and the first after the window was opened or came to the keeper.
+        within = (window.deadline_s - self.threshold_s - window.epoch_s) / self.interval_s
+        passed = (window.since_s - window.epoch_s) / self.interval_s
+        beat = max(math.ceil(within - 1e-6), math.floor(passed + 1e-6) + 1)
+        return window.epoch_s + beat * self.interval_s
+
+    def ask_s(self, window: Window, now_s: float) -> int:
+        return self.timeout_s
+
+    def grace_s(self, window: Window) -> float:
+        return self.threshold_s
+
+
+# ---- Leave every window as the receive opened it.
+
+
+class NoRenewal(RenewalPolicy):
+    """Nothing is renewed; a handler is still told when its window has ended."""
+
+    def __init__(self, *, visibility: Duration | None = None) -> None:
+        self.visibility_s = None if visibility is None else whole_seconds("visibility", visibility)
+
+    def __repr__(self) -> str:
+        return f"NoRenewal(visibility={self.visibility_s})"
+
+    @property
+    def receive_visibility_s(self) -> int | None:
+        return self.visibility_s
+
+    @property
+    def renews(self) -> bool:
+        return False
+
+    def due_s(self, window: Window) -> float:
+        return math.inf
+
+    def ask_s(self, window: Window, now_s: float) -> int:
+        return 0
