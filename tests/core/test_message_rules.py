@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 
 import pytest
 from hypothesis import given
@@ -158,6 +159,25 @@ def test_numbers_that_pass(value: str) -> None:
 def test_numbers_that_are_refused(value: str) -> None:
     with pytest.raises(AttributeRefused, match="number"):
         check_draft(with_attribute("n", "Number", value), STANDARD)
+
+
+def test_a_number_has_at_most_256_characters() -> None:
+    check_draft(with_attribute("n", "Number", "0" * 255 + "1"), STANDARD)
+    with pytest.raises(AttributeRefused, match="number"):
+        check_draft(with_attribute("n", "Number", "0" * 256 + "1"), STANDARD)
+
+
+@pytest.mark.parametrize("text", ["1" * 20_000 + "x", "1" * 1_000_000 + "x", "." * 1_000_000, "1e" * 500_000])
+def test_a_text_that_is_nearly_a_number_costs_no_more_than_its_length(text: str) -> None:
+    began_s = time.thread_time()
+    with pytest.raises(AttributeRefused, match="number"):
+        check_draft(with_attribute("n", "Number", text), STANDARD)
+    assert time.thread_time() - began_s < 1  # matched with backtracking, 20,000 digits took nine
+
+
+def test_what_is_too_large_is_refused_before_its_attributes_are_looked_at() -> None:
+    with pytest.raises(BodyTooLong):
+        check_draft(with_attribute("n", "Number", "x" * 2_000_000), STANDARD)
 
 
 def test_the_text_of_attributes_obeys_the_character_rule() -> None:

@@ -24,7 +24,8 @@ class Mask(NamedTuple):
 MASKS: Final = (
     Mask(r'"[^"\n]{0,500}"', "<text>"),
     Mask(r"`[^`\n]{0,500}`", "<text>"),
-    Mask(r"[“„][^“”\n]{0,500}[“”]", "<text>"),
+    # No opening mark within: each of a run of them would be tried to the end of the text that it does not open.
+    Mask(r"[“„][^“„”\n]{0,500}[“”]", "<text>"),
     # An apostrophe within a word is none of a quotation's.
     Mask(r"(?<![A-Za-z0-9])'[^'\n]{0,500}'(?![A-Za-z0-9])", "<text>"),
     Mask(r"(?<![A-Za-z0-9])[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s<>\"')\],;]{1,500}", "<url>"),
