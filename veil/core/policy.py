@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from veil.core.errors import PolicyRefused
 from veil.core.policy_conditions import Condition, parse_condition
-from veil.core.wildcard import matches
+from veil.core.wildcard import Wildcards
 
 POLICY_BYTES_MAX: Final = 8_192
 STATEMENTS_MAX: Final = 20
@@ -69,20 +69,19 @@ class Statement:
         str, ...
     ]  # "*", an account id, an ARN within an account; "" for a kind Veil has no callers of
     principals_excepted: bool  # NotPrincipal
-    actions: tuple[str, ...]  # patterns, lower case, without the service's prefix
+    actions: Wildcards  # lower case, without the service's prefix
     actions_excepted: bool  # NotAction
-    resources: tuple[str, ...]
+    resources: Wildcards
     resources_excepted: bool  # NotResource
     conditions: tuple[Condition, ...]
 
     def applies(self, caller: str | None, action: str, resource_arn: str, facts: Mapping[str, str]) -> bool:
         """Whether this rule speaks of the request; `action` and the keys of `facts` are in lower case."""
         # A batch is many of the single action: who may (not) do the one may (not) do the other.
-        names = (action, action.removesuffix("batch"))
-        named = any(matches(pattern, name) for pattern in self.actions for name in names)
+        named = self.actions.match(action) or self.actions.match(action.removesuffix("batch"))
         if named == self.actions_excepted:
             return False
-        if any(matches(pattern, resource_arn) for pattern in self.resources) == self.resources_excepted:
+        if self.resources.match(resource_arn) == self.resources_excepted:
             return False
         if not self._concerns(caller):
             return False
@@ -147,12 +146,19 @@ def parse_policy(text: str) -> Policy:
     return Policy(statements, write_document(document))
 
 
-def read_document(text: str) -> dict[str, Any]:
-    """The JSON object, with its `Statement` made a list; the statements themselves are not looked at."""
+def _check_size(text: str) -> None:
     if len(text.encode("utf-8", "surrogatepass")) > POLICY_BYTES_MAX:
         raise PolicyMalformed(f"longer than {POLICY_BYTES_MAX} bytes")
+
+
+def read_document(text: str) -> dict[str, Any]:
+    """The JSON object, with its `Statement` made a list; the statements themselves are not looked at."""
+    _check_size(text)
     try:
         document = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
+        json.dumps(document, ensure_ascii=False).encode()  # `\ud800` alone is JSON, and no text
+    except UnicodeEncodeError:
+        raise PolicyMalformed("not text: a surrogate stands alone") from None
     except (ValueError, RecursionError) as problem:
         raise PolicyMalformed(f"not a JSON document: {problem}") from None
     if not isinstance(document, dict):
@@ -172,8 +178,10 @@ def read_document(text: str) -> dict[str, Any]:
 
 
 def write_document(document: Mapping[str, Any]) -> str:
-    """The one normal form: no blanks, elements in the order given."""
-    return json.dumps(document, separators=(",", ":"))
+    """The one normal form: no blanks, elements in the order given; it keeps to the limit too, since it is read again."""
+    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+    _check_size(text)
+    return text
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -224,9 +232,9 @@ def _statement(raw: Any, where: str) -> Statement:
         sid,
         _principals(principals, where),
         principals_excepted,
-        tuple(_action(one, where) for one in _texts(actions, f"{where}: Action")),
+        Wildcards(_action(one, where) for one in _texts(actions, f"{where}: Action")),
         actions_excepted,
-        tuple(_texts(resources, f"{where}: Resource")),
+        Wildcards(_texts(resources, f"{where}: Resource")),
         resources_excepted,
         _conditions(raw.get("Condition", {}), where),
     )

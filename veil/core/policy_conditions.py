@@ -13,9 +13,13 @@ from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from operator import eq, ge, gt, le, lt
-from typing import Any
+from typing import Any, Final
 
-from veil.core.wildcard import matches
+from veil.core.wildcard import Wildcards
+
+# A request may bring a text of any length, and the policy's author chooses what it is held against; a longer one is a fact
+# that cannot be read.
+MATCHED_CHARS_MAX: Final = 1_024
 
 _Read = Callable[[str], Any]
 
@@ -24,7 +28,7 @@ _Read = Callable[[str], Any]
 class _Operator:
     """How the policy's values and the request's fact are read, and how the two are compared."""
 
-    read_value: _Read
+    read_values: Callable[[list[str]], tuple[Any, ...]]
     read_fact: _Read
     fits: Callable[[Any, Any], bool]  # (fact, value)
     negated: bool = False
@@ -70,7 +74,7 @@ def parse_condition(operator_name: str, key: str, values: list[str]) -> Conditio
     if operator is None:
         return Condition(None, key.lower(), tuple(values))
     try:
-        read = tuple(operator.read_value(value) for value in values)
+        read = operator.read_values(values)
     except ValueError as problem:
         raise ValueError(f"condition {operator_name} on {key}: {problem}") from None
     return Condition(operator, key.lower(), read, quantifier, if_exists)
@@ -116,27 +120,31 @@ def _within(address: IPv4Network | IPv6Network, network: IPv4Network | IPv6Netwo
     return address.version == network.version and address.network_address in network
 
 
-def _like(fact: str, pattern: str) -> bool:
-    return matches(pattern, fact)
+def _matched(text: str) -> str:
+    if len(text) > MATCHED_CHARS_MAX:
+        raise ValueError(f"longer than {MATCHED_CHARS_MAX} characters")
+    return text
 
 
-def _arn_like(fact: str, pattern: str) -> bool:
-    # Part by part: the wildcard of one part may not swallow the colon and reach into the next.
-    facts, patterns = fact.split(":", 5), pattern.split(":", 5)
-    return len(facts) == len(patterns) == 6 and all(map(matches, patterns, facts))
+def _like(fact: str, patterns: Wildcards) -> bool:
+    return patterns.match(fact)
+
+
+def _each(read: _Read) -> Callable[[list[str]], tuple[Any, ...]]:
+    return lambda values: tuple(map(read, values))
 
 
 def _operators() -> dict[str, _Operator]:
     table = {
-        "stringequals": _Operator(str, str, eq),
-        "stringequalsignorecase": _Operator(str.casefold, str.casefold, eq),
-        "stringlike": _Operator(str, str, _like),
-        "arnequals": _Operator(str, str, _arn_like),
-        "arnlike": _Operator(str, str, _arn_like),
-        "ipaddress": _Operator(_network, _address, _within),
-        "bool": _Operator(_bool, _bool, eq),
+        "stringequals": _Operator(tuple, str, eq),
+        "stringequalsignorecase": _Operator(_each(str.casefold), str.casefold, eq),
+        "stringlike": _Operator(lambda values: (Wildcards(values),), _matched, _like),
+        "arnlike": _Operator(lambda values: (Wildcards(values, arns=True),), _matched, _like),
+        "ipaddress": _Operator(_each(_network), _address, _within),
+        "bool": _Operator(_each(_bool), _bool, eq),
         "null": _NULL,
     }
+    table["arnequals"] = table["arnlike"]  # AWS makes no difference between the two
     for kind, read in (("numeric", _number), ("date", _date)):
         for name, compare in (
             ("equals", eq),
@@ -145,7 +153,7 @@ def _operators() -> dict[str, _Operator]:
             ("greaterthan", gt),
             ("greaterthanequals", ge),
         ):
-            table[kind + name] = _Operator(read, read, compare)
+            table[kind + name] = _Operator(_each(read), read, compare)
     for positive, negative in (
         ("stringequals", "stringnotequals"),
         ("stringequalsignorecase", "stringnotequalsignorecase"),
@@ -157,9 +165,9 @@ def _operators() -> dict[str, _Operator]:
         ("dateequals", "datenotequals"),
     ):
         same = table[positive]
-        table[negative] = _Operator(same.read_value, same.read_fact, same.fits, negated=True)
+        table[negative] = _Operator(same.read_values, same.read_fact, same.fits, negated=True)
     return table
 
 
-_NULL = _Operator(_bool, str, eq)
+_NULL = _Operator(_each(_bool), str, eq)
 _OPERATORS = _operators()
