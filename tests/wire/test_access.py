@@ -249,3 +249,34 @@ async def test_veils_own_actions_are_the_owners_alone(action: str) -> None:
         assert await wire.outcome("OWNERKEY", f"Veil.{action}", **given) == "ok"
         for key_id in ("OTHERKEY", None):
             assert await wire.outcome(key_id, f"Veil.{action}", **given) == "AccessDenied"
+
+
+@pytest.mark.parametrize(
+    "sent", [f"/{OTHER}/./q", f"/{OTHER}//q", f"/{OTHER}/x/../q", f"/x/../{OTHER}/q", f"/{OTHER}/q/."]
+)
+async def test_a_request_goes_to_the_path_that_was_signed(sent: str) -> None:
+    """SigV4 signs a path without its dot segments: who changes them on the way may not choose another queue by it."""
+    async with Signed() as wire:
+        for key_id in ("OWNERKEY", "OTHERKEY"):
+            read_json(await wire.ask(key_id, "CreateQueue", QueueName="q"))
+        body = b"Action=SendMessage&Version=2012-11-05&MessageBody=x"
+        signature = sign(
+            method="POST",
+            host=HOST,
+            path=f"/{OTHER}/q",
+            headers={},
+            body=body,
+            key_id="OWNERKEY",
+            secret=KEYS["OWNERKEY"].secret,
+            region="us-east-1",
+            now_ms=wire.clock.wall_ms(),
+        )
+        headers = {"host": HOST} | {name.lower(): value for name, value in signature.items()}
+        for path in (f"/{OTHER}/q", sent):
+            with pytest.raises(Refused) as refused:
+                read_xml(await wire.front_end.handle(Request("POST", path, "", headers, body)))
+            assert refused.value.code in ("AccessDenied", "SignatureDoesNotMatch")
+        counted = read_json(
+            await wire.ask("OWNERKEY", "GetQueueAttributes", AttributeNames=["ApproximateNumberOfMessages"])
+        )
+        assert counted["Attributes"]["ApproximateNumberOfMessages"] == "0"

@@ -14,13 +14,11 @@ ALGORITHM = "AWS4-HMAC-SHA256"
 TERMINATOR = "aws4_request"
 
 
-def canonical_path(path: str) -> str:
-    """The path with dot segments and doubled slashes gone, percent-encoded once more than it was sent.
+def path_segments(path: str) -> list[str]:
+    """The segments of a path as they are signed: without dot segments and doubled slashes, still percent-encoded.
 
-    The second encoding is the rule for every service but S3: `%20` on the wire is signed as `%2520`.
+    Whoever routes a signed request by its path must read it by this, or would serve another path than was signed.
     """
-    if path in ("/", ""):
-        return "/"
     kept: list[str] = []
     for segment in path.split("/"):
         if segment == "..":
@@ -28,6 +26,17 @@ def canonical_path(path: str) -> str:
                 kept.pop()
         elif segment not in ("", "."):
             kept.append(segment)
+    return kept
+
+
+def canonical_path(path: str) -> str:
+    """The path with dot segments and doubled slashes gone, percent-encoded once more than it was sent.
+
+    The second encoding is the rule for every service but S3: `%20` on the wire is signed as `%2520`.
+    """
+    if path in ("/", ""):
+        return "/"
+    kept = path_segments(path)
     first = "/" if path[0] == "/" else ""
     last = "/" if path[-1] == "/" and kept else ""
     return quote(first + "/".join(kept) + last, safe="/~")

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from veil.core.policy import is_account
 from veil.core.queue import QueueKey
+from veil.signing.sigv4_canonical import path_segments
 from veil.wire.exchange import Request
 from veil.wire.request_errors import AddressRefused
 
@@ -52,7 +53,7 @@ class QueueUrls:
 def read_path(path: str) -> tuple[str | None, str] | None:
     """The account, if the path has one, and the name; None for a path that names no queue."""
     # The last two parts count, so that a proxy may serve us under a prefix.
-    parts = [unquote(part) for part in path.split("/") if part][-2:]
+    parts = [unquote(part) for part in path_segments(path)[-2:]]
     if not parts:
         return None
     account = parts[0] if len(parts) == 2 and is_account(parts[0]) else None
