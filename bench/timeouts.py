@@ -101,7 +101,7 @@ def _histograms(buckets: Any, counts: Any) -> Any:
 
 def measure(place: Place) -> dict[str, object]:
     """The job in a fresh session, again, and over what is not whole months."""
-    from veil.cli.renewal_schedules import SCHEDULES
+    from veil.cli.pipeline.timeouts import SCHEDULES
     from veil.pipeline.session import SparkSettings, close_session, open_session
     from veil.pipeline.timeouts import run_timeouts
 

@@ -14,17 +14,15 @@ from typing import Any
 
 import pytest
 
+import veil.demo.command as demo_command
 from tests.cli.conftest import Veil
-from veil.cli import demo as demo_command
 from veil.cli.client import Client
 from veil.cli.credentials import DUMMY, Place
-from veil.cli.demo_claims import check_claims
-from veil.cli.demo_folder import demo_folder
-from veil.cli.demo_producer import bodies
-from veil.cli.demo_queues import FULL_S, QUEUES, the_queues
-from veil.cli.demo_stage import Stage
-from veil.cli.demo_workload import Happened
 from veil.cli.failures import CommandFailed
+from veil.demo.command import demo_folder
+from veil.demo.shop import FULL_S, QUEUES, the_queues
+from veil.demo.workers import bodies
+from veil.demo.workload import Happened, Stage, check_claims
 
 ACTS = ["Real work", pytest.param("What really happened", marks=pytest.mark.soak)]  # the second takes a Spark
 needs_proc = pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="processes are found under /proc")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.conftest import Veil
 from tests.pipeline.queue_histories import EXPONENTIAL, history_of
-from veil.cli.renewal_schedules import SCHEDULES
+from veil.cli.pipeline.timeouts import SCHEDULES
 from veil.core.findings import VERSION, Finding, Findings, decode, encode
 from veil.pipeline.history_scan import Work
 from veil.pipeline.timeouts import find_all

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from veil.cli.failures import CommandFailed
-from veil.cli.pipeline import JOBS
-from veil.cli.pipeline_options import places
+from veil.cli.pipeline.command import JOBS
+from veil.cli.pipeline.options import places
 from veil.pipeline.package import package
 
 SHOW_MODULES = (
@@ -50,7 +50,7 @@ def test_help_names_every_job_without_loading_spark():
 def test_a_job_loads_its_own_file_only():
     _, modules = modules_after("pipeline", "package", "--help")
 
-    assert {each for each in JOBS.values() if each in modules} == {"veil.cli.pipeline_package"}
+    assert {each for each in JOBS.values() if each in modules} == {"veil.cli.pipeline.package"}
 
 
 def test_a_job_that_does_not_exist_is_told_in_one_line():

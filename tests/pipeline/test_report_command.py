@@ -90,7 +90,8 @@ def test_the_page_is_written_and_the_table_printed(
 
 
 def test_on_a_narrow_terminal_the_table_fits(monkeypatch: pytest.MonkeyPatch, capsys: Captured):
-    from veil.cli import output, pipeline_report
+    import veil.cli.pipeline.report as pipeline_report
+    from veil.cli import output
 
     monkeypatch.setenv("COLUMNS", "64")
     for module in (output, pipeline_report):

@@ -15,7 +15,7 @@ from bench.queue_days import row, write_tables
 from tests.pipeline.queue_histories import Known, history_of
 from tests.pipeline.queues_kit import Queues
 from veil.cli.main import run
-from veil.cli.pipeline_route_text import show_prepared
+from veil.cli.pipeline.route import show_prepared
 from veil.journal.place import Place
 from veil.pipeline.history import History
 from veil.pipeline.queues.client import QueueClient

@@ -14,7 +14,7 @@ import pytest
 
 from tests.pipeline.conftest import scrubbed
 from veil.cli.failures import CommandFailed
-from veil.cli.pipeline_options import spark_session
+from veil.cli.pipeline.options import spark_session
 from veil.pipeline.session import (
     SessionRefused,
     SparkSettings,
@@ -34,7 +34,7 @@ WHOLE_LIFE = """
 import json, os, socket, sys
 from urllib.parse import urlsplit
 from urllib.request import urlopen
-from veil.cli.pipeline_options import spark_session
+from veil.cli.pipeline.options import spark_session
 from veil.pipeline.session import log_of
 import veil.pipeline.session as module
 
@@ -105,7 +105,7 @@ def test_a_session_is_local_quiet_sized_as_told_on_loopback_and_leaves_nothing(t
 def test_a_start_that_fails_is_one_line_that_names_the_log(tmp_path: Path):
     code = (
         "from veil.cli.failures import CommandFailed\n"
-        "from veil.cli.pipeline_options import spark_session\n"
+        "from veil.cli.pipeline.options import spark_session\n"
         "try:\n"
         "    with spark_session('nonsense', None, 'a job'): pass\n"
         "except CommandFailed as failure:\n"

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from tests.consumer.simulated_queue import SimulatedQueue, run_virtual
-from veil.cli.renewal_schedules import SCHEDULES, adaptive, buffered, heartbeat, played
+from veil.cli.pipeline.timeouts import SCHEDULES, adaptive, buffered, heartbeat, played
 from veil.consumer.renewal.keeper import LeaseKeeper
 from veil.consumer.renewal.policy import RenewalPolicy
 from veil.core.findings import NO_RENEWAL

@@ -11,7 +11,7 @@ import pytest
 
 from bench.queue_days import row, write_tables
 from tests.pipeline.queue_histories import EXPONENTIAL, HEAVY_TAIL, Known, history_of
-from veil.cli.renewal_schedules import SCHEDULES
+from veil.cli.pipeline.timeouts import SCHEDULES
 from veil.core.findings import CLEAR, FILE, NOT_ENOUGH, Finding, decode
 from veil.journal.place import Place
 from veil.pipeline import history_reading

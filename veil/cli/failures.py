@@ -11,12 +11,13 @@ CommandFailed
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 import typer
 
-from veil.cli.output import inert, talk
+from veil.cli.output import inert, is_terminal, talk
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -80,3 +81,15 @@ def plainly(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(130) from None
 
     return told
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Return if the person agrees; raise NotConfirmed if not, or if there is nobody to ask."""
+    if yes:
+        return
+    if not is_terminal(sys.stdin):
+        raise NotConfirmed(f"{question} Not a terminal: say --yes to go on.", exit_code=2)
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise NotConfirmed("nothing done", exit_code=1)

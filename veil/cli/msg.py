@@ -2,17 +2,203 @@
 
 from __future__ import annotations
 
+import base64
+import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from veil.cli.failures import plainly
-from veil.cli.message_input import read_attributes, read_body
-from veil.cli.message_text import Message, as_lines, as_object
+from veil.cli.client import Client
+from veil.cli.failures import CommandFailed, ServiceError, plainly
 from veil.cli.options import AsJson, Endpoint, QueueName, Region, connect, whole_number
-from veil.cli.output import one_line, say, say_json, show_table, talk
-from veil.cli.peek import follow, peek_messages
+from veil.cli.output import inert, one_line, say, say_json, show_table, talk
+
+# ---- Bodies and attributes from the command line.
+
+AttributeValue = dict[str, str]
+
+
+def read_body(text: str) -> str:
+    """The body that BODY means: itself, `-` for stdin, `@FILE` for a file; to the last byte, newlines too."""
+    if text == "-":
+        return _decoded(sys.stdin.buffer.read(), "BODY", "stdin")
+    if text.startswith("@"):
+        return _decoded(_file(text[1:], "BODY"), "BODY", text[1:])
+    return text
+
+
+def read_attributes(options: Sequence[str]) -> dict[str, AttributeValue]:
+    """Message attributes from NAME=VALUE (a String), NAME:Number=5 and NAME:Binary=@FILE."""
+    attributes: dict[str, AttributeValue] = {}
+    for text in options:
+        left, equals, value = text.partition("=")
+        name, _, data_type = left.partition(":")
+        data_type = data_type or "String"
+        kind = data_type.partition(".")[0]
+        if not name or not equals or kind not in ("String", "Number", "Binary"):
+            raise typer.BadParameter(
+                f"{text!r}: expected NAME=VALUE, NAME:Number=VALUE or NAME:Binary=@FILE",
+                param_hint="--attribute",
+            )
+        if name in attributes:
+            raise typer.BadParameter(f"{name!r}: given twice, expected once", param_hint="--attribute")
+        attributes[name] = {"DataType": data_type, **_value(kind, value)}
+    return attributes
+
+
+def _value(kind: str, value: str) -> AttributeValue:
+    if kind == "Binary":
+        content = _file(value[1:], "--attribute") if value.startswith("@") else value.encode()
+        return {"BinaryValue": base64.b64encode(content).decode()}
+    return {"StringValue": value}
+
+
+def _file(name: str, parameter: str) -> bytes:
+    try:
+        return Path(name).read_bytes()
+    except OSError as error:
+        raise typer.BadParameter(
+            f"{name!r}: expected a file that can be read ({error.strerror})", param_hint=parameter
+        ) from None
+
+
+def _decoded(content: bytes, parameter: str, source: str) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(
+            f"{source}: expected UTF-8, byte {error.start} is not", param_hint=parameter
+        ) from None
+
+
+# ---- A message as a command shows it: a few lines for people, or one object for scripts.
+
+Message = dict[str, Any]
+
+
+def as_object(message: Message) -> Message:
+    """The message with plain names, numbers as numbers, absent things left out."""
+    system = message.get("Attributes") or {}
+    found: dict[str, Any] = {
+        "message_id": message["MessageId"],
+        "receipt": message.get("ReceiptHandle"),
+        "body": message["Body"],
+        "body_md5": message.get("MD5OfBody"),
+        "state": message.get("State"),
+        "visible_at_ms": message.get("VisibleAt"),
+        "receive_count": _number(system.get("ApproximateReceiveCount")),
+        "sent_at_ms": _number(system.get("SentTimestamp")),
+        "first_received_at_ms": _number(system.get("ApproximateFirstReceiveTimestamp")),
+        "group": system.get("MessageGroupId"),
+        "deduplication_id": system.get("MessageDeduplicationId"),
+        "sequence_number": system.get("SequenceNumber"),
+        "dead_letter_source": system.get("DeadLetterQueueSourceArn"),
+        "attributes": _attributes(message),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def as_lines(message: Message) -> list[str]:
+    """The message for people: who and when, its receipt, its attributes, then its body, indented."""
+    facts = as_object(message)
+    head = [f"message {facts['message_id']}"]
+    if "state" in facts:
+        head.append(str(facts["state"]))
+    if "receive_count" in facts:
+        head.append(f"receive count {facts['receive_count']}")
+    if "sent_at_ms" in facts:
+        head.append(f"sent {clock_text(facts['sent_at_ms'])}")
+    if "visible_at_ms" in facts:
+        head.append(f"visible {clock_text(facts['visible_at_ms'])}")
+    if "group" in facts:
+        head.append(f"group {facts['group']}")
+    lines = ["  ".join(inert(part, keep="") for part in head)]
+    if "receipt" in facts:
+        lines.append(f"receipt {inert(facts['receipt'], keep='')}")
+    for name, value in facts.get("attributes", {}).items():
+        shown = value.get("value", value.get("base64"))
+        text = f"{name}:{value['type']}={shown}"
+        lines.append(f"attribute {inert(text, keep='')}")
+    lines += [f"  {line}" for line in inert(facts["body"]).split("\n")]
+    return lines
+
+
+def clock_text(wall_ms: int) -> str:
+    """A wall-clock instant for people, in UTC."""
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def _attributes(message: Message) -> dict[str, dict[str, str]] | None:
+    given = message.get("MessageAttributes")
+    if not given:
+        return None
+    return {
+        name: {"type": value["DataType"], "value": value["StringValue"]}
+        if value.get("StringValue") is not None
+        else {"type": value["DataType"], "base64": value.get("BinaryValue", "")}
+        for name, value in given.items()
+    }
+
+
+def _number(text: str | None) -> int | None:
+    return None if text is None else int(text)
+
+
+# ---- Look at a queue without receiving from it, page by page, and follow what is new.
+
+_PAGE = 100
+
+
+def peek_messages(client: Client, queue: str, limit: int) -> Iterator[Message]:
+    """Up to that many messages of the queue, oldest first."""
+    token: str | None = None
+    left = limit
+    while left > 0:
+        messages, token = _page(client, queue, token, min(left, _PAGE))
+        yield from messages
+        left -= len(messages)
+        if token is None:
+            return
+
+
+def follow(
+    client: Client, queue: str, pause: Callable[[], object], *, from_start: bool = False
+) -> Iterator[Message]:
+    """Messages as they arrive, for ever; `pause` is called between two looks."""
+    token: str | None = None
+    known: set[str] = set()  # the ids on the last page, which is looked at again until a next one follows
+    quiet = not from_start
+    while True:
+        messages, following = _page(client, queue, token, _PAGE)
+        for message in messages:
+            if not quiet and message["MessageId"] not in known:
+                yield message
+        if following is not None:
+            token, known = following, set()
+            continue
+        known = {str(message["MessageId"]) for message in messages}
+        quiet = False
+        pause()
+
+
+def _page(client: Client, queue: str, token: str | None, size: int) -> tuple[list[Message], str | None]:
+    parameters: dict[str, Any] = {"MaxResults": size}
+    if token is not None:
+        parameters["NextToken"] = token
+    try:
+        answer = client.on_queue("PeekMessages", queue, parameters)
+    except ServiceError as error:
+        if error.code in ("UnknownOperationException", "InvalidAction"):
+            raise CommandFailed(
+                f"{client.place.endpoint} cannot peek: that is an extension of Veil's, not of SQS"
+            ) from None
+        raise
+    return list(answer.get("Messages") or ()), answer.get("NextToken")
+
 
 msg_app = typer.Typer(
     no_args_is_help=True, help="Send, receive, look at, follow, delete and extend messages."

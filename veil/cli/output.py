@@ -6,7 +6,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 # Control characters, C1 included (0x9b alone begins an escape sequence on some terminals), and the marks that
@@ -110,3 +111,22 @@ def seconds(text: str | int) -> str:
         if count % size == 0 and count >= (120 if unit == "min" else size):
             return f"{count // size} {unit}"
     return f"{count} s"
+
+
+# ---- A bar on a terminal for what takes a while; nothing where nobody looks.
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Takes how much is done and how much is expected."""
+    if not is_terminal(sys.stderr):
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True, no_color=not has_colour(sys.stderr))
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(title, total=None)
+        yield lambda done, expected: progress.update(task, completed=done, total=max(done, expected))

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from veil.cli.client import Client
-from veil.cli.confirm import confirm
-from veil.cli.failures import CommandFailed, ServiceError, plainly
+from veil.cli.failures import CommandFailed, ServiceError, confirm, plainly
 from veil.cli.options import AsJson, Endpoint, QueueName, Region, Yes, complete_queue, connect, whole_number
 from veil.cli.output import inert, say, say_json, seconds, show_table, talk
 from veil.cli.queue_settings import (

@@ -2,20 +2,189 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Final, NamedTuple
 
+import msgspec
 import typer
 
-from veil.cli.confirm import confirm
-from veil.cli.failures import CommandFailed, plainly
+from veil.cli.client import Client
+from veil.cli.failures import CommandFailed, ServiceError, confirm, plainly
 from veil.cli.options import AsJson, Endpoint, Region, Yes, complete_queue, connect
-from veil.cli.output import inert, say, say_json, talk
+from veil.cli.output import inert, say, say_json, show_table, talk
 from veil.cli.output import seconds as length
-from veil.cli.pipeline_options import Data, TablesPlace, places
-from veil.cli.timeouts_plan import Planned, plan
-from veil.cli.timeouts_text import show_findings, tell
-from veil.core.findings import FILE, NO_RENEWAL, Findings, FindingsUnreadable, decode
+from veil.cli.pipeline.options import Data, TablesPlace, places
+from veil.core.findings import (
+    FILE,
+    NO_RENEWAL,
+    NOT_ENOUGH,
+    Candidate,
+    Finding,
+    Findings,
+    FindingsUnreadable,
+    WithPolicy,
+    decode,
+)
+from veil.pipeline import words
+
+# ---- What setting the recommended timeouts would change in the queues as they are now, and which must be left alone.
+
+_TIMEOUT_MAX_S: Final = 43_200
+
+
+class Planned(NamedTuple):
+    """One queue: its timeout now and the one to set; or why it is left alone."""
+
+    queue: str
+    certainty: str
+    before_s: int
+    after_s: int
+    refused: str | None = None
+
+
+def plan(findings: Findings, client: Client, queues: Sequence[str]) -> list[Planned]:
+    """Compare the findings about whole queues with the queues of the client's region; all queues unless some are named."""
+    return [
+        _planned(finding, client)
+        for finding in findings.findings
+        if finding.message_type is None and (not queues or finding.queue in queues)
+    ]
+
+
+def _planned(finding: Finding, client: Client) -> Planned:
+    after_s = finding.recommended_timeout_s
+    if after_s is None or finding.certainty == NOT_ENOUGH:
+        return _alone(finding, f"not enough evidence: {finding.missing or finding.reason}")
+    if not 0 <= after_s <= _TIMEOUT_MAX_S:
+        return _alone(finding, f"recommended_timeout_s={after_s}: expected 0 to {_TIMEOUT_MAX_S}")
+    if finding.region != client.place.region:
+        return _alone(finding, f"it is in {finding.region}: say --region {finding.region}")
+    try:
+        before_s = int(client.attributes(finding.queue, "VisibilityTimeout")["VisibilityTimeout"])
+    except ServiceError as error:
+        if not error.is_missing_queue:
+            raise
+        return _alone(finding, "there is no such queue any more")
+    analysed_s = finding.present_timeout_s
+    if before_s != after_s and analysed_s is not None and round(analysed_s) != before_s:
+        return _alone(
+            finding,
+            f"its leases began with {words.length(analysed_s)} and its timeout is {words.length(before_s)}: either it was "
+            "changed since (run the pipeline again), or its consumers ask for a timeout of their own",
+            before_s,
+        )
+    return Planned(finding.queue, finding.certainty, before_s, after_s)
+
+
+def _alone(finding: Finding, why: str, before_s: int = 0) -> Planned:
+    return Planned(finding.queue, finding.certainty, before_s, before_s, why)
+
+
+# ---- Findings about timeouts as a table, as JSON, and one queue's in words.
+
+_COLUMNS = ["queue", "type", "leases", "duplicates", "present", "recommended", "certainty", "p50", "p99"]
+
+
+def show_findings(findings: Findings, *, as_json: bool) -> None:
+    """A line for each queue and message type; all that is known of each as JSON."""
+    if as_json:
+        for finding in findings.findings:
+            say_json(msgspec.to_builtins(finding))
+    elif findings.findings:
+        show_table(
+            _COLUMNS, [_row(finding) for finding in findings.findings], right=_COLUMNS[2:6] + _COLUMNS[7:]
+        )
+
+
+def type_name(finding: Finding) -> str:
+    """The message type for people."""
+    return "all" if finding.message_type is None else finding.message_type or "(none)"
+
+
+def _row(finding: Finding) -> list[str]:
+    return [
+        finding.queue,
+        type_name(finding),
+        f"{finding.leases:,}",
+        f"{finding.duplicates:,}",
+        _length(finding.present_timeout_s),
+        _length(finding.recommended_timeout_s),
+        finding.certainty,
+        _length(finding.p50_s),
+        _length(finding.p99_s),
+    ]
+
+
+def _length(seconds: float | None) -> str:
+    return "-" if seconds is None else words.length(seconds)
+
+
+def tell(finding: Finding) -> None:
+    """One queue or type in words, and what each timeout that it could have would mean."""
+    for line in _words(finding):
+        say(inert(line, keep=""))
+    say()
+    policies = [each.policy for each in finding.candidates[0].policies] if finding.candidates else []
+    columns = ["timeout", "duplicates", "at most", "after a crash", *policies[1:]]
+    rows = []
+    for candidate in _worth_showing(finding):
+        none, *renewed = candidate.policies
+        mark = " *" if candidate.timeout_s == finding.recommended_timeout_s else ""
+        row = [f"{words.length(candidate.timeout_s)}{mark}", words.chance(none.duplicate_chance)]
+        row += [
+            words.chance(none.duplicate_chance_high),
+            words.length(none.recovery_s),
+            *(_renewed(each) for each in renewed),
+        ]
+        rows.append(row)
+    show_table(columns, rows, right=columns)
+    talk("* recommended; with renewal: duplicates, wait after a crash, calls per message")
+
+
+def _renewed(means: WithPolicy) -> str:
+    return f"{words.chance(means.duplicate_chance)}, {words.length(means.recovery_s)}, {means.calls_per_message:.2g}"
+
+
+def _worth_showing(finding: Finding) -> list[Candidate]:
+    """The candidates up to the first few beyond all that matters: longer ones only wait longer."""
+    matters_s = max(finding.present_timeout_s or 0, finding.recommended_timeout_s or 0, finding.p999_s or 0)
+    if finding.p999_s is None and finding.recommended_timeout_s is None:
+        return finding.candidates
+    return [each for each in finding.candidates if each.timeout_s <= max(4 * matters_s, 60)]
+
+
+def _words(finding: Finding) -> Sequence[str]:
+    whole = finding.message_type is None
+    name = finding.queue if whole else f"{finding.queue}, type {type_name(finding)}"
+    recommended = (
+        "no recommendation"
+        if finding.recommended_timeout_s is None
+        else words.length(finding.recommended_timeout_s)
+    )
+    lines = [f"{name}: {recommended} ({finding.certainty})", f"  {finding.reason}."]
+    if finding.missing is not None:
+        lines.append(f"  missing: {finding.missing}.")
+    lines.append(
+        f"  seen: {finding.leases:,} leases, {finding.completed:,} of them to the end of the work, {finding.censored:,} cut "
+        f"off, {finding.duplicates:,} duplicates, {finding.crashes:,} lapsed in silence; {finding.since or '?'} to "
+        f"{finding.until or '?'}."
+    )
+    quantiles = [("half", finding.p50_s), ("99 %", finding.p99_s), ("99.9 %", finding.p999_s)]
+    known = ", ".join(f"{of} within {words.length(at_s)}" for of, at_s in quantiles if at_s is not None)
+    if known:
+        lines.append(
+            f"  the work: {known}; the mean of what completed, which misleads, is {_length(finding.mean_s)}."
+        )
+    if finding.replay is not None:
+        replay = finding.replay
+        lines.append(
+            f"  the past again: {replay.duplicates_then:,} duplicates, with the recommended timeout "
+            f"{replay.duplicates_with_recommended:,.0f}; {replay.hidden_hours_then:,.1f} h hidden after crashes, then "
+            f"{replay.hidden_hours_with_recommended:,.1f} h."
+        )
+    return lines
+
 
 timeouts_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Look at the timeouts that were found, and set them."

@@ -12,12 +12,13 @@ import typer
 from veil.cli.failures import CommandFailed, ServiceError, plainly
 from veil.cli.options import AsJson, Endpoint, Region, complete_queue, connect, whole_number
 from veil.cli.output import one_line, say_json, show_table, talk
-from veil.cli.pipeline_options import Conf, Data, Master, TablesPlace, places, spark_session
+from veil.cli.pipeline.options import Conf, Data, Master, TablesPlace, places, spark_session
 from veil.cli.queue_settings import read_redrive
 from veil.core.errors import VeilError
 
 if TYPE_CHECKING:
     from veil.pipeline.dead_letters.table import Group
+
 
 _COLUMNS = (
     "group",

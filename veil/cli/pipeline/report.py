@@ -14,11 +14,12 @@ import typer
 from veil.cli.failures import CommandFailed, plainly
 from veil.cli.options import AsJson
 from veil.cli.output import is_terminal, say_json, show_table, talk
-from veil.cli.pipeline_options import Conf, Data, JournalPlace, Master, TablesPlace, places, spark_session
+from veil.cli.pipeline.options import Conf, Data, JournalPlace, Master, TablesPlace, places, spark_session
 from veil.core.errors import VeilError
 
 if TYPE_CHECKING:
     from veil.core.findings import Findings
+
 
 Out = Annotated[
     Path,

@@ -9,12 +9,13 @@ import typer
 from veil.cli.failures import CommandFailed, plainly
 from veil.cli.options import AsJson
 from veil.cli.output import inert, say, say_json, talk
-from veil.cli.pipeline_options import Conf, Data, JournalPlace, Master, TablesPlace, places, spark_session
+from veil.cli.pipeline.options import Conf, Data, JournalPlace, Master, TablesPlace, places, spark_session
 from veil.core.errors import VeilError
 
 if TYPE_CHECKING:
     from veil.journal.place import Place
     from veil.pipeline.lifecycles import LifecyclesRun
+
 
 Follow = Annotated[bool, typer.Option("--follow", help="Go on as long as the journal grows; Ctrl-C ends it.")]
 Every = Annotated[

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from veil.journal.place import Place
 
+
 # Spark and the server's settings are imported when they are used: `--help` needs neither.
 
 Data = Annotated[

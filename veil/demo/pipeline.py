@@ -5,19 +5,24 @@ It starts Spark at once and begins when the demo says so; what it finds it says 
 
 from __future__ import annotations
 
+import json
+import queue
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from veil.cli.demo_child import leave_with_the_demo
+from veil.cli.failures import CommandFailed
 from veil.cli.output import say_json
 from veil.core.errors import VeilError
+from veil.demo.processes import Child, Children, leave_with_the_demo
+from veil.demo.workload import Stage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from veil.journal.place import Place
+
 
 # A few thousand rows on two cores: what Spark does for large data would only take time here.
 _SMALL: Final = {
@@ -36,7 +41,7 @@ _NEXT: Final = {
 
 def run_pipeline(spark: SparkSession, data: Path, report: Path, target: float) -> None:
     """Run the jobs one after the other, and tell what each came to."""
-    from veil.cli.renewal_schedules import SCHEDULES
+    from veil.cli.pipeline.timeouts import SCHEDULES
     from veil.journal.place import Place
     from veil.pipeline.lifecycles import run_lifecycles
     from veil.pipeline.report import collect_overview, render_html, summary
@@ -90,6 +95,58 @@ def _main(data: Path, report: Path, target: float) -> int:
         say_json({"failed": str(error)})
         return 1
     return 0
+
+
+# ---- in the demo's own process: what it hears of the pipeline, and waits for
+
+LOG: Final = "pipeline.log"
+_LOOK_EVERY_S: Final = 0.2
+_PATIENCE_S: Final = 180.0
+
+Told = dict[str, Any]
+
+
+class PipelineRun:
+    """The pipeline's process: Spark starts with it, the jobs begin with `go`."""
+
+    def __init__(self, children: Children, folder: Path, target: float) -> None:
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._folder = folder
+        data, report = folder / "data", folder / "report.html"
+        arguments = ("-m", "veil.demo.pipeline", str(data), str(report), f"{target:g}")
+        self._child: Child = children.start(LOG, *arguments, heard=self._lines.put)
+
+    def go(self) -> None:
+        """Everything that is to be read is there."""
+        self._child.say("go")
+
+    def awaited(self, step: str, stage: Stage, title: str) -> Told:
+        """What it says about a step, once that is done; raises CommandFailed when it fails instead."""
+        begun_s, seen = time.monotonic(), ""
+        with stage.progress(title) as moved:
+            while time.monotonic() - begun_s < _PATIENCE_S:
+                try:
+                    told: Told = json.loads(self._lines.get(timeout=_LOOK_EVERY_S))
+                except queue.Empty:
+                    moved(0.0, seen)
+                    if self._child.code is not None and self._lines.empty():
+                        raise CommandFailed(f"the pipeline failed: {self._last_words()}") from None
+                    continue
+                if "failed" in told:
+                    raise CommandFailed(f"the pipeline failed: {told['failed']}")
+                if told.get("step") == step:
+                    return told
+                seen = told.get("seen", seen)
+        raise CommandFailed(f"the pipeline took longer than {_PATIENCE_S:.0f} s; see {self._folder / LOG}")
+
+    def ended(self) -> None:
+        """Wait until its process, and Spark's, are gone."""
+        self._child.ended(_PATIENCE_S)
+
+    def _last_words(self) -> str:
+        log = self._folder / LOG
+        lines = log.read_text(errors="replace").strip().splitlines()
+        return f"{lines[-1] if lines else 'no reason given'} (all of it is in {log})"
 
 
 if __name__ == "__main__":

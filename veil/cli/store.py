@@ -1,7 +1,8 @@
-"""`veil store copy`: a whole store from SQLite to PostgreSQL, or back; and `veil store restored`."""
+"""Whether the commands for PostgreSQL can work here, and whether they can make sense of a DSN."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,13 +12,122 @@ import typer
 
 from veil.cli.failures import CommandFailed, plainly
 from veil.cli.options import AsJson
-from veil.cli.output import say_json, talk
-from veil.cli.progress import progress_bar
-from veil.core.errors import VeilError
+from veil.cli.output import progress_bar, say, say_json, talk
+from veil.cli.serve import SettingWrong
+from veil.core.errors import StoreError, VeilError
 from veil.server.shown_url import without_password
 
 if TYPE_CHECKING:
     from veil.stores.copying import Copied, Source, Target
+
+
+def need_driver(dsn: str) -> None:
+    """Raise CommandFailed, in words, where the driver is missing or the DSN cannot be read."""
+    try:
+        from veil.stores.postgres.dsn import parse_dsn
+    except ImportError:
+        raise CommandFailed(
+            "the driver for PostgreSQL is not installed: pip install 'veilmq[postgres]'"
+        ) from None
+    try:
+        parse_dsn(dsn)
+    except StoreError as problem:
+        raise CommandFailed(f"{without_password(dsn)}: {problem}") from None
+
+
+# ---- `veil migrate`: bring the schema in a PostgreSQL to the present version.
+
+# The store is imported when it is used: its driver takes longer to load than the rest of the command.
+
+
+@plainly
+def migrate(
+    store: Annotated[
+        str | None, typer.Option("--store", metavar="URL", help="The database [VEIL_STORE, or veil.toml].")
+    ] = None,
+    citus: Annotated[
+        bool,
+        typer.Option("--citus", help="Distribute the tables by queue, where the extension citus is there."),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Bring the schema `veil` of a PostgreSQL to the version of this Veil.
+
+    A server does this by itself when it starts; this is for whoever wants to do it before, or with rights that the server
+    does not have. Data directories are brought up by the server alone.
+    """
+    dsn = _dsn(store)
+    need_driver(dsn)
+    try:
+        import asyncio
+
+        before, after, calls = asyncio.run(_migrate(dsn, citus=citus, dry_run=dry_run))
+    except VeilError as problem:
+        raise CommandFailed(str(problem)) from problem
+    if as_json:
+        say_json({"from": before, "to": after, "citus": calls, "dry_run": dry_run})
+        return
+    would = "would be" if dry_run else "was"
+    if before == after:
+        talk(f"the schema of {without_password(dsn)} has version {after} already")
+    else:
+        talk(f"the schema of {without_password(dsn)} {would} brought from version {before} to {after}")
+    for call in calls:
+        say(call + ";")
+    if citus and not calls:
+        talk("every table that can be distributed is distributed already")
+
+
+def _dsn(given: str | None) -> str:
+    from veil.server.settings import SettingsError, load_settings
+
+    try:
+        store = load_settings({"store": given}, os.environ).store
+    except SettingsError as refused:
+        raise SettingWrong(str(refused)) from None
+    if not store.startswith("postgresql://"):
+        raise SettingWrong(
+            f"store={store}: expected postgresql://USER@HOST/DATABASE; a data directory is brought up when its server starts"
+        )
+    return store
+
+
+async def _migrate(dsn: str, *, citus: bool, dry_run: bool) -> tuple[int, int, list[str]]:
+    import psycopg
+
+    from veil.core.errors import StoreTooNew, StoreUnavailable
+    from veil.stores.postgres import opening
+    from veil.stores.postgres.citus import calls_to_distribute
+    from veil.stores.postgres.dsn import parse_dsn
+    from veil.stores.postgres.failures import in_our_words
+
+    text = parse_dsn(dsn).text
+    try:
+        connection = await psycopg.AsyncConnection.connect(text, autocommit=True, prepare_threshold=None)
+    except psycopg.OperationalError as error:
+        reason = (str(error).strip().splitlines() or ["no answer"])[0]
+        raise StoreUnavailable(f"PostgreSQL cannot be reached: {reason}") from None
+    try:
+        async with connection:
+            before = await opening.schema_version(connection)
+            if before > opening.SCHEMA_VERSION:
+                raise StoreTooNew(
+                    f"the schema veil has version {before}, this Veil knows up to {opening.SCHEMA_VERSION}"
+                )
+            if not dry_run:
+                await opening.migrate(text)
+            calls = await calls_to_distribute(connection) if citus else []
+            for call in calls if not dry_run else ():
+                await connection.execute(call.encode())
+    except psycopg.Error as error:
+        raise in_our_words(error) from error
+    return before, opening.SCHEMA_VERSION, calls
+
+
+# ---- `veil store copy`: a whole store from SQLite to PostgreSQL, or back; and `veil store restored`.
 
 # The stores are imported when they are used: their libraries take longer to load than the rest of the command.
 
@@ -29,7 +139,10 @@ class PlaceWrong(CommandFailed):
 
 
 def register(app: typer.Typer) -> None:
-    """Add `store` to the root."""
+    """Add `migrate` and `store` to the root."""
+    app.command("migrate", epilog="Example: veil migrate --store postgresql://veil@db/veil --dry-run")(
+        migrate
+    )
     group = typer.Typer(help="Work on whole stores.", no_args_is_help=True)
     example = "Example: veil store copy sqlite:///var/lib/veil postgresql://veil@db/veil"
     group.command("copy", epilog=example)(copy)
@@ -78,7 +191,7 @@ def restored(
         raise PlaceWrong(
             f"{store!r}: expected postgresql://USER@HOST/DATABASE; for a data directory there is veil restore"
         )
-    from veil.cli.postgres_driver import need_driver
+    from veil.cli.store import need_driver
 
     need_driver(place)
     from veil.stores.postgres.restored import mark_restored
@@ -128,7 +241,7 @@ def _source(text: str) -> Iterator[Source]:
         with sqlite_source(place, SystemClock()) as source:
             yield source
         return
-    from veil.cli.postgres_driver import need_driver
+    from veil.cli.store import need_driver
 
     need_driver(place)
     from veil.stores.copying_postgres import postgres_source
@@ -147,7 +260,7 @@ def _target(text: str) -> Iterator[Target]:
         with sqlite_target(place, SystemClock()) as target:
             yield target
         return
-    from veil.cli.postgres_driver import need_driver
+    from veil.cli.store import need_driver
 
     need_driver(place)
     from veil.stores.copying_postgres import postgres_target

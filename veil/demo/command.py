@@ -1,26 +1,101 @@
-"""The demo, act by act: the queues, the work, what the pipeline makes of it, and what is claimed."""
+"""`veil demo`: the product in a minute. A real server, real work, real crashes; then what the timeouts should have been."""
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import shlex
 import shutil
+import signal
 import sys
+import tempfile
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
+from urllib.parse import urlsplit
 
-from veil.cli.demo_claims import check_claims
-from veil.cli.demo_crew import Crew, child_environ
-from veil.cli.demo_findings import PipelineRun, Told
-from veil.cli.demo_keep import keep_running
-from veil.cli.demo_queues import FULL_S, SECONDS_VARIABLE, DemoQueue, the_queues
-from veil.cli.demo_server import DemoServer
-from veil.cli.demo_stage import Stage
-from veil.cli.demo_workload import WORKERS, Happened, Workload, create_queues
-from veil.cli.failures import CommandFailed
+import typer
+
+from veil.cli.failures import CommandFailed, plainly
+from veil.cli.options import AsJson
 from veil.cli.output import is_terminal, say, say_json, show_table, talk
+from veil.demo.life import life
+from veil.demo.pipeline import PipelineRun, Told
+from veil.demo.processes import Children, DemoServer, child_environ, ended_by_signals
+from veil.demo.shop import FULL_S, SECONDS_VARIABLE, DemoQueue, the_queues
+from veil.demo.workload import WORKERS, Happened, Stage, Workload, check_claims, create_queues
 from veil.pipeline import words
+
+_MARK: Final = ".veil-demo"  # in a directory that a demo made, so that the next one may replace what is below
+_MADE: Final = ("data", "report.html", "summary.json", "server.log", "workers.log", "pipeline.log", "spark")
+
+
+def demo_folder(out: Path | None) -> Path:
+    """The directory, made, without what an earlier demo left in it; without a name a new one for temporary files, which stays."""
+    if out is None:
+        folder = Path(tempfile.mkdtemp(prefix="veil-demo-"))
+        (folder / _MARK).touch()
+        return folder
+    folder = out.expanduser().resolve()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / _MARK).exists() and any(folder.iterdir()):
+            raise CommandFailed(f"--out {out}: expected a new or empty directory, or one of an earlier demo")
+        (folder / _MARK).touch()
+        for name in _MADE:
+            made = folder / name
+            if made.is_dir() and not made.is_symlink():
+                shutil.rmtree(made)
+            else:
+                made.unlink(missing_ok=True)
+    except OSError as problem:
+        raise CommandFailed(f"--out {out}: expected a directory to write to ({problem.strerror})") from None
+    return folder
+
+
+# ---- --keep: the same server and workers on the same data, at a gentle rate
+
+_CONSOLE: Final = "/console"
+
+
+def keep_running(server: DemoServer, workload: Workload, folder: Path) -> None:
+    """Start everything again on the same data, at a gentle rate, and let it run until somebody has had enough."""
+    server.start()
+    workload.start_workers()
+    workload.start_producers(gently=True)
+    talk()
+    say(f"api      {server.endpoint}")
+    if console := console_address(server.endpoint):
+        say(f"console  {console}")
+    talk("Server, producers and workers are running; Ctrl-C ends them. Try, in another terminal:")
+    talk(f"  export AWS_ENDPOINT_URL_SQS={server.endpoint}")
+    talk("  veil queue ls")
+    talk("  veil msg tail thumbnails")
+    talk(f"  veil timeouts apply --data {shlex.quote(str(folder / 'data'))}")
+    with suppress(KeyboardInterrupt):
+        while True:
+            signal.pause()
+    workload.stop()
+    talk("stopped")
+
+
+def console_address(endpoint: str) -> str | None:
+    """Where the server's web pages are; None if it has none."""
+    parts = urlsplit(endpoint)
+    assert parts.hostname is not None
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=5)
+    try:
+        connection.request("GET", _CONSOLE)
+        return f"{endpoint}{_CONSOLE}" if connection.getresponse().status < 400 else None
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+# ---- act by act
 
 _TARGET: Final = 0.001
 _TARGET_SHORTENED: Final = 0.01  # a shortened demo has too few messages to speak of one in a thousand
@@ -35,10 +110,10 @@ def play(folder: Path, seconds: float, *, keep: bool, as_json: bool) -> Stage:
         server.endpoint, **{SECONDS_VARIABLE: f"{seconds:g}", "TMPDIR": str(_scratch(folder))}
     )
     try:
-        with Crew(folder, environ) as crew:
-            workload = Workload(crew, queues, seconds, os.getpid())
+        with Children(folder, environ) as children:
+            workload = Workload(children, queues, seconds, os.getpid())
             _a_shop(stage, server, queues)
-            pipeline = _work(stage, server, workload, crew, folder, queues, seconds)
+            pipeline = _work(stage, server, workload, children, folder, queues, seconds)
             found = _what_happened(stage, pipeline)
             shutil.rmtree(_scratch(folder), ignore_errors=True)
             _what_it_should_be(stage, folder, queues, workload.happened, found, as_json=as_json)
@@ -65,7 +140,7 @@ def _a_shop(stage: Stage, server: DemoServer, queues: tuple[DemoQueue, ...]) -> 
 
 
 def _work(
-    stage: Stage, server: DemoServer, workload: Workload, crew: Crew, folder: Path,
+    stage: Stage, server: DemoServer, workload: Workload, children: Children, folder: Path,
     queues: tuple[DemoQueue, ...], seconds: float,
 ) -> PipelineRun:  # fmt: skip
     rate = sum(queue.per_second for queue in queues)
@@ -81,7 +156,7 @@ def _work(
         happened = workload.happened
         stage.note(f"{sum(happened.sent.values()):,} messages sent, {happened.killed} workers killed")
         # Spark takes seconds to start. Meanwhile the last hidden messages come back, which takes nobody's time.
-        pipeline = PipelineRun(crew, folder, _TARGET if seconds >= FULL_S else _TARGET_SHORTENED)
+        pipeline = PipelineRun(children, folder, _TARGET if seconds >= FULL_S else _TARGET_SHORTENED)
         waited_s = workload.drain(client, stage)
     stage.note(
         f"all of them done {waited_s:.1f} s after the last was sent: those that dead workers held came back by themselves"
@@ -174,3 +249,70 @@ def _scratch(folder: Path) -> Path:
     scratch = folder / "spark"
     scratch.mkdir(exist_ok=True)
     return scratch
+
+
+# ---- the command
+
+_WITHOUT: Final = "without it there is: veil demo life"
+_WITHOUT_SPARK: Final = f'the demo needs Spark: pip install "veilmq[spark]"; {_WITHOUT}'
+
+demo_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+
+
+@demo_app.callback(epilog="Example: veil demo --out shop")
+@plainly
+def demo(
+    context: typer.Context,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Leave report.html, summary.json and the data there; else in a new temporary directory.",
+        ),
+    ] = None,
+    keep: Annotated[
+        bool,
+        typer.Option("--keep", help="At the end, keep server, producers and workers running until Ctrl-C."),
+    ] = False,
+    as_json: AsJson = False,
+    seconds: Annotated[float, typer.Option(hidden=True, min=1.0)] = FULL_S,
+) -> None:
+    """Show in a minute what Veil is for.
+
+    A real server, producers and workers, some of them killed, on queues whose visibility timeouts are too short, too long
+    and right; then Spark finds from the journal what each timeout costs and what it should be. Exit code 1 if anything is
+    not as claimed.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    _need_spark()
+
+    with ended_by_signals():
+        folder = demo_folder(out)
+        try:
+            stage = play(folder, seconds, keep=keep, as_json=as_json)
+        except KeyboardInterrupt:
+            talk(f"stopped; what there was is in {folder}")
+            raise
+    if stage.broken:
+        raise CommandFailed(f"{len(stage.broken)} of the demo's claims did not hold")
+
+
+def _need_spark() -> None:
+    """Say what is missing before half a minute is spent."""
+    if find_spec("pyspark") is None:
+        raise CommandFailed(_WITHOUT_SPARK)
+    from veil.pipeline.java import JavaMissing, find_java
+
+    try:
+        find_java(os.environ)
+    except JavaMissing as missing:
+        raise CommandFailed(f"{missing}; {_WITHOUT}") from None
+
+
+demo_app.command("life", epilog="Example: veil demo life")(life)
+
+
+def register(app: typer.Typer) -> None:
+    """Add `veil demo` and `veil demo life` to the command."""
+    app.add_typer(demo_app, name="demo")

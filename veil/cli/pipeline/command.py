@@ -11,14 +11,14 @@ from typer.core import TyperGroup
 
 # The word after `veil pipeline`, and the file that has it. Each file exposes `register(group: typer.Typer) -> None`.
 JOBS = {
-    "lifecycles": "veil.cli.pipeline_lifecycles",
-    "files": "veil.cli.pipeline_lifecycles",
-    "timeouts": "veil.cli.pipeline_timeouts",
-    "report": "veil.cli.pipeline_report",
-    "route": "veil.cli.pipeline_route",
-    "dead-letters": "veil.cli.pipeline_dead_letters",
-    "redrive": "veil.cli.pipeline_redrive",
-    "package": "veil.cli.pipeline_package",
+    "lifecycles": "veil.cli.pipeline.lifecycles",
+    "files": "veil.cli.pipeline.lifecycles",
+    "timeouts": "veil.cli.pipeline.timeouts",
+    "report": "veil.cli.pipeline.report",
+    "route": "veil.cli.pipeline.route",
+    "dead-letters": "veil.cli.pipeline.dead_letters",
+    "redrive": "veil.cli.pipeline.redrive",
+    "package": "veil.cli.pipeline.package",
 }
 
 

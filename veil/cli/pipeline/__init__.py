@@ -1,0 +1,1 @@
+"""`veil pipeline`: the jobs on Spark, each in a file of its own that is imported when it is called."""
