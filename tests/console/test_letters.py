@@ -79,3 +79,12 @@ def test_room_for_the_mark_is_made_of_what_consumers_write_and_never_of_what_sen
     assert kept is not None and set(kept) == set(senders)
     assert with_room_for_mark(a_message(**senders, a9="1")) is None
     assert with_room_for_mark(a_message(a="1")) is None
+
+
+@pytest.mark.parametrize("text", ["9" * 5_000, "²", "٣", "-1", "", "1" * 10, "1e3"])
+def test_a_receive_count_that_is_none_is_passed_over(text: str):
+    assert read_letter(DEAD, a_message(veil__receive_count=text)).receives == 3
+
+
+def test_the_consumers_receive_count_comes_before_the_dead_letter_queues():
+    assert read_letter(DEAD, a_message(veil__receive_count="17")).receives == 17

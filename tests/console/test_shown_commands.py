@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import html
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.console.conftest import OpenPage
+from tests.console.web import Got, Visitor
 from veil.testing import VeilServer
 
 AWS = Path(sys.executable).with_name("aws")
 pytestmark = pytest.mark.skipif(not AWS.exists(), reason="the aws command is not installed")
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Any:
-    environ = {
+def aws_environ(home: Path) -> dict[str, str]:
+    return {
         "PATH": f"{AWS.parent}:{os.environ['PATH']}",
-        "HOME": str(tmp_path),
+        "HOME": str(home),
         "AWS_ACCESS_KEY_ID": "veil",
         "AWS_SECRET_ACCESS_KEY": "veil",
         "LANG": "C.UTF-8",
     }
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Any:
+    environ = aws_environ(tmp_path)
 
     def run(page: Any) -> None:
         """Run what the page shows."""
@@ -111,3 +120,124 @@ def test_a_body_that_looks_like_an_address_is_sent_as_it_is(
     page.get_by_role("button", name="Show the message", exact=True).click()
     run(page)
     assert sqs.receive_message(QueueUrl=url)["Messages"][0]["Body"] == "file:///etc/hostname"
+
+
+# ---- what a sender wrote is a text, whatever it looks like
+
+
+def shown_commands(got: Got) -> list[str]:
+    found = re.findall(r'<pre class="command"[^>]*><code>(.*?)</code></pre>', got.text, re.DOTALL)
+    return [html.unescape(each) for each in found]
+
+
+@pytest.fixture
+def run_shown(tmp_path: Path) -> Callable[[Got], None]:
+    """Run the commands of a page in a folder where `secret.txt` and `body.txt` lie."""
+    for name in ("secret.txt", "body.txt", "entries.json"):
+        (tmp_path / name).write_text("the secret of whoever pastes")
+
+    def run(got: Got) -> None:
+        commands = shown_commands(got)
+        assert commands, got.text[:2000]
+        for command in commands:
+            ended = subprocess.run(
+                ["sh", "-c", command],
+                env=aws_environ(tmp_path),
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                timeout=90,
+            )
+            assert ended.returncode == 0, command + ended.stderr
+
+    return run
+
+
+@pytest.fixture
+def visitor(server: VeilServer) -> Visitor:
+    return Visitor(server)
+
+
+MISLEADING = [
+    "file://secret.txt",
+    "fileb://secret.txt",
+    "file://{folder}/secret.txt",
+    "http://{host}/healthz",
+    "https://{host}/healthz",
+    "--debug",
+    "-",
+    "@secret.txt",
+    '["file://secret.txt"]',
+    '{{"file://secret.txt": 1}}',
+    "$(cat secret.txt) `cat secret.txt` 'quoted' \\ é 日本",
+    "\x85\x9b201~\ttabs and controls",
+]
+
+
+@pytest.mark.parametrize("text", MISLEADING)
+def test_no_shown_command_reads_a_file_or_an_address_for_a_body(
+    server: VeilServer, sqs: Any, visitor: Visitor, run_shown: Any, tmp_path: Path, text: str
+):
+    body = text.format(folder=tmp_path, host=urlsplit(server.endpoint_url).netloc)
+    dead = sqs.create_queue(QueueName="dead")["QueueUrl"]
+    target = sqs.create_queue(QueueName="orders")["QueueUrl"]
+    attributes = {"note": {"DataType": "String", "StringValue": body}}
+    sqs.send_message(QueueUrl=dead, MessageBody=body, MessageAttributes=attributes)
+    letters = visitor.get("/console/dead-letters/us-east-1/dead").text
+    found = re.search(r"/console/dead-letters/us-east-1/dead/(\d+)/edit", letters)
+    assert found is not None
+    fields = {
+        "token": visitor.get(found[0]).token,
+        "body": body,
+        "to": "orders",
+        "attribute_name": "note",
+        "attribute_type": "String",
+        "attribute_value": body,
+    }
+    run_shown(visitor.post(found[0], fields))
+
+    (message,) = sqs.receive_message(QueueUrl=target, MessageAttributeNames=["All"])["Messages"]
+    assert message["Body"] == body
+    assert message["MessageAttributes"]["note"]["StringValue"] == body
+
+
+def test_no_shown_command_reads_a_file_for_a_tag_a_group_or_a_name(
+    server: VeilServer, sqs: Any, visitor: Visitor, run_shown: Any
+):
+    old = {"file://secret.txt": "1", "-dash": "2", "[list": "3", "fileb": "4"}
+    url = sqs.create_queue(QueueName="orders", tags=old)["QueueUrl"]
+    path = "/console/queues/us-east-1/orders"
+    fields = {
+        "token": visitor.get(f"{path}/tags").token,
+        "tags": 'file://body.txt=x\na=file://secret.txt\n"b@"=fileb://secret.txt\n-c=-d',
+    }
+    run_shown(visitor.post(f"{path}/tags", fields))
+    assert sqs.list_queue_tags(QueueUrl=url)["Tags"] == {
+        "file://body.txt": "x",
+        "a": "file://secret.txt",
+        "b@": "fileb://secret.txt",
+        "-c": "-d",
+    }
+
+    fields = {"token": fields["token"], "body": "x", "group": "file://secret.txt"}
+    run_shown(visitor.post(f"{path}/send", fields))
+    (message,) = sqs.receive_message(QueueUrl=url, AttributeNames=["All"])["Messages"]
+    assert message["Attributes"]["MessageGroupId"] == "file://secret.txt"
+
+    fields = {"token": fields["token"], "name": "-orders", "kms_key": "file://secret.txt"}
+    run_shown(visitor.post("/console/queues/new", fields))
+    url = sqs.get_queue_url(QueueName="-orders")["QueueUrl"]
+    found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert found["KmsMasterKeyId"] == "file://secret.txt"
+
+
+def test_a_message_too_long_for_a_command_is_not_put_into_a_file(
+    server: VeilServer, sqs: Any, visitor: Visitor
+):
+    sqs.create_queue(QueueName="orders")
+    path = "/console/queues/us-east-1/orders/send"
+    got = visitor.post(path, {"token": visitor.get(path).token, "body": "x" * 5_000})
+    assert not shown_commands(got) and "No aws command is shown" in got.text
+    lines = "\n".join('{"body": "' + "x" * 500 + '"}' for _ in range(10))
+    got = visitor.post(path, {"token": got.token, "messages": lines})
+    assert not shown_commands(got) and "No aws command is shown" in got.text

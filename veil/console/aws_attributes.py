@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -27,7 +26,6 @@ ATTRIBUTE_OF_SETTING: Final[Mapping[str, str]] = {
     "kms_reuse_s": "KmsDataKeyReusePeriodSeconds",
     "policy": "Policy",
 }
-_PLAIN: Final = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_./:-]*)?\Z")
 
 
 def changed_attributes(before: QueueSettings, after: QueueSettings) -> dict[str, str]:
@@ -37,13 +35,6 @@ def changed_attributes(before: QueueSettings, after: QueueSettings) -> dict[str,
         for setting, name in ATTRIBUTE_OF_SETTING.items()
         if getattr(before, setting) != getattr(after, setting)
     }
-
-
-def attributes_option(attributes: Mapping[str, str]) -> str:
-    """The value of the aws command's `--attributes` or `--tags`: short where it can be, else JSON."""
-    if all(_PLAIN.match(text) for pair in attributes.items() for text in pair):
-        return ",".join(f"{name}={text}" for name, text in attributes.items())
-    return json.dumps(dict(attributes), ensure_ascii=False)
 
 
 def attribute_text(value: Any) -> str:

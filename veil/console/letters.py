@@ -23,6 +23,7 @@ from veil.core.dead_letter import (
     RECEIVE_COUNT,
     SOURCE_QUEUE,
     TRACEBACK,
+    read_count,
 )
 from veil.core.error_text import fingerprint
 from veil.core.errors import ArnRefused
@@ -128,7 +129,7 @@ def read_letter(queue: Queue, message: StoredMessage) -> Letter:
     attributes = message.attributes or {}
     reason = _text(attributes, REASON)
     source = _source(queue, message)
-    receives = _text(attributes, RECEIVE_COUNT)
+    receives = read_count(_text(attributes, RECEIVE_COUNT))
     return Letter(
         message,
         source,
@@ -140,7 +141,7 @@ def read_letter(queue: Queue, message: StoredMessage) -> Letter:
         _text(attributes, HANDLER),
         _text(attributes, MESSAGE_ID) or message.message_id,
         _text(attributes, REDRIVEN_FROM),
-        int(receives) if receives and receives.isascii() and receives.isdigit() else message.receive_count,
+        message.receive_count if receives is None else receives,
     )
 
 

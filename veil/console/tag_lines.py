@@ -8,21 +8,27 @@ from collections.abc import Mapping
 from typing import Final
 
 from veil.core.errors import TagsRefused
+from veil.core.limits import TAG_KEY_MAX, TAG_VALUE_MAX, TAGS_MAX
 
-_QUOTED: Final = r'"(?:[^"\\]|\\.)*"'
-_TAG: Final = re.compile(rf"\s*({_QUOTED}|[^=]*?)\s*=\s*(.*?)\s*\Z")
+# Each character of a tag may be written in an escape of up to twelve: what is longer cannot be tags of one queue.
+_CHARS_MAX: Final = TAGS_MAX * (TAG_KEY_MAX + TAG_VALUE_MAX + 10) * 12
 _PLAIN: Final = re.compile(r"[^\s\"=](?:[^=\r\n]*[^\s=])?\Z")
+_STRING: Final = json.JSONDecoder()
 
 
 def read_tags(text: str) -> dict[str, str]:
     """Tags from lines of KEY=VALUE; raises TagsRefused for a line that is none."""
+    if len(text) > _CHARS_MAX:
+        raise TagsRefused(f"{len(text):,} characters: expected at most {TAGS_MAX} lines of KEY=VALUE")
     tags: dict[str, str] = {}
     for line in text.split("\n"):
-        if not line.strip():
+        line = line.strip()
+        if not line:
             continue
-        match = _TAG.match(line)
+        if len(tags) == TAGS_MAX:
+            raise TagsRefused(f"more than {TAGS_MAX} tags: expected at most {TAGS_MAX}")
         try:
-            key, value = (_read(part) for part in match.groups()) if match is not None else ("", "")
+            key, value = _read(line)
         except ValueError:
             key = value = ""
         if not key:
@@ -38,8 +44,23 @@ def write_tags(tags: Mapping[str, str]) -> str:
     return "\n".join(f"{_written(key)}={_written(value)}" for key, value in tags.items())
 
 
-def _read(part: str) -> str:
-    return str(json.loads(part)) if part.startswith('"') else part
+def _read(line: str) -> tuple[str, str]:
+    """Key and value of a line without blanks around it; raises ValueError where it has none."""
+    if line.startswith('"'):
+        key, end = _STRING.raw_decode(line)
+        blank, equals, value = line[end:].partition("=")
+    else:
+        blank = ""
+        key, equals, value = line.partition("=")
+        key = key.rstrip()
+    if blank.strip() or not equals:
+        raise ValueError(line)
+    value = value.lstrip()
+    if value.startswith('"'):
+        value = json.loads(value)
+    # Half of a surrogate pair can be written in an escape, but not stored.
+    (key + value).encode()
+    return key, value
 
 
 def _written(part: str) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import msgspec
-
-from veil.console.aws_command import aws_command, queue_url
+from veil.console.aws_command import NO_COMMAND, send_commands
 from veil.console.changes import Change, Difference, Done, offer
 from veil.console.exchange import Answer
 from veil.console.letters import Letter, has_room_for_mark, read_letter, with_room_for_mark
@@ -19,6 +17,7 @@ from veil.console.visit import Visit
 from veil.core.errors import VeilError
 from veil.core.lease import State
 from veil.core.message import MessageAttribute
+from veil.core.message_rules import Draft
 from veil.core.queue import Queue
 from veil.service.redrive import REDRIVEN_FROM, Wanted, redrive
 
@@ -81,6 +80,7 @@ async def edit(visit: Visit) -> Answer:
         return _form(visit, queue, letter, body, rows, to, refusal.problems, 422)
     attributes = _attributes(letter, rows)
     back = link("dead-letters", queue.key.region, queue.name)
+    commands = send_commands(visit.endpoint_url, target, [_draft(letter, target, body, attributes)])
 
     async def make() -> Done:
         message = letter.message
@@ -105,9 +105,11 @@ async def edit(visit: Visit) -> Answer:
                 Difference("Queue", queue.name, target.name),
                 *_differences(letter, body, attributes),
             ],
-            commands=[_command(visit, target, body, attributes)],
+            commands=commands,
             notes=[
                 "The command sends the new message; here the old one leaves the dead letters in the same instant."
+                if commands
+                else NO_COMMAND
             ],
         ),
     )
@@ -157,19 +159,11 @@ def _words(attribute: MessageAttribute | None) -> str:
     return f"{value[:_SHOWN_CHARS]} ({attribute.data_type})"
 
 
-def _command(visit: Visit, target: Queue, body: str, attributes: Mapping[str, MessageAttribute]) -> str:
-    options: dict[str, str | None] = {
-        "--queue-url": queue_url(visit.endpoint_url, target),
-        "--message-body": body,
-    }
-    texts = {
-        name: {"DataType": each.data_type, "StringValue": each.value}
-        for name, each in attributes.items()
-        if isinstance(each.value, str)
-    }
-    if texts:
-        options["--message-attributes"] = msgspec.json.encode(texts).decode()
-    return aws_command("send-message", visit.endpoint_url, target.key.region, options)
+def _draft(letter: Letter, target: Queue, body: str, attributes: dict[str, MessageAttribute]) -> Draft:
+    """The new message as a client would send it."""
+    group = letter.message.group
+    deduplication_id = letter.message.message_id if target.settings.fifo else None
+    return Draft(body, attributes, group=group, deduplication_id=deduplication_id)
 
 
 def _form(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from veil.console.aws_command import aws_command
 from veil.console.changes import Change, Difference, Done, offer
 from veil.console.exchange import Answer
@@ -142,12 +144,12 @@ async def _offer_matching(
         notes.append(
             f"Of {plural(groups.sourceless, 'message')} nobody knows the source: these stay, unless you name a queue."
         )
-    options = {"--source-arn": queue.key.arn}
+    parameters: dict[str, Any] = {"SourceArn": queue.key.arn}
     if destination is not None:
-        options["--destination-arn"] = destination.arn
+        parameters["DestinationArn"] = destination.arn
     if rate_per_s is not None:
-        options["--max-number-of-messages-per-second"] = str(rate_per_s)
-    command = aws_command("start-message-move-task", visit.endpoint_url, queue.key.region, options)
+        parameters["MaxNumberOfMessagesPerSecond"] = rate_per_s
+    command = aws_command("start-message-move-task", visit.endpoint_url, queue.key.region, parameters)
     return await offer(
         visit,
         Change(
@@ -188,9 +190,9 @@ async def cancel(visit: Visit) -> Answer:
 
     commands = []
     if task is not None:
-        options = {"--task-handle": task_handle(task)}
+        parameters = {"TaskHandle": task_handle(task)}
         commands.append(
-            aws_command("cancel-message-move-task", visit.endpoint_url, queue.key.region, options)
+            aws_command("cancel-message-move-task", visit.endpoint_url, queue.key.region, parameters)
         )
     return await offer(
         visit,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from veil.console.aws_command import aws_command, queue_url
 from veil.console.changes import Change, Difference, Done, offer
@@ -163,11 +163,11 @@ def _change(
 
 
 def _command(visit: Visit, queue: Queue, way: _Way, receipt: str, visibility_s: int) -> str:
-    options: dict[str, str | None] = {
-        "--queue-url": queue_url(visit.endpoint_url, queue),
-        "--receipt-handle": receipt,
+    parameters: dict[str, Any] = {
+        "QueueUrl": queue_url(visit.endpoint_url, queue),
+        "ReceiptHandle": receipt,
     }
     if way is _WAYS["delete"]:
-        return aws_command("delete-message", visit.endpoint_url, queue.key.region, options)
-    options["--visibility-timeout"] = str(visibility_s)
-    return aws_command("change-message-visibility", visit.endpoint_url, queue.key.region, options)
+        return aws_command("delete-message", visit.endpoint_url, queue.key.region, parameters)
+    parameters["VisibilityTimeout"] = visibility_s
+    return aws_command("change-message-visibility", visit.endpoint_url, queue.key.region, parameters)

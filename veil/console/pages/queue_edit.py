@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from veil.console.aws_attributes import attributes_option, changed_attributes
+from veil.console.aws_attributes import changed_attributes
 from veil.console.aws_command import aws_command, queue_url
 from veil.console.changes import Change, Done, offer
 from veil.console.exchange import Answer
@@ -72,8 +72,8 @@ async def edit(visit: Visit) -> Answer:
                     visit.endpoint_url,
                     queue.key.region,
                     {
-                        "--queue-url": queue_url(visit.endpoint_url, queue),
-                        "--attributes": attributes_option(changed_attributes(before, wanted)),
+                        "QueueUrl": queue_url(visit.endpoint_url, queue),
+                        "Attributes": changed_attributes(before, wanted),
                     },
                 )
             ],

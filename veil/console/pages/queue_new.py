@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
 
-from veil.console.aws_attributes import attributes_option, changed_attributes
+from veil.console.aws_attributes import changed_attributes
 from veil.console.aws_command import aws_command
 from veil.console.changes import Change, Difference, Done, offer
 from veil.console.exchange import Answer
@@ -93,12 +93,12 @@ def _change(visit: Visit, key: QueueKey, wanted: QueueSettings, tags: Mapping[st
         queue = await create_queue(visit.service, key, _given(wanted), tags)
         return Done(f"There is a queue {queue.name} now.", link("queues", key.region, queue.name))
 
-    options: dict[str, str | None] = {"--queue-name": key.name}
+    parameters: dict[str, Any] = {"QueueName": key.name}
     attributes = changed_attributes(QueueSettings(), wanted)
     if attributes:
-        options["--attributes"] = attributes_option(attributes)
+        parameters["Attributes"] = attributes
     if tags:
-        options["--tags"] = attributes_option(tags)
+        parameters["Tags"] = dict(tags)
     return Change(
         action="create queue",
         target=key.name,
@@ -111,7 +111,7 @@ def _change(visit: Visit, key: QueueKey, wanted: QueueSettings, tags: Mapping[st
             *differences_between(None, wanted),
             *(Difference(f"Tag {name}", "", value or "(empty)") for name, value in tags.items()),
         ],
-        commands=[aws_command("create-queue", visit.endpoint_url, key.region, options)],
+        commands=[aws_command("create-queue", visit.endpoint_url, key.region, parameters)],
         notes=[]
         if wanted.redrive
         else ["Without dead letters a message that always fails is received again and again."],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-from veil.console.aws_attributes import attributes_option
 from veil.console.aws_command import aws_command, queue_url
 from veil.console.changes import Change, Difference, Done, offer
 from veil.console.exchange import Answer
@@ -43,9 +42,9 @@ async def change_policy(visit: Visit) -> Answer:
         await change_settings(visit.service, queue, {"policy": after})
         return Done(f"The policy of {queue.name} is {'changed' if after else 'removed'}.", back)
 
-    options: dict[str, str | None] = {
-        "--queue-url": queue_url(visit.endpoint_url, queue),
-        "--attributes": attributes_option({"Policy": after or ""}),
+    parameters = {
+        "QueueUrl": queue_url(visit.endpoint_url, queue),
+        "Attributes": {"Policy": after or ""},
     }
     return await offer(
         visit,
@@ -57,7 +56,7 @@ async def change_policy(visit: Visit) -> Answer:
             back=back,
             make=make,
             differences=[Difference("Policy", _laid_out(before), _laid_out(after))],
-            commands=[aws_command("set-queue-attributes", visit.endpoint_url, queue.key.region, options)],
+            commands=[aws_command("set-queue-attributes", visit.endpoint_url, queue.key.region, parameters)],
             notes=[
                 "It counts for the next request. The account's own keys may always do everything that no statement denies."
             ],

@@ -102,4 +102,4 @@ def _parts(held: QueueCounts) -> str:
 
 def _command(visit: Visit, queue: Queue, operation: str) -> str:
     url = queue_url(visit.endpoint_url, queue)
-    return aws_command(operation, visit.endpoint_url, queue.key.region, {"--queue-url": url})
+    return aws_command(operation, visit.endpoint_url, queue.key.region, {"QueueUrl": url})

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Final
 
+from veil.console.aws_command import NO_COMMAND, send_commands
 from veil.console.changes import Change, Difference, Done, offer
 from veil.console.drafts import FILE_BYTES_MAX, LINES_MAX, DraftRefused, read_draft, read_lines
 from veil.console.exchange import Answer
@@ -15,7 +16,6 @@ from veil.console.formatting import file_size, length, plural
 from veil.console.queue_head import queue_head, queue_page
 from veil.console.roles import Role
 from veil.console.routes import change, link, page
-from veil.console.send_command import send_commands
 from veil.console.visit import Visit
 from veil.core.errors import VeilError
 from veil.core.message_rules import Draft, size_bytes
@@ -97,6 +97,7 @@ def _change(visit: Visit, queue: Queue, drafts: Sequence[Draft], lines: str | No
     if lines is not None and not visit.form.checked("messages"):
         carried.append(("messages", lines))
     count = plural(len(drafts), "message")
+    commands = send_commands(visit.endpoint_url, queue, drafts)
     return Change(
         action="send message" if lines is None else "send messages",
         target=queue.name,
@@ -105,7 +106,8 @@ def _change(visit: Visit, queue: Queue, drafts: Sequence[Draft], lines: str | No
         back=back,
         make=make,
         differences=_one(drafts[0]) if lines is None else _many(drafts, lines),
-        commands=send_commands(visit, queue, drafts),
+        commands=commands,
+        notes=() if commands else (NO_COMMAND,),
         carried=carried,
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from veil.console.aws_attributes import attributes_option
+from typing import Any
+
 from veil.console.aws_command import aws_command, queue_url
 from veil.console.changes import Change, Difference, Done, offer
 from veil.console.exchange import Answer
@@ -77,20 +78,13 @@ def _shown(value: str | None) -> str:
 def _commands(visit: Visit, queue: Queue, removed: list[str], added: dict[str, str]) -> list[str]:
     url = queue_url(visit.endpoint_url, queue)
     commands: list[str] = []
+    parameters: dict[str, Any]
     if removed:
-        # The keys are words of their own behind the option.
-        commands.append(
-            aws_command(
-                "untag-queue",
-                visit.endpoint_url,
-                queue.key.region,
-                {"--queue-url": url, "--tag-keys": None},
-                words=tuple(removed),
-            )
-        )
+        parameters = {"QueueUrl": url, "TagKeys": removed}
+        commands.append(aws_command("untag-queue", visit.endpoint_url, queue.key.region, parameters))
     if added:
-        options = {"--queue-url": url, "--tags": attributes_option(added)}
-        commands.append(aws_command("tag-queue", visit.endpoint_url, queue.key.region, options))
+        parameters = {"QueueUrl": url, "Tags": added}
+        commands.append(aws_command("tag-queue", visit.endpoint_url, queue.key.region, parameters))
     return commands
 
 

@@ -153,8 +153,8 @@ async def apply(visit: Visit) -> Answer:
         visit.endpoint_url,
         queue.key.region,
         {
-            "--queue-url": queue_url(visit.endpoint_url, queue),
-            "--attributes": f"VisibilityTimeout={after_s}",
+            "QueueUrl": queue_url(visit.endpoint_url, queue),
+            "Attributes": {"VisibilityTimeout": str(after_s)},
         },
     )
     notes = [
