@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -88,3 +89,16 @@ def test_a_receive_count_that_is_none_is_passed_over(text: str):
 
 def test_the_consumers_receive_count_comes_before_the_dead_letter_queues():
     assert read_letter(DEAD, a_message(veil__receive_count="17")).receives == 17
+
+
+@pytest.mark.parametrize("piece", ["„", "“", "„x", "`", '"', "'", "::", "a1-", "1.", "/"])
+def test_no_reason_takes_longer_than_its_length_allows(piece: str):
+    harmless_s = _fingerprint_s("order 17 has no lines. ")
+    assert _fingerprint_s(piece) < max(25 * harmless_s, 0.05)
+
+
+def _fingerprint_s(piece: str) -> float:
+    began_s = time.process_time()
+    for _ in range(10):
+        fingerprint((piece * 4_000)[:4_000])
+    return time.process_time() - began_s

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl
 
 from veil.console.refusals import Refused
+from veil.core.numbers import whole_number
 
 _FIELDS_MAX = 2_000
 _BOUNDARY = re.compile(r'boundary="?([0-9A-Za-z\'()+_,./:=? -]{1,70})"?\s*(?:;|\Z)', re.ASCII)
@@ -49,10 +50,8 @@ class Form:
 
     def number(self, name: str, default: int, low: int, high: int) -> int:
         """A whole number within bounds; anything else is the default. For queries, where nobody is told of mistakes."""
-        text = self.text(name)
-        if text.isascii() and text.isdigit() and len(text) <= 20:
-            return min(max(int(text), low), high)
-        return default
+        number = whole_number(self.text(name), 20)
+        return default if number is None else min(max(number, low), high)
 
 
 def read_query(query: str) -> Form:

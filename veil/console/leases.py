@@ -8,6 +8,7 @@ from veil.console.message_search import Looked, Search, search_messages
 from veil.core.errors import VeilError
 from veil.core.lease import State
 from veil.core.message import StoredMessage
+from veil.core.numbers import seq_number, whole_number
 from veil.core.queue import Queue
 from veil.service.peek import peek
 from veil.service.service import Service
@@ -38,9 +39,8 @@ class LeaseName(NamedTuple):
     def read(cls, text: str) -> LeaseName | None:
         """The name in a form's field, or None."""
         seq, _, delivery = text.partition(":")
-        if all(part.isascii() and part.isdigit() and len(part) <= 19 for part in (seq, delivery)):
-            return cls(int(seq), int(delivery))
-        return None
+        numbers = seq_number(seq), whole_number(delivery)
+        return None if numbers[0] is None or numbers[1] is None else cls(numbers[0], numbers[1])
 
 
 async def open_leases(service: Service, queue: Queue, after: int) -> Looked:

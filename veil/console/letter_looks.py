@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from veil.console.letters import Letter, LetterWish, read_letter
+from veil.core.numbers import seq_number
 from veil.core.queue import Queue
 from veil.service.peek import peek
 from veil.service.service import Service
@@ -115,8 +116,5 @@ async def letter_groups(
 def chosen_of(letters: Sequence[str]) -> list[tuple[int, str]]:
     """Key and id of each ticked letter; what is no such pair is passed over."""
     pairs = (text.partition(":") for text in letters)
-    return [
-        (int(seq), message_id[:128])
-        for seq, _, message_id in pairs
-        if seq.isascii() and seq.isdigit() and len(seq) <= 19 and message_id
-    ]
+    numbered = ((seq_number(seq), message_id[:128]) for seq, _, message_id in pairs)
+    return [(seq, message_id) for seq, message_id in numbered if seq is not None and message_id]

@@ -23,17 +23,19 @@ from veil.core.dead_letter import (
     RECEIVE_COUNT,
     SOURCE_QUEUE,
     TRACEBACK,
-    read_count,
 )
 from veil.core.error_text import fingerprint
 from veil.core.errors import ArnRefused
 from veil.core.limits import ATTRIBUTES_MAX
 from veil.core.message import MessageAttribute, StoredMessage
+from veil.core.numbers import whole_number
 from veil.core.queue import Queue, QueueKey, parse_arn
 from veil.service.redrive import REDRIVEN_FROM
 
 # What a consumer writes anew whenever it gives a message up; the least useful first.
 _FOR_A_MARK: Final = (LAST_RECEIVED_AT, FIRST_RECEIVED_AT, TRACEBACK, HANDLER)
+
+_COUNT_DIGITS_MAX: Final = 9
 
 
 class Letter(NamedTuple):
@@ -129,7 +131,7 @@ def read_letter(queue: Queue, message: StoredMessage) -> Letter:
     attributes = message.attributes or {}
     reason = _text(attributes, REASON)
     source = _source(queue, message)
-    receives = read_count(_text(attributes, RECEIVE_COUNT))
+    receives = whole_number(_text(attributes, RECEIVE_COUNT), _COUNT_DIGITS_MAX)
     return Letter(
         message,
         source,

@@ -17,12 +17,3 @@ HANDLER: Final = "veil.handler"
 TRACEBACK: Final = "veil.traceback"
 FIRST_RECEIVED_AT: Final = "veil.first_received_at"
 LAST_RECEIVED_AT: Final = "veil.last_received_at"
-
-_COUNT_DIGITS_MAX: Final = 9
-
-
-def read_count(text: str | None) -> int | None:
-    """A count that somebody else wrote; None for what is none, or more than nine digits long."""
-    if text is None or len(text) > _COUNT_DIGITS_MAX or not (text.isascii() and text.isdigit()):
-        return None
-    return int(text)

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 
 import msgspec
 
+from veil.core.numbers import whole_number
 from veil.pipeline.option_error import OptionError
 
 # Spark adds options of its own, which are not ours to judge.
@@ -45,9 +46,10 @@ class OptionValues:
         found = self.text(name)
         if found is None:
             return default
-        if not found.isascii() or not found.isdigit() or not low <= int(found) <= high:
+        number = whole_number(found)
+        if number is None or not low <= number <= high:
             raise OptionError(name, found, f"a whole number from {low} to {high}")
-        return int(found)
+        return number
 
     def number(self, name: str, default: float | None, low: float, high: float) -> float | None:
         """A number within its limits."""

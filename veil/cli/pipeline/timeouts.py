@@ -98,7 +98,7 @@ class Policy(StrEnum):
 def read_target(text: str | float) -> float:
     """A share of duplicates, as per cent or as a number."""
     given = str(text).strip()
-    found = re.fullmatch(r"([0-9]*\.?[0-9]+) ?(%?)", given)
+    found = re.fullmatch(r"([0-9]{0,9}\.?[0-9]{1,18}) ?(%?)", given)
     value = float(found[1]) / (100 if found[2] else 1) if found else 0.0
     if not 0.000_001 <= value <= 0.5:
         raise typer.BadParameter(f"{given!r}: expected a share from 0.0001% to 50%, such as 0.1% or 0.001")

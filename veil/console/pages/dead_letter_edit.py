@@ -18,6 +18,7 @@ from veil.core.errors import VeilError
 from veil.core.lease import State
 from veil.core.message import MessageAttribute
 from veil.core.message_rules import Draft
+from veil.core.numbers import seq_number
 from veil.core.queue import Queue
 from veil.service.redrive import REDRIVEN_FROM, Wanted, redrive
 
@@ -117,7 +118,7 @@ async def edit(visit: Visit) -> Answer:
 
 async def _letter(visit: Visit, queue: Queue) -> Letter:
     text = visit.parts["seq"]
-    seq = int(text) if text.isascii() and text.isdigit() and len(text) <= 19 else 0
+    seq = seq_number(text)
     found = await visit.service.store.peek(queue, after_seq=seq - 1, up_to_seq=seq, limit=1) if seq else []
     if not found:
         raise NotFound(f"Queue {queue.name} has no message with the key {text[:40]}, or not any more.")

@@ -18,6 +18,7 @@ from veil.console.routes import change, link
 from veil.console.visit import Visit
 from veil.core.errors import ArnRefused, VeilError
 from veil.core.limits import MOVE_RATE_MAX
+from veil.core.numbers import whole_number
 from veil.core.queue import Queue, QueueKey, parse_arn
 from veil.service.move_tasks import cancel_move, list_moves, start_move, task_handle
 
@@ -232,10 +233,11 @@ async def read_destination(visit: Visit, queue: Queue, text: str) -> QueueKey | 
 def _rate(text: str) -> int | None:
     if not text:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= MOVE_RATE_MAX):
+    rate_per_s = whole_number(text)
+    if rate_per_s is None or not 1 <= rate_per_s <= MOVE_RATE_MAX:
         expected = f"a whole number from 1 to {MOVE_RATE_MAX}, or nothing"
         raise FormRefused({"rate": f"{text[:40]!r}: expected {expected}"})
-    return int(text)
+    return rate_per_s
 
 
 def _back(queue: Queue, wish: LetterWish) -> str:

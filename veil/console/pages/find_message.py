@@ -9,6 +9,7 @@ from veil.console.exchange import Answer, see_other
 from veil.console.journal_looks import journal_looks
 from veil.console.routes import link, page
 from veil.console.visit import Visit
+from veil.core.numbers import seq_number
 from veil.core.queue import Queue, QueueKey
 from veil.core.sequence import instant_of
 from veil.journal.message_finding import Sighting
@@ -66,9 +67,9 @@ def _named(queue: Queue) -> str:
 async def _find(visit: Visit, message_id: str, before: str | None, queues: Sequence[Queue]) -> Found:
     looks = journal_looks(visit.console)
     keys = {queue.key for queue in queues}
-    if message_id.isascii() and message_id.isdigit() and 10 < len(message_id) <= 20:
-        # A sequence number: the key itself, with zeros before it on FIFO queues.
-        seq = int(message_id)
+    # A sequence number: the key itself, with zeros before it on FIFO queues.
+    seq = seq_number(message_id.lstrip("0")) if 10 < len(message_id) <= 20 else None
+    if seq is not None:
         events = (await looks.life(seq)).events
         named = [Sighting(each.queue, seq, each.at_ms) for each in events if each.seq == seq][-1:]
         if _own(visit, named, keys):
@@ -93,7 +94,7 @@ async def _look_into_queues(
 ) -> tuple[list[Sighting], int, bool]:
     """Look at messages as they stand, a bounded number of them: no store finds one by its id."""
     rows = 0
-    seq = int(message_id) if message_id.isascii() and message_id.isdigit() and len(message_id) < 20 else None
+    seq = seq_number(message_id)
     for queue in queues:
         after = 0
         while rows < ROWS_LOOKED_AT_MAX:

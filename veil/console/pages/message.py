@@ -16,6 +16,7 @@ from veil.console.message_state import Present, Told, find_present, tell_message
 from veil.console.refusals import NotFound
 from veil.console.routes import link, live, page
 from veil.console.visit import Visit
+from veil.core.numbers import seq_number
 from veil.core.queue import QueueKey
 
 _BODY_CHARS_MAX: Final = 200_000
@@ -117,6 +118,7 @@ def _signature(present: Present | None) -> tuple[object, ...]:
 
 def _named(visit: Visit) -> tuple[QueueKey, int]:
     text = visit.parts["seq"]
-    if not (text.isascii() and text.isdigit() and 0 < len(text) <= 20 and 0 < int(text) < 1 << 63):
+    seq = seq_number(text)
+    if seq is None:
         raise NotFound(f"{text[:40]!r} is not the key of a message: expected a whole number.")
-    return QueueKey(visit.parts["region"], visit.identity.account, visit.parts["name"]), int(text)
+    return QueueKey(visit.parts["region"], visit.identity.account, visit.parts["name"]), seq

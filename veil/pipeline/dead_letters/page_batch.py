@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from veil.core.numbers import whole_number
 from veil.pipeline.dead_letters.calls import Peeked
 from veil.pipeline.queues.own_actions import Value
 
@@ -24,7 +25,9 @@ def to_batch(
         "seq": [int(message.sequence_number) for message in messages],
         "state": [message.state for message in messages],
         "sent_at": [_micros(message.attributes.get("SentTimestamp")) for message in messages],
-        "receive_count": [_whole(message.attributes.get("ApproximateReceiveCount")) for message in messages],
+        "receive_count": [
+            whole_number(message.attributes.get("ApproximateReceiveCount"), 9) for message in messages
+        ],
         "body_bytes": [_bytes(message.body) for message in messages],
         "body": [message.body[:body_chars_max] for message in messages],
         "attributes": [_attributes(message.message_attributes or {}) for message in messages],
@@ -52,10 +55,6 @@ def _bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def _whole(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdigit() else None
-
-
 def _micros(text: str | None) -> int | None:
-    number = _whole(text)
+    number = whole_number(text, 15)
     return None if number is None else number * 1_000

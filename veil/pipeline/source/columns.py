@@ -7,6 +7,7 @@ from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from veil.consumer.message import Attribute
+from veil.core.numbers import whole_number
 from veil.pipeline.option_error import OptionError
 from veil.pipeline.queues.own_actions import Value
 from veil.pipeline.source.body_column import body_column
@@ -163,4 +164,5 @@ def _numbers(messages: Sequence[RowMessage], name: str, kind: Any) -> Any:
     try:
         return pa.array(texts, pa.string()).cast(kind)
     except pa.ArrowInvalid:
-        return pa.array([int(text) if text and text.isdecimal() else None for text in texts], kind)
+        digits_max = 9 if kind == pa.int32() else 18
+        return pa.array([whole_number(text, digits_max) for text in texts], kind)

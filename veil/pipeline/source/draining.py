@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from veil.core.numbers import whole_number
 from veil.pipeline.option_error import OptionError
 from veil.pipeline.source.options import DRAINED, SQS, SourceOptions
 
@@ -83,6 +84,7 @@ def _arrow_columns(spark: SparkSession, options: SourceOptions) -> Any:
 
 
 def _count(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= _ALL:
+    count = whole_number(text)
+    if count is None or not 1 <= count <= _ALL:
         raise OptionError("maxMessages", text, f"a whole number from 1 to {_ALL}")
-    return int(text)
+    return count
