@@ -87,7 +87,7 @@ def test_the_greeting_shows_the_line_to_paste():
 def test_operations_are_counted_by_name(server: VeilServer):
     smq = server.smq_endpoint_url
     assert get(f"{smq}/queues/counted", "PUT", b"<Queue/>")[0] == 201
-    assert get(f"{smq}/queues/counted/messages")[0] == 404
+    assert get(f"{smq}/queues/counted/messages", x_mns_version="2015-06-06")[0] == 404
     _, page = get(f"{server.endpoint_url}/metrics")
     assert 'action="Smq.CreateQueue",status="2xx"} 1.0' in page
     assert 'action="Smq.ReceiveMessage",status="4xx"} 1.0' in page
@@ -101,6 +101,19 @@ def test_web_pages_of_other_sites_and_other_names_of_the_host_are_turned_away(se
     ):
         status, body = get(f"{server.smq_endpoint_url}/queues", **headers)
         assert (status, "<Code>AccessDenied</Code>" in body) == (403, True)
+
+
+def test_a_receive_that_any_page_could_send_hides_nothing(server: VeilServer):
+    smq = server.smq_endpoint_url
+    get(f"{smq}/queues/asked", "PUT", b"<Queue/>")
+    get(f"{smq}/queues/asked/messages", "POST", b"<Message><MessageBody>x</MessageBody></Message>")
+    for headers in ({}, {"Authorization": "Basic dXNlcjpwYXNz"}):
+        status, body = get(f"{smq}/queues/asked/messages", **headers)
+        assert (status, "<Code>AccessDenied</Code>" in body) == (403, True)
+    assert get(f"{smq}/queues/asked/messages?peekonly=true")[0] == 200
+    assert "<ActiveMessages>1</ActiveMessages>" in get(f"{smq}/queues/asked")[1]
+    assert get(f"{smq}/queues/asked/messages", Authorization="MNS any:signature")[0] == 200
+    assert get(f"{smq}/queues/asked", "DELETE")[0] == 204
 
 
 def test_a_visitor_is_told_where_they_are(server: VeilServer):
@@ -127,7 +140,8 @@ def test_a_stop_answers_the_long_polls_of_both_ports(tmp_path: Path):
     host, _, port = smq.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), timeout=20) as poll:
         target = "/queues/q/messages?waitseconds=30"
-        poll.sendall(f"GET {target} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+        head = f"GET {target} HTTP/1.1\r\nHost: {host}:{port}\r\nx-mns-version: 2015-06-06\r\n\r\n"
+        poll.sendall(head.encode())
         # Answered in order on one loop: once this is, the poll has been read.
         assert get(f"{smq}/queues/q")[0] == 200
         assert server.close() == 0

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.wire.kit import Refused, Wire, read_json, read_xml
+from veil.wire.actions import ACTIONS
 
 QUEUE = "/000000000000/q"
 
@@ -51,14 +52,50 @@ async def test_actions_that_are_not_of_one_queue_are_refused_at_a_queue_url(
     assert caught.value.message == f"The action {action} is not valid for this endpoint."
 
 
+SIGNED = {"authorization": "AWS4-HMAC-SHA256 Credential=any/20260101/us-east-1/sqs/aws4_request"}
+
+
 async def test_a_get_on_a_queue_url_acts_on_that_queue(wire: Wire) -> None:
     await wire.queue("q")
     await wire.queue("other")
-    read_xml(await wire.request("GET", QUEUE, "Action=SendMessage&MessageBody=x"))
-    found = read_xml(await wire.request("GET", QUEUE, "Action=ReceiveMessage&Version=2012-11-05"))
+    read_xml(await wire.request("GET", QUEUE, "Action=SendMessage&MessageBody=x", **SIGNED))
+    found = read_xml(await wire.request("GET", QUEUE, "Action=ReceiveMessage&Version=2012-11-05", **SIGNED))
     assert found.findtext("ReceiveMessageResult/Message/Body") == "x"
     url = read_xml(await wire.request("GET", QUEUE, "Action=GetQueueUrl&QueueName=other"))
     assert (url.findtext("GetQueueUrlResult/QueueUrl") or "").endswith("/other")
+
+
+READS = {
+    "GetQueueAttributes",
+    "GetQueueUrl",
+    "ListDeadLetterSourceQueues",
+    "ListMessageMoveTasks",
+    "ListQueueTags",
+    "ListQueues",
+}
+
+
+@pytest.mark.parametrize("action", sorted(set(ACTIONS) - READS))
+@pytest.mark.parametrize(
+    ("named", "headers"),
+    [
+        ("Action={}", {}),
+        ("%41ction=%{}", {}),
+        ("Action={}&X-Amz-Signature=0&X-Amz-Credential=any/20260101/us-east-1/sqs/aws4_request", {}),
+        ("Action={}", {"authorization": "Basic dXNlcjpwYXNz"}),
+    ],
+)
+async def test_a_get_that_any_page_could_send_changes_nothing(
+    wire: Wire, action: str, named: str, headers: dict[str, str]
+) -> None:
+    await wire.queue("q")
+    path = QUEUE if ACTIONS[action].on_queue else "/"
+    spelled = action if "%{}" not in named else f"{ord(action[0]):x}{action[1:]}"
+    with pytest.raises(Refused) as caught:
+        read_xml(await wire.request("GET", path, named.format(spelled), **headers))
+    assert (caught.value.code, caught.value.status) == ("AccessDenied", 403)
+    assert caught.value.message.startswith(f"{action} by an unsigned GET is refused")
+    assert not await wire.receive(QUEUE)
 
 
 @pytest.mark.parametrize("accept", ["application/json", "*/*"])

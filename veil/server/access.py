@@ -3,16 +3,21 @@
 The Query protocol is a plain form post, which any web page may send to any address: without these checks a
 page could purge a queue on the reader's own machine. A name that an attacker points at 127.0.0.1 would even
 let it read the answers, hence the list of hosts. No answer ever carries Access-Control-Allow-Origin.
+
+Browsers name the page's origin with every POST. With a GET they do so only for addresses that they trust (https, localhost):
+for `http://veil:9324` an image is asked for without a word. The front ends therefore refuse changes by an unsigned GET.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from ipaddress import ip_address
+from typing import Final
 from urllib.parse import urlsplit
 
 from veil.wire.exchange import Request, Response
 
+CONSOLE_ROOT: Final = "/console"
 _OWN_NAMES = frozenset(("localhost", "veil"))
 _FOREIGN_SITES = frozenset(("cross-site", "same-site"))
 _REMEMBERED_MAX = 256
@@ -30,6 +35,11 @@ def _is_loopback_address(text: str) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return bool(mapped.is_loopback if mapped is not None else address.is_loopback)
+
+
+def is_console(path: str) -> bool:
+    """Whether the path is the console's; everything else goes to the API."""
+    return path == CONSOLE_ROOT or path.startswith(CONSOLE_ROOT + "/")
 
 
 class AccessRules:
@@ -104,7 +114,7 @@ def _is_link_to_console(request: Request) -> bool:
     headers = request.headers
     return (
         request.method == "GET"
-        and request.path.startswith("/console")
+        and is_console(request.path)
         and headers.get("sec-fetch-mode") == "navigate"
         and headers.get("sec-fetch-dest") == "document"
     )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from veil.core.errors import VeilError
-from veil.server.access import AccessRules, is_loopback
-from veil.server.console import is_console
+from veil.server.access import AccessRules, is_console, is_loopback
 from veil.server.metrics import CONTENT_TYPE, Metrics
 from veil.server.requests import RequestTallies, action_of
 from veil.server.store_probe import StoreProbe

@@ -19,15 +19,9 @@ if TYPE_CHECKING:
     from veil.console.app import Console
     from veil.console.exchange import HttpRequest
 
-ROOT: Final = "/console"
 _NOT_INSTALLED: Final = b"The console needs Jinja2, which is not installed: pip install jinja2\n"
 _AUDIT_FILE: Final = "audit.jsonl"
 _TABLES: Final = "tables"  # where `veil pipeline` keeps them unless told otherwise
-
-
-def is_console(path: str) -> bool:
-    """Whether the path lies below /console."""
-    return path == ROOT or path.startswith(ROOT + "/")
 
 
 class LoginTransport:

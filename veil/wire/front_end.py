@@ -14,7 +14,7 @@ from veil.wire.actions import ACTIONS
 from veil.wire.call import Call
 from veil.wire.exchange import Request, Response
 from veil.wire.queue_urls import QueueUrls, read_path
-from veil.wire.request_errors import ActionMissing, ActionNotHere, ActionUnknown
+from veil.wire.request_errors import ActionMissing, ActionNotHere, ActionUnknown, ChangeByGet
 from veil.wire.request_ids import RequestIds
 from veil.wire.sigv4 import Verifier, unverified_scope
 from veil.wire.sigv4_errors import SignatureMissing
@@ -110,6 +110,8 @@ class SqsFrontEnd:
             queue_path = request.path if read_path(request.path) is not None else None
             if queue_path is not None and not action.on_queue:
                 raise ActionNotHere(name)
+            if request.method == "GET" and not action.only_reads and not self._is_signed(request, account):
+                raise ChangeByGet(name)
             call = Call(
                 self._service, self._urls, request, name, account, key_id, region, True, self._bulk_max
             )
@@ -136,6 +138,13 @@ class SqsFrontEnd:
         except SignatureMissing:
             return None, "", self._default_region
         return signer.key.account, signer.key.key_id, signer.region
+
+    def _is_signed(self, request: Request, account: str | None) -> bool:
+        # Without keys nobody verifies, and a page can write a presigned URL; the header it cannot set without asking
+        # first. The scheme counts: for http://user:password@host a browser sends Basic by itself.
+        if self._verifier is not None:
+            return account is not None
+        return request.headers.get("authorization", "").startswith("AWS")
 
 
 def _worded(error: VeilError, action: str, *, query: bool) -> Refusal:

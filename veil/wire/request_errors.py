@@ -5,6 +5,7 @@
     ├── ActionUnknown         no action of that name
     ├── ActionNotHere         not an action of the address it was sent to
     ├── ActionMissing         no action at all
+    ├── ChangeByGet           a change that any web page could have asked for
     ├── ParameterMissing · ParameterRefused
     ├── AddressRefused        a queue URL that names no queue
     └── Unsupported           SQS has it in its model and does not do it either
@@ -49,6 +50,16 @@ class ActionMissing(RequestRefused):
 
     def __init__(self) -> None:
         super().__init__("the request names no action")
+
+
+class ChangeByGet(RequestRefused):
+    """An unsigned GET asks for a change: the one kind of request that a browser sends for any page without a word of it."""
+
+    def __init__(self, action: str) -> None:
+        super().__init__(
+            f"{action} by an unsigned GET is refused, because any web page could make a browser send it. "
+            "Use POST, or sign the request in its Authorization header."
+        )
 
 
 class ParameterMissing(RequestRefused):

@@ -32,6 +32,11 @@ class Action(NamedTuple):
         """Whether it may be asked at a queue's own URL."""
         return "QueueUrl" in self.input.__struct_fields__ or self.name == "GetQueueUrl"
 
+    @property
+    def only_reads(self) -> bool:
+        """Whether it leaves everything as it was; a receive does not, since it hides what it gives."""
+        return self.name.startswith(("Get", "List"))
+
 
 ACTIONS: Final[Mapping[str, Action]] = {
     name: Action(name, given, run)

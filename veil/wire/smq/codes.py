@@ -102,6 +102,7 @@ _TABLE: Final[dict[type[e.VeilError], _Wording]] = {
     e.AccessDenied: _says(
         "AccessDenied", 403, lambda error: f"You have no right to {error.action} on this queue."
     ),
+    r.ReceiveFromWebPage: _says("AccessDenied", 403),
     SignatureRefused: _says("AccessDenied", 403),
     r.AuthorizationMissing: _says("MissingAuthorizationHeader"),
     r.AuthorizationUnreadable: _says("InvalidAuthorizationHeader"),

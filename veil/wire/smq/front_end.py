@@ -15,6 +15,7 @@ from veil.wire.smq import messages, queues
 from veil.wire.smq.answer import Reply, answer, refuse
 from veil.wire.smq.call import SmqCall
 from veil.wire.smq.codes import INTERNAL, worded
+from veil.wire.smq.refusals import ReceiveFromWebPage
 from veil.wire.smq.routing import route
 from veil.wire.smq.signature import SmqVerifier, check_digest, claimed_key_id
 
@@ -71,6 +72,8 @@ class SmqFrontEnd:
             check_digest(request)
             found = route(request)
             operation = found.operation
+            if operation == "ReceiveMessage" and not _shows_a_client(request.headers):
+                raise ReceiveFromWebPage
             call = SmqCall(self._service, request, found, account, key_id, self._region)
             response = answer(await _RUN[operation](call), request_id)
             response.undelivered = call.undelivered
@@ -93,6 +96,12 @@ class SmqFrontEnd:
             return self._default_account, claimed_key_id(request)[:KEY_ID_CHARS_MAX]
         key = self._verifier.verify(request, self._service.clock.wall_ms())
         return key.account, key.key_id
+
+
+def _shows_a_client(headers: Mapping[str, str]) -> bool:
+    # The one operation that is both a GET and a change. A browser sends neither header for a page without asking first;
+    # for http://user:password@host it sends Basic by itself.
+    return "x-mns-version" in headers or headers.get("authorization", "").startswith("MNS")
 
 
 def _host(request: Request) -> str:

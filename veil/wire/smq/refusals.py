@@ -2,7 +2,7 @@
 
     SmqRefused
     ├── XmlMalformed · BodyDigestWrong
-    ├── UrlUnknown · NoTopics
+    ├── UrlUnknown · NoTopics · ReceiveFromWebPage
     ├── ArgumentRefused · QueryRefused · ReceiptHandleMissing · VisibilityMissing · NameTooLong
     ├── NothingToReceive                 an empty receive is an error to SMQ
     └── SmqSignatureRefused
@@ -43,6 +43,16 @@ class NoTopics(SmqRefused):
 
     def __init__(self) -> None:
         super().__init__("Veil serves queues: there are no topics.")
+
+
+class ReceiveFromWebPage(SmqRefused):
+    """A receive hides messages, and nothing shows that no web page had a browser ask for it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A receive without an Authorization or x-mns-version header is refused, because any web page could make a "
+            "browser send it."
+        )
 
 
 class ArgumentRefused(SmqRefused):
