@@ -33,6 +33,7 @@ from tests.faults import (
     smq_fuzz,
     spark_source,
     stopping,
+    uploads,
     vanishing,
 )
 from tests.faults.rig import Outcome
@@ -85,6 +86,7 @@ RIGS = {
     ),
     "broken": Rig(_broken_builds, 4, "cycles per broken build"),
     "vanishing": Rig(vanishing.run_vanishing, 3_000, "long polls"),
+    "uploads": Rig(uploads.run_uploads, uploads.UPLOADS, "uploads that are broken off"),
     "stopping": Rig(stopping.run_stops, 50, "SIGTERM"),
     "paused": Rig(paused.run_pauses, 20, "SIGSTOP"),
     "consumer-long": Rig(consumer_long.run_long, consumer_long.HANDLERS, "handlers of ten windows"),

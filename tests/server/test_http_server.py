@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import http.client
 import logging
 import socket
@@ -321,6 +322,59 @@ async def test_large_bodies_are_bounded_in_total_and_counted_off_when_done(start
 
     assert (await third.answer())[0] == 200
     assert server._roster.large_body_bytes == 0
+
+
+def still_held() -> dict[str, int]:
+    """What of finished connections is in memory; with the collector off, whatever refers to itself stays here."""
+    kinds = ("HttpConnection", "RequestReader", "Request", "Response")
+    found = [type(each).__name__ for each in gc.get_objects()]
+    return {kind: found.count(kind) for kind in kinds if kind in found}
+
+
+@pytest.mark.parametrize(
+    "way", ["reset", "half-close", "late", "refused", "in the handler", "answered", "malformed"]
+)
+async def test_what_a_connection_held_is_let_go_with_it_and_not_by_the_collector(start, way):
+    gate = Gate()
+    gate.opened.set()
+    server = await start(gate, body_bytes_max=500_000)
+    if way == "in the handler":
+        gate.opened.clear()
+    head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 400000\r\n\r\n"
+    gc.collect()
+    gc.disable()
+    try:
+        before = still_held()
+        for _ in range(3):
+            client = await Client.of(server)
+            gate.entered.clear()
+            if way in ("in the handler", "answered"):
+                client.send(head + b"x" * 400_000)
+                await gate.entered.wait()
+            elif way == "refused":
+                client.send(head.replace(b"Content-Length: 400000", b"Transfer-Encoding: chunked"))
+                client.send(b"7a120\r\n" + b"x" * 500_000 + b"\r\n10\r\n" + b"x" * 16)
+                assert (await client.answer())[0] == 413
+            elif way == "malformed":
+                client.send(GET.replace(b"/ HTTP", b"/ NONE"))
+                assert (await client.answer())[0] == 400
+            else:
+                client.send(head + b"x" * 300_000)
+                await until(lambda: server._roster.large_body_bytes == 300_000)
+            if way == "half-close":
+                client.writer.write_eof()
+            elif way == "late":
+                server.sweep(now_s() + 1_000)
+                assert (await client.answer())[0] == 408
+                assert server._roster.large_body_bytes == 0
+            if way != "half-close":
+                client.vanish()
+            await until(lambda: server.connection_count == 0)
+            await asyncio.sleep(0)
+        assert still_held() == before
+        assert server._roster.large_body_bytes == 0
+    finally:
+        gc.enable()
 
 
 # ---- deadlines

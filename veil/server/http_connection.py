@@ -108,9 +108,6 @@ class HttpConnection(asyncio.Protocol):
         self._settle_to_leave()
         self._state = _GONE
         self.deadline_s = _NEVER
-        del (
-            self._reader
-        )  # its parser holds its methods: a cycle, and with it the last request, until a collection
         if self._task is not None:
             self._task.cancel()  # the roster is left when it has ended
         else:
@@ -334,7 +331,7 @@ class HttpConnection(asyncio.Protocol):
             return
         self._state = _LEAVING
         self._roster.idle.pop(self, None)
-        self._reader.ready.clear()
+        self._reader.release()
         self._held.clear()
         if self._task is None:
             self._charge_body(0)

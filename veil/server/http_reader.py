@@ -128,8 +128,12 @@ class RequestReader:
         return rest
 
     def release(self) -> None:
-        """Let go of the parser, which refers back here: memory is freed now, not at a collection."""
+        """Let go of everything at once, since nothing more is read: parser and refusal refer back here, and what waits for the
+        collector is in nobody's count."""
         self._parser = None
+        self.refusal = None
+        self.ready.clear()
+        self._begin()
 
     def _refuse(self, error: Exception) -> None:
         if self.finished:
