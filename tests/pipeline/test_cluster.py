@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
+import venv
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,6 +106,49 @@ def test_lifecycles_on_a_cluster_give_the_tables_that_the_events_mean(
     told = json.loads(done.stdout)
     assert (told["segments"], told["events"], told["broken"]) == (4, len(events), [])
     assert difference(all_rows(tables_place), model_tables(events)) == ""
+
+
+REGISTER = """
+import sys
+from pyspark.sql import SparkSession
+from veil.core.errors import VeilError
+from veil.pipeline import register
+
+builder = SparkSession.builder.master(sys.argv[1]).config("spark.ui.enabled", "false")
+spark = builder.config("spark.executor.memory", "512m").getOrCreate()
+try:
+    register(spark)
+except VeilError as refused:
+    print(refused)
+"""
+
+
+@pytest.mark.parametrize("who", ["driver", "workers"])
+def test_workers_whose_python_lacks_veil_are_told_of_at_once_with_what_to_set(
+    on_loopback: Cluster, tmp_path: Path, who: str
+):
+    """The driver plans with the Python that the workers run; by its name alone it may be another one there."""
+    venv.create(tmp_path / "bare", with_pip=False)
+    here = tmp_path / "here" / "python-of-the-driver"
+    here.parent.mkdir()
+    here.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    here.chmod(0o755)
+    environ = {**on_loopback.environ, "PATH": f"{here.parent}:{os.environ['PATH']}"}
+    environ["PYSPARK_PYTHON"] = str(tmp_path / "bare/bin/python3") if who == "driver" else here.name
+
+    done = subprocess.run(
+        [sys.executable, "-c", REGISTER, on_loopback.master],
+        cwd=tmp_path, env=environ, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    reason = "No module named 'veil'" if who == "driver" else f'Cannot run program "{here.name}"'
+    assert line.startswith(f"Spark's workers cannot run Veil ({reason}")
+    assert line.endswith(
+        "): before Spark starts, set PYSPARK_PYTHON (or spark.pyspark.python) to a Python that has "
+        "veilmq[spark] on the driver and on every worker"
+    )
 
 
 @pytest.mark.soak

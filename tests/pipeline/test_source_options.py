@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from tests.faults.server_process import free_port
 from veil.pipeline import register
 from veil.pipeline.option_error import OptionError
+from veil.pipeline.sink.options import SinkOptions
 from veil.pipeline.source.body_schema import check_body_schema
 from veil.pipeline.source.options import SourceOptions
 from veil.pipeline.source.pace import Pace
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     ("given", "told"),
     [
         ({}, "option queue is not given: expected the name, URL or ARN of a queue"),
-        ({"queue": "q", "partition": "3"}, "option partition='3': expected a known option; did you mean partitions?"),
+        ({"queue": "q", "partition": "3"}, "option partition: expected a known option; did you mean partitions?"),
         ({"queue": "q", "rate": "fast"}, "option rate='fast': expected a number from 0.001 to 1e+09"),
         (
             {"queue": "q", "visibilityTimeout": "20", "receiveTime": "6"},
@@ -39,6 +41,16 @@ def test_each_mistake_names_option_value_and_what_was_expected(given: dict[str, 
     with pytest.raises(OptionError) as caught:
         SourceOptions.read(given)
     assert str(caught.value).startswith(told)
+
+
+@pytest.mark.parametrize("options", [SourceOptions, SinkOptions])
+def test_the_value_of_an_unknown_option_is_never_shown(options: type[SourceOptions | SinkOptions]):
+    with pytest.raises(OptionError) as caught:
+        options.read({"queue": "q", "secretKey": "hunter2"})
+    carried = pickle.loads(pickle.dumps(caught.value))
+    for error in (caught.value, carried):
+        assert str(error).startswith("option secretKey: expected a known option; one of ")
+        assert "hunter2" not in repr(error) + repr(vars(error))
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+HIDDEN: Final = "…"  # stands for a value that is not repeated
+
 
 class OptionError(ValueError):
-    """Names the option, the value that was given and what was expected."""
+    """Names the option, the value that was given (unless that is HIDDEN) and what was expected."""
 
     def __init__(self, option: str, value: object, expected: str) -> None:
-        given = f"{option} is not given" if value is None else f"{option}={value!r}"
-        super().__init__(f"option {given}: expected {expected}")
+        given = " is not given" if value is None else "" if value == HIDDEN else f"={value!r}"
+        super().__init__(f"option {option}{given}: expected {expected}")
         self.option, self.value, self.expected = option, value, expected
 
     def __reduce__(self) -> tuple[type[OptionError], tuple[str, object, str]]:

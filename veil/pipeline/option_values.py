@@ -9,7 +9,7 @@ from difflib import get_close_matches
 import msgspec
 
 from veil.core.numbers import whole_number
-from veil.pipeline.option_error import OptionError
+from veil.pipeline.option_error import HIDDEN, OptionError
 
 # Spark adds options of its own, which are not ours to judge.
 _SPARKS_OWN = frozenset({"path", "checkpointlocation"})
@@ -28,7 +28,8 @@ class OptionValues:
             elif name.lower() not in _SPARKS_OWN:
                 near = get_close_matches(name.lower(), by_lower, 1)
                 hint = f"did you mean {by_lower[near[0]]}?" if near else "one of " + ", ".join(sorted(known))
-                raise OptionError(name, value, f"a known option; {hint}")
+                # Its value is not ours to show: it may be a secret that was put here by mistake.
+                raise OptionError(name, HIDDEN, f"a known option; {hint}")
 
     def text(self, name: str) -> str | None:
         """The text of an option; None where it is not given or empty."""

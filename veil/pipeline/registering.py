@@ -1,21 +1,121 @@
-"""Makes `format("veil")` known to a Spark session."""
+"""Makes `format("veil")` known to a Spark session, and sees that Spark's workers run a Python that has Veil."""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from veil.core.errors import VeilError
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
+_SOURCE: Final = "veil.pipeline.source.data_source"
+_REASON: Final = re.compile(r"(?:ModuleNotFoundError|ImportError): (.*)|(Cannot run program .*)")
+
+_checked: set[tuple[str | None, bool]] = (
+    set()
+)  # the applications whose workers have shown that they can run Veil
+
+
+class WorkersLackVeil(VeilError):
+    """The Python that Spark's workers run cannot import Veil."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"Spark's workers cannot run Veil ({reason}): before Spark starts, set PYSPARK_PYTHON (or "
+            "spark.pyspark.python) to a Python that has veilmq[spark] on the driver and on every worker"
+        )
 
 
 def register(spark: SparkSession) -> None:
-    """Let the session read and write queues by `format("veil")`; to be called once a session."""
+    """Let the session read and write queues by `format("veil")`; to be called once a session.
+
+    Raises WorkersLackVeil on a cluster whose workers run a Python without Veil.
+    """
     from veil.pipeline.source.data_source import VeilDataSource
 
-    with _environment_that_may_be_shared(spark):
+    with this_python(spark), _active(spark), _environment_that_may_be_shared(spark):
         spark.dataSource.register(VeilDataSource)
+    check_workers(spark, plan=True)
+
+
+@contextmanager
+def this_python(spark: SparkSession) -> Iterator[None]:
+    """What Spark is given to run in the block runs with this interpreter, where all of Spark is on this machine.
+
+    Unless it was told, Spark runs the first `python3` on the PATH, which has no Veil where a virtual environment is used
+    without having been activated. The person's own functions keep the Python that the session was started with.
+    """
+    context = _context(spark)
+    if context is None or not _is_local(context) or not sys.executable:
+        yield
+        return
+    given = context.pythonExec
+    context.pythonExec = sys.executable
+    try:
+        yield
+    finally:
+        context.pythonExec = given
+
+
+def _context(spark: SparkSession) -> SparkContext | None:
+    try:
+        return spark.sparkContext
+    except Exception:  # Spark Connect has no context, and says so with an error of its own
+        return None
+
+
+def _is_local(context: SparkContext) -> bool:
+    return str(context.master).startswith("local")
+
+
+def check_workers(spark: SparkSession, *, plan: bool = False) -> None:
+    """Raise WorkersLackVeil where a task on a cluster cannot import Veil, or (`plan`) the driver cannot plan a read.
+
+    The driver plans with the Python that the workers run, which by the same name may be another one there.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    context = _context(spark)
+    if context is not None and (_is_local(context) or (context.applicationId, plan) in _checked):
+        return
+    # Not a function of Veil's, which would be sent by its name alone: a worker without Veil could not read it.
+    load = eval("lambda module: str(__import__(module))", {"__name__": "__main__"})  # noqa: S307
+    try:
+        if plan:
+            spark.read.format("veil").option("queue", "any").option("mode", "browse").load()
+        spark.range(0, 1, 1, 1).select(F.udf(load, "string")(F.lit(_SOURCE))).collect()
+    except Exception as problem:
+        found = _REASON.findall(str(problem))
+        if not found:
+            raise
+        raise WorkersLackVeil("".join(found[-1]).strip()) from None
+    if context is not None:
+        _checked.add((context.applicationId, plan))
+
+
+@contextmanager
+def _active(spark: SparkSession) -> Iterator[None]:
+    """Make the session the active one of this thread: Spark refuses a name that the active session knows to any other."""
+    context = _context(spark)
+    if context is None:
+        yield
+        return
+    sessions = cast(Any, context._jvm).org.apache.spark.sql.classic.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
 
 
 @contextmanager
@@ -27,9 +127,8 @@ def _environment_that_may_be_shared(spark: SparkSession) -> Iterator[None]:
     queries that put at one moment leave it counting more entries than it has, and from then on no task of the source can
     be read ("OptionalDataException").
     """
-    try:
-        context = spark.sparkContext
-    except Exception:  # Spark Connect has no context, and makes the map on the other side
+    context = _context(spark)
+    if context is None:  # Spark Connect makes the map on the other side
         yield
         return
     given = context.environment

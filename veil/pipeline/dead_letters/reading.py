@@ -17,6 +17,7 @@ from veil.pipeline.dead_letters.columns import PEEKED
 from veil.pipeline.dead_letters.page_batch import to_batch
 from veil.pipeline.dead_letters.parts import Part, divided
 from veil.pipeline.queues.queue_place import QueuePlace
+from veil.pipeline.registering import check_workers, this_python
 from veil.pipeline.schemas import struct_of
 from veil.pipeline.source.arrow_schema import arrow_schema
 
@@ -42,13 +43,15 @@ def peeked(
     """
     folder = f"_dead-letters-{uuid4().hex[:12]}"
     parts: list[Part] = []
+    check_workers(spark)
     for queue in queues:
         with DeadLetterQueue(replace(where, queue=queue), user_agent="pipeline dead-letters") as opened:
             parts += divided(opened, queue)
     try:
         numbers = spark.range(0, len(parts), 1, len(parts))
         columns = struct_of(PEEKED)
-        rows = numbers.mapInArrow(_Reader(where, parts, body_chars_max, arrow_schema(columns)), columns)
+        with this_python(spark):
+            rows = numbers.mapInArrow(_Reader(where, parts, body_chars_max, arrow_schema(columns)), columns)
         rows.write.parquet(tables.spark_path(folder))
         yield spark.read.schema(columns).parquet(tables.spark_path(folder))
     finally:
