@@ -53,6 +53,17 @@ def test_renewals_move_the_deadline_and_a_delete_ends_the_lease():
     assert life.is_over and life.stays[0].went == "deleted"
 
 
+def test_a_delay_that_is_set_anew_ends_when_it_says():
+    life = told(
+        an_event("sent", 0, deadline_s=172_800),
+        an_event("delayed", 20, deadline_s=25),
+        an_event("received", 30, delivery=1, deadline_s=60),
+        now_s=40,
+    )
+    assert life.stays[0].delayed_until_ms == NOW_MS + 25_000
+    assert ends(life) == [("open", None)]
+
+
 def test_a_lapsed_receipt_that_still_deletes_is_told_as_late():
     life = told(an_event("received", 0, delivery=1, deadline_s=30), an_event("deleted", 45, delivery=1))
     assert ends(life) == [("lapsed", 30_000)]

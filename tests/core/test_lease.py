@@ -136,10 +136,29 @@ def test_only_the_latest_receipt_of_a_rotated_lease_holds_it():
     assert judge_rotation(twice, latest, 0, NOW_MS) is None
 
 
-@pytest.mark.parametrize("held", [None, LAPSED, FREE, DELAYED])
-def test_a_rotation_needs_an_open_lease(held):
+@pytest.mark.parametrize("delivery", [WAITING, 3])
+@pytest.mark.parametrize("held", [None, LAPSED, FREE, DELAYED._replace(deadline_ms=NOW_MS)])
+def test_a_rotation_needs_an_open_lease_or_a_delay(held, delivery):
     with pytest.raises(MessageGone):
-        judge_rotation(held, receipt(3 if held is not DELAYED else WAITING), 5, NOW_MS)
+        judge_rotation(held, receipt(delivery), 5, NOW_MS)
+
+
+def test_leases_and_delays_are_rotated_by_their_own_receipts_alone():
+    for held, foreign in ((OPEN, receipt(WAITING)), (DELAYED, receipt(3)), (DELAYED, receipt(1))):
+        with pytest.raises(MessageGone):
+            judge_rotation(held, foreign, 5, NOW_MS)
+
+
+def test_a_delay_is_set_anew_by_the_latest_receipt_of_the_waiting_message():
+    once, latest = DELAYED._replace(rotation=1), receipt(WAITING)._replace(rotation=1)
+
+    assert judge_rotation(DELAYED, receipt(WAITING), 5, NOW_MS) == NOW_MS + 5_000
+    assert judge_rotation(once, latest, 0, NOW_MS) is None
+    assert judge_deletion(once, latest, NOW_MS, fifo=False) is Deletion.DELETED
+    for held, other in ((once, receipt(WAITING)), (DELAYED, latest)):
+        assert judge_deletion(held, other, NOW_MS, fifo=False) is Deletion.STALE
+        with pytest.raises(MessageGone):
+            judge_rotation(held, other, 5, NOW_MS)
 
 
 @pytest.mark.parametrize("strict", [True, False])

@@ -64,6 +64,9 @@ class MessageStory:
     def sent(self, at: int, *, delay: int = 0, **given: Any) -> MessageStory:
         return self.tell("sent", at, deadline=at + delay if delay else None, receive_count=0, **given)
 
+    def delayed(self, at: int, *, delay: int) -> MessageStory:
+        return self.tell("delayed", at, deadline=at + delay, receive_count=0)
+
     def received(self, at: int, *, visibility: int = 30 * S, **given: Any) -> MessageStory:
         self.delivery += 1
         caller = {"caller_key": "AKIA", "caller_address": "10.0.0.1", "user_agent": f"worker/{self.delivery}"}
@@ -113,11 +116,16 @@ def seq_of(at_ms: int, counter: int = 0) -> int:
 
 
 def a_message(
-    at: int = START_MS, *, counter: int = 0, queue: str = "orders", message_type: str | None = None
+    at: int = START_MS,
+    *,
+    counter: int = 0,
+    queue: str = "orders",
+    message_type: str | None = None,
+    delay: int = 0,
 ) -> MessageStory:
     """A message that was sent; `tell` begins with the send."""
     seq = seq_of(at, counter)
-    return MessageStory(seq, queue, message_type, f"id-{seq}").sent(at)
+    return MessageStory(seq, queue, message_type, f"id-{seq}").sent(at, delay=delay)
 
 
 def journal_of(*stories: MessageStory) -> list[JournalEvent]:

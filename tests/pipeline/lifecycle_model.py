@@ -12,7 +12,7 @@ from tests.pipeline.journal_kit import HOUR_MS, JournalEvent
 
 Row = dict[str, Any]
 Tables = dict[str, list[Row]]
-OF_MESSAGE = ("sent", "redriven", "expired", "purged")
+OF_MESSAGE = ("sent", "delayed", "redriven", "expired", "purged")
 HOWS = ("deleted", "released", "expired", "superseded", "dead_lettered", "undone", "removed", "open")
 LAPSED = ("expired", "superseded", "dead_lettered")
 OUTCOMES = ("deleted", "expired", "purged", "redriven", "dead_lettered", "open")
@@ -180,7 +180,10 @@ def _message_of(seq: int, events: list[JournalEvent], leases: list[Row]) -> Row:
     home = _home(own) if own else None
     lease = next((lease for lease in leases if lease["_known"]), leases[0] if leases else {})
     sent = _first(events, "sent")
+    delayed = _last(events, "delayed")
     available = None if sent is None else sent.deadline or sent.at
+    if delayed is not None:
+        available = delayed.deadline
     receives = [
         lease["received_at"]
         for lease in leases

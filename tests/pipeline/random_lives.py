@@ -26,8 +26,15 @@ def _live(rng: random.Random, sent_at: int, counter: int, stories: list[MessageS
         seq_of(sent_at, counter), queue, rng.choice([None, "invoice", "reminder"]), f"id-{sent_at}-{counter}"
     )
     stories.append(story)
-    story.sent(sent_at, delay=rng.choice([0, 0, 5 * S]))
+    delay = rng.choice([0, 0, 5 * S])
+    story.sent(sent_at, delay=delay)
     now = sent_at + 5 * S
+    for _ in range(rng.choice([0, 1, 2]) if delay else 0):
+        now = sent_at + rng.choice([0, 1 * S, 4 * S])
+        story.delayed(now, delay=(delay := rng.choice([0, 2 * S, 60 * S])))
+        now += delay
+        if not delay:
+            break
     late: list[tuple[int, int]] = []  # holders that will come back: when, which delivery
     for _ in range(rng.randrange(0, 7)):
         if rng.random() < 0.05:

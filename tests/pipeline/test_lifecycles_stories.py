@@ -51,6 +51,11 @@ STORIES: dict[str, MessageStory] = {
     .received(T + 20 * S, visibility=10 * S)
     .extended(T + 40 * S, delivery=1)
     .deleted(T + 50 * S, delivery=1),
+    "committed": a_message(T, counter=14, queue="transactions", delay=172_800 * S)
+    .delayed(T + 2 * S, delay=60 * S)
+    .delayed(T + 3 * S, delay=1 * S)
+    .received(T + 9 * S)
+    .deleted(T + 10 * S),
     "the clock": a_message(T + 2 * HOUR_MS, counter=99, queue="clock"),
 }
 
@@ -90,6 +95,7 @@ def message(tables: dict[str, list[Row]], story: str) -> Row:
         ("purged while held", ["removed"], "purged"),
         ("released at once", ["released"], "open"),
         ("revived", ["deleted", "expired"], "deleted"),
+        ("committed", ["deleted"], "deleted"),
     ],
 )
 def test_how_leases_ended_and_what_became_of_the_message(
@@ -104,6 +110,12 @@ def test_a_lease_that_ended_in_its_delete_tells_the_processing_time(tables: dict
     assert (lease["held_ms"], lease["processing_ms"], lease["censored"]) == (10 * S, 10 * S, False)
     told = message(tables, "done")
     assert (told["wait_ms"], told["end_to_end_ms"], told["wasted_ms"]) == (2 * S, 12 * S, 0)
+
+
+def test_a_message_is_available_when_its_delay_ended_as_it_was_set_last(tables: dict[str, list[Row]]) -> None:
+    told = message(tables, "committed")
+    assert (told["wait_ms"], told["end_to_end_ms"], told["extensions"]) == (5 * S, 10 * S, 0)
+    assert told["available_at"] == T + 4 * S
 
 
 def test_extensions_move_the_deadline_and_are_counted(tables: dict[str, list[Row]]) -> None:

@@ -70,6 +70,20 @@ async def test_a_sent_message_can_be_taken_back_while_it_waits(service):
     assert (await desk.counts()).delayed == 0
 
 
+async def test_a_delay_that_is_set_anew_wakes_whoever_waits_and_is_no_extension(service):
+    desk = await open_desk(service, delay_s=172_800)
+    for visibility_s, body in ((5, "soon"), (0, "now")):
+        sent = await desk.send(body)
+        waiting = service.store.receipts.write(desk.queue.id, sent.seq, WAITING)
+        poll = await desk.poll()
+        await rotate_receipt(service, desk.queue, waiting, visibility_s)
+        desk.clock.advance(seconds=visibility_s)
+
+        await until(poll.done)
+        assert [message.body for message in await poll] == [body]
+    assert (desk.tally("extended"), desk.tally("released")) == (0, 0)
+
+
 async def test_priorities_are_checked_where_messages_are_sent(service):
     desk, fifo = await open_desk(service), await open_desk(service, "turns.fifo")
     for priority in (0, 17):

@@ -45,6 +45,8 @@ class JournalReplay:
             self._leases[seq] = (event.delivery, event.deadline_ms)
             return
         lease = self._leases.pop(seq, None)
+        if event.kind == "delayed" and (lease is not None or event.deadline_ms is None):
+            raise Broken(f"waits out a delay though {lease} was told: {event}")
         ends_own = event.kind == "deleted" and event.deadline_ms is not None
         if ends_own and lease != (event.delivery, event.deadline_ms):
             raise Broken(f"ends another lease than {lease}: {event}")

@@ -16,7 +16,7 @@ from tests.stores.model_ledger import Broken, Ledger, check_counts, check_group_
 from veil.core.clock import ManualClock
 from veil.core.errors import ReceiptInvalid, StoreError, VeilError
 from veil.core.hold import HoldContent, HoldKey
-from veil.core.lease import Deletion, State
+from veil.core.lease import WAITING, Deletion, State
 from veil.core.message import Caller, NewMessage, Sent, StoredMessage
 from veil.core.move_task import MoveTask
 from veil.core.priority import PRIORITY_DEFAULT
@@ -495,7 +495,11 @@ class LockStep:
             labels = self._labels(step, [label for label, _ in step["extensions"]])
             lengths = [s for label, s in step["extensions"] if self.subject.knows(step, label)]
             for label, visibility_s, rotated in zip(labels, lengths, answer, strict=True):
-                if not isinstance(rotated, VeilError):
+                if isinstance(rotated, VeilError):
+                    continue
+                if _claim(label)[1] == WAITING:
+                    ledger.acted(*_claim(label), now_ms)
+                else:
                     ledger.extended(step["queue"], *_claim(label), visibility_s, now_ms)
         elif op == "undo":
             for label in self._labels(step, step["receipts"]):

@@ -19,6 +19,7 @@ from veil.core.errors import MessageGone, ReceiptExpired, VisibilityTooLong
 from veil.core.event import NOBODY
 from veil.core.lease import Deletion
 from veil.core.move_task import MoveTask
+from veil.core.receipt import Receipt
 from veil.stores.store import Extension
 
 DAY_MS = 86_400_000
@@ -110,6 +111,20 @@ async def test_an_extension_is_told_with_the_new_deadline(store, clock):
     assert (event.kind, event.seq, event.message_id) == ("extended", message.seq, message.message_id)
     assert (event.delivery, event.deadline_ms) == (message.delivery, clock.now_ms() + 60_000)
     assert (event.receive_count, event.caller) == (1, A_CALLER)
+
+
+@pytest.mark.parametrize("delay_s", [60, 0])
+async def test_a_delay_that_is_set_anew_is_told_with_its_new_end(store, clock, delay_s):
+    queue = await make_queue(store, delay_s=9)
+    [sent] = await store.send(queue, [a_message(message_type="Order")])
+    await exported(store)
+    clock.advance(seconds=3)
+    await store.rotate(queue, [Extension(Receipt(queue.id, sent.seq, 0), delay_s)], caller=A_CALLER)
+
+    event = await the_one(store)
+    assert (event.kind, event.seq, event.message_id) == ("delayed", sent.seq, sent.message_id)
+    assert (event.delivery, event.deadline_ms) == (0, clock.now_ms() + delay_s * 1000)
+    assert (event.receive_count, event.message_type, event.caller) == (0, "Order", A_CALLER)
 
 
 async def test_a_repeated_attempt_is_told_as_an_extension(store, clock):

@@ -168,14 +168,113 @@ async def test_the_receipt_of_a_waiting_message_dies_with_the_delay(store, clock
     assert await store.delete(queue, [receipt_of(queue, message)]) == [Deletion.DELETED]
 
 
-async def test_the_receipt_of_a_waiting_message_extends_nothing(store):
+async def test_an_extension_is_nothing_for_the_receipt_of_a_waiting_message(store):
     queue = await make_queue(store)
     [sent] = await store.send(queue, [a_message("a", delay_s=10)])
     asked = [Extension(Receipt(queue.id, sent.seq, 0), 5)]
 
     assert [type(answer) for answer in await store.extend(queue, asked)] == [MessageGone]
-    assert [type(answer) for answer in await store.rotate(queue, asked)] == [MessageGone]
     assert (await store.counts(queue)).delayed == 1
+
+
+@pytest.fixture(params=["orders", "orders.fifo"])
+async def waiting(request, store):
+    """A queue of each type with one message that waits for an hour, and the receipt of its sender."""
+    fifo = request.param.endswith(".fifo")
+    queue = await make_queue(store, request.param, delay_s=3600)
+    [sent] = await store.send(queue, [a_grouped_message("a") if fifo else a_message("a")])
+    return queue, Receipt(queue.id, sent.seq, 0)
+
+
+@pytest.mark.parametrize("delay_s", [1, 7_200])
+async def test_a_waiting_message_gets_a_new_delay_by_its_receipt_and_counts_as_delayed_until_then(
+    store, clock, waiting, delay_s
+):
+    queue, sender = waiting
+    clock.advance(seconds=60)
+    new = await rotated(store, queue, sender, delay_s)
+
+    assert (new.receipt.delivery, new.receipt.rotation) == (0, 1)
+    assert new.deadline_ms == clock.now_ms() + delay_s * 1000
+    counts = await store.counts(queue)
+    assert (counts.visible, counts.in_flight, counts.delayed) == (0, 0, 1)
+    clock.advance(delay_s * 1000 - 1)
+    assert await store.receive(queue, 1) == []
+    clock.advance(1)
+    [message] = await store.receive(queue, 1)
+    assert (message.body, message.receive_count, message.delivery) == ("a", 1, 1)
+    assert await store.delete(queue, [receipt_of(queue, message)], strict=True) == [Deletion.DELETED]
+    assert (await store.counts(queue)) == (0, 0, 0)
+
+
+async def test_a_waiting_message_is_visible_at_once_where_its_receipt_says_so(store, clock, waiting):
+    queue, sender = waiting
+    new = await rotated(store, queue, sender, 0)
+
+    assert new.deadline_ms == clock.now_ms()
+    for dead in (sender, new.receipt):
+        assert await store.delete(queue, [dead], strict=True) == [Deletion.STALE]
+    assert bodies(await store.receive(queue, 1)) == ["a"]
+    assert (await store.counts(queue)).in_flight == 1
+
+
+async def test_of_the_receipts_of_a_waiting_message_only_the_latest_counts(store, waiting):
+    queue, first = waiting
+    second = (await rotated(store, queue, first, 100)).receipt
+    third = (await rotated(store, queue, second, 100)).receipt
+
+    for dead in (first, second):
+        [refused] = await store.rotate(queue, [Extension(dead, 1)])
+        assert isinstance(refused, MessageGone)
+        for strict in (True, False):
+            assert await store.delete(queue, [dead], strict=strict) == [Deletion.STALE]
+    assert (await store.counts(queue)).delayed == 1
+    assert await store.delete(queue, [third], strict=True) == [Deletion.DELETED]
+    assert (await store.counts(queue)) == (0, 0, 0)
+
+
+async def test_the_new_receipt_of_a_waiting_message_dies_with_the_new_delay(store, clock, waiting):
+    queue, sender = waiting
+    new = (await rotated(store, queue, sender, 10)).receipt
+    clock.advance(seconds=10)
+
+    [refused] = await store.rotate(queue, [Extension(new, 10)])
+    assert isinstance(refused, MessageGone)
+    assert await store.delete(queue, [new], strict=True) == [Deletion.STALE]
+    receipt = await taken(store, queue)
+    assert await store.delete(queue, [new]) == [Deletion.STALE]
+    assert await store.delete(queue, [receipt]) == [Deletion.DELETED]
+
+
+async def test_a_new_delay_outlives_a_restart_with_its_receipt(store, clock, reopen, waiting):
+    queue, sender = waiting
+    new = (await rotated(store, queue, sender, 10)).receipt
+
+    store = await reopen()
+    assert await store.delete(queue, [sender]) == [Deletion.STALE]
+    clock.advance(seconds=9)
+    assert await store.receive(queue, 1) == []
+    later = await rotated(store, queue, new, 2)
+    clock.advance(seconds=2)
+    assert later.deadline_ms == clock.now_ms()
+    assert bodies(await store.receive(queue, 1)) == ["a"]
+
+
+async def test_retention_counts_from_the_send_whatever_delay_is_set_anew(store, clock):
+    """A transactional queue of SMQ's clients: what is not committed is never seen, since its retention ends first."""
+    queue = await make_queue(store, delay_s=172_800, retention_s=169_200)
+    sent = await store.send(queue, some_messages("committed", "forgotten", "too late"))
+    commit, _, late = [Receipt(queue.id, each.seq, 0) for each in sent]
+    clock.advance(seconds=169_190)
+    await rotated(store, queue, commit, 1)
+    await rotated(store, queue, late, 10)
+    clock.advance(seconds=1)
+
+    assert bodies(await store.receive(queue, 10)) == ["committed"]
+    clock.advance(seconds=9)
+    assert await store.peek(queue) == []
+    [refused] = await store.rotate(queue, [Extension(late, 1)])
+    assert isinstance(refused, MessageGone)
 
 
 async def test_a_look_tells_how_often_the_open_leases_receipt_was_replaced(store, clock, queue):

@@ -145,6 +145,8 @@ def _apply(stay: Stay, event: LifeEvent) -> None:
     if event.kind == "sent":
         if event.deadline_ms is not None and event.deadline_ms > event.at_ms:
             stay.delayed_until_ms = event.deadline_ms
+    elif event.kind == "delayed":
+        stay.delayed_until_ms = event.deadline_ms
     elif event.kind == "received":
         _receive(stay, lease, event)
     elif event.kind == "extended":

@@ -34,6 +34,7 @@ class Kind(IntEnum):
     REDRIVEN = 10  # left the dead letters; it goes on under a new id
     EXPIRED = 11  # its retention ended
     PURGED = 12  # with its queue's content, or with the queue
+    DELAYED = 13  # its sender set anew when it becomes visible
 
     @property
     def label(self) -> str:
@@ -50,7 +51,7 @@ class Event(NamedTuple):
     seq: int  # which message: its order key, the one thing that a receipt of a message long gone still knows
     message_id: str | None = None  # None: a refused receipt of a message that is gone
     delivery: int = 0  # which lease; 0 where none is concerned
-    deadline_ms: int | None = None  # of the lease; of the delay, when sent
+    deadline_ms: int | None = None  # of the lease; of the delay, when sent or delayed
     receive_count: int | None = None
     body_bytes: int | None = None
     message_type: str | None = None

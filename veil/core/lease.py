@@ -6,7 +6,8 @@ deletes, as long as nobody has received the message again), and Veil keeps that,
 does not hold the open lease never touches it.**
 
 SMQ is strict: a receipt dies with its deadline, and an extension gives the lease a new receipt in place of the old one (a
-rotation). A message that waits out its delay has a receipt too, with delivery 0, by which its sender may take it back.
+rotation). A message that waits out its delay has a receipt too, with delivery 0, by which its sender may take it back, or set
+the delay anew by a rotation.
 """
 
 from __future__ import annotations
@@ -35,15 +36,19 @@ class Held(NamedTuple):
     delivery: int  # the number of the latest delivery
     holder: int  # the delivery that opened the lease, while one is open
     received_at_ms: int  # engine time of the latest receive
-    deadline_ms: int  # when the open lease lapses
-    rotation: int = 0  # how often the receipt of the open lease was replaced
+    deadline_ms: int  # when the open lease lapses, or the delay ends
+    rotation: int = 0  # how often the receipt of the open lease, or of the delay, was replaced
 
     def is_open(self, now_ms: int) -> bool:
         """Whether somebody holds the message at that instant."""
         return self.state == State.IN_FLIGHT and self.deadline_ms > now_ms
 
+    def is_waiting(self, now_ms: int) -> bool:
+        """Whether the message waits out its delay at that instant: the deadline decides, not whether somebody has looked."""
+        return self.state == State.DELAYED and self.deadline_ms > now_ms
+
     def is_held_by(self, receipt: Receipt) -> bool:
-        """Whether the receipt is that of the open lease; says nothing about whether there is one."""
+        """Whether the receipt is that of the open lease or the delay; says nothing about whether there is one."""
         return self.holder == receipt.delivery and self.rotation == receipt.rotation
 
 
@@ -65,9 +70,8 @@ def judge_deletion(
     if held is None:
         return Deletion.GONE
     if receipt.delivery == WAITING:
-        # The deadline decides, not whether somebody has already looked.
-        waits = held.state == State.DELAYED and held.deadline_ms > now_ms
-        return Deletion.DELETED if waits else Deletion.STALE
+        own = held.is_waiting(now_ms) and held.is_held_by(receipt)
+        return Deletion.DELETED if own else Deletion.STALE
     if held.is_open(now_ms):
         if held.is_held_by(receipt):
             return Deletion.DELETED
@@ -105,15 +109,15 @@ def judge_extension(
 
 
 def judge_rotation(held: Held | None, receipt: Receipt, visibility_s: int, now_ms: int) -> int | None:
-    """The new deadline, or None for visible at once; raises MessageGone unless the receipt holds the open lease.
+    """The new deadline, or None for visible at once; raises MessageGone unless the receipt holds the open lease or the delay.
 
     The lease begins anew with its new receipt, and with it the twelve hours: whoever proves by rotating that they are still
-    there may hold a message for as long as they do.
+    there may hold a message for as long as they do. A delay that is set anew ends after that time from now, sooner or later
+    than before: so SMQ's clients commit what they sent as part of a transaction.
     """
     if (
         held is None
-        or receipt.delivery == WAITING
-        or not held.is_open(now_ms)
+        or not (held.is_open(now_ms) or held.is_waiting(now_ms))
         or not held.is_held_by(receipt)
         or held.rotation >= ROTATION_MAX
     ):

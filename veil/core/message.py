@@ -68,7 +68,8 @@ class StoredMessage:
     message_type: str | None = None
     body_bytes: int = 0  # in UTF-8
     priority: int = PRIORITY_DEFAULT
-    rotation: int = 0  # how often the receipt of its open lease was replaced; told by a peek alone
+    # How often the receipt of its open lease, or of its delay, was replaced; told by a peek alone.
+    rotation: int = 0
 
 
 class Caller(NamedTuple):

@@ -36,7 +36,7 @@ COLUMNS: Final = (
     Column("seq", "long", False, 1, "the message's order key: which message; seq >> 20 is the engine millisecond of its send"),
     Column("message_id", "text", True, 1, "null for a refused receipt of a message that is gone"),
     Column("delivery", "int", False, 1, "number of the lease within the message, rising; 0 where no lease is concerned"),
-    Column("deadline", "instant", True, 1, "of the lease; of the delay, for sent"),
+    Column("deadline", "instant", True, 1, "of the lease; of the delay, for sent and delayed"),
     Column("receive_count", "int", True, 1, "after the change"),
     Column("body_bytes", "int", True, 1, "size of the body in UTF-8"),
     Column("message_type", "text", True, 1, "value of the type attribute, if the message has one"),

@@ -20,7 +20,7 @@ SEQ_BITS: Final = 20  # of the order key, below the millisecond of the send
 PART: Final = "part"  # the hour of the send, as whole hours since 1970: the partition of every row
 PART_OF_SEQ: Final = f"cast(shiftright(seq, {SEQ_BITS}) div {HOUR_MS} as int)"  # in SQL
 # Of the message, wherever it is; the other kinds are of a lease.
-_OF_THE_MESSAGE: Final = (Kind.SENT, Kind.REDRIVEN, Kind.EXPIRED, Kind.PURGED)
+_OF_THE_MESSAGE: Final = (Kind.SENT, Kind.DELAYED, Kind.REDRIVEN, Kind.EXPIRED, Kind.PURGED)
 
 # Where it was and what it is about, as the first of `sent` or `received`, `dead_lettered`, anything else and a receipt of a
 # message that is gone says. A message that went to its dead letters has later events in another queue.
@@ -43,7 +43,8 @@ _RECEIVED: Final = {
     "caller_address": "string",
     "user_agent": "string",
 }
-# The latest receive, extension or release: it set the deadline. Positions tell what came first in one millisecond.
+# The latest receive, extension or release: it set the deadline. Of a message: the latest time that its delay was set anew.
+# Positions tell what came first in one millisecond.
 _SETTING: Final = {
     "set_at": "timestamp",
     "set_position": "bigint",
@@ -68,7 +69,7 @@ _PLAIN: Final = {
     "delete_refused_at": "timestamp",
     "refused_at": "timestamp",
 }
-_OF_BOTH: Final = ("home",)
+_OF_BOTH: Final = ("home", "setting")
 _OF_MESSAGES: Final = ("sent", "redriven", "expired_at", "purged_at")
 _GREATEST: Final = ("setting", "last_extended_at", "refused_at")
 _SUM: Final = "extensions"
@@ -89,7 +90,7 @@ def facts_of_events(events: DataFrame) -> DataFrame:
         "redriven": where(_is(Kind.REDRIVEN), _told("redriven", "at", "other_queue")),
         "received": where(_is(Kind.RECEIVED), _told("received", "at", "deadline", *list(_RECEIVED)[2:])),
         "setting": where(
-            _is(Kind.RECEIVED, Kind.EXTENDED, Kind.RELEASED),
+            _is(Kind.RECEIVED, Kind.EXTENDED, Kind.RELEASED, Kind.DELAYED),
             _told("setting", "at", "position", deadline, _is(Kind.RELEASED)),
         ),
         "dead": where(_is(Kind.DEAD_LETTERED), _told("dead", "at", "other_queue")),

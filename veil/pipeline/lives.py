@@ -65,7 +65,7 @@ def _columns() -> dict[str, str]:
             value = own
         elif name == "delivery":
             value = f"if({_IS_MESSAGE}, 0, {own})"
-        elif name == "home_rank":
+        elif name == "home_rank" or name in STRUCTS["setting"]:
             # A message that was made from a lease has this from there: no fact of its own.
             value = where(f"not {_IS_MESSAGE} or delivery = 0", own)
         elif name in _PLACE:

@@ -39,6 +39,7 @@ def message_columns() -> dict[str, str]:
     """
     deleted_at, dead_lettered_at = _of("deleted_at"), _of("dead_lettered_at")
     ended_at = f"coalesce({deleted_at}, redriven.redriven_at, purged_at, expired_at)"
+    available_at = f"coalesce({where(f'not ({_IS_LEASE})', 'setting.deadline')}, sent.available_at)"
     outcome = f"""case
         when {deleted_at} is not null then 'deleted'
         when redriven.redriven_at is not null then 'redriven'
@@ -48,9 +49,9 @@ def message_columns() -> dict[str, str]:
         else 'open' end"""
     return {
         "sent_at": "sent.sent_at",
-        "available_at": "sent.available_at",
+        "available_at": available_at,
         "first_received_at": _of("first_received_at"),
-        "wait_ms": ms_between("sent.available_at", _of("first_received_at")),
+        "wait_ms": ms_between(available_at, _of("first_received_at")),
         "leases": _of("leases"),
         "extensions": _of("extensions"),
         "duplicates": _of("duplicates"),

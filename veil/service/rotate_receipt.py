@@ -1,4 +1,4 @@
-"""Give the holder of a lease more time and a new receipt, or take all time: the old receipt dies with it."""
+"""Give the holder of a lease, or the sender of a message that waits, a new time and a new receipt: the old one dies."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from veil.core.errors import VeilError
 from veil.core.event import NOBODY
+from veil.core.lease import WAITING
 from veil.core.message import Caller
 from veil.core.queue import Queue
 from veil.service.service import Service
@@ -22,18 +23,24 @@ class NewReceipt(NamedTuple):
 async def rotate_receipt(
     service: Service, queue: Queue, handle: str, visibility_s: int, *, caller: Caller = NOBODY
 ) -> NewReceipt:
-    """Set the visibility, in seconds from now (0 releases); raises ReceiptInvalid, and MessageGone for a dead receipt."""
+    """Hide the message for that many seconds from now (0 shows it); raises ReceiptInvalid, and MessageGone for a dead receipt."""
     receipt = service.store.receipts.read(handle, queue.id)
     (rotated,) = await service.store.rotate(queue, [Extension(receipt, visibility_s)], caller=caller)
     if isinstance(rotated, VeilError):
         raise rotated
-    service.tallies.add("extended" if visibility_s else "released", queue.id)
     new = rotated.receipt
-    if service.activity is not None:
-        if visibility_s:
-            service.activity.renewed((new.seq,), visibility_s, caller)
-        else:
-            service.activity.ended((new.seq,), "released", caller)
+    if new.delivery != WAITING:
+        _count(service, queue, new.seq, visibility_s, caller)
     service.ticker.look()
     text = service.store.receipts.write(new.queue_id, new.seq, new.delivery, new.rotation)
     return NewReceipt(text, rotated.deadline_ms)
+
+
+def _count(service: Service, queue: Queue, seq: int, visibility_s: int, caller: Caller) -> None:
+    service.tallies.add("extended" if visibility_s else "released", queue.id)
+    if service.activity is None:
+        return
+    if visibility_s:
+        service.activity.renewed((seq,), visibility_s, caller)
+    else:
+        service.activity.ended((seq,), "released", caller)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from veil.core.event import NOBODY, Kind, pack
+from veil.core.lease import WAITING
 from veil.core.message import Caller
 from veil.core.queue import QueueKey
+from veil.core.receipt import Receipt
 
 # Plain numbers: an event is written for every change, and the members of an enum take longer to pack.
 SENT: Final = int(Kind.SENT)
@@ -21,6 +23,16 @@ DEAD_LETTERED: Final = int(Kind.DEAD_LETTERED)
 REDRIVEN: Final = int(Kind.REDRIVEN)
 EXPIRED: Final = int(Kind.EXPIRED)
 PURGED: Final = int(Kind.PURGED)
+DELAYED: Final = int(Kind.DELAYED)
+
+
+def of_rotation(
+    receipt: Receipt, old_deadline_ms: int | None, deadline_ms: int | None, now_ms: int
+) -> tuple[int, int | None]:
+    """Which event a rotation is, and the deadline that is told with it; without a new deadline the message is visible."""
+    if receipt.delivery == WAITING:
+        return DELAYED, now_ms if deadline_ms is None else deadline_ms
+    return (RELEASED, old_deadline_ms) if deadline_ms is None else (EXTENDED, deadline_ms)
 
 
 class Recorder:

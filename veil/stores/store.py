@@ -44,7 +44,9 @@ What every store must keep, besides the rules in `core.lease`:
   counts from then on as received at that instant, without a receive being counted. A lease that is opened or begun again
   otherwise (by a receive, a repeated attempt, a hold) has rotation 0, one that a late receipt takes back that receipt's own.
   The journal tells of a rotation as of an extension.
-* **Waiting messages.** A receipt with delivery 0 deletes its message while that waits out its delay, and does nothing else.
+* **Waiting messages.** A receipt with delivery 0 deletes its message while that waits out its delay, and a rotation by it sets
+  the delay anew, counted from now, and replaces the receipt; it does nothing else. The message stays delayed, no receive is
+  counted, and its retention goes on from the send. The journal tells of it as `delayed`.
 * **Chosen redrives** move as a move task moves; each on its own, all in one transaction.
 * **The journal.** A store that is told to keep one records what happened to each message (`core.event`) in the same
   transaction as the change, in an outbox, from which an exporter takes it away. Outbox rows are numbered from 1, without

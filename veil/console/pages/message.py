@@ -40,6 +40,7 @@ WHAT: Final = {
     "redriven": "Redriven",
     "expired": "Expired: its retention ended",
     "purged": "Purged",
+    "delayed": "Delay set anew",
 }
 
 

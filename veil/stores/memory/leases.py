@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from veil.core.errors import MessageGone, ReceiptExpired, VeilError
-from veil.core.lease import Deletion, State, judge_deletion, judge_extension, judge_rotation
+from veil.core.lease import WAITING, Deletion, State, judge_deletion, judge_extension, judge_rotation
 from veil.core.message import Caller
 from veil.core.queue import Queue
 from veil.core.receipt import Receipt
@@ -19,6 +19,7 @@ from veil.stores.recorder import (
     EXTENSION_REFUSED,
     RELEASED,
     UNDONE,
+    of_rotation,
 )
 from veil.stores.store import Extension, Rotated
 
@@ -92,7 +93,7 @@ def rotate(
 
 
 def rotate_one(op: Operation, shelf: Shelf, extension: Extension, caller: Caller) -> Rotated | VeilError:
-    """Give the lease of one receipt to its successor, or do not, by the rules."""
+    """Give the lease or the delay of one receipt to its successor, or do not, by the rules."""
     receipt, visibility_s = extension
     row = shelf.find(receipt)
     try:
@@ -102,13 +103,16 @@ def rotate_one(op: Operation, shelf: Shelf, extension: Extension, caller: Caller
         return refusal
     assert row is not None  # the rule refuses where there is no message
     renewed = receipt._replace(rotation=receipt.rotation + 1, text="")
+    kind, told_ms = of_rotation(receipt, row.message.due_at_ms, deadline_ms, op.now_ms)
+    recording.by_receipt(op, kind, shelf, row, receipt, caller, told_ms)
     if deadline_ms is None:
-        recording.by_receipt(op, RELEASED, shelf, row, receipt, caller, row.message.due_at_ms)
         row.show()
         return Rotated(renewed, op.now_ms)
-    row.message.received_at_ms = op.now_ms
-    row.hide(receipt.delivery, deadline_ms, renewed.rotation)
-    recording.by_receipt(op, EXTENDED, shelf, row, receipt, caller, deadline_ms)
+    if receipt.delivery == WAITING:
+        row.message.due_at_ms, row.rotation = deadline_ms, renewed.rotation
+    else:
+        row.message.received_at_ms = op.now_ms
+        row.hide(receipt.delivery, deadline_ms, renewed.rotation)
     return Rotated(renewed, deadline_ms)
 
 

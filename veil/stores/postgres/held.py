@@ -1,7 +1,7 @@
 """The facts of a lease as they stand in a row, for the rules of `core.lease`.
 
-The column `holder` tells the receipt of the open lease: its delivery in the lower 32 bits, its rotation above. So a delete
-has one number to compare.
+The column `holder` tells the receipt of the open lease, or of the delay: its delivery in the lower 32 bits, its rotation above.
+So a delete has one number to compare.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from veil.core.errors import VeilError, VisibilityTooLong
-from veil.core.lease import Deletion, State, judge_deletion, judge_extension, judge_rotation
+from veil.core.lease import WAITING, Deletion, State, judge_deletion, judge_extension, judge_rotation
 from veil.core.message import Caller
 from veil.core.queue import Queue
 from veil.core.receipt import Receipt
@@ -22,6 +22,7 @@ from veil.stores.recorder import (
     EXTENSION_REFUSED,
     RELEASED,
     UNDONE,
+    of_rotation,
 )
 from veil.stores.store import Extension, Rotated
 
@@ -69,11 +70,11 @@ def delete_one(
 
 
 class NewLeases:
-    """Leases with a new deadline, collected to be written together."""
+    """Leases, and delays, with a new deadline, collected to be written together."""
 
     def __init__(self, tx: Transaction, state: QueueState) -> None:
         self._tx, self._state = tx, state
-        self._rows: dict[int, tuple[int, int, int | None]] = {}
+        self._rows: dict[int, tuple[int, int, int, int | None]] = {}
         self._shown: dict[int, tuple[int, int, str | None]] = {}
 
     def set(self, row: HeldRow, deadline_ms: int, holder: int, received_ms: int | None = None) -> None:
@@ -88,7 +89,15 @@ class NewLeases:
         if received_ms is not None:
             row.received_at_ms = received_ms
         earlier = self._rows.get(row.seq)
-        self._rows[row.seq] = (deadline_ms, holder, received_ms or (earlier and earlier[2]))
+        received_ms = received_ms or (earlier and earlier[-1])
+        self._rows[row.seq] = (State.IN_FLIGHT, deadline_ms, holder, received_ms)
+
+    def delay(self, row: HeldRow, deadline_ms: int, holder: int) -> None:
+        """The same for a message that waits out its delay."""
+        state = self._state
+        state.hidden_until(min(deadline_ms, expires_at_ms(row.seq, state.queue.settings.retention_s)))
+        row.due_at_ms, row.holder = deadline_ms, holder
+        self._rows[row.seq] = (State.DELAYED, deadline_ms, holder, None)
 
     def release(self, row: HeldRow) -> None:
         """Visible at once."""
@@ -102,13 +111,14 @@ class NewLeases:
         self._rows, self._shown = {}, {}
         settling.show(self._tx, self._state, list(shown.values()))
         if rows:
-            dues, holders, received = (list(column) for column in zip(*rows.values(), strict=True))
+            states, dues, holders, received = (list(column) for column in zip(*rows.values(), strict=True))
             self._tx.later(
                 Q.set_leases,
                 {
                     "queue": self._state.id,
                     "retention_ms": self._state.retention_ms,
                     "seqs": list(rows),
+                    "states": [int(each) for each in states],
                     "dues": dues,
                     "holders": holders,
                     "received": received,
@@ -195,12 +205,15 @@ def _rotate_one(
         return refusal
     assert row is not None  # the rule refuses where there is no message
     renewed = receipt._replace(rotation=receipt.rotation + 1, text="")
+    kind, told_ms = of_rotation(receipt, row.due_at_ms, deadline_ms, tx.now_ms)
+    record(tx, state, kind, receipt, row, caller, told_ms)
     if deadline_ms is None:
-        record(tx, state, RELEASED, receipt, row, caller, row.due_at_ms)
         leases.release(row)
         return Rotated(renewed, tx.now_ms)
-    record(tx, state, EXTENDED, receipt, row, caller, deadline_ms)
-    leases.set(row, deadline_ms, holder_of(renewed), tx.now_ms)
+    if receipt.delivery == WAITING:
+        leases.delay(row, deadline_ms, holder_of(renewed))
+    else:
+        leases.set(row, deadline_ms, holder_of(renewed), tx.now_ms)
     return Rotated(renewed, deadline_ms)
 
 

@@ -286,11 +286,11 @@ DELETE FROM veil.message WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::big
   AND seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s);
 
 -- name: set_leases
--- New deadlines, of holders who may be others than before; a rotation begins its lease anew.
-UPDATE veil.message m SET state = 2, wake_at_ms = least(n.due_ms, (m.seq >> 20) + %(retention_ms)s), due_at_ms = n.due_ms,
+-- New deadlines, of leases whose holders may be others than before, and of delays; a rotation begins its lease anew.
+UPDATE veil.message m SET state = n.state, wake_at_ms = least(n.due_ms, (m.seq >> 20) + %(retention_ms)s), due_at_ms = n.due_ms,
        holder = n.holder, received_at_ms = coalesce(n.received_ms, m.received_at_ms)
-FROM unnest(%(seqs)s::bigint[], %(dues)s::bigint[], %(holders)s::bigint[], %(received)s::bigint[])
-  AS n (seq, due_ms, holder, received_ms)
+FROM unnest(%(seqs)s::bigint[], %(states)s::smallint[], %(dues)s::bigint[], %(holders)s::bigint[], %(received)s::bigint[])
+  AS n (seq, state, due_ms, holder, received_ms)
 WHERE m.queue_id = %(queue)s AND m.seq = n.seq
   AND m.seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s);
 

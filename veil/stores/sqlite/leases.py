@@ -1,7 +1,7 @@
 """What a receipt can do: delete, extend, release, rotate, give back.
 
-The column `holder` tells the receipt of the open lease: its delivery in the lower 32 bits, its rotation above. So the
-delete that everything waits for has one number to compare.
+The column `holder` tells the receipt of the open lease, or of the delay: its delivery in the lower 32 bits, its rotation above.
+So the delete that everything waits for has one number to compare.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from veil.core.errors import VeilError, VisibilityTooLong
-from veil.core.lease import Deletion, Held, State, judge_deletion, judge_extension, judge_rotation
+from veil.core.lease import WAITING, Deletion, Held, State, judge_deletion, judge_extension, judge_rotation
 from veil.core.message import Caller
 from veil.core.queue import Queue
 from veil.core.receipt import Receipt
@@ -22,6 +22,7 @@ from veil.stores.recorder import (
     EXTENSION_REFUSED,
     RELEASED,
     UNDONE,
+    of_rotation,
 )
 from veil.stores.sqlite import lanes
 from veil.stores.sqlite.tables import Q, QueueState, Tables
@@ -178,13 +179,14 @@ def _rotate_one(
         refuse_extension(tables, state, receipt, row, now_ms, caller)
         return refusal
     renewed = receipt._replace(rotation=receipt.rotation + 1, text="")
+    kind, told_ms = of_rotation(receipt, row[4], deadline_ms, now_ms)
+    record(tables, state, kind, receipt, row, now_ms, caller, told_ms)
     if deadline_ms is None:
-        record(tables, state, RELEASED, receipt, row, now_ms, caller, row[4])
         show(tables, state, receipt.seq, row[0], row[5])
         return Rotated(renewed, now_ms)
-    record(tables, state, EXTENDED, receipt, row, now_ms, caller, deadline_ms)
     wake_at_ms = min(deadline_ms, expires_at_ms(receipt.seq, state.queue.settings.retention_s))
-    tables.execute(Q.rotate_lease, (wake_at_ms, deadline_ms, holder_of(renewed), now_ms, receipt.seq))
+    received_ms = None if receipt.delivery == WAITING else now_ms
+    tables.execute(Q.rotate_lease, (wake_at_ms, deadline_ms, holder_of(renewed), received_ms, receipt.seq))
     tables.hidden_until(state, wake_at_ms)
     return Rotated(renewed, deadline_ms)
 

@@ -247,7 +247,7 @@ DELETE FROM message WHERE seq = ?;
 UPDATE message SET state = 2, wake_at_ms = ?, due_at_ms = ?, holder = ? WHERE seq = ?;
 
 -- name: rotate_lease
--- A new deadline and a new receipt, as if received now: wake, due, holder, received, seq.
+-- A new deadline and a new receipt, of a lease as if received now, or of a delay: wake, due, holder, received, seq.
 UPDATE message SET wake_at_ms = ?, due_at_ms = ?, holder = ?, received_at_ms = ? WHERE seq = ?;
 
 -- name: restart_lease
