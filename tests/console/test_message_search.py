@@ -12,9 +12,9 @@ from veil.console.message_search import Search, read_search, search_messages
 from veil.core.clock import ManualClock
 from veil.core.message_rules import Draft
 from veil.core.queue import Queue, QueueKey
+from veil.service.messages import send
 from veil.service.queues import create_queue
 from veil.service.receive import receive
-from veil.service.send import send
 from veil.service.service import Service
 from veil.stores.memory import MemoryStore
 

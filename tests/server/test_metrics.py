@@ -11,9 +11,9 @@ from veil.core.queue import QueueKey
 from veil.server import metrics as metrics_module
 from veil.server.metrics import Metrics
 from veil.server.requests import RequestTallies, action_of
+from veil.service.messages import send
 from veil.service.queues import create_queue, delete_queue
 from veil.service.receive import receive
-from veil.service.send import send
 from veil.service.service import Service
 from veil.stores.commit_stats import GROUP_BOUNDS, CommitStats
 from veil.stores.memory import MemoryStore

@@ -12,11 +12,9 @@ from veil.core.errors import VeilError
 from veil.core.message import StoredMessage
 from veil.core.message_rules import Draft
 from veil.core.queue import Queue, QueueCounts
-from veil.service.delete import delete
-from veil.service.extend_lease import extend_lease
+from veil.service.messages import SentMessage, delete, extend_lease, send
 from veil.service.queues import change_settings, counts, create_queue
 from veil.service.receive import receipt_text, receive
-from veil.service.send import SentMessage, send
 from veil.service.service import Service
 
 

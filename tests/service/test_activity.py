@@ -12,13 +12,9 @@ from veil.core.message_rules import Draft
 from veil.core.queue import Queue, QueueKey
 from veil.service import activity as activity_module
 from veil.service.activity import Activity
-from veil.service.delete import delete
-from veil.service.extend_lease import extend_lease
-from veil.service.give_back import give_back
-from veil.service.purge import purge
+from veil.service.messages import delete, extend_lease, purge, send
 from veil.service.queues import create_queue, delete_queue
-from veil.service.receive import receipt_text, receive
-from veil.service.send import send
+from veil.service.receive import give_back, receipt_text, receive
 from veil.service.service import Service
 from veil.stores.memory import MemoryStore
 

@@ -13,14 +13,10 @@ from tests.stores.kit import a_key
 from veil.core.clock import ManualClock
 from veil.core.message_rules import Draft
 from veil.core.queue import RedrivePolicy
-from veil.service.delete import delete
-from veil.service.extend_lease import extend_lease
-from veil.service.give_back import give_back
-from veil.service.move_tasks import start_move
-from veil.service.purge import purge
+from veil.service.messages import delete, extend_lease, purge, send
+from veil.service.moves import start_move
 from veil.service.queues import create_queue, delete_queue
-from veil.service.receive import receipt_text, receive
-from veil.service.send import send
+from veil.service.receive import give_back, receipt_text, receive
 from veil.service.service import Service
 from veil.stores.memory import MemoryStore
 

@@ -9,9 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.service.kit import Desk, HeldAnswers, quiet, until
-from veil.service.give_back import give_back
-from veil.service.receive import receive
-from veil.service.undisturbed import undisturbed
+from veil.service.receive import give_back, receive, undisturbed
 
 T = TypeVar("T")
 

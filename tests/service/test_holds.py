@@ -11,7 +11,7 @@ from veil.core.errors import AttributeRefused, BodyTooLong, HoldNameRefused
 from veil.core.hold import HoldKey
 from veil.core.message import MessageAttribute
 from veil.service.holds import delete_holds, extend_holds, open_stream, receive_hold
-from veil.service.redrive import Redriven, Wanted, redrive
+from veil.service.moves import Redriven, Wanted, redrive
 
 KEY = HoldKey("epoch", 0, 0)
 

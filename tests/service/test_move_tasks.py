@@ -19,8 +19,8 @@ from veil.core.errors import (
     StoreError,
 )
 from veil.core.move_task import MoveTask
-from veil.service.move_runner import MoveRunners
-from veil.service.move_tasks import cancel_move, list_moves, read_task_handle, start_move, task_handle
+from veil.service.background import MoveRunners
+from veil.service.moves import cancel_move, list_moves, read_task_handle, start_move, task_handle
 from veil.service.queues import delete_queue
 from veil.service.service import Service
 

@@ -23,7 +23,7 @@ from veil.core.errors import (
     TagsRefused,
 )
 from veil.core.queue import Queue, QueueKey, RedriveAllow, RedrivePolicy
-from veil.service.purge import purge
+from veil.service.messages import purge
 from veil.service.queues import (
     add_permission,
     change_settings,

@@ -6,9 +6,7 @@ from tests.service.kit import Desk, open_desk
 from veil.core.clock import ManualClock
 from veil.core.errors import MessageGone, ReceiptExpired, ReceiptInvalid
 from veil.core.receipt import ReceiptBook
-from veil.service.delete import delete
-from veil.service.extend_lease import extend_lease
-from veil.service.purge import purge
+from veil.service.messages import delete, extend_lease, purge
 from veil.service.service import Service
 
 

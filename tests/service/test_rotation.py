@@ -7,8 +7,7 @@ import pytest
 from tests.service.kit import open_desk, until
 from veil.core.errors import MessageGone, NotForQueueType, PriorityRefused, ReceiptInvalid
 from veil.core.lease import WAITING
-from veil.service.delete import delete
-from veil.service.peek import peek_next
+from veil.service.messages import delete, peek_next
 from veil.service.rotate_receipt import rotate_receipt
 
 

@@ -21,9 +21,8 @@ from veil.core.errors import (
 )
 from veil.core.message import MessageAttribute
 from veil.core.message_rules import Draft
-from veil.service.ids import new_id
+from veil.service.messages import SentMessage, new_id, send
 from veil.service.queues import delete_queue
-from veil.service.send import SentMessage, send
 from veil.service.service import Service
 
 

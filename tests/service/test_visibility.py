@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.service.kit import Desk, open_desk, quiet
 from veil.core.clock import ManualClock
 from veil.core.errors import VisibilityTooLong
-from veil.service.peek import peek
+from veil.service.messages import peek
 from veil.service.service import Service
 
 HOUR_S = 3600

@@ -14,7 +14,7 @@ from veil.core.clock import ManualClock
 from veil.core.errors import MoveTaskRunning
 from veil.core.hold import HoldKey, HoldTally
 from veil.core.move_task import MoveTask
-from veil.service.move_runner import LOOK_MS
+from veil.service.background import LOOK_MS
 from veil.service.service import Service
 from veil.stores.postgres import PostgresStore
 from veil.stores.postgres.nodes import DUTY_MS

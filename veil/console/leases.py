@@ -10,7 +10,7 @@ from veil.core.lease import State
 from veil.core.message import StoredMessage
 from veil.core.numbers import seq_number, whole_number
 from veil.core.queue import Queue
-from veil.service.peek import peek
+from veil.service.messages import peek
 from veil.service.service import Service
 
 PAGE_LEASES: Final = 100

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from veil.console.letters import Letter, LetterWish, read_letter
 from veil.core.numbers import seq_number
 from veil.core.queue import Queue
-from veil.service.peek import peek
+from veil.service.messages import peek
 from veil.service.service import Service
 
 PAGE_ROWS: Final = 50

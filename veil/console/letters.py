@@ -30,7 +30,7 @@ from veil.core.limits import ATTRIBUTES_MAX
 from veil.core.message import MessageAttribute, StoredMessage
 from veil.core.numbers import whole_number
 from veil.core.queue import Queue, QueueKey, parse_arn
-from veil.service.redrive import REDRIVEN_FROM
+from veil.service.moves import REDRIVEN_FROM
 
 # What a consumer writes anew whenever it gives a message up; the least useful first.
 _FOR_A_MARK: Final = (LAST_RECEIVED_AT, FIRST_RECEIVED_AT, TRACEBACK, HANDLER)

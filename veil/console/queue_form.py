@@ -19,7 +19,7 @@ from veil.core.queue import (
     ThroughputLimit,
     check_name,
 )
-from veil.service.queue_settings import changed_settings, check_redrive_target
+from veil.service.queues import changed_settings, check_redrive_target
 from veil.service.service import Service
 
 # Where a refusal of the service is shown: the field that has to be mended.

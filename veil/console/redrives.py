@@ -22,9 +22,8 @@ from veil.core.limits import MOVE_RATE_MAX
 from veil.core.message import Caller
 from veil.core.queue import Queue, QueueKey
 from veil.core.sequence import first_seq_of
-from veil.service.ids import new_id
-from veil.service.peek import peek
-from veil.service.redrive import Wanted, redrive
+from veil.service.messages import new_id, peek
+from veil.service.moves import Wanted, redrive
 
 if TYPE_CHECKING:
     from veil.console.app import Console

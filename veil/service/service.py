@@ -10,10 +10,8 @@ from typing import Any
 
 from veil.core import limits
 from veil.core.clock import Clock
-from veil.service.activity import Activity
-from veil.service.move_runner import MoveRunners
-from veil.service.tallies import Tallies
-from veil.service.ticker import Ticker
+from veil.service.activity import Activity, Tallies
+from veil.service.background import MoveRunners, Ticker
 from veil.service.waiting import WaitingRoom
 from veil.stores.store import Store
 
@@ -31,7 +29,7 @@ class ServiceRules:
 
 
 class Service:
-    """A store that is open and ticking. The operations are functions on it, one file each."""
+    """A store that is open and ticking. The operations are functions on it, by subject."""
 
     def __init__(self, store: Store, clock: Clock, rules: ServiceRules | None = None) -> None:
         self.store = store

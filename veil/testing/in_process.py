@@ -22,11 +22,9 @@ from veil.core.message import MessageAttribute, StoredMessage
 from veil.core.message_rules import Draft
 from veil.core.queue import Queue, QueueKey, RedrivePolicy
 from veil.core.sequence import sequence_text
-from veil.service.delete import delete
-from veil.service.extend_lease import extend_lease
+from veil.service.messages import delete, extend_lease, send
 from veil.service.queues import change_settings, counts, create_queue, find_queue
 from veil.service.receive import receipt_text, receive
-from veil.service.send import send
 from veil.service.service import Service
 from veil.stores.memory import MemoryStore
 

@@ -20,7 +20,7 @@ from veil.core.message import MessageAttribute
 from veil.core.message_rules import Draft
 from veil.core.numbers import seq_number
 from veil.core.queue import Queue
-from veil.service.redrive import REDRIVEN_FROM, Wanted, redrive
+from veil.service.moves import REDRIVEN_FROM, Wanted, redrive
 
 _OURS = ("veil.", REDRIVEN_FROM)  # written by consumers and redrives: not for people to edit
 _EMPTY_ROWS = 2

@@ -20,7 +20,7 @@ from veil.core.errors import ArnRefused, VeilError
 from veil.core.limits import MOVE_RATE_MAX
 from veil.core.numbers import whole_number
 from veil.core.queue import Queue, QueueKey, parse_arn
-from veil.service.move_tasks import cancel_move, list_moves, start_move, task_handle
+from veil.service.moves import cancel_move, list_moves, start_move, task_handle
 
 _ELSEWHERE = "where each came from"
 _LISTED_MAX = 20

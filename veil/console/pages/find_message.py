@@ -13,7 +13,7 @@ from veil.core.numbers import seq_number
 from veil.core.queue import Queue, QueueKey
 from veil.core.sequence import instant_of
 from veil.journal.message_finding import Sighting
-from veil.service.peek import peek
+from veil.service.messages import peek
 
 ROWS_LOOKED_AT_MAX: Final = 5_000
 _ROWS_AT_ONCE: Final = 500

@@ -19,8 +19,7 @@ from veil.core.errors import VeilError
 from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.message import StoredMessage
 from veil.core.queue import Queue
-from veil.service.delete import delete
-from veil.service.extend_lease import extend_lease
+from veil.service.messages import delete, extend_lease
 
 _EXTENSION: Final = NumberField("extend_s", "Extend by", "seconds", 1, VISIBILITY_MAX_S, "")
 _COMMANDS_MAX: Final = 10

@@ -10,7 +10,7 @@ from veil.console.roles import Role
 from veil.console.routes import change, link, page
 from veil.console.visit import Visit
 from veil.core.queue import Queue, QueueCounts
-from veil.service.purge import purge
+from veil.service.messages import purge
 from veil.service.queues import counts, dead_letter_sources, delete_queue
 
 

@@ -20,7 +20,7 @@ from veil.console.visit import Visit
 from veil.core.errors import VeilError
 from veil.core.message_rules import Draft, size_bytes
 from veil.core.queue import Queue
-from veil.service.send import SentMessage, send
+from veil.service.messages import SentMessage, send
 
 _FIELDS: Final = ("body", "attributes", "group", "deduplication_id", "delay_s", "priority")
 _SHOWN_CHARS: Final = 500

@@ -17,9 +17,7 @@ from veil.core.errors import (
 )
 from veil.core.message_rules import Draft, attributes_md5, size_bytes
 from veil.core.sequence import sequence_text
-from veil.service.delete import delete
-from veil.service.extend_lease import extend_lease
-from veil.service.send import SentMessage, send
+from veil.service.messages import SentMessage, delete, extend_lease, send
 from veil.wire.actions.messages import VISIBILITY_RANGE
 from veil.wire.call import Call
 from veil.wire.drafts import read_draft, system_md5

@@ -6,11 +6,8 @@ from veil.core import limits
 from veil.core.errors import VeilError
 from veil.core.message_rules import attributes_md5
 from veil.core.sequence import sequence_text
-from veil.service.delete import delete
-from veil.service.extend_lease import extend_lease
-from veil.service.give_back import give_back
-from veil.service.receive import receive
-from veil.service.send import send
+from veil.service.messages import delete, extend_lease, send
+from veil.service.receive import give_back, receive
 from veil.wire.call import Call
 from veil.wire.drafts import read_draft, system_md5
 from veil.wire.received import ReceivedForm

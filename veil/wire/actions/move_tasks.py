@@ -6,7 +6,7 @@ from veil.core.errors import MoveTaskHandleInvalid, MoveTaskMissing
 from veil.core.limits import MOVE_RATE_MAX, MOVE_TASKS_LISTED_MAX
 from veil.core.move_task import MoveTask
 from veil.core.queue import parse_arn
-from veil.service.move_tasks import cancel_move, list_moves, read_task_handle, start_move, task_handle
+from veil.service.moves import cancel_move, list_moves, read_task_handle, start_move, task_handle
 from veil.wire.call import Call
 from veil.wire.request_errors import ParameterMissing, check_range
 from veil.wire.shapes import (

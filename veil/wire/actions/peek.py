@@ -5,7 +5,7 @@ from __future__ import annotations
 from veil.core.lease import State
 from veil.core.message import StoredMessage
 from veil.core.queue import Queue
-from veil.service.peek import PEEK_BYTES_MAX, peek
+from veil.service.messages import PEEK_BYTES_MAX, peek
 from veil.wire.actions.own_queue import own_queue
 from veil.wire.call import Call
 from veil.wire.page_tokens import read_page_token, write_page_token

@@ -8,7 +8,7 @@ from typing import Any
 from veil.core.errors import NameRefused
 from veil.core.limits import PAGE_MAX
 from veil.core.queue import Queue, QueueKey, QueueSettings, check_name
-from veil.service.purge import purge
+from veil.service.messages import purge
 from veil.service.queues import (
     change_settings,
     counts,

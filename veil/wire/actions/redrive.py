@@ -6,7 +6,7 @@ from typing import Final
 
 from veil.core.errors import VeilError
 from veil.core.queue import QueueKey
-from veil.service.redrive import Wanted, redrive
+from veil.service.moves import Wanted, redrive
 from veil.wire.actions.batches import checked_entries, failed_entry
 from veil.wire.actions.own_queue import own_queue
 from veil.wire.call import Call

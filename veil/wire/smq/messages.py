@@ -11,12 +11,9 @@ from veil.core.lease import WAITING
 from veil.core.limits import VISIBILITY_MAX_S, WAIT_LONGEST_S
 from veil.core.message_rules import Draft, size_bytes
 from veil.core.queue import Queue
-from veil.service.delete import delete
-from veil.service.give_back import give_back
-from veil.service.peek import peek_next
-from veil.service.receive import receive
+from veil.service.messages import SentMessage, delete, peek_next, send
+from veil.service.receive import give_back, receive
 from veil.service.rotate_receipt import rotate_receipt
-from veil.service.send import SentMessage, send
 from veil.wire.smq.answer import Reply
 from veil.wire.smq.call import BATCH_MAX, SmqCall
 from veil.wire.smq.codes import worded

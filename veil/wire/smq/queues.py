@@ -5,8 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from veil.core.queue import Queue
-from veil.service.queue_settings import compare_with_existing, new_settings
-from veil.service.queues import change_settings, counts, create_queue, delete_queue, list_queues
+from veil.service.queues import (
+    change_settings,
+    compare_with_existing,
+    counts,
+    create_queue,
+    delete_queue,
+    list_queues,
+    new_settings,
+)
 from veil.wire.page_tokens import read_page_token, write_page_token
 from veil.wire.request_errors import ParameterRefused
 from veil.wire.smq.answer import Reply

@@ -1,0 +1,278 @@
+"""Send, delete, extend, look at and purge messages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from veil.core.errors import (
+    DeduplicationMissing,
+    GroupMissing,
+    MessageGone,
+    MessageRefused,
+    ReceiptInvalid,
+    VeilError,
+)
+from veil.core.event import NOBODY
+from veil.core.lease import Deletion
+from veil.core.message import Caller, MessageAttribute, NewMessage, StoredMessage
+from veil.core.message_rules import Draft, body_md5, check_draft, content_deduplication_id
+from veil.core.priority import PRIORITY_DEFAULT
+from veil.core.queue import Queue, QueueSettings
+from veil.core.receipt import Receipt
+from veil.service.service import Service
+from veil.stores.store import Extension
+
+# ---- Random identifiers, made cheaply: the system is asked for randomness once for many.
+
+_IDS_AT_ONCE = 256
+_VARIANT = "89ab"
+
+
+def _message_ids() -> Iterator[str]:
+    while True:
+        digits = os.urandom(16 * _IDS_AT_ONCE).hex()
+        for at in range(0, len(digits), 32):
+            h = digits[at : at + 32]
+            yield f"{h[:8]}-{h[8:12]}-4{h[13:16]}-{_VARIANT[int(h[16], 16) & 3]}{h[17:20]}-{h[20:]}"
+
+
+_ids = _message_ids()
+
+
+def _start_anew() -> None:
+    # A forked child would otherwise give out the ids that its parent still holds in stock.
+    global _ids
+    _ids = _message_ids()
+
+
+os.register_at_fork(after_in_child=_start_anew)
+
+
+def new_id() -> str:
+    """A random UUID (version 4) as text."""
+    return next(_ids)
+
+
+# ---- What kind of message it is, as the journal and the pipeline tell kinds apart.
+
+TYPE_CHARS_MAX: Final = 256
+
+
+def message_type(attributes: Mapping[str, MessageAttribute], names: Sequence[str]) -> str | None:
+    """The value of the first of the names that the message has as a String attribute, cut to 256 characters."""
+    for name in names:
+        found = attributes.get(name)
+        if found is not None and isinstance(found.value, str) and found.data_type.startswith("String"):
+            return found.value[:TYPE_CHARS_MAX]
+    return None
+
+
+# ---- Send messages to a queue.
+
+
+class SentMessage(NamedTuple):
+    """A message that is stored, or whose duplicate is: the id and seq are then the first one's."""
+
+    message_id: str
+    seq: int
+    body_md5: str
+
+
+_TO_COME: Final = SentMessage("", 0, "")  # keeps the place of a draft that is on its way to the store
+
+
+async def send(
+    service: Service,
+    queue: Queue,
+    drafts: Sequence[Draft],
+    *,
+    sender: str,
+    retry_key: bytes | None = None,
+    caller: Caller = NOBODY,
+) -> list[SentMessage | VeilError]:
+    """Store the drafts, in order and together; a refused one is answered in its place and holds up no other.
+
+    A call that comes again under the same retry key is answered like the first one and stores nothing.
+    Raises GroupMissing and DeduplicationMissing for the whole call, and what the store raises.
+    """
+    answers: list[SentMessage | VeilError] = []
+    messages: list[NewMessage] = []
+    for draft in drafts:
+        try:
+            message = _checked(draft, queue.settings, sender)
+            if message.attributes is not None:
+                message.message_type = message_type(message.attributes, service.rules.type_attributes)
+        except (GroupMissing, DeduplicationMissing):
+            raise
+        except MessageRefused as refusal:
+            answers.append(refusal)
+        else:
+            answers.append(_TO_COME)
+            messages.append(message)
+    if not messages:
+        return answers
+    stored = await service.store.send(queue, messages, retry_key=retry_key, caller=caller)
+    place = duplicates = 0
+    for message, sent in zip(messages, stored, strict=True):
+        while answers[place] is not _TO_COME:
+            place += 1
+        answers[place] = SentMessage(sent.message_id, sent.seq, message.body_md5)
+        duplicates += sent.duplicate
+    service.tallies.add("sent", queue.id, len(stored) - duplicates)
+    service.ticker.look()
+    return answers
+
+
+def _checked(draft: Draft, settings: QueueSettings, sender: str) -> NewMessage:
+    """The message to store; raises a MessageRefused member unless the queue takes the draft."""
+    body_utf8 = check_draft(draft, settings)
+    deduplication_id, delay_s = draft.deduplication_id, draft.delay_s
+    if settings.fifo:
+        delay_s = None  # a FIFO message has no delay of its own: 0 means the queue's
+        if deduplication_id is None:
+            deduplication_id = content_deduplication_id(body_utf8)
+    return NewMessage(
+        new_id(),
+        draft.body,
+        body_md5(body_utf8),
+        draft.attributes or None,
+        draft.trace_header,
+        sender,
+        delay_s,
+        draft.group,
+        deduplication_id,
+        priority=PRIORITY_DEFAULT if draft.priority is None else draft.priority,
+    )
+
+
+# ---- Delete messages by their receipts.
+
+
+async def delete(
+    service: Service,
+    queue: Queue,
+    handles: Sequence[str],
+    *,
+    strict: bool = False,
+    caller: Caller = NOBODY,
+) -> list[VeilError | None]:
+    """Delete each on its own; a refusal stands in its place, None is success (also with nothing left).
+
+    With `strict` a receipt dies with its deadline, and MessageGone tells of every message that was not deleted.
+    """
+    answers: list[VeilError | None] = [None] * len(handles)
+    receipts: list[Receipt] = []
+    places: list[int] = []
+    read = service.store.receipts.read
+    for place, text in enumerate(handles):
+        try:
+            receipts.append(read(text, queue.id))
+            places.append(place)
+        except ReceiptInvalid as refusal:
+            answers[place] = refusal
+    if not receipts:
+        return answers
+    deleted: list[int] = []
+    outcomes = await service.store.delete(queue, receipts, strict=strict, caller=caller)
+    for place, receipt, outcome in zip(places, receipts, outcomes, strict=True):
+        if outcome is Deletion.DELETED:
+            deleted.append(receipt.seq)
+        elif isinstance(outcome, VeilError):
+            answers[place] = outcome
+        elif strict:
+            answers[place] = MessageGone(handles[place])
+    if deleted:
+        service.tallies.add("deleted", queue.id, len(deleted))
+        if service.activity is not None:
+            service.activity.ended(deleted, "deleted", caller)
+    return answers
+
+
+# ---- Give the holders of leases more time, or take it all: release.
+
+
+async def extend_lease(
+    service: Service, queue: Queue, changes: Sequence[tuple[str, int]], *, caller: Caller = NOBODY
+) -> list[VeilError | None]:
+    """Set each visibility (receipt, seconds from now; 0 releases) on its own; a refusal takes its place."""
+    answers: list[VeilError | None] = [None] * len(changes)
+    extensions: list[Extension] = []
+    places: list[int] = []
+    read = service.store.receipts.read
+    for place, (text, visibility_s) in enumerate(changes):
+        try:
+            extensions.append(Extension(read(text, queue.id), visibility_s))
+            places.append(place)
+        except ReceiptInvalid as refusal:
+            answers[place] = refusal
+    if not extensions:
+        return answers
+    extended: list[Extension] = []
+    released: list[int] = []
+    outcomes = await service.store.extend(queue, extensions, caller=caller)
+    for place, extension, refused in zip(places, extensions, outcomes, strict=True):
+        if refused is not None:
+            answers[place] = refused
+        elif extension.visibility_s:
+            extended.append(extension)
+        else:
+            released.append(extension.receipt.seq)
+    if extended:
+        service.tallies.add("extended", queue.id, len(extended))
+    if released:
+        service.tallies.add("released", queue.id, len(released))
+    if service.activity is not None:
+        for one in extended:
+            service.activity.renewed((one.receipt.seq,), one.visibility_s, caller)
+        if released:
+            service.activity.ended(released, "released", caller)
+    service.ticker.look()
+    return answers
+
+
+# ---- Look at messages without receiving them.
+
+PEEK_BYTES_MAX: Final = 16 << 20  # of bodies, for one look
+
+
+async def peek(
+    service: Service,
+    queue: Queue,
+    *,
+    after_seq: int = 0,
+    up_to_seq: int | None = None,
+    sent_after_ms: int | None = None,
+    sent_before_ms: int | None = None,
+    limit: int = 100,
+) -> list[StoredMessage]:
+    """Messages in whatever state by rising `seq`: nothing is counted, leased or moved.
+
+    Those sent within the two wall times, both included; fewer than `limit` where their bodies come to PEEK_BYTES_MAX.
+    """
+    return await service.store.peek(
+        queue,
+        after_seq=after_seq,
+        up_to_seq=up_to_seq,
+        sent_after_ms=sent_after_ms,
+        sent_before_ms=sent_before_ms,
+        limit=limit,
+        bytes_max=PEEK_BYTES_MAX,
+    )
+
+
+async def peek_next(service: Service, queue: Queue, *, limit: int) -> list[StoredMessage]:
+    """The visible messages that a receive would come to first, in its order: nothing is counted, leased or moved."""
+    return await service.store.peek_next(queue, limit=limit)
+
+
+# ---- Empty a queue.
+
+
+async def purge(service: Service, queue: Queue, *, caller: Caller = NOBODY) -> None:
+    """Remove every message sent so far, held or not; raises PurgeInProgress soon after the last purge."""
+    await service.store.purge(queue, rest_ms=service.rules.rest_after_purge_ms, caller=caller)
+    service.tallies.add("purged", queue.id)
+    if service.activity is not None:
+        service.activity.emptied(queue.id)
