@@ -12,7 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from veil.cli.credentials import Place
-from veil.cli.failures import EndpointRefused, ServiceError, Unreachable
+from veil.cli.failures import CommandFailed, EndpointRefused, ServiceError, TlsFailed, Unreachable
+from veil.signing.client_tls import BundleRefused, client_context, problem_in_words
 from veil.signing.sigv4_signing import sign
 
 Answer = dict[str, Any]
@@ -62,11 +63,19 @@ class Client:
         self._timeout_s = timeout_s
         self._pause, self._wall_ms = pause, wall_ms
         self._urls: dict[str, str] = {}
-        connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._name = parts.hostname
         try:
-            self._connection = connect(parts.hostname, parts.port, timeout=timeout_s)
+            self._connection = (
+                http.client.HTTPSConnection(
+                    parts.hostname, parts.port, timeout=timeout_s, context=client_context(place.ca_bundle)
+                )
+                if parts.scheme == "https"
+                else http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
+            )
         except ValueError:  # a port that is no number
             raise EndpointRefused(place.endpoint) from None
+        except BundleRefused as refused:
+            raise CommandFailed(str(refused)) from None
 
     def __enter__(self) -> Client:
         return self
@@ -95,6 +104,9 @@ class Client:
             except ConnectionRefusedError as error:
                 raise Unreachable(self.place.endpoint, _reason(error), refused=True) from None
             except (OSError, http.client.HTTPException) as error:
+                in_words = problem_in_words(error, self._name, self.place.ca_bundle)
+                if in_words is not None:  # trying again would meet the same certificate
+                    raise TlsFailed(in_words) from None
                 failure = Unreachable(self.place.endpoint, _reason(error))
             pause_s = next(pauses, None)
             if pause_s is None:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from veil.signing.client_tls import ca_bundle
+
 ENDPOINT_DEFAULT = "http://127.0.0.1:9324"
 REGION_DEFAULT = "us-east-1"
 
@@ -34,6 +36,7 @@ class Place:
     endpoint_origin: str
     region: str
     credentials: Credentials
+    ca_bundle: str | None = None  # whom to trust, None for the machine's own authorities
 
 
 def find_place(
@@ -49,7 +52,9 @@ def find_place(
         or profile.get("region")
         or REGION_DEFAULT
     )
-    return Place(url.rstrip("/"), url_origin, found_region, _credentials(environ, profile))
+    return Place(
+        url.rstrip("/"), url_origin, found_region, _credentials(environ, profile), ca_bundle(environ, profile)
+    )
 
 
 def _endpoint(given: str | None, environ: Mapping[str, str]) -> tuple[str, str]:

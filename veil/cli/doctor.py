@@ -124,6 +124,7 @@ PYTHON_MIN = (3, 11)
 SQLITE_MIN = (3, 51, 3)  # before it, two connections that checkpoint at once could damage the file
 DISK_FAIL_BYTES, DISK_WARN_BYTES = 100 * 2**20, 2**30
 SKEW_WARN_S, SKEW_FAIL_S = 60, 900  # signatures are refused beyond 15 minutes
+CERTIFICATE_WARN_DAYS = 14
 _TIMEOUT_S = 3.0
 _COLOURS: dict[Verdict, str] = {"ok": "32", "warn": "33", "fail": "31"}
 
@@ -190,10 +191,31 @@ def check_settings() -> list[Finding]:
         return [Finding("settings", "fail", str(error), "correct it; see: veil config show")]
     return [
         Finding("settings", "ok", "valid"),
+        *check_tls(settings),
         *check_place(settings),
         check_journal(settings),
         check_port(settings),
     ]
+
+
+def check_tls(settings: Settings, wall_s: Callable[[], float] = time.time) -> list[Finding]:
+    """Will clients accept the server's certificate, and for how long, if it has one?"""
+    from veil.server.settings import SettingsError
+    from veil.server.tls import Tls
+
+    if settings.tls_cert is None:
+        return []
+    try:
+        certificate = Tls(settings).certificate
+    except SettingsError as error:
+        return [Finding("TLS", "fail", str(error), "correct it; the server does not start like this")]
+    if certificate.expires is None:
+        return [Finding("TLS", "fail", f"{settings.tls_cert}: {certificate.text}", "install a new one")]
+    left_days = (certificate.expires.timestamp() - wall_s()) / 86_400
+    if left_days < CERTIFICATE_WARN_DAYS:
+        advice = "install a new one; a running server takes it up by itself"
+        return [Finding("TLS", "warn", f"{certificate.text} ({left_days:.0f} days left)", advice)]
+    return [Finding("TLS", "ok", certificate.text)]
 
 
 def check_place(settings: Settings) -> list[Finding]:

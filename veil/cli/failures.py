@@ -3,6 +3,7 @@
 CommandFailed
 ├── ServiceError      the server refused                       exit 1
 ├── Unreachable       no server answered                       exit 1
+├── TlsFailed         the server's certificate, or ours, will not do  exit 1
 ├── EndpointRefused   the endpoint is no URL                   exit 2
 ├── NotConfirmed      a question nobody could or would answer  exit 2 or 1
 └── (itself)          anything else a command has to say       exit 1
@@ -48,6 +49,10 @@ class Unreachable(CommandFailed):
         advice = "; start a server with: veil serve" if refused else ""
         super().__init__(f"no server answers at {endpoint} ({reason}){advice}")
         self.endpoint, self.refused = endpoint, refused
+
+
+class TlsFailed(CommandFailed):
+    """No connection that could be trusted."""
 
 
 class EndpointRefused(CommandFailed):

@@ -60,6 +60,7 @@ class Console:
         account: str,
         region: str,
         base_url: str | None = None,
+        scheme: str = "http",
         login_refusal: Callable[[HttpRequest], str | None] = lambda request: None,
         audit_file: Path | None = None,
         journal: str | None = None,
@@ -70,7 +71,7 @@ class Console:
         events are exported to, `tables` where the pipeline's findings are; None: nowhere."""
         self.service = service
         self.activity = service.watch()
-        self.account, self.region, self.base_url = account, region, base_url
+        self.account, self.region, self.base_url, self.scheme = account, region, base_url, scheme
         self.login_refusal = login_refusal
         self.journal, self.tables, self.version = journal, tables, version
         self.sessions = Sessions(service.clock, keys, account)
@@ -150,7 +151,7 @@ class Console:
 
     def cookie_header(self, request: HttpRequest, value: str) -> tuple[str, str]:
         """The header that gives the visitor this cookie."""
-        secure = self.base_url is not None and self.base_url.startswith("https:")
+        secure = self.scheme == "https" or (self.base_url or "").startswith("https:")
         return set_cookie(cookie_name(request.headers), value, secure=secure)
 
     def _stranger(self, cookie: str) -> Identity:

@@ -64,8 +64,8 @@ class Visit:
     @property
     def endpoint_url(self) -> str:
         """Where the visitor's clients reach the server."""
-        base_url = self.console.base_url
-        return base_url or f"http://{self.request.headers.get('host') or 'localhost'}"
+        console = self.console
+        return console.base_url or f"{console.scheme}://{self.request.headers.get('host') or 'localhost'}"
 
     @property
     def caller(self) -> Caller:

@@ -28,18 +28,19 @@ class LoginTransport:
     """Whether a log-in may be sent by this request's way: the form carries a secret, so not in clear over a network."""
 
     def __init__(self, settings: Settings) -> None:
+        self._is_tls = settings.tls_cert is not None
         self._is_plain_allowed = settings.console_plain_http_login
         base_url = urlsplit(settings.base_url or "")
         self._proxied_host = base_url.netloc.lower() if base_url.scheme == "https" else None
 
     def refusal(self, request: HttpRequest) -> str | None:
         """What to tell the visitor instead of the form; None where logging in is safe, or its risk is accepted."""
-        if self._is_plain_allowed or self._is_by_proxy(request) or self._is_here(request):
+        if self._is_tls or self._is_plain_allowed or self._is_by_proxy(request) or self._is_here(request):
             return None
         return (
-            "Logging in over plain HTTP would show your secret to the network. Open the console over https (a proxy that "
-            "speaks TLS, with base_url set to its https address), or as http://localhost on the server's own machine, by a "
-            "tunnel for example. The setting console_plain_http_login accepts the risk."
+            "Logging in over plain HTTP would show your secret to the network. Open the console over https (set "
+            "tls_cert and tls_key, or base_url to the https address of a proxy that speaks TLS), or as http://localhost on "
+            "the server's own machine, by a tunnel for example. The setting console_plain_http_login accepts the risk."
         )
 
     def _is_by_proxy(self, request: HttpRequest) -> bool:
@@ -102,6 +103,7 @@ class ConsoleMount:
                     account=self._settings.account,
                     region=self._settings.region,
                     base_url=self._settings.base_url,
+                    scheme=self._settings.scheme,
                     login_refusal=LoginTransport(self._settings).refusal,
                     audit_file=_audit_file(self._settings),
                     journal=journal_location(self._settings),

@@ -12,13 +12,13 @@ def endpoint_url(settings: Settings, host: str, port: int) -> str:
     """The address for clients on this machine, or the public one if it is set."""
     if settings.base_url is not None:
         return settings.base_url
-    return address_url(host, port)
+    return address_url(settings, host, port)
 
 
-def address_url(host: str, port: int) -> str:
+def address_url(settings: Settings, host: str, port: int) -> str:
     """The address for clients on this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  # all addresses: one of them to show
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{settings.scheme}://[{host}]:{port}" if ":" in host else f"{settings.scheme}://{host}:{port}"
 
 
 def where_data_lives(store: str, directory: Path | None) -> str:
@@ -38,6 +38,7 @@ def greeting(
     version: str,
     *,
     smq: str | None = None,
+    certificate: str | None = None,
 ) -> str:
     """Lines for a person who has just started a server."""
     region = settings.region
@@ -48,10 +49,11 @@ def greeting(
         access = "no keys: this machine only, any credentials will do"
         key_id, secret = "veil", "veil"
     smq_line = "" if smq is None else f'\n  SMQ      mns.account.Account("{smq}", "{key_id}", "{secret}")'
+    tls_line = "" if certificate is None else f"\n  TLS      {certificate}"
     return f"""\
 Veil {version} is ready at {endpoint}
   data     {where_data_lives(settings.store, directory)}
-  access   {access}
+  access   {access}{tls_line}
   boto3    boto3.client("sqs", endpoint_url="{endpoint}", region_name="{region}", \
 aws_access_key_id="{key_id}", aws_secret_access_key="{secret}")
   aws CLI  AWS_ACCESS_KEY_ID={key_id} AWS_SECRET_ACCESS_KEY={secret} \

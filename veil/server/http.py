@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 
 from veil.server.http_connection import HttpConnection
 from veil.server.http_limits import HttpLimits
 from veil.server.http_roster import Roster
+from veil.server.tls_connection import TlsConnection
 from veil.wire.exchange import Handler
 
 _SWEEP_EVERY_S = 1.0
@@ -24,20 +26,20 @@ class HttpServer:
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
-    async def start(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> None:
-        """Listen on every address of the host (IPv4 and IPv6); port 0 takes a free one."""
+    async def start(self, host: str, port: int, *, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
+        """Listen on every address of the host (IPv4 and IPv6); port 0 takes a free one.
+
+        With `tls` every connection speaks it, each by the context that there is when it comes.
+        """
         if self._server is not None:
             raise RuntimeError("the HTTP server was started before")
         loop = asyncio.get_running_loop()
         roster = self._roster = Roster(self._handler, self._limits, loop)
-        self._server = await loop.create_server(
-            lambda: HttpConnection(roster),
-            host,
-            port,
-            backlog=_BACKLOG,
-            ssl=tls,
-            ssl_handshake_timeout=(self._limits.header_deadline_s or None) if tls else None,
-        )
+
+        def connect() -> asyncio.Protocol:
+            return HttpConnection(roster) if tls is None else TlsConnection(roster, tls())
+
+        self._server = await loop.create_server(connect, host, port, backlog=_BACKLOG)
         self._sweep_again(loop, roster)
 
     @property

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import cast
 
 from veil.server.http_answer import CLOSES, CONTINUE, encode_answer, encode_refusal, encode_stream_head
-from veil.server.http_head import Refusal
+from veil.server.http_head import SPEAKS_PLAIN, Refusal
 from veil.server.http_reader import BODY, HEAD, RESTING, RequestReader
 from veil.server.http_roster import Roster
 from veil.wire.exchange import Request, Response
@@ -205,8 +205,8 @@ class HttpConnection(asyncio.Protocol):
         roster, self._timed_phase = self._roster, phase
         limits = roster.limits
         if phase == RESTING:
-            roster.idle[self] = None
-            self.deadline_s = roster.loop.time() + limits.idle_s
+            roster.idle[self] = now_s = roster.loop.time()
+            self.deadline_s = now_s + limits.idle_s
         elif phase == HEAD:
             self.deadline_s = roster.loop.time() + limits.header_deadline_s
         else:
@@ -313,6 +313,8 @@ class HttpConnection(asyncio.Protocol):
         self._settle_to_leave()
         if self._transport.is_closing():
             return
+        if str(refusal) == SPEAKS_PLAIN:
+            self._roster.note("TLS", f"{self._reader.peer} speaks TLS at a port that does not; use http://")
         self._transport.write(encode_refusal(refusal.status, str(refusal)))
         if self._transport.can_write_eof():
             self._transport.write_eof()

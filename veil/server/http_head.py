@@ -34,6 +34,11 @@ _COMMON_NAMES = (
 # fmt: on
 
 
+# How a TLS handshake begins: a record of that type, of any version of TLS.
+TLS_OPENING = b"\x16\x03"
+SPEAKS_PLAIN = "this port does not speak TLS: use http://"
+
+
 class _HeaderNames(dict[bytes, str]):
     def __missing__(self, name: bytes) -> str:
         return name.decode("ascii").lower()  # not kept: clients could fill memory with names

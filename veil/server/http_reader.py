@@ -14,6 +14,8 @@ from veil.server.http_answer import CLOSES, STAYS_OPEN, STAYS_OPEN_1_0
 from veil.server.http_head import (
     CHUNKED,
     METHODS,
+    SPEAKS_PLAIN,
+    TLS_OPENING,
     Refusal,
     body_length,
     joined_headers,
@@ -47,7 +49,6 @@ class RequestReader:
         "_method",
         "_pairs",
         "_parser",
-        "_peer",
         "_persistence",
         "_priming",
         "_skipped_body",
@@ -56,6 +57,7 @@ class RequestReader:
         "body_bytes",
         "finished",
         "on_header",
+        "peer",
         "phase",
         "ready",
         "refusal",
@@ -63,7 +65,7 @@ class RequestReader:
 
     def __init__(self, limits: HttpLimits, peer: str) -> None:
         self._limits = limits
-        self._peer = peer
+        self.peer = peer
         self._pairs: list[tuple[bytes, bytes]] = []
         keep = self._pairs.append
         # Called for every header of every request, so it only notes them: half the cost of one that looks.
@@ -111,6 +113,8 @@ class RequestReader:
             self._decline_upgrade()
         except httptools.HttpParserError as error:
             self._refuse(error)
+            if self._head_bytes == 0 and piece.startswith(TLS_OPENING):
+                self.refusal = Refusal(400, SPEAKS_PLAIN)
             return b""
         phase = self.phase
         if phase == HEAD:
@@ -214,7 +218,7 @@ class RequestReader:
             self._headers["host"] = authority
         body = self._body if isinstance(self._body, bytes) else bytes(self._body)
         self.ready.append(
-            (Request(self._method, path, query, self._headers, body, self._peer), self._persistence)
+            (Request(self._method, path, query, self._headers, body, self.peer), self._persistence)
         )
         self._body = b""
         self._head_bytes = 0

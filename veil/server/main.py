@@ -43,6 +43,7 @@ from veil.server.shown_url import without_password
 from veil.server.smq import SmqApplication
 from veil.server.store_probe import StoreProbe
 from veil.server.system_clock import SystemClock
+from veil.server.tls import Tls
 from veil.service.service import Service, ServiceRules
 from veil.stores.store import Store
 from veil.wire.front_end import SqsFrontEnd
@@ -93,6 +94,7 @@ class _Server:
         self._with_companion = companion
         self._keys = gather_keys(settings)
         _check_exposure(settings, self._keys)
+        self._tls = Tls(settings) if settings.tls_cert is not None else None
         self._exit_code = EXIT_STOPPED
         self._signalled = False
         self._smq: HttpServer | None = None  # where SMQ's clients come in, if they may
@@ -111,6 +113,7 @@ class _Server:
             default_account=settings.account,
             default_region=settings.region,
             base_url=settings.base_url,
+            scheme=settings.scheme,
             bulk=settings.bulk,
         )
         requests, version = RequestTallies(), server_version()
@@ -153,7 +156,9 @@ class _Server:
         exporter = metrics.exporter = make_exporter(settings, store, clock)
         if exporter is not None:
             exporter.start()
-        attending = asyncio.create_task(self._attend()) if self._with_companion else None
+        beside = [asyncio.create_task(self._attend())] if self._with_companion else []
+        if self._tls is not None:
+            beside.append(asyncio.create_task(self._tls.watch()))
         # What exists now stays to the end; the collector need not walk it again and again.
         gc.freeze()
         # Requests make few cycles; looking for them every 700 allocations costs several per cent of a busy core.
@@ -162,8 +167,8 @@ class _Server:
             await self._ended.wait()
             await self._wind_down(exporter)
         finally:
-            if attending is not None:
-                attending.cancel()
+            for task in beside:
+                task.cancel()
             if self._ready_file is not None:
                 self._ready_file.unlink(missing_ok=True)
         return self._exit_code
@@ -197,7 +202,7 @@ class _Server:
     async def _listen(self, http: HttpServer, setting: str, port: int) -> None:
         host = self._settings.host
         try:
-            await http.start(host, port)
+            await http.start(host, port, tls=None if self._tls is None else self._tls.current)
         except socket.gaierror as problem:
             raise StartRefused(
                 f"host={host}: expected an address of this machine ({problem.strerror})"
@@ -233,7 +238,7 @@ class _Server:
         }
         if self._smq is not None:
             self._facts["smq_port"] = self._smq.port
-            self._facts["smq_endpoint_url"] = address_url(host, self._smq.port)
+            self._facts["smq_endpoint_url"] = address_url(self._settings, host, self._smq.port)
 
     def _announce(self, version: str) -> None:
         settings, facts = self._settings, self._facts
@@ -247,6 +252,7 @@ class _Server:
                 list(self._keys),
                 version,
                 smq=None if smq is None else str(smq),
+                certificate=None if self._tls is None else self._tls.certificate.text,
             )
             print(text, file=sys.stderr, flush=True)  # noqa: T201
         log.info(
@@ -261,10 +267,12 @@ class _Server:
             log.info(
                 "no journal: the nodes of one database need a place that all of them reach; name it with --journal"
             )
-        if not is_loopback(settings.host) and not (settings.base_url or "").startswith("https:"):
+        if self._tls is not None:
+            self._tls.warn()
+        elif not is_loopback(settings.host) and not (settings.base_url or "").startswith("https:"):
             log.warning(
                 "host=%s is reached over plain HTTP: messages travel in clear, and nobody can log in to the console from "
-                "another machine; let a proxy speak TLS and set base_url to its https address",
+                "another machine; set tls_cert and tls_key, or base_url to the https address of a proxy that speaks TLS",
                 settings.host,
             )
         source = Path(settings.origin("keys"))
@@ -290,7 +298,7 @@ class _Server:
     def _catch_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._signal, number)
-        self._loop.add_signal_handler(signal.SIGHUP, self._reload_keys)
+        self._loop.add_signal_handler(signal.SIGHUP, self._reload)
 
     def _signal(self, number: signal.Signals) -> None:
         if self._signalled:
@@ -341,10 +349,15 @@ class _Server:
     def _connection_count(self) -> int:
         return self._http.connection_count + (0 if self._smq is None else self._smq.connection_count)
 
-    def _reload_keys(self) -> None:
-        if not self._keys:
+    def _reload(self) -> None:
+        if self._tls is not None:
+            self._tls.reload("SIGHUP")
+        if self._keys:
+            self._reload_keys()
+        elif self._tls is None:
             log.info("SIGHUP: there are no keys to reload")
-            return
+
+    def _reload_keys(self) -> None:
         try:
             fresh = gather_keys(self._settings)
         except SettingsError as problem:

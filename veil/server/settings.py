@@ -102,6 +102,24 @@ class Settings:
         "Start of every queue URL, where clients see another address; otherwise the Host they called.",
         "URL",
     )
+    tls_cert: Path | None = _setting(  # noqa: RUF009
+        None,
+        values.optional(values.a_path),
+        "Certificate in PEM, with its chain: the server then speaks TLS, and only TLS, at every port.",
+        "FILE",
+    )
+    tls_key: Path | None = _setting(  # noqa: RUF009
+        None,
+        values.optional(values.a_path),
+        "Private key of the certificate in PEM, without a passphrase, readable by its owner only.",
+        "FILE",
+    )
+    tls_client_ca: Path | None = _setting(  # noqa: RUF009
+        None,
+        values.optional(values.a_path),
+        "Authorities in PEM: every client must show a certificate that one of them has signed.",
+        "FILE",
+    )
     region: str = _setting(
         "us-east-1", values.a_region, "Region of requests that are not signed for one.", "REGION"
     )
@@ -203,6 +221,10 @@ class Settings:
                 raise self._refused(info, given, str(expected)) from None
         accounted = tuple(replace(key, account=key.account or self.account) for key in self.keys)
         object.__setattr__(self, "keys", accounted)
+        for name, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert"), ("tls_client_ca", "tls_cert")):
+            given = getattr(self, name)
+            if given is not None and getattr(self, other) is None:
+                raise SettingsError(f"{other}: expected a file, because {name}={given} is set")
 
     def _refused(self, info: SettingInfo, given: object, expected: str) -> SettingsError:
         return _refusal(info, given, self.origin(info.name), expected)
@@ -210,6 +232,11 @@ class Settings:
     def origin(self, name: str) -> str:
         """Where the value came from: a flag, a variable, a file, or `default`."""
         return self.origins.get(name, DEFAULT)
+
+    @property
+    def scheme(self) -> str:
+        """How clients speak to the server itself: https with a certificate, http without."""
+        return "http" if self.tls_cert is None else "https"
 
     def value(self, name: str) -> Any:
         """The value of a row of the table, by its name."""

@@ -35,11 +35,13 @@ class SmqApplication:
         requests: RequestTallies,
     ) -> None:
         self._access = access
+        self._scheme = settings.scheme
         self._front_end = SmqFrontEnd(
             service,
             verifier=SmqVerifier(keys) if keys else None,
             default_account=settings.account,
             region=settings.region,
+            scheme=settings.scheme,
             count=lambda operation, status: requests.add(LABEL + operation, status),
         )
 
@@ -49,7 +51,7 @@ class SmqApplication:
         if refusal is not None:
             denied = worded(AccessDenied("call", ""))
             told = Refusal(denied.code, denied.status, refusal.body.decode("ascii", "replace").strip())
-            return refuse(told, "none", request.headers.get("host", ""))
+            return refuse(told, "none", f"{self._scheme}://{request.headers.get('host', '')}")
         if request.path == "/" and not request.query and "authorization" not in request.headers:
             return Response(200, _ABOUT)
         return await self._front_end.handle(request)

@@ -32,6 +32,7 @@ from veil.consumer.sqs.http_connection import Heir, HttpAnswer, NoAnswer
 from veil.consumer.sqs.http_pool import REST_S_MAX, HttpPool
 from veil.consumer.sqs.profile import read_profile
 from veil.consumer.sqs.request_head import RequestHead
+from veil.signing.client_tls import BundleRefused, ca_bundle, client_context
 
 log = logging.getLogger("veil.consumer")
 T = TypeVar("T")
@@ -89,12 +90,13 @@ class SqsClient(QueueApi):
             dummies_will_do=place.is_loopback,
             monotonic=monotonic,
         )
-        bundle = os.environ.get("AWS_CA_BUNDLE") or found.settings.get("ca_bundle")
+        bundle = ca_bundle(os.environ, found.settings) if place.secure else None
         self._pool = HttpPool(
             place,
             connections=connections,
             connect_timeout_s=connect_timeout_s,
             ssl_context=_ssl_context(bundle) if place.secure else None,
+            bundle=bundle,
         )
         self._giving_back: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -352,9 +354,9 @@ def _on_the_wire(attribute: Attribute) -> dict[str, str | bytes]:
 
 def _ssl_context(bundle: str | None) -> ssl.SSLContext:
     try:
-        return ssl.create_default_context(cafile=bundle)
-    except (OSError, ssl.SSLError) as error:
-        raise ApiError(Failure.FATAL, "", f"AWS_CA_BUNDLE {bundle!r} cannot be read: {error}") from None
+        return client_context(bundle)
+    except BundleRefused as refused:
+        raise ApiError(Failure.FATAL, "", str(refused)) from None
 
 
 def _user_agent(extra: str) -> str:

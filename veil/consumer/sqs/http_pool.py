@@ -7,6 +7,7 @@ import ssl
 
 from veil.consumer.sqs.endpoint import Endpoint
 from veil.consumer.sqs.http_connection import LINGER_S, Heir, HttpAnswer, HttpConnection, NoAnswer
+from veil.signing.client_tls import problem_in_words
 
 # Shorter than services wait before they close a connection at rest (Veil: 75 s).
 REST_S_MAX = 50.0
@@ -22,9 +23,11 @@ class HttpPool:
         connections: int,
         connect_timeout_s: float,
         ssl_context: ssl.SSLContext | None,
+        bundle: str | None = None,
     ) -> None:
+        """`bundle` is the file that the context trusts, to be named where that was not enough."""
         self._endpoint, self._connections = endpoint, connections
-        self._connect_timeout_s, self._ssl_context = connect_timeout_s, ssl_context
+        self._connect_timeout_s, self._ssl_context, self._bundle = connect_timeout_s, ssl_context, bundle
         self._turns = asyncio.Semaphore(connections)
         self._resting: list[HttpConnection] = []  # the last one used is the first one taken
         self._open: set[HttpConnection] = set()
@@ -105,7 +108,8 @@ class HttpPool:
         except TimeoutError:
             raise NoAnswer(f"no connection within {self._connect_timeout_s:g} s") from None
         except (OSError, ssl.SSLError) as error:
-            raise NoAnswer(_in_words(error)) from None
+            in_words = problem_in_words(error, endpoint.host, self._bundle)
+            raise NoAnswer(in_words or _in_words(error)) from None
         if self._closed:
             connection.abort()
             raise NoAnswer("the client was closed")
@@ -121,6 +125,4 @@ class HttpPool:
 def _in_words(error: OSError) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted: {error.verify_message}"
     return error.strerror or str(error) or type(error).__name__

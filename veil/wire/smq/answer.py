@@ -30,12 +30,12 @@ def answer(reply: Reply, request_id: str) -> Response:
     return Response(reply.status, reply.body, CONTENT_TYPE, headers)
 
 
-def refuse(refusal: Refusal, request_id: str, host: str) -> Response:
+def refuse(refusal: Refusal, request_id: str, host_id: str) -> Response:
     """The error document; SDKs miss each of its four elements that is not there."""
     content = (
         element("Code", refusal.code)
         + element("Message", refusal.message)
         + element("RequestId", request_id)
-        + element("HostId", f"http://{host}")
+        + element("HostId", host_id)
     )
     return answer(Reply(refusal.status, document("Error", content)), request_id)

@@ -25,11 +25,19 @@ _URLS: Final = QueueUrls()
 class SmqCall:
     """What an operation needs to know; lives for one request."""
 
-    __slots__ = ("_call", "caller", "request", "route", "service", "undelivered")
+    __slots__ = ("_call", "_scheme", "caller", "request", "route", "service", "undelivered")
 
     def __init__(
-        self, service: Service, request: Request, route: Route, account: str, key_id: str, region: str
+        self,
+        service: Service,
+        request: Request,
+        route: Route,
+        account: str,
+        key_id: str,
+        region: str,
+        scheme: str = "http",
     ) -> None:
+        self._scheme = scheme
         self.service, self.request, self.route = service, request, route
         action = _ACTIONS.get(route.operation, route.operation)
         self._call = Call(service, _URLS, request, action, account, key_id, region, False, BATCH_MAX)
@@ -63,4 +71,4 @@ class SmqCall:
 
     def url(self, queue: Queue) -> str:
         """The queue's URL, reachable by this caller."""
-        return f"http://{self.request.headers.get('host') or 'localhost'}/queues/{queue.name}"
+        return f"{self._scheme}://{self.request.headers.get('host') or 'localhost'}/queues/{queue.name}"

@@ -53,12 +53,14 @@ class SmqFrontEnd:
         verifier: SmqVerifier | None,
         default_account: str = DEFAULT_ACCOUNT,
         region: str = DEFAULT_REGION,
+        scheme: str = "http",
         count: Callable[[str, int], None] = lambda operation, status: None,
     ) -> None:
         self._service = service
         self._verifier = verifier
         self._default_account = default_account
         self._region = region  # SMQ's requests name none
+        self._scheme = scheme
         self._count = count
         self._request_ids = RequestIds()
 
@@ -74,19 +76,19 @@ class SmqFrontEnd:
             operation = found.operation
             if operation == "ReceiveMessage" and not _shows_a_client(request.headers):
                 raise ReceiveFromWebPage
-            call = SmqCall(self._service, request, found, account, key_id, self._region)
+            call = SmqCall(self._service, request, found, account, key_id, self._region, self._scheme)
             response = answer(await _RUN[operation](call), request_id)
             response.undelivered = call.undelivered
         except VeilError as error:
             if isinstance(error, StoreError):
                 logger.error("%s: the store failed: %s", operation, error)
-            response = refuse(worded(error), request_id, _host(request))
+            response = refuse(worded(error), request_id, self._host_id(request))
         except Exception:
             # The client sees no more than the request id; what was received for it must not stay hidden.
             logger.exception("request %s (%s) failed", request_id, operation)
             if call is not None and call.undelivered is not None:
                 call.undelivered()
-            response = refuse(INTERNAL, request_id, _host(request))
+            response = refuse(INTERNAL, request_id, self._host_id(request))
         self._count(operation, response.status)
         return response
 
@@ -97,12 +99,11 @@ class SmqFrontEnd:
         key = self._verifier.verify(request, self._service.clock.wall_ms())
         return key.account, key.key_id
 
+    def _host_id(self, request: Request) -> str:
+        return f"{self._scheme}://{request.headers.get('host') or 'localhost'}"
+
 
 def _shows_a_client(headers: Mapping[str, str]) -> bool:
     # The one operation that is both a GET and a change. A browser sends neither header for a page without asking first;
     # for http://user:password@host it sends Basic by itself.
     return "x-mns-version" in headers or headers.get("authorization", "").startswith("MNS")
-
-
-def _host(request: Request) -> str:
-    return request.headers.get("host") or "localhost"
