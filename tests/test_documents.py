@@ -78,7 +78,7 @@ def test_every_example_runs(document: Path, server: VeilServer, tmp_path: Path) 
 
 def command_for(block: Block, code: str, script: Path) -> list[str]:
     if block.language == "sh":
-        for tool in ("jq", "curl"):
+        for tool in ("jq", "curl", "openssl"):
             if tool in code and shutil.which(tool) is None:
                 pytest.skip(f"{tool} is not installed")
         return ["bash", "-euo", "pipefail", "-c", code]
