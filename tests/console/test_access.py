@@ -236,7 +236,22 @@ def test_guessing_secrets_closes_the_door():
 
 
 @pytest.mark.parametrize(
-    "place", ["https://evil.example", "//evil.example", "/console//evil", "/\\evil", "/elsewhere"]
+    "place",
+    [
+        "https://evil.example",
+        "//evil.example",
+        "/console//evil",
+        "/\\evil",
+        "/elsewhere",
+        "/consolex",
+        "/console/../000000000000/orders?Action=DeleteQueue",
+        "/console/queues/../../elsewhere",
+        "/console/%2e%2E/elsewhere",
+        "/console/.%2e?x=1",
+        "/console/./queues",
+        "/console/..#x",
+        "/console/..\\elsewhere",
+    ],
 )
 def test_a_log_in_leads_to_the_console_and_nowhere_else(locked: VeilServer, place: str):
     visitor = Visitor(locked)

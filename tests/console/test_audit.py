@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,44 @@ def test_what_was_refused_for_its_role_is_recorded_too(tmp_path: Path):
         visitor.log_in("LOOK", "a guess")
         visitor.log_in("LOOK", "look-secret")
         visitor.post(EDIT, {"token": visitor.get("/console/queues").token, "visibility_s": "77"})
-    guess, edit = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    guess, _, edit = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
     assert (guess["action"], guess["who"], guess["outcome"]) == ("log in", "LOOK", "refused")
     assert (edit["target"], edit["who"], edit["outcome"]) == ("orders", "LOOK", "refused")
+
+
+def test_log_ins_and_log_outs_are_filed_under_the_account_they_concern(tmp_path: Path):
+    keys = "ROOT:root-secret,THEIRS:their-secret:111111111111:viewer"
+    with VeilServer("--data", str(tmp_path), "--journal", "off", environ={"VEIL_KEYS": keys}) as server:
+        root, theirs = Visitor(server), Visitor(server)
+        theirs.log_in("THEIRS", "a guess")
+        theirs.log_in("NOBODY", "a guess")
+        theirs.log_in("THEIRS", "their-secret")
+        theirs.post("/console/logout", {"token": theirs.get("/console/queues").token})
+        theirs.post("/console/logout", {"token": theirs.get("/console/login").token})  # has none to end
+        theirs.log_in("THEIRS", "their-secret")
+        root.log_in("ROOT", "root-secret")
+        seen = [
+            re.findall("<b>(log (?:in|out))</b>", each.get("/console/audit").text) for each in (theirs, root)
+        ]
+        shown = theirs.get("/console/audit").text
+        assert "NOBODY" not in shown and "ROOT" not in shown
+        shown = root.get("/console/audit").text
+        assert "NOBODY" in shown and "THEIRS" not in shown
+    assert seen == [["log in", "log out", "log in", "log in"], ["log in", "log in"]]
+    told = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert [(each["who"], each["role"], each["outcome"]) for each in told] == [
+        ("THEIRS", "", "refused"),
+        ("NOBODY", "", "refused"),
+        ("THEIRS", "viewer", "done"),
+        ("THEIRS", "viewer", "done"),
+        ("THEIRS", "viewer", "done"),
+        ("ROOT", "admin", "done"),
+    ]
+
+
+def test_a_log_in_that_cannot_be_recorded_still_lets_people_look(tmp_path: Path):
+    (tmp_path / "audit.jsonl").mkdir()
+    with VeilServer("--data", str(tmp_path), "--journal", "off", environ={"VEIL_KEYS": "ROOT:s"}) as server:
+        visitor = Visitor(server)
+        assert visitor.log_in("ROOT", "s").status == 303
+        assert visitor.get("/console/queues").status == 200

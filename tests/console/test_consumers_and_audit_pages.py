@@ -57,7 +57,7 @@ def test_the_audit_log_shows_the_newest_change_first_and_is_searched(
     for name in ("orders", "mails"):
         sqs.create_queue(QueueName=name)
     page = open_page(f"{server.endpoint_url}/console/audit")
-    assert "Nothing was changed" in page.locator("main").inner_text()
+    assert "Nobody has changed anything" in page.locator("main").inner_text()
     change_timeout(page, server, "orders", 90)
     change_timeout(page, server, "mails", 45)
 
@@ -73,7 +73,7 @@ def test_the_audit_log_shows_the_newest_change_first_and_is_searched(
     assert page.locator(".audit tbody tr").count() == 1
     page.get_by_label("Search").fill("nobody")
     page.get_by_role("button", name="Search").click()
-    assert "No change is like this" in page.locator(".audit").inner_text()
+    assert "No entry matches this search" in page.locator(".audit").inner_text()
 
 
 def test_the_audit_log_is_read_page_by_page(server: VeilServer, sqs: Any, open_page: OpenPage):

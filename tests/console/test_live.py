@@ -12,7 +12,7 @@ import pytest
 
 from tests.console.web import Visitor
 from veil.console import live
-from veil.console.live import Live, StreamsFull
+from veil.console.live import Live, Viewer
 from veil.console.loop_time import LoopTime
 from veil.core.clock import ManualClock
 from veil.core.errors import QueueMissing
@@ -35,7 +35,7 @@ class Scene:
         return {"number": str(self.number), "still": "always the same"}
 
     async def look(self) -> AsyncIterator[bytes]:
-        stream = await self.live.stream("page", self.render, lambda: self.welcome)
+        stream = self.live.stream("page", self.render, lambda: self.welcome, Viewer("1", "LOOK"))
         assert await anext(stream) == b"retry: 2000\n\n"
         return stream
 
@@ -121,9 +121,36 @@ async def test_only_so_many_streams_are_open_at_once(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(live, "STREAMS_MAX", 1)
     scene = Scene()
     stream = await scene.look()
-    with pytest.raises(StreamsFull):
-        await scene.live.stream("page", scene.render, lambda: True)
+    name, data = told(await anext(scene.live.stream("page", scene.render, lambda: True, Viewer("1", "LOOK"))))
+    assert name == "full" and "this server has 1 live pages open" in data["sentence"]
     await stream.aclose()  # type: ignore[attr-defined]
+
+
+async def test_one_key_or_account_does_not_take_all_streams():
+    scene = Scene()
+
+    async def opened(account: str, name: str, count: int) -> list[Any]:
+        streams = []
+        for _ in range(count):
+            stream = scene.live.stream("page", scene.render, lambda: True, Viewer(account, name))
+            if await anext(stream) == b"retry: 2000\n\n":
+                streams.append(stream)
+        return streams
+
+    mine = await opened("1", "LOOK", 300)
+    assert len(mine) == live.STREAMS_PER_KEY_MAX
+    for number in range(10):
+        mine += await opened("1", f"LOOK{number}", 100)
+    assert len(mine) == live.STREAMS_PER_ACCOUNT_MAX
+    theirs = await opened("2", "OTHER", 1)
+    assert len(theirs) == 1
+
+    for stream in [*mine, *theirs]:
+        await stream.aclose()
+    assert scene.live.streams == 0
+    again = await opened("1", "LOOK", 1)
+    assert len(again) == 1
+    await again[0].aclose()
 
 
 def test_over_a_socket_events_come_and_stopping_the_server_does_not_wait_for_readers():
@@ -149,7 +176,8 @@ def test_over_a_socket_events_come_and_stopping_the_server_does_not_wait_for_rea
 async def test_all_views_together_take_a_hundredth_of_the_time(drawing_s: float, views: int, pause_ms: int):
     scene = Scene()
     streams = [
-        await scene.live.stream(number, scene.render, lambda: scene.welcome) for number in range(views)
+        scene.live.stream(number, scene.render, lambda: scene.welcome, Viewer("1", "LOOK"))
+        for number in range(views)
     ]
     for stream in streams:
         await anext(stream)

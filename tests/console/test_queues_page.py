@@ -7,6 +7,8 @@ from typing import Any
 from playwright.sync_api import expect
 
 from tests.console.conftest import TELEPHONE, OpenPage, live_events
+from tests.console.web import Visitor
+from veil.console.live import STREAMS_PER_KEY_MAX
 from veil.testing import VeilServer
 
 
@@ -110,3 +112,32 @@ def test_a_hidden_tab_closes_its_stream_and_opens_it_again(server: VeilServer, s
         page.evaluate(hide, False)
     expect(page.locator("[data-label=Visible]").first).to_have_text("1")
     assert int(page.evaluate("document.documentElement.dataset.liveEvents")) > int(before)
+
+
+def test_a_page_says_why_it_does_not_update(open_page: OpenPage):
+    keys = "LOOK:secret::viewer,OTHER:secret:111111111111:viewer"
+    with VeilServer("--store", "memory", environ={"VEIL_KEYS": keys}) as server:
+        visitor, other = Visitor(server), Visitor(server)
+        visitor.log_in("LOOK", "secret")
+        other.log_in("OTHER", "secret")
+        first = [_first_event(visitor, "/console/queues/live") for _ in range(STREAMS_PER_KEY_MAX + 5)]
+        assert [event for _, event in first].count(b"event: full\n") == 5
+        theirs, event = _first_event(other, "/console/queues/live")
+        assert event == b"event: fragments\n"
+
+        page = open_page(f"{server.endpoint_url}/console/login")
+        page.get_by_label("Access key id").fill("LOOK")
+        page.get_by_label("Secret access key").fill("secret")
+        page.get_by_role("button", name="Log in").click()
+        page.locator("#live-state").get_by_text("the key LOOK has 40 live pages open").wait_for()
+        for connection, answer in (theirs, *(opened for opened, _ in first)):
+            answer.close()
+            connection.close()
+
+
+def _first_event(visitor: Visitor, path: str) -> tuple[tuple[Any, Any], bytes]:
+    """The stream, which is open for as long as both are held, and the name of its first event."""
+    connection, answer = visitor.open(path)
+    while not (line := answer.fp.readline()).startswith(b"event: "):
+        assert line
+    return (connection, answer), line

@@ -15,7 +15,7 @@ from veil.console.audit import REFUSED, Audit
 from veil.console.cookies import cookie_name, read_cookies, set_cookie
 from veil.console.exchange import EVENTS, TEXT, Answer, HttpRequest, see_other
 from veil.console.forms import Form, read_form, read_query
-from veil.console.live import Live
+from veil.console.live import Live, Viewer
 from veil.console.notices import Notices
 from veil.console.queue_looks import QueueLooks
 from veil.console.refusals import Forbidden, NotFound, Refused, TooMany
@@ -200,10 +200,11 @@ class Console:
         assert render is not None
         visit.is_shared = True
         key = (identity.account, identity.role, visit.request.path, visit.request.query)
-        stream = await self.live.stream(
+        stream = self.live.stream(
             key,
             lambda: render(visit),
             lambda: self._is_still(identity),
+            Viewer(identity.account, identity.name),
         )
         return Answer(200, b"", EVENTS, (("X-Accel-Buffering", "no"),), stream)
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from veil.console.loop_time import LoopTime
 from veil.console.refusals import Refused
@@ -26,6 +27,10 @@ EVERY_MS: Final = 1_000
 EVERY_MS_MAX: Final = 15_000  # however long it takes, a page that is called live moves
 SHARE_MAX: Final = 0.01  # of the time, for all views
 STREAMS_MAX: Final = 200
+# A browser has six open at most, and only those that are seen: enough for a team that shares a key, and nobody's key or
+# account takes them all.
+STREAMS_PER_KEY_MAX: Final = 40
+STREAMS_PER_ACCOUNT_MAX: Final = 150
 _PING_MS: Final = 15_000
 # A browser comes back by itself; so no stream outlives what a proxy or a session allows for long.
 _STREAM_MS_MAX: Final = 30 * 60_000
@@ -34,10 +39,11 @@ Fragments = Mapping[str, str]
 Render = Callable[[], Awaitable[Fragments]]
 
 
-class StreamsFull(Refused):
-    """More streams are open than one server gives."""
+class Viewer(NamedTuple):
+    """Whose streams are counted together."""
 
-    status = 503
+    account: str = ""
+    name: str = ""  # the key's id
 
 
 class _Reader:
@@ -67,19 +73,21 @@ class Live:
         self._clock = clock
         self._views: dict[Hashable, _View] = {}
         self.streams = 0
+        self._of_viewers: Counter[Viewer] = Counter()
         self.renders = 0  # for tests and for the curious: none while nobody looks
 
     async def stream(
-        self, key: Hashable, render: Render, is_welcome: Callable[[], bool]
+        self, key: Hashable, render: Render, is_welcome: Callable[[], bool], viewer: Viewer
     ) -> AsyncIterator[bytes]:
-        """Events for one reader until it goes; those with an equal key share what `render` gives."""
-        if self.streams >= STREAMS_MAX:
-            raise StreamsFull(f"{STREAMS_MAX} live pages are open already; this one stands still.")
-        return self._stream(key, render, is_welcome)
+        """Events for one reader until it goes; those with an equal key share what `render` gives.
 
-    async def _stream(
-        self, key: Hashable, render: Render, is_welcome: Callable[[], bool]
-    ) -> AsyncIterator[bytes]:
+        One that is too many gets a single event, which tells the page why it does not update: a browser shows nothing of
+        an answer with another status than 200.
+        """
+        problem = self._too_many(viewer)
+        if problem:
+            yield _event("full", {"sentence": problem})
+            return
         reader = _Reader()
         view = self._views.get(key)
         if view is None:
@@ -89,6 +97,7 @@ class Live:
         if view.shown:
             reader.wake.set()
         self.streams += 1
+        self._of_viewers[viewer] += 1
         if view.task is None:
             view.task = asyncio.get_running_loop().create_task(self._keep_rendering(view, render))
         until_ms = self._clock.now_ms() + _STREAM_MS_MAX
@@ -109,12 +118,28 @@ class Live:
                 yield _event("fragments", {"now_ms": self._clock.now_ms(), "html": pending})
         finally:
             self.streams -= 1
+            self._of_viewers[viewer] -= 1
+            self._of_viewers += Counter()  # without those that have none left
             view.readers.discard(reader)
             if not view.readers:
                 if view.task is not None:
                     view.task.cancel()
                 if self._views.get(key) is view:
                     del self._views[key]
+
+    def _too_many(self, viewer: Viewer) -> str:
+        """Why the viewer gets no further stream; empty where it does."""
+        if self._of_viewers[viewer] >= STREAMS_PER_KEY_MAX:
+            return (
+                f"This page does not update by itself: the key {viewer.name} has {STREAMS_PER_KEY_MAX} live pages open, "
+                "as many as one key may have. Close some of them."
+            )
+        of_account = sum(count for each, count in self._of_viewers.items() if each.account == viewer.account)
+        if self.streams >= STREAMS_MAX or of_account >= STREAMS_PER_ACCOUNT_MAX:
+            whose = "server" if self.streams >= STREAMS_MAX else "account"
+            most = STREAMS_MAX if self.streams >= STREAMS_MAX else STREAMS_PER_ACCOUNT_MAX
+            return f"This page does not update by itself: this {whose} has {most} live pages open, as many as it may have."
+        return ""
 
     async def _keep_rendering(self, view: _View, render: Render) -> None:
         while True:

@@ -87,6 +87,11 @@ class Sessions:
         self._sessions[cookie] = _Session(key_id, _digest(key.secret), now_ms, now_ms)
         return cookie
 
+    def account_of(self, key_id: str) -> str:
+        """The account of that key, whoever asks; the server's own where there is no such key."""
+        key = self._keys.get(key_id)
+        return (key.account if key is not None else "") or self._account
+
     def log_out(self, cookie: str) -> None:
         """End the session."""
         self._sessions.pop(cookie, None)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from veil.console.audit import REFUSED
+import logging
+
+from veil.console.audit import DONE, REFUSED, AuditUnavailable
 from veil.console.exchange import Answer, see_other
 from veil.console.refusals import Forbidden, TooMany
 from veil.console.routes import ROOT, change, link, page
+from veil.console.sessions import Identity
 from veil.console.visit import Visit
+
+log = logging.getLogger("veil.console")
 
 
 @page("/login", needs=None)
@@ -27,11 +32,13 @@ async def log_in(visit: Visit) -> Answer:
     cookie = console.sessions.log_in(key_id, secret)
     if cookie is None:
         console.throttle.failed(address, key_id)
+        # Filed under the account of the key that was tried, so that its owners see it; a key that does not exist is
+        # nobody's, and concerns the server's own account.
         await console.audit.asked(
             who=key_id[:128],
             role="",
             address=address,
-            account=console.account,
+            account=console.sessions.account_of(key_id),
             action="log in",
             target="console",
             outcome=REFUSED,
@@ -42,20 +49,45 @@ async def log_in(visit: Visit) -> Answer:
         )
     console.throttle.succeeded(address)
     console.sessions.log_out(visit.identity.cookie)
+    await _record(visit, console.sessions.identity(cookie), "log in")
     return see_other(own_place(place), console.cookie_header(visit.request, cookie))
 
 
 @change("/logout", needs=None)
 async def log_out(visit: Visit) -> Answer:
     """End the session."""
+    if visit.console.sessions.needs_login and visit.identity.account:
+        await _record(visit, visit.identity, "log out")
     visit.console.sessions.log_out(visit.identity.cookie)
     return see_other(link("login"), visit.console.cookie_header(visit.request, ""))
 
 
 def own_place(text: str) -> str:
-    """The text if it is a path of the console; its front page for anything else."""
-    is_own = (text == ROOT or text.startswith(ROOT + "/")) and text.isascii() and text.isprintable()
-    return text if is_own and "\\" not in text and "//" not in text.partition("?")[0] else link("queues")
+    """The text if it is a path of the console, as a browser would follow it; its front page for anything else."""
+    path = text.partition("?")[0].partition("#")[0]
+    is_own = (path == ROOT or path.startswith(ROOT + "/")) and text.isascii() and text.isprintable()
+    # A browser goes one up for each `..`, also where its dots are percent-encoded, and takes a backslash for a slash.
+    steps = {step.lower().replace("%2e", ".") for step in path.split("/")}
+    is_straight = "\\" not in text and "//" not in path and steps.isdisjoint((".", ".."))
+    return text if is_own and is_straight else link("queues")
+
+
+async def _record(visit: Visit, identity: Identity | None, action: str) -> None:
+    """Write into the audit log who comes or goes; where that fails, whoever may look still may."""
+    if identity is None:
+        return
+    try:
+        await visit.console.audit.asked(
+            who=identity.name,
+            role=identity.role.label,
+            address=visit.request.peer,
+            account=identity.account,
+            action=action,
+            target="console",
+            outcome=DONE,
+        )
+    except AuditUnavailable as problem:
+        log.error("%s of key %s is not in the audit log: %s", action, identity.name, problem)
 
 
 def _check_transport(visit: Visit) -> None:

@@ -87,7 +87,13 @@
 
   // ---- the stream of the page: one, closed while nobody sees the page
   let stream = null, address = null, retry = null;
-  const say = lost => { const state = document.getElementById("live-state"); if (state) state.hidden = !lost; };
+  // Why the page does not update; nothing where it does. Without words of the server's: that the connection is lost.
+  const state = document.getElementById("live-state"), lost = state?.textContent;
+  const say = (stopped, words) => {
+    if (!state) return;
+    state.hidden = !stopped;
+    state.textContent = words || lost;
+  };
   const close = () => { stream?.close(); stream = address = null; clearTimeout(retry); };
   const open = () => {
     const wanted = document.hidden ? null : document.querySelector("[data-live]")?.dataset.live ?? null;
@@ -107,7 +113,14 @@
       run();
       document.documentElement.dataset.liveEvents = Number(document.documentElement.dataset.liveEvents ?? 0) + 1;
     });
-    stream.addEventListener("gone", () => { stream?.close(); stream = null; say(true); });
+    const told = event => JSON.parse(event.data).sentence;
+    stream.addEventListener("gone", event => { stream?.close(); stream = null; say(true, told(event)); });
+    // Too many are open: some other page may be closed meanwhile.
+    stream.addEventListener("full", event => {
+      stream?.close(); stream = null;
+      say(true, told(event));
+      retry = setTimeout(() => { address = null; open(); }, 15000);
+    });
     stream.addEventListener("error", () => {
       say(true);
       if (stream?.readyState === EventSource.CLOSED) { stream = null; retry = setTimeout(() => { address = null; open(); }, 5000); }
