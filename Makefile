@@ -2,22 +2,34 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+RUNS   := $(VENV)/.runs
 STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: setup demo test soak check format bench faults docs clean
+.PHONY: setup demo quick test soak check format bench faults docs clean
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt requirements-dev.txt
+# Veil with Spark, and Java from PyPI for machines without one: what runs, without the tools of development.
+$(RUNS): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c 'import sys; sys.exit("Veil needs Python 3.11 or newer, this is " + sys.version) if sys.version_info < (3, 11) else None'
-	@echo "installing into $(VENV) (pinned by constraints.txt)" >&2
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r requirements-dev.txt -e .
+	@echo "installing Veil and Spark into $(VENV) (pinned by constraints.txt)" >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,java]'
 	@touch $@
 
-demo: setup
+$(STAMP): $(RUNS) requirements-dev.txt
+	@echo "installing the tools of development into $(VENV)" >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r requirements-dev.txt
+	@touch $@
+
+demo: $(RUNS)
 	@$(BIN)/veil demo
+
+# The tier to run after each change: the rules, the service, the wire, and the conformance of the stores that need no server.
+quick: setup
+	$(PYTEST) -q -n 2 -p tests.quick_place -m "not soak and not slow and not postgres" \
+	  tests/core tests/service tests/wire tests/stores/test_conformance_*.py tests/test_imports.py
 
 test: setup
 	$(PYTEST) -n 3 -p tests.worker_lots -p tests.quick_place -m "not soak"

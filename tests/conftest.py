@@ -12,6 +12,13 @@ from tests.postgres_kit import drop_database, new_database, why_no_postgres
 pytest_plugins = ["tests.punctuality"]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs a PostgreSQL server, so that `make quick` can leave it out."""
+    for item in items:
+        if "postgres" in item.nodeid or "postgres" in getattr(item, "fixturenames", ()):
+            item.add_marker("postgres")
+
+
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
     """Commands that run in-process set up logging for their process, which here is everybody's."""
