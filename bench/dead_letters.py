@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.processes import rss_mb
-from veil.pipeline.dead_letters.calls import DeadLetterQueue
-from veil.pipeline.queues.queue_place import QueuePlace
+from veil.pipeline.dead_letters.queue import DeadLetterQueue
+from veil.pipeline.queues.client import QueueAddress
 from veil.testing import VeilServer
 
 DEAD, SOURCE = "orders-dead", "orders"
@@ -145,7 +145,7 @@ def redrive(
     if ran.returncode != 0:
         raise SystemExit(ran.stderr)
     told = json.loads(ran.stdout)
-    with DeadLetterQueue(QueuePlace(SOURCE, endpoint=server.endpoint_url)) as source:
+    with DeadLetterQueue(QueueAddress(SOURCE, endpoint=server.endpoint_url)) as source:
         arrived = Counter(numbers_in(source))
     left = Counter(numbers_in(dead))
     return {
@@ -206,7 +206,7 @@ def main(arguments: list[str] | None = None) -> int:
         client = server.client()
         for name in (SOURCE, DEAD):
             client.create_queue(QueueName=name)
-        with DeadLetterQueue(QueuePlace(DEAD, endpoint=server.endpoint_url)) as dead:
+        with DeadLetterQueue(QueueAddress(DEAD, endpoint=server.endpoint_url)) as dead:
             begun_s = time.monotonic()
             fill(dead, given.letters)
             filled_s = time.monotonic() - begun_s

@@ -8,8 +8,8 @@ from typing import Any, Final
 import duckdb
 
 from veil.journal.place import Place
-from veil.pipeline.table_store import files_of_table
-from veil.pipeline.tables import LEASES, MESSAGES, QUEUE_HOURS
+from veil.pipeline.lifecycles.store import files_of_table
+from veil.pipeline.lifecycles.tables import LEASES, MESSAGES, QUEUE_HOURS
 
 _SUMS: Final = ("queue_hours", "queue_days", "queue_months")
 _KEYS: Final = {
@@ -40,7 +40,7 @@ Digest = dict[str, Any]
 
 
 def columns(table: str) -> dict[str, str]:
-    """The columns of a table and their types, as `veil.pipeline.tables` has them."""
+    """The columns of a table and their types, as `veil.pipeline.lifecycles.tables` has them."""
     found = {}
     for line in _SCHEMAS[table].strip().splitlines():
         name, kind = line.split()[:2]

@@ -7,8 +7,8 @@ from typing import Final
 
 import duckdb
 
-from veil.pipeline.buckets import BUCKET_MAX, PER_OCTAVE
-from veil.pipeline.tables import HOW, OUTCOME
+from veil.pipeline.lifecycles.scales import BUCKET_MAX, PER_OCTAVE
+from veil.pipeline.lifecycles.tables import HOW, OUTCOME
 
 _MACROS: Final = f"""
 create macro ms_between(start, stop) as

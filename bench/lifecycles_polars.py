@@ -7,8 +7,8 @@ from typing import Final
 
 import polars as pl
 
-from veil.pipeline.buckets import BUCKET_MAX, PER_OCTAVE
-from veil.pipeline.tables import HOW, OUTCOME
+from veil.pipeline.lifecycles.scales import BUCKET_MAX, PER_OCTAVE
+from veil.pipeline.lifecycles.tables import HOW, OUTCOME
 
 _OF_THE_MESSAGE: Final = ("sent", "redriven", "expired", "purged")
 _PLACE: Final = ("region", "account", "queue")

@@ -63,8 +63,8 @@ class Stopwatch:
 def run_spark(journal: Path, tables: Path) -> dict[str, Any]:
     """`veil pipeline lifecycles` without its command line."""
     from veil.journal.place import Place
-    from veil.pipeline.lifecycles import is_brief, run_lifecycles
-    from veil.pipeline.session import SparkSettings, session
+    from veil.pipeline.lifecycles.run import is_brief, run_lifecycles
+    from veil.pipeline.spark.session import SparkSettings, session
 
     begun_s = time.monotonic()
     settings = SparkSettings(

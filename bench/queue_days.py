@@ -12,9 +12,9 @@ import pyarrow as pa
 from pyarrow import parquet as pq
 
 from veil.journal.place import Place
-from veil.pipeline.levels import month_of
-from veil.pipeline.manifest import Hour, Manifest, save_manifest
-from veil.pipeline.tables import QUEUE_HOURS
+from veil.pipeline.lifecycles.scales import month_of
+from veil.pipeline.lifecycles.store import Hour, Manifest, save_manifest
+from veil.pipeline.lifecycles.tables import QUEUE_HOURS
 
 HISTOGRAM: Final = pa.list_(pa.struct([pa.field("bucket", pa.int32()), pa.field("count", pa.int64())]))
 _TYPES: Final = {

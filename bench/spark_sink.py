@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING
 
 from veil.core.message_rules import Draft
 from veil.pipeline import register
-from veil.pipeline.queues.queue_place import QueuePlace
-from veil.pipeline.session import SparkSettings, session
-from veil.pipeline.sink.cutting import Cutter
-from veil.pipeline.sink.row import Row, why_refused
+from veil.pipeline.queues.client import QueueAddress
+from veil.pipeline.sink.rows import RowBatcher, SinkRow, why_refused
 from veil.pipeline.sink.sender import Sender
+from veil.pipeline.spark.session import SparkSettings, session
 from veil.testing import VeilServer
 
 if TYPE_CHECKING:
@@ -41,11 +40,11 @@ def by_boto3(server: VeilServer, rows: int, size: int) -> None:
 
 
 def by_sender(server: VeilServer, rows: int, size: int, name: str) -> None:
-    sender = Sender(QueuePlace("", server.endpoint_url, server.region))
+    sender = Sender(QueueAddress("", server.endpoint_url, server.region))
     sender.url("plain", 10.0)
-    cutter = Cutter(8)
+    cutter = RowBatcher(8)
     for ordinal in range(rows):
-        row = Row(ordinal, "plain", Draft("x" * size))
+        row = SinkRow(ordinal, "plain", Draft("x" * size))
         why_refused(row)
         cutter.add(row)
         if ordinal % 2_000 == 1_999:

@@ -35,8 +35,7 @@ from bench.consumer_trial import TrialFailed, left_in, trial
 from bench.contenders import running, scratch, veil_command
 from bench.load import process_cpu_s
 from bench.processes import HOST, await_rest, free_port
-from veil.pipeline.queues.client import QueueClient
-from veil.pipeline.queues.queue_place import QueuePlace
+from veil.pipeline.queues.client import QueueAddress, QueueClient
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,7 +73,7 @@ class Queues:
         self._count += 1
         given = {"VisibilityTimeout": "120"}
         url = str(self.client.create_queue(QueueName=f"spark-{self._count}", Attributes=given)["QueueUrl"])
-        with QueueClient(QueuePlace(url, self.endpoint, _REGION)) as queue:
+        with QueueClient(QueueAddress(url, self.endpoint, _REGION)) as queue:
             sent = queue.send([{"MessageBody": wire.BODY}] * self._messages, split=_by_tens)
         if not all(isinstance(each, str) for each in sent):
             raise TrialFailed("not all messages could be sent")
@@ -187,7 +186,7 @@ def _children_cpu_s() -> float:
 def measure(given: argparse.Namespace, queues: Queues, place: Path) -> dict[str, list[Figures]]:
     """So many rounds, in each of which everyone has a turn."""
     from veil.pipeline import register
-    from veil.pipeline.session import SparkSettings, close_session, open_session
+    from veil.pipeline.spark.session import SparkSettings, close_session, open_session
 
     figures: dict[str, list[Figures]] = {name: [] for name in given.contenders}
     spark = open_session(SparkSettings(master="local[2]", conf={"spark.ui.enabled": "false"}, title="bench"))
@@ -231,10 +230,10 @@ def table(figures: dict[str, list[Figures]]) -> str:
 
 def profile(way: str, queues: Queues, batch: int, messages: int, place: Path) -> None:
     """Empty a queue without Spark around the source, and print where its own time goes."""
-    from veil.pipeline.source.arrow_schema import arrow_schema
-    from veil.pipeline.source.open_queue import open_queue, open_stream
     from veil.pipeline.source.options import SourceOptions
-    from veil.pipeline.source.tally import Tally
+    from veil.pipeline.source.readers import open_queue, open_stream
+    from veil.pipeline.source.stream import Tally
+    from veil.pipeline.sql import arrow_schema
 
     given = {"queue": queues.full(), "endpoint": queues.endpoint, "region": _REGION, "segments": str(place)}
     options = SourceOptions.read(given)

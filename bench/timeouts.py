@@ -102,8 +102,8 @@ def _histograms(buckets: Any, counts: Any) -> Any:
 def measure(place: Place) -> dict[str, object]:
     """The job in a fresh session, again, and over what is not whole months."""
     from veil.cli.pipeline.timeouts import SCHEDULES
-    from veil.pipeline.session import SparkSettings, close_session, open_session
-    from veil.pipeline.timeouts import run_timeouts
+    from veil.pipeline.spark.session import SparkSettings, close_session, open_session
+    from veil.pipeline.timeouts.run import run_timeouts
 
     begun = time.monotonic()
     spark = open_session(SparkSettings(brief=True, title="bench timeouts"))

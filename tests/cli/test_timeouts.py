@@ -15,8 +15,8 @@ from tests.cli.conftest import Veil
 from tests.pipeline.queue_histories import EXPONENTIAL, history_of
 from veil.cli.pipeline.timeouts import SCHEDULES
 from veil.core.findings import VERSION, Finding, Findings, decode, encode
-from veil.pipeline.history_scan import Work
-from veil.pipeline.timeouts import find_all
+from veil.pipeline.timeouts.history import Work
+from veil.pipeline.timeouts.run import find_all
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from typing import IO, NamedTuple
 import pyspark
 
 from tests.pipeline.conftest import QUICK, scrubbed
-from veil.pipeline.java import find_java
+from veil.pipeline.spark.java import find_java
 
 SPARK_HOME = Path(pyspark.__file__).parent
 WORKERS = ("127.0.0.1", "127.0.0.2")  # distinct hosts to Spark

@@ -36,7 +36,7 @@ def scrubbed(environ: dict[str, str]) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The session that every test here shares; commands that run in this process use it too."""
-    from veil.pipeline.session import SparkSettings, close_session, open_session
+    from veil.pipeline.spark.session import SparkSettings, close_session, open_session
 
     before = dict(os.environ)
     kept = scrubbed(before)

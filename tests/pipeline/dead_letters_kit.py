@@ -9,14 +9,12 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from veil.journal.place import Place
-from veil.pipeline.dead_letters.calls import DeadLetterQueue
-from veil.pipeline.dead_letters.choosing import choose
-from veil.pipeline.dead_letters.columns import PEEKED
-from veil.pipeline.dead_letters.runs import Run, place_of, save_run
-from veil.pipeline.dead_letters.selection import Choice
-from veil.pipeline.queues.client import QueueClient
-from veil.pipeline.queues.queue_place import QueuePlace
-from veil.pipeline.schemas import struct_of
+from veil.pipeline.dead_letters.letters import PEEKED
+from veil.pipeline.dead_letters.queue import DeadLetterQueue
+from veil.pipeline.dead_letters.runs import RedriveRun, place_of, save_run
+from veil.pipeline.dead_letters.selection import Selection, choose
+from veil.pipeline.queues.client import QueueAddress, QueueClient
+from veil.pipeline.sql import struct_of
 from veil.testing import VeilServer
 
 if TYPE_CHECKING:
@@ -64,7 +62,7 @@ def orders_and_dead_letters(server: VeilServer) -> Iterator[Queues]:
     client = server.client()
     for name in ("orders-dead", "orders"):
         client.create_queue(QueueName=name)
-    place = QueuePlace("orders-dead", endpoint=server.endpoint_url)
+    place = QueueAddress("orders-dead", endpoint=server.endpoint_url)
     with DeadLetterQueue(place) as dead, DeadLetterQueue(replace(place, queue="orders")) as orders:
         yield dead, orders
 
@@ -97,9 +95,9 @@ def bodies_in(client: DeadLetterQueue) -> list[str]:
 
 
 def sealed(
-    spark: SparkSession, queue: DeadLetterQueue, tables: Place, choice: Choice | None = None, **given: Any
-) -> Run:
+    spark: SparkSession, queue: DeadLetterQueue, tables: Place, choice: Selection | None = None, **given: Any
+) -> RedriveRun:
     """A run over what is in the queue, ready to be redriven."""
-    run = choose(spark, queue.place, tables, choice or Choice(), **given)
+    run = choose(spark, queue.place, tables, choice or Selection(), **given)
     save_run(place_of(tables, run.id), run)
     return run

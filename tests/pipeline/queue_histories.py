@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from veil.pipeline.buckets import BUCKET_MAX, PER_OCTAVE, bucket_of
-from veil.pipeline.history import History
+from veil.pipeline.lifecycles.scales import BUCKET_MAX, PER_OCTAVE, bucket_of
+from veil.pipeline.timeouts.history import History
 
 
 @dataclass(frozen=True)

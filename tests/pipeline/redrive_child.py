@@ -13,10 +13,10 @@ import sys
 from typing import Any
 
 from veil.journal.place import Place
-from veil.pipeline.dead_letters.calls import DeadLetterQueue, Redriven
+from veil.pipeline.dead_letters.queue import DeadLetterQueue, Redriven
 from veil.pipeline.dead_letters.redriving import redrive
-from veil.pipeline.dead_letters.runs import Progress, load_run
-from veil.pipeline.queues.queue_place import QueuePlace
+from veil.pipeline.dead_letters.runs import RedriveProgress, load_run
+from veil.pipeline.queues.client import QueueAddress
 
 
 class DyingQueue(DeadLetterQueue):
@@ -41,10 +41,10 @@ def main() -> None:
     tables, run_id, endpoint, instant, call = sys.argv[1:]
     place = Place.at(tables)
     run = load_run(place, run_id)
-    with DyingQueue(QueuePlace(run.queue, endpoint=endpoint)) as queue:
+    with DyingQueue(QueueAddress(run.queue, endpoint=endpoint)) as queue:
         queue.dies = (instant, int(call))
 
-        def told(progress: Progress) -> None:
+        def told(progress: RedriveProgress) -> None:
             queue.die("noted")
 
         redrive(run, place, queue, told=told)

@@ -255,7 +255,7 @@ def _started(writer: DataStreamWriter) -> StreamingQuery:
 def main(config: Path) -> None:
     from tests.pipeline.conftest import QUICK
     from veil.pipeline import register
-    from veil.pipeline.session import SparkSettings, open_session
+    from veil.pipeline.spark.session import SparkSettings, open_session
 
     driving = Driving(**json.loads(config.read_text()))
     # A task for each query, since those of the files wait for the others in theirs; a task may fail once.

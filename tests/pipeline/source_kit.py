@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from veil.journal.place import Place as Folder
-from veil.pipeline.queues.client import QueueClient
-from veil.pipeline.queues.queue_place import QueuePlace
-from veil.pipeline.source.sealed import SealedSegments
+from veil.pipeline.queues.client import QueueAddress, QueueClient
+from veil.pipeline.source.segments import SealedSegments
 from veil.pipeline.source.stream import Offset
 from veil.testing.process import KEY_ID, SECRET, VeilServer
 
@@ -78,7 +77,7 @@ def fill(
     """A queue with these messages; their ids."""
     sqs = server.client()
     sqs.create_queue(QueueName=queue, Attributes={"VisibilityTimeout": str(visibility_s)})
-    with QueueClient(QueuePlace(queue, server.endpoint_url, server.region)) as client:
+    with QueueClient(QueueAddress(queue, server.endpoint_url, server.region)) as client:
         ids = client.send([{"MessageBody": body} for body in bodies], split=by_tens)
     assert all(isinstance(each, str) for each in ids)
     return [str(each) for each in ids]
@@ -145,7 +144,7 @@ def offset_in(place: Place, batch: int = 0) -> Offset:
 
 def end_windows(server: VeilServer | ServerAt, queue: str, end: Offset, place: Place) -> None:
     """Let the windows of a batch end now, as they end when nobody extends them: by the receipts of the batch itself."""
-    with QueueClient(QueuePlace(queue, server.endpoint_url, server.region)) as client:
+    with QueueClient(QueueAddress(queue, server.endpoint_url, server.region)) as client:
         if end["by"] == "sqs":
             seal = SealedSegments(Folder.at(place.segments), end["epoch"], "test").find(end["segment"])
             receipts = seal.receipts if seal is not None else []

@@ -10,7 +10,7 @@ from pyarrow import parquet as pq
 
 from tests.pipeline.lifecycle_model import Row, Tables
 from veil.journal.place import Place
-from veil.pipeline.table_store import TABLES, files_of_table
+from veil.pipeline.lifecycles.store import TABLES, files_of_table
 
 
 def rows_of(tables: Place, name: str) -> list[Row]:

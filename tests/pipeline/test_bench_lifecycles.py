@@ -16,8 +16,8 @@ from bench.lifecycles import link_segments
 from bench.lifecycles_check import Digest, differences, digest, table_files
 from veil.journal.place import Place
 from veil.journal.segments import check_segment, gaps, list_segments
-from veil.pipeline.lifecycles import run_lifecycles
-from veil.pipeline.tables import HOW, OUTCOME
+from veil.pipeline.lifecycles.run import run_lifecycles
+from veil.pipeline.lifecycles.tables import HOW, OUTCOME
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,7 +22,7 @@ from tests.pipeline.random_lives import random_journal
 from tests.pipeline.tables_kit import all_rows, difference
 from veil.cli.main import run
 from veil.journal.place import Place
-from veil.pipeline.buckets import bucket_of
+from veil.pipeline.lifecycles.scales import bucket_of
 from veil.testing import VeilServer
 
 # Half a dozen JVMs start here, on whatever the machine has left.
@@ -33,14 +33,14 @@ PROBE = """
 import json
 import sys
 
-from veil.pipeline.session import SparkSettings, session
+from veil.pipeline.spark.session import SparkSettings, session
 
 
 def on_worker(lengths):
     import os
 
     import veil
-    from veil.pipeline.buckets import bucket_of
+    from veil.pipeline.lifecycles.scales import bucket_of
 
     yield from ((os.getcwd(), veil.__file__, length, bucket_of(length)) for length in lengths)
 

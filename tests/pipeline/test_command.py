@@ -13,7 +13,7 @@ import pytest
 from veil.cli.failures import CommandFailed
 from veil.cli.pipeline.command import JOBS
 from veil.cli.pipeline.options import places
-from veil.pipeline.package import package
+from veil.pipeline.spark.package import package
 
 SHOW_MODULES = (
     "import sys\n"
@@ -109,7 +109,7 @@ def test_the_package_is_whole_and_the_same_files_make_the_same_bytes(tmp_path: P
     assert first.zip.read_bytes() == second.zip.read_bytes()
     with zipfile.ZipFile(first.zip) as archive:
         names = archive.namelist()
-    assert {"veil/__init__.py", "veil/pipeline/session.py", "veil/cli/main.py"} <= set(names)
+    assert {"veil/__init__.py", "veil/pipeline/spark/session.py", "veil/cli/main.py"} <= set(names)
     assert not [name for name in names if "__pycache__" in name or not name.startswith("veil/")]
     assert sorted(each.name for each in (tmp_path / "first").iterdir()) == ["veil.zip", "veil_job.py"]
 
@@ -117,10 +117,10 @@ def test_the_package_is_whole_and_the_same_files_make_the_same_bytes(tmp_path: P
 def test_a_package_can_be_imported_from_its_zip(tmp_path: Path):
     made = package(tmp_path)
 
-    code = "import veil.pipeline.session as module; print(module.__file__)"
+    code = "import veil.pipeline.spark.session as module; print(module.__file__)"
     done = subprocess.run(
         [sys.executable, "-S", "-c", code],
         env={"PYTHONPATH": str(made.zip)}, cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
-    assert done.stdout.strip() == f"{made.zip}/veil/pipeline/session.py", done.stderr
+    assert done.stdout.strip() == f"{made.zip}/veil/pipeline/spark/session.py", done.stderr

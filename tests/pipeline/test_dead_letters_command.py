@@ -12,8 +12,8 @@ import pytest
 from tests.pipeline.dead_letters_kit import Queues, fill, orders_and_dead_letters
 from veil.cli.app import app
 from veil.cli.main import run
-from veil.pipeline.dead_letters import parts
-from veil.pipeline.dead_letters.calls import DeadLetterQueue
+from veil.pipeline.dead_letters import queue as reading
+from veil.pipeline.dead_letters.queue import DeadLetterQueue
 from veil.testing import VeilServer
 
 if TYPE_CHECKING:
@@ -73,13 +73,13 @@ def test_groups_are_told_and_nothing_is_received(
 def test_many_are_read_in_parts_and_each_is_in_one_of_them(
     spark: SparkSession, queues: Queues, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ):
-    monkeypatch.setattr(parts, "WORTH_DIVIDING", 100)
-    monkeypatch.setattr(parts, "_SECOND", 1 << 20)  # they are sent within milliseconds here
+    monkeypatch.setattr(reading, "WORTH_DIVIDING", 100)
+    monkeypatch.setattr(reading, "_SECOND", 1 << 20)  # they are sent within milliseconds here
     dead, _ = queues
     for n in range(5):
         fill(dead, [f"order {n} {each}" for each in range(100)], veil__reason=f"of batch {n}")
 
-    found = parts.divided(dead, "orders-dead")
+    found = reading.divided(dead, "orders-dead")
     seqs = [
         [
             int(message.sequence_number)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from veil.core.error_text import CHARS_MAX, fingerprint
-from veil.pipeline.dead_letters.fingerprint import fingerprint_of
+from veil.pipeline.dead_letters.letters import fingerprint_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

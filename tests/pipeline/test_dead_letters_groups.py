@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.pipeline.dead_letters_kit import NOON, a_letter, frame
 from veil.journal.place import Place
-from veil.pipeline.dead_letters.groups import grouped
-from veil.pipeline.dead_letters.letters import dead_letters
-from veil.pipeline.dead_letters.table import FILE, read_groups, write_groups
+from veil.pipeline.dead_letters.analysis import FILE, read_groups, write_groups
+from veil.pipeline.dead_letters.letters import dead_letters, grouped
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

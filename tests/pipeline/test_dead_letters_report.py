@@ -6,17 +6,17 @@ from dataclasses import replace
 
 from tests.pipeline.dead_letters_kit import NOON
 from tests.pipeline.report_kit import some_findings
-from veil.pipeline.dead_letters.table import Example, Group
+from veil.pipeline.dead_letters.analysis import DeadLetterExample, DeadLetterGroup
 from veil.pipeline.report.facts import Overview
 from veil.pipeline.report.page import render_html
 
-GROUP = Group(
+GROUP = DeadLetterGroup(
     NOON, "orders-dead", "orders", "payment", "shop.Declined", "card <n> declined", "0123456789ab", 1_234, 0, 7,
-    NOON, NOON, 3, 4, 5, 99, ((1_200, "3 × superseded"),), (Example("m-1", NOON, "card 1 declined", "<secret>"),),
+    NOON, NOON, 3, 4, 5, 99, ((1_200, "3 × superseded"),), (DeadLetterExample("m-1", NOON, "card 1 declined", "<secret>"),),
 )  # fmt: skip
 
 
-def page(*groups: Group) -> str:
+def page(*groups: DeadLetterGroup) -> str:
     return render_html(some_findings(1), Overview(NOON, None, None, dead_letters=groups))
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.conftest import scrubbed
-from veil.pipeline import java
-from veil.pipeline.java import ADVICE, JavaMissing, find_java, java_version, wrapped
+from veil.pipeline.spark import java
+from veil.pipeline.spark.java import ADVICE, JavaMissing, find_java, java_version, wrapped
 
 QUERY = """
-from veil.pipeline.session import SparkSettings, log_of, session
+from veil.pipeline.spark.session import SparkSettings, log_of, session
 
 conf = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 with session(SparkSettings(master="local[1]", conf=conf)) as spark:

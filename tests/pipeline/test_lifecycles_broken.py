@@ -20,9 +20,8 @@ from tests.pipeline.lifecycle_model import model_tables
 from tests.pipeline.tables_kit import all_rows, difference
 from veil.journal.place import Place
 from veil.journal.schema import VERSION
-from veil.pipeline.lifecycles import run_lifecycles
-from veil.pipeline.manifest import NAME, TablesRefused, load_manifest
-from veil.pipeline.table_store import read_table
+from veil.pipeline.lifecycles.run import run_lifecycles
+from veil.pipeline.lifecycles.store import NAME, TablesRefused, load_manifest, read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,10 +13,9 @@ from tests.pipeline.journal_kit import HOUR_MS, START_MS, S, a_message, journal_
 from tests.pipeline.lifecycle_model import model_tables
 from tests.pipeline.tables_kit import all_rows, difference, rows_of
 from veil.journal.place import Place
-from veil.pipeline.lifecycles import run_lifecycles
-from veil.pipeline.manifest import load_manifest
-from veil.pipeline.run_lock import KEPT_S, TablesBusy, held_by_file, only_run
-from veil.pipeline.table_store import GENERATION, read_table
+from veil.pipeline.lifecycles.lock import KEPT_S, TablesBusy, held_by_file, only_run
+from veil.pipeline.lifecycles.run import run_lifecycles
+from veil.pipeline.lifecycles.store import GENERATION, load_manifest, read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from veil.pipeline.tables import HOW, LEASES, MESSAGES, OUTCOME, QUEUE_HOURS
+from veil.pipeline.lifecycles.tables import HOW, LEASES, MESSAGES, OUTCOME, QUEUE_HOURS
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "lifecycles.md").read_text(encoding="utf-8")
 

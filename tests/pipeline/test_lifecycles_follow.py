@@ -16,8 +16,7 @@ from tests.pipeline.journal_kit import (
 from tests.pipeline.lifecycle_model import model_tables
 from tests.pipeline.tables_kit import all_rows, difference
 from veil.journal.place import Place
-from veil.pipeline.follow import CHECKPOINT, follow_lifecycles
-from veil.pipeline.lifecycles import LifecyclesRun, run_lifecycles
+from veil.pipeline.lifecycles.run import CHECKPOINT, LifecyclesRun, follow_lifecycles, run_lifecycles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

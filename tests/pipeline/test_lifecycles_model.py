@@ -12,7 +12,7 @@ from tests.pipeline.lifecycle_model import model_tables
 from tests.pipeline.random_lives import random_journal
 from tests.pipeline.tables_kit import all_rows, difference
 from veil.journal.place import Place
-from veil.pipeline.lifecycles import run_lifecycles
+from veil.pipeline.lifecycles.run import run_lifecycles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

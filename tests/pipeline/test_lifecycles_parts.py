@@ -7,20 +7,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from veil.pipeline.buckets import BUCKET_MAX, bucket_of, bucket_sql, lower_ms, upper_ms
-from veil.pipeline.intervals import added, covers, touches
-from veil.pipeline.levels import (
+from veil.pipeline.lifecycles.generation import ROWS_A_TASK_MAX, ROWS_A_TASK_MIN, spread_out
+from veil.pipeline.lifecycles.journal import added, covers, touches
+from veil.pipeline.lifecycles.scales import (
+    BUCKET_MAX,
     DAYS,
     LEVELS,
     MONTHS,
     begin_ms_sql,
+    bucket_of,
+    bucket_sql,
     day_of,
     instant_of,
+    lower_ms,
     month_of,
     part_sql,
+    upper_ms,
 )
-from veil.pipeline.spark_settings import SparkSettings, chosen
-from veil.pipeline.spread import ROWS_A_TASK_MAX, ROWS_A_TASK_MIN, spread_out
+from veil.pipeline.spark.session import SparkSettings, chosen
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

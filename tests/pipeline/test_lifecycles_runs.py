@@ -27,12 +27,13 @@ from tests.pipeline.random_lives import random_journal
 from tests.pipeline.tables_kit import all_rows, difference, rows_of
 from veil.journal.place import Place
 from veil.journal.segments import list_segments
-from veil.pipeline import journal_reading, lifecycles
-from veil.pipeline.journal_reading import hours_by_spark, hours_of, read_events
-from veil.pipeline.lifecycles import is_brief, run_lifecycles
-from veil.pipeline.lives import lives_schema
-from veil.pipeline.manifest import NAME, Hour, Manifest, load_manifest, save_manifest
-from veil.pipeline.touched import FILES_MAX, part_hours
+from veil.pipeline.lifecycles import journal as journal_reading
+from veil.pipeline.lifecycles import run as lifecycles
+from veil.pipeline.lifecycles.generation import FILES_MAX, part_hours
+from veil.pipeline.lifecycles.journal import hours_by_spark, hours_of, read_events
+from veil.pipeline.lifecycles.lives import lives_schema
+from veil.pipeline.lifecycles.run import is_brief, run_lifecycles
+from veil.pipeline.lifecycles.store import NAME, Hour, Manifest, load_manifest, save_manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

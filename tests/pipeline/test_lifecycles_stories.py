@@ -19,7 +19,7 @@ from tests.pipeline.journal_kit import (
 from tests.pipeline.lifecycle_model import Row
 from tests.pipeline.tables_kit import rows_of
 from veil.journal.place import Place
-from veil.pipeline.lifecycles import run_lifecycles
+from veil.pipeline.lifecycles.run import run_lifecycles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

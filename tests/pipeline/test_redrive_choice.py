@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.pipeline.dead_letters_kit import a_letter, frame
-from veil.pipeline.dead_letters.failures import DeadLettersRefused
 from veil.pipeline.dead_letters.letters import dead_letters
-from veil.pipeline.dead_letters.selection import Choice
+from veil.pipeline.dead_letters.queue import DeadLettersRefused
+from veil.pipeline.dead_letters.selection import Selection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,36 +41,36 @@ def ids(chosen: DataFrame) -> list[int]:
     ],
 )
 def test_a_condition_over_the_columns_selects(letters: DataFrame, where: str | None, selected: list[int]):
-    assert ids(Choice(where).applied(letters)) == selected
+    assert ids(Selection(where).applied(letters)) == selected
 
 
 @pytest.mark.parametrize(
     ("choice", "told"),
     [
-        (Choice("eror_type = 'x'"), r"--where \"eror_type = 'x'\": .*eror_type.* columns are queue, message_id, seq"),
-        (Choice("error_type ="), "--where 'error_type =': "),
-        (Choice("receive_count"), "--where 'receive_count': expected a condition, this is a int"),
-        (Choice(body="receive_count"), "--set-body 'receive_count': expected text, this is a int"),
-        (Choice(body="nonsense("), r"--set-body 'nonsense\('"),
-        (Choice(attributes={"x": "attributes"}), "--set-attribute x=attributes: expected text, a number or bytes"),
-        (Choice(attributes={"x y": "1"}), "--set-attribute x y: expected a name of letters"),
+        (Selection("eror_type = 'x'"), r"--where \"eror_type = 'x'\": .*eror_type.* columns are queue, message_id, seq"),
+        (Selection("error_type ="), "--where 'error_type =': "),
+        (Selection("receive_count"), "--where 'receive_count': expected a condition, this is a int"),
+        (Selection(body="receive_count"), "--set-body 'receive_count': expected text, this is a int"),
+        (Selection(body="nonsense("), r"--set-body 'nonsense\('"),
+        (Selection(attributes={"x": "attributes"}), "--set-attribute x=attributes: expected text, a number or bytes"),
+        (Selection(attributes={"x y": "1"}), "--set-attribute x y: expected a name of letters"),
     ],
 )  # fmt: skip
 def test_what_spark_cannot_read_is_refused_by_option_and_value(
-    spark: SparkSession, choice: Choice, told: str
+    spark: SparkSession, choice: Selection, told: str
 ):
     with pytest.raises(DeadLettersRefused, match=told):
         choice.check(spark)
 
 
 def test_nothing_changes_unless_it_is_said(letters: DataFrame):
-    rows = Choice("seq = 1").applied(letters).collect()
+    rows = Selection("seq = 1").applied(letters).collect()
 
     assert [(row["new_body"], row["new_attributes"]) for row in rows] == [(None, None)]
 
 
 def test_a_body_can_be_another_and_where_it_is_null_the_old_one_stays(letters: DataFrame):
-    changed = Choice(body="if(seq = 1, concat(body, '!'), null)").applied(letters)
+    changed = Selection(body="if(seq = 1, concat(body, '!'), null)").applied(letters)
 
     bodies = {row["seq"]: row["new_body"] for row in changed.collect()}
     assert bodies == {0: None, 1: '{"n": 1}!', 2: None, 3: None, 4: None}
@@ -79,7 +79,7 @@ def test_a_body_can_be_another_and_where_it_is_null_the_old_one_stays(letters: D
 def test_attributes_are_added_replaced_and_removed_and_the_others_stay(letters: DataFrame):
     given = {"kind": "null", "tries": "receive_count + 1", "note": "upper('b')", "raw": "X'0102'"}
 
-    (row,) = Choice("seq = 1", attributes=given).applied(letters).collect()
+    (row,) = Selection("seq = 1", attributes=given).applied(letters).collect()
 
     found: dict[str, Any] = {name: tuple(value) for name, value in row["new_attributes"].items()}
     assert found == {

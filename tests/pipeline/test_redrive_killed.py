@@ -15,11 +15,11 @@ import pytest
 from tests.pipeline.dead_letters_kit import Queues, bodies_in, fill, orders_and_dead_letters, sealed
 from veil.consumer.message import ApiError, Failure
 from veil.journal.place import Place
-from veil.pipeline.dead_letters.calls import DeadLetterQueue
+from veil.pipeline.dead_letters.queue import DeadLetterQueue
 from veil.pipeline.dead_letters.redriving import calls_of, redrive
-from veil.pipeline.dead_letters.runs import Progress, Run, place_of, unfinished
-from veil.pipeline.dead_letters.selection import Choice
-from veil.pipeline.run_lock import TablesBusy
+from veil.pipeline.dead_letters.runs import RedriveProgress, RedriveRun, place_of, unfinished
+from veil.pipeline.dead_letters.selection import Selection
+from veil.pipeline.lifecycles.lock import TablesBusy
 from veil.testing import VeilServer
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def queues(veil_server: VeilServer) -> Iterator[Queues]:
         yield queues
 
 
-def killed(tables: Place, run: Run, queue: DeadLetterQueue, instant: str, call: int) -> None:
+def killed(tables: Place, run: RedriveRun, queue: DeadLetterQueue, instant: str, call: int) -> None:
     command = [sys.executable, "-m", "tests.pipeline.redrive_child", tables.uri, run.id, queue.endpoint]
     ran = subprocess.run([*command, instant, str(call)], env=os.environ, check=False)
     assert ran.returncode == -signal.SIGKILL
@@ -71,7 +71,7 @@ def test_a_server_that_is_killed_has_moved_a_call_whole_or_not_at_all(
         fill(dead, bodies, veil__source_queue="orders")
         run = sealed(spark, dead, tables_place, a_call=100)
 
-        def told(progress: Progress) -> None:
+        def told(progress: RedriveProgress) -> None:
             if progress.calls == 3:
                 os.kill(server.pid, signal.SIGKILL)
 
@@ -92,7 +92,7 @@ def test_two_do_not_go_on_with_the_same_run(spark: SparkSession, queues: Queues,
     fill(dead, ["one"], veil__source_queue="orders")
     run = sealed(spark, dead, tables_place)
 
-    def told(progress: Progress) -> None:
+    def told(progress: RedriveProgress) -> None:
         with pytest.raises(TablesBusy):
             redrive(run, tables_place, dead)
 
@@ -118,7 +118,7 @@ def test_calls_are_bounded_by_their_size_and_the_same_each_time(
 ):
     dead, orders = queues
     fill(dead, [str(n) for n in range(20)], veil__source_queue="orders")
-    run = sealed(spark, dead, tables_place, Choice(body="concat(body, repeat('x', 700000))"))
+    run = sealed(spark, dead, tables_place, Selection(body="concat(body, repeat('x', 700000))"))
 
     calls = list(calls_of(run, place_of(tables_place, run.id)))
     assert [len(call) for call in calls] == [5, 5, 5, 5]

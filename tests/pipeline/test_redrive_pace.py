@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from veil.pipeline.dead_letters.pace import Pace, messages_a_call, read_rate
+from veil.pipeline.dead_letters.redriving import RateLimit, messages_a_call, read_rate
 
 
 class Time:
@@ -22,7 +22,7 @@ class Time:
 
 def test_messages_go_at_the_rate_over_the_whole_run():
     time = Time()
-    pace = Pace(50, monotonic=time.monotonic, rest=time.rest)
+    pace = RateLimit(50, monotonic=time.monotonic, rest=time.rest)
 
     for _ in range(11):
         pace.keep(100)
@@ -32,7 +32,7 @@ def test_messages_go_at_the_rate_over_the_whole_run():
 
 def test_time_that_was_not_used_is_not_saved_up():
     time = Time()
-    pace = Pace(10, monotonic=time.monotonic, rest=time.rest)
+    pace = RateLimit(10, monotonic=time.monotonic, rest=time.rest)
     pace.keep(10)
     time.now_s += 1_000
 
@@ -44,7 +44,7 @@ def test_time_that_was_not_used_is_not_saved_up():
 
 def test_without_a_rate_nothing_waits():
     time = Time()
-    pace = Pace(None, monotonic=time.monotonic, rest=time.rest)
+    pace = RateLimit(None, monotonic=time.monotonic, rest=time.rest)
     pace.keep(1_000_000)
     pace.keep(1_000_000)
 

@@ -8,11 +8,10 @@ from itertools import pairwise
 import pytest
 
 from tests.pipeline.report_kit import a_finding
-from veil.pipeline.report.charts import dilemma_chart, sparkline, survival_chart
-from veil.pipeline.report.drawing import LogScale, band, chance_scale, line, time_scale, time_ticks
+from veil.charts import LogScale, band, chance_scale, line, time_scale, time_ticks
+from veil.pipeline.report.charts import dilemma_chart, sparkline, strips, survival_chart
 from veil.pipeline.report.facts import Timeline
-from veil.pipeline.report.queue_section import shown_candidates
-from veil.pipeline.report.strips import strips
+from veil.pipeline.report.verdict import shown_candidates
 
 
 def test_a_scale_places_decades_evenly_and_keeps_what_is_outside_at_its_edges():
@@ -67,7 +66,9 @@ def test_a_present_timeout_between_two_candidates_stands_on_the_line_between_the
     }
     dots = {
         timeout: (float(x), float(y))
-        for x, y, timeout in re.findall(r'class="dot" cx="([\d.]+)%" cy="([\d.]+)%"><title>([^:]+):', drawn)
+        for x, y, timeout in re.findall(
+            r'cx="([\d.]+)%" cy="([\d.]+)%" r="2.5" class="dot"><title>([^:]+):', drawn
+        )
     }
     for axis in (0, 1):
         assert dots["45 s"][axis] < places["present"][axis] < dots["1 min"][axis]
@@ -95,12 +96,12 @@ def test_what_never_happened_is_said_and_what_happened_once_is_seen():
     from datetime import UTC, datetime, timedelta
 
     counts = {"sent": (1000, 0, 1), "deleted": (0, 0, 0), "lapses": (0, 0, 0), "duplicates": (0, 0, 0)}
-    drawn = str(strips(Timeline(datetime(2026, 11, 9, tzinfo=UTC), timedelta(hours=1), counts), "orders"))
+    drawn = strips(Timeline(datetime(2026, 11, 9, tzinfo=UTC), timedelta(hours=1), counts))
 
-    (bars,) = re.findall(r'<path d="([^"]+)" class="bars sent"', drawn)
-    heights = [1000 - int(top) for top in re.findall(r"M[\d.]+ 1000V(\d+)", bars)]
-    assert heights == [1000, 60]
-    assert "No deleted, lapses, duplicates or dead letters." in drawn
+    (bars,) = drawn.rows
+    heights = [1000 - int(top) for top in re.findall(r"M[\d.]+ 1000V(\d+)", bars.path)]
+    assert (bars.name, heights) == ("sent", [1000, 60])
+    assert drawn.remark.endswith("No deleted, lapses, duplicates or dead letters.")
 
 
 def test_candidates_far_from_the_timeouts_in_question_are_left_out():

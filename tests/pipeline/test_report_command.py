@@ -58,7 +58,7 @@ def test_a_place_where_no_file_can_be_is_refused_at_once(data: Path, out: str, c
 def test_the_page_is_written_and_the_table_printed(
     spark: SparkSession, data: Path, journal_place: Place, tables_place: Place, capsys: Captured
 ):
-    from veil.pipeline.lifecycles import run_lifecycles
+    from veil.pipeline.lifecycles.run import run_lifecycles
 
     write_segment_of(journal_place, journal_of(*telling_lives()))
     run_lifecycles(spark, journal_place, tables_place)

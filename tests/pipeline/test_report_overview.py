@@ -17,7 +17,7 @@ from tests.pipeline.journal_kit import (
     write_segment_of,
 )
 from veil.journal.place import Place
-from veil.pipeline.lifecycles import run_lifecycles
+from veil.pipeline.lifecycles.run import run_lifecycles
 from veil.pipeline.report import Overview, collect_overview
 
 if TYPE_CHECKING:

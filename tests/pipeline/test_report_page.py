@@ -211,7 +211,7 @@ def test_totals_and_single_lives_are_told():
     assert "its holder was done 18 s later" in told
     assert "20 extensions kept the message hidden" in told
     assert "Received 4 times without being deleted, then moved to the dead letters." in told
-    assert "received anew 31 s after the last sign of life" in told
+    assert "received again 31 s after the last sign of life" in told
 
 
 @pytest.mark.parametrize("timeout_s", [0, 1, 43_200])

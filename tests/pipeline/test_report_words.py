@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.pipeline.report_kit import BEGIN, END, a_finding
+from veil import words
 from veil.core.findings import Replay
-from veil.pipeline import words
 from veil.pipeline.report.verdict import (
     RIGHT,
     TOO_LONG,

@@ -17,11 +17,10 @@ from tests.pipeline.queues_kit import Queues
 from veil.cli.main import run
 from veil.cli.pipeline.route import show_prepared
 from veil.journal.place import Place
-from veil.pipeline.history import History
-from veil.pipeline.queues.client import QueueClient
-from veil.pipeline.queues.queue_place import QueuePlace
-from veil.pipeline.routing.rule_file import read_rule_file
-from veil.pipeline.routing.targets import prepare_targets
+from veil.pipeline.queues.client import QueueAddress, QueueClient
+from veil.pipeline.routing.router import prepare_targets
+from veil.pipeline.routing.rules import read_rule_file
+from veil.pipeline.timeouts.history import History
 from veil.testing import VeilServer
 
 if TYPE_CHECKING:
@@ -217,7 +216,7 @@ def test_queues_that_are_made_share_the_dead_letters_of_the_intake(
     queues.sqs.set_queue_attributes(
         QueueUrl=queues.url("intake"), Attributes={"RedrivePolicy": json.dumps(policy)}
     )
-    with QueueClient(QueuePlace("intake", queues.server.endpoint_url, "us-east-1")) as intake:
+    with QueueClient(QueueAddress("intake", queues.server.endpoint_url, "us-east-1")) as intake:
         made = prepare_targets(intake, read_rule_file(rules), create=True)
     show_prepared(made)
 

@@ -7,12 +7,10 @@ from random import Random
 import pytest
 
 from tests.pipeline.queue_histories import Known, history_of
-from veil.pipeline.buckets import bucket_of
-from veil.pipeline.history import History
-from veil.pipeline.history_scan import Work
-from veil.pipeline.routing.bands import Band, band_named, read_bands
+from veil.pipeline.lifecycles.scales import bucket_of
 from veil.pipeline.routing.learning import Verdict, by_class, decide, learn
-from veil.pipeline.routing.refusal import RouteRefused
+from veil.pipeline.routing.rules import Band, RouteRefused, band_named, read_bands
+from veil.pipeline.timeouts.history import History, Work
 
 SHORT, MEDIUM, LONG = BANDS = read_bands("short=30s,medium=5min,long=1h")
 

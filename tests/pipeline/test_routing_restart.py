@@ -18,10 +18,9 @@ import pytest
 from tests.pipeline.conftest import QUICK, scrubbed
 from tests.pipeline.queues_kit import Queues
 from veil.journal.place import Place
-from veil.pipeline.queues.queue_place import QueuePlace
-from veil.pipeline.routing.route_table import Match, RouteTable, Rule, Target
-from veil.pipeline.routing.router import Routed, Router
-from veil.pipeline.routing.state import RouterState
+from veil.pipeline.queues.client import QueueAddress
+from veil.pipeline.routing.router import Routed, Router, RouterState
+from veil.pipeline.routing.rules import Match, RouteTable, Rule, Target
 from veil.testing import VeilServer
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def test_a_batch_that_was_cut_short_is_done_again_by_the_rules_it_was_begun_with
     state, told = RouterState(Place.at(tmp_path / "state")), list[Routed]()
 
     def router(table: RouteTable) -> Router:
-        place = QueuePlace("intake", queues.server.endpoint_url, "us-east-1")
+        place = QueueAddress("intake", queues.server.endpoint_url, "us-east-1")
         return Router(spark, place, state, lambda: table, told.append)
 
     with pytest.raises(Exception, match="there is no such queue"):

@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from veil.pipeline.routing.classes import check_class_by, class_column
-from veil.pipeline.routing.forwarding import CLASS, ROUTED_FROM, forwarded
-from veil.pipeline.routing.refusal import RouteRefused
-from veil.pipeline.routing.route_table import Match, RouteTable, Rule, Target
-from veil.pipeline.routing.rule_file import read_rule_file
+from veil.pipeline.routing.router import CLASS, ROUTED_FROM, forwarded
+from veil.pipeline.routing.rules import (
+    Match,
+    RouteRefused,
+    RouteTable,
+    Rule,
+    Target,
+    check_class_by,
+    class_column,
+    read_rule_file,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,16 +15,17 @@ import pytest
 from tests.pipeline.conftest import scrubbed
 from veil.cli.failures import CommandFailed
 from veil.cli.pipeline.options import spark_session
-from veil.pipeline.session import (
+from veil.pipeline.spark.session import (
     SessionRefused,
     SparkSettings,
+    chosen,
     close_session,
+    driver_memory_mb,
     log_of,
     open_session,
     read_conf,
     ui_address,
 )
-from veil.pipeline.spark_settings import chosen, driver_memory_mb
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,8 +36,8 @@ import json, os, socket, sys
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 from veil.cli.pipeline.options import spark_session
-from veil.pipeline.session import log_of
-import veil.pipeline.session as module
+from veil.pipeline.spark.session import log_of
+import veil.pipeline.spark.session as module
 
 def reached(host, port):
     with socket.socket() as probe:

@@ -13,16 +13,21 @@ from pyspark.sql.types import StructType
 from veil.core.limits import BATCH_BYTES_MAX
 from veil.core.message import MessageAttribute
 from veil.core.message_rules import Draft
-from veil.pipeline.option_error import OptionError
-from veil.pipeline.sink.columns import ColumnError, SinkColumns
-from veil.pipeline.sink.cutting import Batch, Cutter
-from veil.pipeline.sink.options import SinkOptions
-from veil.pipeline.sink.refusal import RowRefused
-from veil.pipeline.sink.row import Row, on_the_wire, rows_of, why_refused
+from veil.pipeline.options import OptionError
+from veil.pipeline.sink.options import ColumnError, SinkColumns, SinkOptions
+from veil.pipeline.sink.rows import (
+    RowBatch,
+    RowBatcher,
+    RowRefused,
+    SinkRow,
+    on_the_wire,
+    rows_of,
+    why_refused,
+)
 
 
-def a_row(ordinal: int = 0, queue: str = "orders", body: str = "x", **draft: Any) -> Row:
-    return Row(ordinal, queue, Draft(body, **draft))
+def a_row(ordinal: int = 0, queue: str = "orders", body: str = "x", **draft: Any) -> SinkRow:
+    return SinkRow(ordinal, queue, Draft(body, **draft))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +49,7 @@ def a_row(ordinal: int = 0, queue: str = "orders", body: str = "x", **draft: Any
         (a_row(attributes={str(n): MessageAttribute("String", "v") for n in range(11)}), "11"),
     ],
 )  # fmt: skip
-def test_a_row_that_cannot_be_a_message_is_refused_with_the_reason(row: Row, reason: str):
+def test_a_row_that_cannot_be_a_message_is_refused_with_the_reason(row: SinkRow, reason: str):
     assert reason in (why_refused(row) or "")
 
 
@@ -98,8 +103,8 @@ def test_columns_become_what_a_message_has():
     assert on_the_wire(second.draft) == {"MessageBody": ""}
 
 
-def cut(rows: list[Row], *, looks_every: int) -> list[list[Batch]]:
-    cutter, found = Cutter(4), list[list[Batch]]()
+def cut(rows: list[SinkRow], *, looks_every: int) -> list[list[RowBatch]]:
+    cutter, found = RowBatcher(4), list[list[RowBatch]]()
     for number, row in enumerate(rows):
         assert why_refused(row) is None
         cutter.add(row)

@@ -13,10 +13,8 @@ import pytest
 
 from tests.consumer.sqs_kit import Talk, bad_server, forget_aws, http
 from veil.core.message_rules import Draft
-from veil.pipeline.queues.queue_place import QueuePlace
-from veil.pipeline.sink.cutting import Batch
-from veil.pipeline.sink.refusal import SendFailed
-from veil.pipeline.sink.row import Row
+from veil.pipeline.queues.client import QueueAddress
+from veil.pipeline.sink.rows import RowBatch, SendFailed, SinkRow
 from veil.pipeline.sink.sender import Sender
 
 URL = "http://127.0.0.1/000000000000/orders"
@@ -62,7 +60,7 @@ def service(answer: Answer) -> Iterator[tuple[Sender, Heard]]:
     thread = threading.Thread(target=lambda: asyncio.run(run()))
     thread.start()
     ready.wait()
-    sender = Sender(QueuePlace("", endpoint[0], "us-east-1"))
+    sender = Sender(QueueAddress("", endpoint[0], "us-east-1"))
     try:
         assert sender.url("orders", 1.0) == URL
         yield sender, heard
@@ -72,8 +70,8 @@ def service(answer: Answer) -> Iterator[tuple[Sender, Heard]]:
         thread.join()
 
 
-def rows(*bodies: str) -> list[Row]:
-    return [Row(at, "orders", Draft(body)) for at, body in enumerate(bodies)]
+def rows(*bodies: str) -> list[SinkRow]:
+    return [SinkRow(at, "orders", Draft(body)) for at, body in enumerate(bodies)]
 
 
 def all_well(entries: list[dict[str, Any]]) -> dict[str, Any]:
@@ -91,7 +89,7 @@ def test_only_the_entries_that_failed_are_sent_again():
         return 200, all_well(entries)
 
     with service(answer) as (sender, heard):
-        sent, refused = sender.send([[Batch("orders", rows("a", "b", "c"))]], "w/0", 8, 5.0)
+        sent, refused = sender.send([[RowBatch("orders", rows("a", "b", "c"))]], "w/0", 8, 5.0)
 
     assert heard.bodies == [["a", "b", "c"], ["b", "c"]]  # of c the answer said nothing
     assert (dict(sent), refused) == ({"orders": 3}, [])
@@ -104,8 +102,8 @@ def test_a_throttled_call_is_repeated_under_its_name():
         return 200, all_well(entries)
 
     with service(answer) as (sender, heard):
-        sent, _ = sender.send([[Batch("orders", rows("a", "b"))]], "w/0", 8, 5.0)
-        sender.send([[Batch("orders", rows("a", "b"))]], "w/1", 8, 5.0)
+        sent, _ = sender.send([[RowBatch("orders", rows("a", "b"))]], "w/0", 8, 5.0)
+        sender.send([[RowBatch("orders", rows("a", "b"))]], "w/1", 8, 5.0)
 
     assert sent["orders"] == 2
     assert len(set(heard.names[:3])) == 1
@@ -122,7 +120,7 @@ def test_an_entry_that_is_refused_does_not_hold_up_the_others():
         }
 
     with service(answer) as (sender, heard):
-        sent, refused = sender.send([[Batch("orders", rows("a", "bad", "c"))]], "w/0", 8, 5.0)
+        sent, refused = sender.send([[RowBatch("orders", rows("a", "bad", "c"))]], "w/0", 8, 5.0)
 
     assert sent["orders"] == 2
     assert [(row.ordinal, reason) for row, reason in refused] == [(1, "InvalidMessageContents: so it is")]
@@ -136,7 +134,7 @@ def test_a_call_that_is_refused_as_a_whole_is_taken_apart_to_find_who_is_to_blam
         return 200, all_well(entries)
 
     with service(answer) as (sender, heard):
-        sent, refused = sender.send([[Batch("orders", rows("a", "bad", "c"))]], "w/0", 8, 5.0)
+        sent, refused = sender.send([[RowBatch("orders", rows("a", "bad", "c"))]], "w/0", 8, 5.0)
 
     assert heard.bodies == [["a", "bad", "c"], ["a"], ["bad"], ["c"]]
     assert (sent["orders"], [row.ordinal for row, _ in refused]) == (2, [1])
@@ -147,7 +145,7 @@ def test_a_service_that_stays_away_ends_the_write_when_the_patience_is_over():
         service(lambda number, entries: (503, {})) as (sender, heard),
         pytest.raises(SendFailed, match=r"queue orders: 2 messages could not be sent within 0\.3 s"),
     ):
-        sender.send([[Batch("orders", rows("a", "b"))]], "w/0", 8, 0.3)
+        sender.send([[RowBatch("orders", rows("a", "b"))]], "w/0", 8, 0.3)
 
     assert len(heard.bodies) > 1
 
@@ -156,7 +154,7 @@ def test_a_queue_that_is_gone_ends_the_write_at_once():
     gone = {"__type": "com.amazonaws.sqs#QueueDoesNotExist", "message": "gone"}
     with service(lambda number, entries: (400, gone)) as (sender, heard):
         with pytest.raises(SendFailed, match="gone"):
-            sender.send([[Batch("orders", rows("a", "b"))]], "w/0", 8, 30.0)
+            sender.send([[RowBatch("orders", rows("a", "b"))]], "w/0", 8, 30.0)
         assert len(heard.bodies) == 1
 
 
@@ -179,6 +177,6 @@ def test_so_many_calls_are_in_flight_and_no_more():
                 together -= 1
 
         sender._call = counted  # type: ignore[method-assign]
-        sender.send([[Batch("orders", rows("a"))] for _ in range(20)], "w/0", 3, 5.0)
+        sender.send([[RowBatch("orders", rows("a"))] for _ in range(20)], "w/0", 3, 5.0)
 
     assert most == 3

@@ -12,7 +12,7 @@ import pytest
 
 from tests.pipeline.queues_kit import Queues
 from veil.pipeline import register
-from veil.pipeline.table_store import spark_set
+from veil.pipeline.lifecycles.store import spark_set
 from veil.testing import VeilServer
 
 if TYPE_CHECKING:

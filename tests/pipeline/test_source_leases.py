@@ -32,14 +32,12 @@ from tests.pipeline.source_kit import (
     reading,
 )
 from veil.pipeline import register
-from veil.pipeline.queues.client import QueueClient
-from veil.pipeline.queues.queue_place import QueuePlace
-from veil.pipeline.source.arrow_schema import arrow_schema
+from veil.pipeline.queues.client import QueueAddress, QueueClient
 from veil.pipeline.source.columns import schema_of
-from veil.pipeline.source.open_queue import open_queue, open_stream
 from veil.pipeline.source.options import SourceOptions
-from veil.pipeline.source.stream import Offset, Stream, StreamTaken
-from veil.pipeline.source.tally import Tally
+from veil.pipeline.source.readers import open_queue, open_stream
+from veil.pipeline.source.stream import Offset, Stream, StreamTaken, Tally
+from veil.pipeline.sql import arrow_schema
 from veil.testing.process import VeilServer
 
 if TYPE_CHECKING:
@@ -300,7 +298,7 @@ def test_what_a_finished_batch_gave_is_not_given_again_by_the_next(
         end = stream.next_offset(at, 100)
         assert len(rows_of(stream, at, end, spark)) == 20
         end_windows(server, "given", end, place)
-        with QueueClient(QueuePlace("given", server.endpoint_url, server.region)) as rival:
+        with QueueClient(QueueAddress("given", server.endpoint_url, server.region)) as rival:
             got = rival.receive(20, seconds=10, visibility_s=60)
             assert len(got) == 20
             rival.extend([message.receipt for message in got], 0)

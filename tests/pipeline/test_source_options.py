@@ -11,11 +11,10 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 
 from tests.faults.server_process import free_port
 from veil.pipeline import register
-from veil.pipeline.option_error import OptionError
+from veil.pipeline.options import OptionError
 from veil.pipeline.sink.options import SinkOptions
-from veil.pipeline.source.body_schema import check_body_schema
-from veil.pipeline.source.options import SourceOptions
-from veil.pipeline.source.pace import Pace
+from veil.pipeline.source.options import SourceOptions, check_body_schema
+from veil.pipeline.source.stream import TokenBucket
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,7 +86,7 @@ def test_body_schemas_that_are_wrong_say_where(text: str, slip: str):
 
 def test_a_rate_is_kept_however_often_one_asks():
     now = [0.0]
-    pace = Pace(10.0, 1_000, lambda: now[0])
+    pace = TokenBucket(10.0, 1_000, lambda: now[0])
     taken = 0
     while now[0] < 10:
         allowed = pace.allowance()
@@ -99,7 +98,7 @@ def test_a_rate_is_kept_however_often_one_asks():
 
 def test_a_rate_is_reached_when_asked_rarely():
     now = [0.0]
-    pace = Pace(10.0, 1_000, lambda: now[0])
+    pace = TokenBucket(10.0, 1_000, lambda: now[0])
     pace.spend(pace.allowance())
     now[0] = 7.0
     assert pace.allowance() == 70
@@ -109,7 +108,7 @@ def test_a_rate_is_reached_when_asked_rarely():
 
 def test_a_slow_rate_gives_whole_messages():
     now = [0.0]
-    pace = Pace(0.1, 1_000, lambda: now[0])
+    pace = TokenBucket(0.1, 1_000, lambda: now[0])
     assert pace.allowance() == 0
     assert pace.wait_s() == pytest.approx(9.0)
     now[0] = 9.1

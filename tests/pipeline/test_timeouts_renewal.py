@@ -13,10 +13,17 @@ from veil.cli.pipeline.timeouts import SCHEDULES, adaptive, buffered, heartbeat,
 from veil.consumer.renewal.keeper import LeaseKeeper
 from veil.consumer.renewal.policy import RenewalPolicy
 from veil.core.findings import NO_RENEWAL
-from veil.pipeline.buckets import bucket_of
-from veil.pipeline.candidates import LADDER_S, SENSIBLE_S, candidates, evaluate, sensible_s
-from veil.pipeline.renewal_schedule import Renewal, Timelines
-from veil.pipeline.survival import Survival, estimate
+from veil.pipeline.lifecycles.scales import bucket_of
+from veil.pipeline.timeouts.candidates import (
+    LADDER_S,
+    SENSIBLE_S,
+    Renewal,
+    Timelines,
+    candidates,
+    evaluate,
+    sensible_s,
+)
+from veil.pipeline.timeouts.survival import Survival, estimate
 
 
 def kept(policy: RenewalPolicy, timeout_s: int, for_s: float) -> list[Renewal]:

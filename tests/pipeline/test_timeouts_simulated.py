@@ -19,12 +19,11 @@ from tests.pipeline.queue_histories import (
     quick_history_of,
 )
 from veil.core.findings import CLEAR, LIKELY, NOT_ENOUGH, Finding
-from veil.pipeline import survival
-from veil.pipeline.history import History
-from veil.pipeline.history_scan import Work
-from veil.pipeline.lapses import sort_lapses
-from veil.pipeline.survival import Survival, estimate
-from veil.pipeline.timeouts import find_all
+from veil.pipeline.timeouts import survival
+from veil.pipeline.timeouts.history import History, Work
+from veil.pipeline.timeouts.recommendation import sort_lapses
+from veil.pipeline.timeouts.run import find_all
+from veil.pipeline.timeouts.survival import Survival, estimate
 
 SEEDS = range(20)
 # For coverage. Of 400 queues of each kind the truth was within the interval at 94 to 96 of 100 points. The mean of 100 queues

@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from veil.pipeline.buckets import bucket_of, lower_ms, upper_ms
-from veil.pipeline.history import History, bucket_of_s, middle_s
-from veil.pipeline.lapses import sort_lapses
-from veil.pipeline.survival import estimate
+from veil.pipeline.lifecycles.scales import bucket_of, lower_ms, upper_ms
+from veil.pipeline.timeouts.history import History, bucket_of_s, middle_s
+from veil.pipeline.timeouts.recommendation import sort_lapses
+from veil.pipeline.timeouts.survival import estimate
 
 
 def edge_s(length_ms: float) -> float:

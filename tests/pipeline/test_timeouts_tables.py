@@ -14,14 +14,11 @@ from tests.pipeline.queue_histories import EXPONENTIAL, HEAVY_TAIL, Known, histo
 from veil.cli.pipeline.timeouts import SCHEDULES
 from veil.core.findings import CLEAR, FILE, NOT_ENOUGH, Finding, decode
 from veil.journal.place import Place
-from veil.pipeline import history_reading
-from veil.pipeline.buckets import bucket_of
-from veil.pipeline.history import History
-from veil.pipeline.history_reading import read_here
-from veil.pipeline.history_scan import Work, files_since, read_histories
-from veil.pipeline.manifest import load_manifest
-from veil.pipeline.table_store import files_of_table, read_table
-from veil.pipeline.timeouts import find_all, run_timeouts
+from veil.pipeline.lifecycles.scales import bucket_of
+from veil.pipeline.lifecycles.store import files_of_table, load_manifest, read_table
+from veil.pipeline.timeouts import history
+from veil.pipeline.timeouts.history import History, Work, files_since, read_here, read_histories
+from veil.pipeline.timeouts.run import find_all, run_timeouts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,7 +125,7 @@ def test_the_same_is_found_in_days_as_in_months_and_by_spark_as_by_the_driver(
 
     by_month = run_timeouts(spark, tables_place, save=False, now=MONDAY)
     by_day = run_timeouts(spark, tables_place, since=january.date(), save=False, now=MONDAY)
-    monkeypatch.setattr(history_reading, "BYTES_ON_DRIVER_MAX", 0)
+    monkeypatch.setattr(history, "BYTES_ON_DRIVER_MAX", 0)
     by_spark = run_timeouts(spark, tables_place, save=False, now=MONDAY)
 
     assert by_month == by_day == by_spark

@@ -12,7 +12,7 @@ import pytest
 
 from tests.pipeline.conftest import QUICK
 from tests.pipeline.queues_kit import Queues
-from veil.pipeline.java import find_java
+from veil.pipeline.spark.java import find_java
 from veil.testing import VeilServer
 from veil.testing.process import KEY_ID, SECRET
 

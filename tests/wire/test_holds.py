@@ -10,15 +10,14 @@ import pytest
 from tests.wire.kit import Refused, Wire
 from tests.wire.listening import listening
 from veil.consumer.message import ApiError, Failure
-from veil.pipeline.queues.client import QueueClient
-from veil.pipeline.queues.queue_place import QueuePlace
+from veil.pipeline.queues.client import QueueAddress, QueueClient
 
 
 @pytest.fixture
 def client() -> Iterator[QueueClient]:
     with listening() as port:
         endpoint = f"http://127.0.0.1:{port}"
-        with QueueClient(QueuePlace(f"{endpoint}/000000000000/q", endpoint, "us-east-1")) as made:
+        with QueueClient(QueueAddress(f"{endpoint}/000000000000/q", endpoint, "us-east-1")) as made:
             made.ask("CreateQueue", {"QueueUrl": None, "QueueName": "q"})
             yield made
 

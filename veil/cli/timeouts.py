@@ -9,6 +9,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 import typer
 
+from veil import words
 from veil.cli.client import Client
 from veil.cli.failures import CommandFailed, ServiceError, confirm, plainly
 from veil.cli.options import AsJson, Endpoint, Region, Yes, complete_queue, connect
@@ -26,7 +27,6 @@ from veil.core.findings import (
     WithPolicy,
     decode,
 )
-from veil.pipeline import words
 
 # ---- What setting the recommended timeouts would change in the queues as they are now, and which must be left alone.
 

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from veil import words
 from veil.cli.failures import CommandFailed, plainly
 from veil.cli.options import AsJson
 from veil.cli.output import is_terminal, say, say_json, show_table, talk
@@ -26,7 +27,6 @@ from veil.demo.pipeline import PipelineRun, Told
 from veil.demo.processes import Children, DemoServer, child_environ, ended_by_signals
 from veil.demo.shop import FULL_S, SECONDS_VARIABLE, DemoQueue, the_queues
 from veil.demo.workload import WORKERS, Happened, Stage, Workload, check_claims, create_queues
-from veil.pipeline import words
 
 _MARK: Final = ".veil-demo"  # in a directory that a demo made, so that the next one may replace what is below
 _MADE: Final = ("data", "report.html", "summary.json", "server.log", "workers.log", "pipeline.log", "spark")
@@ -235,7 +235,7 @@ def _what_it_should_be(
 def _show_findings(folder: Path) -> None:
     from veil.journal.place import Place
     from veil.pipeline.report import read_findings
-    from veil.pipeline.report.terminal import headline
+    from veil.pipeline.report.summary import headline
 
     width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
     table = headline(read_findings(Place.at(folder / "data" / "tables")), width)
@@ -302,7 +302,7 @@ def _need_spark() -> None:
     """Say what is missing before half a minute is spent."""
     if find_spec("pyspark") is None:
         raise CommandFailed(_WITHOUT_SPARK)
-    from veil.pipeline.java import JavaMissing, find_java
+    from veil.pipeline.spark.java import JavaMissing, find_java
 
     try:
         find_java(os.environ)

@@ -43,9 +43,9 @@ def run_pipeline(spark: SparkSession, data: Path, report: Path, target: float) -
     """Run the jobs one after the other, and tell what each came to."""
     from veil.cli.pipeline.timeouts import SCHEDULES
     from veil.journal.place import Place
-    from veil.pipeline.lifecycles import run_lifecycles
+    from veil.pipeline.lifecycles.run import run_lifecycles
     from veil.pipeline.report import collect_overview, render_html, summary
-    from veil.pipeline.timeouts import run_timeouts
+    from veil.pipeline.timeouts.run import run_timeouts
 
     journal, tables = Place.at(data / "journal"), Place.at(data / "tables")
     begun_s = time.monotonic()
@@ -63,7 +63,7 @@ def run_pipeline(spark: SparkSession, data: Path, report: Path, target: float) -
 
 def _outcomes(spark: SparkSession, tables: Place) -> dict[str, dict[str, int]]:
     """What became of the messages that were sent to each queue."""
-    from veil.pipeline.table_store import read_table
+    from veil.pipeline.lifecycles.store import read_table
 
     found: dict[str, dict[str, int]] = {}
     for row in read_table(spark, tables, "messages").groupBy("queue", "outcome").count().collect():
@@ -84,7 +84,7 @@ def _main(data: Path, report: Path, target: float) -> int:
     go = leave_with_the_demo()
     begun_s = time.monotonic()
     try:
-        from veil.pipeline.session import SparkSettings, session
+        from veil.pipeline.spark.session import SparkSettings, session
 
         conf = {**_SMALL, "spark.local.dir": str(data.parent / "spark")}
         with session(SparkSettings(conf=conf, title="veil demo")) as spark:

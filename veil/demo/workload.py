@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from veil import words
 from veil.cli.client import Client
 from veil.cli.failures import CommandFailed
 from veil.cli.output import has_colour, inert, is_terminal, talk
 from veil.cli.queue_settings import redrive_policy
 from veil.demo.processes import Child, Children
 from veil.demo.shop import DEAD, DemoQueue
-from veil.pipeline import words
 
 _WIDTH: Final = 110
 _LINE_EVERY_S: Final = 10.0

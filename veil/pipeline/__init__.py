@@ -7,11 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from veil.pipeline.registering import register
-    from veil.pipeline.source.draining import drain
+    from veil.pipeline.source.drain import drain
+    from veil.pipeline.spark.workers import register
 
 # Where each name lives; imported on first use, so that an executor loads no more than its task needs.
-_HOMES = {"drain": "veil.pipeline.source.draining", "register": "veil.pipeline.registering"}
+_HOMES = {"drain": "veil.pipeline.source.drain", "register": "veil.pipeline.spark.workers"}
 
 __all__ = ["drain", "register"]
 

@@ -17,7 +17,7 @@ from veil.cli.queue_settings import read_redrive
 from veil.core.errors import VeilError
 
 if TYPE_CHECKING:
-    from veil.pipeline.dead_letters.table import Group
+    from veil.pipeline.dead_letters.analysis import DeadLetterGroup
 
 
 _COLUMNS = (
@@ -76,14 +76,13 @@ def dead_letters(
         talk("no queue has dead letters; see: veil queue create --help")
         return
     with failures_told():
-        from veil.pipeline.dead_letters.analysis import analyse
-        from veil.pipeline.dead_letters.calls import opened
+        from veil.pipeline.dead_letters.analysis import analyse, read_groups
         from veil.pipeline.dead_letters.letters import TYPE_ATTRIBUTES
-        from veil.pipeline.dead_letters.table import read_groups
-        from veil.pipeline.queues.queue_place import QueuePlace
+        from veil.pipeline.dead_letters.queue import opened
+        from veil.pipeline.queues.client import QueueAddress
 
         for name in names:  # before Spark is started for nothing
-            where = QueuePlace(name, *found_queues(endpoint, region, {"QUEUE": name}))
+            where = QueueAddress(name, *found_queues(endpoint, region, {"QUEUE": name}))
             opened(where, name).close()
         with spark_session(master, conf, "dead letters", quiet=as_json, brief=True) as spark:
             analyse(spark, where, names, place, type_attributes=type_attribute or TYPE_ATTRIBUTES)
@@ -137,7 +136,7 @@ def failures_told() -> Iterator[None]:
         raise CommandFailed(str(refused)) from None
 
 
-def _show(groups: Sequence[Group], queues: Sequence[str], top: int) -> None:
+def _show(groups: Sequence[DeadLetterGroup], queues: Sequence[str], top: int) -> None:
     if not groups:
         talk(f"no dead letters in {', '.join(queues)}")
         return
@@ -153,7 +152,7 @@ def _show(groups: Sequence[Group], queues: Sequence[str], top: int) -> None:
     talk(told + (f"; {before:,} were redriven before" if before else ""))
 
 
-def _row(group: Group, *, several: bool) -> list[str]:
+def _row(group: DeadLetterGroup, *, several: bool) -> list[str]:
     return [
         group.group_id,
         f"{group.messages:,}",
@@ -179,7 +178,7 @@ def _instant(at: datetime | None) -> str:
     return "-" if at is None else f"{at:%Y-%m-%d %H:%M}"
 
 
-def _as_object(group: Group) -> dict[str, Any]:
+def _as_object(group: DeadLetterGroup) -> dict[str, Any]:
     return {
         "group": group.group_id,
         "queue": group.queue,

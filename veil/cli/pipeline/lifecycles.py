@@ -14,7 +14,7 @@ from veil.core.errors import VeilError
 
 if TYPE_CHECKING:
     from veil.journal.place import Place
-    from veil.pipeline.lifecycles import LifecyclesRun
+    from veil.pipeline.lifecycles.run import LifecyclesRun
 
 
 Follow = Annotated[bool, typer.Option("--follow", help="Go on as long as the journal grows; Ctrl-C ends it.")]
@@ -46,7 +46,7 @@ def lifecycles(
     _expect_journal(journal_place)
     brief = not follow and _is_brief(journal_place, tables_place)
     with spark_session(master, conf, "pipeline lifecycles", quiet=as_json, brief=brief) as spark:
-        from veil.pipeline.lifecycles import run_lifecycles
+        from veil.pipeline.lifecycles.run import run_lifecycles
 
         try:
             if follow:
@@ -59,7 +59,7 @@ def lifecycles(
 
 def _is_brief(journal: Place, tables: Place) -> bool:
     try:
-        from veil.pipeline.lifecycles import is_brief
+        from veil.pipeline.lifecycles.run import is_brief
 
         return is_brief(journal, tables)
     except (ImportError, VeilError):
@@ -74,7 +74,7 @@ def files(
     as_json: AsJson = False,
 ) -> None:
     """Print the Parquet files that a table consists of now, for readers without Spark."""
-    from veil.pipeline.table_store import files_of_table
+    from veil.pipeline.lifecycles.store import files_of_table
 
     _, place = places(data, tables, tables)
     try:
@@ -97,7 +97,7 @@ def _expect_journal(journal: Place) -> None:
 
 
 def _follow(spark: object, journal: Place, tables: Place, every: float, as_json: bool) -> None:
-    from veil.pipeline.follow import follow_lifecycles
+    from veil.pipeline.lifecycles.run import follow_lifecycles
 
     talk(f"following {inert(journal.uri)}; Ctrl-C ends it")
     query = follow_lifecycles(

@@ -93,9 +93,8 @@ def spark_session(
     the options, a start that fails and a failure of Spark's own in the block become CommandFailed, with the file that has
     what Spark said.
     """
-    from veil.pipeline.progress import shown_progress
-    from veil.pipeline.session import SparkSettings, close_session, open_session, read_conf, ui_address
-    from veil.pipeline.spark_silence import without_query_pages
+    from veil.pipeline.spark.progress import shown_progress, without_query_pages
+    from veil.pipeline.spark.session import SparkSettings, close_session, open_session, read_conf, ui_address
 
     is_watched = sys.stderr.isatty() and not quiet
     try:
@@ -133,8 +132,7 @@ def _spark_failure(spark: SparkSession, problem: Exception) -> CommandFailed | N
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
-    from veil.pipeline.session import has_died, log_of
-    from veil.pipeline.spark_start import first_line
+    from veil.pipeline.spark.session import first_line, has_died, log_of
 
     if not isinstance(problem, Py4JError | PySparkException | ConnectionError):
         return None

@@ -17,7 +17,7 @@ from veil.cli.pipeline.options import Conf, Data, Master, TablesPlace, places, s
 
 if TYPE_CHECKING:
     from veil.journal.place import Place
-    from veil.pipeline.dead_letters.runs import Progress, Run
+    from veil.pipeline.dead_letters.runs import RedriveProgress, RedriveRun
 
 
 EXAMPLES = 5
@@ -25,16 +25,16 @@ _CHARS = 60
 _COLUMNS = ("message", "source", "type", "error", "what", "before", "body")
 
 
-def question(run: Run) -> str:
+def question(run: RedriveRun) -> str:
     """What is asked before anything is done."""
     where = f"to {run.to}" if run.to else "to where they came from"
     changed = " with another content" if run.set_body is not None or run.set_attributes else ""
     return f"Redrive {run.messages:,} dead letters {where}{changed}?"
 
 
-def show_selection(run: Run, tables: Place, *, as_json: bool) -> None:
+def show_selection(run: RedriveRun, tables: Place, *, as_json: bool) -> None:
     """How many there are, and the first of them as they would go."""
-    from veil.pipeline.dead_letters.sealing import sample
+    from veil.pipeline.dead_letters.runs import sample
 
     rows = sample(tables, run, EXAMPLES)
     if as_json:
@@ -67,7 +67,7 @@ def tell_unfinished(tables: Place) -> None:
         )
 
 
-def tell_end(run: Run, progress: Progress, *, as_json: bool) -> None:
+def tell_end(run: RedriveRun, progress: RedriveProgress, *, as_json: bool) -> None:
     """What the run came to."""
     if as_json:
         say_json(
@@ -86,7 +86,7 @@ def tell_end(run: Run, progress: Progress, *, as_json: bool) -> None:
 
 
 @contextmanager
-def shown_progress(run: Run) -> Iterator[Callable[[Progress], None]]:
+def shown_progress(run: RedriveRun) -> Iterator[Callable[[RedriveProgress], None]]:
     """A bar on a terminal during the block; what is given is to be told how far the run is."""
     if not is_terminal(sys.stderr):
         yield lambda progress: None
@@ -106,7 +106,7 @@ def shown_progress(run: Run) -> Iterator[Callable[[Progress], None]]:
 
 def read_rate(text: str | float) -> float:
     """Messages a second."""
-    from veil.pipeline.dead_letters.pace import read_rate
+    from veil.pipeline.dead_letters.redriving import read_rate
 
     if isinstance(text, float):
         return text
@@ -200,17 +200,16 @@ def redrive(
     if queue is None:
         raise CommandFailed("QUEUE: expected the name of a queue of dead letters, or --resume ID")
     with failures_told():
-        from veil.pipeline.dead_letters.calls import opened
-        from veil.pipeline.dead_letters.choosing import choose
-        from veil.pipeline.dead_letters.pace import messages_a_call
+        from veil.pipeline.dead_letters.queue import opened
+        from veil.pipeline.dead_letters.redriving import messages_a_call
         from veil.pipeline.dead_letters.runs import forget, place_of, save_run
-        from veil.pipeline.dead_letters.selection import Choice
-        from veil.pipeline.queues.queue_place import QueuePlace
+        from veil.pipeline.dead_letters.selection import Selection, choose
+        from veil.pipeline.queues.client import QueueAddress
 
-        choice = Choice(where, set_body, read_attributes(set_attribute))
+        choice = Selection(where, set_body, read_attributes(set_attribute))
         tell_unfinished(place)
         needed = {"QUEUE": queue, **({"--to": to} if to is not None else {})}
-        service = QueuePlace(queue, *found_queues(endpoint, region, needed))
+        service = QueueAddress(queue, *found_queues(endpoint, region, needed))
         opened(service, queue).close()  # before Spark is started for nothing
         with spark_session(master, conf, "redrive", quiet=as_json) as spark:
             run = choose(spark, service, place, choice, to=to, a_call=messages_a_call(rate))
@@ -228,16 +227,15 @@ def redrive(
             _go(run, place, rate, endpoint, as_json=as_json)
 
 
-def _go(run: Run, tables: Place, rate: float | None, endpoint: str | None, *, as_json: bool) -> None:
-    from veil.pipeline.dead_letters.calls import opened
-    from veil.pipeline.dead_letters.pace import Pace
-    from veil.pipeline.dead_letters.redriving import redrive
-    from veil.pipeline.queues.queue_place import QueuePlace
+def _go(run: RedriveRun, tables: Place, rate: float | None, endpoint: str | None, *, as_json: bool) -> None:
+    from veil.pipeline.dead_letters.queue import opened
+    from veil.pipeline.dead_letters.redriving import RateLimit, redrive
+    from veil.pipeline.queues.client import QueueAddress
 
     talk(f"run {run.id}; if it is stopped, go on with: veil pipeline redrive --resume {run.id}")
-    where = QueuePlace(run.queue, endpoint=endpoint or run.endpoint, region=run.region)
+    where = QueueAddress(run.queue, endpoint=endpoint or run.endpoint, region=run.region)
     with opened(where, run.queue) as queue, shown_progress(run) as told:
-        progress = redrive(run, tables, queue, pace=Pace(rate), told=told)
+        progress = redrive(run, tables, queue, pace=RateLimit(rate), told=told)
     tell_end(run, progress, as_json=as_json)
     if progress.left:
         codes = ", ".join(f"{count:,} × {code}" for code, count in sorted(progress.left.items()))

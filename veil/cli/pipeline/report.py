@@ -58,7 +58,7 @@ def report(
 
 def show_headline(findings: Findings) -> None:
     """The table on stdout: with as many columns as the terminal has room for, all of them into a pipe."""
-    from veil.pipeline.report.terminal import headline
+    from veil.pipeline.report.summary import headline
 
     width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
     table = headline(findings, width)
@@ -70,7 +70,7 @@ def show_headline(findings: Findings) -> None:
 
 def _begin(findings: Findings) -> datetime | None:
     """Where the findings begin: the report tells the same time."""
-    from veil.pipeline.words import parsed
+    from veil.words import parsed
 
     begins = [at for finding in findings.findings if (at := parsed(finding.since)) is not None]
     return min(begins, default=None)

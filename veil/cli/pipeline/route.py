@@ -26,14 +26,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from veil.journal.place import Place
-    from veil.pipeline.queues.client import QueueClient
-    from veil.pipeline.queues.queue_place import QueuePlace
-    from veil.pipeline.routing.bands import Band
+    from veil.pipeline.queues.client import QueueAddress, QueueClient
     from veil.pipeline.routing.learning import Verdict
-    from veil.pipeline.routing.route_table import RouteTable
-    from veil.pipeline.routing.router import Routed
-    from veil.pipeline.routing.state import RouterState
-    from veil.pipeline.routing.targets import Prepared
+    from veil.pipeline.routing.router import Prepared, Routed, RouterState
+    from veil.pipeline.routing.rules import Band, RouteTable
 
 
 def show_verdicts(verdicts: Sequence[Verdict], *, as_json: bool) -> None:
@@ -222,10 +218,8 @@ def route(
     if learn == (rules is not None):
         raise typer.BadParameter("expected either --rules FILE or --learn", param_hint="--rules")
     with _told():
-        from veil.pipeline.queues.queue_place import QueuePlace
-        from veil.pipeline.routing.bands import band_named, read_bands
-        from veil.pipeline.routing.classes import check_class_by
-        from veil.pipeline.routing.rule_file import read_rule_file
+        from veil.pipeline.queues.client import QueueAddress
+        from veil.pipeline.routing.rules import band_named, check_class_by, read_bands, read_rule_file
 
         written = None if rules is None else read_rule_file(rules)
         found_bands = read_bands(bands)
@@ -233,7 +227,7 @@ def route(
         check_class_by(class_by)
         name_of = _namer(intake, target_name)
     service = find_place(endpoint, region)
-    place = QueuePlace(intake, service.endpoint, service.region)
+    place = QueueAddress(intake, service.endpoint, service.region)
     _, tables_place = places(data, None, tables)
     state_place = _state_place(state, data, intake)
     with (
@@ -241,9 +235,9 @@ def route(
         spark_session(master, conf, "pipeline route", quiet=as_json) as spark,
         _told(),
     ):
-        from veil.pipeline.routing.learned_rules import LearnedRules
-        from veil.pipeline.routing.state import RouterState
-        from veil.pipeline.run_lock import only_run
+        from veil.pipeline.lifecycles.lock import only_run
+        from veil.pipeline.routing.learning import LearnedRules
+        from veil.pipeline.routing.router import RouterState
 
         remembered = RouterState(state_place)
         with only_run(state_place):
@@ -272,7 +266,7 @@ def route(
             show_table(table, as_json=as_json)
             if dry_run:
                 return
-            from veil.pipeline.routing.targets import prepare_targets
+            from veil.pipeline.routing.router import prepare_targets
 
             show_prepared(prepare_targets(client, table, create=create_queues))
             options = (("maxMessagesPerTrigger", str(max_messages)),)
@@ -281,7 +275,7 @@ def route(
 
 def _run(
     spark: SparkSession,
-    place: QueuePlace,
+    place: QueueAddress,
     state: RouterState,
     current: Callable[[], RouteTable],
     options: tuple[tuple[str, str], ...],
@@ -320,7 +314,7 @@ def _told() -> Iterator[None]:
 
 
 @contextmanager
-def _intake(place: QueuePlace) -> Iterator[QueueClient]:
+def _intake(place: QueueAddress) -> Iterator[QueueClient]:
     from veil.consumer.message import ApiError
     from veil.pipeline.queues.client import QueueClient
 
@@ -338,7 +332,7 @@ def _name(queue: str) -> str:
 
 def _namer(intake: str, pattern: str | None) -> Callable[[Band], str]:
     """The queue of a band; targets of a FIFO intake are FIFO queues too, unless they are named otherwise."""
-    from veil.pipeline.routing.refusal import RouteRefused
+    from veil.pipeline.routing.rules import RouteRefused
 
     name = _name(intake)
     ending = ".fifo" if name.endswith(".fifo") else ""
@@ -362,7 +356,7 @@ def _state_place(state: str | None, data: str | None, intake: str) -> Place:
 
 
 def _type_attributes() -> tuple[str, ...]:
-    from veil.pipeline.routing.classes import TYPE_ATTRIBUTES
+    from veil.pipeline.routing.rules import TYPE_ATTRIBUTES
 
     return TYPE_ATTRIBUTES
 

@@ -19,7 +19,7 @@ from veil.cli.timeouts import show_findings
 from veil.consumer.renewal import Adaptive, Buffered, Heartbeat
 from veil.consumer.renewal.policy import LIFETIME_S, RenewalPolicy, Window
 from veil.core.errors import VeilError
-from veil.pipeline.renewal_schedule import Renewal, RenewalSchedule
+from veil.pipeline.timeouts.candidates import Renewal, RenewalSchedule
 
 _LIFETIME_MARGIN_S: Final = 1  # as the keeper leaves it
 
@@ -148,7 +148,7 @@ def timeouts(
     _, place = places(data, None, tables)
     with spark_session(master, conf, "timeouts", quiet=as_json, brief=True) as spark:
         from veil.cli.pipeline.timeouts import SCHEDULES
-        from veil.pipeline.timeouts import run_timeouts
+        from veil.pipeline.timeouts.run import run_timeouts
 
         try:
             findings = run_timeouts(

@@ -1,18 +1,151 @@
-"""Peeked messages as dead letters: where each came from, what it is, why it failed, and what its leases were."""
+"""Peeked messages as dead letters, and dead letters as groups: where each came from, what it is, why it failed, how its
+leases ended; all of it as Spark's own expressions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from veil.core.dead_letter import ERROR_TYPE, HANDLER, MESSAGE_ID, REASON, RECEIVE_COUNT, SOURCE_QUEUE
-from veil.pipeline.dead_letters.columns import LETTERS
-from veil.pipeline.dead_letters.fingerprint import fingerprint_of
-from veil.pipeline.dead_letters.histories import with_histories
-from veil.pipeline.schemas import struct_of
+from veil.core.error_text import CHARS_MAX, MASKS
+from veil.pipeline.sql import struct_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+ATTRIBUTES: Final = "map<string, struct<data_type: string, string_value: string, binary_value: binary>>"
+
+# What a look at the queue gives. `seq` is the message's place in its queue, which names it together with its id.
+PEEKED: Final = f"""
+    queue             string not null,
+    message_id        string not null,
+    seq               bigint not null,
+    state             string not null,
+    sent_at           timestamp,
+    receive_count     int,
+    body_bytes        int not null,
+    body              string,
+    attributes        {ATTRIBUTES} not null,
+    system_attributes map<string, string> not null
+"""
+
+# One dead letter: what `--where`, `--set-body` and `--set-attribute` may speak of.
+LETTERS: Final = f"""
+    queue             string not null,
+    message_id        string not null,
+    seq               bigint not null,
+    state             string not null,
+    source            string,
+    message_type      string,
+    error_type        string,
+    error_text        string,
+    fingerprint       string,
+    group_id          string not null,
+    handler           string,
+    first_id          string not null,
+    sent_at           timestamp,
+    dead_since        timestamp,
+    first_seen        timestamp,
+    receive_count     int,
+    redriven_before   boolean not null,
+    leases            string,
+    body              string,
+    body_bytes        int not null,
+    attributes        {ATTRIBUTES} not null,
+    system_attributes map<string, string> not null
+"""
+# source           the queue it came from: as the server knows it, else as the consumer wrote it on the message.
+# error_type …     what the consumer wrote; null where the server dead-lettered it for having been received too often.
+# fingerprint      the error's text with numbers, ids, instants, addresses, quoted text and paths masked.
+# group_id         twelve hexadecimal digits: the same for dead letters of one group, today and tomorrow.
+# first_id         the id that the sender's records know: that of the message of which this one is a copy.
+# dead_since       when it came here; null where neither the message nor the tables tell.
+# first_seen       dead_since, else sent_at.
+# receive_count    of the consumer's receives from the source, where it is known.
+# leases           how its leases ended, such as "2 × superseded, 1 × dead_lettered"; null without the tables.
+
+# The table `dead_letters`: a row for each group, the largest first.
+GROUPS: Final = """
+    analysed_at          timestamp not null,
+    queue                string not null,
+    source               string,
+    message_type         string,
+    error_type           string,
+    fingerprint          string,
+    group_id             string not null,
+    messages             bigint not null,
+    in_flight            bigint not null,
+    redriven_before      bigint not null,
+    first_seen           timestamp,
+    last_seen            timestamp,
+    receive_count_min    int,
+    receive_count_median int,
+    receive_count_max    int,
+    body_bytes           bigint not null,
+    leases               array<struct<messages: bigint, leases: string>> not null,
+    examples             array<struct<message_id: string, first_seen: timestamp, error_text: string, body: string>> not null
+"""
+# leases           the commonest lease histories of the group, and how many of its messages had each.
+# examples         the newest and the oldest, with the beginning of the body.
+
+
+def fingerprint_of(text: Column) -> Column:
+    """The text masked, on one line, cut to 300 characters; null stays null."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    masked = text
+    for mask in MASKS:
+        masked = F.regexp_replace(masked, mask.pattern, mask.shown)
+    return F.left(F.trim(F.regexp_replace(masked, r"\s+", " ")), F.lit(CHARS_MAX))
+
+
+def with_histories(letters: DataFrame, leases: DataFrame | None, messages: DataFrame | None) -> DataFrame:
+    """Add `leases`, and `dead_since` where the message does not tell it; null where the tables know nothing.
+
+    Told by message id: that of the message, or of the one of which it is a copy. Leases among the dead letters
+    themselves do not count.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if leases is None:
+        told = letters.withColumn("leases", F.lit(None).cast("string"))
+    else:
+        own = letters.select("first_id", "queue", "message_id").distinct()
+        ended = leases.where(F.col("delivery") > 0).select(
+            F.col("message_id").alias("first_id"), F.col("queue").alias("leased_from"), "how"
+        )
+        by_how = (
+            own.join(ended, "first_id")
+            .where(F.col("leased_from") != F.col("queue"))
+            .groupBy("queue", "message_id", "how")
+            .count()
+        )
+        history = by_how.groupBy("queue", "message_id").agg(
+            F.concat_ws(
+                ", ",
+                F.transform(
+                    # By name, so that equal histories read the same.
+                    F.sort_array(F.collect_list(F.struct("how", "count"))),
+                    lambda each: F.concat(each["count"].cast("string"), F.lit(" × "), each["how"]),
+                ),
+            ).alias("leases")
+        )
+        told = letters.join(history, ["queue", "message_id"], "left")
+    if messages is None:
+        return told
+    died = (
+        messages.where(F.col("dead_lettered_at").isNotNull())
+        .groupBy("message_id", F.col("dead_letter_queue").alias("queue"))
+        .agg(F.max("dead_lettered_at").alias("moved_at"))
+    )
+    return (
+        told.join(died, ["queue", "message_id"], "left")
+        .withColumn("dead_since", F.coalesce("dead_since", "moved_at"))
+        .drop("moved_at")
+    )
+
 
 # As the server's setting `journal_type_attributes` has them unless it is told otherwise.
 TYPE_ATTRIBUTES: Final = ("MessageType", "message_type", "Type", "type")
@@ -82,3 +215,59 @@ def _type(name: str) -> Column:
 
     found = F.element_at("attributes", F.lit(name))
     return F.when(found.getField("data_type").startswith("String"), found.getField("string_value"))
+
+
+HISTORIES_MAX: Final = 5
+SNIPPET_CHARS: Final = 200
+TEXT_CHARS: Final = 1_000
+
+
+def grouped(letters: DataFrame, analysed_at: datetime) -> DataFrame:
+    """The table GROUPS of dead letters, the largest group first."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    example = F.struct(
+        "message_id",
+        "first_seen",
+        F.left("error_text", F.lit(TEXT_CHARS)).alias("error_text"),
+        F.left("body", F.lit(SNIPPET_CHARS)).alias("body"),
+    )
+    # Of two of one instant the same one is shown each time.
+    age = F.struct("first_seen", "seq")
+    # Alike in everything that is asked for below: both questions share this pass, and with it the masking of the texts.
+    alike = letters.groupBy("group_id", *GROUP_KEYS, "leases", "receive_count").agg(
+        F.count(F.lit(1)).alias("messages"),
+        F.count_if(F.col("state") == "in_flight").alias("in_flight"),
+        F.count_if("redriven_before").alias("redriven_before"),
+        F.min("first_seen").alias("first_seen"),
+        F.max("first_seen").alias("last_seen"),
+        F.sum(F.col("body_bytes").cast("bigint")).alias("body_bytes"),
+        F.max(F.struct(age.alias("age"), example.alias("example"))).alias("newest"),
+        F.min(F.struct(age.alias("age"), example.alias("example"))).alias("oldest"),
+    )
+    groups = alike.groupBy("group_id", *GROUP_KEYS).agg(
+        *(F.sum(name).alias(name) for name in ("messages", "in_flight", "redriven_before", "body_bytes")),
+        F.min("first_seen").alias("first_seen"),
+        F.max("last_seen").alias("last_seen"),
+        F.min("receive_count").alias("receive_count_min"),
+        F.percentile("receive_count", 0.5, F.col("messages")).cast("int").alias("receive_count_median"),
+        F.max("receive_count").alias("receive_count_max"),
+        F.array_distinct(
+            F.array(F.max("newest").getField("example"), F.min("oldest").getField("example"))
+        ).alias("examples"),
+    )
+    by_history = (
+        alike.where(F.col("leases").isNotNull())
+        .groupBy("group_id", "leases")
+        .agg(F.sum("messages").alias("messages"))
+        .groupBy("group_id")
+        .agg(F.sort_array(F.collect_list(F.struct("messages", "leases")), asc=False).alias("leases"))
+        .withColumn("leases", F.slice("leases", 1, HISTORIES_MAX))
+    )
+    nothing = F.array().cast(struct_of(GROUPS)["leases"].dataType)
+    told = (
+        groups.join(by_history, "group_id", "left")
+        .withColumn("leases", F.coalesce("leases", nothing))
+        .withColumn("analysed_at", F.lit(analysed_at).cast("timestamp"))
+    )
+    return told.select(*struct_of(GROUPS).names).orderBy(F.desc("messages"), "group_id")

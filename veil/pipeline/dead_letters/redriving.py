@@ -9,6 +9,8 @@ finds gone when it is repeated were moved by it.
 from __future__ import annotations
 
 import asyncio
+import re
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -16,22 +18,23 @@ import msgspec
 
 from veil.consumer.message import ApiError, Failure
 from veil.journal.place import Place
-from veil.pipeline.dead_letters.calls import REQUEST_BYTES_MAX, DeadLetterQueue, Redriven
-from veil.pipeline.dead_letters.pace import Pace
+from veil.pipeline.dead_letters.queue import ENTRIES_MAX, REQUEST_BYTES_MAX, DeadLetterQueue, Redriven
 from veil.pipeline.dead_letters.runs import (
+    ENTRY,
+    EVERYWHERE,
     EXAMPLES_MAX,
     SELECTION,
     LeftMessage,
-    Progress,
-    Run,
+    RedriveProgress,
+    RedriveRun,
+    batches,
     load_progress,
     place_of,
     save_progress,
 )
-from veil.pipeline.dead_letters.sealing import ENTRY, EVERYWHERE, batches
-from veil.pipeline.queues.own_actions import Value
-from veil.pipeline.queues.patience import PATIENCE_S, WORTH_RETRYING, Pauses
-from veil.pipeline.run_lock import only_run
+from veil.pipeline.lifecycles.lock import only_run
+from veil.pipeline.queues.calls import RETRY_S, WORTH_RETRYING, Backoff
+from veil.pipeline.queues.client import AttributeValue
 
 GONE: Final = "Veil.MessageMissing"
 _ENTRY_BYTES: Final = 300  # of an entry that changes nothing, as JSON
@@ -40,21 +43,21 @@ Entry = dict[str, Any]
 
 
 def redrive(
-    run: Run,
+    run: RedriveRun,
     tables: Place,
     queue: DeadLetterQueue,
     *,
-    pace: Pace | None = None,
-    told: Callable[[Progress], None] = lambda progress: None,
-    patience_s: float = PATIENCE_S,
-) -> Progress:
+    pace: RateLimit | None = None,
+    told: Callable[[RedriveProgress], None] = lambda progress: None,
+    patience_s: float = RETRY_S,
+) -> RedriveProgress:
     """Go on with the run until every message of its selection has been asked for; `told` is called after each call.
 
     Raises ApiError when the service refuses or stays away longer than the patience, TablesBusy when somebody else is at
     it. Whatever ends it, it can be called again.
     """
     place = place_of(tables, run.id)
-    pace = pace or Pace(None)
+    pace = pace or RateLimit(None)
     with only_run(place):
         progress = load_progress(place)
         if progress.finished:
@@ -77,7 +80,7 @@ def redrive(
     return progress
 
 
-def calls_of(run: Run, place: Place) -> Iterator[list[Entry]]:
+def calls_of(run: RedriveRun, place: Place) -> Iterator[list[Entry]]:
     """The entries of each call: the same, in the same calls, whenever the run is gone on with."""
     entries: list[Entry] = []
     size = 0
@@ -95,7 +98,7 @@ def calls_of(run: Run, place: Place) -> Iterator[list[Entry]]:
         yield entries
 
 
-def _entry(run: Run, row: dict[str, Any]) -> Entry:
+def _entry(run: RedriveRun, row: dict[str, Any]) -> Entry:
     entry: Entry = {"MessageId": row["message_id"], "SequenceNumber": str(row["seq"])}
     destination = run.destinations.get(EVERYWHERE)
     if destination is None and row["unknown_source"] is not None:
@@ -105,7 +108,7 @@ def _entry(run: Run, row: dict[str, Any]) -> Entry:
     if row["new_body"] is not None:
         entry["MessageBody"] = row["new_body"]
     if row["new_attributes"] is not None:
-        entry["MessageAttributes"] = {name: Value(**value) for name, value in row["new_attributes"]}
+        entry["MessageAttributes"] = {name: AttributeValue(**value) for name, value in row["new_attributes"]}
     return entry
 
 
@@ -116,7 +119,7 @@ def _size(entry: Entry) -> int:
 
 def _ask(queue: DeadLetterQueue, entries: list[Entry], patience_s: float) -> tuple[Redriven, bool]:
     """The answer, and whether an earlier call of these entries may have been done without our hearing of it."""
-    pauses = Pauses(patience_s)
+    pauses = Backoff(patience_s)
     in_doubt = False
     while True:
         try:
@@ -127,7 +130,7 @@ def _ask(queue: DeadLetterQueue, entries: list[Entry], patience_s: float) -> tup
                 raise
 
 
-def _note(progress: Progress, entries: list[Entry], answer: Redriven, *, in_doubt: bool) -> None:
+def _note(progress: RedriveProgress, entries: list[Entry], answer: Redriven, *, in_doubt: bool) -> None:
     progress.moved += len(answer.successful or ())
     for left in answer.failed or ():
         if left.code == GONE:
@@ -140,3 +143,45 @@ def _note(progress: Progress, entries: list[Entry], answer: Redriven, *, in_doub
         if len(progress.examples) < EXAMPLES_MAX:
             message_id = str(entries[int(left.id)]["MessageId"])
             progress.examples.append(LeftMessage(message_id, left.code, left.message or ""))
+
+
+_RATE: Final = re.compile(r"([0-9]{1,9})(?:/(s|min))?")
+# Calls a second: fewer would come in bursts, more would be calls of hardly anything.
+_CALLS_A_SECOND: Final = 4
+
+
+def read_rate(text: str) -> float:
+    """Messages a second, from text such as 500, 500/s or 30/min; raises ValueError with what was expected."""
+    found = _RATE.fullmatch(text.strip().replace(" ", ""))
+    if found is None or int(found[1]) == 0:
+        raise ValueError("a rate such as 500, 500/s or 30/min")
+    return int(found[1]) / (60 if found[2] == "min" else 1)
+
+
+def messages_a_call(rate_s: float | None) -> int:
+    """How many messages a call should have, so that the rate is kept without bursts."""
+    return ENTRIES_MAX if rate_s is None else max(1, min(ENTRIES_MAX, int(rate_s / _CALLS_A_SECOND)))
+
+
+class RateLimit:
+    """Waits as long as the messages that went before ask for."""
+
+    def __init__(
+        self,
+        rate_s: float | None,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        rest: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rate_s, self._monotonic, self._rest = rate_s, monotonic, rest
+        self._free_at_s = monotonic()
+
+    def keep(self, messages: int) -> None:
+        """Return when so many may go."""
+        if self._rate_s is None:
+            return
+        now_s = self._monotonic()
+        if self._free_at_s > now_s:
+            self._rest(self._free_at_s - now_s)
+        # What was not used is not saved up: after a pause there is no burst.
+        self._free_at_s = max(now_s, self._free_at_s) + messages / self._rate_s

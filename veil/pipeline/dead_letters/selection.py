@@ -7,21 +7,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from veil.pipeline.dead_letters.columns import ATTRIBUTES, LETTERS
-from veil.pipeline.dead_letters.failures import DeadLettersRefused
-from veil.pipeline.schemas import struct_of
-from veil.pipeline.spark_silence import without_query_pages
+from veil.pipeline.dead_letters.analysis import history_tables
+from veil.pipeline.dead_letters.letters import ATTRIBUTES, LETTERS, dead_letters
+from veil.pipeline.dead_letters.queue import ENTRIES_MAX, DeadLettersRefused, opened, peeked
+from veil.pipeline.dead_letters.runs import RedriveRun, seal
+from veil.pipeline.queues.client import QueueAddress
+from veil.pipeline.spark.progress import without_query_pages
+from veil.pipeline.sql import struct_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
+
+    from veil.journal.place import Place
 
 # As SQS has them: the rest of its rules (prefixes, dots) the server says in its own words.
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Selection:
     """What was asked for: `where` selects, `body` and `attributes` (by name) give a message another content."""
 
     where: str | None = None
@@ -107,7 +112,7 @@ def _type_of(letters: DataFrame, option: str, sql: str) -> DataType:
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as F  # noqa: N812
 
-    from veil.pipeline.spark_start import first_line
+    from veil.pipeline.spark.session import first_line
 
     try:
         with without_query_pages():
@@ -116,3 +121,25 @@ def _type_of(letters: DataFrame, option: str, sql: str) -> DataType:
         raise DeadLettersRefused(
             f"{option} {sql!r}: {first_line(problem)} The columns are {', '.join(struct_of(LETTERS).names)}."
         ) from None
+
+
+def choose(
+    spark: SparkSession,
+    where: QueueAddress,
+    tables: Place,
+    choice: Selection,
+    *,
+    to: str | None = None,
+    a_call: int = ENTRIES_MAX,
+) -> RedriveRun:
+    """A run over the dead letters of the queue that the choice selects; `save_run` makes it one that can be begun.
+
+    Raises DeadLettersRefused, NotVeil, ApiError and TablesRefused.
+    """
+    choice.check(spark)
+    with (
+        opened(where, where.queue) as queue,
+        peeked(spark, where, [where.queue], tables) as messages,
+    ):
+        letters = dead_letters(messages, *history_tables(spark, tables))
+        return seal(choice.applied(letters), queue, tables, choice, to=to, a_call=a_call)

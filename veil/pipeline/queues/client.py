@@ -7,20 +7,19 @@ call is safe to repeat by the rules of the queue, and is repeated here while the
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from veil.consumer.message import ApiError, Failure, RawMessage
 from veil.consumer.sqs.client import SqsClient
-from veil.pipeline.queues.batches import CALLS_AT_ONCE, ENTRIES, in_batches
-from veil.pipeline.queues.loop_thread import LoopThread
-from veil.pipeline.queues.own_actions import HoldContent, HoldTally, PeekedPage
-from veil.pipeline.queues.patience import PATIENCE_S, patiently
-from veil.pipeline.queues.queue_place import QueuePlace
+from veil.pipeline.queues.calls import CALLS_AT_ONCE, ENTRIES, RETRY_S, LoopThread, in_batches, with_retries
 
 T = TypeVar("T")
 
@@ -32,7 +31,7 @@ _HOLD_TIMEOUT_S: Final = 60.0
 class QueueClient:
     """A queue that is open; usable from any thread. Raises ApiError in the service's words."""
 
-    def __init__(self, place: QueuePlace, *, user_agent: str = "pipeline") -> None:
+    def __init__(self, place: QueueAddress, *, user_agent: str = "pipeline") -> None:
         self.place = place
         self._loop = LoopThread(f"veil-queue-{place.queue}")
         try:
@@ -70,7 +69,7 @@ class QueueClient:
 
     def attributes(self) -> dict[str, str]:
         """All attributes of the queue, counts included."""
-        return self._loop.run(patiently(lambda: self._client.attributes(self.url)))
+        return self._loop.run(with_retries(lambda: self._client.attributes(self.url)))
 
     def is_veil(self) -> bool:
         """Whether the service has Veil's own actions; asked once."""
@@ -93,12 +92,12 @@ class QueueClient:
         """Up to `count` messages, until the queue gives none or the time for it is over."""
         return self._loop.run(self._receive(count, seconds, visibility_s, wait_s))
 
-    def delete(self, receipts: Sequence[str], *, patience_s: float = PATIENCE_S) -> list[ApiError | None]:
+    def delete(self, receipts: Sequence[str], *, patience_s: float = RETRY_S) -> list[ApiError | None]:
         """Delete by receipt; what failed is said in its place."""
         return self._batch(receipts, lambda each: self._client.delete(self.url, each), patience_s)
 
     def extend(
-        self, receipts: Sequence[str], visibility_s: int, *, patience_s: float = PATIENCE_S
+        self, receipts: Sequence[str], visibility_s: int, *, patience_s: float = RETRY_S
     ) -> list[ApiError | None]:
         """Give each that much more time from now; what failed is said in its place."""
         return self._batch(
@@ -143,7 +142,7 @@ class QueueClient:
                 "Veil.DeleteHolds", given, HoldTally, repeatable=False, timeout_s=_HOLD_TIMEOUT_S
             )
 
-        tally = self._loop.run(patiently(once))
+        tally = self._loop.run(with_retries(once))
         tally.repeated = calls > 1
         return tally
 
@@ -165,7 +164,7 @@ class QueueClient:
 
     async def _own(self, action: str, given: dict[str, Any], answer_type: type[T]) -> T:
         asked = {"QueueUrl": self.url, **given}
-        return await patiently(
+        return await with_retries(
             lambda: self._client.ask(
                 f"Veil.{action}", asked, answer_type, repeatable=True,
                 timeout_s=_HOLD_TIMEOUT_S, answer_bytes_max=_HOLD_BYTES_MAX,
@@ -177,7 +176,7 @@ class QueueClient:
         asked = {"QueueUrl": self.url, **given}
         asked = {name: value for name, value in asked.items() if value is not None}
         return self._loop.run(
-            patiently(lambda: self._client.ask(action, asked, dict[str, Any], repeatable=repeatable))
+            with_retries(lambda: self._client.ask(action, asked, dict[str, Any], repeatable=repeatable))
         )
 
     def send(
@@ -186,7 +185,7 @@ class QueueClient:
         *,
         split: Callable[[Sequence[dict[str, Any]]], list[list[int]]],
         url: str | None = None,
-        patience_s: float = PATIENCE_S,
+        patience_s: float = RETRY_S,
     ) -> list[str | ApiError]:
         """Send entries of SendMessageBatch (without Id) in the batches that `split` makes; message id or failure of each.
 
@@ -203,7 +202,7 @@ class QueueClient:
     # ---- within
 
     @staticmethod
-    async def _open(place: QueuePlace, user_agent: str) -> SqsClient:
+    async def _open(place: QueueAddress, user_agent: str) -> SqsClient:
         return SqsClient(
             endpoint=place.endpoint, region=place.region, profile=place.profile, user_agent_extra=user_agent
         )
@@ -230,7 +229,7 @@ class QueueClient:
         return found
 
     async def _receive_once(self, count: int, visibility_s: int | None, wait_s: int) -> list[RawMessage]:
-        return await patiently(
+        return await with_retries(
             lambda: self._client.receive(self.url, count=count, wait_s=wait_s, visibility_s=visibility_s)
         )
 
@@ -277,3 +276,82 @@ class _RefusedOne(msgspec.Struct, rename="pascal"):
 class _SentBatch(msgspec.Struct, rename="pascal"):
     successful: list[_SentOne] | None = None
     failed: list[_RefusedOne] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueAddress:
+    """A queue by name, ARN or URL; endpoint, region and profile are found by AWS's variables where they are None."""
+
+    queue: str
+    endpoint: str | None = None
+    region: str | None = None
+    profile: str | None = None
+
+
+class AttributeValue(msgspec.Struct, rename="pascal", omit_defaults=True):
+    """A message attribute on the wire."""
+
+    data_type: str
+    string_value: str | None = None
+    binary_value: bytes | None = None
+
+
+class HeldMessage(msgspec.Struct, rename="pascal"):
+    """A message of a hold. Its receipt is not asked for: holds are extended and deleted by name."""
+
+    message_id: str
+    body: str = ""
+    system: dict[str, str] = msgspec.field(name="Attributes", default_factory=dict)
+    attributes: dict[str, AttributeValue] = msgspec.field(name="MessageAttributes", default_factory=dict)
+
+
+class HoldContent(msgspec.Struct, rename="pascal"):
+    """What is under the name of a hold; `lost` counts what could not be kept."""
+
+    messages: list[HeldMessage] | None = None
+    lost: int = 0
+
+
+class HoldTally(msgspec.Struct, rename="pascal"):
+    """How many messages an extension or a deletion of holds reached, and how many it no longer could.
+
+    `repeated` is the client's own: an answer before this one was lost, and what that call had deleted is not counted here.
+    """
+
+    messages: int = 0
+    lost: int = 0
+    repeated: bool = False
+
+
+class PeekedMessage(msgspec.Struct, rename="pascal"):
+    """A message that was looked at; `visible_at` says, in ms, when one in flight or delayed will be visible."""
+
+    message_id: str
+    body: str = ""
+    state: str = ""
+    system: dict[str, str] = msgspec.field(name="Attributes", default_factory=dict)
+    attributes: dict[str, AttributeValue] = msgspec.field(name="MessageAttributes", default_factory=dict)
+    visible_at: int | None = None
+    sequence_number: str | None = None
+
+
+class PeekedPage(msgspec.Struct, rename="pascal"):
+    """A page of messages by rising sequence number; the token leads to the next one."""
+
+    messages: list[PeekedMessage] | None = None
+    next_token: str | None = None
+
+
+_lock = threading.Lock()
+_open: dict[tuple[int, QueueAddress], QueueClient] = {}
+
+
+def client_for(place: QueueAddress) -> QueueClient:
+    """An open client, shared with whoever asks for the same queue in this process; never to be closed."""
+    # By process: workers are forked, and a thread with its connections does not live on in the child.
+    key = (os.getpid(), place)
+    with _lock:
+        client = _open.get(key)
+        if client is None:
+            client = _open[key] = QueueClient(place, user_agent="pipeline executor")
+        return client

@@ -1,9 +1,8 @@
 """The report: what each queue's timeout costs and what it should be, as one HTML file and as a table in the terminal."""
 
 from veil.pipeline.report.facts import Overview
-from veil.pipeline.report.overview import collect_overview
+from veil.pipeline.report.overview import FindingsMissing, FindingsUnreadable, collect_overview, read_findings
 from veil.pipeline.report.page import render_html
-from veil.pipeline.report.reading import FindingsMissing, FindingsUnreadable, read_findings
 from veil.pipeline.report.summary import summary
 
 __all__ = [

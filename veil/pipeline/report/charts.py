@@ -1,26 +1,36 @@
-"""The two curves of a queue: how long the work takes, and what each timeout would mean."""
+"""The charts of one queue: how long the work takes, what each timeout would mean, and what happened when."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final, NamedTuple
 
-from veil.core.findings import NO_RENEWAL, Candidate, CurvePoint, Finding
-from veil.pipeline import words
-from veil.pipeline.report.drawing import (
+from markupsafe import Markup
+
+from veil import words
+from veil.charts import (
+    UNITS,
     LogScale,
     axes,
     band,
     chance_scale,
-    chart,
     flag,
+    frame,
     line,
-    percent,
+    point_at,
     stretched,
+    target_line,
     time_scale,
+    timeout_dot,
+    timeout_mark,
+    timeout_points,
 )
-from veil.pipeline.report.markup import Child, Markup, el, join
-from veil.pipeline.report.verdict import policy_words, with_policy, worth_showing
+from veil.core.findings import NO_RENEWAL, CurvePoint, Finding
+from veil.pipeline.report.facts import SERIES, Timeline
+from veil.pipeline.report.verdict import worth_showing
+
+_STRIP_NAMES: Final = {each: each for each in SERIES} | {"dead_lettered": "dead letters"}
 
 
 def survival_chart(finding: Finding, target: float) -> Markup | None:
@@ -38,29 +48,41 @@ def survival_chart(finding: Finding, target: float) -> Markup | None:
         f"Survival curve of {finding.queue}: the chance that the work takes longer than a time falls from 100 % to "
         f"{words.chance(last.survival)} after {words.length(last.after_s)}."
     )
-    return chart(
-        "curve",
-        label,
-        axes(x, y, "time since the receive"),
-        _target_line(y, target),
-        stretched(
-            el("path", d=band(_band_points(curve, x, y)), class_="band"),
-            el("path", d=line(_curve_points(curve, x, y), step=True), class_="line"),
-        ),
-        *_flags(finding, x),
+    flags = [
+        flag(x.at(timeout_s), f"{kind} {words.length(timeout_s)}", kind, row=row)
+        for kind, timeout_s, row in (
+            ("present", finding.present_timeout_s, 1),
+            ("recommended", finding.recommended_timeout_s, 0),
+        )
+        if timeout_s
+    ]
+    drawn = stretched(
+        (band(_band_points(curve, x, y)), "band"), (line(_curve_points(curve, x, y), step=True), "line")
+    )
+    return frame(
+        "plot curve", label, axes(x, y, "time since the receive"), target_line(y, target), drawn, *flags
     )
 
 
+def sparkline(finding: Finding, target: float) -> Markup | None:
+    """The survival curve without anything around it, for a cell of a table."""
+    curve = [point for point in finding.curve if point.after_s > 0]
+    if not curve:
+        return None
+    x, y = time_scale([curve[0].after_s, curve[-1].after_s]), chance_scale([1.0], target)
+    path = line(_curve_points(curve, x, y), step=True)
+    return Markup(
+        '<div class="spark"><svg width="100%" height="100%" aria-hidden="true">{}</svg></div>'
+    ).format(stretched((path, "line")))
+
+
 def _curve_points(curve: Sequence[CurvePoint], x: LogScale, y: LogScale) -> list[tuple[float, float]]:
-    return _thinned([(0.0, 1.0), *((x.at(point.after_s), y.at(point.survival)) for point in curve)])
-
-
-def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Without points that lie at the edge or would not be told apart from the one before."""
-    kept = points[:1]
-    for point in points[1:]:
-        if point[0] > 0 and (abs(point[0] - kept[-1][0]) > 0.001 or abs(point[1] - kept[-1][1]) > 0.001):
-            kept.append(point)
+    """The curve without points that lie at the edge or would not be told apart from the one before."""
+    kept = [(0.0, 1.0)]
+    for point in curve:
+        across, up = x.at(point.after_s), y.at(point.survival)
+        if across > 0 and (abs(across - kept[-1][0]) > 0.001 or abs(up - kept[-1][1]) > 0.001):
+            kept.append((across, up))
     return kept
 
 
@@ -71,169 +93,124 @@ def _band_points(curve: Sequence[CurvePoint], x: LogScale, y: LogScale) -> list[
     return [start, *((x.at(point.after_s), y.at(point.low), y.at(point.high)) for point in inside)]
 
 
-def _target_line(y: LogScale, target: float) -> Markup:
-    height = percent(1 - y.at(target))
-    return join(
-        [
-            el("line", x1="0", x2="100%", y1=height, y2=height, class_="target"),
-            el(
-                "text",
-                f"target {words.chance(target)}",
-                x="0",
-                y=height,
-                dx="6",
-                dy="-5",
-                class_="start note",
-            ),
-        ]
-    )
-
-
-def _flags(finding: Finding, x: LogScale) -> list[Child]:
-    flags: list[Child] = []
-    if finding.present_timeout_s:
-        name = f"present {words.length(finding.present_timeout_s)}"
-        flags.append(flag(x.at(finding.present_timeout_s), 1, name, "present"))
-    if finding.recommended_timeout_s:
-        name = f"recommended {words.length(finding.recommended_timeout_s)}"
-        flags.append(flag(x.at(finding.recommended_timeout_s), 0, name, "recommended"))
-    return flags
-
-
-def dilemma_chart(finding: Finding, target: float) -> Markup | None:
-    """Each candidate as the chance of a duplicate against the delay after a crash, a line for each renewal policy."""
-    shown = worth_showing(finding)
-    lines = {policy: _places(shown, policy) for policy in policies_of(finding)}
-    every = [place for places in lines.values() for place in places]
-    if not every:
-        return None
-    x = time_scale(recovery for _, recovery, _ in every)
-    y = chance_scale([chance for _, _, chance in every], target)
-    drawn: list[Child] = []
-    dots: list[Child] = []
-    for number, (policy, places) in enumerate(lines.items()):
-        path = line([(x.at(recovery), y.at(chance)) for _, recovery, chance in places])
-        drawn.append(el("path", d=path, class_=f"line policy{min(number, 4)}"))
-        if policy == NO_RENEWAL:
-            dots += [_dot(x, y, place) for place in places]
-    label = (
-        f"Dilemma curve of {finding.queue}: from {_told(every[0])} to {_told(lines[next(iter(lines))][-1])}, "
-        "over the timeouts it could have."
-    )
-    marks = [
-        _marked(x, y, lines.get(NO_RENEWAL, []), finding.present_timeout_s, "present"),
-        _marked(x, y, lines.get(finding.policy, []), finding.recommended_timeout_s, "recommended"),
-    ]
-    return chart(
-        "curve",
-        label,
-        axes(x, y, "expected delay after a crash"),
-        _target_line(y, target),
-        stretched(*drawn),
-        *dots,
-        *marks,
-    )
-
-
 def policies_of(finding: Finding) -> list[str]:
     """The policies that the candidates were judged under, no renewal first."""
     seen = dict.fromkeys(each.policy for candidate in finding.candidates for each in candidate.policies)
     return sorted(seen, key=lambda policy: policy != NO_RENEWAL)
 
 
-def dilemma_legend(finding: Finding) -> Markup | None:
-    """Which line is which, where there is more than one."""
-    policies = policies_of(finding)
-    if len(policies) < 2:
+def dilemma_chart(finding: Finding, target: float) -> Markup | None:
+    """Each candidate as the chance of a duplicate against the delay after a crash, a line for each renewal policy."""
+    shown = worth_showing(finding)
+    curves = {policy: timeout_points(shown, policy) for policy in policies_of(finding)}
+    every = [point for points in curves.values() for point in points]
+    if not every:
         return None
-    entries = []
-    for number, policy in enumerate(policies):
-        swatch = el("line", x1="0", x2="100%", y1="50%", y2="50%", class_=f"line policy{min(number, 4)}")
-        drawn = el("svg", swatch, width="22", height="8", aria_hidden="true")
-        entries.append(el("li", drawn, policy_words(policy)))
-    return el("ul", *entries, class_="legend")
+    x = time_scale(point.recovery_s for point in every)
+    y = chance_scale([point.chance for point in every], target)
+    drawn = stretched(
+        *(
+            (line([(x.at(point.recovery_s), y.at(point.chance)) for point in points]), f"line policy{min(at, 4)}")
+            for at, points in enumerate(curves.values())
+        )
+    )  # fmt: skip
+    plain = curves.get(NO_RENEWAL, [])
+    marks = [
+        timeout_mark(x, y, point_at(points, timeout_s), kind)
+        for kind, points, timeout_s in (
+            ("present", plain, finding.present_timeout_s),
+            ("recommended", curves.get(finding.policy, []), finding.recommended_timeout_s),
+        )
+        if timeout_s and points
+    ]
+    last = curves[next(iter(curves))][-1]
+    label = f"Dilemma curve of {finding.queue}: from {every[0]} to {last}, over the timeouts it could have."
+    dots = [timeout_dot(x, y, point) for point in plain]
+    return frame(
+        "plot curve",
+        label,
+        axes(x, y, "expected delay after a crash"),
+        target_line(y, target),
+        drawn,
+        *dots,
+        *marks,
+    )
 
 
-Place = tuple[float, float, float]  # timeout, recovery delay, chance of a duplicate
+class Strip(NamedTuple):
+    """The bars of one thing that is counted, on a scale of their own."""
+
+    series: str
+    name: str
+    total: int
+    peak: int
+    path: str
 
 
-def _places(candidates: Sequence[Candidate], policy: str) -> list[Place]:
-    found = ((candidate.timeout_s, with_policy(candidate, policy)) for candidate in candidates)
+class Strips(NamedTuple):
+    """A timeline: its strips over the same hours, the names of its axis (place, text, anchor), and a remark below."""
+
+    rows: list[Strip]
+    axis: list[tuple[str, str, str]]
+    slot: str
+    slot_in_full: str
+    remark: str
+
+
+def strips(timeline: Timeline) -> Strips:
+    """The timeline; what never happened is said below it instead of drawn."""
+    rows, never = [], []
+    for series in SERIES:
+        counts, name = timeline.counts.get(series, ()), _STRIP_NAMES[series]
+        if any(counts):
+            rows.append(Strip(series, name, sum(counts), max(counts), _bars(counts)))
+        else:
+            never.append(name)
+    counted = "Each event counts in the hour in which its message was sent. " if timeline.by_send else ""
+    none = ", ".join(never[:-1]) + (" or " if never[1:] else "") + "".join(never[-1:])
+    slots = max(len(counts) for counts in timeline.counts.values())
+    remark = f"{counted}{none and f'No {none}.'}"
+    return Strips(rows, _axis(timeline, slots), *_slot_names(timeline.slot), remark)
+
+
+def _bars(counts: Sequence[int]) -> str:
+    width, peak = UNITS / len(counts), max(counts)
+    gap = width * 0.18 if len(counts) <= 200 else 0
+    path = []
+    for number, count in enumerate(counts):
+        if count > 0:
+            # What happened once must be seen beside a thousand.
+            height = max(UNITS * count / peak, 60)
+            left = number * width + gap / 2
+            path.append(f"M{left:.1f} {UNITS}V{UNITS - height:.0f}H{left + width - gap:.1f}V{UNITS}Z")
+    return "".join(path)
+
+
+def _axis(timeline: Timeline, slots: int) -> list[tuple[str, str, str]]:
+    whole = timeline.slot * slots
+    form = "%H:%M:%S"
+    for longer_than, longer in (
+        (timedelta(minutes=10), "%H:%M"),
+        (timedelta(hours=12), "%-d %b %H:%M"),
+        (timedelta(days=3), "%-d %b"),
+    ):
+        form = longer if whole > longer_than else form
+    marks = [("0%", 0, "start"), ("100%", slots, "end")]
+    if slots >= 4:
+        marks.insert(1, (f"{slots // 2 / slots * 100:.2f}%", slots // 2, "middle"))
     return [
-        (float(timeout_s), meant.recovery_s, meant.duplicate_chance)
-        for timeout_s, meant in sorted(found, key=lambda each: each[0])
-        if meant is not None and meant.recovery_s > 0
+        (left, (timeline.begin + timeline.slot * slot).strftime(form), anchor) for left, slot, anchor in marks
     ]
 
 
-def _told(place: Place) -> str:
-    timeout_s, recovery_s, chance = place
-    return (
-        f"{words.length(timeout_s)}: {words.chance(chance)} duplicates, {words.length(recovery_s)} of delay"
-    )
-
-
-def _dot(x: LogScale, y: LogScale, place: Place) -> Markup:
-    _, recovery_s, chance = place
-    centre = {"cx": percent(x.at(recovery_s)), "cy": percent(1 - y.at(chance))}
-    return el("circle", el("title", _told(place)), r="2.5", class_="dot", **centre)
-
-
-def _marked(
-    x: LogScale, y: LogScale, places: Sequence[Place], timeout_s: float | None, class_: str
-) -> Markup | None:
-    if not timeout_s or not places:
-        return None
-    place = _between(places, timeout_s)
-    across, up = x.at(place[1]), y.at(place[2])
-    # Names stand above the chart, in the rows that they have in the other curve, so that they never meet.
-    name = f"{class_} {words.length(timeout_s)}"
-    side = "end" if across > 0.5 else "start"
-    row = -24 if class_ == "present" else -8
-    left, height = percent(across), percent(1 - up)
-    return join(
-        [
-            el(
-                "line",
-                x1=left,
-                x2=left,
-                y1=str(row + 6 if row < -8 else 0),
-                y2=height,
-                class_=f"mark {class_}",
-            ),
-            el(
-                "text", name, x=left, y=str(row), dx="4" if side == "end" else "-1", class_=f"{side} {class_}"
-            ),
-            el("circle", el("title", _told(place)), cx=left, cy=height, r="5.5", class_=f"point {class_}"),
-        ]
-    )
-
-
-def _between(places: Sequence[Place], timeout_s: float) -> Place:
-    """Where a timeout stands that may be no candidate: on the line between its neighbours."""
-    below = [place for place in places if place[0] <= timeout_s]
-    above = [place for place in places if place[0] >= timeout_s]
-    if not below or not above or below[-1][0] == above[0][0]:
-        _, recovery_s, chance = (below[-1:] or above[:1])[0]
-        return timeout_s, recovery_s, chance
-    (low, low_delay, low_chance), (high, high_delay, high_chance) = below[-1], above[0]
-    part = math.log(timeout_s / low) / math.log(high / low) if low > 0 else 0.5
-
-    def mixed(first: float, second: float) -> float:
-        if first <= 0 or second <= 0:
-            return first + (second - first) * part
-        return math.exp(math.log(first) + (math.log(second) - math.log(first)) * part)
-
-    return timeout_s, mixed(low_delay, high_delay), mixed(low_chance, high_chance)
-
-
-def sparkline(finding: Finding, target: float) -> Markup | None:
-    """The survival curve without anything around it, for a cell of a table."""
-    curve = [point for point in finding.curve if point.after_s > 0]
-    if not curve:
-        return None
-    x, y = time_scale([curve[0].after_s, curve[-1].after_s]), chance_scale([1.0], target)
-    path = el("path", d=line(_curve_points(curve, x, y), step=True), class_="line")
-    return el(
-        "div", el("svg", stretched(path), width="100%", height="100%", aria_hidden="true"), class_="spark"
-    )
+def _slot_names(slot: timedelta) -> tuple[str, str]:
+    """A slot as the lower half of a rate, in short and in full: h and hour; 10 min."""
+    seconds = round(slot.total_seconds())
+    named = {
+        1: ("s", "second"),
+        60: ("min", "minute"),
+        3600: ("h", "hour"),
+        86_400: ("day", "day"),
+        604_800: ("week", "week"),
+    }
+    return named.get(seconds) or (words.length(seconds), words.length(seconds))

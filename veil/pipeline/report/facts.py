@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Final
+from datetime import UTC, datetime, timedelta
+from typing import Final, overload
 
-from veil.pipeline.dead_letters.table import Group
+from veil.pipeline.dead_letters.analysis import DeadLetterGroup
 
 # What a timeline counts. `lapses`: leases whose deadline passed before their message was deleted or released.
 SERIES: Final = ("sent", "deleted", "lapses", "duplicates", "dead_lettered")
@@ -119,8 +119,26 @@ class Overview:
     queues: tuple[QueueLife, ...] = ()
     examples: tuple[Example, ...] = ()
     spark_version: str = ""
-    dead_letters: tuple[Group, ...] = ()  # of the last analysis
+    dead_letters: tuple[DeadLetterGroup, ...] = ()  # of the last analysis
 
     @property
     def totals(self) -> Totals:
         return Totals.over(queue.totals for queue in self.queues)
+
+
+# Instants between Spark and here are microseconds since 1970: Spark would hand them over without a zone.
+_BEGIN: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def micros(at: datetime) -> int:
+    """Microseconds since 1970."""
+    return (at - _BEGIN) // timedelta(microseconds=1)
+
+
+@overload
+def moment(at_us: int) -> datetime: ...
+@overload
+def moment(at_us: int | None) -> datetime | None: ...
+def moment(at_us: int | None) -> datetime | None:
+    """The instant, in UTC; None for None."""
+    return None if at_us is None else _BEGIN + timedelta(microseconds=at_us)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from veil import words
 from veil.core.findings import NO_RENEWAL, Candidate, Finding, Findings, Replay, WithPolicy
-from veil.pipeline import words
 
 TOO_SHORT: Final = "too short"
 TOO_LONG: Final = "too long"
@@ -19,6 +19,7 @@ UNSET: Final = "not compared"
 # as bad as it is long. A short one costs work done twice, so less is forgiven there.
 _SHORT: Final = 0.95
 _LONG: Final = 1.25
+_CANDIDATES_SHOWN: Final = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,3 +144,23 @@ def _changes(replay: Replay) -> tuple[list[str], list[str]]:
     elif shorter <= -1 / 3600:
         price.append(f"{words.hours(-shorter)} more of messages waiting hidden after crashes")
     return better, price
+
+
+def shown_candidates(finding: Finding) -> list[Candidate]:
+    """A few candidates: the present and the recommended ones, those around, and others spread evenly over the rest."""
+    every = sorted(worth_showing(finding), key=lambda each: each.timeout_s)
+    if len(every) <= _CANDIDATES_SHOWN:
+        return every
+    recommended, present = (
+        nearest(finding, each) for each in (finding.recommended_timeout_s, finding.present_timeout_s)
+    )
+    kept = {every.index(each) for each in (recommended, present) if each in every}
+    if recommended in every:
+        at = every.index(recommended)
+        kept |= {max(at - 1, 0), min(at + 1, len(every) - 1)}
+    spread = [round(part * (len(every) - 1) / 4) for part in (0, 4, 2, 1, 3)]
+    for index in spread:
+        if len(kept) >= _CANDIDATES_SHOWN:
+            break
+        kept.add(index)
+    return [every[index] for index in sorted(kept)]

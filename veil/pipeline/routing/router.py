@@ -1,25 +1,243 @@
-"""The streaming job: what the intake gives goes on to the queues that the rules name.
+"""A router: one streaming query from the intake to the target queues, its state, and the queues that it needs.
 
-A batch is acknowledged at the intake only when all of its messages are in their queues, so nothing is lost. A batch that
-was cut short is done again, by the same rules: what had been sent already is sent once more under the same deduplication
-id, which a FIFO queue drops; a standard queue may have it twice, and the attribute `Veil.RoutedFrom` says so.
+The rules may change between a batch that was cut short and its repetition, and a message that had been sent to one queue
+would then go to another as well. So the rules of a batch are written down before its first message is sent.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from veil.pipeline.queues.queue_place import QueuePlace
-from veil.pipeline.registering import register
-from veil.pipeline.routing.forwarding import forwarded
-from veil.pipeline.routing.route_table import RouteTable
-from veil.pipeline.routing.state import CHECKPOINT, SEGMENTS, RouterState
+import msgspec
+
+from veil.consumer.message import ApiError
+from veil.consumer.sqs.errors import plain
+from veil.core.limits import ATTRIBUTES_MAX, BODY_BYTES_MAX
+from veil.journal.place import Place
+from veil.pipeline.queues.client import QueueAddress, QueueClient
+from veil.pipeline.routing.rules import CHARS_MAX, RouteRefused, RouteTable, Target, body_bytes, class_column
+from veil.pipeline.spark.workers import register
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+CHECKPOINT: Final = "checkpoint"
+SEGMENTS: Final = "segments"
+_INTAKE: Final = "intake.json"
+_CLASSES: Final = "classes.json"
+_BATCH: Final = "batch.json"
+
+
+class _Batch(msgspec.Struct, frozen=True):
+    query: str
+    batch: int
+    table: RouteTable
+
+
+class RouterState:
+    """A directory of one router."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    def belongs_to(self, intake: str) -> None:
+        """See that the directory is this intake's; raises RouteRefused. A new one becomes it."""
+        try:
+            found = json.loads(self.place.read(_INTAKE))["intake"]
+        except FileNotFoundError:
+            self.place.write(_INTAKE, json.dumps({"intake": intake}).encode())
+            return
+        except (ValueError, KeyError, TypeError):
+            raise RouteRefused(f"state {self.place.uri}: {_INTAKE} is not readable") from None
+        if found != intake:
+            raise RouteRefused(f"state {self.place.uri}: it belongs to the intake {found}, expected {intake}")
+
+    def classes(self) -> dict[str, str]:
+        """In which band each class is."""
+        try:
+            return msgspec.json.decode(self.place.read(_CLASSES), type=dict[str, str])
+        except FileNotFoundError:
+            return {}
+        except msgspec.DecodeError as problem:
+            raise RouteRefused(f"state {self.place.uri}: {_CLASSES} is not readable: {problem}") from None
+
+    def keep_classes(self, classes: dict[str, str]) -> None:
+        """Remember the bands."""
+        if classes != self.classes():
+            self.place.write(_CLASSES, msgspec.json.encode(classes))
+
+    def query_id(self) -> str:
+        """The id that Spark gave the query in the checkpoint; stable over restarts."""
+        return str(json.loads(self.place.read(f"{CHECKPOINT}/metadata"))["id"])
+
+    def rules_of(self, batch: int, query: str) -> RouteTable | None:
+        """The rules that this batch was begun with; None for a batch that begins now."""
+        try:
+            found = msgspec.json.decode(self.place.read(_BATCH), type=_Batch)
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as problem:
+            raise RouteRefused(f"state {self.place.uri}: {_BATCH} is not readable: {problem}") from None
+        return found.table if (found.query, found.batch) == (query, batch) else None
+
+    def begin(self, batch: int, query: str, table: RouteTable) -> None:
+        """Write down by which rules this batch is routed."""
+        self.place.write(_BATCH, msgspec.json.encode(_Batch(query, batch, table)))
+
+
+class Prepared(NamedTuple):
+    """A target queue as it was found or made; `timeout_s` is what it has, `dead_letters` the queue it was given for them."""
+
+    target: Target
+    timeout_s: int
+    created: bool
+    dead_letters: str | None = None
+
+
+class _Redrive(msgspec.Struct, rename="camel"):
+    dead_letter_target_arn: str
+    max_receive_count: int | str
+
+    @property
+    def queue(self) -> str:
+        return self.dead_letter_target_arn.rpartition(":")[2]
+
+
+def prepare_targets(intake: QueueClient, table: RouteTable, *, create: bool) -> list[Prepared]:
+    """See that every target is there, or create what is missing; raises RouteRefused."""
+    own = intake.url.rpartition("/")[2]
+    redrive = _redrive_of(intake) if create else None
+    missing, found = list[Target](), list[Prepared]()
+    for target in table.targets:
+        if target.queue == own:
+            raise RouteRefused(f"target {target.queue}: expected another queue than the intake")
+        timeout_s = _timeout_of(intake, target.queue)
+        if timeout_s is not None:
+            found.append(Prepared(target, timeout_s, created=False))
+        elif create:
+            found.append(_create(intake, target, redrive))
+        else:
+            missing.append(target)
+    if missing:
+        names = ", ".join(target.queue for target in missing)
+        raise RouteRefused(f"there is no queue {names}: create it, or ask for it with --create-queues")
+    return found
+
+
+def _timeout_of(intake: QueueClient, queue: str) -> int | None:
+    try:
+        url = intake.ask("GetQueueUrl", {"QueueUrl": None, "QueueName": queue})["QueueUrl"]
+    except ApiError as error:
+        if plain(error.code) in ("QueueDoesNotExist", "NonExistentQueue"):
+            return None
+        raise
+    asked = {"QueueUrl": url, "AttributeNames": ["VisibilityTimeout"]}
+    return int(intake.ask("GetQueueAttributes", asked)["Attributes"]["VisibilityTimeout"])
+
+
+def _redrive_of(intake: QueueClient) -> _Redrive | None:
+    text = intake.attributes().get("RedrivePolicy")
+    return msgspec.json.decode(text, type=_Redrive) if text else None
+
+
+def _create(intake: QueueClient, target: Target, redrive: _Redrive | None) -> Prepared:
+    fifo = target.queue.endswith(".fifo")
+    attributes = {} if target.timeout_s is None else {"VisibilityTimeout": str(target.timeout_s)}
+    if fifo:
+        attributes["FifoQueue"] = "true"
+    # A FIFO queue's dead letters are a FIFO queue, and a standard one's are not: where the two differ there are none to share.
+    if redrive is not None and (redrive.queue.endswith(".fifo") != fifo or redrive.queue == target.queue):
+        redrive = None
+    if redrive is not None:
+        attributes["RedrivePolicy"] = msgspec.json.encode(redrive).decode()
+    try:
+        intake.ask("CreateQueue", {"QueueUrl": None, "QueueName": target.queue, "Attributes": attributes})
+    except ApiError as error:
+        raise RouteRefused(f"queue {target.queue} cannot be created: {error}") from None
+    timeout_s = _timeout_of(intake, target.queue) or 0
+    return Prepared(target, timeout_s, created=True, dead_letters=redrive.queue if redrive else None)
+
+
+ROUTED_FROM: Final = "Veil.RoutedFrom"
+CLASS: Final = "Veil.Class"
+_ATTRIBUTE: Final = "struct<data_type: string, string_value: string, binary_value: binary>"
+_ATTRIBUTES: Final = f"map<string, {_ATTRIBUTE}>"
+_CHAR_BYTES_MAX: Final = 4
+_ID_BYTES: Final = 36
+
+
+def forwarded(messages: DataFrame, table: RouteTable, *, keeps_order: bool, parts: int) -> DataFrame:
+    """Rows for the sink from rows of the source; `keeps_order` for an intake that is a FIFO queue."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    rows = messages
+    if keeps_order:
+        # A group's messages in one task, in their order; the sink keeps it from there.
+        group = F.col("system_attributes")["MessageGroupId"]
+        place = F.col("system_attributes")["SequenceNumber"].cast("decimal(38,0)")
+        rows = rows.repartition(parts, group).sortWithinPartitions(place)
+    queue = table.queue_column()
+    group = F.col("system_attributes")["MessageGroupId"]
+    return rows.select(
+        "message_id",
+        "body",
+        _marked(table).alias("attributes"),
+        # A FIFO queue wants a group. What came without one was in no order with anything.
+        F.coalesce(group, F.when(queue.endswith(".fifo"), F.col("message_id"))).alias("group"),
+        # Every message that the intake let in is one of its own, so its id is what tells it from the others.
+        F.col("message_id").alias("deduplication_id"),
+        F.col("system_attributes")["AWSTraceHeader"].alias("trace_header"),
+        queue.alias("queue"),
+    )
+
+
+def _marked(table: RouteTable) -> Column:
+    """The attributes with the marks, as far as there is room: a mark must not make a message impossible to send."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    attributes = F.coalesce(F.col("attributes"), F.map_from_arrays(F.array(), F.array()).cast(_ATTRIBUTES))
+    size = body_bytes() + F.aggregate(
+        F.map_entries(attributes),
+        F.lit(0),
+        lambda total, each: (
+            total
+            + F.octet_length(each["key"])
+            + F.octet_length(each["value"]["data_type"])
+            + F.coalesce(
+                F.octet_length(each["value"]["string_value"]),
+                F.octet_length(each["value"]["binary_value"]),
+                F.lit(0),
+            )
+        ),
+    )
+    marked = attributes
+    if table.class_by is not None:
+        found = class_column(table.class_by, table.type_attributes)
+        room = BODY_BYTES_MAX - CHARS_MAX * _CHAR_BYTES_MAX - len(CLASS) - len("String")
+        room -= _ID_BYTES + len(ROUTED_FROM) + len("String")
+        marked = _with(marked, CLASS, found, found.isNotNull() & (found != "") & (size <= room), spare=2)
+    room = BODY_BYTES_MAX - _ID_BYTES - len(ROUTED_FROM) - len("String")
+    # One that was routed before keeps its first id: that is what tells doubles of it apart from other messages.
+    return _with(
+        marked, ROUTED_FROM, F.col("message_id"), attributes[ROUTED_FROM].isNull() & (size <= room), spare=1
+    )
+
+
+def _with(attributes: Column, name: str, text: Column, allowed: Column, *, spare: int) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    value = F.struct(
+        F.lit("String").alias("data_type"),
+        text.alias("string_value"),
+        F.lit(None).cast("binary").alias("binary_value"),
+    )
+    others = F.map_filter(attributes, lambda key, _: key != name)
+    added = F.map_concat(others, F.create_map(F.lit(name), value))
+    return F.when(allowed & (F.size(others) <= ATTRIBUTES_MAX - spare), added).otherwise(attributes)
 
 
 @dataclass(frozen=True)
@@ -36,7 +254,7 @@ class Router:
     """From one intake, by rules that are asked for before every batch."""
 
     spark: SparkSession
-    intake: QueuePlace
+    intake: QueueAddress
     state: RouterState
     rules: Callable[[], RouteTable]
     tell: Callable[[Routed], None] = lambda _: None

@@ -20,12 +20,9 @@ import msgspec
 from veil.consumer.message import ApiError, Failure
 from veil.consumer.sqs.client import SqsClient
 from veil.consumer.sqs.errors import classify, plain
-from veil.pipeline.queues.loop_thread import LoopThread
-from veil.pipeline.queues.patience import WORTH_RETRYING, Pauses, patiently
-from veil.pipeline.queues.queue_place import QueuePlace
-from veil.pipeline.sink.cutting import Batch
-from veil.pipeline.sink.refusal import SendFailed
-from veil.pipeline.sink.row import Row, on_the_wire
+from veil.pipeline.queues.calls import WORTH_RETRYING, Backoff, LoopThread, with_retries
+from veil.pipeline.queues.client import QueueAddress
+from veil.pipeline.sink.rows import RowBatch, SendFailed, SinkRow, on_the_wire
 
 _NO_SUCH_QUEUE: Final = frozenset({"QueueDoesNotExist", "NonExistentQueue"})
 _NAMES: Final = uuid.UUID("5b0d3f6e-6f1c-4d36-9f0b-0f2b8a6c1d57")
@@ -34,7 +31,7 @@ _NAMES: Final = uuid.UUID("5b0d3f6e-6f1c-4d36-9f0b-0f2b8a6c1d57")
 class Sender:
     """One service, for the tasks of one process."""
 
-    def __init__(self, service: QueuePlace) -> None:
+    def __init__(self, service: QueueAddress) -> None:
         self._service = service
         self._urls: dict[str, str] = {}
         self._loop = LoopThread("veil-sink")
@@ -62,7 +59,7 @@ class Sender:
         found = self._urls.get(queue)
         if found is None:
             try:
-                found = self._loop.run(patiently(lambda: self._client.queue_url(queue), patience_s))
+                found = self._loop.run(with_retries(lambda: self._client.queue_url(queue), patience_s))
             except ApiError as error:
                 if plain(error.code) in _NO_SUCH_QUEUE:
                     return None
@@ -71,8 +68,8 @@ class Sender:
         return found
 
     def send(
-        self, sequences: Sequence[list[Batch]], name: str, calls_at_once: int, patience_s: float
-    ) -> tuple[Counter[str], list[tuple[Row, str]]]:
+        self, sequences: Sequence[list[RowBatch]], name: str, calls_at_once: int, patience_s: float
+    ) -> tuple[Counter[str], list[tuple[SinkRow, str]]]:
         """Send every sequence, its batches one after the other: how many each queue took, and the rows it refused.
 
         Raises SendFailed when something could not be sent that was nobody's fault. `name` is that of the partition's write.
@@ -91,10 +88,10 @@ class Sender:
         )
 
     async def _send(
-        self, sequences: Sequence[list[Batch]], name: str, calls_at_once: int, patience_s: float
-    ) -> tuple[Counter[str], list[tuple[Row, str]]]:
+        self, sequences: Sequence[list[RowBatch]], name: str, calls_at_once: int, patience_s: float
+    ) -> tuple[Counter[str], list[tuple[SinkRow, str]]]:
         sent: Counter[str] = Counter()
-        refused: list[tuple[Row, str]] = []
+        refused: list[tuple[SinkRow, str]] = []
         waiting = iter(sequences)
 
         async def work() -> None:
@@ -113,13 +110,13 @@ class Sender:
     async def _settle(
         self,
         queue: str,
-        rows: list[Row],
+        rows: list[SinkRow],
         name: str,
         patience_s: float,
         sent: Counter[str],
-        refused: list[tuple[Row, str]],
+        refused: list[tuple[SinkRow, str]],
     ) -> None:
-        pauses = Pauses(patience_s)
+        pauses = Backoff(patience_s)
         while True:
             try:
                 answers = await self._call(queue, rows, f"{name}/{rows[0].ordinal}")
@@ -148,7 +145,7 @@ class Sender:
                 )
             rows = again
 
-    async def _call(self, queue: str, rows: list[Row], name: str) -> list[ApiError | None]:
+    async def _call(self, queue: str, rows: list[SinkRow], name: str) -> list[ApiError | None]:
         entries = [{"Id": str(at), **on_the_wire(row.draft)} for at, row in enumerate(rows)]
         answer = await self._client.ask(
             "SendMessageBatch",
@@ -186,10 +183,10 @@ class _Answer(msgspec.Struct, rename="pascal"):
 
 
 _lock = threading.Lock()
-_open: dict[tuple[int, QueuePlace], Sender] = {}
+_open: dict[tuple[int, QueueAddress], Sender] = {}
 
 
-def sender_for(service: QueuePlace) -> Sender:
+def sender_for(service: QueueAddress) -> Sender:
     """The sender of this process for a service: tasks come by the hundred, and each would open connections of its own."""
     # By process: workers are forked, and a thread with its connections does not live on in the child.
     key = (os.getpid(), service)

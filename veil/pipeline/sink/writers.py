@@ -1,26 +1,167 @@
-"""The writers that Spark talks to, for a query and for a single write; what they do stands in `PartitionWrite`."""
+"""The writers that Spark talks to, for a query and for a single write, and their tasks: each sends the rows of a partition."""
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
 import uuid
+from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from veil.pipeline.option_error import OptionError
-from veil.pipeline.queues.queue_place import QueuePlace
-from veil.pipeline.sink.columns import SinkColumns
-from veil.pipeline.sink.options import SinkOptions
-from veil.pipeline.sink.partition_write import PartitionSent, PartitionWrite
-from veil.pipeline.sink.row import is_fifo
-from veil.pipeline.sink.sender import Sender
+from veil.journal.place import ForWriting, Place
+from veil.pipeline.options import OptionError
+from veil.pipeline.queues.client import QueueAddress
+from veil.pipeline.sink.options import SinkColumns, SinkOptions
+from veil.pipeline.sink.rows import RowBatch, RowBatcher, RowRefused, SinkRow, is_fifo, rows_of, why_refused
+from veil.pipeline.sink.sender import Sender, sender_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+
+class RefusedRows:
+    """Of one partition of one write; the file appears whole, when the block has ended well."""
+
+    def __init__(self, error_path: str | None, name: str, partition: int, key_name: str | None) -> None:
+        self._place = None if error_path is None else Place.at(error_path)
+        self._name, self._partition, self._key_name = name, partition, key_name
+        self._stack = ExitStack()
+        self._file: ForWriting | None = None
+        self.count = 0
+
+    def __enter__(self) -> RefusedRows:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if self._file is None and kind is None and self._place is not None:
+            # An earlier try of this task may have refused what was taken now.
+            self._place.remove(self._name)
+        self._stack.__exit__(kind, error, trace)
+
+    def add(self, row: SinkRow, reason: str) -> None:
+        """Write the row down with the reason; raises RowRefused where there is no error path."""
+        if self._place is None:
+            key = None if self._key_name is None else (self._key_name, row.key)
+            raise RowRefused(row.queue, self._partition, row.ordinal, key, reason)
+        if self._file is None:
+            self._file = self._stack.enter_context(self._place.writing(self._name))
+        self._file.write(_line(row, self._partition, reason))
+        self.count += 1
+
+
+def _line(row: SinkRow, partition: int, reason: str) -> bytes:
+    draft = row.draft
+    told = {
+        "reason": reason,
+        "queue": row.queue,
+        "partition": partition,
+        "row": row.ordinal,
+        "key": None if row.key is None else str(row.key),
+        "body": draft.body,
+        "attributes": {name: _attribute(*value) for name, value in (draft.attributes or {}).items()},
+        "group": draft.group,
+        "deduplication_id": draft.deduplication_id,
+        "delay_s": draft.delay_s,
+        "trace_header": draft.trace_header,
+    }
+    return json.dumps(told, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _attribute(data_type: str, value: str | bytes) -> dict[str, str]:
+    if isinstance(value, bytes):
+        return {"data_type": data_type, "binary_value": base64.b64encode(value).decode()}
+    return {"data_type": data_type, "string_value": value}
+
+
+# Rows that are made into entries before they are sent: bounds the memory, and how long a stop takes.
+_SLICE: Final = 2_000
+
+
+@dataclass
+class PartitionSent(WriterCommitMessage):
+    """What one task did: messages by queue, and rows that could not be sent."""
+
+    sent: Counter[str] = field(default_factory=Counter)
+    refused: int = 0
+
+
+class PartitionWrite:
+    """The write of one partition; `write_name` is the same whenever the same rows are written again."""
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        columns: SinkColumns,
+        service: QueueAddress,
+        write_name: str,
+        partition: int,
+    ) -> None:
+        self._options, self._columns = options, columns
+        self._name, self._partition = f"{write_name}/{partition}", partition
+        self._error_file = f"{write_name}/part-{partition:05d}.jsonl"
+        self._sender: Sender = sender_for(service)
+        self._there: dict[str, bool] = {}
+        self._done = PartitionSent()
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> PartitionSent:
+        """Send all rows; raises RowRefused or SendFailed."""
+        options, cutter, ordinal = self._options, RowBatcher(self._options.calls_at_once), 0
+        with RefusedRows(
+            options.error_path, self._error_file, self._partition, options.key_column
+        ) as refused:
+            for batch in batches:
+                for begin in range(0, batch.num_rows, _SLICE):
+                    piece = batch.slice(begin, _SLICE)
+                    for row in rows_of(piece, self._columns, options.queue, ordinal):
+                        reason = self._why_refused(row)
+                        if reason is None:
+                            cutter.add(row)
+                        else:
+                            refused.add(row, reason)
+                    ordinal += piece.num_rows
+                    self._send(cutter.full(), refused)
+            self._send(cutter.rest(), refused)
+            self._done.refused = refused.count
+        return self._done
+
+    def _why_refused(self, row: SinkRow) -> str | None:
+        draft = row.draft
+        if not is_fifo(row.queue):
+            # It would be refused there; rows for queues of both kinds have it in one column.
+            draft.deduplication_id = None
+        elif draft.deduplication_id is None:
+            if self._options.deduplication_column is not None:
+                return f"{self._options.deduplication_column} is null, and is to be the deduplication id"
+            draft.deduplication_id = f"{self._name}/{row.ordinal}"
+        reason = why_refused(row)
+        if reason is None and not self._is_there(row.queue):
+            reason = "there is no such queue"
+        return reason
+
+    def _is_there(self, queue: str) -> bool:
+        known = self._there.get(queue)
+        if known is None:
+            known = self._there[queue] = self._sender.url(queue, self._options.patience_s) is not None
+        return known
+
+    def _send(self, sequences: list[list[RowBatch]], refused: RefusedRows) -> None:
+        if not sequences:
+            return
+        sent, failed = self._sender.send(
+            sequences, self._name, self._options.calls_at_once, self._options.patience_s
+        )
+        self._done.sent.update(sent)
+        for row, reason in sorted(failed, key=lambda each: each[0].ordinal):
+            refused.add(row, reason)
+
 
 log = logging.getLogger("veil.pipeline.sink")
 
@@ -85,7 +226,7 @@ def _task() -> TaskContext:
     return task
 
 
-def _found(options: SinkOptions) -> QueuePlace:
+def _found(options: SinkOptions) -> QueueAddress:
     """The service, and that the queue is there: a mistake is better told before the first task than by each of them."""
     sender = Sender(options.service)
     try:
@@ -98,7 +239,7 @@ def _found(options: SinkOptions) -> QueuePlace:
                     options.deduplication_column,
                     f"a FIFO queue; {options.queue} deduplicates nothing",
                 )
-        return QueuePlace("", sender.endpoint, sender.region, options.profile)
+        return QueueAddress("", sender.endpoint, sender.region, options.profile)
     finally:
         sender.close()
 

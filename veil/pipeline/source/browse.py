@@ -14,22 +14,12 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
 
-from veil.pipeline.queues.client import QueueClient
-from veil.pipeline.queues.open_clients import client_for
-from veil.pipeline.queues.own_actions import PeekedMessage
-from veil.pipeline.queues.queue_place import QueuePlace
+from veil.pipeline.queues.client import PeekedMessage, QueueAddress, QueueClient, client_for
 from veil.pipeline.source.columns import instants, to_batch
 from veil.pipeline.source.options import SourceOptions
-from veil.pipeline.source.stream import Part
+from veil.pipeline.source.stream import SourcePartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,14 +29,14 @@ _SENT_AT: Final = ("sent_at",)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class BrowseFilter:
     """What is looked for: sent within two instants, both included; attributes with these texts."""
 
     after_ms: int | None = None
     before_ms: int | None = None
     attributes: Mapping[str, str] = field(default_factory=dict)
 
-    def narrowed(self, given: Filter) -> Look:
+    def narrowed(self, given: Filter) -> BrowseFilter:
         """By one of Spark's filters, as far as it speaks of the time of sending; never by more than it says."""
         bounds = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
         if (
@@ -76,10 +66,10 @@ class Look:
         return True
 
 
-class BrowsedPart(Part):
+class BrowsedPart(SourcePartition):
     """The messages sent within one span of time."""
 
-    def __init__(self, place: QueuePlace, queue: str, look: Look, seen_at_ms: int) -> None:
+    def __init__(self, place: QueueAddress, queue: str, look: BrowseFilter, seen_at_ms: int) -> None:
         super().__init__()
         self.place, self.queue, self.look, self.seen_at_ms = place, queue, look, seen_at_ms
 
@@ -98,7 +88,7 @@ class BrowsedPart(Part):
                 yield to_batch(messages, self.queue, schema, self.seen_at_ms, more)
 
 
-def pages(client: QueueClient, look: Look, size: int = _PAGE) -> Iterator[list[PeekedMessage]]:
+def pages(client: QueueClient, look: BrowseFilter, size: int = _PAGE) -> Iterator[list[PeekedMessage]]:
     """The messages of a look, oldest first, a page at a time."""
     token: str | None = None
     while True:
@@ -110,7 +100,7 @@ def pages(client: QueueClient, look: Look, size: int = _PAGE) -> Iterator[list[P
             return
 
 
-def looks_at(client: QueueClient, options: SourceOptions, look: Look) -> Sequence[BrowsedPart]:
+def looks_at(client: QueueClient, options: SourceOptions, look: BrowseFilter) -> Sequence[BrowsedPart]:
     """The look in parts, bounded by now: none where nothing is found."""
     now_ms = int(time.time() * 1000)
     end_ms = now_ms if look.before_ms is None else min(now_ms, look.before_ms)
@@ -123,7 +113,7 @@ def looks_at(client: QueueClient, options: SourceOptions, look: Look) -> Sequenc
     names = ("", "NotVisible", "Delayed")
     count = sum(int(attributes.get(f"ApproximateNumberOfMessages{name}", "0")) for name in names)
     parts = max(1, min(options.partitions, -(-count // _PAGE), end_ms - begin_ms + 1))
-    place = QueuePlace(client.url, client.endpoint, client.region, options.place.profile)
+    place = QueueAddress(client.url, client.endpoint, client.region, options.place.profile)
     queue = attributes["QueueArn"].rsplit(":", 1)[-1]
     edges = [begin_ms + (end_ms - begin_ms + 1) * at // parts for at in range(parts + 1)]
     return [

@@ -35,12 +35,12 @@ class VeilDataSource(DataSource):
         return schema_of(options.body_schema, browsing=options.mode == BROWSE)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from veil.pipeline.source.batch_reader import batch_reader
+        from veil.pipeline.source.readers import batch_reader
 
         return batch_reader(SourceOptions.read(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        from veil.pipeline.source.stream_reader import QueueStreamReader
+        from veil.pipeline.source.readers import QueueStreamReader
 
         return QueueStreamReader(SourceOptions.read(self.options), schema)
 

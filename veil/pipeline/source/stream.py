@@ -1,13 +1,20 @@
-"""What a streaming query does with its queue, whichever way it reaches it."""
+"""What a streaming query does with its queue, whichever way it reaches it, and what both ways need: leases that are
+renewed, deletes beside the next batch, a rate, and a count of what was done.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from pyspark.sql.datasource import InputPartition
 
+from veil.pipeline.options import OptionError
 from veil.pipeline.queues.client import QueueClient
 
 if TYPE_CHECKING:
@@ -34,7 +41,7 @@ class StreamTaken(RuntimeError):
     """Another query works on the same checkpoint since: this one must not go on."""
 
 
-class Part(InputPartition):
+class SourcePartition(InputPartition):
     """One partition of a batch: knows on its own, on any executor, where its rows are."""
 
     def __init__(self) -> None:
@@ -65,7 +72,7 @@ class Stream(ABC):
         """The end of a batch after `start`, taken without acknowledging anything; None where nothing waits."""
 
     @abstractmethod
-    def parts(self, start: Offset, end: Offset) -> Sequence[Part]:
+    def parts(self, start: Offset, end: Offset) -> Sequence[SourcePartition]:
         """The partitions of the batch between the two; asked more than once, and first of all after a restart."""
 
     @abstractmethod
@@ -88,3 +95,213 @@ class Stream(ABC):
 def backlog(client: QueueClient) -> int:
     """How many messages wait in the queue, visible."""
     return int(client.attributes().get("ApproximateNumberOfMessages", "0"))
+
+
+log = logging.getLogger("veil.pipeline.source")
+
+_TIMES_A_WINDOW: Final = 3
+_AFTER_FAILURE: Final = 12  # of a window
+_SURE: Final = 2 / 3  # of a window: older than that, an extension is overdue
+
+
+class LeaseRenewer:
+    """Calls `extend` again and again on a thread of its own; `extend` says whether all went well."""
+
+    def __init__(self, window_s: float, extend: Callable[[], bool]) -> None:
+        self._window_s = window_s
+        self._extend = extend
+        self._kept_at_s: float | None = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="veil-keeper", daemon=True)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether no lease can have lapsed, nor will within the next third of a window."""
+        kept_at_s = self._kept_at_s
+        return kept_at_s is not None and time.monotonic() - kept_at_s < self._window_s * _SURE
+
+    def start(self) -> None:
+        """Extend what is there now, then go on in the background: after a restart the windows may be nearly over."""
+        self._once()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No more extensions after this."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        pause_s = self._window_s / _TIMES_A_WINDOW
+        while not self._stopped.wait(pause_s):
+            began_s = time.monotonic()
+            share = _TIMES_A_WINDOW if self._once() else _AFTER_FAILURE
+            # Counted from the beginning: thousands of extensions take their time, which must not be added to each round.
+            pause_s = max(
+                self._window_s / _AFTER_FAILURE, began_s + self._window_s / share - time.monotonic()
+            )
+
+    def _once(self) -> bool:
+        began_s = time.monotonic()
+        try:
+            kept = self._extend()
+        except Exception as problem:
+            # The thread must live as long as the query: the next try is sooner, and what cannot be kept is told by the batch.
+            log.warning("leases could not be extended: %s", problem)
+            return False
+        if kept:
+            self._kept_at_s = began_s  # a lease that came later was fresh then
+        return kept
+
+
+class Acknowledger:
+    """Runs `work` for one offset after the other, on a thread of its own; what it raises comes to whoever waits next."""
+
+    def __init__(self, work: Callable[[Offset], None]) -> None:
+        self._work = work
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="veil-acknowledge")
+        self._under_way: Future[None] | None = None
+
+    def begin(self, end: Offset) -> None:
+        """Acknowledge up to there; an earlier call is finished first."""
+        self.wait()
+        self._under_way = self._thread.submit(self._work, end)
+
+    def wait(self) -> None:
+        """Until everything begun is done."""
+        if self._under_way is not None:
+            under_way, self._under_way = self._under_way, None
+            under_way.result()
+
+    def stop(self) -> None:
+        """End the thread when what is under way is done."""
+        self._thread.shutdown()
+
+
+_BURST_S: Final = 1.0
+
+
+class TokenBucket:
+    """An allowance that grows with time, up to one second's worth or one batch; without a rate it is always a batch."""
+
+    def __init__(
+        self, rate: float | None, batch_max: int, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._rate, self._batch_max, self._monotonic = rate, batch_max, monotonic
+        self._at_s = monotonic()
+        self._saved = min(float(batch_max), rate * _BURST_S) if rate is not None else 0.0
+
+    def allowance(self) -> int:
+        """How many are allowed now."""
+        if self._rate is None:
+            return self._batch_max
+        now_s = self._monotonic()
+        # At a rate below one a second a whole message must still come together.
+        most = max(1.0, min(float(self._batch_max), self._rate * max(_BURST_S, now_s - self._at_s)))
+        self._saved = min(most, self._saved + self._rate * (now_s - self._at_s))
+        self._at_s = now_s
+        return int(self._saved)
+
+    def wait_s(self) -> float:
+        """How long until one message is allowed; 0 where one is already."""
+        if self._rate is None or self.allowance() >= 1:
+            return 0.0
+        return (1.0 - self._saved) / self._rate
+
+    def spend(self, count: int) -> None:
+        """So many were taken."""
+        self._saved = max(0.0, self._saved - count)
+
+
+_EVERY_S: Final = 60.0
+_HELP: Final = {
+    "received": "Messages received.",
+    "renewed": "Extensions of leases.",
+    "deleted": "Messages acknowledged.",
+    "lost": "Leases lost before they were acknowledged.",
+    "failed_deletes": "Deletes that will be repeated.",
+}
+
+
+class Tally:
+    """Counts, and the age of the oldest message that is not acknowledged; safe from any thread."""
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        self._lock = threading.Lock()
+        self.counts = dict.fromkeys(_HELP, 0)
+        self.oldest_ms: int | None = None
+        self._said_at_s = time.monotonic()
+
+    def add(self, name: str, count: int) -> None:
+        """Count; what was lost is said at once."""
+        if not count:
+            return
+        with self._lock:
+            self.counts[name] += count
+        if name == "lost":
+            log.warning(
+                "queue %s: %d leases were lost before their batch was acknowledged; these messages may come again, with the "
+                "same message id",
+                self.queue,
+                count,
+            )
+
+    def facts(self) -> dict[str, int]:
+        """The counts, and the age of the oldest, for Spark's progress."""
+        with self._lock:
+            found = dict(self.counts)
+        if self.oldest_ms is not None:
+            found["oldest_s"] = max(0, int(time.time() - self.oldest_ms / 1000))
+        return found
+
+    def say(self, *, now: bool = False) -> None:
+        """A line in the log, once a minute at most unless asked for."""
+        if now or time.monotonic() - self._said_at_s >= _EVERY_S:
+            self._said_at_s = time.monotonic()
+            log.info("queue %s: %s", self.queue, self.text())
+
+    def text(self) -> str:
+        """The counts in one line."""
+        said = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.counts.items())
+        if self.oldest_ms is None:
+            return said
+        return f"{said}, oldest {max(0.0, time.time() - self.oldest_ms / 1000):.0f} s"
+
+
+def speak_up() -> None:
+    """Let the log be heard: Spark's process for a source has nobody who listens to it."""
+    if not log.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+
+
+def serve_metrics(tally: Tally, port: int) -> None:
+    """Offer the counts to Prometheus on that port of this machine."""
+    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+    class Collector:
+        def collect(self) -> list[Metric]:
+            families: list[Metric] = []
+            for name, about in _HELP.items():
+                counter = CounterMetricFamily(f"veil_source_{name}", about, labels=["queue"])
+                counter.add_metric([tally.queue], tally.counts[name])
+                families.append(counter)
+            age = GaugeMetricFamily(
+                "veil_source_oldest_age_seconds",
+                "Age of the oldest unacknowledged message.",
+                labels=["queue"],
+            )
+            if tally.oldest_ms is not None:
+                age.add_metric([tally.queue], max(0.0, time.time() - tally.oldest_ms / 1000))
+            return [*families, age]
+
+    registry = CollectorRegistry()
+    registry.register(Collector())
+    try:
+        start_http_server(port, "127.0.0.1", registry=registry)
+    except OSError as problem:
+        raise OptionError("metricsPort", port, f"a free port: {problem}") from None

@@ -1,0 +1,254 @@
+"""The tables as files: the manifest that names them, reading them, and removing what nobody names any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from veil.core.errors import VeilError
+from veil.journal.place import Place
+from veil.pipeline.lifecycles.tables import LEASES, MESSAGES, QUEUE_HOURS
+from veil.pipeline.sql import struct_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+NAME: Final = "manifest.json"
+VERSION: Final = 2
+
+
+class TablesRefused(VeilError):
+    """The tables cannot be read or written as they are."""
+
+
+class Broken(msgspec.Struct, frozen=True):
+    """A segment that was set aside, and why."""
+
+    name: str
+    reason: str
+
+
+class Hour(msgspec.Struct, frozen=True):
+    """The rows of the messages that were sent in one hour: files by table, and what later runs must know of them."""
+
+    leases: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
+    queue_hours: tuple[str, ...] = ()
+    rows: int = 0  # of leases and messages
+    open: int = 0  # leases: how they end depends on what time it is
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What the tables are. Hours, days and months are whole ones since 1970."""
+
+    version: int = VERSION
+    generation: int = 0  # how many times the tables have changed
+    store_id: str | None = None  # whose journal it is
+    newest_ms: int | None = None  # the last known instant: the newest event
+    progress: dict[str, list[tuple[int, int]]] = {}  # journal id → outbox rows that are in the tables
+    broken: list[Broken] = []
+    hours: dict[int, Hour] = {}
+    days: dict[int, list[str]] = {}
+    months: dict[int, list[str]] = {}
+    # Named by the generation before: kept for its readers until the next one.
+    retired: list[str] = []
+
+    def files(self) -> Iterator[str]:
+        """Every file that the tables consist of."""
+        for hour in self.hours.values():
+            yield from (*hour.leases, *hour.messages, *hour.queue_hours)
+        for files in (*self.days.values(), *self.months.values()):
+            yield from files
+
+    def files_of(self, table: str) -> list[str]:
+        """The files of one table, oldest hour first."""
+        if table in ("queue_days", "queue_months"):
+            parts = self.days if table == "queue_days" else self.months
+            return [file for part in sorted(parts) for file in parts[part]]
+        return [file for hour in sorted(self.hours) for file in getattr(self.hours[hour], table)]
+
+
+def load_manifest(tables: Place) -> Manifest:
+    """The manifest as it is now; an empty one where there are no tables yet."""
+    try:
+        content = tables.read(NAME)
+    except FileNotFoundError:
+        return Manifest()
+    try:
+        version = msgspec.json.decode(content, type=_Versioned).version
+        if version != VERSION:
+            raise TablesRefused(
+                f"{tables.uri}/{NAME} has version {version}, this Veil knows {VERSION}: "
+                + ("upgrade Veil" if version > VERSION else "make the tables anew in another place")
+            )
+        return msgspec.json.decode(content, type=Manifest)
+    except msgspec.DecodeError as problem:
+        raise TablesRefused(f"{tables.uri}/{NAME} cannot be read: {problem}") from None
+
+
+def save_manifest(tables: Place, manifest: Manifest) -> None:
+    """Make the tables what the manifest says, from one instant to the next."""
+    tables.write(NAME, msgspec.json.encode(manifest))
+
+
+class _Versioned(msgspec.Struct):
+    version: int
+
+
+TABLES: Final = {
+    "leases": LEASES,
+    "messages": MESSAGES,
+    "queue_hours": QUEUE_HOURS,
+    "queue_days": QUEUE_HOURS,
+    "queue_months": QUEUE_HOURS,
+}
+GENERATION: Final = "generation-"  # a folder of each run that changed something begins so
+# Asking for each file's length in a job of its own pays only for very many.
+_LISTED_BY_JOB: Final = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "2000"}
+
+
+class Written(NamedTuple):
+    """A file that a job wrote: to which table and part (hour, day or month) it belongs."""
+
+    table: str
+    part: int
+    name: str
+
+
+def read_table(spark: SparkSession, tables: Place, name: str) -> DataFrame:
+    """One of the tables as the last run left it; empty where there are none yet.
+
+    What is read is fixed now: a run that ends meanwhile changes nothing in it, and its files stay until the run after.
+    """
+    if name not in TABLES:
+        raise TablesRefused(f"table {name!r}: expected one of {', '.join(TABLES)}")
+    return read_files(spark, tables, name, load_manifest(tables).files_of(name))
+
+
+def read_files(spark: SparkSession, tables: Place, name: str, files: Sequence[str]) -> DataFrame:
+    """Some files of a table, in its public columns."""
+    return _read(spark, tables, name, files, struct_of(TABLES[name]))
+
+
+def read_lives(spark: SparkSession, tables: Place, files: Sequence[str]) -> DataFrame:
+    """Files of `leases` or `messages` with the hidden columns."""
+    from veil.pipeline.lifecycles.lives import lives_schema
+
+    return _read(spark, tables, "leases and messages", files, lives_schema())
+
+
+def files_of_table(tables: Place, name: str) -> list[str]:
+    """The Parquet files of a table, for whoever reads them without Spark."""
+    if name not in TABLES:
+        raise TablesRefused(f"table {name!r}: expected one of {', '.join(TABLES)}")
+    return load_manifest(tables).files_of(name)
+
+
+def check_files(tables: Place, name: str, files: Sequence[str]) -> None:
+    """See that the files have the columns of the table; for whoever reads them without Spark. Raises TablesRefused."""
+    _check(tables, name, files, struct_of(TABLES[name]))
+
+
+def _read(
+    spark: SparkSession, tables: Place, name: str, files: Sequence[str], wanted: StructType
+) -> DataFrame:
+    if not files:
+        return spark.createDataFrame([], wanted)
+    _check(tables, name, files, wanted)
+    with spark_set(spark, _LISTED_BY_JOB):
+        return spark.read.schema(wanted).parquet(*(tables.spark_path(file) for file in files))
+
+
+def _check(tables: Place, name: str, files: Sequence[str], wanted: StructType) -> None:
+    """See that the files have the columns. One of each generation: a job writes all its files alike."""
+    import pyarrow as pa
+    from pyarrow import parquet as pq
+
+    samples = {file.partition("/")[0]: file for file in files}
+    expected = {field.name: field.dataType.simpleString() for field in wanted}
+    for file in samples.values():
+        try:
+            with tables.open_input(file) as opened:
+                found = {field.name: _spark_type(field.type) for field in pq.ParquetFile(opened).schema_arrow}
+        except FileNotFoundError:
+            raise TablesRefused(
+                f"table {name}: {tables.uri}/{file} is gone, though the manifest names it"
+            ) from None
+        except (pa.ArrowException, OSError) as problem:
+            raise TablesRefused(f"table {name}: {tables.uri}/{file} cannot be read ({problem})") from None
+        for column, type_ in expected.items():
+            if found.get(column) != type_:
+                raise TablesRefused(
+                    f"table {name}: column {column} of {tables.uri}/{file} is {found.get(column, 'missing')}, "
+                    f"expected {type_}"
+                )
+
+
+def _spark_type(type_: Any) -> str:
+    import pyarrow as pa
+
+    if pa.types.is_list(type_):
+        return f"array<{_spark_type(type_.value_type)}>"
+    if pa.types.is_struct(type_):
+        return f"struct<{','.join(f'{each.name}:{_spark_type(each.type)}' for each in type_)}>"
+    plain = {pa.int64(): "bigint", pa.int32(): "int", pa.string(): "string", pa.bool_(): "boolean"}
+    if pa.types.is_timestamp(type_):
+        return "timestamp" if type_.unit == "us" and type_.tz is not None else str(type_)
+    return plain.get(type_, str(type_))
+
+
+def written_files(tables: Place, folder: str) -> list[Written]:
+    """What a job left in a folder that is partitioned by table and part."""
+    found = []
+    for entry in tables.entries(folder, recursive=True):
+        pieces = entry.name.split("/")
+        if entry.is_folder or pieces[-1][:1] in "._" or not pieces[-1].endswith(".parquet"):
+            continue
+        keys = dict(piece.split("=", 1) for piece in pieces[:-1] if "=" in piece)
+        found.append(Written(keys["table"], int(keys["part"]), entry.name))
+    return found
+
+
+def remove_orphans(tables: Place, manifest: Manifest) -> list[str]:
+    """Remove the folders of runs that died or whose files have all been replaced; for the only run on the tables."""
+    named = {_generation(file) for file in (*manifest.files(), *manifest.retired)}
+    orphans = [
+        entry.name
+        for entry in tables.entries()
+        if entry.is_folder and entry.name.startswith(GENERATION) and entry.name not in named
+    ]
+    for folder in orphans:
+        tables.remove_folder(folder)
+    return orphans
+
+
+def remove_files(tables: Place, files: Iterable[str]) -> None:
+    """Remove files; those that are gone already are fine."""
+    for file in files:
+        tables.remove(file)
+
+
+def _generation(file: str) -> str:
+    return file.partition("/")[0]
+
+
+@contextmanager
+def spark_set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """The session with these settings during the block, and as it was after."""
+    before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)

@@ -1,0 +1,136 @@
+"""Calls to a queue from code that blocks: on an event loop's own thread, by tens, tried again while the service is away."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
+
+import uvloop
+
+from veil.consumer.message import ApiError, Failure
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+RETRY_S: Final = 30.0
+_FIRST_PAUSE_S: Final = 0.05
+_PAUSE_S_MAX: Final = 3.0
+WORTH_RETRYING: Final = frozenset({Failure.THROTTLED, Failure.UNREACHABLE})
+
+
+class Backoff:
+    """Growing pauses with jitter, within a patience that begins now."""
+
+    def __init__(self, patience_s: float = RETRY_S) -> None:
+        self._until_s = time.monotonic() + patience_s
+        self._next_s = _FIRST_PAUSE_S
+
+    async def pause(self) -> bool:
+        """Wait before the next try; False, at once, when the patience is over."""
+        pause_s = self._next_s * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, hides nothing
+        if time.monotonic() + pause_s > self._until_s:
+            return False
+        self._next_s = min(self._next_s * 2, _PAUSE_S_MAX)
+        await asyncio.sleep(pause_s)
+        return True
+
+
+async def with_retries(call: Callable[[], Awaitable[T]], patience_s: float = RETRY_S) -> T:
+    """What the call comes to, tried again while it is throttled or gets no answer."""
+    pauses = Backoff(patience_s)
+    while True:
+        try:
+            return await call()
+        except ApiError as error:
+            if error.failure not in WORTH_RETRYING or not await pauses.pause():
+                raise
+
+
+class LoopThread:
+    """A running event loop; it ends with the process, or when closed."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin the work on the loop; the caller waits when it needs what it comes to."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run the work on the loop and wait for what it comes to."""
+        future = self.begin(work)
+        try:
+            return future.result()
+        except BaseException:
+            # Interrupted while waiting: the work must not go on behind the caller's back.
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Stop the loop and wait for its thread."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+
+CALLS_AT_ONCE: Final = 8
+ENTRIES: Final = 10
+
+
+async def in_batches(
+    items: Sequence[T],
+    call: Callable[[Sequence[T]], Awaitable[list[R | ApiError]]],
+    *,
+    split: Callable[[Sequence[T]], list[list[int]]] | None = None,
+    patience_s: float = RETRY_S,
+) -> list[R | ApiError]:
+    """What became of each item, in their order.
+
+    `call` takes up to ten and says what became of each; what was throttled or unanswered is called again, without the rest
+    of its batch, until the patience is over. `split` gives the places that go together (by tens where it is None).
+    """
+    results: list[R | ApiError | None] = [None] * len(items)
+    batches = split(items) if split is not None else _by_tens(len(items))
+    waiting = iter(batches)
+
+    async def work() -> None:
+        for batch in waiting:
+            await _settle(items, batch, call, results, patience_s)
+
+    await asyncio.gather(*(work() for _ in range(min(CALLS_AT_ONCE, len(batches)))))
+    return [result for result in results if result is not None]
+
+
+async def _settle(
+    items: Sequence[T],
+    places: list[int],
+    call: Callable[[Sequence[T]], Awaitable[list[R | ApiError]]],
+    results: list[R | ApiError | None],
+    patience_s: float,
+) -> None:
+    pauses = Backoff(patience_s)
+    while True:
+        try:
+            answers = await call([items[place] for place in places])
+        except ApiError as error:
+            answers = [error] * len(places)
+        again = []
+        for place, answer in zip(places, answers, strict=True):
+            results[place] = answer
+            if isinstance(answer, ApiError) and answer.failure in WORTH_RETRYING:
+                again.append(place)
+        if not again or not await pauses.pause():
+            return
+        places = again
+
+
+def _by_tens(count: int) -> list[list[int]]:
+    return [list(range(start, min(start + ENTRIES, count))) for start in range(0, count, ENTRIES)]

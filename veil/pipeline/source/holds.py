@@ -1,0 +1,222 @@
+"""The way through Veil itself: executors receive, in bulk, under names that always give the same messages.
+
+The queue is the replayable store. The driver only says how many messages the next batch may take and in how many parts;
+each part receives under the name of its stream, batch and part (a hold). Extending and deleting go by stream and batch,
+one call for thousands of messages.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+from veil.consumer.message import ApiError
+from veil.pipeline.queues.client import HoldContent, HoldTally, QueueAddress, QueueClient, client_for
+from veil.pipeline.source.columns import to_batch
+from veil.pipeline.source.options import VEIL, SourceOptions
+from veil.pipeline.source.stream import (
+    Acknowledger,
+    LeaseRenewer,
+    Offset,
+    SourcePartition,
+    Stream,
+    StreamTaken,
+    Tally,
+    backlog,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PIECE: Final = 1_000  # messages a call
+_PIECES_BITS: Final = 20
+_PART_ROWS_MIN: Final = 100  # a few messages are not worth a task each
+_LOOK_EVERY_S: Final = 1.0  # Spark asks every 10 ms while nothing is there
+_TAKEN: Final = "Veil.StreamTaken"
+
+
+class HeldPart(SourcePartition):
+    """A share of a batch, received under its name by whoever runs it."""
+
+    def __init__(
+        self,
+        place: QueueAddress,
+        queue: str,
+        stream: str,
+        batch: int,
+        part: int,
+        rows: int,
+        window_s: int,
+        received_ms: int,
+    ) -> None:
+        super().__init__()
+        self.place, self.queue, self.stream, self.batch, self.part = place, queue, stream, batch, part
+        self.rows, self.window_s, self.received_ms = rows, window_s, received_ms
+
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        left = self.rows
+        asked, coming = self._asked(left, 0)
+        for piece in count(1):
+            content = coming.result()
+            messages = content.messages or []
+            # Counted with what was lost since: a part that is read again must stop where it stopped the first time.
+            got = len(messages) + content.lost
+            left -= got
+            more = got == asked and left > 0
+            if more:
+                # The server works on the next thousand while Spark takes these.
+                asked, coming = self._asked(left, piece)
+            if messages:
+                yield to_batch(messages, self.queue, schema, self.received_ms)
+            if not more:
+                return
+
+    def _asked(self, left: int, piece: int) -> tuple[int, Future[HoldContent]]:
+        asked = min(PIECE, left)
+        name = self.part << _PIECES_BITS | piece
+        return asked, client_for(self.place).receive_hold(self.stream, self.batch, name, asked, self.window_s)
+
+
+class HeldStream(Stream):
+    """See `Stream`; nothing is kept here but the name of the stream."""
+
+    def __init__(self, client: QueueClient, options: SourceOptions, at: Offset, tally: Tally) -> None:
+        self._client, self._options, self._epoch, self._tally = client, options, at["epoch"], tally
+        attributes = client.attributes()
+        self._window_s = options.window_s(int(attributes["VisibilityTimeout"]))
+        self._queue = attributes["QueueArn"].rsplit(":", 1)[-1]
+        self._owner = secrets.token_hex(8)
+        self._acknowledged = -1
+        self._lost = 0
+        self._behind = 0
+        self._budget: int | None = None
+        self._cut: dict[int, int] = {}  # batches of this run, and for how many messages they were cut
+        # Acknowledged ones, and how many messages they came to; None where that got lost with an answer.
+        self._counted: dict[int, int | None] = {}
+        self._looked_at_s = float("-inf")
+        client.open_stream(self._epoch, self._owner)
+        self._acknowledger = Acknowledger(self.acknowledge)
+        self._fresh = True
+        self._keeper = LeaseRenewer(self._window_s, self._extend_all)
+        self._keeper.start()
+
+    # ---- what Spark asks
+
+    def only_what_is_there(self) -> None:
+        self._budget = backlog(self._client)
+
+    def next_offset(self, start: Offset, rows_max: int) -> Offset:
+        self._acknowledger.begin(start)
+        # What is finished must be gone before anything is received, or it could be received again: after a restart, and
+        # when a lease was lost. Otherwise the keeper holds it, and both go on side by side.
+        if self._fresh or not self._keeper.is_sure or self._lost:
+            self._acknowledger.wait()
+            self._fresh = False
+        end = self.take(start, rows_max)
+        if end is None:
+            self._acknowledger.wait()
+            # AvailableNow: now it is known what the last batch really got, and more may be left than it seemed.
+            end = self.take(start, rows_max) if self._budget is not None else None
+        if end is None:
+            return start
+        self._tally.say()
+        return end
+
+    def take(self, start: Offset, rows_max: int) -> Offset | None:
+        rows = self._rows(rows_max)
+        if rows <= 0:
+            return None
+        number = start["n"] + 1
+        self._cut[number] = rows
+        parts = min(self._options.partitions, -(-rows // _PART_ROWS_MIN))
+        # The instant goes into Spark's log: whoever reads the batch, and however often, sees it received at the same time.
+        at_ms = int(time.time() * 1000)
+        return {
+            "epoch": self._epoch,
+            "n": number,
+            "by": VEIL,
+            "rows": rows,
+            "parts": parts,
+            "at_ms": at_ms,
+        }
+
+    def parts(self, start: Offset, end: Offset) -> Sequence[SourcePartition]:
+        rows, parts = end["rows"], end["parts"]
+        place = QueueAddress(
+            self._client.url, self._client.endpoint, self._client.region, self._options.place.profile
+        )
+        shares = [rows // parts + (at < rows % parts) for at in range(parts)]
+        at_ms = end.get("at_ms") or int(time.time() * 1000)  # checkpoints of old do not say it
+        return [
+            HeldPart(place, self._queue, self._epoch, end["n"], at, share, self._window_s, at_ms)
+            for at, share in enumerate(shares)
+        ]
+
+    def acknowledge(self, end: Offset) -> None:
+        if end["n"] <= self._acknowledged:
+            return
+        done = _unless_taken(lambda: self._client.delete_holds(self._epoch, self._owner, end["n"]))
+        self._acknowledged = end["n"]
+        self._counted[end["n"]] = None if done.repeated else done.messages + done.lost
+        self._tally.add("received", done.messages + done.lost)
+        self._tally.add("deleted", done.messages)
+        self._tally.add("lost", max(0, done.lost - self._lost))
+        self._lost = 0
+
+    def size(self, end: Offset) -> int:
+        return end["rows"]
+
+    def behind(self) -> int:
+        return self._behind
+
+    def stop(self) -> None:
+        self._keeper.stop()
+        self._acknowledger.stop()
+        self._tally.say(now=True)
+
+    # ---- within
+
+    def _rows(self, rows_max: int) -> int:
+        """How many messages the next batch may take."""
+        for number in list(self._counted):
+            got = self._counted.pop(number)
+            asked = self._cut.pop(number, 0)
+            if self._budget is not None and asked and got is not None:
+                # None at all: others took them, or their groups are busy; then it is over. Where it is not known how many,
+                # the budget stays: one batch too many at the most, and none too few.
+                self._budget = self._budget - got if got else 0
+        wanted = rows_max
+        if self._budget is not None:
+            wanted = min(wanted, self._budget - sum(self._cut.values()))
+        elif time.monotonic() - self._looked_at_s < _LOOK_EVERY_S:
+            return 0
+        if wanted <= 0:
+            return 0
+        waiting = backlog(self._client)
+        if not waiting:
+            self._looked_at_s = time.monotonic()
+        rows = min(wanted, waiting)
+        self._behind = waiting - rows
+        return rows
+
+    def _extend_all(self) -> bool:
+        done = _unless_taken(lambda: self._client.extend_holds(self._epoch, self._owner, self._window_s))
+        self._tally.add("renewed", done.messages)
+        self._tally.add("lost", max(0, done.lost - self._lost))
+        self._lost = max(self._lost, done.lost)
+        oldest = self._client.look(1).messages
+        self._tally.oldest_ms = int(oldest[0].system["SentTimestamp"]) if oldest else None
+        return True
+
+
+def _unless_taken(call: Callable[[], HoldTally]) -> HoldTally:
+    try:
+        return call()
+    except ApiError as error:
+        if error.code != _TAKEN:
+            raise
+        raise StreamTaken(f"{error.message}: two queries must not share a checkpoint") from None

@@ -1,0 +1,288 @@
+"""The readers that Spark talks to: a stream over a queue, a look at one, and what `drain` has taken."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from veil.consumer.message import ApiError, Failure
+from veil.pipeline.options import OptionError
+from veil.pipeline.queues.client import QueueAddress, QueueClient
+from veil.pipeline.source.browse import BrowseFilter, looks_at
+from veil.pipeline.source.columns import check_columns
+from veil.pipeline.source.holds import HeldPart, HeldStream
+from veil.pipeline.source.options import AUTO, BROWSE, DRAIN, SQS, VEIL, SourceOptions
+from veil.pipeline.source.segments import SealedPart, SealedStream
+from veil.pipeline.source.stream import (
+    Offset,
+    SourcePartition,
+    Stream,
+    Tally,
+    TokenBucket,
+    serve_metrics,
+    speak_up,
+)
+from veil.pipeline.sql import arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+def open_queue(options: SourceOptions) -> QueueClient:
+    """The queue; raises OptionError where there is none."""
+    try:
+        return QueueClient(options.place, user_agent="pipeline source")
+    except ApiError as error:
+        if error.failure is Failure.UNREACHABLE:
+            # In their words, with the address in it; the option may well be right.
+            raise OptionError(
+                "endpoint", options.place.endpoint, f"a service that answers: {error}"
+            ) from None
+        raise OptionError("queue", options.place.queue, f"a queue that can be used: {error}") from None
+
+
+def way_to(client: QueueClient, options: SourceOptions) -> str:
+    """`veil` or `sqs`."""
+    if options.protocol == SQS:
+        return SQS
+    if client.is_veil():
+        return VEIL
+    if options.protocol == AUTO:
+        return SQS
+    raise OptionError("protocol", VEIL, f"sqs or auto: {client.endpoint} has none of Veil's own actions")
+
+
+def open_stream(
+    client: QueueClient, options: SourceOptions, at: Offset, tally: Tally, schema: pa.Schema
+) -> Stream:
+    """The stream whose log stands at that offset; it goes on by the way on which it began."""
+    if at["by"] == VEIL:
+        return HeldStream(client, options, at, tally)
+    return SealedStream(client, options, at, tally, schema)
+
+
+class HeldShare(msgspec.Struct, frozen=True, tag="held"):
+    """A part that is received under its name."""
+
+    place: QueueAddress
+    queue: str
+    stream: str
+    batch: int
+    part: int
+    rows: int
+    window_s: int
+    received_ms: int
+
+
+class SealedShare(msgspec.Struct, frozen=True, tag="sealed"):
+    """A part that lies in a file."""
+
+    epoch_uri: str
+    segment: str
+    part: int
+
+
+class Drained(msgspec.Struct, frozen=True):
+    """All shares of one block."""
+
+    shares: list[HeldShare | SealedShare]
+
+    @classmethod
+    def of(cls, parts: list[SourcePartition]) -> Drained:
+        """The parts of a stream, written down."""
+        return cls([_share(part) for part in parts])
+
+    def parts(self) -> Iterator[SourcePartition]:
+        """The same parts again."""
+        for share in self.shares:
+            kind = HeldPart if isinstance(share, HeldShare) else SealedPart
+            yield kind(**{name: getattr(share, name) for name in share.__struct_fields__})
+
+
+def _share(part: SourcePartition) -> HeldShare | SealedShare:
+    kind = HeldShare if isinstance(part, HeldPart) else SealedShare
+    return kind(**{name: getattr(part, name) for name in kind.__struct_fields__})
+
+
+_DRAIN_EXPECTED = (
+    "the block `with veil.pipeline.drain(spark, queue=…) as messages:`, at whose end they are deleted; a plain read cannot "
+    "know when its result is safe"
+)
+
+
+def batch_reader(options: SourceOptions, schema: StructType) -> DataSourceReader:
+    """The reader for the mode; raises OptionError where that is not one for a batch."""
+    check_columns(schema.names)
+    if options.drained is not None:
+        return DrainedReader(options, schema)
+    if options.mode == BROWSE:
+        return BrowseReader(options, schema)
+    if options.mode == DRAIN:
+        raise OptionError("mode", DRAIN, _DRAIN_EXPECTED)
+    raise OptionError("mode", None, f"browse, to look without receiving; or {_DRAIN_EXPECTED}")
+
+
+class DrainedReader(DataSourceReader):
+    """Reads the parts that a block of `drain` holds: the same rows for every action."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options, self._schema = options, schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return list(msgspec.json.decode(self._options.drained or "", type=Drained).parts())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, SourcePartition):  # Spark's own, where there are none
+            return iter(())
+        return partition.batches(arrow_schema(self._schema))
+
+
+class BrowseReader(DataSourceReader):
+    """Looks at messages in any state, as they are when the action begins."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options, self._schema = options, schema
+        self._look = BrowseFilter(options.sent_after_ms, options.sent_before_ms, options.attributes)
+        # An attribute of the instance with the base's function behind it: Spark refuses a class that has the method unless
+        # `spark.sql.python.filterPushdown.enabled` is set, and calls it only then.
+        self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
+
+    def push(self, filters: list[Filter]) -> list[Filter]:
+        """Take over what the server can find out itself; gives back all filters, since Spark may check again for free."""
+        for each in filters:
+            self._look = self._look.narrowed(each)
+        return filters
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with open_queue(self._options) as client:
+            if not client.is_veil():
+                raise OptionError(
+                    "mode",
+                    BROWSE,
+                    f"a Veil server: {client.endpoint} cannot show messages without receiving them",
+                )
+            return list(looks_at(client, self._options, self._look))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, SourcePartition):
+            return iter(())
+        return partition.batches(arrow_schema(self._schema))
+
+
+class _PushFilters:
+    def __init__(self, reader: BrowseReader) -> None:
+        self._reader = reader
+        self.__func__ = DataSourceReader.pushFilters
+
+    def __call__(self, filters: list[Filter]) -> list[Filter]:
+        return self._reader.push(filters)
+
+
+class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One query over one queue.
+
+    Spark makes it in several processes, one of which only sends it on to the executors: so nothing is opened before the
+    first question, and nothing that is open goes along.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options, self._schema = options, schema
+        self._forget()
+
+    def _forget(self) -> None:
+        self._client: QueueClient | None = None
+        self._stream: Stream | None = None
+        self._first: Offset | None = None
+        self._available_now = False
+        self._pace = TokenBucket(self._options.rate, self._options.messages_max)
+        self._acknowledged = -1
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_schema": self._schema}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    # ---- what Spark asks
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        if self._first is None:
+            # Asked for more than once, and only with a new checkpoint: then everything begins anew.
+            self._first = {"epoch": uuid.uuid4().hex, "n": 0, "by": way_to(self._opened(), self._options)}
+        return cast(dict[str, Any], self._first)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(self._options.messages_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._available_now = True
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        begin = cast(Offset, start)
+        new = self._stream is None
+        stream = self._running(begin)
+        if self._available_now and new:
+            stream.only_what_is_there()
+        if self._available_now:
+            # To say "nothing new" would be the end of it.
+            time.sleep(self._pace.wait_s())
+        # Whatever limit Spark hands over (it may say "all"), a batch stays within the option.
+        rows_max = self._pace.allowance()
+        end = stream.next_offset(begin, min(rows_max, getattr(limit, "max_rows", rows_max)))
+        self._acknowledged = begin["n"]
+        if end["n"] > begin["n"]:
+            self._pace.spend(stream.size(end))
+        return cast(dict[str, Any], end)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        if self._stream is None:
+            return None
+        return {"backlog": self._stream.behind(), **self._tally.facts()}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        stream = self._running(cast(Offset, end))
+        if end["n"] <= start["n"]:
+            return []  # a batch for the sake of a watermark alone
+        return stream.parts(cast(Offset, start), cast(Offset, end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return cast(SourcePartition, partition).batches(arrow_schema(self._schema))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        # A second way to the same end: `latestOffset` comes earlier, and also after the last batch.
+        if self._stream is not None and end["n"] > self._acknowledged:
+            self._stream.acknowledge(cast(Offset, end))
+
+    def stop(self) -> None:
+        if self._stream is not None:
+            self._stream.stop()
+        if self._client is not None:
+            self._client.close()
+        self._forget()
+
+    # ---- within
+
+    def _opened(self) -> QueueClient:
+        if self._client is None:
+            check_columns(self._schema.names)
+            self._client = open_queue(self._options.for_stream())
+        return self._client
+
+    def _running(self, at: Offset) -> Stream:
+        """The stream, begun where Spark's log is: `at` is an offset of that log."""
+        if self._stream is None:
+            speak_up()
+            client = self._opened()
+            self._tally = Tally(self._options.place.queue)
+            if self._options.metrics_port is not None:
+                serve_metrics(self._tally, self._options.metrics_port)
+            self._stream = open_stream(client, self._options, at, self._tally, arrow_schema(self._schema))
+        return self._stream

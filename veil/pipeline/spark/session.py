@@ -1,0 +1,376 @@
+"""Spark for a command: started here with sensible settings, or the one that is given.
+
+Under `spark-submit`, in a notebook and in tests there is a Spark already; then it is used, and nothing of it is changed:
+the pipeline takes a session of its own on it, with the two settings that its results depend on. A Spark that is started
+here keeps what its JVM says in a file, and leaves nothing behind when it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from veil.core.errors import VeilError
+from veil.pipeline.spark.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOPBACK: Final = "127.0.0.1"
+UI_PORT: Final = 4040
+DRIVER_MEMORY_MAX_MB: Final = 4096
+DRIVER_MEMORY_MIN_MB: Final = 512  # with less, Spark refuses to start
+
+# What results depend on, wherever the session comes from: hours and days are UTC's, and instants are written in the one
+# form that every reader of Parquet takes (Spark's own default is one that pyarrow reads, and writes back otherwise).
+MEANING: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+
+
+class SessionRefused(VeilError):
+    """The settings cannot be had: a malformed one, or one that comes too late for a Spark that runs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SparkSettings:
+    """How to start Spark; `conf` wins over everything that Veil chooses."""
+
+    master: str | None = None  # None: local[*]
+    conf: Mapping[str, str] = field(default_factory=dict)
+    title: str = "veil"
+    brief: bool = False  # the work takes seconds: compile it quickly rather than well
+
+    def __post_init__(self) -> None:
+        if self.master is not None and not self.master.strip():
+            raise SessionRefused(
+                f"master {self.master!r}: expected a Spark master, such as local[4] or spark://HOST:7077"
+            )
+        for name in self.conf:
+            if not name.startswith("spark."):
+                raise SessionRefused(f"conf {name!r}: expected a name that begins with spark.")
+
+    @property
+    def where(self) -> str:
+        """The master in effect."""
+        return self.master or self.conf.get("spark.master") or "local[*]"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all of Spark runs in one process on this machine."""
+        return self.where.partition("[")[0] == "local"
+
+    @property
+    def asks_for_something(self) -> bool:
+        """Whether somebody chose the master or any setting."""
+        return self.master is not None or bool(self.conf)
+
+
+def read_conf(pairs: Iterable[str]) -> dict[str, str]:
+    """The settings of texts like `spark.x=1`; raises SessionRefused for a text that is none."""
+    settings: dict[str, str] = {}
+    for text in pairs:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise SessionRefused(f"conf {text!r}: expected NAME=VALUE, such as spark.driver.memory=8g")
+        settings[name.strip()] = value.strip()
+    return settings
+
+
+def chosen(settings: SparkSettings, home: Path) -> dict[str, str]:
+    """Every setting of a Spark whose own files go under `home`."""
+    conf = {
+        **MEANING,
+        "spark.driver.memory": f"{driver_memory_mb()}m",
+        # Else Python tells the JVM for each column where in our code it was written: half of all it has to say.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.warehouse.dir": str(home / "warehouse"),  # else a directory appears wherever one stands
+        "spark.ui.showConsoleProgress": "false",  # the command draws its own
+    }
+    if settings.brief:
+        # Java's second compiler takes longer over a plan than such work does with the first one's.
+        conf["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1"
+    if settings.is_local:
+        conf |= {
+            "spark.driver.bindAddress": LOOPBACK,
+            "spark.driver.host": LOOPBACK,
+            "spark.ui.port": str(_ui_port()),
+        }
+    return {**conf, **settings.conf, "spark.master": settings.where, "spark.app.name": settings.title}
+
+
+def driver_memory_mb() -> int:
+    """A third of the memory that this process may have, 4 GB at most."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # no such file, or "max" in it
+        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    return max(DRIVER_MEMORY_MIN_MB, min(DRIVER_MEMORY_MAX_MB, total // 3 // 2**20))
+
+
+def _ui_port() -> int:
+    """The port that people know if it is free, else 0: any that is."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, UI_PORT))
+        except OSError:
+            return 0
+    return UI_PORT
+
+
+_ENDING_S = 30  # the JVM removes its own temporary files in this time
+_DYING_S = 0.5
+_PREFIX = re.compile(
+    r'^(?:Exception in thread "[^"]*" |: |Error: )?(?:Caused by: )?(?:[\w$]+\.)*[\w$]*(?:Exception|Error): '
+)
+_TELLING = re.compile(r"Exception: |^Error: |^Caused by: ")
+
+
+class SessionFailed(VeilError):
+    """Spark did not start; the text names the file that has what it said."""
+
+
+class StartedSpark:
+    """A Spark that this process started: its session, its JVM, and the directory with its log."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self.log = home / "spark.log"
+        self.session: SparkSession | None = None
+        self._jvm: Any = None  # the process
+
+    @classmethod
+    def start(cls, settings: SparkSettings) -> StartedSpark:
+        """Start it; raises JavaMissing or SessionFailed."""
+        java = find_java(os.environ)
+        started = cls(Path(tempfile.mkdtemp(prefix="veil-spark-")))
+        try:
+            with _environment(settings, java.home):
+                started._launch(settings)
+        except Exception as problem:
+            reason = first_line(problem) if started._jvm else started._last_words()
+            started.end(keep_log=True)
+            text = f"Spark did not start ({java.origin}): {reason}; what it said is in {started.log}"
+            raise SessionFailed(text) from problem
+        except BaseException:
+            started.end(keep_log=False)
+            raise
+        return started
+
+    def _launch(self, settings: SparkSettings) -> None:
+        from pyspark import SparkConf, SparkContext
+        from pyspark.java_gateway import launch_gateway
+        from pyspark.sql import SparkSession
+
+        conf = SparkConf(loadDefaults=False).setAll(list(chosen(settings, self._home).items()))
+        # Launched by hand for the sake of its output: the JVM speaks before any logging is set up, and what it says
+        # belongs in a file, not between the lines of a command.
+        with self.log.open("ab") as log:
+            gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+        self._jvm = gateway.proc
+        self.session = SparkSession(SparkContext(conf=conf, gateway=gateway))
+
+    @property
+    def has_died(self) -> bool:
+        """Whether its process is gone without having been told to."""
+        try:
+            # A moment's grace: the connection breaks before the process is seen to end.
+            return self._jvm is not None and self._jvm.wait(_DYING_S) is not None
+        except subprocess.TimeoutExpired:
+            return False
+
+    def end(self, *, keep_log: bool) -> None:
+        """Stop it and wait until its process is gone, also where it has died by itself."""
+        from pyspark import SparkContext
+
+        with suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # a JVM that has died cannot be stopped cleanly
+            if self.session is not None:
+                self.session.stop()
+        if self._jvm is not None:
+            with suppress(Exception):
+                if SparkContext._gateway is not None:
+                    SparkContext._gateway.shutdown()
+            # The next session of this process starts a JVM of its own, with its own memory.
+            SparkContext._gateway = SparkContext._jvm = None
+            with suppress(OSError):
+                self._jvm.stdin.close()  # the JVM ends when this pipe does
+            try:
+                self._jvm.wait(_ENDING_S)
+            except subprocess.TimeoutExpired:
+                self._jvm.kill()
+                self._jvm.wait()
+        if not keep_log:
+            shutil.rmtree(self._home, ignore_errors=True)
+
+    def _last_words(self) -> str:
+        lines = (
+            self.log.read_text(encoding="utf-8", errors="replace").splitlines() if self.log.exists() else []
+        )
+        telling = [line for line in lines if _TELLING.search(line)]
+        return _shortened(telling[0]) if telling else "its process ended at once"
+
+
+def first_line(problem: Exception) -> str:
+    """What went wrong, of an error of Spark's, in one line: Java's traces run over pages."""
+    try:
+        return _shortened(str(problem))
+    except Exception:  # some errors ask the JVM for their text
+        return "its process has ended"
+
+
+def _shortened(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # py4j puts its own sentence first, and then the error after a colon.
+    telling = next(
+        (line for line in lines if line.startswith(": ")), lines[0] if lines else "no reason given"
+    )
+    return _PREFIX.sub("", telling)
+
+
+@contextmanager
+def _environment(settings: SparkSettings, java_home: str | None) -> Iterator[None]:
+    """The variables that Spark reads at its start, put back afterwards: they are not this process's affair."""
+    wanted = {"JAVA_HOME": java_home} if java_home else {}
+    python = settings.conf.get("spark.pyspark.python")
+    if settings.is_local:
+        # Untold, workers run whatever `python3` comes first on the PATH; and Spark, its pages too, listens on all
+        # interfaces.
+        wanted |= {"PYSPARK_PYTHON": python or sys.executable, "SPARK_LOCAL_IP": LOOPBACK}
+    else:
+        wanted["PYSPARK_PYTHON"] = python or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+__all__ = [
+    "SessionFailed",
+    "SessionRefused",
+    "SparkMissing",
+    "SparkSettings",
+    "close_session",
+    "has_died",
+    "is_given",
+    "log_of",
+    "open_session",
+    "read_conf",
+    "session",
+    "ui_address",
+]
+
+MISSING: Final = 'the pipeline needs Spark: pip install "veilmq[spark]"'
+
+_started: StartedSpark | None = None  # a process has one Spark at a time, by Spark's own rule
+
+
+class SparkMissing(VeilError):
+    """PySpark is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__(MISSING)
+
+
+@contextmanager
+def session(settings: SparkSettings | None = None) -> Iterator[SparkSession]:
+    """A session to work in; a Spark that was started for it ends with it, one that was given stays."""
+    spark = open_session(settings)
+    try:
+        yield spark
+    except Exception:
+        close_session(spark, keep_log=True)
+        raise
+    except BaseException:
+        close_session(spark)
+        raise
+    close_session(spark)
+
+
+def open_session(settings: SparkSettings | None = None) -> SparkSession:
+    """A session on the Spark that is given, or on one that is started now; `close_session` ends it.
+
+    Raises SparkMissing, JavaMissing, SessionRefused or SessionFailed, each with one line for the person.
+    """
+    global _started
+    settings = settings or SparkSettings()
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise SparkMissing from None
+    if is_given():
+        if settings.asks_for_something:
+            raise SessionRefused(
+                "Spark runs already, with its own master and settings: give --master and --conf to what started it "
+                "(spark-submit), not to this command"
+            )
+        return _beside(SparkSession.builder.getOrCreate())
+    _started = StartedSpark.start(settings)
+    assert _started.session is not None
+    return _started.session
+
+
+def is_given() -> bool:
+    """Whether there is a Spark already: in this process, around it (`spark-submit`), or a remote one."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ:
+        return True
+    return SparkContext._active_spark_context is not None or SparkSession.getActiveSession() is not None
+
+
+def close_session(spark: SparkSession, *, keep_log: bool = False) -> None:
+    """End the Spark that `open_session` started; one that was given is left as it is."""
+    global _started
+    if _started is not None and _started.session is spark:
+        started, _started = _started, None
+        started.end(keep_log=keep_log)
+
+
+def log_of(spark: SparkSession) -> Path | None:
+    """The file with what this Spark says, where it was started here; `close_session` removes it unless told to keep it."""
+    return _started.log if _started is not None and _started.session is spark else None
+
+
+def has_died(spark: SparkSession) -> bool:
+    """Whether the Spark that was started here is gone without having been told to."""
+    return _started is not None and _started.session is spark and _started.has_died
+
+
+def ui_address(spark: SparkSession) -> str | None:
+    """Where Spark's own pages are; None without them, or where they cannot be asked for."""
+    try:
+        return spark.sparkContext.uiWebUrl
+    except Exception:  # Spark Connect has no context, and says so with an error of its own
+        return None
+
+
+def _beside(given: SparkSession) -> SparkSession:
+    """A session of our own on the given Spark: its settings as they are, but for what results depend on."""
+    try:
+        own = given.newSession()
+    except Exception:  # a Spark Connect before 4.3 has no such thing
+        own = given
+    for name, value in MEANING.items():
+        own.conf.set(name, value)
+    return own

@@ -1,0 +1,281 @@
+"""The timeout that a queue should have, how sure that is, and what would make it surer.
+
+What became of the holders of leases that lapsed in silence: dead, or still at work?
+
+The tables cannot tell, and the difference is everything. A holder that was still at work at the deadline needed a longer
+timeout; one that had crashed, or had failed and left the message lying, says nothing about how long work takes, and to
+count it as at work until the deadline would put the survival curve's end at the share of crashes, for ever above any target.
+
+Two things in the data speak. Holders that come late show it where they do not give up: if a fair number of observations
+end beyond the deadline, silence means dead. And work that is cut off by a deadline leaves a trace before it: completions up
+to the very end of the window. From the completions in its last three octaves the number still at work is extrapolated:
+as if the tail were a power law, which is heavier than nearly every real one, or lighter if it is getting lighter already.
+What lapsed beyond that number is dead.
+
+What the recommended timeout would have changed over the past that was analysed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from veil import words
+from veil.core.findings import CLEAR, LIKELY, NO_RENEWAL, NOT_ENOUGH, Replay, WithPolicy
+from veil.pipeline.timeouts.candidates import SENSIBLE_S, TIMEOUT_MAX_S, Timelines, evaluate, sensible_s
+from veil.pipeline.timeouts.history import History, bucket_of_s, middle_s
+from veil.pipeline.timeouts.survival import Survival
+
+# With renewal a short timeout would do for any work, at the price of calls and of windows that end before a second try.
+_CALLS_MAX: Final = 1.0
+_RENEWED_LEAST_S: Final = 10
+_OBSERVATIONS_LEAST: Final = 30
+_LONGER_FOR_A_WHILE: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """The answer for one queue or type."""
+
+    timeout_s: int | None
+    certainty: str
+    reason: str
+    missing: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that the answer is made from."""
+
+    history: History
+    lapses: Lapses
+    curve: Survival
+    timelines: Timelines
+    target: float
+    policy: str
+
+
+def recommend(evidence: Evidence) -> Recommendation:
+    """The shortest wait after a crash among the timeouts whose duplicates stay within the target, the doubt included."""
+    history, target = evidence.history, evidence.target
+    if history.completed < max(1 / target, _OBSERVATIONS_LEAST):
+        return _too_few(evidence)
+    if evidence.curve.chance[-1] > target:
+        if evidence.curve.end_s >= TIMEOUT_MAX_S:
+            return _beyond_twelve_hours(evidence)
+        return _cut_off(evidence)
+    best = _best(evidence, target)
+    if best is not None:
+        timeout_s, means = best
+        if evidence.lapses.proven or means.duplicate_chance_high + _crashed_share(evidence) <= target:
+            return Recommendation(timeout_s, CLEAR, _reason(evidence, timeout_s, means))
+        return Recommendation(
+            timeout_s, LIKELY, _reason(evidence, timeout_s, means), _crashes_assumed(evidence)
+        )
+    best = _best(evidence, float(evidence.curve.high[-1]))
+    if best is None:
+        return _beyond_twelve_hours(evidence)
+    timeout_s, means = best
+    return Recommendation(timeout_s, LIKELY, _reason(evidence, timeout_s, means), _more(evidence))
+
+
+def _best(evidence: Evidence, bound: float) -> tuple[int, WithPolicy] | None:
+    """The timeout with the shortest recovery of those whose upper bound of duplicates is within this one."""
+    curve, timelines, policy = evidence.curve, evidence.timelines, evidence.policy
+    bound *= 1 + 1e-9
+    if policy == NO_RENEWAL:  # the recovery rises with the timeout: the first that will do is the best
+        fits = np.flatnonzero(np.interp(SENSIBLE_S, curve.after_s, curve.high) <= bound)
+        if not len(fits):
+            return None
+        timeout_s = SENSIBLE_S[int(fits[0])]
+        return timeout_s, evaluate(curve, timelines, [timeout_s], policy)[0]
+    timeouts_s = [each for each in SENSIBLE_S if _RENEWED_LEAST_S <= each <= max(2 * curve.end_s, 60)]
+    fit = [
+        (timeout_s, means)
+        for timeout_s, means in zip(timeouts_s, evaluate(curve, timelines, timeouts_s, policy), strict=True)
+        if means.duplicate_chance_high <= bound and means.calls_per_message <= _CALLS_MAX
+    ]
+    return min(fit, key=lambda each: (each[1].recovery_s, each[0]), default=None)
+
+
+def _reason(evidence: Evidence, timeout_s: int, means: WithPolicy) -> str:
+    renewed = "" if evidence.policy == NO_RENEWAL else f" renewed by {evidence.policy}"
+    text = (
+        f"with {words.length(timeout_s)}{renewed} {words.chance(means.duplicate_chance)} of the work would be done twice, at "
+        f"most {words.chance(means.duplicate_chance_high)} (95 % confidence), and a crash hides a message for "
+        f"{words.length(means.recovery_s)}"
+    )
+    present_s = evidence.history.present_s
+    if present_s is None or present_s < 1:
+        return text
+    if round(present_s) == timeout_s:
+        return f"{text}: the present timeout is right"
+    timeout_now_s = min(round(present_s), TIMEOUT_MAX_S)
+    (now,) = evaluate(evidence.curve, evidence.timelines, [timeout_now_s], evidence.policy)
+    costs = f"{words.chance(now.duplicate_chance)} and {words.length(now.recovery_s)}"
+    return f"{text}; with the present {words.length(present_s)} it is {costs}"
+
+
+def _too_few(evidence: Evidence) -> Recommendation:
+    completed = evidence.history.completed
+    have = f"{completed:,} completed lease{'' if completed == 1 else 's'}"
+    reason = f"{have}: too few to see whether {words.chance(evidence.target)} of the work is done twice"
+    return Recommendation(None, NOT_ENOUGH, reason, _more(evidence))
+
+
+def _more(evidence: Evidence) -> str:
+    completed, target = evidence.history.completed, evidence.target
+    needed = max(-math.log(0.025) / target, _OBSERVATIONS_LEAST)
+    have = f"{completed:,} completed lease{'' if completed == 1 else 's'}"
+    if completed < needed:
+        return f"{have}; about {words.about(needed)} are needed to see {words.chance(target)}"
+    return f"{have}, and too many of the others were cut off before their work had ended to be sure of {words.chance(target)}"
+
+
+def _cut_off(evidence: Evidence) -> Recommendation:
+    history, curve = evidence.history, evidence.curve
+    left = words.chance(float(curve.chance[-1]))
+    if not evidence.lapses.at_work:
+        reason = f"{left} of the work was let go, unfinished, before {words.length(curve.end_s)}: nothing is known beyond"
+        missing = "leases that are neither released nor still open: observe for longer"
+        return Recommendation(None, NOT_ENOUGH, reason, missing)
+    deadline_s = max(at_s for at_s, _ in evidence.lapses.at_work)
+    lapsed = sum(count for _, count in evidence.lapses.at_work)
+    longest = words.length(history.longest_s) if history.processing else "nothing"
+    reason = (
+        f"the longest complete observation is {longest} and {words.chance(lapsed / max(history.leases, 1))} of the leases end at "
+        f"the timeout of {words.length(deadline_s)}: nothing is known beyond"
+    )
+    longer_s = sensible_s(_LONGER_FOR_A_WHILE * deadline_s)
+    renewal = "turn on renewal" if evidence.policy == NO_RENEWAL else "see that every consumer renews"
+    missing = (
+        f"work that is not cut off: raise the timeout to {words.length(longer_s)} for a while, or {renewal}"
+    )
+    return Recommendation(None, NOT_ENOUGH, reason, missing)
+
+
+def _beyond_twelve_hours(evidence: Evidence) -> Recommendation:
+    chance, _, high = evidence.curve.at(TIMEOUT_MAX_S)
+    reason = (
+        f"{words.chance(chance)} of the work (at most {words.chance(high)}) takes longer than 12 h, the longest timeout there "
+        "is: split the work"
+    )
+    return Recommendation(TIMEOUT_MAX_S, CLEAR if chance > evidence.target else LIKELY, reason)
+
+
+def _crashed_share(evidence: Evidence) -> float:
+    return evidence.lapses.crashed / max(evidence.history.leases, 1)
+
+
+def _crashes_assumed(evidence: Evidence) -> str:
+    history = evidence.history
+    text = (
+        f"{evidence.lapses.crashed:,.0f} leases ({words.chance(_crashed_share(evidence))}) lapsed without a later sign of their "
+        f"holder; they are taken for crashes, since completed work thins out well before their deadline (the longest took "
+        f"{words.length(history.longest_s)})"
+    )
+    if history.dead_lettered:
+        text += f"; {history.dead_lettered:,} of these ended in the dead letters: look there for work that never fits"
+    return text
+
+
+# Late completions that show that holders of this queue do not give up at the deadline.
+_SHOWN_LEAST, _SHOWN_SHARE = 3, 1 / 10
+# A larger share of all leases than this is not taken for crashes, whatever the completions look like.
+_CREDIBLE_SHARE = 1 / 5
+
+
+@dataclass(frozen=True, slots=True)
+class Lapses:
+    """The censored observations of a history, sorted by what they say."""
+
+    at_work: list[
+        tuple[float, float]
+    ]  # (seconds, leases): at work at that instant for certain or by assumption
+    elsewhere: Counter[int]  # released, removed or open: censored somewhere in that bucket
+    crashed: float  # ended somewhere before their deadline, without completing
+    proven: bool  # late holders of this queue show themselves, so silence means dead
+
+
+def sort_lapses(history: History) -> Lapses:
+    """Tell holders that were at work at their deadline from those that were dead by then."""
+    lapses, elsewhere = _placed(history), history.censored
+    total = sum(count for _, count in lapses)
+    silent = min(history.silent, total)
+    if not silent:
+        return Lapses(lapses, elsewhere, 0.0, True)
+    deadline_s = max(lapses, key=lambda each: each[1])[0]
+    beyond = _completed(history, deadline_s, float("inf"))
+    proven = beyond >= max(_SHOWN_LEAST, silent * _SHOWN_SHARE)
+    still = 0.0 if proven else _still_at_work(history, deadline_s, silent)
+    crashed = silent - still
+    kept = (total - crashed) / total
+    return Lapses([(at_s, count * kept) for at_s, count in lapses if kept], elsewhere, crashed, proven)
+
+
+def _still_at_work(history: History, deadline_s: float, silent: float) -> float:
+    if silent > _CREDIBLE_SHARE * history.leases:
+        return silent
+    last = _completed(history, deadline_s / 2, deadline_s)
+    before = _completed(history, deadline_s / 4, deadline_s / 2)
+    if last and last >= before:  # the tail has not begun yet: there is no telling how much of it is beyond
+        return silent
+    if not last:
+        return 0.0
+    # With a power law each octave holds the same multiple of the one before it; what follows the last is the series' rest.
+    earlier = _completed(history, deadline_s / 8, deadline_s / 4)
+    multiple = last / before
+    if earlier:
+        multiple *= min(1.0, multiple / (before / earlier))
+    return min(silent, last * multiple / (1 - multiple))
+
+
+def _completed(history: History, after_s: float, to_s: float) -> float:
+    """Completions in that span; a bucket counts by its middle."""
+    return sum(count for bucket, count in history.processing.items() if after_s < middle_s(bucket) <= to_s)
+
+
+def _placed(history: History) -> list[tuple[float, float]]:
+    """The instants at which leases lapsed. Of a bucket in which a window is known to have ended, all did so there: the others,
+    whose leases had been extended, or whose holder was heard of later, in its middle."""
+    windows = {bucket_of_s(window_ms / 1000): window_ms / 1000 for window_ms in sorted(history.windows)}
+    return [
+        (windows.get(bucket, middle_s(bucket)), float(count))
+        for bucket, count in sorted(history.lapses.items())
+        if count > 0
+    ]
+
+
+def replay(evidence: Evidence, recommended_s: int) -> Replay:
+    """The same leases and the same crashes again, under the recommended timeout.
+
+    The wait after a crash is measured from the holder's last sign of life, which it survived by some unknown time; the
+    expected length of that is taken off. What a message waited beyond its deadline until somebody received it is nobody's
+    timeout's fault, and stays.
+    """
+    history, curve = evidence.history, evidence.curve
+    (means,) = evaluate(curve, evidence.timelines, [recommended_s], evidence.policy)
+    recovered = history.recovery.total()
+    measured_s = sum(count * middle_s(bucket) for bucket, count in history.recovery.items())
+    if not recovered:
+        then_s, with_s = 0.0, 0.0
+    elif not history.windows:
+        then_s, with_s = measured_s, recovered * means.recovery_s
+    else:
+        leases = history.windows.total()
+        mean_s = sum(length_ms * count for length_ms, count in history.windows.items()) / leases / 1000
+        waited_s = max(measured_s / recovered - mean_s, 0.0)
+        window_s = max(1, min(round(mean_s), TIMEOUT_MAX_S))
+        (then,) = evaluate(curve, evidence.timelines, [window_s], evidence.policy)
+        then_s = recovered * (then.recovery_s + waited_s)
+        with_s = recovered * (means.recovery_s + waited_s)
+    return Replay(
+        duplicates_then=history.duplicates,
+        duplicates_with_recommended=history.leases * means.duplicate_chance,
+        hidden_hours_then=then_s / 3600,
+        hidden_hours_with_recommended=with_s / 3600,
+    )

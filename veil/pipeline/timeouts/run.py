@@ -1,0 +1,157 @@
+"""`veil pipeline timeouts`: the tables in, the timeout of each queue out.
+
+The histograms are summed by Spark, or here where they are few; the estimates are plain Python over the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from veil.core.findings import FILE, NO_RENEWAL, VERSION, CurvePoint, Finding, Findings, encode
+from veil.pipeline.lifecycles.scales import instant_of
+from veil.pipeline.timeouts.candidates import RenewalSchedule, Timelines, candidates, shown_timeouts
+from veil.pipeline.timeouts.history import History, Work, files_since, read_histories
+from veil.pipeline.timeouts.recommendation import Evidence, recommend, replay, sort_lapses
+from veil.pipeline.timeouts.survival import Survival, estimate
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from veil.journal.place import Place
+
+TARGET_DEFAULT: Final = 0.001
+_POINTS_MAX: Final = 120
+
+
+def run_timeouts(
+    spark: SparkSession,
+    tables: Place,
+    *,
+    target: float = TARGET_DEFAULT,
+    since: date | None = None,
+    policies: Sequence[RenewalSchedule] = (),
+    policy: str = NO_RENEWAL,
+    queues: Sequence[str] = (),
+    now: datetime | None = None,
+    save: bool = True,
+) -> Findings:
+    """Find the timeout of every queue and message type in the tables, and leave the findings beside them."""
+    histories = past(spark, tables, since=since, queues=queues)
+    made_at = (now or datetime.now(UTC)).isoformat(timespec="seconds")
+    findings = Findings(
+        VERSION, made_at, target, find_all(histories, target=target, policies=policies, policy=policy), policy
+    )
+    if save:
+        tables.write(FILE, encode(findings))
+    return findings
+
+
+def past(
+    spark: SparkSession, tables: Place, *, since: date | None = None, queues: Sequence[str] = ()
+) -> dict[Work, History]:
+    """The history of every queue and type that the tables tell of, from the day given on."""
+    from veil.pipeline.lifecycles.store import load_manifest, read_files
+    from veil.pipeline.timeouts.history import is_little, read_here
+
+    manifest = load_manifest(tables)
+    files = files_since(manifest, since)
+    if not files:
+        return {}
+    if is_little(tables, files):
+        histories = read_here(tables, files, queues=queues)
+    else:
+        histories = read_histories(read_files(spark, tables, "queue_months", files), queues=queues)
+    first = instant_of(min(manifest.days))
+    for history in histories.values():
+        if history.since is not None:
+            history.since = max(history.since, first)  # a month begins before the tables do
+    return histories
+
+
+def find_all(
+    histories: Mapping[Work, History],
+    *,
+    target: float = TARGET_DEFAULT,
+    policies: Sequence[RenewalSchedule] = (),
+    policy: str = NO_RENEWAL,
+) -> list[Finding]:
+    """Each queue as a whole, then its message types where it has more than one."""
+    timelines = Timelines(tuple(policies))
+    if policy != NO_RENEWAL and policy not in timelines.names:
+        raise ValueError(f"policy={policy!r}: expected {NO_RENEWAL} or one of {', '.join(timelines.names)}")
+    if not 0 < target < 1:
+        raise ValueError(f"target={target!r}: expected a share between 0 and 1")
+    found = []
+    for queue, works in groupby(sorted(histories), key=lambda work: work._replace(message_type="")):
+        types = {work: histories[work] for work in works}
+        whole = History()
+        for history in types.values():
+            whole.add(history)
+        found.append(find(queue, None, whole, timelines, target, policy))
+        if len(types) > 1:
+            found += [
+                find(work, work.message_type, history, timelines, target, policy)
+                for work, history in types.items()
+            ]
+    return found
+
+
+def find(
+    work: Work, message_type: str | None, history: History, timelines: Timelines, target: float, policy: str
+) -> Finding:
+    """What one history says."""
+    lapses = sort_lapses(history)
+    curve = estimate(history.processing, lapses.elsewhere, lapses.at_work, lapses.crashed)
+    evidence = Evidence(history, lapses, curve, timelines, target, policy)
+    answer = recommend(evidence)
+    shown = shown_timeouts(curve, history.present_s, answer.timeout_s)
+    return Finding(
+        region=work.region,
+        account=work.account,
+        queue=work.queue,
+        message_type=message_type,
+        since=None if history.since is None else history.since.isoformat(),
+        until=None if history.until is None else history.until.isoformat(),
+        leases=history.leases,
+        completed=history.completed,
+        censored=history.lapses.total() + history.censored.total(),
+        duplicates=history.duplicates,
+        crashes=history.silent,
+        present_timeout_s=history.present_s,
+        recommended_timeout_s=answer.timeout_s,
+        policy=policy,
+        certainty=answer.certainty,
+        reason=answer.reason,
+        missing=answer.missing,
+        mean_s=history.mean_s,
+        p50_s=curve.quantile_s(0.5),
+        p90_s=curve.quantile_s(0.9),
+        p99_s=curve.quantile_s(0.99),
+        p999_s=curve.quantile_s(0.999),
+        curve=_points(curve),
+        candidates=candidates(curve, timelines, shown),
+        replay=None if answer.timeout_s is None else replay(evidence, answer.timeout_s),
+    )
+
+
+def _points(curve: Survival) -> list[CurvePoint]:
+    """The curve as far as it is worth drawing: its ends, and what lies between, thinned out evenly."""
+    chosen = np.unique(
+        np.linspace(0, len(curve.after_s) - 1, min(len(curve.after_s), _POINTS_MAX)).astype(int)
+    )
+    return [
+        CurvePoint(*values)
+        for values in zip(
+            curve.after_s[chosen].tolist(),
+            curve.chance[chosen].tolist(),
+            curve.low[chosen].tolist(),
+            curve.high[chosen].tolist(),
+            np.rint(curve.at_risk[chosen]).astype(int).tolist(),
+            strict=True,
+        )
+    ]
