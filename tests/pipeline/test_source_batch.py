@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import AnalysisException
 
 from tests.pipeline.source_kit import WAYS, fill, left
+from tests.tls_kit import Authority
 from veil.pipeline import drain, register
 from veil.testing.process import VeilServer
 
@@ -41,6 +43,26 @@ def test_a_block_that_ends_well_deletes_what_it_took(spark: SparkSession, server
         assert left(server, f"well-{way}") == (0, 2_300)
     assert seen == Counter(ids)
     assert left(server, f"well-{way}") == (0, 0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_queue_behind_tls_is_read_by_the_authority_that_aws_ca_bundle_names(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, way: str
+):
+    authority = Authority(tmp_path)
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(authority.ca))
+    # Where spark.executorEnv.AWS_CA_BUNDLE puts it: workers have the environment that Spark was started in.
+    monkeypatch.setitem(spark.sparkContext.environment, "AWS_CA_BUNDLE", str(authority.ca))
+    register(spark)
+    with VeilServer("--store", "memory", *authority.issue().flags) as secured:
+        place = {"endpoint": secured.endpoint_url, "region": secured.region, "protocol": way}
+        ids = fill(secured, "private", [f"m{n}" for n in range(30)])
+        with drain(spark, queue="private", partitions=2, **place) as messages:
+            seen = Counter(row.message_id for row in messages.select("message_id").collect())
+        assert seen == Counter(ids)
+        assert left(secured, "private") == (0, 0)
+    monkeypatch.undo()
+    register(spark)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -92,6 +92,9 @@ def error_in(answer: HttpAnswer) -> ApiError:
     message = said.message or said.shouted or ""
     if not code:
         message = f"HTTP {status}, and not in the words of SQS"
+        if answer.header(b"content-type").startswith("text/plain"):
+            text = answer.body[:200].decode("utf-8", "replace")
+            message += ": " + " ".join("".join(each if each.isprintable() else " " for each in text).split())
         if 300 <= status < 400:
             message = (
                 f"HTTP {status} to {answer.header(b'location') or 'nowhere'}; redirects are not followed"

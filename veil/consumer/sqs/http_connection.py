@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
 import httptools
+
+from veil.signing.client_tls import problem_in_words
 
 # How long an answer that nobody waits for any more is still listened for.
 LINGER_S = 1.0
@@ -132,6 +135,9 @@ class HttpConnection(asyncio.Protocol):
                 self._finish()
             elif self._heard:
                 self._fail("the connection was cut in the middle of the answer")
+            elif isinstance(exc, ssl.SSLError) and "ALERT" in (exc.reason or ""):
+                # After the handshake: in TLS 1.3 the server judges a client's certificate only then.
+                self._fail(problem_in_words(exc, "the server", None) or "")
             else:
                 self._fail("the connection was closed without an answer", stale=self._answers > 0)
         del self._parser  # it holds our methods: a circle
