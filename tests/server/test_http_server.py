@@ -98,6 +98,12 @@ class Client:
         async with asyncio.timeout(10):
             return await self.reader.read()
 
+    def half_close(self) -> None:
+        if self.tls is None:
+            self.writer.write_eof()
+        else:
+            self.writer.close()  # says that nothing more will come, and waits to hear the same
+
     def vanish(self) -> None:
         self.writer.transport.abort()
 
@@ -395,7 +401,7 @@ async def test_what_a_connection_held_is_let_go_with_it_and_not_by_the_collector
                 client.send(head + b"x" * 300_000)
                 await until(lambda: server._roster.large_body_bytes == 300_000)
             if way == "half-close":
-                client.writer.write_eof()
+                client.half_close()
             elif way == "late":
                 server.sweep(now_s() + 1_000)
                 assert (await client.answer())[0] == 408
@@ -517,10 +523,8 @@ async def test_a_request_ends_when_its_client_has_gone(start, way):
     client = await Client.of(server)
     client.send(GET * (2 if "pipelined" in way else 1))
     await gate.entered.wait()
-    if way == "half-close" and Client.tls is not None:
-        client.writer.close()  # says that nothing more will come, and waits to hear the same
-    elif way == "half-close":
-        client.writer.write_eof()
+    if way == "half-close":
+        client.half_close()
     elif way == "reset":
         raw = client.writer.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -17,7 +17,7 @@ from veil.server.http_answer import encode_refusal
 from veil.server.http_connection import HttpConnection
 from veil.server.http_roster import Roster
 
-_READ_BYTES: Final = 256 * 1024
+_READ_BYTES: Final = 16 * 1024  # a record at the most
 # Every handshake begins with a record of this type; no request of HTTP does.
 _HANDSHAKE_RECORD: Final = 0x16
 _SPEAKS_TLS: Final = "this port speaks TLS: use https://"
@@ -76,9 +76,11 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
             if self._state == _HANDSHAKE:
                 tls.do_handshake()
                 self._begin()
-            while piece := tls.read(_READ_BYTES):
+            # Asked only while there is something: an exception that says there is not costs as much as to decrypt.
+            while self._incoming.pending and not has_ended:
+                piece = tls.read(_READ_BYTES)
                 pieces.append(piece)
-            has_ended = True  # the client has said that it will send no more
+                has_ended = not piece  # the client has said that it will send no more
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
@@ -96,7 +98,10 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state = _CLOSING
-        self._app.connection_lost(exc)
+        self._after_handshake = None
+        app = self._app
+        del self._app  # it refers to us: memory is freed now, not at a collection
+        app.connection_lost(exc)
 
     def pause_writing(self) -> None:
         self._app.pause_writing()
