@@ -1,4 +1,4 @@
-"""Requests per second of an empty handler on Veil's own HTTP layer and on granian, one process each.
+"""Requests per second of an empty handler on Veil's own HTTP layer, plain and over TLS, and on granian, one process each.
 
     python -m bench.http_stacks [--seconds 3] [--connections 64] [--rounds 3]
 
@@ -12,13 +12,17 @@ import argparse
 import asyncio
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 from bench.load import LoadResult, process_cpu_s, run_load
+from tests.tls_kit import Authority
 
 # As large and as many-headed as what boto3 sends for one message.
 BODY = b'{"QueueUrl":"http://127.0.0.1:9324/000000000000/orders","MessageBody":"' + b"x" * 100 + b'"}'
@@ -48,24 +52,31 @@ class Figure:
     server_cpu_s: float
 
 
-def serve_veil(port: int, loop: str) -> None:
+def serve_veil(port: int, kind: str, folder: Path) -> None:
     """Run the empty handler on Veil's HTTP layer until killed."""
     import uvloop
 
+    from tests.tls_kit import Pair
     from veil.server.http import HttpServer
+    from veil.server.settings import Settings
+    from veil.server.tls import Tls
     from veil.wire.exchange import Request, Response
 
     async def handler(request: Request) -> Response:
         return Response(200, ANSWER, JSON)
 
     async def main() -> None:
-        await HttpServer(handler).start("127.0.0.1", port)
+        tls = None
+        if kind == "tls":
+            pair = Pair(folder / "server.pem", folder / "server.key")
+            tls = Tls(Settings(tls_cert=pair.cert, tls_key=pair.key)).current
+        await HttpServer(handler).start("127.0.0.1", port, tls=tls)
         await asyncio.Event().wait()
 
-    if loop == "uvloop":
-        uvloop.run(main())
-    else:
+    if kind == "asyncio":
         asyncio.run(main())
+    else:
+        uvloop.run(main())
 
 
 def serve_granian(port: int) -> None:
@@ -90,14 +101,14 @@ async def rsgi(scope: object, protocol: object) -> None:
     protocol.response_bytes(200, [("content-type", JSON)], ANSWER)  # type: ignore[attr-defined]
 
 
-STACKS = ("veil-uvloop", "veil-asyncio", "granian-rsgi")
+STACKS = ("veil-uvloop", "veil-tls", "veil-asyncio", "granian-rsgi")
 
 
-def _serve(stack: str, port: int) -> None:
+def _serve(stack: str, port: int, folder: Path) -> None:
     if stack == "granian-rsgi":
         serve_granian(port)
     else:
-        serve_veil(port, stack.removeprefix("veil-"))
+        serve_veil(port, stack.removeprefix("veil-"), folder)
 
 
 def _await_listening(port: int) -> None:
@@ -123,19 +134,21 @@ def next_request(connection: int) -> bytes:
     return REQUEST
 
 
-def measure(stack: str, seconds: float, connections: int) -> Figure:
+def measure(stack: str, seconds: float, connections: int, authority: Authority) -> Figure:
     """Start the stack, warm it up, load it and stop it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "bench.http_stacks", "--serve", stack, "--port", str(port)]
+    command += ["--folder", str(authority.ca.parent)]
+    tls = ssl.create_default_context(cafile=authority.ca) if stack == "veil-tls" else None
     with subprocess.Popen(command) as server:
         try:
             _await_listening(port)
-            run_load("127.0.0.1", port, connections, next_request, seconds=0.5)
+            run_load("127.0.0.1", port, connections, next_request, seconds=0.5, tls=tls)
             pids = _family(server.pid)
             before_s = sum(map(process_cpu_s, pids))
-            result = run_load("127.0.0.1", port, connections, next_request, seconds=seconds)
+            result = run_load("127.0.0.1", port, connections, next_request, seconds=seconds, tls=tls)
             return Figure(result, sum(map(process_cpu_s, pids)) - before_s)
         finally:
             server.terminate()
@@ -151,14 +164,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--serve", choices=STACKS, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
-        _serve(given.serve, given.port)
+        _serve(given.serve, given.port, given.folder)
         return
     figures: dict[str, list[Figure]] = {stack: [] for stack in STACKS}
-    for _ in range(given.rounds):  # in turn: a machine that slows down slows them all
-        for stack in STACKS:
-            figures[stack].append(measure(stack, given.seconds, given.connections))
+    with TemporaryDirectory() as folder:
+        authority = Authority(Path(folder))
+        authority.issue()
+        for _ in range(given.rounds):  # in turn: a machine that slows down slows them all
+            for stack in STACKS:
+                figures[stack].append(measure(stack, given.seconds, given.connections, authority))
     print(f"{os.cpu_count()} cores, {given.connections} connections, {given.rounds} × {given.seconds} s")
     print(
         f"{'stack':14} {'req/s':>8} {'p50 ms':>7} {'p99 ms':>7} {'errors':>6} {'server µs':>9} {'load µs':>8}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 import time
 from array import array
 from collections.abc import Awaitable, Callable
@@ -175,11 +176,12 @@ async def _run(
     on_response: OnResponse | None,
     seconds: float | None,
     requests: int | None,
+    tls: ssl.SSLContext | None,
 ) -> LoadResult:
     loop = asyncio.get_running_loop()
 
     async def connect(client: _Client) -> None:
-        await loop.create_connection(lambda: client, host, port)
+        await loop.create_connection(lambda: client, host, port, ssl=tls)
 
     run = _Run(connect, make_request, on_response, requests, connections)
     clients = [_Client(run, index) for index in range(connections)]
@@ -226,6 +228,7 @@ def run_load(
     *,
     seconds: float | None = None,
     requests: int | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> LoadResult:
     """Load the server for so many seconds or requests (whichever ends first) and say what came back.
 
@@ -237,7 +240,7 @@ def run_load(
         raise ValueError("seconds=None, requests=None: expected one of them")
     if connections < 1:
         raise ValueError(f"connections={connections}: expected 1 or more")
-    return uvloop.run(_run(host, port, connections, make_request, on_response, seconds, requests))
+    return uvloop.run(_run(host, port, connections, make_request, on_response, seconds, requests, tls))
 
 
 def process_cpu_s(pid: int) -> float:
