@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import time
+from urllib.parse import parse_qsl
 
 import pytest
 
@@ -12,6 +14,7 @@ from veil.console import formatting
 from veil.console.aws_command import aws_command
 from veil.console.forms import read_form, read_query
 from veil.console.refusals import Refused
+from veil.console.turns import Turn, Turns
 
 
 @pytest.mark.parametrize(
@@ -53,24 +56,29 @@ def test_an_instant_is_relative_with_the_exact_one_beside_it():
 
 @pytest.mark.parametrize("text", STRINGS)
 def test_a_command_brings_any_text_through_a_shell_as_it_is(text: str):
-    command = aws_command("send-message", "http://localhost:9324", "us-east-1", {"--message-body": text})
+    command = aws_command("send-message", "http://localhost:9324", "us-east-1", {"MessageBody": text})
     words = shlex.split(command.replace(" \\\n", " ", 1))
-    assert words[:2] == ["aws", "sqs"] and words[words.index("--message-body") + 1] == text
+    assert words[:3] == ["aws", "sqs", "send-message"]
+    if words[3] == "--cli-input-json":
+        assert json.loads(words[4]) == {"MessageBody": text}
+    else:
+        assert words[3:5] == ["--message-body", text]
+        assert not text.startswith(("-", "file://", "fileb://", "http://", "https://"))
 
 
-def test_a_form_keeps_repeated_fields_and_line_breaks():
-    form = read_form("application/x-www-form-urlencoded", b"a=1&a=2&b=x%0D%0Ay+&c=")
+async def test_a_form_keeps_repeated_fields_and_line_breaks():
+    form = await read_form("application/x-www-form-urlencoded", b"a=1&a=2&b=x%0D%0Ay+&c=", Turn(Turns()))
     assert form.all("a") == ["1", "2"] and form.raw("b") == "x\ny " and form.text("b") == "x\r\ny"
     assert form.checked("c") and not form.checked("d")
 
 
-def test_a_form_with_a_file_is_read():
+async def test_a_form_with_a_file_is_read():
     body = (
         b'--edge\r\nContent-Disposition: form-data; name="token"\r\n\r\nabc\r\n'
         b'--edge\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\nContent-Type: text/plain\r\n\r\n'
         b"one\ntwo\x00\xff\r\n--edge--\r\n"
     )
-    form = read_form("multipart/form-data; boundary=edge", body)
+    form = await read_form("multipart/form-data; boundary=edge", body, Turn(Turns()))
     assert form.text("token") == "abc"
     assert form.files["file"] == ("a.txt", b"one\ntwo\x00\xff")
 
@@ -92,18 +100,47 @@ def test_a_number_of_a_query_is_kept_within_its_bounds():
         b'--other\r\nContent-Disposition: form-data; name="a"\r\n\r\nx\r\n--other--',
     ],
 )
-def test_a_form_that_is_cut_short_is_refused_or_empty(body: bytes):
+async def test_a_form_that_is_cut_short_is_refused_or_empty(body: bytes):
     try:
-        form = read_form("multipart/form-data; boundary=edge", body)
+        form = await read_form("multipart/form-data; boundary=edge", body, Turn(Turns()))
     except Refused:
         return
     assert form.pairs == [] and form.files == {}
 
 
-def test_a_large_file_is_read_at_once():
+async def test_a_large_file_is_read_at_once():
     lines = b"x\n" * 4_000_000
     head = b'--edge\r\nContent-Disposition: form-data; name="file"; filename="a%22b"\r\n\r\n'
     begun_s = time.process_time()
-    form = read_form("multipart/form-data; boundary=edge", head + lines + b"\r\n--edge--\r\n")
+    form = await read_form(
+        "multipart/form-data; boundary=edge", head + lines + b"\r\n--edge--\r\n", Turn(Turns())
+    )
     assert time.process_time() - begun_s < 0.5
     assert form.files["file"].name == 'a"b' and len(form.files["file"].content) == len(lines)
+
+
+@pytest.mark.parametrize("piece", [b"%41", b"a%41", b"+", b"%E2%82%AC", b"x%", b"%4", b"%zz"])
+@pytest.mark.parametrize("length", [1, 5, 16 * 1024 - 1, 16 * 1024, 16 * 1024 + 1, 100_001])
+async def test_a_field_is_decoded_in_pieces_as_in_one(piece: bytes, length: int):
+    body = (b"a=" + piece * length)[: length + 2]
+    form = await read_form("application/x-www-form-urlencoded", body, Turn(Turns()))
+    assert form.pairs == parse_qsl(body.decode(), keep_blank_values=True, errors="replace")
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("application/x-www-form-urlencoded", b"&a=1" * 2_001),
+        ("application/x-www-form-urlencoded", b"a=\xff"),
+        (
+            "multipart/form-data; boundary=X",
+            b"--X" + b'\r\n--X\r\nx; name="a"\r\n\r\n' * 2_001 + b"\r\n--X--",
+        ),
+        ("multipart/form-data; boundary=X", b"--X\r\nx;" + b'name="' * 10_000 + b'"\r\n\r\ny\r\n--X--'),
+        ("multipart/form-data; boundary=" + " " * 30_000, b"--X"),
+        ("text/plain", b"a=1"),
+    ],
+)
+async def test_a_form_beyond_its_bounds_is_refused(content_type: str, body: bytes):
+    with pytest.raises(Refused):
+        await read_form(content_type, body, Turn(Turns()))

@@ -9,6 +9,7 @@ import pytest
 from veil.console.forms import read_query
 from veil.console.leases import LeaseName, LeaseOver, leased_message, open_leases
 from veil.console.message_search import Search, read_search, search_messages
+from veil.console.turns import Turn, Turns
 from veil.core.clock import ManualClock
 from veil.core.message_rules import Draft
 from veil.core.queue import Queue, QueueKey
@@ -45,7 +46,7 @@ async def test_a_look_stops_at_its_bound_and_goes_on_from_there(service: Service
     search = Search(text="needle")
     found, rounds = [], 0
     while True:
-        looked = await search_messages(service, queue, search, rows_max=300)
+        looked = await search_messages(service, queue, search, Turn(Turns()), rows_max=300)
         assert looked.rows <= 300
         found += looked.messages
         rounds += 1
@@ -59,7 +60,7 @@ async def test_pages_neither_repeat_nor_leave_out_a_message(service: Service, qu
     for search in (Search(), Search(text="hay")):
         bodies: list[str] = []
         while True:
-            looked = await search_messages(service, queue, search, page_rows=70)
+            looked = await search_messages(service, queue, search, Turn(Turns()), page_rows=70)
             bodies += [message.body for message in looked.messages]
             if looked.behind is None:
                 break
@@ -72,15 +73,15 @@ async def test_what_is_newer_is_found_without_going_through_what_is_older(
 ):
     clock.advance(3_600_000)
     await send(service, queue, [Draft("fresh")], sender="")
-    looked = await search_messages(service, queue, Search(newer="5m"))
+    looked = await search_messages(service, queue, Search(newer="5m"), Turn(Turns()))
     assert [message.body for message in looked.messages] == ["fresh"] and looked.rows == 1
 
 
 async def test_open_leases_are_found_without_looking_further_than_the_last(service: Service, queue: Queue):
-    nothing = await open_leases(service, queue, 0)
+    nothing = await open_leases(service, queue, 0, Turn(Turns()))
     assert (nothing.messages, nothing.rows) == ([], 0)
     await receive(service, queue, count=3, visibility_s=None, wait_s=0)
-    looked = await open_leases(service, queue, 0)
+    looked = await open_leases(service, queue, 0, Turn(Turns()))
     assert [message.body for message in looked.messages] == ["hay 0", "hay 1", "hay 2"]
     assert looked.rows <= 500 and looked.behind is None
 

@@ -42,7 +42,9 @@ QUEUES = [
 
 
 def test_veil_serve_reads_the_toml_as_the_same_queues():
-    declared = {each.name: each for each in declared_queues(tomllib.loads(as_toml(QUEUES))["queues"])}
+    declared = {
+        each.name: each for each in declared_queues(tomllib.loads("".join(as_toml(QUEUES)))["queues"])
+    }
     assert sorted(declared) == ["dead", "mails.fifo", "orders"]
     for queue in QUEUES:
         assert QueueSettings(**settings_given(declared[queue.name], queue.key)) == queue.settings
@@ -50,13 +52,13 @@ def test_veil_serve_reads_the_toml_as_the_same_queues():
 
 
 def test_the_toml_says_what_it_cannot_say():
-    text = as_toml([a_queue("orders", policy=POLICY, redrive_allow=RedriveAllow("denyAll"))])
+    text = "".join(as_toml([a_queue("orders", policy=POLICY, redrive_allow=RedriveAllow("denyAll"))]))
     assert "# Not here, because veil.toml cannot say it: its redrive allow policy, its policy." in text
     assert tomllib.loads(text)["queues"] == {"orders": {"visibility_timeout": "30s"}}
 
 
 def test_cloudformation_has_every_setting_and_refers_to_dead_letters_in_the_same_template():
-    resources = json.loads(as_cloudformation([*QUEUES, a_queue("open", policy=POLICY)]))["Resources"]
+    resources = json.loads("".join(as_cloudformation([*QUEUES, a_queue("open", policy=POLICY)])))["Resources"]
     assert resources["Orders"]["Properties"] == {
         "QueueName": "orders",
         "VisibilityTimeout": 90,
@@ -78,12 +80,16 @@ def test_cloudformation_has_every_setting_and_refers_to_dead_letters_in_the_same
 
 
 def test_names_that_come_to_the_same_are_told_apart():
-    resources = json.loads(as_cloudformation([a_queue("a-b"), a_queue("a_b"), a_queue("--")]))["Resources"]
+    resources = json.loads("".join(as_cloudformation([a_queue("a-b"), a_queue("a_b"), a_queue("--")])))[
+        "Resources"
+    ]
     assert sorted(resources) == ["AB", "AB2", "Queue"]
 
 
 def test_terraform_escapes_what_it_would_take_for_an_expression_and_refers_to_dead_letters():
-    text = as_terraform([*QUEUES, a_queue("9lives", policy=POLICY, kms_key="alias/mine", managed_sse=False)])
+    text = "".join(
+        as_terraform([*QUEUES, a_queue("9lives", policy=POLICY, kms_key="alias/mine", managed_sse=False)])
+    )
     assert '"expression" = "$${oops} %%{oops}"' in text
     assert "deadLetterTargetArn = aws_sqs_queue.dead.arn" in text
     assert 'resource "aws_sqs_queue" "mails_fifo" {' in text and "fifo_queue " in text

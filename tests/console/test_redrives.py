@@ -11,6 +11,7 @@ from tests.service.kit import Desk, open_desk, until
 from tests.stores.kit import STORES, redrive_to
 from veil.console.letters import LetterWish
 from veil.console.redrives import Redrive, RedriveRunning, Redrives
+from veil.console.turns import Turns
 from veil.core.clock import ManualClock
 from veil.core.event import NOBODY
 from veil.core.message import MessageAttribute
@@ -77,7 +78,7 @@ async def test_only_what_matches_is_redriven_and_marked(
     service: Service, clock: ManualClock, dead: Desk, work: Desk
 ):
     await fill(work, "apple", "pear", "apple pie")
-    task = await start(Redrives(service), dead, LetterWish(text="APPLE"))
+    task = await start(Redrives(service, Turns()), dead, LetterWish(text="APPLE"))
     await ended(task, clock)
     assert (task.status, task.moved, task.looked) == ("COMPLETED", 2, 3)
     first, second = await work.receive()
@@ -88,7 +89,7 @@ async def test_only_what_matches_is_redriven_and_marked(
 
 async def test_it_keeps_to_its_rate(service: Service, clock: ManualClock, dead: Desk, work: Desk):
     await fill(work, *"abcde")
-    task = await start(Redrives(service), dead, LetterWish(source="work"), rate_per_s=10)
+    task = await start(Redrives(service, Turns()), dead, LetterWish(source="work"), rate_per_s=10)
     for moved in range(1, 6):
         await until(lambda moved=moved: task.moved == moved)
         clock.advance(99)
@@ -102,7 +103,7 @@ async def test_what_fails_again_meanwhile_is_not_redriven_for_ever(
     service: Service, clock: ManualClock, dead: Desk, work: Desk
 ):
     await fill(work, "a", "b")
-    task = await start(Redrives(service), dead, LetterWish(source="work"), rate_per_s=10)
+    task = await start(Redrives(service, Turns()), dead, LetterWish(source="work"), rate_per_s=10)
     for moved in (1, 2):
         await until(lambda moved=moved: task.moved == moved)
         clock.advance(50)
@@ -116,7 +117,7 @@ async def test_what_fails_again_meanwhile_is_not_redriven_for_ever(
 async def test_one_at_a_time_for_each_queue_and_the_next_after_a_cancel(
     service: Service, clock: ManualClock, dead: Desk, work: Desk
 ):
-    redrives = Redrives(service)
+    redrives = Redrives(service, Turns())
     await fill(work, *"abc")
     task = await start(redrives, dead, LetterWish(source="work"), rate_per_s=1)
     await until(lambda: task.moved == 1)
@@ -140,7 +141,7 @@ async def test_what_is_held_or_has_no_source_stays_and_is_counted(
         "of a queue that is gone", attributes={"veil.source_queue": MessageAttribute("String", "gone")}
     )
     clock.advance(1)
-    task = await start(Redrives(service), dead, LetterWish())
+    task = await start(Redrives(service, Turns()), dead, LetterWish())
     await ended(task, clock)
     assert (task.status, task.moved, task.refused) == ("COMPLETED", 1, 3)
     told = " ".join(task.refusals)
@@ -151,7 +152,7 @@ async def test_a_queue_that_is_deleted_meanwhile_ends_it(
     service: Service, clock: ManualClock, dead: Desk, work: Desk
 ):
     await fill(work, *"abc")
-    task = await start(Redrives(service), dead, LetterWish(source="work"), rate_per_s=1)
+    task = await start(Redrives(service, Turns()), dead, LetterWish(source="work"), rate_per_s=1)
     await until(lambda: task.moved == 1)
     await delete_queue(service, dead.queue)
     clock.advance(1000)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.stores.kit import a_message, bodies, make_queue, receipt_of, some_messages
 from veil.core.message import MessageAttribute
 from veil.stores.store import Extension
@@ -90,6 +92,22 @@ async def test_peek_pages_through_everything_and_receives_nothing(store):
 
     assert bodies(first) + bodies(rest) == ["a", "b", "c"]
     assert [message.receive_count for message in first + rest] == [1, 0, 0]
+
+
+@pytest.mark.parametrize("where", ["body", "attributes", "trace_header"])
+async def test_a_peek_ends_with_the_message_that_brings_it_to_its_bytes(store, where):
+    queue = await make_queue(store)
+    large = "x" * 1_000
+    given = {
+        "body": {"body": large},
+        "attributes": {"attributes": {"a": MessageAttribute("String", large)}},
+        "trace_header": {"trace_header": large},
+    }[where]
+    await store.send(queue, [a_message(**given) for _ in range(5)])
+
+    assert len(await store.peek(queue, bytes_max=2_500)) == 3
+    assert len(await store.peek(queue, bytes_max=1)) == 1
+    assert len(await store.peek(queue)) == 5
 
 
 async def test_everything_is_in_its_place_after_a_restart(store, reopen):

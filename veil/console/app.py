@@ -23,8 +23,9 @@ from veil.console.roles import Role
 from veil.console.routes import ROOT, Route
 from veil.console.sessions import Identity, Key, Sessions
 from veil.console.static import Static
-from veil.console.templates import Templates
+from veil.console.templates import templates
 from veil.console.throttle import Throttle
+from veil.console.turns import Turn, Turns
 from veil.console.visit import Visit
 from veil.core.errors import StoreError, VeilError
 from veil.service.service import Service
@@ -79,9 +80,10 @@ class Console:
         self.audit = Audit(audit_file, service.clock)
         self.live = Live(service.clock)
         self.notices = Notices()
-        self.looks = QueueLooks(service)
+        self.turns = Turns()
+        self.looks = QueueLooks(service, self.turns)
         self.static = Static()
-        self.templates = Templates(self.static)
+        self.templates = templates()
         for name in pages.MODULES:
             import_module(f"veil.console.pages.{name}")
 
@@ -91,12 +93,12 @@ class Console:
         try:
             answer = await self._answer(request)
         except Refused as refusal:
-            answer = self._refusal(request, refusal)
+            answer = await self._refusal(request, refusal)
         except StoreError as problem:
             log.error("the console could not answer %s: %s", request.path[:200], problem)
             answer = _plain(503, "The store did not answer. Try again in a moment.")
         except VeilError as problem:
-            answer = self._refusal(request, Refused(f"{problem}."))
+            answer = await self._refusal(request, Refused(f"{problem}."))
         except Exception:
             log.exception("the console failed on %s %s", request.method, request.path[:200])
             answer = _plain(500, "The console failed on this page. The server's log says why.")
@@ -135,7 +137,7 @@ class Console:
         if request.method == "POST":
             if not identity.account and len(request.body) > _STRANGERS_FORM_BYTES_MAX:
                 raise Refused("The form is too long: expected an access key and its secret.")
-            form = read_form(request.headers.get("content-type", ""), request.body)
+            form = await read_form(request.headers.get("content-type", ""), request.body, Turn(self.turns))
             self._check_token(request, identity, form)
         visit = Visit(self, request, identity, parts, query, form)
         await self._check_role(visit, route)
@@ -212,11 +214,11 @@ class Console:
         present = self.sessions.identity(identity.cookie, counts=False)
         return present is not None and (present.account, present.role) == (identity.account, identity.role)
 
-    def _refusal(self, request: HttpRequest, refusal: Refused) -> Answer:
+    async def _refusal(self, request: HttpRequest, refusal: Refused) -> Answer:
         cookie = read_cookies(request.headers.get("cookie", "")).get(cookie_name(request.headers), "")
         identity = self.sessions.identity(cookie, counts=False) or self._stranger(cookie)
         visit = Visit(self, request, identity, {}, Form([]), Form([]))
-        answer = visit.page(
+        answer = await visit.page(
             "refused.html", title="Not done", status=refusal.status, sentence=refusal.sentence
         )
         if isinstance(refusal, TooMany):

@@ -1,4 +1,4 @@
-"""Bodies and attributes as people read them: text, never markup."""
+"""Bodies and attributes as people read them: text, never markup, and never more of it than somebody reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 from veil.core.message import MessageAttribute, StoredMessage
 
 PREVIEW_CHARS: Final = 200
-_PRETTY_CHARS_MAX: Final = 100_000
+# Longer ones are shown as they were sent: to lay them out takes longer than a page may take.
+_PRETTY_CHARS_MAX: Final = 50_000
 _BINARY_SHOWN_BYTES: Final = 64
 
 
@@ -18,7 +19,7 @@ class Body(NamedTuple):
     preview: str  # its beginning, on one line
     text: str  # laid out if it is JSON, and cut if it is long
     is_json: bool
-    cut_chars: int  # how many characters are not shown
+    is_cut: bool  # there is more than is shown
 
 
 def show_preview(body: str) -> str:
@@ -26,22 +27,29 @@ def show_preview(body: str) -> str:
     return " ".join(body[: PREVIEW_CHARS * 2].split())[:PREVIEW_CHARS]
 
 
-def show_body(body: str, chars_max: int = 20_000) -> Body:
+def show_body(body: str, chars_max: int) -> Body:
     """The body laid out for reading; as it was sent where it is no JSON, or too large to lay out."""
-    pretty = _pretty(body)
-    text = body if pretty is None else pretty
-    return Body(show_preview(body), text[:chars_max], pretty is not None, max(0, len(text) - chars_max))
+    found = _pretty(body, chars_max)
+    if found is None:
+        return Body(show_preview(body), body[:chars_max], False, len(body) > chars_max)
+    text, is_cut = found
+    return Body(show_preview(body), text, True, is_cut)
 
 
-def _pretty(body: str) -> str | None:
-    if body.lstrip()[:1] not in ("{", "[") or len(body) > _PRETTY_CHARS_MAX:
+def _pretty(body: str, chars_max: int) -> tuple[str, bool] | None:
+    """The JSON laid out, and whether it was cut; None where it is none."""
+    if len(body) > _PRETTY_CHARS_MAX or body.lstrip()[:1] not in ("{", "["):
         return None
+    layout = _Layout(chars_max)
     try:
         # Numbers stay as they were written: 1.10 and 1e400 are not ours to round.
         document = json.loads(body, parse_float=_Written, parse_int=_Written, parse_constant=_Written)
-        return _laid_out(document, "\n")
+        layout.add(document, "\n")
+    except _Full:
+        return "".join(layout.pieces)[:chars_max], True
     except (ValueError, RecursionError):
         return None
+    return "".join(layout.pieces), False
 
 
 class _Written(str):
@@ -50,37 +58,63 @@ class _Written(str):
     __slots__ = ()
 
 
-def _laid_out(value: object, newline: str) -> str:
-    inner = newline + "  "
-    if isinstance(value, _Written):
-        return value
-    if isinstance(value, dict) and value:
-        pairs = (f"{_quoted(key)}: {_laid_out(each, inner)}" for key, each in value.items())
-        return "{" + inner + ("," + inner).join(pairs) + newline + "}"
-    if isinstance(value, list) and value:
-        return "[" + inner + ("," + inner).join(_laid_out(each, inner) for each in value) + newline + "]"
-    return _quoted(value)
+class _Full(Exception):
+    """As much is laid out as is shown. What is nested deeply would come to many times its length otherwise."""
+
+
+class _Layout:
+    def __init__(self, chars_max: int) -> None:
+        self.pieces: list[str] = []
+        self._room = chars_max
+
+    def add(self, value: object, newline: str) -> None:
+        """Lay the value out behind what there is; raises _Full once there is enough."""
+        inner = newline + "  "
+        if isinstance(value, dict) and value:
+            self._put("{")
+            for place, (key, each) in enumerate(value.items()):
+                self._put(f"{',' if place else ''}{inner}{_quoted(key)}: ")
+                self.add(each, inner)
+            self._put(newline + "}")
+        elif isinstance(value, list) and value:
+            self._put("[")
+            for place, each in enumerate(value):
+                self._put(f"{',' if place else ''}{inner}")
+                self.add(each, inner)
+            self._put(newline + "]")
+        else:
+            self._put(value if isinstance(value, _Written) else _quoted(value))
+
+    def _put(self, text: str) -> None:
+        self.pieces.append(text)
+        self._room -= len(text)
+        if self._room < 0:
+            raise _Full
 
 
 def _quoted(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def attribute_value(attribute: MessageAttribute) -> str:
-    """The value as text; bytes as hexadecimal digits, the first of them."""
+def cut(text: str, chars_max: int) -> str:
+    """The text, or its beginning and how long it is."""
+    return text if len(text) <= chars_max else f"{text[:chars_max]}… ({len(text):,} characters)"
+
+
+def attributes_of(message: StoredMessage, chars_max: int) -> list[tuple[str, str, str]]:
+    """Name, data type and value of each attribute, values cut; bytes as hexadecimal digits, the first of them."""
+    return [
+        (name, attribute.data_type, _value(attribute, chars_max))
+        for name, attribute in (message.attributes or {}).items()
+    ]
+
+
+def _value(attribute: MessageAttribute, chars_max: int) -> str:
     if isinstance(attribute.value, str):
-        return attribute.value
+        return cut(attribute.value, chars_max)
     shown = attribute.value[:_BINARY_SHOWN_BYTES].hex(" ")
     return (
         shown
         if len(attribute.value) <= _BINARY_SHOWN_BYTES
         else f"{shown} … ({len(attribute.value):,} bytes)"
     )
-
-
-def attributes_of(message: StoredMessage) -> list[tuple[str, str, str]]:
-    """Name, data type and value of each attribute."""
-    return [
-        (name, attribute.data_type, attribute_value(attribute))
-        for name, attribute in (message.attributes or {}).items()
-    ]

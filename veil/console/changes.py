@@ -70,7 +70,7 @@ async def offer(visit: Visit, change: Change) -> Answer:
             problem = f"Type {change.word} to confirm."
         else:
             return await _make(visit, change)
-    return _shown(visit, change, problem, 409 if problem else 200)
+    return await _shown(visit, change, problem, 409 if problem else 200)
 
 
 async def _make(visit: Visit, change: Change) -> Answer:
@@ -86,7 +86,7 @@ async def _make(visit: Visit, change: Change) -> Answer:
         done = await change.make()
     except VeilError as refusal:
         await audit.ended(entry_id, FAILED, str(refusal))
-        return _shown(visit, change, f"It was not done: {refusal}.", 409)
+        return await _shown(visit, change, f"It was not done: {refusal}.", 409)
     except BaseException as error:
         await audit.ended(entry_id, FAILED, type(error).__name__)
         raise
@@ -95,9 +95,9 @@ async def _make(visit: Visit, change: Change) -> Answer:
     return see_other(f"{done.place}{'&' if '?' in done.place else '?'}notice={number}")
 
 
-def _shown(visit: Visit, change: Change, problem: str, status: int) -> Answer:
+async def _shown(visit: Visit, change: Change, problem: str, status: int) -> Answer:
     repeated = [(name, value) for name, value in visit.form.pairs if name not in _OWN_FIELDS]
-    return visit.page(
+    return await visit.page(
         "change.html",
         title=change.title,
         change=change,

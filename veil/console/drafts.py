@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
+import re
 from typing import Any, Final
+
+import msgspec
 
 from veil.console.forms import Form
 from veil.console.setting_fields import NumberField
+from veil.console.turns import Turn
 from veil.core.errors import (
     AttributeRefused,
     DeduplicationMissing,
@@ -18,7 +21,7 @@ from veil.core.errors import (
     NotForQueueType,
     PriorityRefused,
 )
-from veil.core.limits import DELAY_MAX_S
+from veil.core.limits import ATTRIBUTES_MAX, BODY_BYTES_MAX, DELAY_MAX_S
 from veil.core.message import MessageAttribute
 from veil.core.message_rules import Draft, check_draft
 from veil.core.priority import PRIORITY_FIRST, PRIORITY_LAST
@@ -26,6 +29,9 @@ from veil.core.queue import QueueSettings
 
 LINES_MAX: Final = 1_000
 FILE_BYTES_MAX: Final = 2 << 20
+_ATTRIBUTES_CHARS_MAX: Final = 2 * BODY_BYTES_MAX  # bytes are written in base64
+_LINE: Final = re.compile(r"\S[^\n]*")  # one that is not blank
+_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _DELAY: Final = NumberField("delay_s", "Delay", "seconds", 0, DELAY_MAX_S, "")
 _PRIORITY: Final = NumberField("priority", "Priority", "steps", PRIORITY_FIRST, PRIORITY_LAST, "")
 _FIELD_OF_PARAMETER: Final = {
@@ -59,12 +65,17 @@ def read_draft(form: Form, settings: QueueSettings) -> Draft:
     return draft
 
 
-def read_lines(text: str, settings: QueueSettings) -> list[Draft]:
+async def read_lines(text: str, settings: QueueSettings, turn: Turn) -> list[Draft]:
     """The messages of a file of JSON lines; raises DraftRefused, which names the line."""
+    if len(text) > FILE_BYTES_MAX:
+        raise DraftRefused("file", f"{len(text):,} characters: expected at most {FILE_BYTES_MAX:,}")
     drafts: list[Draft] = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
+    number, counted = 1, 0
+    for found in _LINE.finditer(text):
+        await turn.pause()
+        line = found[0]
+        number += text.count("\n", counted, found.start())
+        counted = found.start()
         if len(drafts) == LINES_MAX:
             raise DraftRefused("file", f"line {number}: expected at most {LINES_MAX:,} messages in one file")
         try:
@@ -107,9 +118,14 @@ def _number(field: NumberField, form: Form) -> int | None:
 def _attributes(text: str) -> dict[str, MessageAttribute]:
     """Attributes from lines of NAME=VALUE, NAME:Number=VALUE and NAME:Binary=BASE64."""
     attributes: dict[str, MessageAttribute] = {}
-    for line in text.split("\n"):
-        if not line.strip():
-            continue
+    if len(text) > _ATTRIBUTES_CHARS_MAX:
+        raise DraftRefused(
+            "attributes", f"{len(text):,} characters: expected at most {_ATTRIBUTES_CHARS_MAX:,}"
+        )
+    for found in _LINE.finditer(text):
+        line = found[0]
+        if len(attributes) == ATTRIBUTES_MAX:
+            raise DraftRefused("attributes", f"{line[:80]!r}: expected at most {ATTRIBUTES_MAX} attributes")
         left, equals, value = line.partition("=")
         name, _, data_type = left.strip().partition(":")
         if not equals or not name:
@@ -131,23 +147,37 @@ def _attribute(name: str, data_type: str, value: str) -> MessageAttribute:
 
 def _line(line: str) -> Draft:
     try:
-        document = json.loads(line)
+        fields = _FIELDS.decode(line)
+        # The body stays a text: it may be a megabyte of numbers, which nobody needs to see as numbers.
+        raw = fields.pop("body", None)
+        document = {name: msgspec.json.decode(value) for name, value in fields.items()}
+    except msgspec.ValidationError:
+        raise DraftRefused("file", f'{line[:80]!r}: expected an object with a "body"') from None
     except (ValueError, RecursionError):
         raise DraftRefused("file", f"{line[:80]!r}: expected a JSON object") from None
-    if not isinstance(document, dict) or "body" not in document:
+    if raw is None:
         raise DraftRefused("file", f'{line[:80]!r}: expected an object with a "body"')
     for name in document:
         if name not in _LINE_NAMES:
             raise DraftRefused("file", f"{name[:80]!r}: expected only {', '.join(_LINE_NAMES)}")
-    body = document["body"]
     return Draft(
-        body if isinstance(body, str) else json.dumps(body, ensure_ascii=False, separators=(",", ":")),
+        _body(bytes(raw)),
         _line_attributes(document.get("attributes")) or None,
         delay_s=_line_number(document, _DELAY),
         group=_line_text(document, "group"),
         deduplication_id=_line_text(document, "deduplication_id"),
         priority=_line_number(document, _PRIORITY),
     )
+
+
+def _body(raw: bytes) -> str:
+    """A text as it is; whatever else in JSON, without the blanks between."""
+    try:
+        if raw.startswith(b'"'):
+            return msgspec.json.decode(raw, type=str)
+        return msgspec.json.format(raw, indent=-1).decode()
+    except (ValueError, RecursionError):
+        raise DraftRefused("file", "the body is not readable: expected JSON") from None
 
 
 def _line_attributes(given: Any) -> dict[str, MessageAttribute]:

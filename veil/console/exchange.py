@@ -44,8 +44,7 @@ def see_other(place: str, *headers: tuple[str, str]) -> Answer:
     return Answer(303, b"", TEXT, (("Location", place), *headers))
 
 
-def download(text: str, name: str, content_type: str = TEXT) -> Answer:
-    """The text as a file of that name, which must be made of plain characters."""
-    return Answer(
-        200, text.encode(), content_type, (("Content-Disposition", f'attachment; filename="{name}"'),)
-    )
+def download(pieces: AsyncIterator[bytes], name: str, content_type: str = TEXT) -> Answer:
+    """The pieces as a file of that name, which must be made of plain characters; made while they are sent."""
+    headers = (("Content-Disposition", f'attachment; filename="{name}"'),)
+    return Answer(200, b"", content_type, headers, pieces)

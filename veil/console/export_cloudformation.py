@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from veil.console.aws_attributes import ATTRIBUTE_OF_SETTING, redrive_document
@@ -13,22 +13,30 @@ from veil.core.queue import Queue, QueueKey, QueueSettings
 _DOCUMENTS: Final = ("redrive", "redrive_allow", "policy")
 
 
-def as_cloudformation(queues: Sequence[Queue]) -> str:
+def as_cloudformation(queues: Sequence[Queue]) -> Iterator[str]:
     """A template in JSON; what is a queue's default is left out, its visibility timeout never."""
     names = names_for(queues, lambda words: "".join(word[:1].upper() + word[1:] for word in words))
-    resources: dict[str, Any] = {}
-    for queue in queues:
-        resources[names[queue.key]] = {"Type": "AWS::SQS::Queue", "Properties": _properties(queue, names)}
-        if queue.settings.policy is not None:
-            resources[f"{names[queue.key]}Policy"] = {
-                "Type": "AWS::SQS::QueuePolicy",
-                "Properties": {
-                    "Queues": [{"Ref": names[queue.key]}],
-                    "PolicyDocument": json.loads(queue.settings.policy),
-                },
-            }
-    template = {"AWSTemplateFormatVersion": "2010-09-09", "Resources": resources}
-    return json.dumps(template, indent=2, ensure_ascii=False) + "\n"
+    yield '{\n  "AWSTemplateFormatVersion": "2010-09-09",\n  "Resources": {'
+    for place, queue in enumerate(queues):
+        resources = _resources(queue, names)
+        # The braces of this piece are those of the whole; what is between them stands one step further in.
+        text = json.dumps(resources, indent=2, ensure_ascii=False)[1:-2].replace("\n", "\n  ")
+        yield ("," if place else "") + text
+    yield "\n  }\n}\n"
+
+
+def _resources(queue: Queue, names: Mapping[QueueKey, str]) -> dict[str, Any]:
+    name = names[queue.key]
+    resources: dict[str, Any] = {name: {"Type": "AWS::SQS::Queue", "Properties": _properties(queue, names)}}
+    if queue.settings.policy is not None:
+        resources[f"{name}Policy"] = {
+            "Type": "AWS::SQS::QueuePolicy",
+            "Properties": {
+                "Queues": [{"Ref": name}],
+                "PolicyDocument": json.loads(queue.settings.policy),
+            },
+        }
+    return resources
 
 
 def _properties(queue: Queue, names: Mapping[QueueKey, str]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from veil.console.aws_attributes import redrive_document
@@ -31,10 +31,11 @@ _NOT_IN_HCL: Final = {r"\b": r"\u0008", r"\f": r"\u000c"}
 _ALWAYS: Final = ("visibility_s", "message_bytes_max")
 
 
-def as_terraform(queues: Sequence[Queue]) -> str:
+def as_terraform(queues: Sequence[Queue]) -> Iterator[str]:
     """One `aws_sqs_queue` for each, and resources of their own for the two policies that would else go in circles."""
     names = names_for(queues, lambda words: _identifier("_".join(words).lower()))
-    return "\n".join(block for queue in queues for block in _blocks(queue, names))
+    for place, queue in enumerate(queues):
+        yield ("\n" if place else "") + "\n".join(_blocks(queue, names))
 
 
 def _blocks(queue: Queue, names: Mapping[QueueKey, str]) -> list[str]:

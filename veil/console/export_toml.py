@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from veil.core.queue import Queue, QueueSettings
@@ -26,9 +26,10 @@ _UNSAID: Final = {
 }
 
 
-def as_toml(queues: Sequence[Queue]) -> str:
-    """The tables, and in comments what they leave out."""
-    return "\n".join(_table(queue) for queue in queues)
+def as_toml(queues: Sequence[Queue]) -> Iterator[str]:
+    """The tables, each a piece, and in comments what they leave out."""
+    for place, queue in enumerate(queues):
+        yield ("\n" if place else "") + _table(queue)
 
 
 def _table(queue: Queue) -> str:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from typing import NamedTuple
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 from veil.console.refusals import Refused
+from veil.console.turns import Turn
 from veil.core.numbers import whole_number
 
 _FIELDS_MAX = 2_000
+_CONTENT_TYPE_CHARS_MAX = 300
+_PART_HEAD_BYTES_MAX = 2_000
+_PIECE_BYTES = 16 * 1024
 _BOUNDARY = re.compile(r'boundary="?([0-9A-Za-z\'()+_,./:=? -]{1,70})"?\s*(?:;|\Z)', re.ASCII)
 _NAME = re.compile(rb'[;\s]name="([^"\r\n]*)"', re.IGNORECASE)
 _FILENAME = re.compile(rb'[;\s]filename="([^"\r\n]*)"', re.IGNORECASE)
@@ -55,46 +59,65 @@ class Form:
 
 
 def read_query(query: str) -> Form:
-    """The fields of a query."""
-    return Form(_pairs(query))
+    """The fields of a query, which is no longer than the head of a request may be."""
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=_FIELDS_MAX, errors="replace")
+    except ValueError:
+        raise Refused(f"the query has too many fields: expected at most {_FIELDS_MAX}") from None
+    return Form(pairs)
 
 
-def read_form(content_type: str, body: bytes) -> Form:
+async def read_form(content_type: str, body: bytes, turn: Turn) -> Form:
     """The fields of a posted form, of either encoding."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
-        return _read_multipart(content_type, body)
+        return _read_multipart(content_type[:_CONTENT_TYPE_CHARS_MAX], body)
     if kind != "application/x-www-form-urlencoded":
         raise Refused(f"content type {content_type[:80]!r}: expected a form")
-    try:
-        return Form(_pairs(body.decode("ascii")))
-    except UnicodeDecodeError:
-        raise Refused("the form is not readable: expected it percent-encoded") from None
+    if not body.isascii():
+        raise Refused("the form is not readable: expected it percent-encoded")
+    fields = body.split(b"&", _FIELDS_MAX)
+    if len(fields) > _FIELDS_MAX:
+        raise Refused(f"the form has too many fields: expected at most {_FIELDS_MAX}")
+    pairs: list[tuple[str, str]] = []
+    for field in fields:
+        if field:
+            name, _, value = field.partition(b"=")
+            pairs.append((await _unquoted(name, turn), await _unquoted(value, turn)))
+    return Form(pairs)
 
 
-def _pairs(text: str) -> list[tuple[str, str]]:
-    try:
-        # Surrogates cannot be stored or shown: what is no UTF-8 comes in with replacement characters.
-        return parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS_MAX, errors="replace")
-    except ValueError:
-        raise Refused(f"the form has too many fields: expected at most {_FIELDS_MAX}") from None
+async def _unquoted(quoted: bytes, turn: Turn) -> str:
+    """The text, decoded a piece at a time: eight megabytes of escapes take a second."""
+    pieces: list[bytes] = []
+    at = 0
+    while at < len(quoted):
+        end = at + _PIECE_BYTES
+        # Not through an escape, which has three characters.
+        split = quoted.rfind(b"%", end - 2, end) if end < len(quoted) else -1
+        end = end if split < 0 else split
+        pieces.append(unquote_to_bytes(quoted[at:end].replace(b"+", b" ")))
+        at = end
+        await turn.pause()
+    # Surrogates cannot be stored or shown: what is no UTF-8 comes in with replacement characters.
+    return b"".join(pieces).decode("utf-8", "replace")
 
 
 def _read_multipart(content_type: str, body: bytes) -> Form:
     """The parts of a form with files, cut apart at the boundary; the parser for mail takes seconds for a large one."""
     found = _BOUNDARY.search(content_type)
     edge = b"--" + found[1].encode("ascii", "replace") if found else b""
-    pieces = body.split(b"\r\n" + edge) if edge and body.startswith(edge) else []
-    if not pieces or not pieces[-1].startswith(b"--"):
-        raise Refused("the form is not readable: expected parts between boundaries")
+    pieces = body.split(b"\r\n" + edge, _FIELDS_MAX + 1) if edge and body.startswith(edge) else []
     if len(pieces) > _FIELDS_MAX:
         raise Refused(f"the form has too many fields: expected at most {_FIELDS_MAX}")
+    if not pieces or not pieces[-1].startswith(b"--"):
+        raise Refused("the form is not readable: expected parts between boundaries")
     pieces[0] = pieces[0].removeprefix(edge)
     pairs: list[tuple[str, str]] = []
     files: dict[str, Upload] = {}
     for piece in pieces[:-1]:
         head, blank, content = piece.partition(b"\r\n\r\n")
-        name = _NAME.search(head)
+        name = _NAME.search(head) if len(head) <= _PART_HEAD_BYTES_MAX else None
         if not blank or name is None:
             raise Refused("the form is not readable: expected a name for each part")
         named = _shown(name[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from veil.console.message_search import Looked, Search, search_messages
+from veil.console.turns import Turn
 from veil.core.errors import VeilError
 from veil.core.lease import State
 from veil.core.message import StoredMessage
@@ -16,6 +17,7 @@ from veil.service.service import Service
 PAGE_LEASES: Final = 100
 # Looked at once a second for as long as somebody watches: less than what a single search may cost.
 _ROWS_MAX: Final = 2_000
+_BYTES_MAX: Final = 4 << 20
 
 
 class LeaseOver(VeilError):
@@ -43,15 +45,17 @@ class LeaseName(NamedTuple):
         return None if numbers[0] is None or numbers[1] is None else cls(numbers[0], numbers[1])
 
 
-async def open_leases(service: Service, queue: Queue, after: int) -> Looked:
+async def open_leases(service: Service, queue: Queue, after: int, turn: Turn) -> Looked:
     """The messages in flight behind that seq, the oldest first; no more rows are looked at than needed to find them all."""
     in_flight = (await service.store.counts(queue)).in_flight
     return await search_messages(
         service,
         queue,
         Search(state="in-flight", after=after),
+        turn,
         page_rows=PAGE_LEASES,
         rows_max=_ROWS_MAX,
+        bytes_max=_BYTES_MAX,
         enough=None if after else in_flight,
     )
 

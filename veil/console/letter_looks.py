@@ -7,17 +7,22 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from veil.console.letters import Letter, LetterWish, read_letter
+from veil.console.message_search import BYTES_AT_ONCE, BYTES_LOOKED_AT_MAX
+from veil.console.turns import Turn
+from veil.core.message import StoredMessage
 from veil.core.numbers import seq_number
 from veil.core.queue import Queue
-from veil.service.messages import peek
 from veil.service.service import Service
 
 PAGE_ROWS: Final = 50
 ROWS_LOOKED_AT_MAX: Final = 5_000
 GROUPED_ROWS: Final = 1_000  # unless somebody asks for more: the page shall be there at once
 GROUPED_ROWS_MAX: Final = 50_000
+GROUPED_BYTES_MAX: Final = 64 << 20  # where more is asked for than usual
 _ROWS_AT_ONCE: Final = 250
 GROUPS_SHOWN_MAX: Final = 50
+GROUPS_MAX: Final = 2_000  # each keeps an example
+_CHOICES_MAX: Final = 200
 
 
 class LetterPage(NamedTuple):
@@ -49,34 +54,55 @@ class LetterGroup:
 
 @dataclass(slots=True)
 class LetterGroups:
-    """What the first rows of a queue are, the most frequent first."""
+    """What the first rows of a queue are, the most frequent first; bounded in rows and in bytes."""
 
     groups: list[LetterGroup] = field(default_factory=list)
+    by_key: dict[str, LetterGroup] = field(default_factory=dict)
     rows: int = 0
     matching: int = 0  # of those rows, the ones that the filter lets through
     movable: int = 0  # of the matching ones, those whose source the server itself knows
     sourceless: int = 0  # of the matching ones, those that nobody knows the source of
+    ungrouped: int = 0
     is_all: bool = True
+
+    def take(self, letter: Letter) -> None:
+        """One more."""
+        self.rows += 1
+        key = letter.group
+        group = self.by_key.get(key)
+        if group is None:
+            # Of thousands of groups the first are told apart; what else there is shows as one number.
+            if len(self.groups) >= GROUPS_MAX:
+                self.ungrouped += 1
+                return
+            group = self.by_key[key] = LetterGroup(letter)
+            self.groups.append(group)
+        group.take(letter)
 
     @property
     def sources(self) -> list[str]:
-        return sorted({each.example.source.name for each in self.groups if each.example.source is not None})
+        names = {each.example.source.name for each in self.groups if each.example.source is not None}
+        return sorted(names)[:_CHOICES_MAX]
 
     @property
     def types(self) -> list[str]:
-        return sorted({each.example.message_type for each in self.groups if each.example.message_type})
+        return sorted({each.example.message_type for each in self.groups if each.example.message_type})[
+            :_CHOICES_MAX
+        ]
 
 
-async def letter_page(service: Service, queue: Queue, wish: LetterWish) -> LetterPage:
+async def letter_page(service: Service, queue: Queue, wish: LetterWish, turn: Turn) -> LetterPage:
     """The next dead letters that match, behind the wish's `after`."""
     found: list[Letter] = []
-    rows, after = 0, wish.after
-    while rows < ROWS_LOOKED_AT_MAX:
-        messages = await peek(service, queue, after_seq=after, limit=_ROWS_AT_ONCE)
+    rows, looked_bytes, after = 0, 0, wish.after
+    while rows < ROWS_LOOKED_AT_MAX and looked_bytes < BYTES_LOOKED_AT_MAX:
+        messages = await _peek(service, queue, after)
         if not messages:
             return LetterPage(found, rows, None, False)
         for message in messages:
+            await turn.pause()
             rows += 1
+            looked_bytes += message.held_bytes
             after = message.seq
             letter = read_letter(queue, message)
             if wish.matches(letter):
@@ -87,30 +113,32 @@ async def letter_page(service: Service, queue: Queue, wish: LetterWish) -> Lette
 
 
 async def letter_groups(
-    service: Service, queue: Queue, wish: LetterWish, rows_max: int = ROWS_LOOKED_AT_MAX
+    service: Service, queue: Queue, wish: LetterWish, turn: Turn, rows_max: int = ROWS_LOOKED_AT_MAX
 ) -> LetterGroups:
     """The first rows of the queue as groups, and how many of them match."""
     told = LetterGroups()
-    by_key: dict[str, LetterGroup] = {}
-    after = 0
-    while True:
-        messages = await peek(service, queue, after_seq=after, limit=_ROWS_AT_ONCE)
-        if not messages:
-            break
-        if told.rows >= rows_max:
+    bytes_max = BYTES_LOOKED_AT_MAX if rows_max <= ROWS_LOOKED_AT_MAX else GROUPED_BYTES_MAX
+    looked_bytes = after = 0
+    while messages := await _peek(service, queue, after):
+        if told.rows >= rows_max or looked_bytes >= bytes_max:
             told.is_all = False
             break
         for message in messages:
+            await turn.pause()
+            looked_bytes += message.held_bytes
             letter = read_letter(queue, message)
-            by_key.setdefault(letter.group, LetterGroup(letter)).take(letter)
+            told.take(letter)
             if wish.matches(letter):
                 told.matching += 1
                 told.movable += letter.is_known_to_server
                 told.sourceless += letter.source is None
-        told.rows += len(messages)
         after = messages[-1].seq
-    told.groups = sorted(by_key.values(), key=lambda each: (-each.count, each.first_ms))
+    told.groups.sort(key=lambda each: (-each.count, each.first_ms))
     return told
+
+
+async def _peek(service: Service, queue: Queue, after: int) -> list[StoredMessage]:
+    return await service.store.peek(queue, after_seq=after, limit=_ROWS_AT_ONCE, bytes_max=BYTES_AT_ONCE)
 
 
 def chosen_of(letters: Sequence[str]) -> list[tuple[int, str]]:

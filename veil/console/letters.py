@@ -8,6 +8,7 @@ too often bears none.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from hashlib import sha256
 from typing import Final, NamedTuple
 from urllib.parse import urlencode
@@ -36,6 +37,9 @@ from veil.service.moves import REDRIVEN_FROM
 _FOR_A_MARK: Final = (LAST_RECEIVED_AT, FIRST_RECEIVED_AT, TRACEBACK, HANDLER)
 
 _COUNT_DIGITS_MAX: Final = 9
+# Whoever sends a message may write a megabyte into each of these.
+_TEXT_CHARS_MAX: Final = 500
+_REASON_CHARS_MAX: Final = 4_000
 
 
 class Letter(NamedTuple):
@@ -47,11 +51,15 @@ class Letter(NamedTuple):
     message_type: str | None
     error_type: str | None
     reason: str | None
-    fingerprint: str  # the reason with what differs masked
     handler: str | None
     first_id: str
     redriven_from: str | None
     receives: int
+
+    @property
+    def fingerprint(self) -> str:
+        """The reason with what differs from one message to the next masked."""
+        return _fingerprint(self.reason) if self.reason else ""
 
     @property
     def group(self) -> str:
@@ -129,7 +137,7 @@ def read_wish(form: Form) -> LetterWish:
 def read_letter(queue: Queue, message: StoredMessage) -> Letter:
     """What the message tells about itself."""
     attributes = message.attributes or {}
-    reason = _text(attributes, REASON)
+    reason = _text(attributes, REASON, _REASON_CHARS_MAX)
     source = _source(queue, message)
     receives = whole_number(_text(attributes, RECEIVE_COUNT), _COUNT_DIGITS_MAX)
     return Letter(
@@ -139,7 +147,6 @@ def read_letter(queue: Queue, message: StoredMessage) -> Letter:
         message.message_type,
         _text(attributes, ERROR_TYPE),
         reason,
-        fingerprint(reason) if reason else "",
         _text(attributes, HANDLER),
         _text(attributes, MESSAGE_ID) or message.message_id,
         _text(attributes, REDRIVEN_FROM),
@@ -184,9 +191,17 @@ def _source(queue: Queue, message: StoredMessage) -> QueueKey | None:
     return key if key.account == queue.key.account else None
 
 
-def _text(attributes: Mapping[str, MessageAttribute], name: str) -> str | None:
+def _text(
+    attributes: Mapping[str, MessageAttribute], name: str, chars_max: int = _TEXT_CHARS_MAX
+) -> str | None:
     found = attributes.get(name)
-    return found.value if found is not None and isinstance(found.value, str) else None
+    return found.value[:chars_max] if found is not None and isinstance(found.value, str) else None
+
+
+@lru_cache(maxsize=2_000)
+def _fingerprint(reason: str) -> str:
+    # Masking takes a hundred times as long as reading; letters of one error mostly have a few reasons.
+    return fingerprint(reason)
 
 
 def _mentions(letter: Letter, text: str) -> bool:

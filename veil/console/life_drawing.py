@@ -14,6 +14,10 @@ from veil.console.life_scale import LifeScale
 from veil.console.lives import LeaseLife, Life, Stay
 
 _ROWS_MAX: Final = 60
+# Of each kind in one row: more would lie on each other.
+_CUTS_MAX: Final = 50
+_TICKS_MAX: Final = 200
+_LATE_TOLD_MAX: Final = 5
 
 CAME: Final = {
     "sent": "sent",
@@ -66,12 +70,16 @@ def draw(life: Life, now_ms: int) -> Drawing:
     scale = LifeScale(life.begins_ms, end_ms, _busy(life, now_ms))
     rows: list[Row] = []
     for stay in life.stays:
-        rows.append(_stay_row(stay, scale, now_ms))
-        rows += [_lease_row(lease, scale, now_ms) for lease in stay.leases]
-    left_out = max(0, len(rows) - _ROWS_MAX)
-    cuts = [_length(cut.length_ms) for cut in scale.cuts]
+        if len(rows) < _ROWS_MAX:
+            rows.append(_stay_row(stay, scale, now_ms))
+        room = _ROWS_MAX - len(rows)
+        rows += [_lease_row(lease, scale, now_ms) for lease in stay.leases[:room]]
+    left_out = len(life.stays) + len(life.leases) - len(rows)
+    cuts = [_length(cut.length_ms) for cut in scale.cuts[:_CUTS_MAX]]
+    if len(scale.cuts) > _CUTS_MAX:
+        cuts.append(f"and {len(scale.cuts) - _CUTS_MAX:,} more")
     label = f"A life of {_length(end_ms - life.begins_ms)} with {plural(len(life.leases), 'lease')}"
-    return Drawing(rows[:_ROWS_MAX], _axis(scale, now_ms), cuts, left_out, label)
+    return Drawing(rows, _axis(scale, now_ms), cuts, left_out, label)
 
 
 def _busy(life: Life, now_ms: int) -> list[tuple[int, int]]:
@@ -91,7 +99,7 @@ def _stay_row(stay: Stay, scale: LifeScale, now_ms: int) -> Row:
     end_ms = now_ms if stay.until_ms is None else stay.until_ms
     begin, end = scale.at(stay.since_ms), scale.at(end_ms)
     parts = [_line(begin, end, "rail")]
-    parts += [_cut(cut.begin, cut.end, cut.length_ms) for cut in scale.cuts if begin <= cut.begin < end]
+    parts += _cuts(scale, begin, end)
     if stay.delayed_until_ms is not None:
         title = f"delayed until {utc(stay.delayed_until_ms)}"
         parts.append(_bar(begin, scale.at(stay.delayed_until_ms), "delay", title))
@@ -116,7 +124,7 @@ def _lease_row(lease: LeaseLife, scale: LifeScale, now_ms: int) -> Row:
         parts.append(_bar(start, deadline, "granted", f"granted until {utc(lease.deadline_ms)}"))
     words = lease_words(lease)
     parts.append(_bar(start, end, f"held {lease.how}", words))
-    for event in lease.late:
+    for event in lease.late[-_TICKS_MAX:]:
         late = scale.at(event.at_ms)
         if late > end:
             parts.append(_line(end, late, "overrun"))
@@ -127,11 +135,16 @@ def _lease_row(lease: LeaseLife, scale: LifeScale, now_ms: int) -> Row:
         )
     parts += [
         _tick(scale.at(each.at_ms), "renewal", f"renewed {utc(each.at_ms)} until {utc(each.deadline_ms)}")
-        for each in lease.renewals
+        for each in lease.renewals[-_TICKS_MAX:]
     ]
-    parts += [_cut(cut.begin, cut.end, cut.length_ms) for cut in scale.cuts if end <= cut.begin < deadline]
+    parts += _cuts(scale, end, deadline)
     parts.append(_tick(deadline, "deadline", f"visibility deadline {utc(lease.deadline_ms)}"))
     return Row("lease", f"Lease {lease.delivery}", words, lease.how, _picture(parts, 20))
+
+
+def _cuts(scale: LifeScale, begin: float, end: float) -> list[Markup]:
+    shown = [cut for cut in scale.cuts if begin <= cut.begin < end][:_CUTS_MAX]
+    return [_cut(cut.begin, cut.end, cut.length_ms) for cut in shown]
 
 
 def lease_words(lease: LeaseLife) -> str:
@@ -142,7 +155,7 @@ def lease_words(lease: LeaseLife) -> str:
     if lease.renewals:
         parts.append(f"renewed {plural(len(lease.renewals), 'time')}")
     parts.append(HOW.get(lease.how, lease.how))
-    for event in lease.late:
+    for event in lease.late[-_LATE_TOLD_MAX:]:
         late_ms = event.at_ms - (lease.ended_at_ms or lease.deadline_ms)
         parts.append(f"{_late_words(event.kind)} {_length(max(0, late_ms))} later")
     return " · ".join(parts)

@@ -101,9 +101,12 @@ class Life:
 def tell(events: Sequence[LifeEvent], now_ms: int) -> Life | None:
     """The life behind the events, as it stands now; None where there are none."""
     stays: list[Stay] = []
+    leases: dict[tuple[int, int], LeaseLife] = {}
     for event in events:
         if event.kind in _REFUSED:
-            _note_late(stays, event)
+            late = leases.get((event.seq, event.delivery))
+            if late is not None:
+                late.late.append(event)
             continue
         stay = _stay_of(stays, event)
         stay.message_id = event.message_id or stay.message_id
@@ -111,6 +114,8 @@ def tell(events: Sequence[LifeEvent], now_ms: int) -> Life | None:
         stay.body_bytes = event.body_bytes if event.body_bytes is not None else stay.body_bytes
         _lapse(stay, event.at_ms)
         _apply(stay, event)
+        if stay.leases:
+            leases.setdefault((stay.seq, stay.leases[-1].delivery), stay.leases[-1])
         if event.kind == "dead_lettered":
             stays.append(_arrived(event, stay))
     if not stays:
@@ -200,12 +205,3 @@ def _lapse(stay: Stay, now_ms: int) -> None:
         lease = stay.leases[-1]
         if lease.is_open and lease.deadline_ms <= now_ms:
             lease.ended_at_ms, lease.how = lease.deadline_ms, LAPSED
-
-
-def _note_late(stays: list[Stay], event: LifeEvent) -> None:
-    for stay in stays:
-        if stay.seq == event.seq:
-            for lease in stay.leases:
-                if lease.delivery == event.delivery:
-                    lease.late.append(event)
-                    return

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 from veil.console.forms import Form
 from veil.console.setting_fields import NumberField
+from veil.console.turns import Turn
 from veil.core.lease import State
 from veil.core.limits import RETENTION_MAX_S
 from veil.core.message import StoredMessage
@@ -18,9 +19,10 @@ from veil.service.service import Service
 PAGE_ROWS: Final = 50
 ROWS_LOOKED_AT_MAX: Final = 5_000
 _ROWS_AT_ONCE: Final = 500
-# Bodies may be large: a page ends early, and so does a look, before there is too much of them.
+# Messages may be large: a page ends early, and so does a look, before there is too much of them.
 PAGE_BYTES_MAX: Final = 4 << 20
 BYTES_LOOKED_AT_MAX: Final = 16 << 20
+BYTES_AT_ONCE: Final = 1 << 20  # read without a pause
 _SEQ_MAX: Final = (1 << 63) - 1
 STATES: Final = {"visible": State.VISIBLE, "in-flight": State.IN_FLIGHT, "delayed": State.DELAYED}
 _AGES: Final = {name: NumberField(name, "", "seconds", 0, RETENTION_MAX_S, "") for name in ("older", "newer")}
@@ -87,12 +89,14 @@ async def search_messages(
     service: Service,
     queue: Queue,
     search: Search,
+    turn: Turn,
     *,
     page_rows: int = PAGE_ROWS,
     rows_max: int = ROWS_LOOKED_AT_MAX,
+    bytes_max: int = BYTES_LOOKED_AT_MAX,
     enough: int | None = None,
 ) -> Looked:
-    """The next messages that are like this: at most `rows_max` rows are looked at, and none after `enough` are found."""
+    """The next messages that match: at most `rows_max` rows or `bytes_max` bytes are looked at, and none after `enough`."""
     if search.problem:
         return Looked([], 0, None, False)
     fits = _filter(search, service.clock.wall_ms())
@@ -101,20 +105,21 @@ async def search_messages(
     rows = found_bytes = looked_bytes = 0
     while enough is None or len(found) < enough:
         limit = min(_ROWS_AT_ONCE, rows_max - rows) if search.is_filtered else page_rows + 1
-        messages = await service.store.peek(queue, after_seq=after, limit=limit, bytes_max=PAGE_BYTES_MAX)
+        messages = await service.store.peek(queue, after_seq=after, limit=limit, bytes_max=BYTES_AT_ONCE)
         for message in messages:
+            await turn.pause()
             if len(found) == page_rows or found_bytes >= PAGE_BYTES_MAX:
                 return Looked(found, rows, after, True)
             rows += 1
-            looked_bytes += message.body_bytes
+            looked_bytes += message.held_bytes
             after = message.seq
             if fits(message):
                 found.append(message)
-                found_bytes += message.body_bytes
-        # A peek ends early where the bodies are large, so only an empty one is the end.
+                found_bytes += message.held_bytes
+        # A peek ends early where messages are large, so only an empty one is the end.
         if not messages:
             return Looked(found, rows, None, False)
-        if rows >= rows_max or looked_bytes >= BYTES_LOOKED_AT_MAX:
+        if rows >= rows_max or looked_bytes >= bytes_max:
             return Looked(found, rows, after, False)
     return Looked(found, rows, None, False)
 

@@ -67,7 +67,9 @@ async def tell_message(visit: Visit, key: QueueKey, seq: int, further: int = 1) 
     events = [event for event in look.events if event.queue.account == key.account]
     if not any(event.queue == key and event.seq == seq for event in events) and not _led_to(events, key, seq):
         events = []
+    await visit.turn.pause()
     life = tell(events, visit.now_ms)
+    await visit.turn.pause()
     place = (key, seq) if life is None else (life.stays[-1].queue, life.stays[-1].seq)
     present = await find_present(visit, *place)
     if present is not None:
@@ -75,6 +77,7 @@ async def tell_message(visit: Visit, key: QueueKey, seq: int, further: int = 1) 
         if added:
             events = sorted([*events, *added], key=lambda event: event.at_ms)
             life = tell(events, visit.now_ms)
+    await visit.turn.pause()
     if life is None:
         return None
     return Told(

@@ -9,6 +9,7 @@ from veil.console.changes import Difference
 from veil.console.forms import Form
 from veil.console.setting_fields import KMS_REUSE, NUMBERS, RECEIVES_MAX, NumberField, setting_texts
 from veil.core.errors import PolicyRefused, SettingNotForQueueType, SettingRefused, TagsRefused, VeilError
+from veil.core.limits import ALLOWED_SOURCES_MAX
 from veil.core.queue import (
     DeduplicationScope,
     QueueKey,
@@ -123,7 +124,7 @@ class FormReader:
 
     def _redrive_allow(self) -> Any:
         permission: Any = self._form.text("allow_permission")
-        names = self._form.text("allow_sources").split()
+        names = self._form.text("allow_sources").split(None, ALLOWED_SOURCES_MAX)
         if not permission:
             return None
         if permission not in get_args(RedrivePermission):
@@ -133,6 +134,9 @@ class FormReader:
             return RedriveAllow(permission)
         if not names:
             self.problems["allow_sources"] = "expected the names of the queues, one on a line"
+            return _UNREAD
+        if len(names) > ALLOWED_SOURCES_MAX:
+            self.problems["allow_sources"] = f"expected at most {ALLOWED_SOURCES_MAX} names"
             return _UNREAD
         keys = [self._named("allow_sources", name) for name in names]
         return _UNREAD if None in keys else RedriveAllow("byQueue", tuple(key for key in keys if key))

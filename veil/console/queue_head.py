@@ -57,7 +57,7 @@ async def queue_head(visit: Visit, queue: Queue, tab: str) -> Head:
 
 def live_facts(visit: Visit, head: Head) -> Mapping[str, str]:
     """The counts as a fragment, for the streams of all these pages."""
-    return {"queue-facts": visit.fragment("queue_facts.html", head=head, is_live=True)}
+    return {"queue-facts": visit.row("queue_facts.html", head=head, is_live=True)}
 
 
 _offsets_ms: WeakKeyDictionary[Visit, int] = WeakKeyDictionary()
@@ -73,10 +73,10 @@ def wall_offset_ms(visit: Visit) -> int:
     return _offsets_ms[visit]
 
 
-def queue_page(visit: Visit, head: Head, template: str, *, status: int = 200, **values: Any) -> Answer:
+async def queue_page(visit: Visit, head: Head, template: str, *, status: int = 200, **values: Any) -> Answer:
     """One of the pages of the queue."""
     title = next((words for part, words in _TABS if part == head.tab), "")
-    return visit.page(
+    return await visit.page(
         template,
         title=f"{head.queue.name} · {title}",
         status=status,

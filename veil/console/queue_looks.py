@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Final, NamedTuple, TypeVar, cast
 
+from veil.console.turns import Turn, Turns
 from veil.core.errors import VeilError
 from veil.core.queue import Queue, QueueCounts
 from veil.service.service import Service
@@ -35,8 +36,8 @@ class Look(NamedTuple):
 class QueueLooks:
     """Looks at queues, and remembers for a moment what it saw."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, service: Service, turns: Turns) -> None:
+        self._service, self._turns = service, turns
         self._kept: dict[tuple[int, bool], Look] = {}
         self._made: dict[Hashable, tuple[int, object]] = {}
         self._looking = asyncio.Lock()
@@ -55,7 +56,8 @@ class QueueLooks:
             # Side by side for a store that has to be asked, one after the other within each share: most stores know
             # the counts at once, and then a task for each of ten thousand queues would cost more than the looks.
             shares = [stale[first::_LOOKS_AT_ONCE] for first in range(min(len(stale), _LOOKS_AT_ONCE))]
-            await asyncio.gather(*(self._look_at(share, with_oldest, now_ms) for share in shares))
+            turn = Turn(self._turns)
+            await asyncio.gather(*(self._look_at(share, with_oldest, now_ms, turn) for share in shares))
         return {
             queue.id: self._kept[queue.id, with_oldest]
             for queue in queues
@@ -78,9 +80,10 @@ class QueueLooks:
         kept = self._kept.get(key)
         return kept is not None and kept.at_ms > since_ms
 
-    async def _look_at(self, queues: Sequence[Queue], with_oldest: bool, now_ms: int) -> None:
+    async def _look_at(self, queues: Sequence[Queue], with_oldest: bool, now_ms: int, turn: Turn) -> None:
         for queue in queues:
             await self._look(queue, with_oldest, now_ms)
+            await turn.pause()
 
     async def _look(self, queue: Queue, with_oldest: bool, now_ms: int) -> None:
         store = self._service.store

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from veil.console.letters import Letter, LetterWish, has_room_for_mark, read_letter, with_room_for_mark
+from veil.console.message_search import BYTES_AT_ONCE
 from veil.console.refusals import Refused
+from veil.console.turns import Turn, Turns
 from veil.core.errors import VeilError
 from veil.core.lease import State
 from veil.core.limits import MOVE_RATE_MAX
 from veil.core.message import Caller
 from veil.core.queue import Queue, QueueKey
 from veil.core.sequence import first_seq_of
-from veil.service.messages import new_id, peek
+from veil.service.messages import new_id
 from veil.service.moves import Wanted, redrive
 
 if TYPE_CHECKING:
@@ -69,8 +71,8 @@ class Redrive:
 class Redrives:
     """The redrives of one server since it started."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, service: Service, turns: Turns) -> None:
+        self._service, self._turns = service, turns
         self._kept: deque[Redrive] = deque(maxlen=_KEPT_MAX)
         self._running: dict[str, asyncio.Task[None]] = {}
 
@@ -138,14 +140,23 @@ class Redrives:
         # What comes back meanwhile has a later key: so a message that fails again at once is not redriven for ever.
         up_to = first_seq_of(service.clock.now_ms()) - 1
         after, next_ms = 0, service.clock.now_ms()
+        turn = Turn(self._turns)
         while task.status == "RUNNING":
-            messages = await peek(service, queue, after_seq=after, up_to_seq=up_to, limit=_ROWS_AT_ONCE)
+            # At most a little over a megabyte, so that neither a look nor a move holds others up for long.
+            messages = await service.store.peek(
+                queue, after_seq=after, up_to_seq=up_to, limit=_ROWS_AT_ONCE, bytes_max=BYTES_AT_ONCE
+            )
             if not messages:
                 return
             after = messages[-1].seq
             before = task.looked
-            letters = [read_letter(queue, message) for message in messages]
-            places = [place for place, letter in enumerate(letters) if wish.matches(letter)]
+            letters: list[Letter] = []
+            places: list[int] = []
+            for place, message in enumerate(messages):
+                await turn.pause()
+                letters.append(read_letter(queue, message))
+                if wish.matches(letters[-1]):
+                    places.append(place)
             for first in range(0, len(places), step):
                 if task.status != "RUNNING":
                     return
@@ -213,5 +224,5 @@ def redrives_of(console: Console) -> Redrives:
     """The redrives of that console."""
     kept = _redrives.get(console)
     if kept is None:
-        kept = _redrives[console] = Redrives(console.service)
+        kept = _redrives[console] = Redrives(console.service, console.turns)
     return kept

@@ -13,6 +13,7 @@ from veil.core.limits import TAG_KEY_MAX, TAG_VALUE_MAX, TAGS_MAX
 # Each character of a tag may be written in an escape of up to twelve: what is longer cannot be tags of one queue.
 _CHARS_MAX: Final = TAGS_MAX * (TAG_KEY_MAX + TAG_VALUE_MAX + 10) * 12
 _PLAIN: Final = re.compile(r"[^\s\"=](?:[^=\r\n]*[^\s=])?\Z")
+_LINE: Final = re.compile(r"\S[^\n]*")  # one that is not blank
 _STRING: Final = json.JSONDecoder()
 
 
@@ -21,10 +22,8 @@ def read_tags(text: str) -> dict[str, str]:
     if len(text) > _CHARS_MAX:
         raise TagsRefused(f"{len(text):,} characters: expected at most {TAGS_MAX} lines of KEY=VALUE")
     tags: dict[str, str] = {}
-    for line in text.split("\n"):
-        line = line.strip()
-        if not line:
-            continue
+    for found in _LINE.finditer(text):
+        line = found[0].rstrip()
         if len(tags) == TAGS_MAX:
             raise TagsRefused(f"more than {TAGS_MAX} tags: expected at most {TAGS_MAX}")
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from veil.console import charts, formatting
 from veil.console.routes import find, link
 from veil.console.static import Static
+from veil.console.turns import Turn
 
 _NAV: Final = (
     ("Queues", "queues"),
@@ -22,9 +24,9 @@ _NAV: Final = (
 
 
 class Templates:
-    """The console's templates, compiled when first used."""
+    """The console's templates, all compiled: that takes longer than a page may take."""
 
-    def __init__(self, static: Static) -> None:
+    def __init__(self) -> None:
         self._environment = environment = Environment(
             loader=FileSystemLoader(Path(__file__).parent / "templates"),
             autoescape=True,
@@ -48,13 +50,29 @@ class Templates:
             "plural": formatting.plural,
             "sparkline": charts.sparkline,
             "link": link,
-            "static": static.address,
+            "static": Static().address,
             "nav": _nav,
         }
+        for name in environment.list_templates():
+            environment.get_template(name)
 
     def render(self, template: str, **values: Any) -> str:
-        """The text of a template with these values."""
+        """The text of a small template with these values, at once."""
         return self._environment.get_template(template).render(**values)
+
+    async def render_in_turns(self, template: str, turn: Turn, **values: Any) -> str:
+        """The text of a template with these values, made a piece at a time."""
+        pieces: list[str] = []
+        for piece in self._environment.get_template(template).generate(**values):
+            pieces.append(piece)
+            await turn.pause()
+        return "".join(pieces)
+
+
+@cache
+def templates() -> Templates:
+    """The templates, compiled with the first call."""
+    return Templates()
 
 
 def _nav(path: str) -> list[tuple[str, str, bool]]:

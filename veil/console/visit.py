@@ -11,6 +11,7 @@ from veil.console.refusals import NotFound
 from veil.console.roles import Role
 from veil.console.routes import ROOT, find
 from veil.console.sessions import Identity
+from veil.console.turns import Turn
 from veil.core.message import Caller
 from veil.core.queue import Queue, QueueKey
 from veil.service.service import Service
@@ -41,6 +42,7 @@ class Visit:
         self.form = form  # empty unless it is a POST
         self.notice: str | None = None
         self.is_shared = False  # what is rendered goes to other visitors too
+        self.turn = Turn(console.turns)
 
     @property
     def service(self) -> Service:
@@ -115,11 +117,19 @@ class Visit:
             raise NotFound(f"There is no queue {key.name[:100]} in {key.region[:50]}.")
         return queue
 
-    def page(self, template: str, *, title: str, status: int = 200, **values: Any) -> Answer:
+    async def page(self, template: str, *, title: str, status: int = 200, **values: Any) -> Answer:
         """A whole page."""
-        html = self.console.templates.render(template, visit=self, title=title, root=ROOT, **values)
+        html = await self.console.templates.render_in_turns(
+            template, self.turn, visit=self, title=title, root=ROOT, **values
+        )
         return Answer(status, html.encode("utf-8", "replace"))
 
-    def fragment(self, template: str, **values: Any) -> str:
+    async def fragment(self, template: str, **values: Any) -> str:
         """A piece of a page, for a live stream."""
+        return await self.console.templates.render_in_turns(
+            template, self.turn, visit=self, root=ROOT, **values
+        )
+
+    def row(self, template: str, **values: Any) -> str:
+        """A row or a cell of a list, for a live stream: small enough to be drawn at once."""
         return self.console.templates.render(template, visit=self, root=ROOT, **values)

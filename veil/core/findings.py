@@ -93,6 +93,17 @@ class Findings(msgspec.Struct, frozen=True):
     policy: str = NO_RENEWAL  # the renewal policy that the recommendations are for
 
 
+class _Listed(msgspec.Struct, frozen=True):
+    version: int
+    made_at: str
+    target_duplicates: float
+    findings: list[msgspec.Raw]
+    policy: str = NO_RENEWAL
+
+
+_FINDING: Final = msgspec.json.Decoder(Finding)
+
+
 class FindingsUnreadable(ValueError):
     """The text is not what `veil pipeline timeouts` writes, or is of a newer version."""
 
@@ -105,7 +116,15 @@ def encode(findings: Findings) -> bytes:
 def decode(text: bytes) -> Findings:
     """The findings in that JSON; what a newer writer has added is passed over, a newer version is refused."""
     try:
-        findings = msgspec.json.decode(text, type=Findings)
+        listed = msgspec.json.decode(text, type=_Listed)
+        # One by one: a server that reads thousands of them in a thread has others to serve meanwhile.
+        findings = Findings(
+            listed.version,
+            listed.made_at,
+            listed.target_duplicates,
+            [_FINDING.decode(each) for each in listed.findings],
+            listed.policy,
+        )
     except msgspec.DecodeError as error:
         raise FindingsUnreadable(f"{FILE} is not readable: {error}") from None
     if findings.version > VERSION:

@@ -71,6 +71,16 @@ class StoredMessage:
     # How often the receipt of its open lease, or of its delay, was replaced; told by a peek alone.
     rotation: int = 0
 
+    @property
+    def held_bytes(self) -> int:
+        """About what it takes to hold it: its body, its attributes and its trace header."""
+        attributes = self.attributes or {}
+        return (
+            self.body_bytes
+            + sum(len(name) + len(each.value) for name, each in attributes.items())
+            + len(self.trace_header or "")
+        )
+
 
 class Caller(NamedTuple):
     """Who asked: kept with what they did, and checked against policies."""

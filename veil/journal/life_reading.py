@@ -125,7 +125,7 @@ async def _follow(outbox: Outbox, index: SegmentIndex | None, seq: int, further:
 
 async def _waiting(outbox: Outbox, search: _Search, further: int) -> bool:
     """Look through what waits to be exported; False where that was too much."""
-    after, size = 0, 0
+    after = size = 0
     while size < OUTBOX_BYTES_MAX * further:
         rows = await outbox.outbox_rows(EveryRow(), after=after, limit=_ROWS_AT_ONCE)
         if not rows:
@@ -137,6 +137,7 @@ async def _waiting(outbox: Outbox, search: _Search, further: int) -> bool:
                 if not search.take(from_packed(row.number, row.packed)):
                     break
         after = rows[-1].number
+        await asyncio.sleep(0)  # a store that has them at hand does not wait by itself
     return False
 
 

@@ -50,7 +50,8 @@ async def find_message(
 
 
 async def _waiting(outbox: Outbox, message_id: str, found: dict[tuple[QueueKey, int], int]) -> None:
-    wanted, after, size = message_id.encode(), 0, 0
+    wanted = message_id.encode("utf-8", "replace")
+    after = size = 0
     while size < OUTBOX_BYTES_MAX:
         rows = await outbox.outbox_rows(EveryRow(), after=after, limit=_ROWS_AT_ONCE)
         if not rows:
@@ -62,6 +63,7 @@ async def _waiting(outbox: Outbox, message_id: str, found: dict[tuple[QueueKey, 
                     if event.message_id == message_id:
                         _note(event, found)
         after = rows[-1].number
+        await asyncio.sleep(0)  # a store that has them at hand does not wait by itself
 
 
 def _note(event: LifeEvent, found: dict[tuple[QueueKey, int], int]) -> None:

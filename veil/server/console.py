@@ -115,7 +115,9 @@ class ConsoleMount:
 
 def _console_class() -> Callable[..., Console]:
     from veil.console.app import Console
+    from veil.console.templates import templates
 
+    templates()
     return Console
 
 

@@ -249,7 +249,8 @@ async def peek(
 ) -> list[StoredMessage]:
     """Messages in whatever state by rising `seq`: nothing is counted, leased or moved.
 
-    Those sent within the two wall times, both included; fewer than `limit` where their bodies come to PEEK_BYTES_MAX.
+    Those sent within the two wall times, both included; fewer than `limit` where bodies and attributes come to
+    PEEK_BYTES_MAX.
     """
     return await service.store.peek(
         queue,

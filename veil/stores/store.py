@@ -268,7 +268,7 @@ class Store(Protocol):
         bytes_max: int | None = None,
     ) -> list[StoredMessage]:
         """Messages in whatever state by rising `seq`, without receiving them: those sent within the two wall times, both
-        included, and none after the one that brings the bodies to `bytes_max` bytes. Raises QueueMissing."""
+        included, and none after the one that brings bodies and attributes to `bytes_max` bytes. Raises QueueMissing."""
 
     async def peek_next(self, queue: Queue, *, limit: int = 100) -> list[StoredMessage]:
         """The messages that a receive would come to first, in its order, without receiving them; also those that it would

@@ -34,7 +34,7 @@ async def audit_page(visit: Visit) -> Answer:
     older = ""
     if found.older is not None:
         older = urlencode({"search": search, "before": found.older} if search else {"before": found.older})
-    return visit.page(
+    return await visit.page(
         "audit.html",
         title="Audit",
         rows=[Row(each, _at_ms(each.at), _CHIPS.get(each.outcome, "")) for each in found.entries],

@@ -55,14 +55,14 @@ async def consumers_page(visit: Visit) -> Answer:
     """The list, the one seen last first."""
     wish = _wish(visit)
     found = await _find(visit, wish)
-    return visit.page("consumers.html", title="Consumers", wish=wish, found=found, is_live=False)
+    return await visit.page("consumers.html", title="Consumers", wish=wish, found=found, is_live=False)
 
 
 @live("/consumers/live")
 async def consumers_live(visit: Visit) -> Mapping[str, str]:
     """The rows."""
     found = await _find(visit, _wish(visit))
-    return {"consumer-rows": visit.fragment("consumers_rows.html", found=found, is_live=True)}
+    return {"consumer-rows": await visit.fragment("consumers_rows.html", found=found, is_live=True)}
 
 
 def _wish(visit: Visit) -> Wish:
@@ -88,6 +88,7 @@ async def _find(visit: Visit, wish: Wish) -> Found:
     }
     rows = []
     for each in matching[first : first + PAGE_ROWS]:
+        await visit.turn.pause()
         known = sorted(
             ((names[queue_id], count) for queue_id, count in each.queues.items() if queue_id in names),
             key=lambda pair: -pair[1],

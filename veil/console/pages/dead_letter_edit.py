@@ -45,7 +45,7 @@ async def edit_page(visit: Visit) -> Answer:
         for name, each in (letter.message.attributes or {}).items()
         if isinstance(each.value, str) and not name.startswith(_OURS)
     ]
-    return _form(visit, queue, letter, letter.message.body, rows, "", {})
+    return await _form(visit, queue, letter, letter.message.body, rows, "", {})
 
 
 @change("/dead-letters/{region}/{name}/{seq}/edit", needs=Role.OPERATOR)
@@ -78,7 +78,7 @@ async def edit(visit: Visit) -> Answer:
                 {"to": f"{destination.name[:100]!r}: there is no such queue any more; name another"}
             )
     except FormRefused as refusal:
-        return _form(visit, queue, letter, body, rows, to, refusal.problems, 422)
+        return await _form(visit, queue, letter, body, rows, to, refusal.problems, 422)
     attributes = _attributes(letter, rows)
     back = link("dead-letters", queue.key.region, queue.name)
     commands = send_commands(visit.endpoint_url, target, [_draft(letter, target, body, attributes)])
@@ -167,7 +167,7 @@ def _draft(letter: Letter, target: Queue, body: str, attributes: dict[str, Messa
     return Draft(body, attributes, group=group, deduplication_id=deduplication_id)
 
 
-def _form(
+async def _form(
     visit: Visit,
     queue: Queue,
     letter: Letter,
@@ -177,7 +177,7 @@ def _form(
     problems: Mapping[str, str],
     status: int = 200,
 ) -> Answer:
-    return visit.page(
+    return await visit.page(
         "dead_letter_edit.html",
         title="Edit and resend",
         queue=queue,

@@ -45,8 +45,8 @@ async def dead_letter_queue_live(visit: Visit) -> Mapping[str, str]:
         "is_live": True,
     }
     return {
-        "letter-facts": visit.fragment("dead_letter_facts.html", **values),
-        "letter-moves": visit.fragment("dead_letter_moves.html", **values),
+        "letter-facts": await visit.fragment("dead_letter_facts.html", **values),
+        "letter-moves": await visit.fragment("dead_letter_moves.html", **values),
     }
 
 
@@ -59,12 +59,12 @@ async def letters_shown(
 ) -> Answer:
     """The page; with what is wrong with the form, after a try."""
     rows_max = visit.query.number("rows", GROUPED_ROWS, GROUPED_ROWS, GROUPED_ROWS_MAX)
-    groups = await letter_groups(visit.service, queue, wish, rows_max)
-    found = await letter_page(visit.service, queue, wish)
+    groups = await letter_groups(visit.service, queue, wish, visit.turn, rows_max)
+    found = await letter_page(visit.service, queue, wish, visit.turn)
     sources = await dead_letter_sources(visit.service, queue, limit=_SOURCES_SHOWN)
     own = await visit.service.store.list_queues(queue.key.region, queue.key.account, limit=_QUEUES_LISTED_MAX)
     looks = await visit.console.looks.at([queue])
-    return visit.page(
+    return await visit.page(
         "dead_letter_queue.html",
         title=f"Dead letters of {queue.name}",
         queue=queue,
@@ -72,7 +72,7 @@ async def letters_shown(
         groups=groups,
         groups_max=GROUPS_SHOWN_MAX,
         more_rows=min(rows_max * 5, GROUPED_ROWS_MAX) if rows_max < GROUPED_ROWS_MAX else None,
-        chosen_group=next((each for each in groups.groups if each.example.group == wish.group), None),
+        chosen_group=groups.by_key.get(wish.group),
         found=found,
         sources=sources,
         targets=[

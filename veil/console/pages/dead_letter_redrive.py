@@ -8,7 +8,7 @@ from veil.console.aws_command import aws_command
 from veil.console.changes import Change, Difference, Done, offer
 from veil.console.exchange import Answer
 from veil.console.formatting import plural
-from veil.console.letter_looks import chosen_of, letter_groups
+from veil.console.letter_looks import PAGE_ROWS, chosen_of, letter_groups
 from veil.console.letters import LetterWish, read_letter, read_wish
 from veil.console.pages.dead_letter_queue import letters_shown
 from veil.console.redrives import redrive_letters, redrives_of
@@ -46,6 +46,12 @@ async def redrive_dead_letters(visit: Visit) -> Answer:
             raise FormRefused(
                 {"ticked": "No message is ticked. Tick those to be redriven, or redrive all that match."}
             )
+        if len(chosen) > PAGE_ROWS:
+            raise FormRefused(
+                {
+                    "ticked": f"{len(chosen):,} messages are ticked: expected at most {PAGE_ROWS}, a page of them."
+                }
+            )
     except FormRefused as refusal:
         return await letters_shown(visit, queue, wish, refusal.problems, 422)
     return await _offer_ticked(visit, queue, wish, chosen, destination)
@@ -58,12 +64,16 @@ async def _offer_ticked(
     target = _ELSEWHERE if destination is None else destination.name
 
     async def make() -> Done:
-        letters = []
+        moved, gone, refusals = 0, 0, list[str]()
+        # One by one: fifty messages may come to fifty megabytes.
         for seq, message_id in chosen:
             found = await visit.service.store.peek(queue, after_seq=seq - 1, up_to_seq=seq, limit=1)
-            letters += [read_letter(queue, each) for each in found if each.message_id == message_id]
-        moved, refusals = await redrive_letters(visit.service, queue, letters, destination, visit.caller)
-        gone = len(chosen) - len(letters)
+            letters = [read_letter(queue, each) for each in found if each.message_id == message_id]
+            gone += not letters
+            some, refused = await redrive_letters(visit.service, queue, letters, destination, visit.caller)
+            moved += some
+            refusals += refused
+            await visit.turn.pause()
         told = [*refusals[:3], *([f"{plural(gone, 'message')} gone meanwhile"] if gone else [])]
         if not moved:
             raise NothingMoved("; ".join(told))
@@ -100,15 +110,16 @@ async def _offer_ticked(
 async def _offer_matching(
     visit: Visit, queue: Queue, wish: LetterWish, destination: QueueKey | None, rate_per_s: int | None
 ) -> Answer:
-    groups = await letter_groups(visit.service, queue, wish)
+    groups = await letter_groups(visit.service, queue, wish, visit.turn)
     if not groups.matching and groups.is_all:
         raise FormRefused({"ticked": "No message matches, so there is nothing to redrive."})
     # A move task finds back only what the server itself has dead-lettered, and stops at the first that it did not.
     is_whole = not wish.is_filtered
     as_task = is_whole and (destination is not None or groups.movable == groups.matching)
     back = _back(queue, wish)
-    group = next((each.example for each in groups.groups if each.example.group == wish.group), None)
-    words = wish.words("received too often" if group is None else group.fingerprint or "received too often")
+    group = groups.by_key.get(wish.group)
+    reason = "" if group is None else group.example.fingerprint
+    words = wish.words(reason or "received too often")
     target = _ELSEWHERE if destination is None else destination.name
     rate = f"at most {rate_per_s or MOVE_RATE_MAX} a second"
 

@@ -69,14 +69,14 @@ async def dead_letters_page(visit: Visit) -> Answer:
     """The list."""
     wish = _wish(visit)
     found = await _find(visit, wish)
-    return visit.page("dead_letters.html", title="Dead letters", wish=wish, found=found, is_live=False)
+    return await visit.page("dead_letters.html", title="Dead letters", wish=wish, found=found, is_live=False)
 
 
 @live("/dead-letters/live")
 async def dead_letters_live(visit: Visit) -> Mapping[str, str]:
     """The rows."""
     found = await _find(visit, _wish(visit))
-    return {"dead-rows": visit.fragment("dead_letters_rows.html", found=found, is_live=True)}
+    return {"dead-rows": await visit.fragment("dead_letters_rows.html", found=found, is_live=True)}
 
 
 def _wish(visit: Visit) -> Wish:

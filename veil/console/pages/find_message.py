@@ -7,15 +7,16 @@ from typing import Final, NamedTuple
 
 from veil.console.exchange import Answer, see_other
 from veil.console.journal_looks import journal_looks
+from veil.console.message_search import BYTES_AT_ONCE
 from veil.console.routes import link, page
 from veil.console.visit import Visit
 from veil.core.numbers import seq_number
 from veil.core.queue import Queue, QueueKey
 from veil.core.sequence import instant_of
 from veil.journal.message_finding import Sighting
-from veil.service.messages import peek
 
 ROWS_LOOKED_AT_MAX: Final = 5_000
+BYTES_LOOKED_AT_MAX: Final = 64 << 20
 _ROWS_AT_ONCE: Final = 500
 _ID_CHARS_MAX: Final = 128
 _QUEUES_LISTED_MAX: Final = 500
@@ -49,7 +50,7 @@ async def find_page(visit: Visit) -> Answer:
         if len({each.seq for each in found.sightings}) == 1 and before is None:
             only = found.sightings[0]
             return see_other(link("queues", only.queue.region, only.queue.name, "messages", str(only.seq)))
-    return visit.page(
+    return await visit.page(
         "find_message.html",
         title="Find a message",
         message_id=message_id,
@@ -93,15 +94,19 @@ async def _look_into_queues(
     visit: Visit, message_id: str, queues: Sequence[Queue]
 ) -> tuple[list[Sighting], int, bool]:
     """Look at messages as they stand, a bounded number of them: no store finds one by its id."""
-    rows = 0
+    rows = looked_bytes = 0
     seq = seq_number(message_id)
     for queue in queues:
         after = 0
-        while rows < ROWS_LOOKED_AT_MAX:
-            messages = await peek(visit.service, queue, after_seq=after, limit=_ROWS_AT_ONCE)
+        while rows < ROWS_LOOKED_AT_MAX and looked_bytes < BYTES_LOOKED_AT_MAX:
+            messages = await visit.service.store.peek(
+                queue, after_seq=after, limit=_ROWS_AT_ONCE, bytes_max=BYTES_AT_ONCE
+            )
+            await visit.turn.pause()
             if not messages:
                 break
             rows += len(messages)
+            looked_bytes += sum(each.held_bytes for each in messages)
             after = messages[-1].seq
             for message in messages:
                 if message.message_id == message_id or message.seq == seq:

@@ -17,7 +17,7 @@ log = logging.getLogger("veil.console")
 @page("/login", needs=None)
 async def login_page(visit: Visit) -> Answer:
     """The form to log in with."""
-    return _form(visit, visit.query.text("next"))
+    return await _form(visit, visit.query.text("next"))
 
 
 @change("/login", needs=None)
@@ -44,7 +44,7 @@ async def log_in(visit: Visit) -> Answer:
             outcome=REFUSED,
             detail="not the secret of a key",
         )
-        return _form(
+        return await _form(
             visit, place, "This is not an access key of this server, or not its secret.", key_id, 403
         )
     console.throttle.succeeded(address)
@@ -97,8 +97,10 @@ def _check_transport(visit: Visit) -> None:
         raise Forbidden(refusal)
 
 
-def _form(visit: Visit, place: str, problem: str = "", key_id: str = "", status: int = 200) -> Answer:
+async def _form(visit: Visit, place: str, problem: str = "", key_id: str = "", status: int = 200) -> Answer:
     if not visit.console.sessions.needs_login:
         return see_other(own_place(place))
     _check_transport(visit)
-    return visit.page("login.html", title="Log in", next=place, problem=problem, key_id=key_id, status=status)
+    return await visit.page(
+        "login.html", title="Log in", next=place, problem=problem, key_id=key_id, status=status
+    )

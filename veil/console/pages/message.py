@@ -7,7 +7,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from veil.console.app import Console
-from veil.console.body_text import attributes_of, show_body
+from veil.console.body_text import attributes_of, cut, show_body
 from veil.console.exchange import Answer
 from veil.console.journal_looks import FURTHER_MAX, journal_looks
 from veil.console.letters import read_letter
@@ -19,7 +19,9 @@ from veil.console.visit import Visit
 from veil.core.numbers import seq_number
 from veil.core.queue import QueueKey
 
-_BODY_CHARS_MAX: Final = 200_000
+_BODY_CHARS_MAX: Final = 100_000
+_ATTRIBUTE_CHARS_MAX: Final = 10_000
+_TRACE_CHARS_MAX: Final = 1_000
 _EVENTS_SHOWN: Final = 200
 _DRAWN_MAX: Final = 200
 
@@ -58,15 +60,17 @@ async def message_page(visit: Visit) -> Answer:
             else f"Queue {key.name[:100]} has no message with the key {seq}. It is gone, and no journal tells its life."
         )
     message = None if told.present is None else told.present.message
-    return visit.page(
+    return await visit.page(
         "message.html",
         title="Message",
         key=key,
         seq=seq,
         further=further,
         body=None if message is None else show_body(message.body, _BODY_CHARS_MAX),
-        attributes=[] if message is None else attributes_of(message),
+        attributes=[] if message is None else attributes_of(message, _ATTRIBUTE_CHARS_MAX),
         letter=None if message is None else read_letter(told.present.queue, message),  # type: ignore[union-attr]
+        body_chars_max=_BODY_CHARS_MAX,
+        trace_header="" if message is None else cut(message.trace_header or "", _TRACE_CHARS_MAX),
         is_live=False,
         live_path=link("queues", key.region, key.name, "messages", str(seq), "live"),
         **_values(visit, told),
@@ -87,9 +91,10 @@ async def message_live(visit: Visit) -> Mapping[str, str]:
     if told is None:
         raise NotFound("The message is gone.")
     values = _values(visit, told)
+    await visit.turn.pause()
     fragments = {
-        "message-state": visit.fragment("message_state.html", key=key, is_live=True, **values),
-        "message-life": visit.fragment("message_life.html", key=key, is_live=True, **values),
+        "message-state": await visit.fragment("message_state.html", key=key, is_live=True, **values),
+        "message-life": await visit.fragment("message_life.html", key=key, is_live=True, **values),
     }
     last = told.life.stays[-1]
     if len(kept) >= _DRAWN_MAX:

@@ -29,7 +29,7 @@ async def activity_page(visit: Visit) -> Answer:
     queue = await visit.queue()
     head = await queue_head(visit, queue, "activity")
     is_long = _is_long(visit)
-    return queue_page(
+    return await queue_page(
         visit,
         head,
         "queue_activity.html",
@@ -45,7 +45,7 @@ async def activity_live(visit: Visit) -> Mapping[str, str]:
     queue = await visit.queue()
     head = await queue_head(visit, queue, "activity")
     is_long = _is_long(visit)
-    charts = visit.fragment("queue_charts.html", charts=_charts(visit, queue, is_long), is_long=is_long)
+    charts = await visit.fragment("queue_charts.html", charts=_charts(visit, queue, is_long), is_long=is_long)
     return {**live_facts(visit, head), "charts": charts}
 
 

@@ -23,7 +23,7 @@ from veil.service.queues import change_settings
 async def edit_page(visit: Visit) -> Answer:
     """The form, filled with what is."""
     queue = await visit.queue()
-    return _form(visit, queue, form_values(queue.settings), {})
+    return await _form(visit, queue, form_values(queue.settings), {})
 
 
 @change("/queues/{region}/{name}/edit", needs=Role.ADMIN)
@@ -44,7 +44,7 @@ async def edit(visit: Visit) -> Answer:
         problems = {"visibility_s": "This is what the queue has already."}
     if problems:
         filled = {name: visit.form.raw(name, value) for name, value in form_values(before).items()}
-        return _form(visit, queue, filled, problems, 422)
+        return await _form(visit, queue, filled, problems, 422)
     place = link("queues", queue.key.region, queue.name, "settings")
     differences = differences_between(before, wanted)
 
@@ -97,10 +97,10 @@ def _notes(before: QueueSettings, after: QueueSettings) -> list[str]:
     return notes
 
 
-def _form(
+async def _form(
     visit: Visit, queue: Queue, values: Mapping[str, str], problems: Mapping[str, str], status: int = 200
 ) -> Answer:
-    return visit.page(
+    return await visit.page(
         "queue_edit.html",
         title=f"Edit {queue.name}",
         queue=queue,

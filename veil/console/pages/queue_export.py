@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from veil.console.exchange import TEXT, Answer, download
@@ -19,7 +19,7 @@ class _Format(NamedTuple):
     help: str
     suffix: str
     content_type: str
-    write: Callable[[Sequence[Queue]], str]
+    write: Callable[[Sequence[Queue]], Iterator[str]]  # a piece for each queue
 
 
 _FORMATS: Final[Mapping[str, _Format]] = {
@@ -42,6 +42,12 @@ _FORMATS: Final[Mapping[str, _Format]] = {
 _SHOWN_CHARS_MAX: Final = 200_000
 
 
+async def _in_turns(pieces: Iterator[str], visit: Visit) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece.encode("utf-8", "replace")
+        await visit.turn.pause()
+
+
 @page("/queues/export")
 async def export_all(visit: Visit) -> Answer:
     """All queues of a region: no format has a place for two queues of the same name."""
@@ -54,7 +60,7 @@ async def export_all(visit: Visit) -> Answer:
     region = visit.query.text("region")
     region = region if region in regions else visit.console.region
     chosen = sorted((queue for queue in queues if queue.key.region == region), key=lambda queue: queue.name)
-    return _exported(visit, chosen, "queues", link("queues", "export"), regions, region)
+    return await _exported(visit, chosen, "queues", link("queues", "export"), regions, region)
 
 
 @page("/queues/{region}/{name}/export")
@@ -62,19 +68,24 @@ async def export_one(visit: Visit) -> Answer:
     """One queue."""
     queue = await visit.queue()
     address = link("queues", queue.key.region, queue.name, "export")
-    return _exported(visit, [queue], queue.name, address, [], queue.key.region)
+    return await _exported(visit, [queue], queue.name, address, [], queue.key.region)
 
 
-def _exported(
+async def _exported(
     visit: Visit, queues: Sequence[Queue], name: str, address: str, regions: Sequence[str], region: str
 ) -> Answer:
     chosen = visit.query.text("format")
     chosen = chosen if chosen in _FORMATS else "toml"
     form = _FORMATS[chosen]
-    text = form.write(queues) if queues else ""
+    pieces = form.write(queues) if queues else iter(())
     if visit.query.checked("download"):
-        return download(text, f"{name}{form.suffix}", form.content_type)
-    return visit.page(
+        return download(_in_turns(pieces, visit), f"{name}{form.suffix}", form.content_type)
+    text = ""
+    async for piece in _in_turns(pieces, visit):
+        text += piece.decode()
+        if len(text) > _SHOWN_CHARS_MAX:
+            break
+    return await visit.page(
         "queue_export.html",
         title="Export the queues" if name == "queues" and regions else f"Export {name}",
         queues=queues,

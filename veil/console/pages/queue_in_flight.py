@@ -49,8 +49,8 @@ async def in_flight_page(visit: Visit) -> Answer:
     """The leases, a page at a time."""
     head = await queue_head(visit, await visit.queue(), "in-flight")
     after = visit.query.number("after", 0, 0, (1 << 63) - 1)
-    looked = await open_leases(visit.service, head.queue, after)
-    return queue_page(
+    looked = await open_leases(visit.service, head.queue, after, visit.turn)
+    return await queue_page(
         visit,
         head,
         "queue_in_flight.html",
@@ -66,11 +66,12 @@ async def in_flight_live(visit: Visit) -> Mapping[str, str]:
     """The counts and the leases."""
     head = await queue_head(visit, await visit.queue(), "in-flight")
     after = visit.query.number("after", 0, 0, (1 << 63) - 1)
-    looked = await open_leases(visit.service, head.queue, after)
+    looked = await open_leases(visit.service, head.queue, after, visit.turn)
     kept = kept_fragments(visit)
     fragments = dict(live_facts(visit, head))
     drawn: list[str] = []
     for row in _rows(visit, head, looked):
+        await visit.turn.pause()
         drawn.append(kept.get(("row", row.name, row.version), partial(_draw, visit, "row", row)))
         clock = (row.name, row.version, row.message.due_at_ms, row.window_ms, row.renewals)
         for cell in ("deadline", "renewals"):
@@ -79,11 +80,11 @@ async def in_flight_live(visit: Visit) -> Mapping[str, str]:
             )
     kept.end_round()
     # The rows before their cells: a cell is put into a row that is there.
-    return {"lease-rows": "".join(drawn) or visit.fragment("queue_lease_none.html"), **fragments}
+    return {"lease-rows": "".join(drawn) or await visit.fragment("queue_lease_none.html"), **fragments}
 
 
 def _draw(visit: Visit, piece: str, row: Row) -> str:
-    return visit.fragment(f"queue_lease_{piece}.html", row=row, is_live=True)
+    return visit.row(f"queue_lease_{piece}.html", row=row, is_live=True)
 
 
 def _rows(visit: Visit, head: Head, looked: Looked) -> list[Row]:

@@ -17,7 +17,8 @@ from veil.core.lease import State
 from veil.core.message import StoredMessage
 
 _STATES = {State.VISIBLE: "visible", State.IN_FLIGHT: "in flight", State.DELAYED: "delayed"}
-_BODY_CHARS_MAX = 10_000
+_BODY_CHARS_MAX = 4_000  # the rest is on the message's own page
+_ATTRIBUTE_CHARS_MAX = 100
 
 
 class Row(NamedTuple):
@@ -36,16 +37,16 @@ async def messages_page(visit: Visit) -> Answer:
     """The messages by their age, the oldest first, a page at a time."""
     head = await queue_head(visit, await visit.queue(), "messages")
     search = read_search(visit.query)
-    looked = await search_messages(visit.service, head.queue, search)
+    looked = await search_messages(visit.service, head.queue, search, visit.turn)
     # A filtered list costs a look at many rows: it moves when it is asked to. What is above it always does.
     live_path = f"{head.address}/{'live' if search.is_filtered else f'messages/live?{search.query()}'}"
-    return queue_page(
+    return await queue_page(
         visit,
         head,
         "queue_messages.html",
         search=search,
         looked=looked,
-        rows=_rows(visit, head, looked),
+        rows=await _rows(visit, head, looked),
         live_path=live_path,
     )
 
@@ -55,11 +56,12 @@ async def messages_live(visit: Visit) -> Mapping[str, str]:
     """The counts and the rows."""
     head = await queue_head(visit, await visit.queue(), "messages")
     search = Search(after=read_search(visit.query).after)
-    looked = await search_messages(visit.service, head.queue, search)
+    looked = await search_messages(visit.service, head.queue, search, visit.turn)
     kept = kept_fragments(visit)
     fragments = dict(live_facts(visit, head))
     drawn: list[str] = []
     for message in looked.messages:
+        await visit.turn.pause()
         seq = message.seq
         drawn.append(kept.get(("row", seq), partial(_draw, visit, head, "row", message)))
         state = ("state", seq, message.state, message.due_at_ms)
@@ -68,13 +70,13 @@ async def messages_live(visit: Visit) -> Mapping[str, str]:
         fragments[f"receives-{seq}"] = kept.get(receives, partial(_draw, visit, head, "receives", message))
     kept.end_round()
     # The rows before their cells: a cell is put into a row that is there.
-    none = visit.fragment("queue_message_none.html", search=search, looked=looked)
+    none = await visit.fragment("queue_message_none.html", search=search, looked=looked)
     return {"message-rows": "".join(drawn) or none, **fragments}
 
 
 def _draw(visit: Visit, head: Head, piece: str, message: StoredMessage) -> str:
     row = _row(head, message, _has_page(visit, head))
-    return visit.fragment(f"queue_message_{piece}.html", head=head, row=row, is_live=True)
+    return visit.row(f"queue_message_{piece}.html", head=head, row=row, is_live=True)
 
 
 @live("/queues/{region}/{name}/live")
@@ -83,9 +85,13 @@ async def facts_live(visit: Visit) -> Mapping[str, str]:
     return live_facts(visit, await queue_head(visit, await visit.queue(), ""))
 
 
-def _rows(visit: Visit, head: Head, looked: Looked) -> list[Row]:
+async def _rows(visit: Visit, head: Head, looked: Looked) -> list[Row]:
     has_page = _has_page(visit, head)
-    return [_row(head, message, has_page) for message in looked.messages]
+    rows: list[Row] = []
+    for message in looked.messages:
+        rows.append(_row(head, message, has_page))
+        await visit.turn.pause()
+    return rows
 
 
 def _row(head: Head, message: StoredMessage, has_page: bool) -> Row:
@@ -93,7 +99,7 @@ def _row(head: Head, message: StoredMessage, has_page: bool) -> Row:
         message,
         _STATES[State(message.state)],
         show_body(message.body, _BODY_CHARS_MAX),
-        attributes_of(message),
+        attributes_of(message, _ATTRIBUTE_CHARS_MAX),
         f"{head.address}/messages/{message.seq}" if has_page else "",
     )
 

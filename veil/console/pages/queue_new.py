@@ -43,14 +43,14 @@ async def new_page(visit: Visit) -> Answer:
             "region": visit.console.region,
             "tags": "",
         }
-        return _form(visit, values, {}, None, fifo)
+        return await _form(visit, values, {}, None, fifo)
     stem = source.name.removesuffix(".fifo")
     values = form_values(source.settings) | {
         "name": f"{stem[:70]}-copy{'.fifo' if source.settings.fifo else ''}",
         "region": source.key.region,
         "tags": write_tags(source.tags),
     }
-    return _form(visit, values, {}, source, source.settings.fifo)
+    return await _form(visit, values, {}, source, source.settings.fifo)
 
 
 @change("/queues/new", needs=Role.ADMIN)
@@ -83,7 +83,7 @@ async def create(visit: Visit) -> Answer:
     if problems:
         filled = {name: form.raw(name, value) for name, value in form_values(new).items()}
         filled |= {"name": key.name, "region": key.region, "tags": form.raw("tags")}
-        return _form(visit, filled, problems, source, fifo, 422)
+        return await _form(visit, filled, problems, source, fifo, 422)
     return await offer(visit, _change(visit, key, wanted, tags))
 
 
@@ -146,7 +146,7 @@ async def _source(visit: Visit, text: str) -> Queue | None:
     return queue
 
 
-def _form(
+async def _form(
     visit: Visit,
     values: Mapping[str, str],
     problems: Mapping[str, str],
@@ -154,7 +154,7 @@ def _form(
     fifo: bool,
     status: int = 200,
 ) -> Answer:
-    return visit.page(
+    return await visit.page(
         "queue_new.html",
         title="Create a queue" if source is None else f"Clone {source.name}",
         source=source,

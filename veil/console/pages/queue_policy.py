@@ -82,7 +82,7 @@ async def _page(visit: Visit, queue: Queue, written: str, problem: str, status: 
             }
         ],
     }
-    return queue_page(
+    return await queue_page(
         visit,
         head,
         "queue_policy.html",

@@ -40,7 +40,11 @@ async def send_message(visit: Visit) -> Answer:
     form = visit.form
     try:
         lines = _file_text(visit)
-        drafts = [read_draft(form, queue.settings)] if lines is None else read_lines(lines, queue.settings)
+        drafts = (
+            [read_draft(form, queue.settings)]
+            if lines is None
+            else await read_lines(lines, queue.settings, visit.turn)
+        )
     except DraftRefused as refusal:
         filled = {name: form.raw(name) for name in _FIELDS}
         return await _form(visit, queue, filled, {refusal.field: refusal.sentence}, 422)
@@ -150,6 +154,6 @@ async def _form(
     visit: Visit, queue: Queue, values: Mapping[str, str], problems: Mapping[str, str], status: int = 200
 ) -> Answer:
     head = await queue_head(visit, queue, "send")
-    return queue_page(
+    return await queue_page(
         visit, head, "queue_send.html", status=status, values=values, problems=problems, lines_max=LINES_MAX
     )

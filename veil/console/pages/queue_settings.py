@@ -21,7 +21,7 @@ async def settings_page(visit: Visit) -> Answer:
     texts = setting_texts(queue.settings)
     del texts["Policy"]  # has a page of its own
     sources = await dead_letter_sources(visit.service, queue, limit=_SOURCES_SHOWN + 1)
-    return queue_page(
+    return await queue_page(
         visit,
         head,
         "queue_settings.html",

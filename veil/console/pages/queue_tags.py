@@ -90,4 +90,4 @@ def _commands(visit: Visit, queue: Queue, removed: list[str], added: dict[str, s
 
 async def _page(visit: Visit, queue: Queue, written: str, problem: str, status: int = 200) -> Answer:
     head = await queue_head(visit, queue, "tags")
-    return queue_page(visit, head, "queue_tags.html", status=status, written=written, problem=problem)
+    return await queue_page(visit, head, "queue_tags.html", status=status, written=written, problem=problem)

@@ -96,7 +96,7 @@ async def queues_page(visit: Visit) -> Answer:
     """The list."""
     wish = _wish(visit)
     found = await _find(visit, wish)
-    return visit.page("queues.html", title="Queues", wish=wish, found=found, live_query=wish.query())
+    return await visit.page("queues.html", title="Queues", wish=wish, found=found, live_query=wish.query())
 
 
 @live("/queues/live")
@@ -105,8 +105,8 @@ async def queues_live(visit: Visit) -> Mapping[str, str]:
     wish = _wish(visit)
     found = await _find(visit, wish, order_age_ms=LIVE_ORDER_MS)
     return {
-        "queue-rows": visit.fragment("queues_rows.html", found=found, wish=wish),
-        "queue-sum": visit.fragment("queues_sum.html", found=found, wish=wish),
+        "queue-rows": await visit.fragment("queues_rows.html", found=found, wish=wish),
+        "queue-sum": await visit.fragment("queues_sum.html", found=found, wish=wish),
     }
 
 

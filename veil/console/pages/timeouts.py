@@ -32,6 +32,7 @@ from veil.core.queue import Queue, QueueKey
 from veil.service.queues import change_settings
 
 PAGE_ROWS: Final = 100
+TYPES_MAX: Final = 50  # message types on the page of a queue
 _OLD_MS: Final = 30 * 86_400_000
 _CHIPS: Final = {TOO_SHORT: "failed", TOO_LONG: "delayed", RIGHT: "done", UNKNOWN: ""}
 _ORDER: Final = (TOO_SHORT, TOO_LONG, RIGHT, UNKNOWN)
@@ -71,7 +72,7 @@ async def timeouts_page(visit: Visit) -> Answer:
     """All queues, the dearest timeout first."""
     read = await read_findings(visit.console)
     if read.findings is None:
-        return visit.page("timeouts_none.html", title="Timeouts", read=read, file=FILE)
+        return await visit.page("timeouts_none.html", title="Timeouts", read=read, file=FILE)
     queues = {queue.key: queue for queue in await visit.service.store.all_queues()}
     judged = [
         (finding, verdict(finding, _timeout_s(queues.get(_key(finding)))))
@@ -82,10 +83,9 @@ async def timeouts_page(visit: Visit) -> Answer:
     number = visit.query.number("page", 1, 1, 1_000_000)
     pages = max(1, -(-len(judged) // PAGE_ROWS))
     first = (min(number, pages) - 1) * PAGE_ROWS
-    return visit.page(
-        "timeouts.html",
-        title="Timeouts",
-        rows=[
+    rows: list[Row] = []
+    for finding, said in judged[first : first + PAGE_ROWS]:
+        rows.append(
             Row(
                 finding,
                 queues.get(_key(finding)),
@@ -95,8 +95,12 @@ async def timeouts_page(visit: Visit) -> Answer:
                 types[_key(finding)],
                 link("timeouts", finding.region, finding.queue),
             )
-            for finding, said in judged[first : first + PAGE_ROWS]
-        ],
+        )
+        await visit.turn.pause()
+    return await visit.page(
+        "timeouts.html",
+        title="Timeouts",
+        rows=rows,
         number=number,
         pages=pages,
         pager=_page_query,
@@ -110,19 +114,25 @@ async def timeout_page(visit: Visit) -> Answer:
     key = QueueKey(visit.parts["region"], visit.identity.account, visit.parts["name"])
     read = await read_findings(visit.console)
     if read.findings is None:
-        return visit.page("timeouts_none.html", title="Timeouts", read=read, file=FILE)
+        return await visit.page("timeouts_none.html", title="Timeouts", read=read, file=FILE)
     own = [each for each in read.findings.findings if _key(each) == key]
     if not own:
         raise NotFound(f"Nothing was found about queue {key.name[:100]} in {key.region[:50]}.")
     queue = await visit.service.store.find_queue(key)
     finding = next((each for each in own if each.message_type is None), own[0])
-    return visit.page(
+    typed = [each for each in own if each is not finding]
+    sections: list[Section] = []
+    for each in typed[:TYPES_MAX]:
+        sections.append(_section(each, read.findings, queue))
+        await visit.turn.pause()
+    return await visit.page(
         "timeout.html",
         title=f"Timeout of {key.name}",
         key=key,
         queue=queue,
         section=_section(finding, read.findings, queue),
-        types=[_section(each, read.findings, queue) for each in own if each is not finding],
+        types=sections,
+        more_types=max(0, len(typed) - TYPES_MAX),
         why_not=why_not(finding, queue),
         address=link("timeouts", key.region, key.name),
         **_about(visit, read.findings),

@@ -49,7 +49,7 @@ def peek(
             and (sent_before_ms is None or message.sent_wall_ms <= sent_before_ms)
         ):
             found.append(replace(message, rotation=row.rotation))
-            found_bytes += message.body_bytes
+            found_bytes += message.held_bytes
     return found
 
 

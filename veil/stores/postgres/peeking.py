@@ -10,6 +10,7 @@ from veil.stores.postgres.sql import Q
 from veil.stores.postgres.transaction import Transaction
 
 PAGE_MAX: Final = 100  # rows with their bodies
+_COUNTED_PAGE_MAX: Final = 16
 _LAST: Final = (1 << 63) - 1
 
 
@@ -37,13 +38,16 @@ class Found:
 
     async def look(self, tx: Transaction) -> None:
         """Take all there are, up to the bounds."""
-        while (page := min(PAGE_MAX, self._limit - len(self.messages))) > 0:
+        # A page is read whole before its bytes are counted.
+        page_max = PAGE_MAX if self._bytes_left is None else _COUNTED_PAGE_MAX
+        while (page := min(page_max, self._limit - len(self.messages))) > 0:
             rows = await tx.rows(Q.peek, {**self._named, "after": self._after_seq, "limit": page})
             for row in rows:
-                self.messages.append(to_message(row))
-                self._after_seq = row[0]
+                message = to_message(row)
+                self.messages.append(message)
+                self._after_seq = message.seq
                 if self._bytes_left is not None:
-                    self._bytes_left -= row[18]
+                    self._bytes_left -= message.held_bytes
                     if self._bytes_left <= 0:
                         return
             if len(rows) < page:

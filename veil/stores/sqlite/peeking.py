@@ -32,13 +32,19 @@ class Found:
         self.messages: list[StoredMessage] = []
         self.queue_id, self.after_seq, self.limit = queue_id, after_seq, limit
         self.up_to_seq = _LAST if up_to_seq is None else up_to_seq
-        self._bytes_left = bytes_max
+        self._bytes_max = self._bytes_left = bytes_max
+
+    def restart(self) -> None:
+        """Forget what was taken: the look is made again."""
+        self.messages.clear()
+        self._bytes_left = self._bytes_max
 
     def take(self, row: Any) -> bool:
         """One more message; False when that was the last."""
-        self.messages.append(to_message(row))
+        message = to_message(row)
+        self.messages.append(message)
         if self._bytes_left is not None:
-            self._bytes_left -= row[18]
+            self._bytes_left -= message.held_bytes
             if self._bytes_left <= 0:
                 return False
         return len(self.messages) < self.limit
@@ -46,7 +52,7 @@ class Found:
 
 def look(tables: Tables, found: Found) -> bool:
     """Take all there are; returns False: nothing is left to look for."""
-    found.messages.clear()  # the look may be made again
+    found.restart()
     arguments = (found.queue_id, found.after_seq, found.limit, found.up_to_seq)
     for row in tables.execute(Q.peek, arguments):
         if not found.take(row):

@@ -1,0 +1,54 @@
+"""Pages that have much to do take turns: no page keeps the event loop from the queues for longer than a slice.
+
+While a page looks through messages or draws a long list, nobody else is served. So each pauses once it has worked for a
+slice, and among all that wait one goes on with each pass of the loop: what else the server has to do waits for one slice
+of one page, however many pages are asked for at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from time import perf_counter
+from typing import Final
+
+SLICE_S: Final = 0.008
+
+
+class Turns:
+    """Gives one turn with each pass of the event loop, in the order in which they were asked for."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def take(self) -> None:
+        """Return when it is the caller's turn."""
+        loop = asyncio.get_running_loop()
+        mine: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(mine)
+        if len(self._waiting) == 1:
+            loop.call_soon(self._give, loop)
+        await mine
+
+    def _give(self, loop: asyncio.AbstractEventLoop) -> None:
+        while self._waiting:
+            first = self._waiting.popleft()
+            if not first.done():  # a visitor who has gone wants none
+                first.set_result(None)
+                break
+        if self._waiting:
+            loop.call_soon(self._give, loop)
+
+
+class Turn:
+    """The work of one request."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._since_s = perf_counter()
+
+    async def pause(self) -> None:
+        """Let others go on, if this request has worked for a slice since it last did."""
+        if perf_counter() - self._since_s >= SLICE_S:
+            await self._turns.take()
+            self._since_s = perf_counter()
