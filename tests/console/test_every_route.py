@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
+from urllib.parse import urlencode
 
 import pytest
 
@@ -91,3 +92,52 @@ def test_a_stranger_sees_and_changes_nothing(locked: VeilServer, route: routes.R
     else:
         got = stranger.get(path_of(route))
         assert got.status == 303 and got.place.startswith("/console/login")
+
+
+# ---- what a page of another site can make a browser send
+
+
+@pytest.mark.parametrize("route", CHANGES, ids=named)
+def test_a_change_is_made_by_nothing_but_a_form_of_our_own(
+    locked: VeilServer, visitors: dict[str, Visitor], route: routes.Route
+):
+    admin = visitors["admin"]
+    fields = {"step": "make", "token": admin.get("/console/queues").token, "word": "orders"}
+    query = urlencode(fields | {"visibility_s": "77", "tags": "a=b", "body": "x", "do": "delete"})
+    before = _state(locked)
+    # A link or an image: fields in the address are no form.
+    assert admin.get(f"{path_of(route)}?{query}").status in (200, 303, 404, 405)
+    # A form, an image and a script of another site, with the visitor's cookie and even its token.
+    for kind in ("document", "image", "script", "empty"):
+        foreign = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": kind}
+        assert admin.post(path_of(route), fields, **foreign).status == 403
+        assert admin.post(path_of(route), fields, Origin="null", **foreign).status == 403
+    # A browser of old, which says nothing of where the form comes from.
+    origin, admin.origin = admin.origin, None
+    try:
+        assert admin.post(path_of(route), fields).status == 403
+    finally:
+        admin.origin = origin
+    assert _state(locked) == before
+
+
+@pytest.mark.parametrize("route", LOOKS, ids=named)
+def test_another_site_embeds_no_page(visitors: dict[str, Visitor], route: routes.Route):
+    for kind in ("image", "iframe", "script", "empty"):
+        foreign = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": kind}
+        assert visitors["admin"].get(path_of(route), **foreign).status == 403
+
+
+def _state(server: VeilServer) -> object:
+    client = server.client(aws_access_key_id="ROOT", aws_secret_access_key="secret")
+    urls = client.list_queues().get("QueueUrls", [])
+    told = [
+        (
+            url,
+            client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"],
+            client.list_queue_tags(QueueUrl=url).get("Tags"),
+        )
+        for url in urls
+    ]
+    client.close()
+    return told

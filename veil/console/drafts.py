@@ -30,6 +30,7 @@ from veil.core.queue import QueueSettings
 LINES_MAX: Final = 1_000
 FILE_BYTES_MAX: Final = 2 << 20
 _ATTRIBUTES_CHARS_MAX: Final = 2 * BODY_BYTES_MAX  # bytes are written in base64
+_REWRITTEN_BYTES_MAX: Final = 128 << 10
 _LINE: Final = re.compile(r"\S[^\n]*")  # one that is not blank
 _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _DELAY: Final = NumberField("delay_s", "Delay", "seconds", 0, DELAY_MAX_S, "")
@@ -175,6 +176,9 @@ def _body(raw: bytes) -> str:
     try:
         if raw.startswith(b'"'):
             return msgspec.json.decode(raw, type=str)
+        if len(raw) <= _REWRITTEN_BYTES_MAX:
+            return msgspec.json.encode(msgspec.json.decode(raw)).decode()
+        # A large one is not made into objects and back, which takes too long: its escapes stay as they were written.
         return msgspec.json.format(raw, indent=-1).decode()
     except (ValueError, RecursionError):
         raise DraftRefused("file", "the body is not readable: expected JSON") from None
