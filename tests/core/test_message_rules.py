@@ -188,6 +188,14 @@ def test_the_text_of_attributes_obeys_the_character_rule() -> None:
         check_draft(Draft("body", trace_header="\x00"), STANDARD)
 
 
+def test_a_trace_header_has_a_limit_of_its_own() -> None:
+    full = "x" * STANDARD.message_bytes_max
+    check_draft(Draft(full, trace_header="r" * 8_192), STANDARD)
+    for too_long in ("r" * 8_193, "é" * 4_097, "\ud800" * 3_000):
+        with pytest.raises(AttributeRefused, match="8192 bytes"):
+            check_draft(Draft("body", trace_header=too_long), STANDARD)
+
+
 def test_ten_attributes_are_allowed() -> None:
     ten = {f"a{number}": MessageAttribute("String", "v") for number in range(10)}
     check_draft(Draft("body", attributes=ten), STANDARD)

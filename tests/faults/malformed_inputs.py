@@ -38,6 +38,9 @@ _POLICIES: tuple[str, ...] = (
     "{" * 5000, "[" * 100_000,
     '{"Version":"2012-10-17","Statement":{"Effect":"Maybe"}}',
     '{"Statement":[{"Principal":{"AWS":[[]]},"Action":5,"Condition":{"a":{"b":[]}}}]}',
+    '{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:000000000000:\\ud800","maxReceiveCount":1}',
+    '{"deadLetterTargetArn":"x","maxReceiveCount":"\\ud800"}', '{"\\ud800":1}',
+    '{"redrivePermission":"byQueue","sourceQueueArns":["arn:aws:sqs:us-east-1:000000000000:\\ud800"]}',
     '{"redrivePermission":"byQueue","sourceQueueArns":"x"}', '{"redrivePermission":["denyAll"]}',
 )  # fmt: skip
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+from base64 import b64encode, urlsafe_b64encode
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given as generated
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from tests.stores.kit import STORES
 from tests.wire.kit import Refused, Wire, read_json
 from veil.core.errors import StoreFailed
 from veil.wire.actions import ACTIONS
@@ -47,6 +50,61 @@ async def test_what_is_not_the_actions_json_is_a_serialization_error(wire: Wire,
     with pytest.raises(Refused) as caught:
         read_json(await wire.post("SendMessage", body))
     assert (caught.value.kind, caught.value.status) == (SERIALIZATION, 400)
+
+
+def _in_json(arn_name: str = "q", receives: object = 1, **more: object) -> str:
+    arn = f"arn:aws:sqs:us-east-1:000000000000:{arn_name}"
+    return json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": receives, **more})
+
+
+def _in_handle(task_id: object, arn_name: str = "q") -> str:
+    arn = f"arn:aws:sqs:us-east-1:000000000000:{arn_name}"
+    return b64encode(json.dumps({"taskId": task_id, "sourceArn": arn}).encode()).decode()
+
+
+@pytest.mark.parametrize(
+    ("action", "given"),
+    [
+        *(
+            ("SetQueueAttributes", {"Attributes": {name: text}})
+            for name, text in [
+                ("RedrivePolicy", _in_json("\ud800")),
+                ("RedrivePolicy", _in_json("q", "\ud800")),
+                ("RedrivePolicy", _in_json("q", 10**400)),
+                ("RedrivePolicy", _in_json(**{"\ud800": 1})),
+                (
+                    "RedriveAllowPolicy",
+                    '{"redrivePermission":"byQueue","sourceQueueArns":["arn:aws:sqs:c:d:\\ud800"]}',
+                ),
+                ("Policy", '{"\\ud800":1}'),
+                ("Policy", '{"Id":"\\udfff","Statement":[]}'),
+            ]
+        ),
+        *(
+            ("Veil.PeekMessages", {"NextToken": urlsafe_b64encode(text.encode()).decode()})
+            for text in ("99999999999999999999", str(2**63), "-1", "²", "1.5")
+        ),
+        *(
+            ("CancelMessageMoveTask", {"TaskHandle": text})
+            for text in (
+                _in_handle("\ud800"),
+                _in_handle("x", "\ud800"),
+                _in_handle(10**400),
+                b64encode(b"[" * 750).decode(),
+            )
+        ),
+    ],
+)
+@pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"])
+async def test_texts_and_numbers_that_no_store_can_hold_are_the_senders_fault(
+    store: str, action: str, given: dict[str, Any], tmp_path: Path
+) -> None:
+    async with Wire(make_store=lambda clock: STORES[store].make(tmp_path, clock)) as wire:
+        await wire.queue("q")
+        with pytest.raises(Refused) as caught:
+            await wire.call(action, QueueUrl="q", **given)
+        assert caught.value.status == 400
+        assert caught.value.code in ("InvalidParameterValue", "InvalidAttributeValue")
 
 
 async def test_no_body_is_an_empty_object(wire: Wire) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.wire.kit import Wire, read_json
+from tests.wire.kit import Refused, Wire, read_json
 
 TRACE = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
 TRACE_MD5 = "5ae4d5d7636402d80f4eb6d213245a88"
@@ -32,6 +32,30 @@ async def test_the_trace_header_has_its_digest_and_comes_back(wire: Wire) -> Non
     assert sent["MD5OfMessageSystemAttributes"] == TRACE_MD5
     (found,) = await wire.receive(url, MessageSystemAttributeNames=["AWSTraceHeader"])
     assert found["Attributes"] == {"AWSTraceHeader": TRACE}
+
+
+async def test_a_trace_header_of_megabytes_is_refused_in_both_protocols(wire: Wire) -> None:
+    url, trace = await wire.queue(), "r" * 7_000_000
+    with pytest.raises(
+        Refused, match="AWSTraceHeader' must be shorter than or equal to 8192 bytes"
+    ) as caught:
+        await wire.call(
+            "SendMessage",
+            QueueUrl=url,
+            MessageBody="x",
+            MessageSystemAttributes={"AWSTraceHeader": text(trace)},
+        )
+    assert caught.value.code == "InvalidParameterValue"
+    parameters = {
+        "QueueUrl": url,
+        "MessageBody": "x",
+        "MessageSystemAttribute.1.Name": "AWSTraceHeader",
+        "MessageSystemAttribute.1.Value.DataType": "String",
+        "MessageSystemAttribute.1.Value.StringValue": trace,
+    }
+    with pytest.raises(Refused, match="8192 bytes"):
+        await wire.query("SendMessage", parameters)
+    assert await wire.receive(url) == []
 
 
 async def test_the_http_trace_header_counts_unless_the_message_brings_its_own(wire: Wire) -> None:

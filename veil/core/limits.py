@@ -14,6 +14,8 @@ BATCH_BYTES_MAX: Final = 1_048_576  # whatever a queue's own maximum is
 BATCH_ENTRIES_MAX: Final = 10
 ATTRIBUTES_MAX: Final = 10
 ATTRIBUTE_NAME_MAX: Final = 256
+# SQS names no limit; this is the longest trace header that AWS documents for any of its services (Lambda).
+TRACE_HEADER_BYTES_MAX: Final = 8_192
 
 RECEIVE_MAX: Final = 10
 WAIT_MAX_S: Final = 20

@@ -23,7 +23,12 @@ from veil.core.errors import (
     IdentifierRefused,
     NotForQueueType,
 )
-from veil.core.limits import ATTRIBUTE_NAME_MAX, ATTRIBUTES_MAX, IDENTIFIER_MAX
+from veil.core.limits import (
+    ATTRIBUTE_NAME_MAX,
+    ATTRIBUTES_MAX,
+    IDENTIFIER_MAX,
+    TRACE_HEADER_BYTES_MAX,
+)
 from veil.core.message import MessageAttribute
 from veil.core.priority import PRIORITY_DEFAULT, check_priority
 from veil.core.queue import QueueSettings
@@ -100,10 +105,19 @@ def check_draft(draft: Draft, settings: QueueSettings) -> bytes:
         raise BodyTooLong(size, settings.message_bytes_max)
     if draft.attributes:
         _check_attributes(draft.attributes)
-    if draft.trace_header is not None and not _is_text(draft.trace_header):
-        raise AttributeRefused(
-            "AWSTraceHeader", "Message (system) attribute 'AWSTraceHeader' must contain a non-empty value."
-        )
+    if draft.trace_header is not None:
+        # It does not count as part of the message, so it has a limit of its own.
+        if _utf8_bytes(draft.trace_header) > TRACE_HEADER_BYTES_MAX:
+            raise AttributeRefused(
+                "AWSTraceHeader",
+                "Message (system) attribute 'AWSTraceHeader' must be shorter than or equal to "
+                f"{TRACE_HEADER_BYTES_MAX} bytes.",
+            )
+        if not _is_text(draft.trace_header):
+            raise AttributeRefused(
+                "AWSTraceHeader",
+                "Message (system) attribute 'AWSTraceHeader' must contain a non-empty value.",
+            )
     return body_utf8
 
 

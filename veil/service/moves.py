@@ -91,11 +91,12 @@ def read_task_handle(text: str) -> tuple[str, str]:
     try:
         content = json.loads(b64decode(text, validate=True))
         task_id, source_arn = content["taskId"], content["sourceArn"]
-    except (binascii.Error, ValueError, TypeError, KeyError):
-        raise MoveTaskHandleInvalid from None
-    if not isinstance(task_id, str) or not isinstance(source_arn, str):
-        raise MoveTaskHandleInvalid
-    return task_id, source_arn
+        if isinstance(task_id, str) and isinstance(source_arn, str):
+            (task_id + source_arn).encode()  # raises for a surrogate that stands alone
+            return task_id, source_arn
+    except (binascii.Error, ValueError, TypeError, KeyError, RecursionError):
+        pass
+    raise MoveTaskHandleInvalid
 
 
 async def _queue_of(service: Service, parameter: str, arn: str, account: str) -> Queue:

@@ -56,6 +56,8 @@ def answer(output: Shape | None, request_id: str) -> Response:
 def refuse(refusal: Refusal, request_id: str) -> Response:
     """An error. The header carries the older code, by which SDKs name the error; some crash without it."""
     code, message = refusal
+    # A value that was refused is repeated in the text, whatever it is; a refusal that cannot be written would be none.
+    message = message.encode("utf-8", "replace").decode()
     return Response(
         code.status,
         _encode({"__type": code.json_type, "message": message}),

@@ -78,6 +78,7 @@ def _document(setting: str, text: str, what: str) -> dict[str, Any]:
         _refuse(setting, text, f"{what} is longer than {_CHARS_MAX} characters.")
     try:
         document = json.loads(text)
+        json.dumps(document, ensure_ascii=False).encode()  # `\ud800` alone is JSON, and no text
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):

@@ -62,6 +62,7 @@ _MISSING: Final = _coral("MissingRequiredParameterException", "MissingParameter"
 _ATTRIBUTE_NAME: Final = _sqs("InvalidAttributeName", "InvalidAttributeName")
 _ATTRIBUTE_VALUE: Final = _sqs("InvalidAttributeValue", "InvalidAttributeValue")
 _NOT_FOUND: Final = _sqs("ResourceNotFoundException", "ResourceNotFoundException", 404)
+_RECEIPT_INVALID: Final = _sqs("ReceiptHandleIsInvalid", "ReceiptHandleIsInvalid", 404)
 _OVER_LIMIT: Final = _sqs("OverLimit", "OverLimit", 403)
 _UNAVAILABLE: Final = _coral("ServiceUnavailableException", "ServiceUnavailable", 503)
 _INVALID_ACTION: Final = _coral("UnknownOperationException", "InvalidAction")
@@ -106,6 +107,14 @@ def _setting_not_for_type(error: e.SettingNotForQueueType, situation: Situation)
     else:
         text = f"Unknown Attribute {name}."
     return Refusal(_ATTRIBUTE_NAME, text)
+
+
+def _message_gone(error: e.MessageGone, situation: Situation) -> Refusal:
+    reason = "Message does not exist or is not available for visibility timeout change"
+    # Of an entry AWS says it by another code, which clients that settle in batches look for.
+    if situation.entry:
+        return Refusal(_RECEIPT_INVALID, reason)
+    return Refusal(_INVALID_VALUE, _value("ReceiptHandle", error.text, f"{reason}."))
 
 
 def _body_too_long(error: e.BodyTooLong, situation: Situation) -> Refusal:
@@ -169,21 +178,14 @@ _TABLE: Final[dict[type[e.VeilError], _Wording]] = {
     ),
     # ---- receipts and leases
     e.ReceiptInvalid: _says(
-        _sqs("ReceiptHandleIsInvalid", "ReceiptHandleIsInvalid", 404),
+        _RECEIPT_INVALID,
         lambda error: f'The input receipt handle "{error.text[:1024]}" is not a valid receipt handle.',
     ),
     e.ReceiptExpired: _says(
         _INVALID_VALUE,
         lambda error: _value("ReceiptHandle", error.text, "The receipt handle has expired."),
     ),
-    e.MessageGone: _says(
-        _INVALID_VALUE,
-        lambda error: _value(
-            "ReceiptHandle",
-            error.text,
-            "Message does not exist or is not available for visibility timeout change.",
-        ),
-    ),
+    e.MessageGone: _message_gone,
     e.VisibilityTooLong: _says(
         _INVALID_VALUE,
         lambda error: _value(

@@ -55,10 +55,10 @@ def _begin(given: PeekMessagesInput) -> int:
 
 
 def _seq(token: str) -> int:
-    text = read_page_token(token)
-    if not text.isdigit() or len(text) > 20:
-        raise ParameterRefused("NextToken", token, "Invalid or expired next token.")
-    return int(text)
+    try:
+        return read_sequence_number("NextToken", read_page_token(token))
+    except ParameterRefused:
+        raise ParameterRefused("NextToken", token, "Invalid or expired next token.") from None
 
 
 def _peeked(queue: Queue, message: StoredMessage, wall_offset_ms: int) -> PeekedMessage:
