@@ -26,6 +26,7 @@ from veil import (
     Stop,
 )
 from veil.consumer.message import Failure
+from veil.core.queue import RedrivePolicy
 from veil.testing import ConsumerHarness
 
 
@@ -197,6 +198,20 @@ async def test_without_dead_letters_the_message_is_left_to_expire_with_a_warning
         await harness.send()
         await harness.settle()
         assert await harness.in_flight() == ["hello"]
+    assert "has no dead letters" in caplog.text
+
+
+async def test_a_queue_that_is_its_own_dead_letter_queue_has_none(caplog: pytest.LogCaptureFixture):
+    """A copy would come back to the handler that gave the original up, and so on for ever."""
+    app, _ = failing(DeadLetter())
+    async with ConsumerHarness(app, dead_letters=False) as harness:
+        own = RedrivePolicy((await harness.service.queue("orders")).key, 1)
+        await harness.service.change("orders", redrive=own)
+        await harness.advance(61)
+        await harness.send()
+        await harness.settle()
+        assert await harness.in_flight() == ["hello"]
+        assert await harness.visible() == []
     assert "has no dead letters" in caplog.text
 
 

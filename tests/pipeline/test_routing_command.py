@@ -276,3 +276,18 @@ def test_the_intake_is_no_target_and_a_state_belongs_to_one_intake(
     assert "target intake: expected another queue than the intake" in capsys.readouterr().err
     assert run(["pipeline", "route", "--from", "other", *words]) == 1
     assert "it belongs to the intake" in capsys.readouterr().err
+
+
+def test_queues_that_are_made_do_not_send_their_dead_letters_to_the_intake(queues: Queues, tmp_path: Path):
+    """An intake may be its own dead-letter queue; what a target gave up would be routed to that target again."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text('default = "made"\n[queues]\nmade = "30s"\n')
+    queues.create("intake")
+    policy = {"deadLetterTargetArn": queues.attributes("intake")["QueueArn"], "maxReceiveCount": 2}
+    queues.sqs.set_queue_attributes(
+        QueueUrl=queues.url("intake"), Attributes={"RedrivePolicy": json.dumps(policy)}
+    )
+    with QueueClient(QueueAddress("intake", queues.server.endpoint_url, "us-east-1")) as intake:
+        prepare_targets(intake, read_rule_file(rules), create=True)
+
+    assert "RedrivePolicy" not in queues.attributes("made")

@@ -13,6 +13,7 @@ from veil.core.errors import (
     MoveTaskMissing,
     MoveTaskNotRunning,
     MoveTaskRunning,
+    MoveToItself,
     NotDeadLetters,
     NotForQueueType,
     ResourceMissing,
@@ -21,7 +22,7 @@ from veil.core.errors import (
 from veil.core.move_task import MoveTask
 from veil.service.background import MoveRunners
 from veil.service.moves import cancel_move, list_moves, read_task_handle, start_move, task_handle
-from veil.service.queues import delete_queue
+from veil.service.queues import change_settings, delete_queue
 from veil.service.service import Service
 
 
@@ -238,3 +239,30 @@ async def test_a_handle_names_task_and_source(work: Desk, dead: Desk) -> None:
 def test_anything_else_is_no_handle(text: str) -> None:
     with pytest.raises(MoveTaskHandleInvalid):
         read_task_handle(text)
+
+
+async def test_a_queue_is_not_moved_to_itself_since_that_would_never_end(
+    service: Service, work: Desk, dead: Desk
+) -> None:
+    await fill(work, 3)
+    with pytest.raises(MoveToItself):
+        await start(dead, destination=dead.queue.key.arn)
+    assert await list_moves(service, dead.queue.key.arn, 1) == []
+
+
+async def test_a_task_on_a_queue_that_is_its_own_dead_letter_queue_ends_and_leaves_everything(
+    service: Service,
+) -> None:
+    own = await open_desk(service, "own")
+    await change_settings(service, own.queue, {"redrive": redrive_to("own", 1)})
+    for body in ("a", "b", "c"):
+        await own.send(body)
+    await own.receive(visibility_s=0)
+    task = await start(own)
+    await until(lambda: not service.moves.is_running(task.id))
+    assert ((await newest(own)).status, (await newest(own)).moved) == ("FAILED", 0)
+    assert sorted(message.body for message in await service.store.peek(own.queue)) == ["a", "b", "c"]
+    elsewhere = await open_desk(service, "elsewhere")
+    task = await start(own, destination=elsewhere.queue.key.arn)
+    await until(lambda: not service.moves.is_running(task.id))
+    assert ((await newest(own)).status, (await newest(own)).moved) == ("COMPLETED", 3)

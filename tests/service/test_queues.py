@@ -131,11 +131,13 @@ async def test_the_type_of_a_queue_cannot_change(service: Service) -> None:
     fifo = await create(service, "q.fifo", fifo=True)
     standard = await create(service, "q")
     await change_settings(service, fifo, {"fifo": True})
-    for queue, value in ((fifo, False), (standard, True)):
-        with pytest.raises(SettingRefused) as refusal:
-            await change_settings(service, queue, {"fifo": value})
-        assert refusal.value.setting == "fifo"
-        assert refusal.value.expected == "Modifying queue type is not supported."
+    with pytest.raises(SettingRefused) as refusal:
+        await change_settings(service, fifo, {"fifo": False})
+    assert refusal.value.setting == "fifo"
+    assert refusal.value.expected == "Modifying queue type is not supported."
+    for value in (True, False):
+        with pytest.raises(SettingNotForQueueType):
+            await change_settings(service, standard, {"fifo": value})
 
 
 async def test_a_change_leaves_what_was_not_given(service: Service) -> None:
@@ -187,7 +189,7 @@ async def test_the_dead_letter_queue_must_exist(service: Service) -> None:
     await create(service, "q", redrive=redrive_to("dead", 3))
 
 
-async def test_the_dead_letter_queue_must_be_another_of_the_same_type_region_and_account(
+async def test_the_dead_letter_queue_must_be_of_the_same_type_region_and_account(
     service: Service,
 ) -> None:
     queue = await create(service, "q")
@@ -195,7 +197,6 @@ async def test_the_dead_letter_queue_must_be_another_of_the_same_type_region_and
     await create_queue(service, QueueKey("us-east-1", ACCOUNT, "dead"), {}, {})
     await create_queue(service, QueueKey(REGION, "111111111111", "dead"), {}, {})
     for target in (
-        a_key("q"),
         a_key("dead.fifo"),
         QueueKey("us-east-1", ACCOUNT, "dead"),
         QueueKey(REGION, "111111111111", "dead"),
@@ -203,6 +204,16 @@ async def test_the_dead_letter_queue_must_be_another_of_the_same_type_region_and
         with pytest.raises(SettingRefused) as refusal:
             await change_settings(service, queue, {"redrive": RedrivePolicy(target, 3)})
         assert refusal.value.setting == "redrive"
+
+
+async def test_a_queue_may_be_its_own_dead_letter_queue(service: Service) -> None:
+    queue = await create(service, "q")
+    changed = await change_settings(service, queue, {"redrive": redrive_to("q", 3)})
+    assert changed.settings.redrive == redrive_to("q", 3)
+    assert [source.name for source in await dead_letter_sources(service, changed)] == ["q"]
+    closed = await create(service, "closed", redrive_allow=RedriveAllow("denyAll"))
+    with pytest.raises(SettingRefused, match="redrive allow policy"):
+        await change_settings(service, closed, {"redrive": redrive_to("closed", 3)})
 
 
 async def test_the_dead_letter_queue_may_refuse_sources(service: Service) -> None:

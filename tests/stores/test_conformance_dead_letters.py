@@ -260,6 +260,45 @@ async def test_two_queues_that_are_each_others_dead_letters_move_a_message_once_
     assert (await store.counts(queue), await store.counts(other)) == ((1, 0, 0), (0, 0, 0))
 
 
+async def test_a_queue_that_is_its_own_dead_letters_keeps_and_delivers_what_is_spent(store, clock, events):
+    # It is where it would go: to move it would only make its receives cost a round, and never give it to anybody again.
+    queue = await make_queue(store, redrive=redrive_to("orders", 1))
+    await store.send(queue, some_messages("a", "b", "c"))
+    for times in range(1, 6):
+        held = await store.receive(queue, 10, visibility_s=1)
+        assert sorted(bodies(held)) == ["a", "b", "c"]
+        assert {message.receive_count for message in held} == {times}
+        assert {message.dead_letter_source for message in held} == {None}
+        clock.advance(seconds=1)
+
+    assert await store.counts(queue) == (3, 0, 0)
+    assert events.totals["dead_lettered", queue.id] == 0
+    held = await store.receive(queue, 10)
+    assert await store.delete(queue, receipts_of(queue, held)) == [Deletion.DELETED] * 3
+    assert await store.counts(queue) == (0, 0, 0)
+
+
+async def test_a_fifo_queue_that_is_its_own_dead_letters_keeps_its_order(store, clock):
+    queue = await make_queue(store, "orders.fifo", redrive=redrive_to("orders.fifo", 1))
+    await store.send(queue, [a_grouped_message("m1"), a_grouped_message("m2")])
+    for _ in range(4):
+        assert bodies(await store.receive(queue, 10, visibility_s=1)) == ["m1", "m2"]
+        clock.advance(seconds=1)
+
+    assert await store.counts(queue) == (2, 0, 0)
+
+
+async def test_dead_letters_of_others_pass_through_a_queue_that_is_its_own(store, clock):
+    own = await make_queue(store, "own", redrive=redrive_to("own", 1))
+    queue = await make_queue(store, redrive=redrive_to("own", 1))
+    await store.send(queue, some_messages("x"))
+    await spend(store, clock, queue)
+
+    assert await store.receive(queue, 1) == []
+    [letter] = await store.receive(own, 10)
+    assert (letter.body, letter.dead_letter_source, letter.receive_count) == ("x", queue.key.arn, 2)
+
+
 async def test_a_message_is_in_exactly_one_queue_after_a_restart(store, clock, reopen):
     queue, dead = await a_pair(store)
     await store.send(queue, some_messages("x"))

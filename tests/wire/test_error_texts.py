@@ -208,8 +208,23 @@ STANDARD = [
     (
         "SetQueueAttributes",
         {"Attributes": {"FifoQueue": "true"}},
-        VALUE,
-        "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported.",
+        NAME,
+        "Unknown Attribute FifoQueue.",
+    ),
+    (
+        "SetQueueAttributes",
+        {"Attributes": {"FifoQueue": "false"}},
+        NAME,
+        "Unknown Attribute FifoQueue.",
+    ),
+    ("TagQueue", {"Tags": {}}, MISSING, "The request must contain the parameter Tags."),
+    ("UntagQueue", {"TagKeys": []}, MISSING, "The request must contain the parameter TagKeys."),
+    ("UntagQueue", {"TagKeys": ["a", ""]}, INVALID, "tag key '': expected 1 to 128 characters"),
+    (
+        "UntagQueue",
+        {"TagKeys": ["k" * 129]},
+        INVALID,
+        f"tag key '{'k' * 129}': expected 1 to 128 characters",
     ),
     (
         "SetQueueAttributes",
@@ -293,6 +308,12 @@ FIFO = [
         "Value é for parameter MessageDeduplicationId is invalid. Reason: MessageDeduplicationId can only "
         "include alphanumeric and punctuation characters. 1 to 128 in length.",
     ),
+    (
+        "SetQueueAttributes",
+        {"Attributes": {"FifoQueue": "false"}},
+        VALUE,
+        "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported.",
+    ),
 ]
 
 
@@ -356,6 +377,43 @@ async def test_a_label_can_be_used_once(wire: Wire) -> None:
         INVALID,
         "Value l for parameter Label is invalid. Reason: Already exists.",
     )
+
+
+async def test_a_url_without_a_path_is_a_queue_that_is_not_there(wire: Wire) -> None:
+    missing = ("com.amazonaws.sqs#QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue", 400)
+    for url in ("http://whatever", "https://sqs.us-east-1.amazonaws.com", "http://whatever?x=1"):
+        _is(await refused(wire, "PurgeQueue", QueueUrl=url), missing, "The specified queue does not exist.")
+        with pytest.raises(Refused) as caught:
+            await wire.query("PurgeQueue", {"QueueUrl": url})
+        assert (caught.value.status, caught.value.code) == (400, missing[1])
+
+
+async def test_the_queue_type_is_worded_alike_in_the_query_protocol(wire: Wire) -> None:
+    for name, value, code in (
+        ("q", "true", "InvalidAttributeName"),
+        ("q", "false", "InvalidAttributeName"),
+        ("q.fifo", "false", "InvalidAttributeValue"),
+    ):
+        url = await wire.queue(name)
+        with pytest.raises(Refused) as caught:
+            await wire.query(
+                "SetQueueAttributes",
+                {"QueueUrl": url, "Attribute.1.Name": "FifoQueue", "Attribute.1.Value": value},
+            )
+        assert (caught.value.status, caught.value.code) == (400, code)
+
+
+async def test_tags_are_checked_alike_in_the_query_protocol(wire: Wire) -> None:
+    url = await wire.queue("q")
+    for action, parameters, code in (
+        ("TagQueue", {}, "MissingParameter"),
+        ("UntagQueue", {}, "MissingParameter"),
+        ("UntagQueue", {"TagKey.1": ""}, "InvalidParameterValue"),
+        ("UntagQueue", {"TagKey.1": "k" * 129}, "InvalidParameterValue"),
+    ):
+        with pytest.raises(Refused) as caught:
+            await wire.query(action, {"QueueUrl": url} | parameters)
+        assert caught.value.code == code
 
 
 async def test_a_url_without_a_name_is_an_invalid_address(wire: Wire) -> None:

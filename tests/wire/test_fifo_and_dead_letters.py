@@ -220,3 +220,42 @@ async def test_move_tasks_are_refused_in_these_words(
     with pytest.raises(Refused) as caught:
         await wire.call(action, **given)
     assert (caught.value.code, caught.value.status, caught.value.message) == (code, status, message)
+
+
+async def test_a_queue_may_be_its_own_dead_letter_queue_and_goes_on_delivering(wire: Wire) -> None:
+    url = await wire.queue("q")
+    own = json.dumps({"deadLetterTargetArn": ARN + "q", "maxReceiveCount": 1}, separators=(",", ":"))
+    await wire.call("SetQueueAttributes", QueueUrl=url, Attributes={"RedrivePolicy": own})
+    other = await wire.queue("p")
+    parameters = {"Attribute.1.Name": "RedrivePolicy", "Attribute.1.Value": own.replace(":q", ":p")}
+    await wire.query("SetQueueAttributes", {"QueueUrl": other} | parameters)
+    found = await wire.call("GetQueueAttributes", QueueUrl=url, AttributeNames=["RedrivePolicy"])
+    assert found["Attributes"] == {"RedrivePolicy": own}
+    sources = await wire.call("ListDeadLetterSourceQueues", QueueUrl=url)
+    assert sources["queueUrls"] == [url]
+
+    await wire.call("SendMessage", QueueUrl=url, MessageBody="x")
+    for times in range(1, 5):
+        (message,) = await wire.receive(url, VisibilityTimeout=0, AttributeNames=["All"])
+        assert message["Attributes"]["ApproximateReceiveCount"] == str(times)
+        assert "DeadLetterQueueSourceArn" not in message["Attributes"]
+    with pytest.raises(Refused, match="must be different queues") as caught:
+        await wire.call("StartMessageMoveTask", SourceArn=ARN + "q", DestinationArn=ARN + "q")
+    assert caught.value.code == "InvalidParameterValue"
+
+
+@pytest.mark.parametrize("parameter", ["SourceArn", "DestinationArn"])
+async def test_to_a_move_task_the_queue_of_another_account_does_not_exist(wire: Wire, parameter: str) -> None:
+    await dead_letters(wire)
+    given = {"SourceArn": ARN + "dead", parameter: "arn:aws:sqs:us-east-1:111111111111:dead"}
+    text = f"The resource that you specified for the {parameter} parameter doesn't exist."
+    for action in ("StartMessageMoveTask", "ListMessageMoveTasks"):
+        if parameter == "DestinationArn" and action == "ListMessageMoveTasks":
+            continue
+        with pytest.raises(Refused) as caught:
+            await wire.call(action, **given)
+        assert (caught.value.status, caught.value.code) == (404, "ResourceNotFoundException")
+        assert caught.value.message == text
+        with pytest.raises(Refused) as caught:
+            await wire.query(action, given)
+        assert (caught.value.status, caught.value.code) == (404, "ResourceNotFoundException")

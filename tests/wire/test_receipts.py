@@ -117,3 +117,31 @@ async def test_batches_answer_by_entry(wire: Wire) -> None:
             "Message": 'The input receipt handle "" is not a valid receipt handle.',
         }
     ]
+
+
+@pytest.mark.parametrize("name", ["q", "q.fifo"])
+async def test_in_a_batch_the_receipt_of_a_deleted_message_is_an_invalid_receipt(
+    wire: Wire, name: str
+) -> None:
+    url, handle = await a_receipt(wire, name)
+    await wire.call("DeleteMessage", QueueUrl=url, ReceiptHandle=handle)
+    entry = {"Id": "0", "ReceiptHandle": handle, "VisibilityTimeout": 5}
+    changed = await wire.call("ChangeMessageVisibilityBatch", QueueUrl=url, Entries=[entry])
+    reason = "Message does not exist or is not available for visibility timeout change"
+    assert changed == {
+        "Failed": [
+            {"Id": "0", "SenderFault": True, "Code": "ReceiptHandleIsInvalid", "Message": reason},
+        ]
+    }
+    root = await wire.query(
+        "ChangeMessageVisibilityBatch",
+        {"QueueUrl": url}
+        | {f"ChangeMessageVisibilityBatchRequestEntry.1.{key}": str(value) for key, value in entry.items()},
+    )
+    (failed,) = root.iter("BatchResultErrorEntry")
+    assert [(part.tag, part.text) for part in failed] == [
+        ("Id", "0"),
+        ("SenderFault", "true"),
+        ("Code", "ReceiptHandleIsInvalid"),
+        ("Message", reason),
+    ]

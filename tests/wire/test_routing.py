@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -112,11 +113,50 @@ async def test_other_methods_are_not_allowed(wire: Wire, method: str) -> None:
     assert response.status == 405
 
 
-async def test_query_can_answer_its_tree_as_json(wire: Wire) -> None:
-    url = await wire.queue("q")
-    response = await wire.form("ListQueues", {}, accept="application/json")
-    assert response.content_type == "application/json"
-    assert json.loads(response.body)["ListQueuesResponse"]["ListQueuesResult"] == {"QueueUrl": [url]}
+async def test_query_can_answer_in_json_with_the_names_that_aws_has_there(wire: Wire) -> None:
+    async def result(action: str, parameters: dict[str, str]) -> dict[str, Any]:
+        response = await wire.form(action, parameters, accept="application/json")
+        assert response.content_type == "application/json"
+        (answer,) = json.loads(response.body).values()
+        assert answer["ResponseMetadata"]["RequestId"]
+        found: dict[str, Any] = answer[f"{action}Result"]
+        return found
+
+    assert await result("ListQueues", {}) == {"queueUrls": None, "NextToken": None}
+    url = await wire.queue("q", VisibilityTimeout="0")
+    assert await result("ListQueues", {}) == {"queueUrls": [url], "NextToken": None}
+    found = await result("GetQueueAttributes", {"QueueUrl": url, "AttributeName.1": "QueueArn"})
+    assert found == {"Attributes": [{"Name": "QueueArn", "Value": "arn:aws:sqs:us-east-1:000000000000:q"}]}
+    assert await result("ReceiveMessage", {"QueueUrl": url}) == {"messages": None}
+    attribute = {"Name": "a", "Value.DataType": "Binary", "Value.BinaryValue": "AP8="}
+    sent = await result(
+        "SendMessage",
+        {"QueueUrl": url, "MessageBody": "x"}
+        | {f"MessageAttribute.1.{name}": value for name, value in attribute.items()},
+    )
+    assert set(sent) == {
+        "MessageId",
+        "MD5OfMessageBody",
+        "MD5OfMessageAttributes",
+        "MD5OfMessageSystemAttributes",
+        "SequenceNumber",
+    }
+    asked = {"QueueUrl": url, "AttributeName.1": "SenderId", "MessageAttributeName.1": "All"}
+    (message,) = (await result("ReceiveMessage", asked))["messages"]
+    assert message["Attributes"] == [{"Name": "SenderId", "Value": "000000000000"}]
+    ((name, value),) = ((one["Name"], one["Value"]) for one in message["MessageAttributes"])
+    assert (name, value["DataType"], value["BinaryValue"], value["StringValue"]) == (
+        "a",
+        "Binary",
+        "AP8=",
+        None,
+    )
+    assert (await result("ReceiveMessage", {"QueueUrl": url}))["messages"][0]["MessageAttributes"] is None
+    await wire.call("TagQueue", QueueUrl=url, Tags={"k": "v"})
+    assert await result("ListQueueTags", {"QueueUrl": url}) == {"Tags": [{"Key": "k", "Value": "v"}]}
+    entries = {"DeleteMessageBatchRequestEntry.1.Id": "a"}
+    deleted = await result("DeleteMessageBatch", {"QueueUrl": url} | entries)
+    assert (deleted["Successful"], deleted["Failed"][0]["Code"]) == (None, "ReceiptHandleIsInvalid")
     refused = await wire.form("PurgeQueue", {"QueueUrl": "none"}, accept="application/json")
     assert refused.status == 400
     assert json.loads(refused.body)["Error"] == {

@@ -159,6 +159,9 @@ async def settings_after(
     """What the settings would be; raises what the service would refuse, before anything is changed."""
     wanted = changed_settings(present, given)
     if given.get("redrive") is not None:
+        # SQS takes it, and so does the API: nothing ever moves then. Who chooses it here has made a mistake.
+        if given["redrive"].dead_letters == key:
+            raise SettingRefused("redrive", key.arn, "A queue cannot be its own dead-letter queue.")
         target = await service.store.find_queue(given["redrive"].dead_letters)
         check_redrive_target(key, wanted.fifo, given["redrive"], target)
     return wanted

@@ -276,6 +276,10 @@ def _dead_letters(url: str, redrive_policy: str) -> str | None:
         name = arn.rsplit(":", 1)[1]
     except (ValueError, TypeError, KeyError, AttributeError, IndexError):
         return None
+    prefix, _, own = url.rpartition("/")
+    # A queue may be its own dead-letter queue: a copy sent there would come back to be handled, for ever.
+    if name == own:
+        return None
     # Dead letters lie in the account and region of their queue, so its URL differs in the name alone. Asking for it would
     # take one more permission on one more queue.
-    return f"{url.rsplit('/', 1)[0]}/{name}"
+    return f"{prefix}/{name}"

@@ -11,7 +11,8 @@
     │   ├── BatchEmpty · BatchTooMany · BatchIdRefused · BatchIdRepeated · BatchTooLong
     ├── InFlightLimit
     ├── MoveTaskRefused
-    │   ├── ResourceMissing · NotDeadLetters · MoveTaskRunning · MoveTaskMissing · MoveTaskHandleInvalid · MoveTaskNotRunning
+    │   ├── ResourceMissing · NotDeadLetters · MoveToItself · MoveTaskRunning · MoveTaskMissing
+    │   ├── MoveTaskHandleInvalid · MoveTaskNotRunning
     ├── HoldRefused
     │   ├── HoldClosed · StreamTaken · HoldNameRefused
     ├── RedriveRefused
@@ -301,6 +302,14 @@ class NotDeadLetters(MoveTaskRefused):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"queue {name} is not the dead-letter queue of any queue")
+        self.name = name
+
+
+class MoveToItself(MoveTaskRefused):
+    """Source and destination are one queue: the task would find what it moved, and never end."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"queue {name} is both the source and the destination of the move task")
         self.name = name
 
 

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from veil.core.errors import (
     MoveTaskHandleInvalid,
+    MoveToItself,
     NotDeadLetters,
     NotForQueueType,
     ResourceMissing,
@@ -38,8 +39,8 @@ async def start_move(
 ) -> MoveTask:
     """Begin to empty a dead-letter queue, to the destination or to where each message came from.
 
-    Raises ArnRefused, ResourceMissing, NotDeadLetters, NotForQueueType (a destination of the other type) and
-    MoveTaskRunning.
+    Raises ArnRefused, ResourceMissing, NotDeadLetters, NotForQueueType (a destination of the other type), MoveToItself
+    and MoveTaskRunning.
     """
     source = await _queue_of(service, "SourceArn", source_arn, account)
     destination = None
@@ -47,6 +48,8 @@ async def start_move(
         destination = await _queue_of(service, "DestinationArn", destination_arn, account)
         if destination.settings.fifo != source.settings.fifo:
             raise NotForQueueType("DestinationArn", destination_arn, fifo=source.settings.fifo)
+        if destination.key == source.key:
+            raise MoveToItself(source.name)
     if not await service.store.dead_letter_sources(source.key, limit=1):
         raise NotDeadLetters(source.name)
     task = await service.store.start_move(

@@ -14,7 +14,7 @@ from veil.core.policy import parse_policy
 from veil.core.policy_permissions import add_permission as policy_with_permission
 from veil.core.policy_permissions import remove_permission as policy_without_permission
 from veil.core.queue import Queue, QueueCounts, QueueKey, QueueSettings, RedrivePolicy, check_name
-from veil.core.tags import check_tags
+from veil.core.tags import check_tag_keys, check_tags
 from veil.service.service import Service
 from veil.stores.store import QueueContent
 
@@ -36,7 +36,8 @@ def new_settings(given: Mapping[str, Any]) -> QueueSettings:
 
 def changed_settings(present: QueueSettings, given: Mapping[str, Any]) -> QueueSettings:
     """The settings with what was given in place; raises as `new_settings`, also for another queue type."""
-    if "fifo" in given and given["fifo"] != present.fifo:
+    # A standard queue does not know the setting at all, whatever its value.
+    if present.fifo and not given.get("fifo", True):
         raise SettingRefused("fifo", given["fifo"], "Modifying queue type is not supported.")
     return _applied(present, given)
 
@@ -51,8 +52,6 @@ def compare_with_existing(queue: Queue, given: Mapping[str, Any], wanted: QueueS
 def check_redrive_target(source: QueueKey, fifo: bool, redrive: RedrivePolicy, target: Queue | None) -> None:
     """Raise SettingRefused unless the queue may send its dead letters to the target."""
     arn = redrive.dead_letters.arn
-    if redrive.dead_letters == source:
-        raise SettingRefused("redrive", arn, "A queue cannot be its own dead-letter queue.")
     if redrive.dead_letters[:2] != source[:2]:
         raise SettingRefused(
             "redrive", arn, "Dead-letter queue must be in the same region and account as the source."
@@ -172,8 +171,9 @@ async def tag_queue(service: Service, queue: Queue, tags: Mapping[str, str]) -> 
 
 
 async def untag_queue(service: Service, queue: Queue, keys: Iterable[str]) -> Queue:
-    """Remove the tags of those keys, as far as there are any."""
+    """Remove the tags of those keys, as far as there are any; raises TagsRefused for what cannot be a key."""
     unwanted = frozenset(keys)
+    check_tag_keys(unwanted)
 
     def edit(content: QueueContent) -> QueueContent:
         return content._replace(

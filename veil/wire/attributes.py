@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from veil.core.errors import SettingNotForQueueType, SettingRefused, SettingUnknown
+from veil.core.errors import SettingRefused, SettingUnknown
 from veil.core.limits import DELAY_MAX_S, WAIT_MAX_S
 from veil.core.queue import Queue, QueueCounts, QueueSettings
 from veil.wire.redrive_json import (
@@ -117,13 +117,6 @@ def _truth(setting: str, text: str) -> bool:
     return lowered == "true"
 
 
-def _fifo(setting: str, text: str) -> bool:
-    # There is no way to say "standard" but to leave it out.
-    if not _truth(setting, text):
-        raise SettingNotForQueueType(setting)
-    return True
-
-
 def _one_of(*choices: str) -> Callable[[str, str], str]:
     def choose(setting: str, text: str) -> str:
         if text not in choices:
@@ -155,7 +148,7 @@ _PARSERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "managed_sse": _truth,
     "kms_key": _key_id,
     "kms_reuse_s": _whole,
-    "fifo": _fifo,
+    "fifo": _truth,  # false belongs to no kind of queue: one leaves it out
     "content_deduplication": _truth,
     "deduplication_scope": _one_of("queue", "messageGroup"),
     "throughput_limit": _one_of("perQueue", "perMessageGroupId"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from urllib.parse import unquote
 
+from veil.core.errors import QueueMissing
 from veil.core.policy import is_account
 from veil.core.queue import QueueKey
 from veil.signing.sigv4_canonical import path_segments
@@ -32,9 +33,11 @@ class QueueUrls:
         kept = self._keys.get((text, region, account))
         if kept is not None:
             return kept
-        named = read_path(_path_of(text))
+        path = _path_of(text)
+        named = read_path(path)
         if named is None:
-            raise AddressRefused(text)
+            # AWS tells the two apart: a host alone is a queue that is not there, a path without a name is no address.
+            raise AddressRefused(text) if path or "://" not in text else QueueMissing(text[:_KEPT_CHARS_MAX])
         key = QueueKey(region, named[0] or account, named[1])
         if len(text) <= _KEPT_CHARS_MAX:
             if len(self._keys) >= _KEPT_MAX:

@@ -260,6 +260,7 @@ _TABLE: Final[dict[type[e.VeilError], _Wording]] = {
         ),
     ),
     e.NotDeadLetters: _says(_INVALID_VALUE, "Source queue must be configured as a Dead Letter Queue."),
+    e.MoveToItself: _says(_INVALID_VALUE, "Source queue and destination queue must be different queues."),
     e.MoveTaskRunning: _says(
         _INVALID_VALUE,
         "There is already a task running. Only one active task is allowed for a source queue arn at a given time.",

@@ -1,4 +1,4 @@
-"""AWS Query, the way out: XML, or the same tree as JSON for clients that ask for it."""
+"""AWS Query, the way out: XML, or JSON of its own form for clients that ask for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def answer(action: str, output: Shape | None, request_id: str, *, as_json: bool 
     """A success; an action without output has no result element, one with an empty output an empty element."""
     response: dict[str, Any] = {}
     if output is not None:
-        response[f"{action}Result"] = _flattened(msgspec.to_builtins(output), action)
+        response[f"{action}Result"] = (
+            _members(output) if as_json else _flattened(msgspec.to_builtins(output), action)
+        )
     response["ResponseMetadata"] = {"RequestId": request_id}
     return _response(200, f"{action}Response", response, request_id, as_json)
 
@@ -55,6 +57,29 @@ def _response(status: int, name: str, tree: dict[str, Any], request_id: str, as_
     _write_members(tree, pieces)
     pieces.append(f"</{name}>")
     return Response(status, "".join(pieces).encode(), CONTENT_TYPE, headers)
+
+
+# Members that AWS begins in lower case in this form alone.
+_JSON_NAMES: Final = {"Messages": "messages", "QueueUrls": "queueUrls"}
+
+
+def _members(structure: Shape) -> dict[str, Any]:
+    """Every member of the structure under its own name, null where it has no value; a map is a list of its entries."""
+    return {
+        _JSON_NAMES.get(name, name): _member(name, getattr(structure, field))
+        for field, name in zip(structure.__struct_fields__, structure.__struct_encode_fields__, strict=True)
+    }
+
+
+def _member(name: str, value: Any) -> Any:
+    if isinstance(value, Shape):
+        return _members(value)
+    if isinstance(value, list):
+        return [_member(name, item) for item in value]
+    if isinstance(value, dict):
+        _, key_name, value_name = MAP_NAMES[name]
+        return [{key_name: key, value_name: _member(name, item)} for key, item in value.items()]
+    return value
 
 
 def _flattened(structure: dict[str, Any], action: str) -> dict[str, Any]:

@@ -141,7 +141,9 @@ def _timeout_of(intake: QueueClient, queue: str) -> int | None:
 
 def _redrive_of(intake: QueueClient) -> _Redrive | None:
     text = intake.attributes().get("RedrivePolicy")
-    return msgspec.json.decode(text, type=_Redrive) if text else None
+    redrive = msgspec.json.decode(text, type=_Redrive) if text else None
+    # The intake may be its own dead-letter queue. A target's spent messages would then be routed to the target again.
+    return None if redrive is None or redrive.queue == intake.url.rpartition("/")[2] else redrive
 
 
 def _create(intake: QueueClient, target: Target, redrive: _Redrive | None) -> Prepared:

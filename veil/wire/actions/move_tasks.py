@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from veil.core.errors import MoveTaskHandleInvalid, MoveTaskMissing
+from veil.core.errors import MoveTaskHandleInvalid, MoveTaskMissing, ResourceMissing
 from veil.core.limits import MOVE_RATE_MAX, MOVE_TASKS_LISTED_MAX
 from veil.core.move_task import MoveTask
 from veil.core.queue import parse_arn
@@ -86,7 +86,9 @@ async def list_message_move_tasks(call: Call, given: ListMessageMoveTasksInput) 
 def _own_arn(call: Call, parameter: str, arn: str) -> None:
     if not arn:
         raise ParameterMissing(parameter)
-    call.owns(parse_arn(arn, parameter))
+    # Another account's queue is as good as none: whether it exists is nobody else's business.
+    if parse_arn(arn, parameter).account != call.owner():
+        raise ResourceMissing(parameter, arn)
 
 
 def _entry(task: MoveTask) -> MoveTaskEntry:

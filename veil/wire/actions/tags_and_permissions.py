@@ -18,7 +18,7 @@ from veil.wire.shapes import (
 async def tag_queue_action(call: Call, given: TagQueueInput) -> None:
     """TagQueue."""
     queue = await call.queue(given.QueueUrl)
-    if given.Tags is None:
+    if not given.Tags:
         raise ParameterMissing("Tags")
     await tag_queue(call.service, queue, given.Tags)
 
@@ -26,7 +26,7 @@ async def tag_queue_action(call: Call, given: TagQueueInput) -> None:
 async def untag_queue_action(call: Call, given: UntagQueueInput) -> None:
     """UntagQueue."""
     queue = await call.queue(given.QueueUrl)
-    if given.TagKeys is None:
+    if not given.TagKeys:
         raise ParameterMissing("TagKeys")
     await untag_queue(call.service, queue, given.TagKeys)
 
