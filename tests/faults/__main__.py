@@ -87,6 +87,7 @@ RIGS = {
     "broken": Rig(_broken_builds, 4, "cycles per broken build"),
     "vanishing": Rig(vanishing.run_vanishing, 3_000, "long polls"),
     "uploads": Rig(uploads.run_uploads, uploads.UPLOADS, "uploads that are broken off"),
+    "unread": Rig(uploads.run_unread, uploads.UNREAD, "answers of each kind that nobody reads"),
     "stopping": Rig(stopping.run_stops, 50, "SIGTERM"),
     "paused": Rig(paused.run_pauses, 20, "SIGSTOP"),
     "consumer-long": Rig(consumer_long.run_long, consumer_long.HANDLERS, "handlers of ten windows"),

@@ -6,7 +6,7 @@ import pytest
 
 from tests.faults.paused import run_pauses
 from tests.faults.stopping import run_stops
-from tests.faults.uploads import run_uploads
+from tests.faults.uploads import run_unread, run_uploads
 from tests.faults.vanishing import run_vanishing
 
 SEED = 20_261_115
@@ -35,5 +35,11 @@ def test_a_consumer_that_was_stopped_for_too_long_takes_nothing_from_the_next_ho
 
 def test_the_memory_of_uploads_that_were_broken_off_is_given_back_at_once() -> None:
     outcome = run_uploads(40, SEED)
+
+    assert outcome.ok, str(outcome)
+
+
+def test_answers_that_nobody_reads_are_bounded_while_they_are_made_too() -> None:
+    outcome = run_unread(100, SEED)
 
     assert outcome.ok, str(outcome)

@@ -6,6 +6,7 @@ let the allocator find its size, and may not be more than a bound above that in 
 
 from __future__ import annotations
 
+import json
 import socket
 import struct
 import time
@@ -17,6 +18,8 @@ from tests.faults.server_process import ServerGone, ServerProcess
 UPLOADS = 500
 UPLOAD_BYTES = 8_000_000
 GROWTH_BYTES_MAX = 100 << 20
+UNREAD = 100
+UNREAD_GROWTH_BYTES_MAX = 800 << 20  # the 512 MiB that are allowed, and those that are being made
 _AT_ONCE = 8
 _RESET = struct.pack("ii", 1, 0)
 
@@ -82,3 +85,63 @@ def _read(client: socket.socket) -> bytes:
     while len(body) < length:
         body += client.recv(1 << 20)
     return body
+
+
+def run_unread(cycles: int = UNREAD, seed: int = 1) -> Outcome:
+    """Ask for so many answers of ten megabytes at once, by receives and by peeks, and read none of them."""
+    outcome = Outcome("unread", seed)
+    with scratch(outcome) as place, ServerProcess(place / "data", place) as server:
+        try:
+            url = _large_messages(server)
+            start_bytes = server.resident_bytes()
+            given = 0
+            for target, wanted in (
+                ("AmazonSQS.ReceiveMessage", {"MaxNumberOfMessages": 10, "VisibilityTimeout": 0}),
+                ("Veil.PeekMessages", {"MaxResults": 1_000}),
+            ):
+                with ExitStack() as stack:
+                    clients = [_connected(stack, server) for _ in range(cycles)]
+                    for client in clients:
+                        client.sendall(_call(target, {"QueueUrl": url, **wanted}))
+                    heads = [client.recv(12) for client in clients]
+                    given += heads.count(b"HTTP/1.1 200")
+                    if set(heads) != {b"HTTP/1.1 200", b"HTTP/1.1 503"}:
+                        outcome.add("answers", f"{set(heads)}: expected some to be given and some refused")
+                _until_settled(server)
+            most_bytes = server.peak_resident_bytes()
+            left = _read_once(
+                server, _call("AmazonSQS.GetQueueAttributes", {"QueueUrl": url, "AttributeNames": ["All"]})
+            )
+            if b'"ApproximateNumberOfMessages":"20"' not in left:
+                outcome.add("hidden", left.decode())
+        except (OSError, ServerGone) as problem:
+            outcome.add("server", repr(problem))
+            return outcome
+    grown_bytes = most_bytes - start_bytes
+    outcome.done = f"{2 * cycles} asked for, {given} given; memory {grown_bytes / 1e6:+.0f} MB at most"
+    if grown_bytes > UNREAD_GROWTH_BYTES_MAX:
+        outcome.add("memory", f"{grown_bytes / 1e6:.0f} MB above the start")
+    return outcome
+
+
+def _large_messages(server: ServerProcess) -> str:
+    answer = _read_once(server, _call("AmazonSQS.CreateQueue", {"QueueName": "large"}))
+    url: str = json.loads(answer)["QueueUrl"]
+    for _ in range(20):
+        _read_once(server, _call("AmazonSQS.SendMessage", {"QueueUrl": url, "MessageBody": "x" * 1_000_000}))
+    return url
+
+
+def _call(target: str, given: dict[str, object]) -> bytes:
+    body = json.dumps(given).encode()
+    head = (
+        f"POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: {target}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def _read_once(server: ServerProcess, request: bytes) -> bytes:
+    with ExitStack() as stack:
+        client = _connected(stack, server)
+        client.sendall(request)
+        return _read(client)

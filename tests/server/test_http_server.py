@@ -352,7 +352,7 @@ async def test_large_bodies_are_bounded_in_total_and_counted_off_when_done(start
     head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n"
     first, second, third = [await Client.of(server) for _ in range(3)]
     first.send(head + b"x" * 190_000)
-    await until(lambda: server._roster.large_body_bytes == 190_000)
+    await until(lambda: server._roster.capacity.held_bytes == 190_000)
     second.send(head + b"x" * 190_000)
     assert (await second.answer())[0] == 503
     first.send(b"x" * 10_000)
@@ -360,7 +360,32 @@ async def test_large_bodies_are_bounded_in_total_and_counted_off_when_done(start
     third.send(head + b"x" * 200_000)
 
     assert (await third.answer())[0] == 200
-    assert server._roster.large_body_bytes == 0
+    assert server._roster.capacity.held_bytes == 0
+
+
+async def test_answers_that_nobody_reads_are_counted_with_the_bodies_and_bounded(start):
+    taken_back = []
+
+    async def large(request: Request) -> Response:
+        return Response(body=b"x" * 40_000_000, undelivered=lambda: taken_back.append(request.path))
+
+    server = await start(large, body_bytes_total_max=125_000_000)
+    capacity = server._roster.capacity
+    with contextlib.ExitStack() as stack:
+        for count in (1, 2, 3):
+            stack.enter_context(await Client.socket_to(server)).sendall(GET)
+            # The kernel takes up to ten megabytes of each; the rest is ours.
+            await until(lambda count=count: capacity.held_bytes > count * 29_000_000)
+        assert not taken_back
+        late = await Client.of(server)
+        late.send(GET.replace(b"/", b"/late", 1))
+        said = await late.rest()
+        assert b"HTTP/1.1 503 " in said and b"too many unread answers" in said
+        assert taken_back == ["/late"]
+    await until(lambda: capacity.held_bytes == 0)
+    again = await Client.of(server)
+    again.send(GET)
+    assert (await again.answer())[0] == 200
 
 
 def still_held() -> dict[str, int]:
@@ -399,19 +424,19 @@ async def test_what_a_connection_held_is_let_go_with_it_and_not_by_the_collector
                 assert (await client.answer())[0] == 400
             else:
                 client.send(head + b"x" * 300_000)
-                await until(lambda: server._roster.large_body_bytes == 300_000)
+                await until(lambda: server._roster.capacity.held_bytes == 300_000)
             if way == "half-close":
                 client.half_close()
             elif way == "late":
                 server.sweep(now_s() + 1_000)
                 assert (await client.answer())[0] == 408
-                assert server._roster.large_body_bytes == 0
+                assert server._roster.capacity.held_bytes == 0
             if way != "half-close":
                 client.vanish()
             await until(lambda: server.connection_count == 0)
             await asyncio.sleep(0)
         assert still_held() == before
-        assert server._roster.large_body_bytes == 0
+        assert server._roster.capacity.held_bytes == 0
     finally:
         gc.enable()
 
@@ -444,7 +469,7 @@ async def test_a_slow_body_is_closed_with_408(start):
     (connection,) = await connections_in(server, 1)
     await until(lambda: connection._reader.body_bytes == 2)
     server.sweep(now_s() + 29)
-    assert server._roster.seats_taken == 1 and connection._state == 0
+    assert server._roster.capacity.seats_taken == 1 and connection._state == 0
     server.sweep(now_s() + 30)
 
     assert (await client.answer())[0] == 408
@@ -624,7 +649,7 @@ async def test_a_burst_beyond_the_limit_is_told_so_and_those_inside_are_served(s
     clients = [await Client.of(server) for _ in range(200)]
     if Client.tls is None:  # over TLS a client's own side ends when it hears that ours has
         await until(lambda: server.connection_count == 200)
-    assert server._roster.seats_taken == 20
+    assert server._roster.capacity.seats_taken == 20
     statuses = []
     for client in clients:
         client.send(GET)
@@ -660,7 +685,7 @@ async def test_a_thousand_connections_at_once_leave_the_server_sound(start):
     assert set(outcomes) <= {b"HTTP/1.1 200", b"HTTP/1.1 503", b"", b"reset"}
     assert outcomes.count(b"HTTP/1.1 200") >= 50
     await until(lambda: server.connection_count == 0)
-    assert server._roster.seats_taken == 0
+    assert server._roster.capacity.seats_taken == 0
     assert await one() == b"HTTP/1.1 200"
 
 

@@ -408,3 +408,26 @@ async def test_a_purge_that_a_crash_cuts_short_leaves_counts_and_lanes_right(
     findings = verify(copy)
     assert findings.is_sound, str(findings)
     assert 0 < findings.messages < 3 * settling.CHUNK
+
+
+async def test_bodies_that_wait_for_their_commit_are_bounded_however_many_receive(
+    store: SqliteStore, gate: SyncGate, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("veil.stores.sqlite.store.CLAIMED_BYTES_MAX", 5_000)
+    queue = await make_queue(store)
+    for _ in range(4):
+        await store.send(queue, [a_message("x" * 1_000) for _ in range(10)])
+    gate.shut()
+    receives = [asyncio.ensure_future(store.receive(queue, 2)) for _ in range(20)]
+    await turns()
+    assert store._claimed_bytes == 6_000
+    gate.open(1)
+    while not receives[2].done():
+        await asyncio.sleep(0.001)
+    await turns()
+    assert 0 < store._claimed_bytes <= 6_000
+    gate.open()
+
+    received = await asyncio.gather(*receives)
+    assert [len(messages) for messages in received] == [2] * 20
+    assert store._claimed_bytes == 0

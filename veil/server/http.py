@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from veil.server.http_connection import HttpConnection
 from veil.server.http_limits import HttpLimits
-from veil.server.http_roster import Roster
+from veil.server.http_roster import Capacity, Roster
 from veil.server.tls_connection import TlsConnection
 from veil.wire.exchange import Handler
 
@@ -19,9 +19,13 @@ _BACKLOG = 4096
 class HttpServer:
     """Serves one handler over HTTP/1.0 and 1.1 until closed; every request runs in a task of its own."""
 
-    def __init__(self, handler: Handler, limits: HttpLimits | None = None) -> None:
+    def __init__(
+        self, handler: Handler, limits: HttpLimits | None = None, capacity: Capacity | None = None
+    ) -> None:
+        """Servers of one process share their `capacity`; one that is given none has its own."""
         self._handler = handler
         self._limits = limits or HttpLimits()
+        self._capacity = capacity or Capacity(self._limits)
         self._roster: Roster | None = None
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -34,7 +38,7 @@ class HttpServer:
         if self._server is not None:
             raise RuntimeError("the HTTP server was started before")
         loop = asyncio.get_running_loop()
-        roster = self._roster = Roster(self._handler, self._limits, loop)
+        roster = self._roster = Roster(self._handler, self._limits, self._capacity, loop)
 
         def connect() -> asyncio.Protocol:
             return HttpConnection(roster) if tls is None else TlsConnection(roster, tls())

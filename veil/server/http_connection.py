@@ -24,8 +24,8 @@ log = logging.getLogger("veil.http")
 _NEVER = float("inf")
 # Beyond this, reading stops. Below it, it goes on behind a running request: only so is a client seen to go.
 _HELD_BYTES_MAX = 64 * 1024
-# Smaller bodies are not counted against the total: connections_max bounds them well enough.
-_LARGE_BODY_BYTES = 64 * 1024
+# Smaller bodies and answers are not counted against the total: connections_max bounds them well enough.
+_LARGE_BYTES = 64 * 1024
 
 _OPEN, _LEAVING, _GONE = range(3)
 
@@ -34,9 +34,10 @@ class HttpConnection(asyncio.Protocol):
     """Serves one client; the roster holds what it shares with the others."""
 
     __slots__ = (
+        "_answer_bytes",
+        "_body_bytes",
         "_drained",
         "_held",
-        "_large_body_bytes",
         "_reader",
         "_reading",
         "_roster",
@@ -56,7 +57,8 @@ class HttpConnection(asyncio.Protocol):
         self._state = _OPEN
         self._task: asyncio.Task[None] | None = None
         self._held = bytearray()  # received behind the request that runs
-        self._large_body_bytes = 0
+        self._body_bytes = 0  # of the request, as counted in the capacity
+        self._answer_bytes = 0  # not taken by the client, as counted there
         self._reading = True
         self._write_paused = False
         self._undrained_bytes = 0
@@ -75,7 +77,7 @@ class HttpConnection(asyncio.Protocol):
         self._reader = RequestReader(self._roster.limits, str(peer[0]) if isinstance(peer, tuple) else "")
         roster = self._roster
         if not roster.enter(self):
-            if roster.overrun():
+            if roster.capacity.overrun():
                 self.abort()
             else:
                 self._refuse(Refusal(503, "too many connections"))
@@ -91,7 +93,7 @@ class HttpConnection(asyncio.Protocol):
             return
         if self._task is None and not self._write_paused:
             if self._timed_phase == RESTING:
-                self._roster.idle.pop(self, None)
+                self._roster.capacity.idle.pop(self, None)
             self._read(data)
         else:
             self._held += data
@@ -108,6 +110,7 @@ class HttpConnection(asyncio.Protocol):
         self._settle_to_leave()
         self._state = _GONE
         self.deadline_s = _NEVER
+        self._count_answer(0)
         if self._task is not None:
             self._task.cancel()  # the roster is left when it has ended
         else:
@@ -116,11 +119,13 @@ class HttpConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._write_paused = True
         self._undrained_bytes = self._transport.get_write_buffer_size()
+        self._count_answer(self._undrained_bytes)
         self.deadline_s = self._roster.loop.time() + self._roster.limits.write_deadline_s
         self._read_or_pause()
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        self._count_answer(0)
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         if self._state != _OPEN:
@@ -167,8 +172,8 @@ class HttpConnection(asyncio.Protocol):
         reader = self._reader
         while True:
             data = reader.feed(data)
-            if reader.body_bytes > _LARGE_BODY_BYTES and not self._charge_body(reader.body_bytes):
-                reader.refusal = Refusal(503, "too many large requests at once")
+            if reader.body_bytes > _LARGE_BYTES and not self._count_body(reader.body_bytes):
+                reader.refusal = Refusal(503, "too many large requests and unread answers at once")
             if reader.ready or reader.refusal is not None:
                 if data and not reader.finished:
                     self._held += data
@@ -205,7 +210,7 @@ class HttpConnection(asyncio.Protocol):
         roster, self._timed_phase = self._roster, phase
         limits = roster.limits
         if phase == RESTING:
-            roster.idle[self] = now_s = roster.loop.time()
+            roster.capacity.idle[self] = now_s = roster.loop.time()
             self.deadline_s = now_s + limits.idle_s
         elif phase == HEAD:
             self.deadline_s = roster.loop.time() + limits.header_deadline_s
@@ -221,11 +226,15 @@ class HttpConnection(asyncio.Protocol):
             else:
                 self._transport.pause_reading()
 
-    def _charge_body(self, body_bytes: int) -> bool:
-        roster = self._roster
-        roster.large_body_bytes += body_bytes - self._large_body_bytes
-        self._large_body_bytes = body_bytes
-        return roster.large_body_bytes <= roster.limits.body_bytes_total_max
+    def _count_body(self, body_bytes: int) -> bool:
+        capacity = self._roster.capacity
+        capacity.held_bytes += body_bytes - self._body_bytes
+        self._body_bytes = body_bytes
+        return capacity.has_room_for(0)
+
+    def _count_answer(self, answer_bytes: int) -> None:
+        self._roster.capacity.held_bytes += answer_bytes - self._answer_bytes
+        self._answer_bytes = answer_bytes
 
     # ---- answers
 
@@ -238,7 +247,11 @@ class HttpConnection(asyncio.Protocol):
                 return
             if self._roster.closing:
                 persistence = CLOSES
-            answer = encode_answer(response, request.method, persistence)
+            if self._is_too_much(response):
+                self._take_back(response)
+                answer, persistence, response = encode_refusal(503, "too many unread answers"), CLOSES, None
+            else:
+                answer = encode_answer(response, request.method, persistence)
         except asyncio.CancelledError:
             self._end_task()
             if self._state == _OPEN:  # the handler's own doing: nobody else would end the connection
@@ -253,10 +266,19 @@ class HttpConnection(asyncio.Protocol):
             self._take_back(response)
             return
         self._transport.write(answer)
+        if self._write_paused:
+            self._count_answer(len(answer))  # the transport keeps it whole until its last byte is taken
         if persistence is CLOSES:
             self._leave()
         else:
             self._go_on()
+
+    def _is_too_much(self, response: Response) -> bool:
+        # Its own body is still counted, and is let go with it.
+        size_bytes = len(response.body)
+        return size_bytes > _LARGE_BYTES and not self._roster.capacity.has_room_for(
+            size_bytes - self._body_bytes
+        )
 
     async def _serve_stream(self, response: Response, stream: AsyncIterator[bytes], method: str) -> None:
         """Write what the stream yields for as long as the client is there, no faster than it takes it."""
@@ -292,8 +314,8 @@ class HttpConnection(asyncio.Protocol):
 
     def _end_task(self) -> None:
         self._task = None
-        if self._large_body_bytes:
-            self._charge_body(0)
+        if self._body_bytes:
+            self._count_body(0)
         if self._state == _GONE:
             self._roster.leave(self)
 
@@ -332,10 +354,10 @@ class HttpConnection(asyncio.Protocol):
         if self._state != _OPEN:
             return
         self._state = _LEAVING
-        self._roster.idle.pop(self, None)
+        self._roster.capacity.idle.pop(self, None)
         self._reader.release()
         self._held.clear()
         if self._task is None:
-            self._charge_body(0)
+            self._count_body(0)
         self._undrained_bytes = self._transport.get_write_buffer_size()
         self.deadline_s = self._roster.loop.time() + self._roster.limits.write_deadline_s

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import resource
+from contextlib import suppress
 from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import NamedTuple
 
 _KIB = 1024
 _MIB = 1024 * _KIB
+REFUSED_LINGERING_MAX = 256  # connections beside those that are served
+# For what the process opens later: databases, segments that the console reads, the pipes of helpers.
+_FILES_RESERVED = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -16,13 +23,16 @@ class HttpLimits:
     header_count_max: int = 100
     # A 1 MiB message triples in form encoding and grows sixfold in JSON escapes.
     body_bytes_max: int = 8 * _MIB
-    body_bytes_total_max: int = 512 * _MIB  # large bodies of all connections together
+    # Of all connections together: large bodies that came in, and answers that clients have not taken.
+    body_bytes_total_max: int = 512 * _MIB
     header_deadline_s: float = 10.0  # from the first byte of a request to the end of its headers
     body_deadline_s: float = 30.0  # from there to the end of its body
     idle_s: float = 75.0  # between requests; longer than the 60 s that load balancers keep theirs
     write_deadline_s: float = 30.0  # without a byte of the answer taken
     linger_s: float = 2.0  # how long a refused client may go on sending before the connection is cut
-    write_buffer_bytes_max: int = 256 * _KIB  # beyond it nothing more is read from that client
+    write_buffer_bytes_max: int = (
+        64 * _KIB
+    )  # beyond it nothing more is read from that client, and all of it counts
     connections_max: int = 20_000
     # A connection idle for less than this is not given up for a newcomer: under a burst each would only evict
     # the one before it, which was just about to send.
@@ -39,3 +49,32 @@ class HttpLimits:
                     raise ValueError(f"{each.name}={value!r}: expected a number of seconds, 0 or more")
             elif not whole or value < least:
                 raise ValueError(f"{each.name}={value!r}: expected a whole number, {least} or more")
+
+
+class ConnectionRoom(NamedTuple):
+    """How many connections the process has files for."""
+
+    connections: int
+    refused: int  # beside them, for a moment, to be told so
+    files: int  # that the process may have open
+
+
+def room_for_connections(wanted: int, reserved: int = 0) -> ConnectionRoom:
+    """Fit the wanted number of connections into the open files that the process may have; raises its limit where it may.
+
+    `reserved` files are kept free beside those that are open now and those that any server needs.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = sum(1 for _ in Path("/dev/fd").iterdir())
+    kept = opened + reserved + _FILES_RESERVED
+    aim = kept + wanted + REFUSED_LINGERING_MAX
+    hard_files = aim if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < min(aim, hard_files):
+        with suppress(OSError, ValueError):  # a container may forbid even this
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(aim, hard_files), hard))
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    files = aim if soft == resource.RLIM_INFINITY else soft
+    # Where there are few, a reserve of a quarter is better than a server without seats.
+    left = files - min(kept, opened + reserved + files // 4)
+    refused = max(1, min(REFUSED_LINGERING_MAX, left // 8))
+    return ConnectionRoom(min(wanted, left - refused), refused, files)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from veil.server.http_limits import HttpLimits
+from veil.server.http_limits import REFUSED_LINGERING_MAX, HttpLimits
 from veil.wire.exchange import Handler
 
 if TYPE_CHECKING:
@@ -16,21 +16,41 @@ log = logging.getLogger("veil.http")
 
 # What any client can bring about is logged at most this often, each kind by itself.
 _NOTE_EVERY_S = 60.0
-# A refused newcomer lingers for a moment to be told so; beyond this many it is cut without a word.
-_REFUSED_LINGERING_MAX = 256
+
+
+class Capacity:
+    """What all listeners of a process have together: seats for connections, and memory for what these hold."""
+
+    def __init__(self, limits: HttpLimits) -> None:
+        self.connections_max = limits.connections_max
+        # A refused newcomer lingers for a moment to be told so; beyond this many it is cut without a word.
+        self.refused_max = REFUSED_LINGERING_MAX
+        self.held_bytes_max = limits.body_bytes_total_max
+        self.connection_count = 0  # the refused included
+        self.seats_taken = 0  # by connections that may send requests; the refused linger without one
+        self.idle: dict[HttpConnection, float] = {}  # since when, in the order in which they fell idle
+        self.held_bytes = 0  # of large bodies that came in, and of answers that clients have not taken yet
+
+    def has_room_for(self, size_bytes: int) -> bool:
+        """Whether so many bytes more may be held."""
+        return self.held_bytes + size_bytes <= self.held_bytes_max
+
+    def overrun(self) -> bool:
+        """Whether so many refused connections linger that the next is not worth an answer."""
+        return self.connection_count - self.seats_taken > self.refused_max
 
 
 class Roster:
-    """What the connections of one server share; made by the server, used by its connections."""
+    """What the connections of one listener share; made by the server, used by its connections."""
 
-    def __init__(self, handler: Handler, limits: HttpLimits, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, handler: Handler, limits: HttpLimits, capacity: Capacity, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.handler = handler
         self.limits = limits
+        self.capacity = capacity
         self.loop = loop
         self.connections: set[HttpConnection] = set()
-        self.idle: dict[HttpConnection, float] = {}  # since when, in the order in which they fell idle
-        self.seats_taken = 0  # by connections that may send requests; the refused linger without one
-        self.large_body_bytes = 0  # held by all connections together
         self.closing = False
         self.emptied = asyncio.Event()
         self._noted_s: dict[str, float] = {}  # when a kind of mistake was logged last; kinds are few
@@ -38,32 +58,31 @@ class Roster:
     def enter(self, connection: HttpConnection) -> bool:
         """Take the newcomer in, in place of the longest idle one if need be; False if it must be refused."""
         self.connections.add(connection)
-        limits = self.limits
-        if self.seats_taken >= limits.connections_max:
-            oldest = next(iter(self.idle), None)
-            if oldest is None or self.idle[oldest] + limits.idle_spared_s > self.loop.time():
+        capacity, limits = self.capacity, self.limits
+        capacity.connection_count += 1
+        if capacity.seats_taken >= capacity.connections_max:
+            oldest = next(iter(capacity.idle), None)
+            if oldest is None or capacity.idle[oldest] + limits.idle_spared_s > self.loop.time():
                 return False
             self.vacate(oldest)
             oldest.abort()
-        self.seats_taken += 1
+        capacity.seats_taken += 1
         connection.seated = True
         return True
-
-    def overrun(self) -> bool:
-        """Whether so many refused connections linger that the next is not worth an answer."""
-        return len(self.connections) - self.seats_taken > _REFUSED_LINGERING_MAX
 
     def vacate(self, connection: HttpConnection) -> None:
         """Free the connection's seat, once."""
         if connection.seated:
             connection.seated = False
-            self.seats_taken -= 1
+            self.capacity.seats_taken -= 1
 
     def leave(self, connection: HttpConnection) -> None:
         """Forget the connection: it is closed and its request has ended."""
         self.vacate(connection)
-        self.connections.discard(connection)
-        self.idle.pop(connection, None)
+        if connection in self.connections:
+            self.connections.discard(connection)
+            self.capacity.connection_count -= 1
+        self.capacity.idle.pop(connection, None)
         if not self.connections:
             self.emptied.set()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import errno
 import gc
 import json
@@ -32,13 +33,15 @@ from veil.server.console import ConsoleMount
 from veil.server.create_declared import create_declared
 from veil.server.greeting import address_url, endpoint_url, greeting
 from veil.server.http import HttpServer
+from veil.server.http_limits import room_for_connections
+from veil.server.http_roster import Capacity
 from veil.server.journal import check_location, make_exporter
 from veil.server.keys import gather_keys, is_open_to_others
 from veil.server.logs import configure_logging
 from veil.server.make_store import is_on_postgres, journal_location, make_store, store_directory
 from veil.server.metrics import Metrics
 from veil.server.requests import RequestTallies
-from veil.server.settings import Settings, SettingsError
+from veil.server.settings import DEFAULT, Settings, SettingsError
 from veil.server.shown_url import without_password
 from veil.server.smq import SmqApplication
 from veil.server.store_probe import StoreProbe
@@ -63,6 +66,13 @@ _GRACE_AFTER_FAILURE_S: Final = 1.0
 _LAST_EXPORT_S: Final = 5.0
 
 
+# With fewer, a handful of consumers would shut everybody else out.
+_CONNECTIONS_MIN: Final = 8
+_CONNECTIONS_FEW: Final = 10_000
+_M_MMAP_THRESHOLD: Final = -3  # of glibc's malloc.h
+_LARGE_BLOCK_BYTES: Final = 4 << 20
+
+
 class StartRefused(VeilError):
     """The server cannot start; the text is the line to show."""
 
@@ -70,6 +80,7 @@ class StartRefused(VeilError):
 def run_server(settings: Settings, *, ready_file: Path | None = None, companion: bool = False) -> int:
     """Serve until told to stop, and give the exit code; raises SettingsError and StartRefused before it is ready."""
     configure_logging(settings.log_level, settings.log_format)
+    _give_back_large_blocks()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         code = runner.run(_Server(settings, ready_file, companion).serve())
     if code == EXIT_STORE_FAILED:
@@ -131,14 +142,16 @@ class _Server:
         )
         if is_on_postgres(settings):
             self._application.store_probe = StoreProbe(store)
-        self._http = HttpServer(self._application.handle, settings.http)
+        self._capacity = Capacity(settings.http)
+        self._http = HttpServer(self._application.handle, settings.http, self._capacity)
         if settings.smq_port is not None:
             smq = SmqApplication(settings, service, self._keys, access, requests)
-            self._smq = HttpServer(smq.handle, settings.http)
+            self._smq = HttpServer(smq.handle, settings.http, self._capacity)
 
         await self._open_store()
         try:
             self._check_journal()
+            self._fit_connections()
             await create_declared(service, settings.queues, settings.region, settings.account)
             await self._listen(self._http, "port", settings.port)
             if self._smq is not None:
@@ -198,6 +211,19 @@ class _Server:
         except OSError as problem:
             reason = problem.strerror or problem
             raise StartRefused(f"data={place}: expected a directory that can be written ({reason})") from None
+
+    def _fit_connections(self) -> None:
+        wanted = self._settings.http.connections_max
+        pool_stats = getattr(
+            self._service.store, "pool_stats", None
+        )  # it opens its connections as it needs them
+        room = room_for_connections(wanted, 0 if pool_stats is None else pool_stats().get("pool_max", 0))
+        if room.connections < _CONNECTIONS_MIN:
+            raise StartRefused(
+                f"the process may have {room.files} files open, too few for clients: raise the limit (ulimit -n, LimitNOFILE)"
+            )
+        self._capacity.connections_max, self._capacity.refused_max = room.connections, room.refused
+        self._files_max = room.files
 
     async def _listen(self, http: HttpServer, setting: str, port: int) -> None:
         host = self._settings.host
@@ -263,6 +289,7 @@ class _Server:
             f"{len(self._keys)} keys" if self._keys else "no keys",
             extra={"facts": facts},
         )
+        self._tell_connections()
         if is_on_postgres(settings) and settings.journal == "on":
             log.info(
                 "no journal: the nodes of one database need a place that all of them reach; name it with --journal"
@@ -278,6 +305,18 @@ class _Server:
         source = Path(settings.origin("keys"))
         if settings.keys and source.suffix and is_open_to_others(source):
             log.warning("%s holds secrets and other users can read it: chmod 600 %s", source, source)
+
+    def _tell_connections(self) -> None:
+        wanted, present = self._settings.http.connections_max, self._capacity.connections_max
+        # The default asks for more than most need; whoever asked for a number wants to know.
+        is_asked = self._settings.origin("http.connections_max") != DEFAULT
+        if present < wanted and (is_asked or present < _CONNECTIONS_FEW):
+            log.warning(
+                "http.connections_max is %d instead of %d: the process may have %d files open (ulimit -n, LimitNOFILE)",
+                present,
+                wanted,
+                self._files_max,
+            )
 
     def _write_ready_file(self, path: Path) -> None:
         # By a rename, so that whoever waits for the file never reads half of it.
@@ -367,6 +406,16 @@ class _Server:
         self._keys.clear()
         self._keys.update(fresh)
         log.info("SIGHUP: %d keys in effect", len(fresh))
+
+
+def _give_back_large_blocks() -> None:
+    """Have the allocator map each large block by itself, and give it back to the system when it is freed.
+
+    glibc raises its threshold to 32 MB with the blocks that it sees. Answers that are read slowly then lie between rows that
+    were freed, which doubles the memory of the process beyond what is counted.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
 
 
 def _where(settings: Settings) -> str:

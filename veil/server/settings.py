@@ -248,14 +248,14 @@ _HTTP_HELP = {
     "header_bytes_max": "Bytes of a request line and its headers.",
     "header_count_max": "Headers of a request.",
     "body_bytes_max": "Bytes of a request's body.",
-    "body_bytes_total_max": "Bytes of large bodies that all connections may hold together.",
+    "body_bytes_total_max": "Bytes of large requests and of unread answers that all connections may hold together.",
     "header_deadline_s": "Seconds from a request's first byte to the end of its headers.",
     "body_deadline_s": "Seconds from there to the end of its body.",
     "idle_s": "Seconds a connection may rest between requests.",
     "write_deadline_s": "Seconds a client may take no byte of its answer.",
     "linger_s": "Seconds a refused client may go on sending before it is cut.",
     "write_buffer_bytes_max": "Bytes of answers waiting for one client before it is no longer read from.",
-    "connections_max": "Connections at once.",
+    "connections_max": "Connections at once; fewer where the process may not open so many files.",
     "idle_spared_s": "Seconds of rest before a connection may be given up for a new one.",
 }
 

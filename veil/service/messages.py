@@ -252,15 +252,16 @@ async def peek(
     Those sent within the two wall times, both included; fewer than `limit` where bodies and attributes come to
     PEEK_BYTES_MAX.
     """
-    return await service.store.peek(
-        queue,
-        after_seq=after_seq,
-        up_to_seq=up_to_seq,
-        sent_after_ms=sent_after_ms,
-        sent_before_ms=sent_before_ms,
-        limit=limit,
-        bytes_max=PEEK_BYTES_MAX,
-    )
+    async with service.looks:
+        return await service.store.peek(
+            queue,
+            after_seq=after_seq,
+            up_to_seq=up_to_seq,
+            sent_after_ms=sent_after_ms,
+            sent_before_ms=sent_before_ms,
+            limit=limit,
+            bytes_max=PEEK_BYTES_MAX,
+        )
 
 
 async def peek_next(service: Service, queue: Queue, *, limit: int) -> list[StoredMessage]:

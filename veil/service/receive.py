@@ -85,18 +85,19 @@ def give_back(
 ) -> None:
     """Make the messages visible again, the receive uncounted; returns at once; `Service.stop` waits."""
     if messages:
-        service.in_background(_undo(service, queue, messages, caller))
+        # Here, not behind: the bodies need not wait for the commit.
+        receipts = [Receipt(queue.id, message.seq, message.delivery) for message in messages]
+        service.in_background(_undo(service, queue, receipts, caller))
 
 
-async def _undo(service: Service, queue: Queue, messages: Sequence[StoredMessage], caller: Caller) -> None:
-    receipts = [Receipt(queue.id, message.seq, message.delivery) for message in messages]
+async def _undo(service: Service, queue: Queue, receipts: Sequence[Receipt], caller: Caller) -> None:
     try:
         await service.store.undo_receive(queue, receipts, caller=caller)
     except QueueMissing:  # deleted meanwhile, its messages with it
         return
     service.tallies.add("given_back", queue.id, len(receipts))
     if service.activity is not None:
-        service.activity.ended([message.seq for message in messages], "given_back", caller)
+        service.activity.ended([receipt.seq for receipt in receipts], "given_back", caller)
 
 
 # ---- Receive messages, waiting for them if asked to.

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from veil.core import limits
 from veil.core.clock import Clock
@@ -28,6 +28,10 @@ class ServiceRules:
     type_attributes: tuple[str, ...] = ("MessageType", "message_type", "Type", "type")
 
 
+# Of peeks: each may gather 16 MiB, which nobody counts until it is an answer.
+LOOKS_AT_ONCE: Final = 4
+
+
 class Service:
     """A store that is open and ticking. The operations are functions on it, by subject."""
 
@@ -40,6 +44,7 @@ class Service:
         self.waiting = WaitingRoom(clock)
         self.ticker = Ticker(store, clock)
         self.moves = MoveRunners(store, clock)
+        self.looks = asyncio.Semaphore(LOOKS_AT_ONCE)
         self._background: set[asyncio.Task[Any]] = set()
         self._started = self._stopped = False
         store.events = self

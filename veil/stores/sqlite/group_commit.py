@@ -188,6 +188,7 @@ class GroupCommit:
         self, group: list[_Entry], announce: Callable[[], None], started: float, done: asyncio.Future[Any]
     ) -> None:
         self._syncing = self._lent = False
+        self._in_sync = []  # results may be megabytes, and the next sync may be long in coming
         error = done.exception() or self._failure
         if error is not None:
             self._fail(error, group)

@@ -44,6 +44,8 @@ from veil.stores.store import (
 )
 
 FORGET_EVERY_MS = 10_000
+# Of bodies that were claimed and wait for their commit. A group may have hundreds of receives, each of ten large messages.
+CLAIMED_BYTES_MAX = 64 << 20
 
 
 class SqliteStore:
@@ -75,6 +77,7 @@ class SqliteStore:
         self._reserve = Reserve(directory)
         self._sweeper: asyncio.Task[None] | None = None
         self._forget_at_ms = 0
+        self._claimed_bytes = 0
         self.events = SilentEvents()
         self.commit_stats = CommitStats()
         self.on_failure: Callable[[BaseException], None] | None = None
@@ -269,10 +272,23 @@ class SqliteStore:
     ) -> list[StoredMessage]:
         if self._is_due(queue):
             await self._settled(queue)
-        return await self._do(
-            lambda: receiving.receive(self._tables, queue, count, visibility_s, attempt_id, caller),
-            looks=True,
-        )
+        while self._claimed_bytes > CLAIMED_BYTES_MAX:
+            await self._do(lambda: None)  # until the commit of what was claimed so far,
+            await asyncio.sleep(0)  # and until its receivers have taken it
+        claimed_bytes = 0
+
+        def claim() -> list[StoredMessage]:
+            nonlocal claimed_bytes
+            messages = receiving.receive(self._tables, queue, count, visibility_s, attempt_id, caller)
+            self._claimed_bytes -= claimed_bytes  # where it is done again
+            claimed_bytes = sum([message.body_bytes for message in messages])
+            self._claimed_bytes += claimed_bytes
+            return messages
+
+        try:
+            return await self._do(claim, looks=True)
+        finally:
+            self._claimed_bytes -= claimed_bytes
 
     async def delete(
         self, queue: Queue, receipts: Sequence[Receipt], *, strict: bool = False, caller: Caller = NOBODY
