@@ -9,6 +9,7 @@ from typing import Any
 from playwright.sync_api import expect
 
 from tests.console.conftest import TELEPHONE, OpenPage
+from tests.console.web import Visitor
 from veil.testing import VeilServer
 
 ORDERS_DEAD = "/console/dead-letters/us-east-1/orders-dead"
@@ -330,3 +331,13 @@ def test_of_many_letters_the_oldest_are_grouped_and_more_on_demand(
     # One far behind is found within the bound of a look.
     page.goto(f"{server.endpoint_url}{ORDERS_DEAD}?text=129 9")
     assert page.locator(".letters tbody .snippet").all_inner_texts() == ["129 9"]
+
+
+def test_one_message_does_not_break_the_pages_of_its_queue(server: VeilServer, sqs: Any):
+    _, dead = queues(sqs)
+    given_up(sqs, dead, 1, veil__receive_count="9" * 5_000)
+    visitor = Visitor(server)
+    letters = visitor.get(ORDERS_DEAD)
+    assert letters.status == 200 and "order 0" in letters.text
+    found = re.search(r"/console/queues/us-east-1/orders-dead/messages/\d+", letters.text)
+    assert found is not None and visitor.get(found[0]).status == 200
