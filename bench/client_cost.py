@@ -23,14 +23,12 @@ from urllib.parse import urlsplit
 import uvloop
 
 from bench import wire_requests as wire
-from veil.consumer.sqs import answers
-from veil.consumer.sqs.client import SqsClient
-from veil.consumer.sqs.credentials import DUMMY
-from veil.consumer.sqs.endpoint import parse_endpoint
-from veil.consumer.sqs.http_connection import HttpAnswer
-from veil.consumer.sqs.http_pool import HttpPool
-from veil.consumer.sqs.request_head import RequestHead
-from veil.signing.sigv4_signing import sign
+from veil.client import answers
+from veil.client.client import SqsClient
+from veil.client.connection import HttpAnswer, HttpPool, RequestHead
+from veil.client.credentials import DUMMY
+from veil.client.endpoint import parse_endpoint
+from veil.signing.sigv4 import sign
 from veil.testing import VeilServer
 
 BATCH = 10

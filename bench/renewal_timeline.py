@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 
 from tests.consumer.simulated_queue import Extension, SimulatedQueue, run_virtual
-from veil.consumer.message import ApiError, Failure
+from veil.client.api import ApiError, Failure
 from veil.consumer.renewal import Adaptive, Buffered, Heartbeat, NoRenewal, RenewalPolicy
 from veil.consumer.renewal.keeper import LeaseKeeper
 

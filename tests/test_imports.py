@@ -22,11 +22,15 @@ MAY_IMPORT = {
     "wire": {"core", "service", "signing"},
     "console": {"core", "service", "journal"},
     "server": {"core", "stores", "journal", "service", "wire", "console"},
-    "consumer": {"core", "signing"},
-    "pipeline": {"core", "journal", "consumer"},  # as a client of queues
-    "testing": {"core", "stores", "service", "consumer"},  # a queue in-process for handlers; a server is a process to it
-    "cli": {"core", "stores", "journal", "service", "signing", "wire", "console", "server", "consumer", "pipeline", "testing"},
-    "demo": {"core", "journal", "consumer", "pipeline", "cli"},  # `veil demo`; the command finds it by its name
+    "client": {"core", "signing"},
+    "consumer": {"core", "client"},
+    "pipeline": {"core", "journal", "client"},  # as a client of queues
+    "testing": {"core", "stores", "service", "client", "consumer"},  # a server is a process to it
+    "cli": {
+        "core", "stores", "journal", "service", "signing", "wire", "console", "server", "client", "consumer", "pipeline",
+        "testing",
+    },
+    "demo": {"core", "journal", "client", "consumer", "pipeline", "cli"},  # `veil demo`; the command finds it by its name
 }  # fmt: skip
 # The core is rules: facts and instants go in, facts come out.
 NOT_IN_CORE = {

@@ -12,8 +12,9 @@ import pytest
 
 from tests.cli.conftest import Veil
 from veil.cli.client import Client
-from veil.cli.credentials import DUMMY, Place
+from veil.cli.credentials import ServiceTarget
 from veil.cli.failures import ServiceError, Unreachable
+from veil.client.credentials import DUMMY
 from veil.testing import VeilServer
 
 Play = Callable[[BaseHTTPRequestHandler, int], None]
@@ -56,7 +57,7 @@ def hang_up(handler: BaseHTTPRequestHandler) -> None:
 
 
 def a_client(endpoint: str, pauses: list[float] | None = None) -> Client:
-    place = Place(endpoint, "test", "us-east-1", DUMMY)
+    place = ServiceTarget(endpoint, "test", "us-east-1", DUMMY)
     return Client(place, timeout_s=5, pause=([] if pauses is None else pauses).append)
 
 

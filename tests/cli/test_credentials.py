@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from veil.cli.credentials import DUMMY, find_place
+from veil.cli.credentials import find_target
+from veil.cli.failures import CommandFailed
+from veil.client.credentials import DUMMY
 
 
 @pytest.fixture
@@ -20,16 +22,16 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_without_anything_there_are_defaults(tmp_path: Path) -> None:
-    place = find_place(environ={"HOME": str(tmp_path)})
+    place = find_target(environ={"HOME": str(tmp_path)})
     assert (place.endpoint, place.region, place.credentials) == ("http://127.0.0.1:9324", "us-east-1", DUMMY)
 
 
 def test_the_endpoint_is_the_flag_then_the_sqs_variable_then_the_general_one(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "AWS_ENDPOINT_URL": "http://all/", "AWS_ENDPOINT_URL_SQS": "http://sqs"}
-    assert find_place("http://flag", environ=environ).endpoint == "http://flag"
-    assert find_place(environ=environ).endpoint == "http://sqs"
+    assert find_target("http://flag", environ=environ).endpoint == "http://flag"
+    assert find_target(environ=environ).endpoint == "http://sqs"
     del environ["AWS_ENDPOINT_URL_SQS"]
-    assert find_place(environ=environ).endpoint == "http://all"
+    assert find_target(environ=environ).endpoint == "http://all"
 
 
 def test_variables_win_over_the_profile(home: Path) -> None:
@@ -39,27 +41,28 @@ def test_variables_win_over_the_profile(home: Path) -> None:
         "AWS_SECRET_ACCESS_KEY": "es",
         "AWS_REGION": "xx-1",
     }
-    place = find_place(environ=environ)
+    place = find_target(environ=environ)
     assert (place.credentials.key_id, place.credentials.origin, place.region) == ("E", "environment", "xx-1")
-    assert find_place(region="yy-1", environ=environ).region == "yy-1"
+    assert find_target(region="yy-1", environ=environ).region == "yy-1"
 
 
 def test_the_profile_gives_keys_token_and_region(home: Path) -> None:
-    place = find_place(environ={"HOME": str(home), "AWS_PROFILE": "shop"})
+    place = find_target(environ={"HOME": str(home), "AWS_PROFILE": "shop"})
     key = place.credentials
     assert (key.key_id, key.secret, key.session_token) == ("S", "s%s", "t")
     assert place.region == "eu-north-1"
-    assert find_place(environ={"HOME": str(home)}).credentials.key_id == "D"
+    assert find_target(environ={"HOME": str(home)}).credentials.key_id == "D"
 
 
-def test_half_a_key_is_none(tmp_path: Path) -> None:
-    assert find_place(environ={"HOME": str(tmp_path), "AWS_ACCESS_KEY_ID": "E"}).credentials is DUMMY
+def test_half_a_key_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed, match=r"environment.*without its secret key"):
+        find_target(environ={"HOME": str(tmp_path), "AWS_ACCESS_KEY_ID": "E"})
 
 
 def test_files_that_cannot_be_read_are_passed_over(home: Path) -> None:
     (home / ".aws" / "credentials").write_bytes(b"\xff\xfe nonsense ][")
-    assert find_place(environ={"HOME": str(home)}).credentials is DUMMY
+    assert find_target(environ={"HOME": str(home)}).credentials is DUMMY
 
 
 def test_secrets_are_not_in_the_representation(home: Path) -> None:
-    assert "s%s" not in repr(find_place(environ={"HOME": str(home), "AWS_PROFILE": "shop"}))
+    assert "s%s" not in repr(find_target(environ={"HOME": str(home), "AWS_PROFILE": "shop"}))

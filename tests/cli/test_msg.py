@@ -151,7 +151,7 @@ def test_tail_shows_what_is_there_when_asked_and_stops_at_the_count(orders: Veil
 
 def test_tail_shows_only_what_is_new_across_pages_and_deletes(orders: Veil, veil_server: VeilServer) -> None:
     from veil.cli.client import Client
-    from veil.cli.credentials import find_place
+    from veil.cli.credentials import find_target
     from veil.cli.msg import follow
 
     sqs = veil_server.client()
@@ -166,7 +166,7 @@ def test_tail_shows_only_what_is_new_across_pages_and_deletes(orders: Veil, veil
     pauses: Iterator[Callable[[], object]] = iter(
         [lambda: send(120, "new"), lambda: sqs.receive_message(QueueUrl=url), lambda: send(1, "last")]
     )
-    with Client(find_place()) as client:
+    with Client(find_target()) as client:
         messages = follow(client, "orders", lambda: next(pauses)())
         bodies = [next(messages)["Body"] for _ in range(121)]
     assert bodies == [f"new-{n}" for n in range(120)] + ["last-0"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
+from veil.client.api import Attribute, RawMessage
 from veil.consumer.lease import Lease
-from veil.consumer.message import DEFAULT_ENVELOPES, Attribute, Envelopes, Message, RawMessage
+from veil.consumer.message import DEFAULT_ENVELOPES, Envelopes, Message
 
 
 class ManualTime:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from tests.consumer.simulated_queue import Extension, SimulatedQueue, VirtualTimeLoop, run_virtual
+from veil.client.api import ApiError, Failure
 from veil.consumer.lease import Lease
-from veil.consumer.message import ApiError, Failure
 from veil.consumer.renewal.keeper import KeeperEvents, LeaseKeeper
 from veil.consumer.renewal.policy import RenewalPolicy
 

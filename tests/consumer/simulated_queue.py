@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
+from veil.client.api import ApiError, Failure
 from veil.consumer.lease import Lease
-from veil.consumer.message import ApiError, Failure
 from veil.consumer.renewal.keeper import RenewalApi
 from veil.consumer.renewal.policy import LIFETIME_S
 

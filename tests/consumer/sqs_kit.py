@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from veil.consumer.message import ApiError, Failure
-from veil.consumer.sqs.client import SqsClient
-from veil.consumer.sqs.credentials import Credentials
+from veil.client.api import ApiError, Failure
+from veil.client.client import SqsClient
+from veil.client.credentials import Credentials
 
 KEYS = Credentials("AKIDTEST", "secret")
 # Receives request after request and writes what it likes; the number says the how-manieth connection it is.

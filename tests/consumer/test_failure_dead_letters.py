@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.consumer.handler_kit import ManualTime, a_message, text
+from veil.client.api import Attribute
 from veil.consumer import dead_letter
 from veil.consumer.dead_letter import dead_letter_copy
-from veil.consumer.message import Attribute
 from veil.consumer.outcomes import DeadLetter
 from veil.core.message import MessageAttribute
 from veil.core.message_rules import Draft, check_draft

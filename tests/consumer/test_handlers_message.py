@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.consumer.handler_kit import a_message, text
-from veil.consumer.message import Attribute, Envelopes
+from veil.client.api import Attribute
+from veil.consumer.message import Envelopes
 
 EVENT = json.dumps({"specversion": "1.0", "type": "order.created", "data": {"id": 1}})
 

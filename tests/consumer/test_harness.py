@@ -8,7 +8,7 @@ import time
 import pytest
 
 from veil import Consumer, Lease, Message
-from veil.consumer.message import Failure
+from veil.client.api import Failure
 from veil.testing import ConsumerHarness, NotSettled
 
 

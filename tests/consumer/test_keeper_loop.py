@@ -12,8 +12,8 @@ import pytest
 
 from tests.consumer.renewal_stories import Noted
 from tests.consumer.simulated_queue import URL, NothingToWaitFor, SimulatedQueue, VirtualTimeLoop, run_virtual
+from veil.client.api import ApiError, Failure
 from veil.consumer.lease import Lease, LeaseLost, LeaseState
-from veil.consumer.message import ApiError, Failure
 from veil.consumer.renewal import Adaptive, Heartbeat, NoRenewal, RenewalPolicy
 from veil.consumer.renewal.keeper import KeeperEvents, LeaseKeeper
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from veil.client.api import ApiError, Failure
 from veil.consumer.lease import Lease, LeaseLost, LeaseState
-from veil.consumer.message import ApiError, Failure
 from veil.consumer.renewal import Adaptive
 from veil.consumer.renewal.keeper import KeeperEvents, RenewalApi, steady_s
 from veil.consumer.renewal.keeper_process import KeeperProcess

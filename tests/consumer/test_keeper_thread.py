@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.consumer.simulated_queue import SimulatedQueue
+from veil.client.api import ApiError, Failure
 from veil.consumer.lease import Lease, LeaseState
-from veil.consumer.message import ApiError, Failure
 from veil.consumer.renewal import Adaptive
 from veil.consumer.renewal.keeper import KeeperEvents, RenewalApi, steady_s
 from veil.consumer.renewal.keeper_thread import KeeperThread

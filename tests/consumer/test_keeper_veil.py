@@ -8,12 +8,12 @@ import time
 
 import pytest
 
+from veil.client.client import SqsClient
 from veil.consumer.lease import Lease
 from veil.consumer.renewal import Adaptive
 from veil.consumer.renewal.keeper import Keeper, steady_s
 from veil.consumer.renewal.keeper_process import KeeperProcess
 from veil.consumer.renewal.keeper_thread import KeeperThread
-from veil.consumer.sqs.client import SqsClient
 from veil.testing import VeilServer
 
 SHORT = {"visibility": 1, "window_min": 1, "window_max": 1}

@@ -14,7 +14,7 @@ import pytest
 import veil.consumer.renewal
 from tests.consumer.renewal_stories import Noted, play
 from tests.consumer.simulated_queue import SimulatedQueue, run_virtual
-from veil.consumer.message import ApiError, Failure
+from veil.client.api import ApiError, Failure
 from veil.consumer.renewal import Adaptive, NoRenewal, RenewalRefused, RenewalWarning
 from veil.consumer.renewal.keeper import LeaseKeeper
 from veil.consumer.renewal.policies import UsualTime

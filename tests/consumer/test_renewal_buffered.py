@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from tests.consumer.renewal_stories import play
-from veil.consumer.message import Failure
+from veil.client.api import Failure
 from veil.consumer.renewal import Buffered, RenewalRefused, RenewalWarning
 from veil.consumer.renewal.policy import Window
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.consumer.renewal_stories import play
 from tests.consumer.simulated_queue import URL, SimulatedQueue, run_virtual
-from veil.consumer.message import Failure
+from veil.client.api import Failure
 from veil.consumer.renewal import Heartbeat, RenewalRefused
 from veil.consumer.renewal.keeper import LeaseKeeper
 

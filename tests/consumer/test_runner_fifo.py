@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from veil import Consumer, DeadLetter, Lease, LetExpire, Message, Outcome, Release, RetryAfter
-from veil.consumer.message import Failure
+from veil.client.api import Failure
 from veil.testing import ConsumerHarness
 
 
@@ -231,7 +231,7 @@ async def test_an_unanswered_receive_is_asked_again_under_the_same_attempt():
             attempts.append(given["attempt_id"])
             messages = await receive(api, url, **given)
             if len(attempts) == 1:  # taken, and the answer lost on its way
-                from veil.consumer.message import ApiError
+                from veil.client.api import ApiError
 
                 raise ApiError(Failure.UNREACHABLE, "", "the connection was cut")
             return messages

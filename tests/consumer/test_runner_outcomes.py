@@ -25,7 +25,7 @@ from veil import (
     RetryAfter,
     Stop,
 )
-from veil.consumer.message import Failure
+from veil.client.api import Failure
 from veil.core.queue import RedrivePolicy
 from veil.testing import ConsumerHarness
 

@@ -9,9 +9,9 @@ from random import Random
 import pytest
 
 from veil import Consumer, ConsumerFailed, Message, NoRenewal, SettingsError
+from veil.client.api import ApiError, Failure
 from veil.consumer.acknowledging import Batcher
-from veil.consumer.message import ApiError, Failure
-from veil.consumer.receiver import PAUSE_MAX_S, HandlingTime, pause_after, prefetch_for, to_ask_for
+from veil.consumer.receiver import BACKOFF, HandlingTime, prefetch_for, to_ask_for
 from veil.testing import ConsumerHarness
 
 
@@ -103,12 +103,12 @@ async def test_receiving_goes_on_after_the_service_was_away(caplog: pytest.LogCa
 
 def test_pauses_grow_to_a_minute_and_are_all_jitter():
     random = Random(1)
-    longest = [max(pause_after(Failure.UNREACHABLE, n, random) for _ in range(200)) for n in range(12)]
+    longest = [max(BACKOFF.pause_s(n, Failure.UNREACHABLE, random) for _ in range(200)) for n in range(12)]
     assert longest[0] <= 0.5
     assert all(a < b for a, b in itertools.pairwise(longest[:7]))
-    assert 55 < longest[-1] <= PAUSE_MAX_S
-    assert min(pause_after(Failure.UNREACHABLE, 11, random) for _ in range(200)) < 2
-    throttled = [pause_after(Failure.THROTTLED, 0, random) for _ in range(200)]
+    assert 55 < longest[-1] <= BACKOFF.max_s
+    assert min(BACKOFF.pause_s(11, Failure.UNREACHABLE, random) for _ in range(200)) < 2
+    throttled = [BACKOFF.pause_s(0, Failure.THROTTLED, random) for _ in range(200)]
     assert max(throttled) > 1
 
 

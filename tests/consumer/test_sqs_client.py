@@ -14,9 +14,9 @@ import uvloop
 from moto.server import ThreadedMotoServer
 
 from tests.consumer.sqs_kit import client_of, failure_of, forget_aws
-from veil.consumer.message import ApiError, Attribute, Failure, RawMessage
-from veil.consumer.sqs.client import SqsClient
-from veil.consumer.sqs.credentials import Credentials
+from veil.client.api import ApiError, Attribute, Failure, RawMessage
+from veil.client.client import SqsClient
+from veil.client.credentials import Credentials
 from veil.testing import VeilServer
 
 KEY = Credentials("AKIDCONSUMER", "s3cr3t/with+signs")

@@ -18,9 +18,9 @@ import botocore.session
 import pytest
 
 from tests.consumer.sqs_kit import Talk, bad_server, client_of, failure_of, forget_aws, http
-from veil.consumer.message import ApiError, Failure
-from veil.consumer.sqs.credentials import DUMMY, Credentials
-from veil.consumer.sqs.credentials_source import CredentialsSource
+from veil.client.api import ApiError, Failure
+from veil.client.credentials import DUMMY, Credentials
+from veil.client.credentials_source import CredentialsSource
 
 AWS = "https://sqs.eu-west-1.amazonaws.com"
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "ENV", "AWS_SECRET_ACCESS_KEY": "env-secret"}
@@ -134,7 +134,7 @@ async def test_what_is_given_comes_before_everything(monkeypatch: pytest.MonkeyP
 
 
 def test_the_client_loads_no_sdk() -> None:
-    code = "import veil.consumer.sqs.client, sys; print(*sys.modules)"
+    code = "import veil.client.client, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert {"botocore", "boto3", "uvloop"}.isdisjoint(done.stdout.split())
 

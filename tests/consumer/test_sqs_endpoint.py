@@ -8,10 +8,10 @@ import botocore.session
 import pytest
 
 from tests.consumer.sqs_kit import forget_aws
-from veil.consumer.message import ApiError, Failure
-from veil.consumer.sqs.client import SqsClient
-from veil.consumer.sqs.endpoint import find_endpoint, parse_endpoint, region_in
-from veil.consumer.sqs.profile import read_profile
+from veil.client.api import ApiError, Failure
+from veil.client.client import SqsClient
+from veil.client.credentials import read_profile
+from veil.client.endpoint import find_endpoint, parse_endpoint, region_in
 
 CONFIG = """
 [default]
@@ -176,5 +176,5 @@ def test_a_config_file_that_cannot_be_read_counts_as_empty_and_is_not_quoted(
 
 def test_a_bundle_of_authorities_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_CA_BUNDLE", "/nowhere.pem")
-    with pytest.raises(ApiError, match=r"AWS_CA_BUNDLE '/nowhere.pem'"):
+    with pytest.raises(ApiError, match=r"AWS_CA_BUNDLE=/nowhere\.pem"):
         SqsClient(region="eu-west-1")

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from veil.consumer.message import Failure
-from veil.consumer.sqs.answers import error_in, messages_in, results_in
-from veil.consumer.sqs.errors import classify
-from veil.consumer.sqs.http_connection import HttpAnswer
+from veil.client.answers import error_in, messages_in, results_in
+from veil.client.api import Failure
+from veil.client.connection import HttpAnswer
+from veil.client.errors import classify
 
 VALUE = "Value x for parameter {} is invalid. Reason: {}"
 BEYOND = VALUE.format(

@@ -17,10 +17,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests.consumer.sqs_kit import Talk, bad_server, client_of, failure_of, forget_aws, http
-from veil.consumer.message import ApiError, Attribute, Failure
-from veil.consumer.sqs import client as client_module
-from veil.consumer.sqs import http_connection
-from veil.consumer.sqs.client import SqsClient
+from veil.client import client as client_module
+from veil.client import connection as http_connection
+from veil.client.api import ApiError, Attribute, Failure
+from veil.client.backoff import Backoff
+from veil.client.client import SqsClient
 
 DELETED = http(200, {"Successful": [{"Id": "0"}]})
 ONE_MESSAGE = {"Messages": [{"MessageId": "m", "ReceiptHandle": "r", "Body": "b"}]}
@@ -30,7 +31,7 @@ ONE_MESSAGE = {"Messages": [{"MessageId": "m", "ReceiptHandle": "r", "Body": "b"
 def _nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     forget_aws(monkeypatch, tmp_path)
     monkeypatch.setattr(http_connection, "LINGER_S", 0.2)
-    monkeypatch.setattr(client_module, "_START_PAUSES_S", (0.0, 0.01))
+    monkeypatch.setattr(client_module, "_START_BACKOFF", Backoff(0.0, 0.0))
 
 
 def says(*answers: bytes) -> Any:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from veil.signing.sigv4_post import PostSigner
-from veil.signing.sigv4_signing import sign
+from veil.signing.sigv4 import PostSigner, sign
 
 CONSTANT = {"Content-Type": "application/x-amz-json-1.0", "x-amzn-query-mode": "true"}
 DAY_MS = 86_400_000

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from veil import Consumer, Lease, Release
-from veil.consumer.message import Failure
+from veil.client.api import Failure
 from veil.testing import ConsumerHarness
 
 

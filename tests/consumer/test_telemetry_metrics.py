@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.consumer.handler_kit import ManualTime, a_message
+from veil.client.api import ApiError, Failure
 from veil.consumer.handlers.running import HandlingSettings
 from veil.consumer.handlers.table import HandlerTable
-from veil.consumer.message import ApiError, Failure
 from veil.consumer.outcomes import DeadLetter, Delete, Discard
 from veil.consumer.telemetry.metrics import LABELS_MAX, ConsumerMetrics, RenewalWatch
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.pipeline.dead_letters_kit import Queues, bodies_in, fill, orders_and_dead_letters, sealed
-from veil.consumer.message import ApiError, Failure
+from veil.client.api import ApiError, Failure
 from veil.journal.place import Place
 from veil.pipeline.dead_letters.queue import DeadLetterQueue
 from veil.pipeline.dead_letters.redriving import calls_of, redrive

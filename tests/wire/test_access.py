@@ -9,7 +9,7 @@ import pytest
 
 from tests.wire.kit import Refused, Wire, read_json, read_xml
 from veil.core.policy import GRANTABLE_ACTIONS, OWNER_ONLY_ACTIONS
-from veil.signing.sigv4_signing import presign, sign
+from veil.signing.sigv4 import presign, sign
 from veil.wire.actions import ACTIONS, EXTENSIONS
 from veil.wire.exchange import Request, Response
 from veil.wire.sigv4 import AccessKey, Verifier

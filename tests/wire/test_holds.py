@@ -9,7 +9,7 @@ import pytest
 
 from tests.wire.kit import Refused, Wire
 from tests.wire.listening import listening
-from veil.consumer.message import ApiError, Failure
+from veil.client.api import ApiError, Failure
 from veil.pipeline.queues.client import QueueAddress, QueueClient
 
 

@@ -22,8 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.wire.listening import listening
-from veil.signing.sigv4_canonical import signature, signing_key, string_to_sign
-from veil.signing.sigv4_signing import presign, sign, sigv4_timestamp
+from veil.signing.sigv4 import presign, sign, signature, signing_key, sigv4_timestamp, string_to_sign
 from veil.wire.exchange import Request
 from veil.wire.sigv4 import AccessKey, Signer, Verifier, unverified_scope
 from veil.wire.sigv4_errors import (

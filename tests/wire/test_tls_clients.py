@@ -17,8 +17,8 @@ from botocore.exceptions import SSLError
 
 from tests.tls_kit import Authority
 from veil import Consumer
-from veil.consumer.message import ApiError, Failure
-from veil.consumer.sqs.client import SqsClient
+from veil.client.api import ApiError, Failure
+from veil.client.client import SqsClient
 from veil.testing import VeilServer
 
 

@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
-from veil.cli.credentials import Place
+from veil.cli.credentials import ServiceTarget
 from veil.cli.failures import CommandFailed, EndpointRefused, ServiceError, TlsFailed, Unreachable
-from veil.signing.client_tls import BundleRefused, client_context, problem_in_words
-from veil.signing.sigv4_signing import sign
+from veil.client.tls import BundleRefused, client_context, problem_in_words
+from veil.signing.sigv4 import sign
 
 Answer = dict[str, Any]
 
@@ -47,16 +47,16 @@ class Client:
 
     def __init__(
         self,
-        place: Place,
+        target: ServiceTarget,
         *,
         timeout_s: float = _ANSWER_TIMEOUT_S,
         pause: Callable[[float], None] = time.sleep,
         wall_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
-        parts = urlsplit(place.endpoint)
+        parts = urlsplit(target.endpoint)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise EndpointRefused(place.endpoint)
-        self.place = place
+            raise EndpointRefused(target.endpoint)
+        self.target = target
         self.server_date: str | None = None  # the Date header of the last answer
         self._host = parts.netloc.rpartition("@")[2]
         self._path = parts.path.rstrip("/") + "/"
@@ -67,13 +67,13 @@ class Client:
         try:
             self._connection = (
                 http.client.HTTPSConnection(
-                    parts.hostname, parts.port, timeout=timeout_s, context=client_context(place.ca_bundle)
+                    parts.hostname, parts.port, timeout=timeout_s, context=client_context(target.ca_bundle)
                 )
                 if parts.scheme == "https"
                 else http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
             )
         except ValueError:  # a port that is no number
-            raise EndpointRefused(place.endpoint) from None
+            raise EndpointRefused(target.endpoint) from None
         except BundleRefused as refused:
             raise CommandFailed(str(refused)) from None
 
@@ -102,12 +102,12 @@ class Client:
                     return _read(status, text)
                 failure: Exception = _error(status, text)
             except ConnectionRefusedError as error:
-                raise Unreachable(self.place.endpoint, _reason(error), refused=True) from None
+                raise Unreachable(self.target.endpoint, _reason(error), refused=True) from None
             except (OSError, http.client.HTTPException) as error:
-                in_words = problem_in_words(error, self._name, self.place.ca_bundle)
+                in_words = problem_in_words(error, self._name, self.target.ca_bundle)
                 if in_words is not None:  # trying again would meet the same certificate
                     raise TlsFailed(in_words) from None
-                failure = Unreachable(self.place.endpoint, _reason(error))
+                failure = Unreachable(self.target.endpoint, _reason(error))
             pause_s = next(pauses, None)
             if pause_s is None:
                 raise failure
@@ -150,7 +150,7 @@ class Client:
         return self.attributes(queue, "QueueArn")["QueueArn"]
 
     def _exchange(self, target: str, body: bytes, invocation: str, timeout_s: float) -> tuple[int, bytes]:
-        place, key = self.place, self.place.credentials
+        region, key = self.target.region, self.target.credentials
         headers = {
             "Content-Type": "application/x-amz-json-1.0",
             "X-Amz-Target": target,
@@ -164,7 +164,7 @@ class Client:
             body=body,
             key_id=key.key_id,
             secret=key.secret,
-            region=place.region,
+            region=region,
             now_ms=self._wall_ms(),
             session_token=key.session_token,
         )

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import typer
 
-from veil.cli.credentials import DUMMY, Place, find_place
+from veil.cli.credentials import ServiceTarget, find_target
 from veil.cli.failures import CommandFailed, EndpointRefused, ServiceError, Unreachable, plainly
 from veil.cli.options import AsJson, Endpoint, Region
 from veil.cli.output import has_colour, inert, say, say_json
 from veil.cli.store import need_driver
+from veil.client.credentials import DUMMY
 from veil.core.errors import VeilError
 from veil.server.shown_url import without_password
 
@@ -135,7 +136,7 @@ def doctor(as_json: AsJson = False, endpoint: Endpoint = None, region: Region = 
 
     Each line is ok, warn or fail, with what to do. Exit code 1 if something fails.
     """
-    place = find_place(endpoint, region)
+    place = find_target(endpoint, region)
     findings = [
         check_python(),
         check_sqlite(),
@@ -293,7 +294,7 @@ def check_port(settings: Settings) -> Finding:
     return Finding("port", "ok", f"{where} is free")
 
 
-def check_server(place: Place, wall_s: Callable[[], float] = time.time) -> list[Finding]:
+def check_server(place: ServiceTarget, wall_s: Callable[[], float] = time.time) -> list[Finding]:
     """Does a server answer, does it accept our key, and do its clock and ours agree?"""
     from veil.cli.client import Client
 
@@ -334,7 +335,7 @@ def check_clock(server_date: str | None, wall_s: float) -> Finding:
     return Finding("clock", verdict, f"{skew_s} s apart from the server's", advice)
 
 
-def check_credentials(place: Place) -> Finding:
+def check_credentials(place: ServiceTarget) -> Finding:
     """Which key signs the requests."""
     key = place.credentials
     if key is DUMMY:

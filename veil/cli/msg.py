@@ -194,7 +194,7 @@ def _page(client: Client, queue: str, token: str | None, size: int) -> tuple[lis
     except ServiceError as error:
         if error.code in ("UnknownOperationException", "InvalidAction"):
             raise CommandFailed(
-                f"{client.place.endpoint} cannot peek: that is an extension of Veil's, not of SQS"
+                f"{client.target.endpoint} cannot peek: that is an extension of Veil's, not of SQS"
             ) from None
         raise
     return list(answer.get("Messages") or ()), answer.get("NextToken")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from veil.cli.client import Client
-from veil.cli.credentials import find_place
+from veil.cli.credentials import find_target
 from veil.cli.failures import CommandFailed
 
 _COMPLETION_TIMEOUT_S = 1.0
@@ -18,7 +18,7 @@ _COMPLETION_TIMEOUT_S = 1.0
 def complete_queue(incomplete: str) -> list[str]:
     """Names of queues that begin so; none if the server does not answer: a shell cannot show an error."""
     try:
-        with Client(find_place(), timeout_s=_COMPLETION_TIMEOUT_S, pause=lambda _: None) as client:
+        with Client(find_target(), timeout_s=_COMPLETION_TIMEOUT_S, pause=lambda _: None) as client:
             return list(client.queue_names(incomplete))
     except (CommandFailed, KeyError, ValueError):
         return []
@@ -42,7 +42,7 @@ def whole_number(low: int, high: int | None = None) -> Callable[[str | int], int
 
 def connect(endpoint: str | None, region: str | None) -> Client:
     """A client for the place that the options, the environment and the profile name."""
-    return Client(find_place(endpoint, region))
+    return Client(find_target(endpoint, region))
 
 
 QueueName = Annotated[

@@ -58,7 +58,7 @@ def _planned(finding: Finding, client: Client) -> Planned:
         return _alone(finding, f"not enough evidence: {finding.missing or finding.reason}")
     if not 0 <= after_s <= _TIMEOUT_MAX_S:
         return _alone(finding, f"recommended_timeout_s={after_s}: expected 0 to {_TIMEOUT_MAX_S}")
-    if finding.region != client.place.region:
+    if finding.region != client.target.region:
         return _alone(finding, f"it is in {finding.region}: say --region {finding.region}")
     try:
         before_s = int(client.attributes(finding.queue, "VisibilityTimeout")["VisibilityTimeout"])

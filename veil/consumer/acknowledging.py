@@ -9,7 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Final, Generic, TypeVar
 
-from veil.consumer.message import ApiError, Failure, Message, QueueApi
+from veil.client.api import ApiError, Failure, QueueApi
+from veil.client.backoff import Backoff
+from veil.consumer.message import Message
 
 logger = logging.getLogger(__name__)
 
@@ -20,10 +22,7 @@ E = TypeVar("E")
 
 BATCH_MAX: Final = 10
 _TRIES: Final = 5
-_FIRST_PAUSE_S: Final = 0.1
-_PAUSE_MAX_S: Final = 5.0
-# A throttled call is one the service asked us not to make: wait three times as long.
-_THROTTLED_FACTOR: Final = 3
+_BACKOFF: Final = Backoff(first_s=0.2, max_s=5.0, throttled=3.0)
 
 
 class Batcher(Generic[E]):
@@ -104,9 +103,7 @@ class Batcher(Generic[E]):
         )
 
     def _again(self, entry: E, future: asyncio.Future[ApiError | None], tries: int, error: ApiError) -> None:
-        pause_s = min(_PAUSE_MAX_S, _FIRST_PAUSE_S * 2**tries) * (0.5 + self._random.random() / 2)
-        if error.failure is Failure.THROTTLED:
-            pause_s *= _THROTTLED_FACTOR
+        pause_s = _BACKOFF.pause_s(tries - 1, error.failure, self._random)
 
         async def pause() -> None:
             try:

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from veil.consumer.message import Attribute, Message
+from veil.client.api import Attribute
+from veil.consumer.message import Message
 from veil.consumer.outcomes import DeadLetter, held_s
 from veil.core.dead_letter import (
     ERROR_TYPE,

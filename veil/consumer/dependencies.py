@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from veil.consumer.message import QueueApi
+from veil.client.api import QueueApi
 from veil.consumer.renewal.keeper import Keeper, KeeperEvents, steady_s
 from veil.consumer.renewal.policy import RenewalPolicy
 from veil.consumer.settings import ConsumerSettings
@@ -33,7 +33,7 @@ class Dependencies:
 
 def real_dependencies(settings: ConsumerSettings) -> Dependencies:
     """The service that the settings, the environment and the profile name, and a keeper with connections of its own."""
-    from veil.consumer.sqs.client import SqsClient
+    from veil.client.client import SqsClient
 
     api = functools.partial(
         SqsClient,

@@ -9,12 +9,13 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Final
 
+from veil.client.api import ApiError, QueueApi
 from veil.consumer.acknowledging import Deletes, Releases
 from veil.consumer.dead_letter import dead_letter_copy
 from veil.consumer.dispatch import Interrupted
 from veil.consumer.handlers.handler import Handler
 from veil.consumer.handlers.table import HandlerTable
-from veil.consumer.message import ApiError, Message, QueueApi
+from veil.consumer.message import Message
 from veil.consumer.outcomes import (
     DEFAULT_BACKOFF,
     DeadLetter,

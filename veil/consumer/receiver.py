@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final
 
-from veil.consumer.message import ApiError, Failure, QueueApi, RawMessage
+from veil.client.api import ApiError, Failure, QueueApi, RawMessage
+from veil.client.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 
@@ -70,17 +71,9 @@ def to_ask_for(*, slots: int, taken: int, asked: int, prefetch: int) -> int:
 # ---- Asks the queue for messages: as many calls at a time as there is work for, never for more than there is room.
 
 WAIT_S: Final = 20  # the longest there is: a waiting call costs nothing, an empty answer costs a request
-_FIRST_PAUSE_S: Final = 0.5
-_FIRST_PAUSE_THROTTLED_S: Final = 2.0
-PAUSE_MAX_S: Final = 60.0
+# Full jitter: consumers that lost the same server at the same instant must not come back as one.
+BACKOFF: Final = Backoff(first_s=0.5, max_s=60.0, jitter=1.0, throttled=4.0)
 _ATTEMPTS_KEPT: Final = 32
-
-
-def pause_after(failure: Failure, failures: int, random: Random) -> float:
-    """How long to wait after so many failures before this one, in a row."""
-    first_s = _FIRST_PAUSE_THROTTLED_S if failure is Failure.THROTTLED else _FIRST_PAUSE_S
-    # Full jitter: consumers that lost the same server at the same instant must not come back as one.
-    return random.uniform(0, min(PAUSE_MAX_S, first_s * 2 ** min(failures, 10)))
 
 
 class Receiver:
@@ -199,7 +192,7 @@ class Receiver:
         self._allowed = 1
         if self._pause is not None:
             return  # calls that were under way side by side fail together: one trouble, one step
-        pause_s = pause_after(error.failure, self._failures, self._random)
+        pause_s = BACKOFF.pause_s(self._failures, error.failure, self._random)
         self._failures += 1
         logger.warning("receiving from %s failed, next try in %.1f s: %s", self._url, pause_s, error)
         self._pause = asyncio.get_running_loop().create_task(self._wait(pause_s))

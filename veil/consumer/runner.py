@@ -9,20 +9,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
+from veil.client.api import ApiError, Failure, QueueApi, RawMessage
 from veil.consumer.acknowledging import Deletes, Releases
 from veil.consumer.dependencies import RECEIVES_MAX, Dependencies
 from veil.consumer.dispatch import Dispatch, FifoWaiting, StandardWaiting, WaitingMessages
 from veil.consumer.handlers.table import HandlerTable
 from veil.consumer.lease import Lease
-from veil.consumer.message import ApiError, Envelopes, Failure, Message, QueueApi, RawMessage
+from veil.consumer.message import Envelopes, Message
 from veil.consumer.outcomes import Outcome
 from veil.consumer.processing import MessageProcessor
 from veil.consumer.receiver import (
     AHEAD_MAX,
+    BACKOFF,
     HandlingTime,
     QueueFacts,
     Receiver,
-    pause_after,
     prefetch_for,
     to_ask_for,
 )
@@ -295,7 +296,7 @@ class Runner:
             except ApiError as error:
                 if error.failure not in (Failure.UNREACHABLE, Failure.THROTTLED):
                     raise
-                pause_s = pause_after(error.failure, failures, self._dependencies.random)
+                pause_s = BACKOFF.pause_s(failures, error.failure, self._dependencies.random)
                 failures += 1
                 logger.warning("queue %s: %s; next try in %.1f s", self._settings.queue, error, pause_s)
             await self._dependencies.sleep(pause_s)

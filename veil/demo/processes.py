@@ -17,8 +17,9 @@ from types import TracebackType
 from typing import IO, Final
 
 from veil.cli.client import Client
-from veil.cli.credentials import DUMMY, Place
+from veil.cli.credentials import ServiceTarget
 from veil.cli.failures import CommandFailed, Unreachable
+from veil.client.credentials import DUMMY
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -272,7 +273,7 @@ class DemoServer:
 
     def client(self) -> Client:
         """A new client of this server."""
-        return Client(Place(self.endpoint, "demo", "us-east-1", DUMMY))
+        return Client(ServiceTarget(self.endpoint, "demo", "us-east-1", DUMMY))
 
     def kill(self) -> None:
         """kill -9: no chance to tidy up."""

@@ -17,10 +17,10 @@ from typing import Final
 
 from veil import Adaptive, Consumer, Message
 from veil.cli.client import Client
-from veil.cli.credentials import find_place
+from veil.cli.credentials import find_target
 from veil.cli.output import say
-from veil.consumer.message import ApiError, RawMessage
-from veil.consumer.sqs.client import SqsClient
+from veil.client.api import ApiError, RawMessage
+from veil.client.client import SqsClient
 from veil.demo.processes import leave_with_the_demo
 from veil.demo.shop import DemoQueue, queue_named
 
@@ -91,7 +91,7 @@ def produce(queue: str, per_second: float, seconds: float, poison_every: int) ->
     begun_s = told_s = time.monotonic()
     messages, sent = bodies(poison_every), 0
     batch = max(1, min(_BATCH, round(per_second)))
-    with Client(find_place()) as client:
+    with Client(find_target()) as client:
         for turn in count():
             due_s = turn * batch / per_second
             if seconds and due_s >= seconds:

@@ -21,9 +21,10 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final
 
+from veil.client.api import Attribute, Failure
 from veil.consumer.app import Consumer
 from veil.consumer.dependencies import Dependencies
-from veil.consumer.message import Attribute, Failure, Message
+from veil.consumer.message import Message
 from veil.consumer.renewal.keeper import Keeper, KeeperEvents
 from veil.consumer.renewal.policy import RenewalPolicy
 from veil.consumer.runner import Runner

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from veil.consumer.message import ApiError, Attribute, Failure, QueueApi, RawMessage
+from veil.client.api import ApiError, Attribute, Failure, QueueApi, RawMessage
 from veil.core.clock import ManualClock
 from veil.core.errors import (
     MessageGone,

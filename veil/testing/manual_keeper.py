@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from veil.consumer.message import QueueApi
+from veil.client.api import QueueApi
 from veil.consumer.renewal.keeper import KeeperEvents, LeaseKeeper
 from veil.consumer.renewal.policy import RenewalPolicy
 from veil.core.clock import Timer

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from veil.core.errors import QueueMissing
 from veil.core.policy import is_account
 from veil.core.queue import QueueKey
-from veil.signing.sigv4_canonical import path_segments
+from veil.signing.sigv4 import path_segments
 from veil.wire.exchange import Request
 from veil.wire.request_errors import AddressRefused
 

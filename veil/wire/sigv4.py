@@ -11,16 +11,17 @@ from functools import lru_cache
 from hashlib import sha256
 from urllib.parse import unquote
 
-from veil.signing.sigv4_canonical import (
+from veil.signing.sigv4 import (
     ALGORITHM,
+    EXPIRES_S_MAX,
     TERMINATOR,
     canonical_query,
     query_pairs,
     signature,
     signing_key,
+    sigv4_timestamp,
     string_to_sign,
 )
-from veil.signing.sigv4_signing import EXPIRES_S_MAX, sigv4_timestamp
 from veil.wire.exchange import Request
 from veil.wire.sigv4_errors import (
     HeaderUnsigned,

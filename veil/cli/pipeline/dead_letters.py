@@ -121,14 +121,16 @@ def found_queues(endpoint: str | None, region: str | None, queues: Mapping[str, 
             except ServiceError as error:
                 if not error.is_missing_queue:
                     raise
-                raise CommandFailed(f"{what} {name!r}: expected a queue at {client.place.endpoint}") from None
-        return client.place.endpoint, client.place.region
+                raise CommandFailed(
+                    f"{what} {name!r}: expected a queue at {client.target.endpoint}"
+                ) from None
+        return client.target.endpoint, client.target.region
 
 
 @contextmanager
 def failures_told() -> Iterator[None]:
     """What the pipeline and the service refuse, as failures of the command."""
-    from veil.consumer.message import ApiError
+    from veil.client.api import ApiError
 
     try:
         yield

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from veil.cli import output
-from veil.cli.credentials import find_place
+from veil.cli.credentials import find_target
 from veil.cli.failures import CommandFailed, plainly
 from veil.cli.options import AsJson, Endpoint, Region, whole_number
 from veil.cli.output import say_json, seconds, talk
@@ -226,7 +226,7 @@ def route(
         fallback = found_bands[-1] if default is None else band_named(found_bands, default)
         check_class_by(class_by)
         name_of = _namer(intake, target_name)
-    service = find_place(endpoint, region)
+    service = find_target(endpoint, region)
     place = QueueAddress(intake, service.endpoint, service.region)
     _, tables_place = places(data, None, tables)
     state_place = _state_place(state, data, intake)
@@ -305,7 +305,7 @@ def _run(
 @contextmanager
 def _told() -> Iterator[None]:
     """Mistakes of the caller, in one line."""
-    from veil.consumer.message import ApiError
+    from veil.client.api import ApiError
 
     try:
         yield
@@ -315,7 +315,7 @@ def _told() -> Iterator[None]:
 
 @contextmanager
 def _intake(place: QueueAddress) -> Iterator[QueueClient]:
-    from veil.consumer.message import ApiError
+    from veil.client.api import ApiError
     from veil.pipeline.queues.client import QueueClient
 
     try:

@@ -14,8 +14,8 @@ import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from veil.client.api import ApiError, Failure
 from veil.consumer.lease import Lease, LeaseLost
-from veil.consumer.message import ApiError, Failure
 from veil.consumer.renewal import helper_messages as say
 from veil.consumer.renewal.keeper import KeeperEvents, LeaseKeeper, RenewalApi, steady_s
 from veil.consumer.renewal.policy import RenewalPolicy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from veil.consumer.message import Failure
+from veil.client.api import Failure
 
 
 class Hold(msgspec.Struct, tag="hold"):

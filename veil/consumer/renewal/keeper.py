@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from random import Random
 from typing import Any, Protocol
 
+from veil.client.api import ApiError, Failure
 from veil.consumer.lease import Lease, LeaseLost, LeaseState, Settling
-from veil.consumer.message import ApiError, Failure
 from veil.consumer.renewal.ledger import Capped, Effect, Failed, Flight, Ledger, Lost, Renewed, Warned
 from veil.consumer.renewal.policy import RenewalPolicy
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import count
 
+from veil.client.api import ApiError, Failure
 from veil.consumer.lease import Lease, LeaseLost, LeaseState, Settling
-from veil.consumer.message import ApiError, Failure
 from veil.consumer.renewal import helper_messages as say
 from veil.consumer.renewal.helper_messages import FromHelper, ToHelper, line, read_by_parent
 from veil.consumer.renewal.keeper import Keeper, KeeperEvents, RenewalApi, promise, steady_s

@@ -16,8 +16,8 @@ from itertools import count
 from random import Random
 from typing import NamedTuple
 
+from veil.client.api import ApiError, Failure
 from veil.consumer.lease import Lease, LeaseState
-from veil.consumer.message import ApiError, Failure
 from veil.consumer.renewal.policy import LIFETIME_S, RenewalPolicy, Window
 
 # ---- One lease in a keeper's table.

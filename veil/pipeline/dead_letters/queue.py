@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import msgspec
 
-from veil.consumer.message import ApiError, Failure
+from veil.client.api import ApiError, Failure
 from veil.core.errors import VeilError
 from veil.core.numbers import whole_number
 from veil.pipeline.dead_letters.letters import PEEKED

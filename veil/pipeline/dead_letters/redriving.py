@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from veil.consumer.message import ApiError, Failure
+from veil.client.api import ApiError, Failure
 from veil.journal.place import Place
 from veil.pipeline.dead_letters.queue import ENTRIES_MAX, REQUEST_BYTES_MAX, DeadLetterQueue, Redriven
 from veil.pipeline.dead_letters.runs import (
@@ -33,7 +33,7 @@ from veil.pipeline.dead_letters.runs import (
     save_progress,
 )
 from veil.pipeline.lifecycles.lock import only_run
-from veil.pipeline.queues.calls import RETRY_S, WORTH_RETRYING, Backoff
+from veil.pipeline.queues.calls import RETRY_S, WORTH_RETRYING, Retries
 from veil.pipeline.queues.client import AttributeValue
 
 GONE: Final = "Veil.MessageMissing"
@@ -119,14 +119,14 @@ def _size(entry: Entry) -> int:
 
 def _ask(queue: DeadLetterQueue, entries: list[Entry], patience_s: float) -> tuple[Redriven, bool]:
     """The answer, and whether an earlier call of these entries may have been done without our hearing of it."""
-    pauses = Backoff(patience_s)
+    retries = Retries(patience_s)
     in_doubt = False
     while True:
         try:
             return queue.redrive(entries), in_doubt
         except ApiError as error:
             in_doubt = in_doubt or error.failure is Failure.UNREACHABLE
-            if error.failure not in WORTH_RETRYING or not asyncio.run(pauses.pause()):
+            if error.failure not in WORTH_RETRYING or not asyncio.run(retries.pause()):
                 raise
 
 

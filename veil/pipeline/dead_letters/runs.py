@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from veil.consumer.message import ApiError, Failure
+from veil.client.api import ApiError, Failure
 from veil.journal.place import Place
 from veil.pipeline.dead_letters.queue import ENTRIES_MAX, DeadLetterQueue, DeadLettersRefused
 

@@ -12,42 +12,43 @@ from typing import Any, Final, TypeVar
 
 import uvloop
 
-from veil.consumer.message import ApiError, Failure
+from veil.client.api import ApiError, Failure
+from veil.client.backoff import Backoff
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 RETRY_S: Final = 30.0
-_FIRST_PAUSE_S: Final = 0.05
-_PAUSE_S_MAX: Final = 3.0
+_BACKOFF: Final = Backoff(first_s=0.05, max_s=3.0)
+_RANDOM: Final = random.Random()  # noqa: S311 - spreads load, hides nothing
 WORTH_RETRYING: Final = frozenset({Failure.THROTTLED, Failure.UNREACHABLE})
 
 
-class Backoff:
-    """Growing pauses with jitter, within a patience that begins now."""
+class Retries:
+    """Pauses before further tries, within a patience that begins now."""
 
     def __init__(self, patience_s: float = RETRY_S) -> None:
         self._until_s = time.monotonic() + patience_s
-        self._next_s = _FIRST_PAUSE_S
+        self._failures = 0
 
     async def pause(self) -> bool:
         """Wait before the next try; False, at once, when the patience is over."""
-        pause_s = self._next_s * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, hides nothing
+        pause_s = _BACKOFF.pause_s(self._failures, Failure.UNREACHABLE, _RANDOM)
         if time.monotonic() + pause_s > self._until_s:
             return False
-        self._next_s = min(self._next_s * 2, _PAUSE_S_MAX)
+        self._failures += 1
         await asyncio.sleep(pause_s)
         return True
 
 
 async def with_retries(call: Callable[[], Awaitable[T]], patience_s: float = RETRY_S) -> T:
     """What the call comes to, tried again while it is throttled or gets no answer."""
-    pauses = Backoff(patience_s)
+    retries = Retries(patience_s)
     while True:
         try:
             return await call()
         except ApiError as error:
-            if error.failure not in WORTH_RETRYING or not await pauses.pause():
+            if error.failure not in WORTH_RETRYING or not await retries.pause():
                 raise
 
 
@@ -116,7 +117,7 @@ async def _settle(
     results: list[R | ApiError | None],
     patience_s: float,
 ) -> None:
-    pauses = Backoff(patience_s)
+    retries = Retries(patience_s)
     while True:
         try:
             answers = await call([items[place] for place in places])
@@ -127,7 +128,7 @@ async def _settle(
             results[place] = answer
             if isinstance(answer, ApiError) and answer.failure in WORTH_RETRYING:
                 again.append(place)
-        if not again or not await pauses.pause():
+        if not again or not await retries.pause():
             return
         places = again
 

@@ -17,8 +17,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from veil.consumer.message import ApiError, Failure, RawMessage
-from veil.consumer.sqs.client import SqsClient
+from veil.client.api import ApiError, Failure, RawMessage
+from veil.client.client import SqsClient
 from veil.pipeline.queues.calls import CALLS_AT_ONCE, ENTRIES, RETRY_S, LoopThread, in_batches, with_retries
 
 T = TypeVar("T")

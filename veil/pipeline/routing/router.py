@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from veil.consumer.message import ApiError
-from veil.consumer.sqs.errors import plain
+from veil.client.api import ApiError
+from veil.client.errors import plain
 from veil.core.limits import ATTRIBUTES_MAX, BODY_BYTES_MAX
 from veil.journal.place import Place
 from veil.pipeline.queues.client import QueueAddress, QueueClient

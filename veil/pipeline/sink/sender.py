@@ -17,10 +17,10 @@ from typing import Final
 
 import msgspec
 
-from veil.consumer.message import ApiError, Failure
-from veil.consumer.sqs.client import SqsClient
-from veil.consumer.sqs.errors import classify, plain
-from veil.pipeline.queues.calls import WORTH_RETRYING, Backoff, LoopThread, with_retries
+from veil.client.api import ApiError, Failure
+from veil.client.client import SqsClient
+from veil.client.errors import classify, plain
+from veil.pipeline.queues.calls import WORTH_RETRYING, LoopThread, Retries, with_retries
 from veil.pipeline.queues.client import QueueAddress
 from veil.pipeline.sink.rows import RowBatch, SendFailed, SinkRow, on_the_wire
 
@@ -116,7 +116,7 @@ class Sender:
         sent: Counter[str],
         refused: list[tuple[SinkRow, str]],
     ) -> None:
-        pauses = Backoff(patience_s)
+        retries = Retries(patience_s)
         while True:
             try:
                 answers = await self._call(queue, rows, f"{name}/{rows[0].ordinal}")
@@ -138,7 +138,7 @@ class Sender:
             ]
             if not again:
                 return
-            if not await pauses.pause():
+            if not await retries.pause():
                 last = next(answer for answer in answers if _is_worth_retrying(answer))
                 raise SendFailed(
                     f"queue {queue}: {len(again)} messages could not be sent within {patience_s:g} s: {last}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypedDict
 
 import msgspec
 
-from veil.consumer.message import Attribute
+from veil.client.api import Attribute
 from veil.core.numbers import whole_number
 from veil.pipeline.options import OptionError
 from veil.pipeline.queues.client import AttributeValue

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from veil.consumer.message import ApiError
+from veil.client.api import ApiError
 from veil.pipeline.queues.client import HoldContent, HoldTally, QueueAddress, QueueClient, client_for
 from veil.pipeline.source.columns import to_batch
 from veil.pipeline.source.options import VEIL, SourceOptions

@@ -11,7 +11,7 @@ import msgspec
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from veil.consumer.message import ApiError, Failure
+from veil.client.api import ApiError, Failure
 from veil.pipeline.options import OptionError
 from veil.pipeline.queues.client import QueueAddress, QueueClient
 from veil.pipeline.source.browse import BrowseFilter, looks_at

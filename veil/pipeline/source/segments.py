@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from veil.consumer.message import ApiError, Failure, RawMessage
+from veil.client.api import ApiError, Failure, RawMessage
 from veil.journal.place import Place
 from veil.pipeline.queues.client import QueueClient
 from veil.pipeline.source.columns import to_batch

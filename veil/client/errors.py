@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from veil.consumer.message import ApiError, Failure
+from veil.client.api import ApiError, Failure
 
 # By code, without namespace and without a closing "Exception".
 _BY_CODE: Final[dict[str, Failure]] = {

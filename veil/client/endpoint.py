@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from veil.consumer.message import ApiError, Failure
-from veil.consumer.sqs.profile import Profile
+from veil.client.api import ApiError, Failure
+from veil.client.credentials import Profile
 
 REGION_OF_OTHERS = "us-east-1"  # what a service that is not AWS is told when nobody says otherwise
 

@@ -8,11 +8,13 @@ from typing import TypeVar
 
 import msgspec
 
-from veil.consumer.message import ApiError, Attribute, Failure, RawMessage
-from veil.consumer.sqs.errors import classify, known, plain
-from veil.consumer.sqs.http_connection import HttpAnswer
+from veil.client.api import ApiError, Attribute, Failure, RawMessage
+from veil.client.connection import HttpAnswer
+from veil.client.errors import classify, known, plain
 
 log = logging.getLogger("veil.consumer")
+
+
 T = TypeVar("T")
 
 

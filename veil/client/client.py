@@ -22,19 +22,19 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from veil.consumer.message import ApiError, Attribute, Failure, QueueApi, RawMessage
-from veil.consumer.sqs import answers
-from veil.consumer.sqs.credentials import Credentials
-from veil.consumer.sqs.credentials_source import CredentialsSource
-from veil.consumer.sqs.endpoint import find_endpoint, region_in
-from veil.consumer.sqs.errors import wants_other_credentials
-from veil.consumer.sqs.http_connection import Heir, HttpAnswer, NoAnswer
-from veil.consumer.sqs.http_pool import REST_S_MAX, HttpPool
-from veil.consumer.sqs.profile import read_profile
-from veil.consumer.sqs.request_head import RequestHead
-from veil.signing.client_tls import BundleRefused, ca_bundle, client_context
+from veil.client import answers
+from veil.client.api import ApiError, Attribute, Failure, QueueApi, RawMessage
+from veil.client.backoff import Backoff
+from veil.client.connection import REST_S_MAX, Heir, HttpAnswer, HttpPool, NoAnswer, RequestHead
+from veil.client.credentials import Credentials, read_profile
+from veil.client.credentials_source import CredentialsSource
+from veil.client.endpoint import find_endpoint, region_in
+from veil.client.errors import wants_other_credentials
+from veil.client.tls import BundleRefused, ca_bundle, client_context
 
 log = logging.getLogger("veil.consumer")
+
+
 T = TypeVar("T")
 
 CONNECTIONS: Final = 64
@@ -46,10 +46,12 @@ _RECEIVED_BYTES_MAX: Final = 64 << 20
 _ANSWER_BYTES_MAX: Final = 1 << 20
 # A send must not be repeated, so it keeps off connections that the service may be about to close.
 _SEND_REST_S_MAX: Final = 5.0
-_START_PAUSES_S: Final = (0.2, 0.8)
+_START_TRIES: Final = 3
+_START_BACKOFF: Final = Backoff(first_s=0.3, max_s=0.8)
 _BATCH: Final = 10
 _ARN: Final = re.compile(r"arn:[a-z-]+:sqs:([a-z0-9-]+):(\d{12}):([A-Za-z0-9_-]+(?:\.fifo)?)")
 
+_RANDOM: Final = random.Random()  # noqa: S311 - spreads load, hides nothing
 _encode = msgspec.json.Encoder().encode
 
 
@@ -115,14 +117,14 @@ class SqsClient(QueueApi):
                 )
             self._check_region(parts[1], name)
             given = {"QueueName": parts[3], "QueueOwnerAWSAccountId": parts[2]}
-        return await _patiently(
+        return await _with_retries(
             lambda: self._call("GetQueueUrl", given, answers.queue_url_in, repeatable=True)
         )
 
     async def attributes(self, url: str) -> dict[str, str]:
         """All queue attributes."""
         given = {"QueueUrl": url, "AttributeNames": ["All"]}
-        return await _patiently(
+        return await _with_retries(
             lambda: self._call("GetQueueAttributes", given, answers.attributes_in, repeatable=True)
         )
 
@@ -335,15 +337,16 @@ class SqsClient(QueueApi):
         return ApiError(Failure.UNREACHABLE, "", f"{self.endpoint}: {reason}")
 
 
-async def _patiently(call: Callable[[], Awaitable[T]]) -> T:
+async def _with_retries(call: Callable[[], Awaitable[T]]) -> T:
     """For the questions at the start: a service that starts at the same time gets a moment."""
-    for pause_s in _START_PAUSES_S:
+    for failures in range(_START_TRIES - 1):
         try:
             return await call()
         except ApiError as error:
             if error.failure not in (Failure.UNREACHABLE, Failure.THROTTLED):
                 raise
-        await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, hides nothing
+            pause_s = _START_BACKOFF.pause_s(failures, error.failure, _RANDOM)
+        await asyncio.sleep(pause_s)
     return await call()
 
 

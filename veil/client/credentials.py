@@ -1,0 +1,164 @@
+"""Whose key signs: given, from the environment, from the shared files; every other kind through botocore."""
+
+from __future__ import annotations
+
+import configparser
+import logging
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from veil.client.api import ApiError, Failure
+
+log = logging.getLogger("veil.consumer")
+
+
+# ---- The shared configuration files of the AWS tools: one profile's settings, as far as plain reading goes.
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The settings of one profile; those of the credentials file come before those of the config file."""
+
+    name: str
+    named_by_caller: bool  # not by the environment, and not for want of another
+    found: bool
+    settings: Mapping[str, str] = field(repr=False)
+    sqs: Mapping[str, str]  # what its `services` section says about SQS
+
+
+def read_profile(name: str | None = None, environ: Mapping[str, str] = os.environ) -> Profile:
+    """The profile of that name, or that the environment names, or the default one; empty if there is none."""
+    # In botocore's order, which may be asked for the rest of the same profile later.
+    wanted = name or environ.get("AWS_DEFAULT_PROFILE") or environ.get("AWS_PROFILE") or "default"
+    home = Path(environ.get("HOME") or "~").expanduser() / ".aws"
+    config = _sections(environ.get("AWS_CONFIG_FILE"), home / "config")
+    keys = _sections(environ.get("AWS_SHARED_CREDENTIALS_FILE"), home / "credentials")
+    of_config = config.get(f"profile {wanted}") or (config.get("default") if wanted == "default" else None)
+    of_keys = keys.get(wanted)
+    settings = {**(of_config or {}), **(of_keys or {})}
+    services = config.get(f"services {settings['services']}", {}) if "services" in settings else {}
+    return Profile(
+        wanted,
+        named_by_caller=name is not None,
+        found=of_config is not None or of_keys is not None,
+        settings=settings,
+        sqs=_nested(services.get("sqs", "")),
+    )
+
+
+def _sections(given: str | None, usual: Path) -> dict[str, dict[str, str]]:
+    path = Path(given).expanduser() if given else usual
+    # A section called DEFAULT is a section like any other here; the parser's own idea of it would leak into all.
+    parser = configparser.RawConfigParser(default_section="\0")
+    try:
+        parser.read(path, encoding="utf-8")
+    except (configparser.Error, OSError, UnicodeDecodeError) as error:
+        # The text of the error can hold the line itself, and a line can hold a secret.
+        log.warning("%s cannot be read (%s) and counts as empty", path, type(error).__name__)
+        return {}
+    return {_spelled(name): dict(parser[name]) for name in parser.sections()}
+
+
+def _spelled(section: str) -> str:
+    """The section's name with single blanks and without quotes: [profile "my own"] and [profile  x] both occur."""
+    try:
+        return " ".join(shlex.split(section))
+    except ValueError:
+        return section
+
+
+def _nested(text: str) -> dict[str, str]:
+    """The indented lines below a key, `name = value` each."""
+    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
+    return {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+
+# ---- Whose key signs: given, from the environment, from the shared files; every other kind through botocore.
+#
+#     given ▸ environment ▸ static keys in the profile ▸ botocore (roles, SSO, web identity, process, container, instance)
+#
+# As in the SDKs, a profile that the caller names comes before the keys in the environment.
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A key to sign with, and where it was found."""
+
+    key_id: str
+    secret: str = field(repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    origin: str = "given"
+
+    def __post_init__(self) -> None:
+        # They travel in headers. A line break at the end, as in many a mounted secret, would otherwise only show as a
+        # signature that does not match.
+        for name in ("key_id", "secret", "session_token"):
+            value = getattr(self, name)
+            if value is not None and not (
+                value and value.isascii() and value.isprintable() and " " not in value
+            ):
+                raise ApiError(
+                    Failure.FATAL,
+                    "",
+                    f"credentials ({self.origin}): {name} must be printable ASCII without blanks or line breaks",
+                )
+
+
+# A Veil without keys wants a signature's form, not its truth.
+DUMMY: Final = Credentials("veil", "veil", origin="none found, so dummies")
+
+# What makes a profile more than static keys; then botocore decides which of them comes first.
+_OTHER_KINDS: Final = (
+    "role_arn",
+    "web_identity_token_file",
+    "sso_session",
+    "sso_start_url",
+    "sso_account_id",
+    "login_session",
+    "credential_process",
+    "credential_source",
+)
+_OTHER_VARIABLES: Final = (
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+
+
+def static_credentials(profile: Profile, environ: Mapping[str, str] = os.environ) -> Credentials | None:
+    """The keys that can be read without asking anybody; None if another kind is set up, or none at all."""
+    if environ.get("AWS_ACCESS_KEY_ID") and not profile.named_by_caller:
+        return _pair(
+            "environment",
+            environ["AWS_ACCESS_KEY_ID"],
+            environ.get("AWS_SECRET_ACCESS_KEY"),
+            environ.get("AWS_SESSION_TOKEN") or environ.get("AWS_SECURITY_TOKEN"),
+        )
+    settings = profile.settings
+    if hints_at_others(profile, environ) or not settings.get("aws_access_key_id"):
+        return None
+    return _pair(
+        f"profile {profile.name}",
+        settings["aws_access_key_id"],
+        settings.get("aws_secret_access_key"),
+        settings.get("aws_session_token") or settings.get("aws_security_token"),
+    )
+
+
+def hints_at_others(profile: Profile, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether profile or environment speak of credentials that must be fetched. A machine's own role leaves no hint."""
+    # A container's variables come last in the SDKs, behind static keys; web identity comes before them.
+    variables = _OTHER_VARIABLES if "aws_access_key_id" not in profile.settings else _OTHER_VARIABLES[:1]
+    return any(profile.settings.get(name) for name in _OTHER_KINDS) or any(
+        environ.get(name) for name in variables
+    )
+
+
+def _pair(origin: str, key_id: str, secret: str | None, token: str | None) -> Credentials:
+    if not secret:
+        raise ApiError(Failure.FATAL, "", f"credentials ({origin}): an access key id without its secret key")
+    return Credentials(key_id, secret, token or None, origin)
