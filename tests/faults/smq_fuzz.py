@@ -17,7 +17,7 @@ from tests.faults.server_process import free_port
 from tests.faults.smq_malformed import QUEUE, good_request, http, smq_framed
 
 REQUESTS = 100_000
-_NAMESPACE = "{http://mns.aliyuncs.com/doc/v1/}"
+_NAMESPACE = "{http://mns.aliyuncs.com/doc/v1}"
 
 
 def run_smq_fuzz(cycles: int = REQUESTS, seed: int = 1) -> Outcome:

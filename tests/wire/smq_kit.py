@@ -12,7 +12,7 @@ from veil.wire.exchange import Request, Response
 from veil.wire.smq.front_end import SmqFrontEnd
 from veil.wire.smq.signature import SmqVerifier
 
-NAMESPACE = "{http://mns.aliyuncs.com/doc/v1/}"
+NAMESPACE = "{http://mns.aliyuncs.com/doc/v1}"
 HOST = "localhost:9326"
 
 

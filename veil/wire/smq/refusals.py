@@ -28,7 +28,7 @@ class XmlMalformed(SmqRefused):
 
 
 class BodyDigestWrong(SmqRefused):
-    """The body is not the one that Content-MD5 tells of, or a signed body has no digest."""
+    """The body is not the one that Content-MD5 tells of."""
 
 
 class UrlUnknown(SmqRefused):

@@ -6,7 +6,9 @@ import re
 from typing import Final
 
 DECLARATION: Final = '<?xml version="1.0" encoding="utf-8"?>'
-NAMESPACE: Final = "http://mns.aliyuncs.com/doc/v1/"
+# Without the slash at the end that Alibaba's documents show: its SDK for Java reads an error in no other namespace, and the
+# others go by local names.
+NAMESPACE: Final = "http://mns.aliyuncs.com/doc/v1"
 # A bare return would reach the client as a line feed: XML parsers normalise line ends.
 _SPECIAL: Final = re.compile(r"[&<>\r\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _SPELLED: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#13;"}
