@@ -17,12 +17,11 @@ from typing import Final, NamedTuple
 
 from veil.core.errors import HoldNameRefused
 from veil.core.lease import Held
-from veil.core.limits import RETENTION_MAX_S, SECOND_MS
+from veil.core.limits import RECEIVE_BYTES_MAX, RETENTION_MAX_S, SECOND_MS
 from veil.core.message import StoredMessage
 
 HOLD_MAX: Final = 1_000  # messages
-# And so many bytes of bodies: an answer must fit into memory, on both sides.
-HOLD_BYTES_MAX: Final = 64 << 20
+HOLD_BYTES_MAX: Final = RECEIVE_BYTES_MAX
 # No message outlives this, so nothing is left to hold when a stream is forgotten.
 STREAM_REST_MS: Final = RETENTION_MAX_S * SECOND_MS
 NUMBER_MAX: Final = (1 << 62) - 1  # of batches and parts

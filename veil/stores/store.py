@@ -221,8 +221,9 @@ class Store(Protocol):
         attempt_id: str | None = None,
         caller: Caller = NOBODY,
     ) -> list[StoredMessage]:
-        """Take up to `count` messages, without waiting; `visibility_s` None means the queue's own. Raises QueueMissing, and
-        InFlightLimit on a standard queue that has 120,000 in flight (a FIFO queue gives nothing then)."""
+        """Take up to `count` messages, without waiting; `visibility_s` None means the queue's own. Of more than RECEIVE_MAX no
+        more are taken once their bodies come to RECEIVE_BYTES_MAX. Raises QueueMissing, and InFlightLimit on a standard queue
+        that has 120,000 in flight (a FIFO queue gives nothing then)."""
 
     async def delete(
         self, queue: Queue, receipts: Sequence[Receipt], *, strict: bool = False, caller: Caller = NOBODY

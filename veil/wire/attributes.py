@@ -94,7 +94,7 @@ def print_attributes(queue: Queue, counts: QueueCounts | None, names: Iterable[s
     every["CreatedTimestamp"] = str(queue.created_wall_ms // 1000)
     every["LastModifiedTimestamp"] = str(queue.modified_wall_ms // 1000)
     chosen: dict[str, str] = {}
-    for name in names:
+    for name in dict.fromkeys(names):
         if name == "All":
             chosen.update(every)
         elif name in every:

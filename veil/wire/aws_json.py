@@ -9,6 +9,7 @@ import msgspec
 
 from veil.wire.actions import ACTIONS, EXTENSIONS, Action
 from veil.wire.exchange import Response
+from veil.wire.large import check_structure
 from veil.wire.request_errors import RequestUnreadable
 from veil.wire.shapes import Shape
 from veil.wire.sqs_codes import Refusal
@@ -46,11 +47,31 @@ def read_input(target: Target, body: bytes) -> Any:
         raise RequestUnreadable("The request body is not a valid JSON document.") from None
 
 
+def read_large_input(target: Target, body: bytes) -> Any:
+    """The same for a body beyond LARGE_BYTES, which may not have more values than any request needs."""
+    check_structure(body)
+    return read_input(target, body)
+
+
 def answer(output: Shape | None, request_id: str) -> Response:
     """A success."""
-    return Response(
-        200, b"{}" if output is None else _encode(output), CONTENT_TYPE, (("x-amzn-RequestId", request_id),)
-    )
+    return _success(b"{}" if output is None else _encode(output), request_id)
+
+
+def answer_large(output: Shape, request_id: str) -> Response:
+    """The same message by message, each a call of its own: see large.py."""
+    pieces = []
+    for name in output.__struct_fields__:
+        value = getattr(output, name)
+        if isinstance(value, list):
+            pieces.append(b'"%b":[%b]' % (name.encode(), b",".join([_encode(each) for each in value])))
+        elif value is not None:
+            pieces.append(b'"%b":%b' % (name.encode(), _encode(value)))
+    return _success(b"{%b}" % b",".join(pieces), request_id)
+
+
+def _success(body: bytes, request_id: str) -> Response:
+    return Response(200, body, CONTENT_TYPE, (("x-amzn-RequestId", request_id),))
 
 
 def refuse(refusal: Refusal, request_id: str) -> Response:

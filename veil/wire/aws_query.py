@@ -7,10 +7,10 @@ import types
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
-from urllib.parse import parse_qsl
 
 import msgspec
 
+from veil.core.form_encoding import read_pairs
 from veil.wire.actions import Action
 from veil.wire.query_names import MAP_NAMES, list_name
 from veil.wire.request_errors import ParameterRefused, RequestUnreadable
@@ -28,9 +28,9 @@ _Node = Any  # a text, or a dict of nodes by the next part of the name
 def read_parameters(query: str, form: bytes) -> dict[str, str]:
     """Every parameter of the query string and the form; the form counts where both have one."""
     try:
-        parameters = _pairs(query)
+        parameters = _texts(query.encode("ascii")) if query else {}
         if form:
-            parameters.update(_pairs(form.decode("ascii")))
+            parameters.update(_texts(form))
     except ValueError:  # UnicodeError is one
         raise RequestUnreadable(
             f"The request is not a valid form of at most {PARAMETERS_MAX} parameters in UTF-8."
@@ -50,10 +50,8 @@ def read_input(action: Action, parameters: Parameters, queue_path: str | None) -
         raise RequestUnreadable(str(problem)) from None
 
 
-def _pairs(text: str) -> dict[str, str]:
-    if not text:
-        return {}
-    return dict(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=PARAMETERS_MAX))
+def _texts(form: bytes) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in read_pairs(form, PARAMETERS_MAX)}
 
 
 def _tree(parameters: Parameters) -> dict[str, _Node]:

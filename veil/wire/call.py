@@ -27,6 +27,7 @@ class Call:
     __slots__ = (
         "account",
         "action",
+        "answer_bytes",
         "bulk_max",
         "key_id",
         "query",
@@ -59,6 +60,7 @@ class Call:
         self.query = query  # the Query protocol
         self.bulk_max = bulk_max  # how many messages one receive, delete or extend may name
         self.undelivered: Callable[[], None] | None = None
+        self.answer_bytes = 0  # about how many the answer will have, where it can be large
 
     @property
     def sender(self) -> str:

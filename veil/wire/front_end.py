@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Coroutine
 from typing import Any, Final
@@ -13,6 +14,7 @@ from veil.wire import aws_json, aws_query, xml_answer
 from veil.wire.actions import ACTIONS
 from veil.wire.call import Call
 from veil.wire.exchange import Request, Response
+from veil.wire.large import LARGE_BYTES, in_thread
 from veil.wire.queue_urls import QueueUrls, read_path
 from veil.wire.request_errors import ActionMissing, ActionNotHere, ActionUnknown, ChangeByGet
 from veil.wire.request_ids import RequestIds
@@ -63,7 +65,9 @@ class SqsFrontEnd:
         request_id = self._request_ids.next()
         call: Call | None = None
         try:
-            account, key_id, region = self._caller(request)
+            is_large = len(request.body) > LARGE_BYTES
+            caller = await in_thread(self._caller, request) if is_large else self._caller(request)
+            account, key_id, region = caller
             target = aws_json.TARGETS.get(name)
             if target is None or request.method != "POST":
                 raise ActionUnknown(name.rpartition(".")[2])
@@ -79,12 +83,22 @@ class SqsFrontEnd:
                 False,
                 self._bulk_max,
             )
-            given = aws_json.read_input(target, request.body)
+            if is_large:
+                given = await in_thread(aws_json.read_large_input, target, request.body)
+            else:
+                given = aws_json.read_input(target, request.body)
             if request.path != "/" and getattr(given, "QueueUrl", None) == "":
                 given.QueueUrl = request.path
-            response = aws_json.answer(await action.run(call, given), request_id)
+            output = await action.run(call, given)
+            if call.answer_bytes > LARGE_BYTES:
+                response = await in_thread(aws_json.answer_large, output, request_id)
+            else:
+                response = aws_json.answer(output, request_id)
             response.undelivered = call.undelivered
             return response
+        except asyncio.CancelledError:
+            _take_back(call)
+            raise
         except VeilError as error:
             return aws_json.refuse(_worded(error, name.rpartition(".")[2], query=False), request_id)
         except Exception:
@@ -99,11 +113,17 @@ class SqsFrontEnd:
         try:
             if request.method not in ("GET", "POST"):
                 return _not_allowed(request_id)
-            parameters = aws_query.read_parameters(request.query, request.body)
+            # Whose it is comes first: what a stranger sends is not read, however large.
+            is_large = len(request.body) > LARGE_BYTES
+            caller = await in_thread(self._caller, request) if is_large else self._caller(request)
+            account, key_id, region = caller
+            if is_large:
+                parameters = await in_thread(aws_query.read_parameters, request.query, request.body)
+            else:
+                parameters = aws_query.read_parameters(request.query, request.body)
             name = parameters.get("Action", "")
             if not name:
                 raise ActionMissing
-            account, key_id, region = self._caller(request)
             action = ACTIONS.get(name)
             if action is None:
                 raise ActionUnknown(name)
@@ -116,9 +136,16 @@ class SqsFrontEnd:
                 self._service, self._urls, request, name, account, key_id, region, True, self._bulk_max
             )
             given = aws_query.read_input(action, parameters, queue_path)
-            response = xml_answer.answer(name, await action.run(call, given), request_id, as_json=as_json)
+            output = await action.run(call, given)
+            if call.answer_bytes > LARGE_BYTES:
+                response = await in_thread(xml_answer.answer, name, output, request_id, as_json)
+            else:
+                response = xml_answer.answer(name, output, request_id, as_json)
             response.undelivered = call.undelivered
             return response
+        except asyncio.CancelledError:
+            _take_back(call)
+            raise
         except ActionMissing:
             return xml_answer.refuse_without_action(request_id)
         except VeilError as error:
@@ -159,6 +186,10 @@ def _worded(error: VeilError, action: str, *, query: bool) -> Refusal:
 def _give_up(call: Call | None, action: str, request_id: str) -> None:
     # The client sees no more than the request id; what was received for it must not stay hidden.
     logger.exception("request %s (%.80r) failed", request_id, action)
+    _take_back(call)
+
+
+def _take_back(call: Call | None) -> None:
     if call is not None and call.undelivered is not None:
         call.undelivered()
 

@@ -37,11 +37,12 @@ _EVERY: Final = tuple(SYSTEM_ATTRIBUTES)
 class ReceivedForm:
     """The form that one receive asked for, applied to each of its messages."""
 
-    __slots__ = ("_names", "_prefixes", "_system")
+    __slots__ = ("_all", "_names", "_prefixes", "_system")
 
     def __init__(self, given: ReceiveMessageInput) -> None:
         self._system = _system_names(given)
         self._names, self._prefixes = _attribute_filter(given.MessageAttributeNames)
+        self._all = "" in self._prefixes
 
     def message(self, service: Service, queue: Queue, message: StoredMessage) -> ReceivedMessage:
         """The message as it is answered."""
@@ -59,13 +60,17 @@ class ReceivedForm:
         return shown
 
     def _chosen(self, attributes: dict[str, MessageAttribute]) -> dict[str, MessageAttribute]:
-        if "" in self._prefixes:
+        if self._all:
             return attributes
         return {
             name: value
             for name, value in attributes.items()
-            if name in self._names or name.startswith(self._prefixes)
+            if name in self._names or (self._prefixes and self._is_wanted(name))
         }
+
+    def _is_wanted(self, name: str) -> bool:
+        # The beginnings of the name are looked up, not the prefixes tried: a client may send a hundred thousand of them.
+        return any(name[:end] in self._prefixes for end in range(1, len(name) + 1))
 
 
 def system_attributes(message: StoredMessage, fifo: bool, names: tuple[str, ...] = _EVERY) -> dict[str, str]:
@@ -98,9 +103,9 @@ def _system_names(given: ReceiveMessageInput) -> tuple[str, ...]:
     return tuple(name for name in _EVERY if name in names)
 
 
-def _attribute_filter(names: list[str] | None) -> tuple[frozenset[str], tuple[str, ...]]:
+def _attribute_filter(names: list[str] | None) -> tuple[frozenset[str], frozenset[str]]:
     if not names:
-        return frozenset(), ()
+        return frozenset(), frozenset()
     exact: set[str] = set()
     prefixes: set[str] = set()
     for name in names:
@@ -110,4 +115,4 @@ def _attribute_filter(names: list[str] | None) -> tuple[frozenset[str], tuple[st
             prefixes.add(name[:-2])
         else:
             exact.add(name)
-    return frozenset(exact), tuple(prefixes)
+    return frozenset(exact), frozenset(prefixes)

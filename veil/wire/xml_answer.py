@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 from xml.sax.saxutils import escape
 
@@ -17,10 +18,12 @@ JSON_CONTENT_TYPE: Final = "application/json"
 _NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"
 _DECLARATION: Final = '<?xml version="1.0"?>'
 
+_NOT_XML: Final = re.compile("[\\x00-\\x08\\x0b-\\x1f\\ud800-\\udfff\\ufffe\\uffff]")
+
 _encode = msgspec.json.Encoder().encode
 
 
-def answer(action: str, output: Shape | None, request_id: str, *, as_json: bool = False) -> Response:
+def answer(action: str, output: Shape | None, request_id: str, as_json: bool = False) -> Response:
     """A success; an action without output has no result element, one with an empty output an empty element."""
     response: dict[str, Any] = {}
     if output is not None:
@@ -133,9 +136,4 @@ def _text(value: str | int | bool) -> str:
 
 def _without_controls(text: str) -> str:
     # Names and values from a refused request are repeated in its error; what XML cannot carry would break the answer.
-    return "".join(
-        char
-        if char in "\t\n" or " " <= char <= "\ud7ff" or "\ue000" <= char <= "\ufffd" or char > "\uffff"
-        else "\ufffd"
-        for char in text
-    )
+    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)

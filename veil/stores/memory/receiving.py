@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from veil.core.errors import InFlightLimit
 from veil.core.lease import State
-from veil.core.limits import IN_FLIGHT_MAX, SECOND_MS
+from veil.core.limits import IN_FLIGHT_MAX, RECEIVE_BYTES_MAX, RECEIVE_MAX, SECOND_MS
 from veil.core.message import Caller, StoredMessage
 from veil.core.queue import Queue
 from veil.stores.memory import attempts, dead_letters, recording
@@ -34,7 +34,7 @@ def receive(
             return again
     if len(shelf.of_state(State.IN_FLIGHT)) >= IN_FLIGHT_MAX and not shelf.fifo:
         raise InFlightLimit(IN_FLIGHT_MAX)
-    taken = take(op, shelf, count, visibility_s, caller)
+    taken = take(op, shelf, count, visibility_s, caller, RECEIVE_BYTES_MAX if count > RECEIVE_MAX else None)
     if attempt_id is not None and taken:
         attempts.remember(op, shelf, attempt_id, taken)
     return [replace(row.message) for row in taken]

@@ -23,7 +23,6 @@ from veil.stores.postgres.transaction import Row, Transaction
 from veil.stores.recorder import EXTENDED, RECEIVED
 from veil.stores.room import Room
 
-_PAGE_MAX: Final = 100  # rows with their bodies
 _RUN: Final = 10  # rows of a FIFO group that are read at once
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -54,7 +53,7 @@ async def receive(
         return again
     if state.in_flight >= IN_FLIGHT_MAX and not state.fifo:
         raise InFlightLimit(IN_FLIGHT_MAX)
-    messages = await take(tx, state, Room(count), window_s, caller)
+    messages = await take(tx, state, Room.of(count), window_s, caller)
     if attempt_id is not None and messages:
         _remember(tx, state, attempt_id, messages)
     return messages
@@ -122,7 +121,7 @@ async def _pages(tx: Transaction, query: str, page: int, **named: object) -> Asy
 
 async def _standard_order(tx: Transaction, state: QueueState, room: Room) -> AsyncIterator[Row]:
     """Quiet groups first; then the noisy ones, the one with the fewest in flight first. Within that by priority, then age."""
-    page, noisy = min(room.count, _PAGE_MAX), list[str]()
+    page, noisy = min(room.count, room.page_max), list[str]()
     if state.has_lanes:
         loud = await tx.rows(Q.loud_lanes, {"queue": state.id})
         noisy = noisy_groups(dict(loud), state.in_flight)

@@ -8,7 +8,9 @@ from typing import Any
 from veil.core.message import StoredMessage
 from veil.stores.sqlite.tables import Q, Tables, to_message
 
-# Rows whose time alone is read: bounds how long one look holds up everything else.
+# They bound how long one look holds up everything else: rows, bytes of their bodies, rows whose time alone is read.
+ROWS_AT_ONCE = 500
+BYTES_AT_ONCE = 4 << 20
 TIMES_AT_ONCE = 2_000
 _LAST = (1 << 63) - 1
 
@@ -32,39 +34,40 @@ class Found:
         self.messages: list[StoredMessage] = []
         self.queue_id, self.after_seq, self.limit = queue_id, after_seq, limit
         self.up_to_seq = _LAST if up_to_seq is None else up_to_seq
-        self._bytes_max = self._bytes_left = bytes_max
-
-    def restart(self) -> None:
-        """Forget what was taken: the look is made again."""
-        self.messages.clear()
-        self._bytes_left = self._bytes_max
+        self._bytes_max = bytes_max
+        self.taken_bytes = 0
 
     def take(self, row: Any) -> bool:
         """One more message; False when that was the last."""
         message = to_message(row)
         self.messages.append(message)
-        if self._bytes_left is not None:
-            self._bytes_left -= message.held_bytes
-            if self._bytes_left <= 0:
-                return False
+        self.after_seq = message.seq
+        self.taken_bytes += message.held_bytes
+        if self._bytes_max is not None and self.taken_bytes >= self._bytes_max:
+            return False
         return len(self.messages) < self.limit
 
 
 def look(tables: Tables, found: Found) -> bool:
-    """Take all there are; returns False: nothing is left to look for."""
-    found.restart()
-    arguments = (found.queue_id, found.after_seq, found.limit, found.up_to_seq)
-    for row in tables.execute(Q.peek, arguments):
+    """Take the next rows; True while more may follow."""
+    enough_bytes, rows = found.taken_bytes + BYTES_AT_ONCE, min(ROWS_AT_ONCE, found.limit - len(found.messages))
+    for row in tables.execute(Q.peek, (found.queue_id, found.after_seq, rows, found.up_to_seq)):
         if not found.take(row):
-            break
-    return False
+            return False
+        rows -= 1
+        if found.taken_bytes >= enough_bytes:
+            return True
+    return not rows
 
 
 def look_by_time(tables: Tables, found: Found, *, sent: Sent) -> bool:
     """Go through the next rows and take those that were sent then; True while more may follow."""
     arguments = (found.queue_id, found.after_seq, TIMES_AT_ONCE, found.up_to_seq)
     times = tables.execute(Q.peek_times, arguments).fetchall()
+    enough_bytes = found.taken_bytes + BYTES_AT_ONCE
     for seq, sent_wall_ms in times:
+        if found.taken_bytes >= enough_bytes:
+            return True
         found.after_seq = seq
         if not sent(sent_wall_ms):
             continue

@@ -19,11 +19,10 @@ from veil.core.priority import PRIORITY_DEFAULT, PRIORITY_LAST
 from veil.core.queue import Queue
 from veil.core.sequence import expires_at_ms
 from veil.stores.recorder import EXTENDED, RECEIVED
-from veil.stores.room import Room
+from veil.stores.room import PAGE_MAX, Room
 from veil.stores.sqlite import dead_letters, lanes
 from veil.stores.sqlite.tables import Q, QueueState, Tables, to_message
 
-_PAGE_MAX = 100  # rows with their bodies
 _MANY = 32  # from so many on, one statement for all is quicker than one for each
 _LAST_SEQ = (1 << 63) - 1
 _ALONE, _GROUPED = Q.visible_alone, Q.visible_grouped
@@ -46,7 +45,7 @@ def receive(
         _record(tables, state, EXTENDED, again, window_s, now_ms, caller)
         return again
     _check_limit(state)
-    messages = take(tables, state, Room(count), window_s, now_ms, caller)
+    messages = take(tables, state, Room.of(count), window_s, now_ms, caller)
     if attempt_id is not None and messages:
         claims = msgspec.json.encode([(m.seq, m.delivery, m.due_at_ms) for m in messages]).decode()
         tables.execute(Q.remember_attempt, (queue.id, attempt_id, now_ms + ATTEMPT_MS, claims))
@@ -81,7 +80,7 @@ def _take_standard(tables: Tables, state: QueueState, room: Room, now_ms: int) -
         # By far the most common queue.
         first = tables.execute(_ALONE, (state.queue.id, 0, room.count))
         return list(first) if room.bytes is None else _while_there_is_room(first, room)
-    candidates = _standard_order(tables, state, min(room.count, _PAGE_MAX))
+    candidates = _standard_order(tables, state, min(room.count, room.page_max))
     return _without_spent(tables, state, candidates, room, now_ms)
 
 
@@ -224,7 +223,7 @@ def peek_next(tables: Tables, queue: Queue, limit: int) -> list[StoredMessage]:
     if not state.visible or limit < 1:
         return []
     if not state.queue.settings.fifo:
-        rows = _standard_order(tables, state, min(limit, _PAGE_MAX))
+        rows = _standard_order(tables, state, min(limit, PAGE_MAX))
         return [to_message(row) for row in islice(rows, limit)]
     groups = tables.execute(Q.open_lanes, (state.queue.id, limit)).fetchall()
     runs = (row for (group,) in groups for row in _leading_run(tables, state, group))

@@ -351,9 +351,10 @@ class SqliteStore:
         sent = peeking.sent_between(sent_after_ms, sent_before_ms)
         found = peeking.Found(queue.id, after_seq, up_to_seq, limit, bytes_max)
         look = peeking.look if sent is None else partial(peeking.look_by_time, sent=sent)
-        while await self._do(partial(look, self._tables, found), looks=True):
-            pass
-        return found.messages
+        while True:
+            if not await self._do(partial(look, self._tables, found), looks=True):
+                return found.messages
+            await asyncio.sleep(0)  # a look is answered at once, which alone would let nobody in
 
     async def peek_next(self, queue: Queue, *, limit: int = 100) -> list[StoredMessage]:
         await self._settled(queue)
@@ -406,8 +407,10 @@ class SqliteStore:
             return None
         outbox, taken = self._outbox, PlanSoFar()
         if outbox.plan() is None:
-            while await self._do(lambda: outbox.look_for_plan(taken, rows_max, bytes_max), looks=True):
-                pass
+            more = True
+            while more:
+                more = await self._do(lambda: outbox.look_for_plan(taken, rows_max, bytes_max), looks=True)
+                await asyncio.sleep(0)
         return await self._do(lambda: outbox.make_plan(taken))
 
     async def outbox_rows(self, plan: ExportPlan, *, after: int = 0, limit: int = 1000) -> list[OutboxRow]:

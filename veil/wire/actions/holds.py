@@ -10,6 +10,7 @@ from veil.core.queue import Queue
 from veil.service import holds
 from veil.wire.actions.own_queue import own_queue
 from veil.wire.call import Call
+from veil.wire.large import answer_bytes
 from veil.wire.received import ReceivedForm
 from veil.wire.request_errors import ParameterMissing, check_range
 from veil.wire.shapes import (
@@ -50,6 +51,7 @@ async def receive_hold(call: Call, given: ReceiveHoldInput) -> ReceiveHoldOutput
         visibility_s=_window(given.VisibilityTimeout, queue),
         caller=call.caller,
     )
+    call.answer_bytes = answer_bytes(content.messages)
     messages = [_EVERYTHING.message(call.service, queue, message) for message in content.messages]
     return ReceiveHoldOutput(messages, content.lost)
 

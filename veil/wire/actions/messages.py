@@ -10,6 +10,7 @@ from veil.service.messages import delete, extend_lease, send
 from veil.service.receive import give_back, receive
 from veil.wire.call import Call
 from veil.wire.drafts import read_draft, system_md5
+from veil.wire.large import answer_bytes
 from veil.wire.received import ReceivedForm
 from veil.wire.request_errors import ParameterMissing, check_range
 from veil.wire.shapes import (
@@ -82,9 +83,11 @@ async def receive_message(call: Call, given: ReceiveMessageInput) -> ReceiveMess
         attempt_id=given.ReceiveRequestAttemptId,
         caller=caller,
     )
-    # From here to the socket nothing may wait: a cancelled request would keep its messages hidden.
+    # From here to the socket nothing may wait but the encoding of a large answer, which is ready to be cancelled: otherwise a
+    # cancelled request would keep its messages hidden.
     if not messages:
         return ReceiveMessageOutput()
+    call.answer_bytes = answer_bytes(messages)
     call.undelivered = lambda: give_back(service, queue, messages, caller=caller)
     return ReceiveMessageOutput([form.message(service, queue, message) for message in messages])
 

@@ -8,6 +8,7 @@ from veil.core.queue import Queue
 from veil.service.messages import PEEK_BYTES_MAX, peek
 from veil.wire.actions.own_queue import own_queue
 from veil.wire.call import Call
+from veil.wire.large import answer_bytes
 from veil.wire.page_tokens import read_page_token, write_page_token
 from veil.wire.received import attribute_values, system_attributes
 from veil.wire.request_errors import ParameterRefused, check_range
@@ -38,6 +39,7 @@ async def peek_messages(call: Call, given: PeekMessagesInput) -> PeekMessagesOut
         limit=size + 1,
     )
     page = messages[:size]
+    call.answer_bytes = answer_bytes(page)
     # A page ends early when it has become large; the next one may then turn out to be empty.
     is_cut = len(messages) > size or sum(message.body_bytes for message in page) >= PEEK_BYTES_MAX
     token = write_page_token(str(page[-1].seq)) if is_cut else None

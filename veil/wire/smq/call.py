@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
+from xml.etree.ElementTree import Element
 
 from veil.core.queue import Queue, QueueKey
 from veil.service.service import Service
 from veil.wire.call import Call
 from veil.wire.exchange import Request
+from veil.wire.large import LARGE_BYTES, in_thread
 from veil.wire.queue_urls import QueueUrls
 from veil.wire.smq.routing import Route
+from veil.wire.smq.xml_in import read_xml
 
 # What SQS calls it: policies speak of actions, and must hold whichever way a request comes.
 _ACTIONS: Final = {
@@ -68,6 +71,11 @@ class SmqCall:
         if queue is not None and queue.settings.policy is None:
             return queue
         return await self._call.permitted(self.key)
+
+    async def document(self) -> Element:
+        """The root of the document that the request brings; raises XmlMalformed."""
+        body = self.request.body
+        return await in_thread(read_xml, body) if len(body) > LARGE_BYTES else read_xml(body)
 
     def url(self, queue: Queue) -> str:
         """The queue's URL, reachable by this caller."""

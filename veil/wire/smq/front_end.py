@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
@@ -10,6 +11,7 @@ from veil.core.errors import StoreError, VeilError
 from veil.service.service import Service
 from veil.wire.exchange import Request, Response
 from veil.wire.front_end import DEFAULT_ACCOUNT, DEFAULT_REGION, KEY_ID_CHARS_MAX
+from veil.wire.large import LARGE_BYTES, in_thread
 from veil.wire.request_ids import RequestIds
 from veil.wire.smq import messages, queues
 from veil.wire.smq.answer import Reply, answer, refuse
@@ -71,7 +73,10 @@ class SmqFrontEnd:
         call: SmqCall | None = None
         try:
             account, key_id = self._caller(request)
-            check_digest(request)
+            if len(request.body) > LARGE_BYTES:
+                await in_thread(check_digest, request)
+            else:
+                check_digest(request)
             found = route(request)
             operation = found.operation
             if operation == "ReceiveMessage" and not _shows_a_client(request.headers):
@@ -79,6 +84,10 @@ class SmqFrontEnd:
             call = SmqCall(self._service, request, found, account, key_id, self._region, self._scheme)
             response = answer(await _RUN[operation](call), request_id)
             response.undelivered = call.undelivered
+        except asyncio.CancelledError:
+            if call is not None and call.undelivered is not None:
+                call.undelivered()
+            raise
         except VeilError as error:
             if isinstance(error, StoreError):
                 logger.error("%s: the store failed: %s", operation, error)

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 from xml.etree.ElementTree import Element
 
 from veil.core.errors import BatchEmpty, BatchTooLong, BatchTooMany, VeilError
 from veil.core.lease import WAITING
 from veil.core.limits import VISIBILITY_MAX_S, WAIT_LONGEST_S
+from veil.core.message import StoredMessage
 from veil.core.message_rules import Draft, size_bytes
 from veil.core.queue import Queue
 from veil.service.messages import SentMessage, delete, peek_next, send
 from veil.service.receive import give_back, receive
 from veil.service.rotate_receipt import rotate_receipt
+from veil.wire.large import LARGE_BYTES, answer_bytes, in_thread
 from veil.wire.smq.answer import Reply
 from veil.wire.smq.call import BATCH_MAX, SmqCall
 from veil.wire.smq.codes import worded
 from veil.wire.smq.message_forms import print_peeked, print_received, read_draft
 from veil.wire.smq.numbers import read_number
 from veil.wire.smq.refusals import NothingToReceive, ReceiptHandleMissing, VisibilityMissing, XmlMalformed
-from veil.wire.smq.xml_in import local_name, read_xml
+from veil.wire.smq.xml_in import local_name
 from veil.wire.smq.xml_out import document, element, escaped
 
 _COUNT: Final = "numofmessages"
@@ -29,7 +31,7 @@ _COUNT: Final = "numofmessages"
 async def send_message(call: SmqCall) -> Reply:
     """SendMessage and BatchSendMessage: the root of the document tells which."""
     queue = await call.queue()
-    root = read_xml(call.request.body)
+    root = await call.document()
     name = local_name(root)
     if name == "Messages":
         return await _send_batch(call, queue, [each for each in root if local_name(each) == "Message"])
@@ -101,13 +103,15 @@ async def receive_message(call: SmqCall) -> Reply:
     wait_s = None if wait_text is None else read_number("waitseconds", wait_text, 0, WAIT_LONGEST_S)
     service, caller = call.service, call.caller
     messages = await receive(service, queue, count=count, visibility_s=None, wait_s=wait_s, caller=caller)
-    # From here to the socket nothing may wait: a cancelled request would keep its messages hidden.
+    # From here to the socket nothing may wait but the printing of a large answer, which is ready to be cancelled: otherwise a
+    # cancelled request would keep its messages hidden.
     if not messages:
         raise NothingToReceive
     call.undelivered = lambda: give_back(service, queue, messages, caller=caller)
     wall_offset_ms = service.clock.wall_ms() - service.clock.now_ms()
-    printed = [print_received(service, queue, message, wall_offset_ms) for message in messages]
-    return _messages(printed, is_batch)
+    return await _printed(
+        messages, is_batch, lambda message: print_received(service, queue, message, wall_offset_ms)
+    )
 
 
 async def peek_message(call: SmqCall) -> Reply:
@@ -117,7 +121,7 @@ async def peek_message(call: SmqCall) -> Reply:
     messages = await peek_next(call.service, queue, limit=count)
     if not messages:
         raise NothingToReceive
-    return _messages([print_peeked(message) for message in messages], is_batch)
+    return await _printed(messages, is_batch, print_peeked)
 
 
 async def delete_message(call: SmqCall) -> Reply:
@@ -132,7 +136,7 @@ async def delete_message(call: SmqCall) -> Reply:
 async def delete_messages(call: SmqCall) -> Reply:
     """BatchDeleteMessage: 204 if all were deleted, else what became of those that were not."""
     queue = await call.queue()
-    root = read_xml(call.request.body)
+    root = await call.document()
     if local_name(root) != "ReceiptHandles":
         raise XmlMalformed("the root element must be ReceiptHandles")
     handles = [each.text or "" for each in root if local_name(each) == "ReceiptHandle"]
@@ -184,7 +188,16 @@ def _check_batch(count: int) -> None:
         raise BatchTooMany(count, BATCH_MAX)
 
 
-def _messages(printed: Sequence[str], is_batch: bool) -> Reply:
+async def _printed(
+    messages: list[StoredMessage], is_batch: bool, form: Callable[[StoredMessage], str]
+) -> Reply:
+    if answer_bytes(messages) > LARGE_BYTES:
+        return await in_thread(_reply, messages, is_batch, form)
+    return _reply(messages, is_batch, form)
+
+
+def _reply(messages: Sequence[StoredMessage], is_batch: bool, form: Callable[[StoredMessage], str]) -> Reply:
+    printed = [form(message) for message in messages]
     if is_batch:
         return Reply(200, document("Messages", _each("Message", printed)))
     return Reply(200, document("Message", printed[0]))

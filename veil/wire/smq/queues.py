@@ -21,7 +21,7 @@ from veil.wire.smq.call import SmqCall
 from veil.wire.smq.numbers import read_number
 from veil.wire.smq.queue_forms import MESSAGE_BYTES_MAX, check_new_name, print_queue, read_settings
 from veil.wire.smq.refusals import ArgumentRefused
-from veil.wire.smq.xml_in import local_name, read_xml, texts
+from veil.wire.smq.xml_in import local_name, texts
 from veil.wire.smq.xml_out import document, element
 
 PAGE_MAX: Final = 1_000
@@ -29,7 +29,7 @@ PAGE_MAX: Final = 1_000
 
 async def create(call: SmqCall) -> Reply:
     """CreateQueue: 201 for a new queue, 204 for one that has every setting given already."""
-    given = read_settings(read_xml(call.request.body)) if call.request.body else {}
+    given = read_settings(await call.document()) if call.request.body else {}
     queue = await call.service.store.find_queue(call.key)
     if queue is not None:
         compare_with_existing(queue, given, new_settings(given))
@@ -43,7 +43,7 @@ async def create(call: SmqCall) -> Reply:
 async def set_attributes(call: SmqCall) -> Reply:
     """SetQueueAttributes: what is not given stays as it is."""
     queue = await call.queue()
-    given = read_settings(read_xml(call.request.body)) if call.request.body else {}
+    given = read_settings(await call.document()) if call.request.body else {}
     if given:
         await change_settings(call.service, queue, given)
     return Reply(204)
@@ -97,7 +97,7 @@ async def get_account(call: SmqCall) -> Reply:
 
 async def set_account(call: SmqCall) -> Reply:
     """SetAccountAttributes: only the empty bucket can be had."""
-    root = read_xml(call.request.body) if call.request.body else None
+    root = await call.document() if call.request.body else None
     bucket = (
         texts(root).get("LoggingBucket", "") if root is not None and local_name(root) == "Account" else ""
     )

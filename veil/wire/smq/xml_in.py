@@ -16,6 +16,8 @@ from veil.wire.smq.refusals import XmlMalformed
 DEPTH_MAX: Final = 8  # Messages, Message, UserProperties, PropertyValue, Name
 ELEMENTS_MAX: Final = 5_000
 _FLAT_BYTES_MAX: Final = 16_384
+# A call of the parser keeps the interpreter's lock: a thread that reads a large document gives way after each.
+_SLICE_BYTES: Final = 256 * 1024
 _DECLARATIONS: Final = frozenset(
     f'?xml version="1.0"{encoding}?>' for encoding in ("", ' encoding="utf-8"', ' encoding="UTF-8"')
 )
@@ -94,7 +96,8 @@ def _read_quickly(body: bytes) -> Element:
     # says of itself.
     parser = XMLParser(encoding="utf-8")  # noqa: S314
     try:
-        parser.feed(body)
+        for at in range(0, len(body), _SLICE_BYTES):
+            parser.feed(body[at : at + _SLICE_BYTES])
         return parser.close()
     except ParseError as problem:
         raise XmlMalformed(_reason(problem.msg)) from None
@@ -127,7 +130,9 @@ def _read_carefully(body: bytes) -> Element:
     parser.CharacterDataHandler = builder.data
     parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = refuse
     try:
-        parser.Parse(body, True)
+        for at in range(0, len(body), _SLICE_BYTES):
+            parser.Parse(body[at : at + _SLICE_BYTES], False)
+        parser.Parse(b"", True)
     except expat.ExpatError as problem:
         raise XmlMalformed(_reason(str(problem))) from None
     return builder.close()

@@ -11,6 +11,7 @@ DECLARATION: Final = '<?xml version="1.0" encoding="utf-8"?>'
 NAMESPACE: Final = "http://mns.aliyuncs.com/doc/v1"
 # A bare return would reach the client as a line feed: XML parsers normalise line ends.
 _SPECIAL: Final = re.compile(r"[&<>\r\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+_NOT_XML: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _SPELLED: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#13;"}
 
 
@@ -28,4 +29,6 @@ def escaped(text: str) -> str:
     """The text as it may stand between tags; what XML cannot carry becomes a replacement character."""
     if _SPECIAL.search(text) is None:
         return text
-    return _SPECIAL.sub(lambda found: _SPELLED.get(found[0], "\N{REPLACEMENT CHARACTER}"), text)
+    for char, spelled in _SPELLED.items():  # the ampersand first: the others bring some along
+        text = text.replace(char, spelled)
+    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -1,0 +1,65 @@
+"""What is too large for the event loop is done in a thread, and what would be long even there is refused or cut in pieces.
+
+A thread alone is not enough: a single call into C keeps the interpreter's lock, and so the loop, until it returns. Nothing
+that runs here may therefore be one call for more than a few megabytes of work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+from veil.core.message import StoredMessage
+from veil.wire.request_errors import RequestUnreadable
+
+T = TypeVar("T")
+
+# To verify, decode and check as much takes a few milliseconds; a thread costs a tenth of one.
+LARGE_BYTES: Final = 256 * 1024
+# Of a JSON document: what is neither text nor blank. A thousand entries with ten attributes each have less, and the decoder
+# makes objects of as much in some twenty milliseconds; of 8 MiB it would take half a second.
+STRUCTURE_BYTES_MAX: Final = 128 * 1024
+_SLICE_BYTES: Final = 1 << 20
+_BLANKS: Final = b" \t\r\n"
+
+# Two, so that one large request waits for one other at most; more would only contend for the interpreter.
+_threads = ThreadPoolExecutor(2, thread_name_prefix="veil-large")
+
+
+def in_thread(function: Callable[..., T], *given: Any) -> Awaitable[T]:
+    """What the function gives, worked out beside the loop."""
+    return asyncio.get_running_loop().run_in_executor(_threads, function, *given)
+
+
+def answer_bytes(messages: list[StoredMessage]) -> int:
+    """About how large an answer with these messages is."""
+    return sum([message.held_bytes for message in messages])
+
+
+def check_structure(document: bytes) -> None:
+    """Raise RequestUnreadable for a JSON document of more values than any request has.
+
+    Texts may be as large as they like: they cost what they weigh. It is the small values beside them that are dear.
+    """
+    structure_bytes = 0
+    inside = False  # a text that the slice before began
+    start = 0
+    while start < len(document):
+        end = start + _SLICE_BYTES
+        part = document[start:end]
+        if (len(part) - len(part.rstrip(b"\\"))) % 2:  # not between a backslash and what it escapes
+            end += 1
+            part = document[start:end]
+        if b"\\" in part:
+            part = part.replace(b"\\\\", b"").replace(b'\\"', b"")
+        pieces = part.split(b'"', 2 * STRUCTURE_BYTES_MAX)
+        structure = b"".join(pieces[1 if inside else 0 :: 2])
+        structure_bytes += len(structure.translate(None, _BLANKS))
+        if structure_bytes > STRUCTURE_BYTES_MAX:
+            raise RequestUnreadable(
+                f"The request body has too many values: at most {STRUCTURE_BYTES_MAX} bytes of it may stand outside of texts."
+            )
+        inside = inside == (len(pieces) % 2 == 1)
+        start = end
