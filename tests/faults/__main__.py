@@ -35,6 +35,7 @@ from tests.faults import (
     stopping,
     uploads,
     vanishing,
+    work,
 )
 from tests.faults.rig import Outcome
 from tests.postgres_kit import why_no_postgres
@@ -110,6 +111,7 @@ RIGS = {
         postgres_nodes.run_node_kills, postgres_nodes.KILLS, "kill -9 of one of two nodes", why_no_server
     ),
     "fuzz": Rig(fuzz.run_fuzz, 1_000_000, "malformed requests"),
+    "work": Rig(work.run_work, work.REQUESTS, "requests of all sizes, by the time that they keep the loop"),
     "smq-fuzz": Rig(smq_fuzz.run_smq_fuzz, smq_fuzz.REQUESTS, "malformed requests at SMQ's port"),
     "model": Rig(model_volume.run_model_volume, model_volume.STEPS, "steps"),
     "model-postgres": Rig(

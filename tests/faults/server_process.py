@@ -28,16 +28,29 @@ def free_port() -> int:
 
 
 class ServerProcess:
-    """Keeps its port and its data over any number of lives. `broken` names a fault of broken_server.py to build in."""
+    """Keeps its port and its data over any number of lives.
+
+    `broken` names a fault of broken_server.py to build in; `meter` is where metered_server.py leaves its table.
+    """
 
     def __init__(
-        self, data: Path, scratch: Path, *, broken: str | None = None, arguments: tuple[str, ...] = ()
+        self,
+        data: Path,
+        scratch: Path,
+        *,
+        broken: str | None = None,
+        meter: Path | None = None,
+        arguments: tuple[str, ...] = (),
     ) -> None:
         self.data = data
         self.port = free_port()
         self.log_path = scratch / "server.log"
         self._ready_file = scratch / "ready.json"
-        self._broken = broken
+        self._module = ["veil.cli.main"]
+        if broken is not None:
+            self._module = ["tests.faults.broken_server", broken]
+        elif meter is not None:
+            self._module = ["tests.faults.metered_server", str(meter)]
         self._arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -49,8 +62,16 @@ class ServerProcess:
     def start(self) -> None:
         """Start, and return when requests are answered."""
         self._ready_file.unlink(missing_ok=True)
-        module = ["veil.cli.main"] if self._broken is None else ["tests.faults.broken_server", self._broken]
-        command = [sys.executable, "-m", *module, "serve", "--data", str(self.data), "--port", str(self.port)]
+        command = [
+            sys.executable,
+            "-m",
+            *self._module,
+            "serve",
+            "--data",
+            str(self.data),
+            "--port",
+            str(self.port),
+        ]
         command += ["--config", os.devnull, "--no-rest-rules", "--log-level", "warning"]
         command += ["--ready-file", str(self._ready_file), *self._arguments]
         environ = {name: value for name, value in os.environ.items() if not name.startswith("VEIL_")}

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.wire.kit import Refused, Wire, read_json
-from veil.signing.sigv4_signing import sign
+from veil.signing.sigv4 import sign
 from veil.wire import aws_json, aws_query, large, xml_answer
 from veil.wire.sigv4 import AccessKey, Verifier
 

@@ -50,7 +50,10 @@ class Found:
 
 def look(tables: Tables, found: Found) -> bool:
     """Take the next rows; True while more may follow."""
-    enough_bytes, rows = found.taken_bytes + BYTES_AT_ONCE, min(ROWS_AT_ONCE, found.limit - len(found.messages))
+    enough_bytes, rows = (
+        found.taken_bytes + BYTES_AT_ONCE,
+        min(ROWS_AT_ONCE, found.limit - len(found.messages)),
+    )
     for row in tables.execute(Q.peek, (found.queue_id, found.after_seq, rows, found.up_to_seq)):
         if not found.take(row):
             return False
