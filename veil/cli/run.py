@@ -10,6 +10,10 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,15 +64,33 @@ def find_app(target: str) -> Consumer:
 def _imported(name: str) -> object:
     here = os.getcwd()  # noqa: PTH109 - sys.path holds texts
     if here not in sys.path:
-        sys.path.insert(0, here)
+        sys.path.append(here)
     try:
-        return importlib.import_module(name)
+        with _found_first_in(here, name.partition(".")[0]):
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise AppMissing(f"no module {name} in {here} or among what is installed") from None
         raise _import_failed(name, error) from error
     except Exception as error:
         raise _import_failed(name, error) from error
+
+
+@contextmanager
+def _found_first_in(place: str, package: str) -> Iterator[None]:
+    """Let the package that was asked for come from that directory if it lies there, and everything else from where it is
+    installed: a file that happens to be called like one of Python's or of our own modules must not take its place."""
+
+    class Finder(MetaPathFinder):
+        def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+            return PathFinder.find_spec(name, [place]) if name == package else None
+
+    finder = Finder()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
 
 
 def _import_failed(name: str, error: Exception) -> AppMissing:

@@ -179,7 +179,7 @@ class Supervisor:
 
 def worker_command(arguments: Sequence[str]) -> list[str]:
     """The command line of one worker, which leaves when this process is gone."""
-    return [sys.executable, "-m", "veil.cli.main", "run", *arguments, "--parent", str(os.getpid())]
+    return [sys.executable, "-P", "-m", "veil.cli.main", "run", *arguments, "--parent", str(os.getpid())]
 
 
 def _in_words(code: int) -> str:

@@ -114,7 +114,7 @@ class Child:
         with log.open("ab") as end:
             # A session of its own, so that it can be ended with all its children, and so that ^C reaches the demo alone.
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and arguments
-                [sys.executable, *arguments],
+                [sys.executable, "-P", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=end if heard is None else subprocess.PIPE,
                 stderr=end,
@@ -245,7 +245,7 @@ class DemoServer:
     def start(self) -> float:
         """Start it and return once it answers, with the seconds that took."""
         begun = time.monotonic()
-        command = [sys.executable, "-m", "veil.cli.main", "serve", "--companion"]
+        command = [sys.executable, "-P", "-m", "veil.cli.main", "serve", "--companion"]
         command += ["--host", "127.0.0.1", "--port", str(self.port), "--data", str(self._data)]
         command += self._options
         # Not what is set for other servers, nor a veil.toml that happens to be here, may change the demo.

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -17,6 +18,14 @@ from veil.journal.outbox import Plan, Row
 
 _ENDING_S: Final = 2.0
 _NICENESS: Final = 10
+
+
+def _module_path() -> list[str]:
+    # Where our own modules come from, but for the current directory: what lies there is not part of Veil, and the
+    # helper's environment has secrets.
+    here = os.path.realpath(os.curdir)
+    own = [path for path in sys.path if path and os.path.realpath(path) != here]
+    return [*own, str(Path(__file__).parents[2])]
 
 
 class ExportFailed(VeilError):
@@ -85,12 +94,12 @@ class HelperProcess:
             return self._process
         try:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "veil.journal.helper", str(self._niceness),
+                sys.executable, "-P", "-m", "veil.journal.helper", str(self._niceness),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 # A Ctrl-C in the terminal is for the server, which still has something to export then.
                 start_new_session=True,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},  # noqa: PTH109
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(_module_path())},
             )  # fmt: skip
         except OSError as problem:
             raise ExportFailed(f"the helper process cannot be started: {problem.strerror}") from None

@@ -25,7 +25,7 @@ class VeilServer:
     def __init__(
         self, *arguments: str, environ: dict[str, str] | None = None, region: str = "us-east-1"
     ) -> None:
-        command = [sys.executable, "-m", "veil.cli.main", "serve", "--companion", "--port", "0"]
+        command = [sys.executable, "-P", "-m", "veil.cli.main", "serve", "--companion", "--port", "0"]
         command += ["--config", os.devnull, "--no-rest-rules", "--log-level", "warning", "--region", region]
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("VEIL_")}
         # A file, not a pipe: nobody reads it while the server runs, and a full pipe would stop the server.

@@ -11,6 +11,7 @@ import base64
 import os
 import pickle
 import signal
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -156,7 +157,8 @@ async def _watch(parent: int) -> None:
 
 
 def main() -> None:
-    """Talk on stdin and stdout until the parent is done, or gone."""
+    """Talk on stdin and stdout until the parent is done, or gone; arguments are directories to look for modules in last."""
+    sys.path += sys.argv[1:]
     # Signals to the whole group are for the parent, who needs us most while it drains.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import count
+from pathlib import Path
 
 from veil.client.api import ApiError, Failure
 from veil.consumer.lease import Lease, LeaseLost, LeaseState, Settling
@@ -39,12 +40,16 @@ class HelperPipe:
         policy: RenewalPolicy,
         heard: Callable[[HelperPipe, FromHelper | None], None],
     ) -> None:
-        # A plain command, not multiprocessing: that would run the program's main module a second time.
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "veil.consumer.renewal.helper"],
+        # A plain command, not multiprocessing: that would run the program's main module a second time. Modules of the
+        # current directory are for what the program itself brings along (a policy of its own), if it looks there.
+        here = os.path.realpath(os.curdir)
+        elsewhere = [path for path in sys.path if path and os.path.realpath(path) != here]
+        looks_here = [here] if len(elsewhere) < len(sys.path) else []
+        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter
+            [sys.executable, "-P", "-m", "veil.consumer.renewal.helper", *looks_here],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},  # noqa: PTH109
+            env=os.environ | {"PYTHONPATH": os.pathsep.join((*elsewhere, str(Path(__file__).parents[3])))},
         )
         assert self._process.stdin is not None
         self._fd = self._process.stdin.fileno()
