@@ -92,6 +92,13 @@ def test_a_part_imports_only_what_stands_below_it(part: str):
     assert parts_imported_by(part) <= MAY_IMPORT[part]
 
 
+@pytest.mark.parametrize("file", ["charts.py", "words.py"])
+def test_what_report_and_console_share_knows_the_core_alone(file: str):
+    shared = {"veil", "veil.words", "veil.charts"}
+    own = {name for name in imports_of(PACKAGE / file) if name.split(".")[0] == "veil"} - shared
+    assert {name.split(".")[1] for name in own} <= {"core"}
+
+
 def test_the_map_itself_has_no_circle():
     below: dict[str, set[str]] = {}
     waiting = dict(MAY_IMPORT)

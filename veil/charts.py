@@ -190,9 +190,14 @@ def point_at(points: Sequence[TimeoutPoint], timeout_s: float) -> TimeoutPoint:
     return TimeoutPoint(timeout_s, mixed(low.recovery_s, high.recovery_s), mixed(low.chance, high.chance))
 
 
+def timeout_curve(points: Sequence[TimeoutPoint], x: LogScale, y: LogScale) -> str:
+    """The path through the points, for a stretched frame."""
+    return line([(x.at(point.recovery_s), y.at(point.chance)) for point in points])
+
+
 def timeout_dot(x: LogScale, y: LogScale, point: TimeoutPoint) -> Markup:
     """One candidate on its curve."""
-    return Markup('<circle cx="{}" cy="{}" r="2.5" class="dot"><title>{}</title></circle>').format(
+    return Markup('<circle cx="{}" cy="{}" r="2.5" class="dot candidate"><title>{}</title></circle>').format(
         percent(x.at(point.recovery_s)), percent(1 - y.at(point.chance)), str(point)
     )
 

@@ -24,9 +24,9 @@ class Client:
     Where there are other nodes, it goes to the first of them that takes the connection, as behind a balancer.
     """
 
-    def __init__(self, port: int, *others: int, patience_s: float = 30.0) -> None:
+    def __init__(self, port: int, *others: int, retry_s: float = 30.0) -> None:
         self._ports = (port, *others)
-        self._patience_s = patience_s
+        self._patience_s = retry_s
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def call(self, action: str, **given: Any) -> Answer:

@@ -42,7 +42,7 @@ class _SqsFuzz(Fuzz):
         return raw(rng)
 
     async def check_health(self, sent: int) -> None:
-        client = Client(self.port, patience_s=10.0)
+        client = Client(self.port, retry_s=10.0)
         try:
             await client.call("ListQueues", MaxResults=1)
         except (Refused, Unknown) as problem:

@@ -32,7 +32,7 @@ class Stage:
     async def until_served(self, since_s: float, *ports: int) -> None:
         """Wait until a send is answered again on each of these ports, and hold it against the nodes if that took too long."""
         for port in ports:
-            client = Client(port, patience_s=AWAY_S_MAX)
+            client = Client(port, retry_s=AWAY_S_MAX)
             while not await _is_served(client):
                 if time.monotonic() - since_s > 3 * AWAY_S_MAX:
                     self.outcome.add("away", f"no service after {3 * AWAY_S_MAX:g} s")

@@ -98,6 +98,6 @@ def sealed(
     spark: SparkSession, queue: DeadLetterQueue, tables: Place, choice: Selection | None = None, **given: Any
 ) -> RedriveRun:
     """A run over what is in the queue, ready to be redriven."""
-    run = choose(spark, queue.place, tables, choice or Selection(), **given)
+    run = choose(spark, queue.address, tables, choice or Selection(), **given)
     save_run(place_of(tables, run.id), run)
     return run

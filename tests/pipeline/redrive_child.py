@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from veil.journal.place import Place
-from veil.pipeline.dead_letters.queue import DeadLetterQueue, Redriven
+from veil.pipeline.dead_letters.queue import DeadLetterQueue, RedriveAnswer
 from veil.pipeline.dead_letters.redriving import redrive
 from veil.pipeline.dead_letters.runs import RedriveProgress, load_run
 from veil.pipeline.queues.client import QueueAddress
@@ -24,7 +24,7 @@ class DyingQueue(DeadLetterQueue):
 
     dies, calls = ("", 0), 0
 
-    def redrive(self, entries: list[dict[str, Any]]) -> Redriven:
+    def redrive(self, entries: list[dict[str, Any]]) -> RedriveAnswer:
         self.calls += 1
         self.die("before")
         answer = super().redrive(entries)

@@ -64,9 +64,7 @@ def test_groups_are_told_and_nothing_is_received(
     counts = dead.attributes()
     assert counts["ApproximateNumberOfMessages"] == "1251"
     assert counts["ApproximateNumberOfMessagesNotVisible"] == "0"
-    assert {message.attributes["ApproximateReceiveCount"] for message in dead.peek(100).messages or ()} == {
-        "0"
-    }
+    assert {message.system["ApproximateReceiveCount"] for message in dead.peek(100).messages or ()} == {"0"}
     assert [path.name for path in (tmp_path / "tables").iterdir()] == ["dead_letters.parquet"]
 
 

@@ -102,7 +102,7 @@ def test_the_selected_go_to_their_source_changed_and_marked(
     arrived = orders.peek(10).messages or []
     assert [message.body for message in arrived] == ['{"n": 1}!', '{"n": 2}!']
     for message in arrived:
-        attributes = message.message_attributes or {}
+        attributes = message.attributes
         assert attributes["veil.error_type"].string_value == "Timeout"
         assert (attributes["tries"].data_type, attributes["tries"].string_value) == ("Number", "1")
         assert "kind" not in attributes

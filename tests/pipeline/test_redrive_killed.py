@@ -76,7 +76,7 @@ def test_a_server_that_is_killed_has_moved_a_call_whole_or_not_at_all(
                 os.kill(server.pid, signal.SIGKILL)
 
         with pytest.raises(ApiError) as failed:
-            redrive(run, tables_place, dead, told=told, patience_s=0.2)
+            redrive(run, tables_place, dead, told=told, retry_s=0.2)
         assert failed.value.failure is Failure.UNREACHABLE
 
     with VeilServer(*stored) as server, orders_and_dead_letters(server) as (dead, orders):

@@ -67,7 +67,7 @@ def test_a_present_timeout_between_two_candidates_stands_on_the_line_between_the
     dots = {
         timeout: (float(x), float(y))
         for x, y, timeout in re.findall(
-            r'cx="([\d.]+)%" cy="([\d.]+)%" r="2.5" class="dot"><title>([^:]+):', drawn
+            r'cx="([\d.]+)%" cy="([\d.]+)%" r="2.5" class="dot candidate"><title>([^:]+):', drawn
         )
     }
     for axis in (0, 1):

@@ -140,7 +140,7 @@ def test_a_call_that_is_refused_as_a_whole_is_taken_apart_to_find_who_is_to_blam
     assert (sent["orders"], [row.ordinal for row, _ in refused]) == (2, [1])
 
 
-def test_a_service_that_stays_away_ends_the_write_when_the_patience_is_over():
+def test_a_service_that_stays_away_ends_the_write_when_the_time_for_retries_is_over():
     with (
         service(lambda number, entries: (503, {})) as (sender, heard),
         pytest.raises(SendFailed, match=r"queue orders: 2 messages could not be sent within 0\.3 s"),

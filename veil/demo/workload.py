@@ -194,13 +194,13 @@ class Workload:
 
     def drain(self, client: Client, stage: Stage) -> float:
         """Wait until nothing is left in any queue but the dead letters; how long that took, in seconds."""
-        patience_s = max(queue.timeout_s for queue in self._queues) + _DRAIN_PATIENCE_S
+        retry_s = max(queue.timeout_s for queue in self._queues) + _DRAIN_PATIENCE_S
         begun_s = time.monotonic()
         with stage.progress("waiting for what dead workers hold") as moved:
             while (left := sum(_counts(client, queue.name) for queue in self._queues)) > 0:
                 waited_s = time.monotonic() - begun_s
-                if waited_s > patience_s:
-                    raise CommandFailed(f"{left} messages are still there after {patience_s:.0f} s")
+                if waited_s > retry_s:
+                    raise CommandFailed(f"{left} messages are still there after {retry_s:.0f} s")
                 moved(waited_s, f"{left} messages left")
                 time.sleep(_LOOK_EVERY_S)
         return time.monotonic() - begun_s

@@ -77,9 +77,9 @@ def dead_letters(
         return
     with failures_told():
         from veil.pipeline.dead_letters.analysis import analyse, read_groups
-        from veil.pipeline.dead_letters.letters import TYPE_ATTRIBUTES
         from veil.pipeline.dead_letters.queue import opened
         from veil.pipeline.queues.client import QueueAddress
+        from veil.pipeline.sql import TYPE_ATTRIBUTES
 
         for name in names:  # before Spark is started for nothing
             where = QueueAddress(name, *found_queues(endpoint, region, {"QUEUE": name}))

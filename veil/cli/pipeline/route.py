@@ -356,7 +356,7 @@ def _state_place(state: str | None, data: str | None, intake: str) -> Place:
 
 
 def _type_attributes() -> tuple[str, ...]:
-    from veil.pipeline.routing.rules import TYPE_ATTRIBUTES
+    from veil.pipeline.sql import TYPE_ATTRIBUTES
 
     return TYPE_ATTRIBUTES
 

@@ -13,10 +13,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from veil.pipeline.dead_letters.letters import SNIPPET_CHARS, TYPE_ATTRIBUTES, dead_letters, grouped
+from veil import words
+from veil.pipeline.dead_letters.letters import SNIPPET_CHARS, dead_letters, grouped
 from veil.pipeline.dead_letters.queue import peeked
 from veil.pipeline.lifecycles.store import read_table
 from veil.pipeline.queues.client import QueueAddress
+from veil.pipeline.sql import TYPE_ATTRIBUTES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -102,15 +104,12 @@ def _rows(tables: Place) -> Iterator[DeadLetterGroup]:
 def _group(row: dict[str, Any]) -> DeadLetterGroup:
     row["leases"] = tuple((each["messages"], each["leases"]) for each in row["leases"])
     row["examples"] = tuple(
-        DeadLetterExample(**{**each, "first_seen": _utc(each["first_seen"])}) for each in row["examples"]
+        DeadLetterExample(**{**each, "first_seen": words.parsed(each["first_seen"])})
+        for each in row["examples"]
     )
     for name in ("analysed_at", "first_seen", "last_seen"):
-        row[name] = _utc(row[name])
+        row[name] = words.parsed(row[name])
     return DeadLetterGroup(**row)
-
-
-def _utc(at: datetime | None) -> datetime | None:
-    return None if at is None else at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
 _HISTORY_TABLES: Final = ("leases", "messages")

@@ -6,7 +6,7 @@ was seen once is not looked at again, and no process holds more than a page.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -16,9 +16,9 @@ import msgspec
 
 from veil.client.api import ApiError, Failure
 from veil.core.errors import VeilError
-from veil.core.numbers import whole_number
 from veil.pipeline.dead_letters.letters import PEEKED
-from veil.pipeline.queues.client import AttributeValue, QueueAddress, QueueClient
+from veil.pipeline.queues.client import PeekedMessage, QueueAddress, QueueClient
+from veil.pipeline.source.columns import to_batch
 from veil.pipeline.spark.workers import check_workers, this_python
 from veil.pipeline.sql import arrow_schema, struct_of
 
@@ -51,32 +51,14 @@ REQUEST_BYTES_MAX: Final = 4 << 20
 _REDRIVE_TIMEOUT_S: Final = 120.0
 
 
-class Peeked(msgspec.Struct, rename="pascal"):
-    """A message that was looked at."""
-
-    message_id: str
-    body: str
-    state: str
-    sequence_number: str
-    attributes: dict[str, str] = {}
-    message_attributes: dict[str, AttributeValue] | None = None
-
-
-class Page(msgspec.Struct, rename="pascal"):
-    """Some messages, oldest first, and how to go on."""
-
-    messages: list[Peeked] | None = None
-    next_token: str | None = None
-
-
-class Moved(msgspec.Struct, rename="pascal"):
+class RedrivenEntry(msgspec.Struct, rename="pascal"):
     """An entry that was redriven: it is another message now."""
 
     id: str
     new_message_id: str = ""
 
 
-class Left(msgspec.Struct, rename="pascal"):
+class RefusedEntry(msgspec.Struct, rename="pascal"):
     """An entry that was not, and why."""
 
     id: str
@@ -84,11 +66,11 @@ class Left(msgspec.Struct, rename="pascal"):
     message: str | None = None
 
 
-class Redriven(msgspec.Struct, rename="pascal"):
+class RedriveAnswer(msgspec.Struct, rename="pascal"):
     """What became of each entry of a call."""
 
-    successful: list[Moved] | None = None
-    failed: list[Left] | None = None
+    successful: list[RedrivenEntry] | None = None
+    failed: list[RefusedEntry] | None = None
 
 
 def opened(where: QueueAddress, queue: str) -> DeadLetterQueue:
@@ -116,24 +98,7 @@ class DeadLetterQueue(QueueClient):
         """The URL of another queue of the same service, by name, ARN or URL."""
         return self._loop.run(self._client.queue_url(queue))
 
-    def peek(
-        self, count: int, *, token: str | None = None, after: int | None = None, up_to: int | None = None
-    ) -> Page:
-        """A page of messages in whatever state, by rising `seq`: from the token on, or after the one `seq`, up to the other.
-
-        `up_to` is included, `after` is not, so that ranges lie side by side. The server's limits by time (SentAfter,
-        SentBefore) are not used here: both are included, and two ranges by time would share the messages of an instant.
-        """
-        given: dict[str, Any] = {"MaxResults": count}
-        if token is not None:
-            given["NextToken"] = token
-        elif after is not None:
-            given["After"] = str(after)
-        if up_to is not None:
-            given["UpTo"] = str(up_to)
-        return self.own("PeekMessages", given, Page)
-
-    def redrive(self, entries: list[dict[str, Any]]) -> Redriven:
+    def redrive(self, entries: list[dict[str, Any]]) -> RedriveAnswer:
         """Take the entries out of the dead letters, all in one transaction; each that cannot be moved fails alone.
 
         Asked once. Where no answer came (ApiError UNREACHABLE) nobody knows whether it was done: repeated, the call finds
@@ -142,7 +107,7 @@ class DeadLetterQueue(QueueClient):
         given = {"QueueUrl": self.url, "Entries": entries, "MarkRedriven": True}
         return self._loop.run(
             self._client.ask(
-                "Veil.RedriveMessages", given, Redriven, repeatable=False, timeout_s=_REDRIVE_TIMEOUT_S
+                "Veil.RedriveMessages", given, RedriveAnswer, repeatable=False, timeout_s=_REDRIVE_TIMEOUT_S
             )
         )
 
@@ -201,51 +166,19 @@ def _last(queue: DeadLetterQueue, first: int) -> int:
     return high
 
 
-def to_batch(
-    messages: Sequence[Peeked], queue: str, body_chars_max: int | None, schema: pa.Schema
+def _to_batch(
+    messages: Sequence[PeekedMessage], queue: str, body_chars_max: int | None, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """The messages as rows; bodies cut to so many characters, if a number is given."""
+    """The messages as rows of PEEKED; bodies cut to so many characters, if a number is given."""
     import pyarrow as pa
 
-    columns: dict[str, Any] = {
-        "queue": [queue] * len(messages),
-        "message_id": [message.message_id for message in messages],
-        "seq": [int(message.sequence_number) for message in messages],
-        "state": [message.state for message in messages],
-        "sent_at": [_micros(message.attributes.get("SentTimestamp")) for message in messages],
-        "receive_count": [
-            whole_number(message.attributes.get("ApproximateReceiveCount"), 9) for message in messages
-        ],
-        "body_bytes": [_bytes(message.body) for message in messages],
-        "body": [message.body[:body_chars_max] for message in messages],
-        "attributes": [_attributes(message.message_attributes or {}) for message in messages],
-        "system_attributes": [list(message.attributes.items()) for message in messages],
+    more = {
+        "seq": pa.array([int(message.sequence_number) for message in messages], pa.int64()),
+        "state": pa.array([message.state for message in messages], pa.string()),
+        "body_bytes": pa.array([len(message.body.encode()) for message in messages], pa.int32()),
+        "body": pa.array([message.body[:body_chars_max] for message in messages], pa.string()),
     }
-    arrays = [pa.array(columns[field.name], field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _attributes(attributes: Mapping[str, AttributeValue]) -> list[tuple[str, dict[str, str | bytes | None]]]:
-    return [
-        (
-            name,
-            {
-                "data_type": value.data_type,
-                "string_value": value.string_value,
-                "binary_value": value.binary_value,
-            },
-        )
-        for name, value in attributes.items()
-    ]
-
-
-def _bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
-
-
-def _micros(text: str | None) -> int | None:
-    number = whole_number(text, 15)
-    return None if number is None else number * 1_000
+    return to_batch(messages, queue, schema, 0, more)
 
 
 @contextmanager
@@ -300,7 +233,7 @@ class _Reader:
             while True:
                 page = queue.peek(PAGE_MAX, token=token, after=part.after, up_to=part.up_to)
                 if page.messages:
-                    yield to_batch(page.messages, part.queue, self._body_chars_max, self._schema)
+                    yield _to_batch(page.messages, part.queue, self._body_chars_max, self._schema)
                 token = page.next_token
                 if token is None:
                     return

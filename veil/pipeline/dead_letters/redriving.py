@@ -18,7 +18,7 @@ import msgspec
 
 from veil.client.api import ApiError, Failure
 from veil.journal.place import Place
-from veil.pipeline.dead_letters.queue import ENTRIES_MAX, REQUEST_BYTES_MAX, DeadLetterQueue, Redriven
+from veil.pipeline.dead_letters.queue import ENTRIES_MAX, REQUEST_BYTES_MAX, DeadLetterQueue, RedriveAnswer
 from veil.pipeline.dead_letters.runs import (
     ENTRY,
     EVERYWHERE,
@@ -49,11 +49,11 @@ def redrive(
     *,
     pace: RateLimit | None = None,
     told: Callable[[RedriveProgress], None] = lambda progress: None,
-    patience_s: float = RETRY_S,
+    retry_s: float = RETRY_S,
 ) -> RedriveProgress:
     """Go on with the run until every message of its selection has been asked for; `told` is called after each call.
 
-    Raises ApiError when the service refuses or stays away longer than the patience, TablesBusy when somebody else is at
+    Raises ApiError when the service refuses or stays away longer than `retry_s`, TablesBusy when somebody else is at
     it. Whatever ends it, it can be called again.
     """
     place = place_of(tables, run.id)
@@ -68,7 +68,7 @@ def redrive(
             pace.keep(len(entries))
             in_doubt, progress.begun = progress.begun, True
             save_progress(place, progress)
-            answer, was_repeated = _ask(queue, entries, patience_s)
+            answer, was_repeated = _ask(queue, entries, retry_s)
             _note(progress, entries, answer, in_doubt=in_doubt or was_repeated)
             progress.calls, progress.begun = number + 1, False
             save_progress(place, progress)
@@ -117,9 +117,9 @@ def _size(entry: Entry) -> int:
     return _ENTRY_BYTES + (len(msgspec.json.encode(changed)) if changed else 0)
 
 
-def _ask(queue: DeadLetterQueue, entries: list[Entry], patience_s: float) -> tuple[Redriven, bool]:
+def _ask(queue: DeadLetterQueue, entries: list[Entry], retry_s: float) -> tuple[RedriveAnswer, bool]:
     """The answer, and whether an earlier call of these entries may have been done without our hearing of it."""
-    retries = Retries(patience_s)
+    retries = Retries(retry_s)
     in_doubt = False
     while True:
         try:
@@ -130,7 +130,7 @@ def _ask(queue: DeadLetterQueue, entries: list[Entry], patience_s: float) -> tup
                 raise
 
 
-def _note(progress: RedriveProgress, entries: list[Entry], answer: Redriven, *, in_doubt: bool) -> None:
+def _note(progress: RedriveProgress, entries: list[Entry], answer: RedriveAnswer, *, in_doubt: bool) -> None:
     progress.moved += len(answer.successful or ())
     for left in answer.failed or ():
         if left.code == GONE:

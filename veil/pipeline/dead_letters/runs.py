@@ -189,8 +189,8 @@ def seal(
             where=choice.where,
             set_body=choice.body,
             set_attributes=dict(choice.attributes),
-            endpoint=queue.place.endpoint,
-            region=queue.place.region,
+            endpoint=queue.address.endpoint,
+            region=queue.address.region,
         )
     except BaseException:
         forget(tables, run_id)

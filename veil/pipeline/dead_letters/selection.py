@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from veil.pipeline.dead_letters.analysis import history_tables
-from veil.pipeline.dead_letters.letters import ATTRIBUTES, LETTERS, dead_letters
+from veil.pipeline.dead_letters.letters import LETTERS, dead_letters
 from veil.pipeline.dead_letters.queue import ENTRIES_MAX, DeadLettersRefused, opened, peeked
 from veil.pipeline.dead_letters.runs import RedriveRun, seal
 from veil.pipeline.queues.client import QueueAddress
 from veil.pipeline.spark.progress import without_query_pages
-from veil.pipeline.sql import struct_of
+from veil.pipeline.sql import ATTRIBUTES, attribute_value, struct_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -86,26 +86,16 @@ def _value(letters: DataFrame, option: str, sql: str) -> Column:
     kind = _type_of(letters, option, sql)
     found = F.expr(sql)
     if isinstance(kind, BinaryType):
-        value = _attribute("Binary", F.lit(None), found)
+        value = attribute_value("Binary", raw=found)
     elif isinstance(kind, NumericType):
-        value = _attribute("Number", found.cast("string"), F.lit(None))
+        value = attribute_value("Number", found)
     elif isinstance(kind, StringType | BooleanType | NullType):
-        value = _attribute("String", found.cast("string"), F.lit(None))
+        value = attribute_value("String", found)
     else:
         raise DeadLettersRefused(
             f"{option}={sql}: expected text, a number or bytes, this is a {kind.simpleString()}"
         )
     return F.when(found.isNotNull(), value)
-
-
-def _attribute(data_type: str, text: Column, raw: Column) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812
-
-    return F.struct(
-        F.lit(data_type).alias("data_type"),
-        text.cast("string").alias("string_value"),
-        raw.cast("binary").alias("binary_value"),
-    )
 
 
 def _type_of(letters: DataFrame, option: str, sql: str) -> DataType:
@@ -137,9 +127,6 @@ def choose(
     Raises DeadLettersRefused, NotVeil, ApiError and TablesRefused.
     """
     choice.check(spark)
-    with (
-        opened(where, where.queue) as queue,
-        peeked(spark, where, [where.queue], tables) as messages,
-    ):
+    with opened(where, where.queue) as queue, peeked(spark, where, [where.queue], tables) as messages:
         letters = dead_letters(messages, *history_tables(spark, tables))
         return seal(choice.applied(letters), queue, tables, choice, to=to, a_call=a_call)

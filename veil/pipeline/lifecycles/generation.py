@@ -1,16 +1,12 @@
 """The new files of one run over the journal, and the manifest that would make them the tables.
 
-Take the rows of the messages that a run touches out of the stored hours, and leave the others where they are.
-
 New events are of few messages. To send whole hours through Spark for their sake would cost as much as making those hours
 did; telling the touched rows from the others is a look at two columns, and needs no Spark. A file that has none of them
 stays as it is, of one that has the others are copied, and the touched rows go into a file of their own, which Spark merges
 with the new events and counts off the sums.
 
-How messages are spread over tasks: small hours share a task, large ones have several.
-
-Planned from how many rows each hour has, so that neither two thousand quiet hours nor a single busy one makes tasks that
-are too small or too large, and so that an hour becomes as few files as its size allows.
+Messages are spread over tasks by how many rows each hour has: small hours share a task, large ones have several, and an hour
+becomes as few files as its size allows.
 """
 
 from __future__ import annotations

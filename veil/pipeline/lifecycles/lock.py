@@ -74,10 +74,7 @@ def _held_locally(tables: Place) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def held_by_file(
-    tables: Place,
-    *,
-    now_s: Callable[[], float] = time.time,
-    rest: Callable[[float], None] = time.sleep,
+    tables: Place, *, now_s: Callable[[], float] = time.time, rest: Callable[[float], None] = time.sleep
 ) -> Iterator[Callable[[], None]]:
     """The lock for a place that has no locks of its own; for clocks that agree within a minute."""
     token = secrets.token_hex(8)

@@ -1,16 +1,15 @@
-"""From the journal to the tables: what is new is worked in, and the tables change from one instant to the next.
+"""`veil pipeline lifecycles`: work what is new in the journal into the tables, once or while the journal grows.
 
 The tables depend on the events alone: not on how many runs there were, in which order segments came, nor on what died on the
 way. A run reads the new segments and the hours (of sending) that their messages belong to. Where the new events are few, it
-takes the rows of their messages out of those hours and makes these anew; where they are many, it writes the hours anew.
+takes the rows of their messages out of those hours and makes these again; where they are many, it writes the hours again.
 Messages with leases that are still open are looked at too whenever the last known instant has moved on: a holder that
 crashed sends no event, time alone ends its lease.
 
-Keep the tables up to date while the journal grows: Structured Streaming tells when segments appear.
-
-The stream carries the names of new segments, not their rows: what a batch does is an ordinary run, which finds by the
-manifest what is not in the tables yet. So a batch that Spark gives twice changes nothing the second time, runs by hand may
-come in between, the checkpoint can be thrown away, and a segment that cannot be read does not end the stream.
+To follow a journal, Structured Streaming tells when segments appear. The stream carries their names, not their rows: what a
+batch does is an ordinary run, which finds by the manifest what is not in the tables yet. So a batch that Spark gives twice
+changes nothing the second time, runs by hand may come in between, the checkpoint can be thrown away, and a segment that
+cannot be read does not end the stream.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""The scale of every histogram: sixteen buckets an octave of milliseconds, so a bucket is 4.4 % wide.
+"""The two scales of the sums: buckets of length, and levels of time.
 
-Counts on one fixed scale add up, over hours, queues and years; that is what makes a year of history cost no more than
-its buckets. Bucket b holds the lengths from 2^(b/16) up to, but not including, 2^((b+1)/16) milliseconds; what is shorter
-than a millisecond counts as one.
+Every histogram has sixteen buckets an octave of milliseconds, so a bucket is 4.4 % wide. Counts on one fixed scale add up,
+over hours, queues and years; that is what makes a year of history cost no more than its buckets. Bucket b holds the lengths
+from 2^(b/16) up to, but not including, 2^((b+1)/16) milliseconds; what is shorter than a millisecond counts as one.
 
-The levels at which the same sums are kept: the hours, days and months in which messages were sent.
-
-A part is the number of its hour, day or month since 1970.
+The levels at which the same sums are kept are the hours, days and months in which messages were sent. A part is the number
+of its hour, day or month since 1970.
 """
 
 from __future__ import annotations

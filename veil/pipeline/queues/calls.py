@@ -25,14 +25,14 @@ WORTH_RETRYING: Final = frozenset({Failure.THROTTLED, Failure.UNREACHABLE})
 
 
 class Retries:
-    """Pauses before further tries, within a patience that begins now."""
+    """Pauses before further tries, within a time that begins now."""
 
-    def __init__(self, patience_s: float = RETRY_S) -> None:
-        self._until_s = time.monotonic() + patience_s
+    def __init__(self, retry_s: float = RETRY_S) -> None:
+        self._until_s = time.monotonic() + retry_s
         self._failures = 0
 
     async def pause(self) -> bool:
-        """Wait before the next try; False, at once, when the patience is over."""
+        """Wait before the next try; False, at once, when that time is over."""
         pause_s = _BACKOFF.pause_s(self._failures, Failure.UNREACHABLE, _RANDOM)
         if time.monotonic() + pause_s > self._until_s:
             return False
@@ -41,9 +41,9 @@ class Retries:
         return True
 
 
-async def with_retries(call: Callable[[], Awaitable[T]], patience_s: float = RETRY_S) -> T:
+async def with_retries(call: Callable[[], Awaitable[T]], retry_s: float = RETRY_S) -> T:
     """What the call comes to, tried again while it is throttled or gets no answer."""
-    retries = Retries(patience_s)
+    retries = Retries(retry_s)
     while True:
         try:
             return await call()
@@ -91,12 +91,12 @@ async def in_batches(
     call: Callable[[Sequence[T]], Awaitable[list[R | ApiError]]],
     *,
     split: Callable[[Sequence[T]], list[list[int]]] | None = None,
-    patience_s: float = RETRY_S,
+    retry_s: float = RETRY_S,
 ) -> list[R | ApiError]:
     """What became of each item, in their order.
 
     `call` takes up to ten and says what became of each; what was throttled or unanswered is called again, without the rest
-    of its batch, until the patience is over. `split` gives the places that go together (by tens where it is None).
+    of its batch, until `retry_s` is over. `split` gives the indices that go together (by tens where it is None).
     """
     results: list[R | ApiError | None] = [None] * len(items)
     batches = split(items) if split is not None else _by_tens(len(items))
@@ -104,7 +104,7 @@ async def in_batches(
 
     async def work() -> None:
         for batch in waiting:
-            await _settle(items, batch, call, results, patience_s)
+            await _settle(items, batch, call, results, retry_s)
 
     await asyncio.gather(*(work() for _ in range(min(CALLS_AT_ONCE, len(batches)))))
     return [result for result in results if result is not None]
@@ -112,25 +112,25 @@ async def in_batches(
 
 async def _settle(
     items: Sequence[T],
-    places: list[int],
+    indices: list[int],
     call: Callable[[Sequence[T]], Awaitable[list[R | ApiError]]],
     results: list[R | ApiError | None],
-    patience_s: float,
+    retry_s: float,
 ) -> None:
-    retries = Retries(patience_s)
+    retries = Retries(retry_s)
     while True:
         try:
-            answers = await call([items[place] for place in places])
+            answers = await call([items[index] for index in indices])
         except ApiError as error:
-            answers = [error] * len(places)
+            answers = [error] * len(indices)
         again = []
-        for place, answer in zip(places, answers, strict=True):
-            results[place] = answer
+        for index, answer in zip(indices, answers, strict=True):
+            results[index] = answer
             if isinstance(answer, ApiError) and answer.failure in WORTH_RETRYING:
-                again.append(place)
+                again.append(index)
         if not again or not await retries.pause():
             return
-        places = again
+        indices = again
 
 
 def _by_tens(count: int) -> list[list[int]]:

@@ -31,16 +31,16 @@ _HOLD_TIMEOUT_S: Final = 60.0
 class QueueClient:
     """A queue that is open; usable from any thread. Raises ApiError in the service's words."""
 
-    def __init__(self, place: QueueAddress, *, user_agent: str = "pipeline") -> None:
-        self.place = place
-        self._loop = LoopThread(f"veil-queue-{place.queue}")
+    def __init__(self, address: QueueAddress, *, user_agent: str = "pipeline") -> None:
+        self.address = address
+        self._loop = LoopThread(f"veil-queue-{address.queue}")
         try:
-            self._client = self._loop.run(self._open(place, user_agent))
+            self._client = self._loop.run(self._open(address, user_agent))
         except BaseException:
             self._loop.close()
             raise
         try:
-            self.url: str = self._loop.run(self._client.queue_url(place.queue))
+            self.url: str = self._loop.run(self._client.queue_url(address.queue))
         except BaseException:
             self.close()
             raise
@@ -92,18 +92,18 @@ class QueueClient:
         """Up to `count` messages, until the queue gives none or the time for it is over."""
         return self._loop.run(self._receive(count, seconds, visibility_s, wait_s))
 
-    def delete(self, receipts: Sequence[str], *, patience_s: float = RETRY_S) -> list[ApiError | None]:
+    def delete(self, receipts: Sequence[str], *, retry_s: float = RETRY_S) -> list[ApiError | None]:
         """Delete by receipt; what failed is said in its place."""
-        return self._batch(receipts, lambda each: self._client.delete(self.url, each), patience_s)
+        return self._batch(receipts, lambda each: self._client.delete(self.url, each), retry_s)
 
     def extend(
-        self, receipts: Sequence[str], visibility_s: int, *, patience_s: float = RETRY_S
+        self, receipts: Sequence[str], visibility_s: int, *, retry_s: float = RETRY_S
     ) -> list[ApiError | None]:
         """Give each that much more time from now; what failed is said in its place."""
         return self._batch(
             receipts,
             lambda each: self._client.extend(self.url, [(one, visibility_s) for one in each]),
-            patience_s,
+            retry_s,
         )
 
     # ---- Veil's own
@@ -146,16 +146,28 @@ class QueueClient:
         tally.repeated = calls > 1
         return tally
 
-    def look(
+    def peek(
         self,
         count: int,
+        *,
         token: str | None = None,
+        after: int | None = None,
+        up_to: int | None = None,
         sent_after_ms: int | None = None,
         sent_before_ms: int | None = None,
     ) -> PeekedPage:
-        """A page of messages in any state, oldest first, without receiving them; both instants are included."""
-        given = {"NextToken": token, "SentAfter": sent_after_ms, "SentBefore": sent_before_ms}
-        given = {name: value for name, value in given.items() if value is not None}
+        """A page of messages in any state, by rising `seq`, without receiving them: from the token on, or within limits.
+
+        By `seq`, `up_to` is included and `after` is not, so that ranges lie side by side; both instants are included.
+        """
+        limits = {
+            "NextToken": token,
+            "After": None if after is None or token is not None else str(after),
+            "UpTo": None if up_to is None else str(up_to),
+            "SentAfter": sent_after_ms,
+            "SentBefore": sent_before_ms,
+        }
+        given = {name: value for name, value in limits.items() if value is not None}
         return self.own("PeekMessages", {"MaxResults": count, **given}, PeekedPage)
 
     def own(self, action: str, given: dict[str, Any], answer_type: type[T]) -> T:
@@ -185,7 +197,7 @@ class QueueClient:
         *,
         split: Callable[[Sequence[dict[str, Any]]], list[list[int]]],
         url: str | None = None,
-        patience_s: float = RETRY_S,
+        retry_s: float = RETRY_S,
     ) -> list[str | ApiError]:
         """Send entries of SendMessageBatch (without Id) in the batches that `split` makes; message id or failure of each.
 
@@ -197,14 +209,17 @@ class QueueClient:
         async def call(batch: Sequence[dict[str, Any]]) -> list[str | ApiError]:
             return await self._send_batch(target, batch)
 
-        return self._loop.run(in_batches(entries, call, split=split, patience_s=patience_s))
+        return self._loop.run(in_batches(entries, call, split=split, retry_s=retry_s))
 
     # ---- within
 
     @staticmethod
-    async def _open(place: QueueAddress, user_agent: str) -> SqsClient:
+    async def _open(address: QueueAddress, user_agent: str) -> SqsClient:
         return SqsClient(
-            endpoint=place.endpoint, region=place.region, profile=place.profile, user_agent_extra=user_agent
+            endpoint=address.endpoint,
+            region=address.region,
+            profile=address.profile,
+            user_agent_extra=user_agent,
         )
 
     async def _receive(
@@ -234,15 +249,12 @@ class QueueClient:
         )
 
     def _batch(
-        self,
-        receipts: Sequence[str],
-        call: Callable[[Sequence[str]], Any],
-        patience_s: float,
+        self, receipts: Sequence[str], call: Callable[[Sequence[str]], Any], retry_s: float
     ) -> list[ApiError | None]:
         async def told(each: Sequence[str]) -> list[bool | ApiError]:
             return [True if failed is None else failed for failed in await call(each)]
 
-        results = self._loop.run(in_batches(receipts, told, patience_s=patience_s))
+        results = self._loop.run(in_batches(receipts, told, retry_s=retry_s))
         return [result if isinstance(result, ApiError) else None for result in results]
 
     async def _send_batch(self, url: str, batch: Sequence[dict[str, Any]]) -> list[str | ApiError]:
@@ -332,7 +344,7 @@ class PeekedMessage(msgspec.Struct, rename="pascal"):
     system: dict[str, str] = msgspec.field(name="Attributes", default_factory=dict)
     attributes: dict[str, AttributeValue] = msgspec.field(name="MessageAttributes", default_factory=dict)
     visible_at: int | None = None
-    sequence_number: str | None = None
+    sequence_number: str = ""
 
 
 class PeekedPage(msgspec.Struct, rename="pascal"):
@@ -346,12 +358,12 @@ _lock = threading.Lock()
 _open: dict[tuple[int, QueueAddress], QueueClient] = {}
 
 
-def client_for(place: QueueAddress) -> QueueClient:
+def client_for(address: QueueAddress) -> QueueClient:
     """An open client, shared with whoever asks for the same queue in this process; never to be closed."""
     # By process: workers are forked, and a thread with its connections does not live on in the child.
-    key = (os.getpid(), place)
+    key = (os.getpid(), address)
     with _lock:
         client = _open.get(key)
         if client is None:
-            client = _open[key] = QueueClient(place, user_agent="pipeline executor")
+            client = _open[key] = QueueClient(address, user_agent="pipeline executor")
         return client

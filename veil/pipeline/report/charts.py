@@ -22,6 +22,7 @@ from veil.charts import (
     stretched,
     target_line,
     time_scale,
+    timeout_curve,
     timeout_dot,
     timeout_mark,
     timeout_points,
@@ -108,12 +109,8 @@ def dilemma_chart(finding: Finding, target: float) -> Markup | None:
         return None
     x = time_scale(point.recovery_s for point in every)
     y = chance_scale([point.chance for point in every], target)
-    drawn = stretched(
-        *(
-            (line([(x.at(point.recovery_s), y.at(point.chance)) for point in points]), f"line policy{min(at, 4)}")
-            for at, points in enumerate(curves.values())
-        )
-    )  # fmt: skip
+    paths = enumerate(timeout_curve(points, x, y) for points in curves.values())
+    drawn = stretched(*((path, f"line policy{min(at, 4)}") for at, path in paths))
     plain = curves.get(NO_RENEWAL, [])
     marks = [
         timeout_mark(x, y, point_at(points, timeout_s), kind)

@@ -68,8 +68,7 @@ def by_cost(findings: Findings) -> list[QueueFindings]:
         queues.append(QueueFindings(whole, tuple(types)))
     order = (TOO_SHORT, TOO_LONG, UNSET, RIGHT, UNKNOWN)
     return sorted(
-        queues,
-        key=lambda each: (-cost_s(each.whole), order.index(verdict(each.whole)), each.whole.queue),
+        queues, key=lambda each: (-cost_s(each.whole), order.index(verdict(each.whole)), each.whole.queue)
     )
 
 

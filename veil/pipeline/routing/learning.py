@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from veil import words
 from veil.pipeline.routing.router import RouterState
-from veil.pipeline.routing.rules import TYPE, TYPE_ATTRIBUTES, Band, Match, RouteTable, Rule, Target
+from veil.pipeline.routing.rules import TYPE, Band, Match, RouteTable, Rule, Target
+from veil.pipeline.sql import TYPE_ATTRIBUTES
 from veil.pipeline.timeouts.history import History, Work, read_histories
 from veil.pipeline.timeouts.recommendation import sort_lapses
 from veil.pipeline.timeouts.survival import estimate

@@ -20,6 +20,7 @@ from veil.journal.place import Place
 from veil.pipeline.queues.client import QueueAddress, QueueClient
 from veil.pipeline.routing.rules import CHARS_MAX, RouteRefused, RouteTable, Target, body_bytes, class_column
 from veil.pipeline.spark.workers import register
+from veil.pipeline.sql import ATTRIBUTES, attribute_value
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -166,8 +167,6 @@ def _create(intake: QueueClient, target: Target, redrive: _Redrive | None) -> Pr
 
 ROUTED_FROM: Final = "Veil.RoutedFrom"
 CLASS: Final = "Veil.Class"
-_ATTRIBUTE: Final = "struct<data_type: string, string_value: string, binary_value: binary>"
-_ATTRIBUTES: Final = f"map<string, {_ATTRIBUTE}>"
 _CHAR_BYTES_MAX: Final = 4
 _ID_BYTES: Final = 36
 
@@ -201,7 +200,7 @@ def _marked(table: RouteTable) -> Column:
     """The attributes with the marks, as far as there is room: a mark must not make a message impossible to send."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    attributes = F.coalesce(F.col("attributes"), F.map_from_arrays(F.array(), F.array()).cast(_ATTRIBUTES))
+    attributes = F.coalesce(F.col("attributes"), F.map_from_arrays(F.array(), F.array()).cast(ATTRIBUTES))
     size = body_bytes() + F.aggregate(
         F.map_entries(attributes),
         F.lit(0),
@@ -232,13 +231,8 @@ def _marked(table: RouteTable) -> Column:
 def _with(attributes: Column, name: str, text: Column, allowed: Column, *, spare: int) -> Column:
     from pyspark.sql import functions as F  # noqa: N812
 
-    value = F.struct(
-        F.lit("String").alias("data_type"),
-        text.alias("string_value"),
-        F.lit(None).cast("binary").alias("binary_value"),
-    )
     others = F.map_filter(attributes, lambda key, _: key != name)
-    added = F.map_concat(others, F.create_map(F.lit(name), value))
+    added = F.map_concat(others, F.create_map(F.lit(name), attribute_value("String", text)))
     return F.when(allowed & (F.size(others) <= ATTRIBUTES_MAX - spare), added).otherwise(attributes)
 
 

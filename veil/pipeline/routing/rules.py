@@ -19,6 +19,7 @@ import msgspec
 from veil import words
 from veil.core.errors import VeilError
 from veil.core.limits import VISIBILITY_MAX_S
+from veil.pipeline.sql import TYPE_ATTRIBUTES, message_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -79,8 +80,6 @@ def _check_distinct(values: Sequence[str], what: str) -> None:
 
 
 TYPE, GROUP, SIZE, JSON = "type", "group", "size", "json:"
-# What the server's journal takes for the type of a message, unless it is set otherwise.
-TYPE_ATTRIBUTES: Final = ("MessageType", "message_type", "Type", "type")
 CHARS_MAX: Final = 256
 _PATH: Final = re.compile(r"\$(\.[^.\[\]'\s]+|\[[0-9]+\]|\['[^']+'\])+")
 _SIZES: Final = ((1 << 10, "1 KiB"), (16 << 10, "16 KiB"), (256 << 10, "256 KiB"))
@@ -106,9 +105,7 @@ def class_column(by: str, type_attributes: Sequence[str] = TYPE_ATTRIBUTES) -> C
     from pyspark.sql import functions as F  # noqa: N812
 
     if by == TYPE:
-        each = [F.col("attributes")[name] for name in type_attributes]
-        texts = [F.when(one["data_type"].startswith("String"), one["string_value"]) for one in each]
-        found = F.coalesce(*texts)
+        found = message_type(type_attributes)
     elif by == GROUP:
         found = F.col("system_attributes")["MessageGroupId"]
     elif by == SIZE:
@@ -276,9 +273,7 @@ def _rule(where: str, given: dict[str, Any], queues: Sequence[str]) -> Rule:
 def _match(where: str, by: str, value: Any) -> Match:
     texts = _texts(f"{where}: {by}", value)
     return Match(
-        by,
-        tuple(text for text in texts if "*" not in text),
-        tuple(text for text in texts if "*" in text),
+        by, tuple(text for text in texts if "*" not in text), tuple(text for text in texts if "*" in text)
     )
 
 

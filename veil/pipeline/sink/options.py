@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from veil.pipeline.options import OptionError, OptionValues
 from veil.pipeline.queues.calls import RETRY_S
 from veil.pipeline.queues.client import QueueAddress
+from veil.pipeline.sql import ATTRIBUTES
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -49,7 +50,7 @@ class SinkOptions:
     key_column: str | None
     deduplication_column: str | None
     calls_at_once: int  # of each task
-    patience_s: float
+    retry_s: float
     write_id: str | None
 
     @classmethod
@@ -86,7 +87,7 @@ class SinkOptions:
             key_column=values.text("keyColumn"),
             deduplication_column=values.text("deduplicationColumn"),
             calls_at_once=values.whole("maxInFlight", CALLS_DEFAULT, 1, _CALLS_MAX) or CALLS_DEFAULT,
-            patience_s=values.number("patience", RETRY_S, 0, 3600) or 0.0,
+            retry_s=values.number("patience", RETRY_S, 0, 3600) or 0.0,
             write_id=write_id,
         )
 
@@ -108,7 +109,7 @@ def _check_place(where: str) -> None:
 STRING: Final = "string"
 WHOLE: Final = ("int", "bigint", "smallint", "tinyint")
 PLAIN_ATTRIBUTES: Final = "map<string,string>"
-TYPED_ATTRIBUTES: Final = "map<string,struct<data_type:string,string_value:string,binary_value:binary>>"
+TYPED_ATTRIBUTES: Final = ATTRIBUTES.replace(", ", ",").replace(": ", ":")  # as Spark writes it
 _OWN: Final = (
     "body",
     "attributes",
@@ -144,7 +145,7 @@ class ColumnError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
-    """The place of each column in the rows; None where it is not there."""
+    """The index of each column in the rows; None where it is not there."""
 
     body: int
     attributes: int | None
@@ -160,10 +161,10 @@ class SinkColumns:
     @classmethod
     def find(cls, schema: StructType, options: SinkOptions) -> SinkColumns:
         """Where these rows have what a message needs; raises ColumnError."""
-        at = {field.name: place for place, field in enumerate(schema.fields)}
+        at = {field.name: index for index, field in enumerate(schema.fields)}
         types = {field.name: _type(field.dataType) for field in schema.fields}
 
-        def place(name: str | None, allowed: tuple[str, ...] = (STRING,)) -> int | None:
+        def index_of(name: str | None, allowed: tuple[str, ...] = (STRING,)) -> int | None:
             if name is None or name not in at:
                 return None
             if types[name] not in allowed:
@@ -181,7 +182,7 @@ class SinkColumns:
         for option, name in named.items():
             if name is not None and name not in at:
                 raise ColumnError(name, "missing", f"one of {', '.join(at)}, since option {option} names it")
-        body = place("body")
+        body = index_of("body")
         if body is None:
             raise ColumnError("body", "missing", "the text of the message")
         if "group" in at and "message_group_id" in at:
@@ -191,16 +192,16 @@ class SinkColumns:
                 near = get_close_matches(name, _OWN, 1)
                 hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(_OWN)}; drop it"
                 raise ColumnError(name, types[name], f"a column of the sink; {hint}")
-        attributes = place("attributes", (PLAIN_ATTRIBUTES, TYPED_ATTRIBUTES))
+        attributes = index_of("attributes", (PLAIN_ATTRIBUTES, TYPED_ATTRIBUTES))
         return cls(
             body=body,
             attributes=attributes,
             are_typed=attributes is not None and types["attributes"] == TYPED_ATTRIBUTES,
-            group=place("group" if "group" in at else "message_group_id"),
-            deduplication=place(options.deduplication_column or "deduplication_id", (STRING, *WHOLE)),
-            delay=place("delay_s", WHOLE),
-            trace=place("trace_header"),
-            queue=place(options.queue_column),
+            group=index_of("group" if "group" in at else "message_group_id"),
+            deduplication=index_of(options.deduplication_column or "deduplication_id", (STRING, *WHOLE)),
+            delay=index_of("delay_s", WHOLE),
+            trace=index_of("trace_header"),
+            queue=index_of(options.queue_column),
             key=None if options.key_column is None else at[options.key_column],
             key_name=options.key_column,
         )

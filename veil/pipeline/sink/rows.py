@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class RowRefused(ValueError):
-    """Names the row by its partition, its place there and its key, and says why it cannot be sent."""
+    """Names the row by its partition, its index there and its key, and says why it cannot be sent."""
 
     def __init__(
         self, queue: str, partition: int, ordinal: int, key: tuple[str, Any] | None, reason: str
@@ -41,7 +41,7 @@ class RowRefused(ValueError):
 
 
 class SendFailed(RuntimeError):
-    """The service was throttling or away for longer than the patience, or takes nothing from us at all."""
+    """The service was throttling or away for longer than the time for retries, or takes nothing from us at all."""
 
 
 # The rules that hold for every queue of a kind; what one queue has beyond these it says itself.
@@ -51,7 +51,7 @@ _FIFO: Final = QueueSettings(fifo=True)
 
 @dataclass(slots=True)
 class SinkRow:
-    """One row; `ordinal` is its place in its partition, `key` what its key column says."""
+    """One row; `ordinal` is its index in its partition, `key` what its key column says."""
 
     ordinal: int
     queue: str

@@ -54,12 +54,12 @@ class Sender:
     def region(self) -> str:
         return self._client.region
 
-    def url(self, queue: str, patience_s: float) -> str | None:
+    def url(self, queue: str, retry_s: float) -> str | None:
         """The URL of a queue by name, ARN or URL; None where there is no such queue. Raises SendFailed."""
         found = self._urls.get(queue)
         if found is None:
             try:
-                found = self._loop.run(with_retries(lambda: self._client.queue_url(queue), patience_s))
+                found = self._loop.run(with_retries(lambda: self._client.queue_url(queue), retry_s))
             except ApiError as error:
                 if plain(error.code) in _NO_SUCH_QUEUE:
                     return None
@@ -68,27 +68,27 @@ class Sender:
         return found
 
     def send(
-        self, sequences: Sequence[list[RowBatch]], name: str, calls_at_once: int, patience_s: float
+        self, sequences: Sequence[list[RowBatch]], name: str, calls_at_once: int, retry_s: float
     ) -> tuple[Counter[str], list[tuple[SinkRow, str]]]:
         """Send every sequence, its batches one after the other: how many each queue took, and the rows it refused.
 
         Raises SendFailed when something could not be sent that was nobody's fault. `name` is that of the partition's write.
         """
-        return self._loop.run(self._send(sequences, name, calls_at_once, patience_s))
+        return self._loop.run(self._send(sequences, name, calls_at_once, retry_s))
 
     # ---- within
 
     async def _opened(self) -> SqsClient:
-        place = self._service
+        service = self._service
         return SqsClient(
-            endpoint=place.endpoint,
-            region=place.region,
-            profile=place.profile,
+            endpoint=service.endpoint,
+            region=service.region,
+            profile=service.profile,
             user_agent_extra="pipeline sink",
         )
 
     async def _send(
-        self, sequences: Sequence[list[RowBatch]], name: str, calls_at_once: int, patience_s: float
+        self, sequences: Sequence[list[RowBatch]], name: str, calls_at_once: int, retry_s: float
     ) -> tuple[Counter[str], list[tuple[SinkRow, str]]]:
         sent: Counter[str] = Counter()
         refused: list[tuple[SinkRow, str]] = []
@@ -97,7 +97,7 @@ class Sender:
         async def work() -> None:
             for sequence in waiting:
                 for batch in sequence:
-                    await self._settle(batch.queue, batch.rows, name, patience_s, sent, refused)
+                    await self._settle(batch.queue, batch.rows, name, retry_s, sent, refused)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -112,11 +112,11 @@ class Sender:
         queue: str,
         rows: list[SinkRow],
         name: str,
-        patience_s: float,
+        retry_s: float,
         sent: Counter[str],
         refused: list[tuple[SinkRow, str]],
     ) -> None:
-        retries = Retries(patience_s)
+        retries = Retries(retry_s)
         while True:
             try:
                 answers = await self._call(queue, rows, f"{name}/{rows[0].ordinal}")
@@ -126,7 +126,7 @@ class Sender:
                 if error.failure not in WORTH_RETRYING and len(rows) > 1:
                     # The call as a whole is wrong: which of them is to blame shows when each goes alone.
                     for row in rows:
-                        await self._settle(queue, [row], name, patience_s, sent, refused)
+                        await self._settle(queue, [row], name, retry_s, sent, refused)
                     return
                 answers = [error] * len(rows)
             again = [row for row, answer in zip(rows, answers, strict=True) if _is_worth_retrying(answer)]
@@ -141,7 +141,7 @@ class Sender:
             if not await retries.pause():
                 last = next(answer for answer in answers if _is_worth_retrying(answer))
                 raise SendFailed(
-                    f"queue {queue}: {len(again)} messages could not be sent within {patience_s:g} s: {last}"
+                    f"queue {queue}: {len(again)} messages could not be sent within {retry_s:g} s: {last}"
                 )
             rows = again
 

@@ -149,14 +149,14 @@ class PartitionWrite:
     def _is_there(self, queue: str) -> bool:
         known = self._there.get(queue)
         if known is None:
-            known = self._there[queue] = self._sender.url(queue, self._options.patience_s) is not None
+            known = self._there[queue] = self._sender.url(queue, self._options.retry_s) is not None
         return known
 
     def _send(self, sequences: list[list[RowBatch]], refused: RefusedRows) -> None:
         if not sequences:
             return
         sent, failed = self._sender.send(
-            sequences, self._name, self._options.calls_at_once, self._options.patience_s
+            sequences, self._name, self._options.calls_at_once, self._options.retry_s
         )
         self._done.sent.update(sent)
         for row, reason in sorted(failed, key=lambda each: each[0].ordinal):
@@ -231,7 +231,7 @@ def _found(options: SinkOptions) -> QueueAddress:
     sender = Sender(options.service)
     try:
         if options.queue is not None:
-            if sender.url(options.queue, options.patience_s) is None:
+            if sender.url(options.queue, options.retry_s) is None:
                 raise OptionError("queue", options.queue, f"a queue that exists at {sender.endpoint}")
             if options.deduplication_column is not None and not is_fifo(options.queue):
                 raise OptionError(

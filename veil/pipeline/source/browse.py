@@ -66,17 +66,19 @@ class BrowseFilter:
         return True
 
 
+@dataclass(frozen=True)
 class BrowsedPart(SourcePartition):
     """The messages sent within one span of time."""
 
-    def __init__(self, place: QueueAddress, queue: str, look: BrowseFilter, seen_at_ms: int) -> None:
-        super().__init__()
-        self.place, self.queue, self.look, self.seen_at_ms = place, queue, look, seen_at_ms
+    address: QueueAddress
+    queue: str
+    look: BrowseFilter
+    seen_at_ms: int
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        for page in pages(client_for(self.place), self.look):
+        for page in pages(client_for(self.address), self.look):
             messages = [message for message in page if self.look.wants(message)]
             if messages:
                 more = {
@@ -92,7 +94,7 @@ def pages(client: QueueClient, look: BrowseFilter, size: int = _PAGE) -> Iterato
     """The messages of a look, oldest first, a page at a time."""
     token: str | None = None
     while True:
-        page = client.look(size, token, look.after_ms, look.before_ms)
+        page = client.peek(size, token=token, sent_after_ms=look.after_ms, sent_before_ms=look.before_ms)
         if page.messages:
             yield page.messages
         token = page.next_token
@@ -100,7 +102,7 @@ def pages(client: QueueClient, look: BrowseFilter, size: int = _PAGE) -> Iterato
             return
 
 
-def looks_at(client: QueueClient, options: SourceOptions, look: BrowseFilter) -> Sequence[BrowsedPart]:
+def browsed_parts(client: QueueClient, options: SourceOptions, look: BrowseFilter) -> Sequence[BrowsedPart]:
     """The look in parts, bounded by now: none where nothing is found."""
     now_ms = int(time.time() * 1000)
     end_ms = now_ms if look.before_ms is None else min(now_ms, look.before_ms)
@@ -113,10 +115,10 @@ def looks_at(client: QueueClient, options: SourceOptions, look: BrowseFilter) ->
     names = ("", "NotVisible", "Delayed")
     count = sum(int(attributes.get(f"ApproximateNumberOfMessages{name}", "0")) for name in names)
     parts = max(1, min(options.partitions, -(-count // _PAGE), end_ms - begin_ms + 1))
-    place = QueueAddress(client.url, client.endpoint, client.region, options.place.profile)
+    address = QueueAddress(client.url, client.endpoint, client.region, options.address.profile)
     queue = attributes["QueueArn"].rsplit(":", 1)[-1]
     edges = [begin_ms + (end_ms - begin_ms + 1) * at // parts for at in range(parts + 1)]
     return [
-        BrowsedPart(place, queue, replace(look, after_ms=edge, before_ms=after - 1), now_ms)
+        BrowsedPart(address, queue, replace(look, after_ms=edge, before_ms=after - 1), now_ms)
         for edge, after in pairwise(edges)
     ]

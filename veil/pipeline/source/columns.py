@@ -15,14 +15,15 @@ from veil.client.api import Attribute
 from veil.core.numbers import whole_number
 from veil.pipeline.options import OptionError
 from veil.pipeline.queues.client import AttributeValue
+from veil.pipeline.sql import ATTRIBUTES
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA: Final = """
+SCHEMA: Final = f"""
     message_id string not null,
     body string,
-    attributes map<string, struct<data_type: string, string_value: string, binary_value: binary>>,
+    attributes {ATTRIBUTES},
     system_attributes map<string, string>,
     sent_at timestamp,
     received_at timestamp,

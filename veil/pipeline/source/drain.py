@@ -7,10 +7,11 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from veil.core.limits import IN_FLIGHT_MAX
 from veil.core.numbers import whole_number
 from veil.pipeline.options import OptionError
 from veil.pipeline.source.options import DRAINED, SQS, SourceOptions
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from veil.pipeline.source.stream import Offset, Stream
-
-_ALL: Final = 120_000  # no queue lets more be in flight
 
 
 @contextmanager
@@ -35,7 +34,7 @@ def drain(spark: SparkSession, *, queue: str, **options: object) -> Iterator[Dat
     from veil.pipeline.spark.workers import register
 
     given = {name: str(value) for name, value in options.items() if value is not None} | {"queue": queue}
-    count = _count(given.pop("maxMessages", str(_ALL)))
+    count = _count(given.pop("maxMessages", str(IN_FLIGHT_MAX)))
     register(spark)
     with ExitStack() as stack:
         read = SourceOptions.read(given)
@@ -84,6 +83,6 @@ def _arrow_columns(spark: SparkSession, options: SourceOptions) -> Any:
 
 def _count(text: str) -> int:
     count = whole_number(text)
-    if count is None or not 1 <= count <= _ALL:
-        raise OptionError("maxMessages", text, f"a whole number from 1 to {_ALL}")
+    if count is None or not 1 <= count <= IN_FLIGHT_MAX:
+        raise OptionError("maxMessages", text, f"a whole number from 1 to {IN_FLIGHT_MAX}")
     return count

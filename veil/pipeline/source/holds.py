@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
@@ -19,8 +20,6 @@ from veil.pipeline.queues.client import HoldContent, HoldTally, QueueAddress, Qu
 from veil.pipeline.source.columns import to_batch
 from veil.pipeline.source.options import VEIL, SourceOptions
 from veil.pipeline.source.stream import (
-    Acknowledger,
-    LeaseRenewer,
     Offset,
     SourcePartition,
     Stream,
@@ -39,23 +38,18 @@ _LOOK_EVERY_S: Final = 1.0  # Spark asks every 10 ms while nothing is there
 _TAKEN: Final = "Veil.StreamTaken"
 
 
+@dataclass(frozen=True)
 class HeldPart(SourcePartition):
     """A share of a batch, received under its name by whoever runs it."""
 
-    def __init__(
-        self,
-        place: QueueAddress,
-        queue: str,
-        stream: str,
-        batch: int,
-        part: int,
-        rows: int,
-        window_s: int,
-        received_ms: int,
-    ) -> None:
-        super().__init__()
-        self.place, self.queue, self.stream, self.batch, self.part = place, queue, stream, batch, part
-        self.rows, self.window_s, self.received_ms = rows, window_s, received_ms
+    address: QueueAddress
+    queue: str
+    stream: str
+    batch: int
+    part: int
+    rows: int
+    window_s: int
+    received_ms: int
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         left = self.rows
@@ -78,44 +72,31 @@ class HeldPart(SourcePartition):
     def _asked(self, left: int, piece: int) -> tuple[int, Future[HoldContent]]:
         asked = min(PIECE, left)
         name = self.part << _PIECES_BITS | piece
-        return asked, client_for(self.place).receive_hold(self.stream, self.batch, name, asked, self.window_s)
+        return asked, client_for(self.address).receive_hold(
+            self.stream, self.batch, name, asked, self.window_s
+        )
 
 
 class HeldStream(Stream):
     """See `Stream`; nothing is kept here but the name of the stream."""
 
     def __init__(self, client: QueueClient, options: SourceOptions, at: Offset, tally: Tally) -> None:
-        self._client, self._options, self._epoch, self._tally = client, options, at["epoch"], tally
-        attributes = client.attributes()
-        self._window_s = options.window_s(int(attributes["VisibilityTimeout"]))
-        self._queue = attributes["QueueArn"].rsplit(":", 1)[-1]
+        super().__init__(client, options, at, tally)
         self._owner = secrets.token_hex(8)
         self._acknowledged = -1
         self._lost = 0
         self._behind = 0
-        self._budget: int | None = None
         self._cut: dict[int, int] = {}  # batches of this run, and for how many messages they were cut
         # Acknowledged ones, and how many messages they came to; None where that got lost with an answer.
         self._counted: dict[int, int | None] = {}
         self._looked_at_s = float("-inf")
         client.open_stream(self._epoch, self._owner)
-        self._acknowledger = Acknowledger(self.acknowledge)
-        self._fresh = True
-        self._keeper = LeaseRenewer(self._window_s, self._extend_all)
-        self._keeper.start()
+        self._renewer.start()
 
     # ---- what Spark asks
 
-    def only_what_is_there(self) -> None:
-        self._budget = backlog(self._client)
-
     def next_offset(self, start: Offset, rows_max: int) -> Offset:
-        self._acknowledger.begin(start)
-        # What is finished must be gone before anything is received, or it could be received again: after a restart, and
-        # when a lease was lost. Otherwise the keeper holds it, and both go on side by side.
-        if self._fresh or not self._keeper.is_sure or self._lost:
-            self._acknowledger.wait()
-            self._fresh = False
+        self._begin_acknowledging(start, some_lost=bool(self._lost))
         end = self.take(start, rows_max)
         if end is None:
             self._acknowledger.wait()
@@ -135,24 +116,17 @@ class HeldStream(Stream):
         parts = min(self._options.partitions, -(-rows // _PART_ROWS_MIN))
         # The instant goes into Spark's log: whoever reads the batch, and however often, sees it received at the same time.
         at_ms = int(time.time() * 1000)
-        return {
-            "epoch": self._epoch,
-            "n": number,
-            "by": VEIL,
-            "rows": rows,
-            "parts": parts,
-            "at_ms": at_ms,
-        }
+        return {"epoch": self._epoch, "n": number, "by": VEIL, "rows": rows, "parts": parts, "at_ms": at_ms}
 
     def parts(self, start: Offset, end: Offset) -> Sequence[SourcePartition]:
         rows, parts = end["rows"], end["parts"]
-        place = QueueAddress(
-            self._client.url, self._client.endpoint, self._client.region, self._options.place.profile
+        address = QueueAddress(
+            self._client.url, self._client.endpoint, self._client.region, self._options.address.profile
         )
         shares = [rows // parts + (at < rows % parts) for at in range(parts)]
         at_ms = end.get("at_ms") or int(time.time() * 1000)  # checkpoints of old do not say it
         return [
-            HeldPart(place, self._queue, self._epoch, end["n"], at, share, self._window_s, at_ms)
+            HeldPart(address, self._queue, self._epoch, end["n"], at, share, self._window_s, at_ms)
             for at, share in enumerate(shares)
         ]
 
@@ -172,11 +146,6 @@ class HeldStream(Stream):
 
     def behind(self) -> int:
         return self._behind
-
-    def stop(self) -> None:
-        self._keeper.stop()
-        self._acknowledger.stop()
-        self._tally.say(now=True)
 
     # ---- within
 
@@ -203,12 +172,12 @@ class HeldStream(Stream):
         self._behind = waiting - rows
         return rows
 
-    def _extend_all(self) -> bool:
+    def extend_all(self) -> bool:
         done = _unless_taken(lambda: self._client.extend_holds(self._epoch, self._owner, self._window_s))
         self._tally.add("renewed", done.messages)
         self._tally.add("lost", max(0, done.lost - self._lost))
         self._lost = max(self._lost, done.lost)
-        oldest = self._client.look(1).messages
+        oldest = self._client.peek(1).messages
         self._tally.oldest_ms = int(oldest[0].system["SentTimestamp"]) if oldest else None
         return True
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from veil.core.limits import VISIBILITY_MAX_S
+from veil.core.limits import IN_FLIGHT_MAX, VISIBILITY_MAX_S
 from veil.journal.place import Place
 from veil.pipeline.options import OptionError, OptionValues
 from veil.pipeline.queues.client import QueueAddress
@@ -46,7 +46,7 @@ KNOWN: Final = (
 class SourceOptions:
     """What one query or read was asked for."""
 
-    place: QueueAddress
+    address: QueueAddress
     messages_max: int  # in one trigger
     partitions: int
     visibility_s: int | None  # None: the queue's own
@@ -67,13 +67,13 @@ class SourceOptions:
         """The options as Spark hands them over; raises OptionError."""
         values = OptionValues(given, KNOWN)
         options = cls(
-            place=QueueAddress(
+            address=QueueAddress(
                 values.needed("queue", "the name, URL or ARN of a queue"),
                 values.text("endpoint"),
                 values.text("region"),
                 values.text("profile"),
             ),
-            messages_max=values.whole("maxMessagesPerTrigger", 10_000, 1, 120_000) or 10_000,
+            messages_max=values.whole("maxMessagesPerTrigger", 10_000, 1, IN_FLIGHT_MAX) or 10_000,
             partitions=values.whole("partitions", 2, 1, 10_000) or 2,
             visibility_s=values.whole("visibilityTimeout", None, _VISIBILITY_S_MIN, VISIBILITY_MAX_S),
             receive_s=values.number("receiveTime", None, 0.1, 3600),

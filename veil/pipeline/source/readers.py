@@ -13,8 +13,8 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 
 from veil.client.api import ApiError, Failure
 from veil.pipeline.options import OptionError
-from veil.pipeline.queues.client import QueueAddress, QueueClient
-from veil.pipeline.source.browse import BrowseFilter, looks_at
+from veil.pipeline.queues.client import QueueClient
+from veil.pipeline.source.browse import BrowseFilter, browsed_parts
 from veil.pipeline.source.columns import check_columns
 from veil.pipeline.source.holds import HeldPart, HeldStream
 from veil.pipeline.source.options import AUTO, BROWSE, DRAIN, SQS, VEIL, SourceOptions
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 def open_queue(options: SourceOptions) -> QueueClient:
     """The queue; raises OptionError where there is none."""
     try:
-        return QueueClient(options.place, user_agent="pipeline source")
+        return QueueClient(options.address, user_agent="pipeline source")
     except ApiError as error:
         if error.failure is Failure.UNREACHABLE:
             # In their words, with the address in it; the option may well be right.
             raise OptionError(
-                "endpoint", options.place.endpoint, f"a service that answers: {error}"
+                "endpoint", options.address.endpoint, f"a service that answers: {error}"
             ) from None
-        raise OptionError("queue", options.place.queue, f"a queue that can be used: {error}") from None
+        raise OptionError("queue", options.address.queue, f"a queue that can be used: {error}") from None
 
 
 def way_to(client: QueueClient, options: SourceOptions) -> str:
@@ -68,47 +68,19 @@ def open_stream(
     return SealedStream(client, options, at, tally, schema)
 
 
-class HeldShare(msgspec.Struct, frozen=True, tag="held"):
-    """A part that is received under its name."""
+class Drained(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a block of `drain` has taken, as text for the reader: enough to find the rows on any executor."""
 
-    place: QueueAddress
-    queue: str
-    stream: str
-    batch: int
-    part: int
-    rows: int
-    window_s: int
-    received_ms: int
-
-
-class SealedShare(msgspec.Struct, frozen=True, tag="sealed"):
-    """A part that lies in a file."""
-
-    epoch_uri: str
-    segment: str
-    part: int
-
-
-class Drained(msgspec.Struct, frozen=True):
-    """All shares of one block."""
-
-    shares: list[HeldShare | SealedShare]
+    held: list[HeldPart] = []
+    sealed: list[SealedPart] = []
 
     @classmethod
-    def of(cls, parts: list[SourcePartition]) -> Drained:
-        """The parts of a stream, written down."""
-        return cls([_share(part) for part in parts])
-
-    def parts(self) -> Iterator[SourcePartition]:
-        """The same parts again."""
-        for share in self.shares:
-            kind = HeldPart if isinstance(share, HeldShare) else SealedPart
-            yield kind(**{name: getattr(share, name) for name in share.__struct_fields__})
-
-
-def _share(part: SourcePartition) -> HeldShare | SealedShare:
-    kind = HeldShare if isinstance(part, HeldPart) else SealedShare
-    return kind(**{name: getattr(part, name) for name in kind.__struct_fields__})
+    def of(cls, parts: Sequence[SourcePartition]) -> Drained:
+        """The parts of a stream, all of which went the same way."""
+        return cls(
+            [part for part in parts if isinstance(part, HeldPart)],
+            [part for part in parts if isinstance(part, SealedPart)],
+        )
 
 
 _DRAIN_EXPECTED = (
@@ -136,7 +108,8 @@ class DrainedReader(DataSourceReader):
         self._options, self._schema = options, schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        return list(msgspec.json.decode(self._options.drained or "", type=Drained).parts())
+        drained = msgspec.json.decode(self._options.drained or "", type=Drained)
+        return [*drained.held, *drained.sealed]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, SourcePartition):  # Spark's own, where there are none
@@ -168,7 +141,7 @@ class BrowseReader(DataSourceReader):
                     BROWSE,
                     f"a Veil server: {client.endpoint} cannot show messages without receiving them",
                 )
-            return list(looks_at(client, self._options, self._look))
+            return list(browsed_parts(client, self._options, self._look))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, SourcePartition):
@@ -281,7 +254,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._stream is None:
             speak_up()
             client = self._opened()
-            self._tally = Tally(self._options.place.queue)
+            self._tally = Tally(self._options.address.queue)
             if self._options.metrics_port is not None:
                 serve_metrics(self._tally, self._options.metrics_port)
             self._stream = open_stream(client, self._options, at, self._tally, arrow_schema(self._schema))

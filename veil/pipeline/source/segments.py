@@ -28,8 +28,6 @@ from veil.pipeline.source.columns import to_batch
 from veil.pipeline.source.options import RECEIVE_SHARE, SQS, SourceOptions
 from veil.pipeline.source.stream import (
     LONGEST_POLL_S,
-    Acknowledger,
-    LeaseRenewer,
     Offset,
     SourcePartition,
     Stream,
@@ -184,7 +182,7 @@ class SegmentLeases:
         if not held:
             return True
         results = self._client.extend(
-            [receipt for _, receipt in held], self._window_s, patience_s=self._window_s / _EXTEND_PATIENCE
+            [receipt for _, receipt in held], self._window_s, retry_s=self._window_s / _EXTEND_PATIENCE
         )
         lost = 0
         for (claim, receipt), failed in zip(held, results, strict=True):
@@ -227,19 +225,20 @@ def is_lost(failed: ApiError | None) -> bool:
 _TOO_OLD: Final = 2
 
 
+@dataclass(frozen=True)
 class SealedPart(SourcePartition):
     """A file of a segment."""
 
-    def __init__(self, epoch_uri: str, segment: str, part: int) -> None:
-        super().__init__()
-        self.epoch_uri, self.segment, self.part = epoch_uri, segment, part
+    epoch_uri: str
+    segment: str
+    part: int
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         yield from read_part(self.epoch_uri, self.segment, self.part)
 
 
 class SealedStream(Stream):
-    """See `Stream`; all that is not acknowledged lies in segments, and its receipts in memory for the keeper.
+    """See `Stream`; all that is not acknowledged lies in segments, and its receipts in memory for the renewer.
 
     `at` is an offset that Spark's log has: the segments that lead to it are this query's.
     """
@@ -247,40 +246,25 @@ class SealedStream(Stream):
     def __init__(
         self, client: QueueClient, options: SourceOptions, at: Offset, tally: Tally, schema: pa.Schema
     ) -> None:
-        self._client, self._options, self._epoch, self._tally = client, options, at["epoch"], tally
+        super().__init__(client, options, at, tally)
         self._schema = schema
-        attributes = client.attributes()
-        self._window_s = options.window_s(int(attributes["VisibilityTimeout"]))
         self._receive_s = options.receive_seconds(self._window_s)
-        self._queue = attributes["QueueArn"].rsplit(":", 1)[-1]
         self._segments = SealedSegments(options.segments_place(), self._epoch, secrets.token_hex(4))
         self._segments.take_over()
-        self._budget: int | None = None
-        self._claims = SegmentLeases(client, self._window_s, tally)
+        self._leases = SegmentLeases(client, self._window_s, tally)
         self._seals: dict[str, Seal] = {}
         self._strays = self._segments.numbers()
         self._find_again(at)
-        self._acknowledger = Acknowledger(self.acknowledge)
-        self._fresh = True
-        self._keeper = LeaseRenewer(self._window_s, self._claims.extend_all)
-        self._keeper.start()
+        self._renewer.start()
 
     # ---- what Spark asks
-
-    def only_what_is_there(self) -> None:
-        self._budget = backlog(self._client)
 
     def next_offset(self, start: Offset, rows_max: int) -> Offset:
         self._segments.check_owner()
         self._acknowledger.wait()
         name = self._sealed_after(start)  # before a crash, but not yet an offset
         given = {message_id for name in self._line(start) for message_id in self._seals[name].message_ids}
-        self._acknowledger.begin(start)
-        # What is finished must be gone before anything is received, or it could be received again: after a restart, and
-        # when a lease was lost. Otherwise the keeper holds it, and both go on side by side.
-        if self._fresh or not self._keeper.is_sure or self._claims.some_lost():
-            self._acknowledger.wait()
-            self._fresh = False
+        self._begin_acknowledging(start, some_lost=self._leases.some_lost())
         end = self.take(start, rows_max, name, given)
         if end is None:
             self._acknowledger.wait()
@@ -307,28 +291,26 @@ class SealedStream(Stream):
 
     def acknowledge(self, end: Offset) -> None:
         for name in self._line(end):
-            if self._claims.delete(name):
+            if self._leases.delete(name):
                 self._segments.remove(name)
                 del self._seals[name]
         # Segments beside the line that leads here, left by runs that died: no log can speak of them any more.
         for name in [name for name, number in self._strays.items() if number <= end["n"]]:
-            self._claims.drop(name)
+            self._leases.drop(name)
             self._segments.remove(name)
             self._seals.pop(name, None)
             del self._strays[name]
         if not self._seals:
             self._tally.oldest_ms = None
 
+    def extend_all(self) -> bool:
+        return self._leases.extend_all()
+
     def size(self, end: Offset) -> int:
         return len(self._seal(end["segment"]).receipts)
 
     def behind(self) -> int:
         return backlog(self._client)
-
-    def stop(self) -> None:
-        self._keeper.stop()
-        self._acknowledger.stop()
-        self._tally.say(now=True)
 
     # ---- within
 
@@ -342,7 +324,7 @@ class SealedStream(Stream):
         for name in list(self._seals):
             if name in ours:
                 del self._strays[name]
-                self._claims.add(name, self._seals[name].receipts)
+                self._leases.add(name, self._seals[name].receipts)
             else:
                 del self._seals[name]
 
@@ -390,12 +372,12 @@ class SealedStream(Stream):
             parts.append(to_batch(several, self._queue, self._schema, at_ms))
         ids, receipts = [m.message_id for m in messages], [m.receipt for m in messages]
         seal = Seal(start["n"] + 1, start.get("segment", ""), len(parts), ids, receipts)
-        self._claims.add("", receipts)  # held from now on, also if sealing takes long
+        self._leases.add("", receipts)  # held from now on, also if sealing takes long
         try:
             name = self._segments.seal(parts, seal)
-            self._claims.add(name, receipts)
+            self._leases.add(name, receipts)
         finally:
-            self._claims.drop("")
+            self._leases.drop("")
         self._seals[name] = seal
         self._segments.check_owner()
         self._tally.add("received", len(messages))

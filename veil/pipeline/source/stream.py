@@ -16,6 +16,7 @@ from pyspark.sql.datasource import InputPartition
 
 from veil.pipeline.options import OptionError
 from veil.pipeline.queues.client import QueueClient
+from veil.pipeline.source.options import SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,8 +45,7 @@ class StreamTaken(RuntimeError):
 class SourcePartition(InputPartition):
     """One partition of a batch: knows on its own, on any executor, where its rows are."""
 
-    def __init__(self) -> None:
-        super().__init__(None)
+    value = None  # Spark's own base class has it; what a partition is stands in its fields
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows: the same whenever it is asked, until the batch is acknowledged."""
@@ -53,18 +53,31 @@ class SourcePartition(InputPartition):
 
 
 class Stream(ABC):
-    """The running side of a query, in the one process that lives as long as the query does."""
+    """The running side of a query, in the one process that lives as long as the query does.
 
-    @abstractmethod
+    Whichever way it goes: a renewer holds what is not acknowledged, and what is finished is deleted beside the next batch.
+    """
+
+    def __init__(self, client: QueueClient, options: SourceOptions, at: Offset, tally: Tally) -> None:
+        self._client, self._options, self._epoch, self._tally = client, options, at["epoch"], tally
+        attributes = client.attributes()
+        self._window_s = options.window_s(int(attributes["VisibilityTimeout"]))
+        self._queue = attributes["QueueArn"].rsplit(":", 1)[-1]
+        self._budget: int | None = None
+        self._fresh = True
+        self._acknowledger = Acknowledger(self.acknowledge)
+        self._renewer = LeaseRenewer(self._window_s, self.extend_all)
+
     def only_what_is_there(self) -> None:
         """From now on take no more than what is in the queue now: AvailableNow."""
+        self._budget = backlog(self._client)
 
     @abstractmethod
     def next_offset(self, start: Offset, rows_max: int) -> Offset:
         """Acknowledge everything up to `start`, then the end of the next batch, or `start` where nothing waits.
 
-        Spark asks for it only once the batch that ends at `start` is in its commit log: that makes it the place to
-        acknowledge. When it returns `start`, all up to there is acknowledged.
+        Spark asks for it only once the batch that ends at `start` is in its commit log: that is when it can be
+        acknowledged. When it returns `start`, all up to there is acknowledged.
         """
 
     @abstractmethod
@@ -80,6 +93,10 @@ class Stream(ABC):
         """Delete everything up to `end` from the queue; repeated calls do nothing."""
 
     @abstractmethod
+    def extend_all(self) -> bool:
+        """Give everything that is not acknowledged a new window; False where that must be tried again soon."""
+
+    @abstractmethod
     def size(self, end: Offset) -> int:
         """How many messages the batch that ends there was cut for."""
 
@@ -87,9 +104,19 @@ class Stream(ABC):
     def behind(self) -> int:
         """How many messages wait that are in no batch yet, as far as is known."""
 
-    @abstractmethod
     def stop(self) -> None:
         """Stop extending; what is not acknowledged comes back, or is replayed by the next run."""
+        self._renewer.stop()
+        self._acknowledger.stop()
+        self._tally.say(now=True)
+
+    def _begin_acknowledging(self, start: Offset, *, some_lost: bool) -> None:
+        self._acknowledger.begin(start)
+        # What is finished must be gone before anything is received, or it could be received again: after a restart, and
+        # when a lease was lost. Otherwise the renewer holds it, and both go on side by side.
+        if self._fresh or some_lost or not self._renewer.is_sure:
+            self._acknowledger.wait()
+            self._fresh = False
 
 
 def backlog(client: QueueClient) -> int:
@@ -105,14 +132,18 @@ _SURE: Final = 2 / 3  # of a window: older than that, an extension is overdue
 
 
 class LeaseRenewer:
-    """Calls `extend` again and again on a thread of its own; `extend` says whether all went well."""
+    """Calls `extend` three times a window, on a thread of its own; `extend` says whether all went well.
+
+    Not the consumer's renewal: that decides for each message, on the event loop of its handlers, by a policy. Here a batch of
+    thousands lives and ends as one, and Spark's process for a source has no loop.
+    """
 
     def __init__(self, window_s: float, extend: Callable[[], bool]) -> None:
         self._window_s = window_s
         self._extend = extend
         self._kept_at_s: float | None = None
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="veil-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="veil-renewer", daemon=True)
 
     @property
     def is_sure(self) -> bool:

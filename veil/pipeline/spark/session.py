@@ -264,21 +264,6 @@ def _environment(settings: SparkSettings, java_home: str | None) -> Iterator[Non
                 os.environ[name] = value
 
 
-__all__ = [
-    "SessionFailed",
-    "SessionRefused",
-    "SparkMissing",
-    "SparkSettings",
-    "close_session",
-    "has_died",
-    "is_given",
-    "log_of",
-    "open_session",
-    "read_conf",
-    "session",
-    "ui_address",
-]
-
 MISSING: Final = 'the pipeline needs Spark: pip install "veilmq[spark]"'
 
 _started: StartedSpark | None = None  # a process has one Spark at a time, by Spark's own rule

@@ -2,9 +2,8 @@
 
 A duplicate comes about when work outlasts the last deadline that its lease is given. A crash is taken as equally likely at
 every moment of work, so its instant has the density of the survival curve, as far as the lease reaches; the message is
-visible again at the deadline in force at that instant.
-
-When a renewal policy would renew a lease, as far as the estimates need it. The policies themselves are the consumer's.
+visible again at the deadline in force at that instant. When a policy would renew is the consumer's affair: a RenewalSchedule
+says it.
 """
 
 from __future__ import annotations
@@ -17,35 +16,19 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 
 from veil.core.findings import NO_RENEWAL, Candidate, WithPolicy
+from veil.core.limits import VISIBILITY_MAX_S
 from veil.pipeline.timeouts.survival import Floats, Survival
 
-TIMEOUT_MAX_S: Final = 43_200
 # What people set, by steps that they would choose: 7 s, 45 s, 90 s, 12 min; not 47 s.
-_STEPS: Final = ((10, 1), (60, 5), (300, 15), (900, 60), (3_600, 300), (TIMEOUT_MAX_S, 1_800))
+_STEPS: Final = ((10, 1), (60, 5), (300, 15), (900, 60), (3_600, 300), (VISIBILITY_MAX_S, 1_800))
 SENSIBLE_S: Final = tuple(
     timeout_s
     for (before, _), (upto, step) in zip(((0, 1), *_STEPS), _STEPS, strict=False)
     for timeout_s in range(before + step, upto + 1, step)
 )
 LADDER_S: Final = (
-    1,
-    2,
-    5,
-    10,
-    20,
-    30,
-    60,
-    120,
-    300,
-    600,
-    900,
-    1_800,
-    3_600,
-    7_200,
-    14_400,
-    28_800,
-    TIMEOUT_MAX_S,
-)
+    1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 28_800, VISIBILITY_MAX_S,
+)  # fmt: skip
 
 
 def sensible_s(length_s: float) -> int:
@@ -59,7 +42,7 @@ def shown_timeouts(curve: Survival, present_s: float | None, recommended_s: int 
     quantiles = (curve.quantile_s(share) for share in (0.9, 0.99, 0.999))
     also = [sensible_s(each) for each in quantiles if each is not None]
     if present_s is not None and present_s >= 1:
-        also.append(min(round(present_s), TIMEOUT_MAX_S))
+        also.append(min(round(present_s), VISIBILITY_MAX_S))
     if recommended_s is not None:
         also.append(recommended_s)
     return sorted({*LADDER_S, *also})
@@ -75,7 +58,7 @@ def evaluate(
     deadline_s = np.concatenate([each for _, each in played])
     first = np.cumsum(lengths) - lengths
     last = first + lengths - 1
-    ends_s = np.minimum(deadline_s[last], TIMEOUT_MAX_S)
+    ends_s = np.minimum(deadline_s[last], VISIBILITY_MAX_S)
     seen_s = np.minimum(ends_s, curve.end_s)
     # Each window is in force until the next begins, the last one until it ends or nothing more is known.
     until_s = np.append(at_s[1:], 0.0)

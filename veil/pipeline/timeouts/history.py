@@ -1,14 +1,8 @@
-"""What the tables tell of the work on one queue, or on one message type of it: counts and histograms, summed.
+"""The history of each queue and message type: counts and histograms, summed from the tables' hours, days or months.
 
-From sums (of hours, days or months: they have the same columns) to the history of each queue and message type.
-
-One small job: it spreads the histograms out, and sums them by queue, type and bucket, with the counts as one bucket more. What
-comes back is queues × types × buckets, small enough for this process however long the past is.
-
-The same histories as `history_scan` finds, summed by this process: for the little that most tables' months come to.
-
-A year of a thousand queues is ten megabytes of months. Spark would take longer to plan and compile the question than this
-takes to answer it; from `BYTES_ON_DRIVER_MAX` on, Spark is asked.
+Little is summed by this process: a year of a thousand queues is ten megabytes of months, and Spark would take longer to plan
+the question than this takes to answer it. From BYTES_ON_DRIVER_MAX on, Spark does it in one small job: it spreads the
+histograms out and sums them by queue, type and bucket, with the counts as one bucket more.
 """
 
 from __future__ import annotations

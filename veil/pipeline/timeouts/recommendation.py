@@ -1,18 +1,15 @@
-"""The timeout that a queue should have, how sure that is, and what would make it surer.
+"""The timeout that a queue should have, how sure that is, what would make it surer, and what it would have changed.
 
-What became of the holders of leases that lapsed in silence: dead, or still at work?
-
-The tables cannot tell, and the difference is everything. A holder that was still at work at the deadline needed a longer
-timeout; one that had crashed, or had failed and left the message lying, says nothing about how long work takes, and to
-count it as at work until the deadline would put the survival curve's end at the share of crashes, for ever above any target.
+Leases that lapsed in silence are the hard part: was the holder dead, or still at work? The tables cannot tell, and the
+difference is everything. A holder that was still at work at the deadline needed a longer timeout; one that had crashed, or
+had failed and left the message lying, says nothing about how long work takes, and to count it as at work until the deadline
+would put the survival curve's end at the share of crashes, for ever above any target.
 
 Two things in the data speak. Holders that come late show it where they do not give up: if a fair number of observations
 end beyond the deadline, silence means dead. And work that is cut off by a deadline leaves a trace before it: completions up
 to the very end of the window. From the completions in its last three octaves the number still at work is extrapolated:
 as if the tail were a power law, which is heavier than nearly every real one, or lighter if it is getting lighter already.
 What lapsed beyond that number is dead.
-
-What the recommended timeout would have changed over the past that was analysed.
 """
 
 from __future__ import annotations
@@ -26,7 +23,8 @@ import numpy as np
 
 from veil import words
 from veil.core.findings import CLEAR, LIKELY, NO_RENEWAL, NOT_ENOUGH, Replay, WithPolicy
-from veil.pipeline.timeouts.candidates import SENSIBLE_S, TIMEOUT_MAX_S, Timelines, evaluate, sensible_s
+from veil.core.limits import VISIBILITY_MAX_S
+from veil.pipeline.timeouts.candidates import SENSIBLE_S, Timelines, evaluate, sensible_s
 from veil.pipeline.timeouts.history import History, bucket_of_s, middle_s
 from veil.pipeline.timeouts.survival import Survival
 
@@ -65,7 +63,7 @@ def recommend(evidence: Evidence) -> Recommendation:
     if history.completed < max(1 / target, _OBSERVATIONS_LEAST):
         return _too_few(evidence)
     if evidence.curve.chance[-1] > target:
-        if evidence.curve.end_s >= TIMEOUT_MAX_S:
+        if evidence.curve.end_s >= VISIBILITY_MAX_S:
             return _beyond_twelve_hours(evidence)
         return _cut_off(evidence)
     best = _best(evidence, target)
@@ -114,7 +112,7 @@ def _reason(evidence: Evidence, timeout_s: int, means: WithPolicy) -> str:
         return text
     if round(present_s) == timeout_s:
         return f"{text}: the present timeout is right"
-    timeout_now_s = min(round(present_s), TIMEOUT_MAX_S)
+    timeout_now_s = min(round(present_s), VISIBILITY_MAX_S)
     (now,) = evaluate(evidence.curve, evidence.timelines, [timeout_now_s], evidence.policy)
     costs = f"{words.chance(now.duplicate_chance)} and {words.length(now.recovery_s)}"
     return f"{text}; with the present {words.length(present_s)} it is {costs}"
@@ -159,12 +157,12 @@ def _cut_off(evidence: Evidence) -> Recommendation:
 
 
 def _beyond_twelve_hours(evidence: Evidence) -> Recommendation:
-    chance, _, high = evidence.curve.at(TIMEOUT_MAX_S)
+    chance, _, high = evidence.curve.at(VISIBILITY_MAX_S)
     reason = (
         f"{words.chance(chance)} of the work (at most {words.chance(high)}) takes longer than 12 h, the longest timeout there "
         "is: split the work"
     )
-    return Recommendation(TIMEOUT_MAX_S, CLEAR if chance > evidence.target else LIKELY, reason)
+    return Recommendation(VISIBILITY_MAX_S, CLEAR if chance > evidence.target else LIKELY, reason)
 
 
 def _crashed_share(evidence: Evidence) -> float:
@@ -269,7 +267,7 @@ def replay(evidence: Evidence, recommended_s: int) -> Replay:
         leases = history.windows.total()
         mean_s = sum(length_ms * count for length_ms, count in history.windows.items()) / leases / 1000
         waited_s = max(measured_s / recovered - mean_s, 0.0)
-        window_s = max(1, min(round(mean_s), TIMEOUT_MAX_S))
+        window_s = max(1, min(round(mean_s), VISIBILITY_MAX_S))
         (then,) = evaluate(curve, evidence.timelines, [window_s], evidence.policy)
         then_s = recovered * (then.recovery_s + waited_s)
         with_s = recovered * (means.recovery_s + waited_s)
