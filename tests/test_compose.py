@@ -36,7 +36,7 @@ def test_two_nodes_share_one_database_and_know_both_of_its_servers(compose: dict
         assert "@primary,standby/veil?target_session_attrs=read-write" in settings.store
         assert (settings.host, len(settings.keys)) == ("0.0.0.0", 1)
         pytest.importorskip("psycopg")
-        from veil.stores.postgres.dsn import parse_dsn
+        from veil.stores.postgres.connection import parse_dsn
 
         parse_dsn(settings.store)
 

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import pytest
 
+from tests.core.test_lease import FREE, NOW_MS, OPEN
 from veil.core.errors import HoldNameRefused
-from veil.core.hold import NUMBER_MAX, Grip, HoldTally, check_name, check_number, judge_member
-from veil.core.lease import Held, State
-
-NOW_MS = 1_000_000
-OPEN = Held(State.IN_FLIGHT, delivery=3, holder=3, received_at_ms=NOW_MS - 5_000, deadline_ms=NOW_MS + 1)
-FREE = Held(State.VISIBLE, delivery=3, holder=0, received_at_ms=NOW_MS - 5_000, deadline_ms=0)
+from veil.core.hold import NUMBER_MAX, HoldTally, MemberState, check_name, check_number, judge_member
 
 
 @pytest.mark.parametrize(
-    ("held", "delivery", "grip"),
+    ("held", "delivery", "expected"),
     [
-        (None, 3, Grip.LOST),
-        (OPEN, 3, Grip.OPEN),
-        (OPEN, 2, Grip.LOST),
-        (OPEN._replace(delivery=1_003), 3, Grip.OPEN),  # after a restore: the number of the lease counts
-        (OPEN._replace(holder=2), 3, Grip.LOST),  # an older receipt has it
-        (OPEN._replace(deadline_ms=NOW_MS), 3, Grip.LAPSED),
-        (OPEN._replace(deadline_ms=NOW_MS), 2, Grip.LOST),
-        (FREE, 3, Grip.LAPSED),
-        (FREE, 2, Grip.LOST),
-        (FREE, 4, Grip.LOST),
+        (None, 3, MemberState.LOST),
+        (OPEN, 3, MemberState.OPEN),
+        (OPEN, 2, MemberState.LOST),
+        (
+            OPEN._replace(delivery=1_003),
+            3,
+            MemberState.OPEN,
+        ),  # after a restore: the number of the lease counts
+        (OPEN._replace(holder=2), 3, MemberState.LOST),  # an older receipt has it
+        (OPEN._replace(due_at_ms=NOW_MS), 3, MemberState.LAPSED),
+        (OPEN._replace(due_at_ms=NOW_MS), 2, MemberState.LOST),
+        (FREE, 3, MemberState.LAPSED),
+        (FREE, 2, MemberState.LOST),
+        (FREE, 4, MemberState.LOST),
     ],
 )
-def test_a_member_is_held_lapsed_or_lost(held, delivery, grip):
-    assert judge_member(held, delivery, NOW_MS) is grip
+def test_a_member_is_held_lapsed_or_lost(held, delivery, expected):
+    assert judge_member(held, delivery, NOW_MS) is expected
 
 
 @pytest.mark.parametrize("name", ["a", "A.b-c_9", "x" * 80])

@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import pytest
 
-from tests.stores.kit import redrive_to
 from veil.core.errors import MessageGone, ReceiptExpired, VisibilityTooLong
 from veil.core.lease import (
     WAITING,
     Deletion,
-    Held,
     State,
-    is_spent,
+    is_open,
     judge_deletion,
     judge_extension,
     judge_rotation,
 )
 from veil.core.limits import VISIBILITY_MAX_S
+from veil.core.message import HeldMessage
 from veil.core.receipt import Receipt
 
 NOW_MS = 1_000_000
-OPEN = Held(State.IN_FLIGHT, delivery=3, holder=3, received_at_ms=NOW_MS - 5_000, deadline_ms=NOW_MS + 1)
-LAPSED = OPEN._replace(deadline_ms=NOW_MS)
-FREE = Held(State.VISIBLE, delivery=3, holder=0, received_at_ms=NOW_MS - 5_000, deadline_ms=0)
+OPEN = HeldMessage(
+    seq=77,
+    message_id="m",
+    group=None,
+    body_bytes=1,
+    message_type=None,
+    state=State.IN_FLIGHT,
+    due_at_ms=NOW_MS + 1,
+    received_at_ms=NOW_MS - 5_000,
+    delivery=3,
+    holder=3,
+    receive_count=1,
+    first_received_wall_ms=1,
+)
+LAPSED = OPEN._replace(due_at_ms=NOW_MS)
+FREE = OPEN._replace(state=State.VISIBLE, holder=0, due_at_ms=None)
 
 
 def receipt(delivery: int) -> Receipt:
@@ -30,9 +42,9 @@ def receipt(delivery: int) -> Receipt:
 
 
 def test_a_lease_is_open_until_its_deadline_and_over_at_it():
-    assert OPEN.is_open(NOW_MS)
-    assert not OPEN.is_open(NOW_MS + 1)
-    assert not FREE.is_open(NOW_MS)
+    assert is_open(OPEN, NOW_MS)
+    assert not is_open(OPEN, NOW_MS + 1)
+    assert not is_open(FREE, NOW_MS)
 
 
 @pytest.mark.parametrize(
@@ -101,17 +113,9 @@ def test_no_deadline_lies_more_than_twelve_hours_after_the_receive():
     assert refusal.value.visibility_s == longest_s + 1
 
 
-def test_a_message_is_spent_when_one_more_receive_would_exceed_the_maximum():
-    policy = redrive_to("dead", 3)
-    assert not is_spent(2, policy)
-    assert is_spent(3, policy)
-    assert is_spent(4, policy)
-    assert not is_spent(1_000_000, None)
-
-
 # ---- strict receipts, rotations, waiting messages
 
-DELAYED = Held(State.DELAYED, delivery=0, holder=0, received_at_ms=0, deadline_ms=NOW_MS + 1)
+DELAYED = FREE._replace(state=State.DELAYED, delivery=0, received_at_ms=None, due_at_ms=NOW_MS + 1)
 
 
 @pytest.mark.parametrize("fifo", [True, False])
@@ -122,8 +126,8 @@ def test_a_strict_delete_needs_the_open_lease_and_never_raises(fifo):
 
 
 def test_only_the_latest_receipt_of_a_rotated_lease_holds_it():
-    twice = OPEN._replace(rotation=2)
     latest = receipt(3)._replace(rotation=2)
+    twice = OPEN._replace(holder=latest.holder)
 
     for old in (receipt(3), receipt(3)._replace(rotation=1)):
         assert judge_deletion(twice, old, NOW_MS, fifo=False) is Deletion.STALE
@@ -137,7 +141,7 @@ def test_only_the_latest_receipt_of_a_rotated_lease_holds_it():
 
 
 @pytest.mark.parametrize("delivery", [WAITING, 3])
-@pytest.mark.parametrize("held", [None, LAPSED, FREE, DELAYED._replace(deadline_ms=NOW_MS)])
+@pytest.mark.parametrize("held", [None, LAPSED, FREE, DELAYED._replace(due_at_ms=NOW_MS)])
 def test_a_rotation_needs_an_open_lease_or_a_delay(held, delivery):
     with pytest.raises(MessageGone):
         judge_rotation(held, receipt(delivery), 5, NOW_MS)
@@ -150,7 +154,8 @@ def test_leases_and_delays_are_rotated_by_their_own_receipts_alone():
 
 
 def test_a_delay_is_set_anew_by_the_latest_receipt_of_the_waiting_message():
-    once, latest = DELAYED._replace(rotation=1), receipt(WAITING)._replace(rotation=1)
+    latest = receipt(WAITING)._replace(rotation=1)
+    once = DELAYED._replace(holder=latest.holder)
 
     assert judge_rotation(DELAYED, receipt(WAITING), 5, NOW_MS) == NOW_MS + 5_000
     assert judge_rotation(once, latest, 0, NOW_MS) is None

@@ -12,10 +12,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from veil.core import decide
 from veil.core.lease import Deletion, State
-from veil.stores.sqlite import leases, receiving
-from veil.stores.sqlite.group_commit import GroupCommit
-from veil.stores.sqlite.tables import Q
+from veil.stores.sqlite import leases, messages
+from veil.stores.sqlite.commit import GroupCommit
+from veil.stores.sqlite.database import Q
 
 
 def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
@@ -29,7 +30,7 @@ def ack_before_commit() -> None:
     def submit_and_answer(submit: Any) -> Any:
         def hasty(self: Any, *work: Any, **how: Any) -> asyncio.Future[Any]:
             future: asyncio.Future[Any] = submit(self, *work, **how)
-            for _, waiting, result in self._group:
+            for _, _, waiting, result in self._group:
                 if waiting is future and not future.done():
                     future.set_result(result)
             return future
@@ -51,7 +52,7 @@ def ack_before_commit() -> None:
 def stale_delete() -> None:
     """A receipt that a later receive has replaced still deletes."""
     _replace(
-        leases, "judge_deletion", lambda _: lambda held, *_, **__: Deletion.DELETED if held else Deletion.GONE
+        decide, "judge_deletion", lambda _: lambda held, *_, **__: Deletion.DELETED if held else Deletion.GONE
     )
 
 
@@ -66,12 +67,12 @@ def stuck() -> None:
 
 
 def _shift_windows(by_ms: int) -> None:
-    def shifted(claim: Any) -> Any:
-        return lambda tables, state, rows, window_s, now_ms: claim(
-            tables, state, rows, window_s, now_ms + by_ms
+    def shifted(open_lease: Any) -> Any:
+        return lambda message, visibility_s, now_ms, wall_ms: open_lease(
+            message, visibility_s, now_ms + by_ms, wall_ms
         )
 
-    _replace(receiving, "_claim", shifted)
+    _replace(decide, "open_lease", shifted)
 
 
 def forgotten_delete() -> None:
@@ -84,22 +85,22 @@ def forgotten_delete() -> None:
 
         return forget
 
-    _replace(leases, "delete_one", forgetful)
+    _replace(leases, "_delete_one", forgetful)
 
 
 def unordered_groups() -> None:
     """A message in flight does not block those behind it in its group."""
 
     def visible_of(_leading_run: Any) -> Any:
-        def any_visible(tables: Any, state: Any, group: str) -> Any:
-            rows = receiving._in_order(tables, state, Q.of_group, 10, group)
-            return (row for row in rows if row[14] == State.VISIBLE)
+        def any_visible(db: Any, state: Any, group: str) -> Any:
+            found = messages._pages(db, state, Q.of_group, 10, group)
+            return (message for message in found if message.state == State.VISIBLE)
 
         return any_visible
 
-    _replace(receiving, "_leading_run", visible_of)
+    _replace(messages, "_leading_run", visible_of)
     # Groups as such are passed over, or one with a message in flight would not even be looked at.
-    _replace(receiving, "_take_fifo", lambda _: receiving._take_standard)
+    _replace(messages, "_fifo_order", lambda _: messages._standard_order)
 
 
 def nosync() -> None:

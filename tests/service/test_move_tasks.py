@@ -19,7 +19,7 @@ from veil.core.errors import (
     ResourceMissing,
     StoreError,
 )
-from veil.core.move_task import MoveTask
+from veil.core.move_task import DESTINATION_MISSING, MoveTask
 from veil.service.background import MoveRunners
 from veil.service.moves import cancel_move, list_moves, read_task_handle, start_move, task_handle
 from veil.service.queues import change_settings, delete_queue
@@ -192,7 +192,7 @@ async def test_a_destination_that_goes_fails_the_task(work: Desk, dead: Desk, se
     await open_desk(service, "other", redrive=redrive_to("dead", 1))
     await start(dead)
     task = await finished(dead)
-    assert (task.status, task.failure) == ("FAILED", "AWS.SimpleQueueService.NonExistentQueue")
+    assert (task.status, task.failure) == ("FAILED", DESTINATION_MISSING)
     assert (await dead.counts()).visible == 1
 
 

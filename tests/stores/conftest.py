@@ -78,8 +78,7 @@ def in_flight_max(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], int]:
     """Lets so few be in flight, in every store: a real queue's 120,000 take long to send."""
 
     def allow(count: int) -> int:
-        for place in ("memory.receiving", "sqlite.receiving", "postgres.receiving", "postgres.plain_group"):
-            monkeypatch.setattr(f"veil.stores.{place}.IN_FLIGHT_MAX", count)
+        monkeypatch.setattr("veil.core.limits.IN_FLIGHT_MAX", count)
         return count
 
     return allow

@@ -44,9 +44,9 @@ def _postgres(directory: Path, clock: Clock, **given: Any) -> Store:
     reason = postgres_kit.why_no_postgres()
     if reason is not None:
         pytest.skip(reason)
-    from veil.stores.postgres import PostgresStore, folding
+    from veil.stores.postgres import PostgresStore, engine
 
-    folding.FOLD_AFTER = 20  # type: ignore[misc]  # so that it happens in tests at all
+    engine.COMPACT_AFTER = 20  # type: ignore[misc]  # so that it happens in tests at all
     return PostgresStore(postgres_kit.database_of(directory), clock, **given)
 
 

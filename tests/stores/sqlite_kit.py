@@ -16,7 +16,7 @@ import pytest
 
 from veil.core.clock import Clock, ManualClock
 from veil.stores.sqlite import SqliteStore
-from veil.stores.sqlite.opening import DATABASE
+from veil.stores.sqlite.data_directory import DATABASE
 
 WAL = f"{DATABASE}-wal"
 

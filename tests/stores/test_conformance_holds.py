@@ -195,8 +195,7 @@ async def test_a_hold_takes_fewer_where_few_more_may_be_in_flight(store, in_flig
 
 @pytest.mark.parametrize("group", [None, "g"])
 async def test_a_hold_stops_at_so_many_bytes_of_bodies(store, monkeypatch, group):
-    for kind in ("memory", "sqlite", "postgres"):
-        monkeypatch.setattr(f"veil.stores.{kind}.holds.HOLD_BYTES_MAX", 25)
+    monkeypatch.setattr("veil.core.decide.HOLD_BYTES_MAX", 25)
     queue = await make_queue(store)
     await store.send(queue, [a_message(f"ten bytes{n}", group=group) for n in range(5)])
 

@@ -16,7 +16,7 @@ from tests.stores.kit import (
 )
 from veil.core.errors import MoveTaskMissing, MoveTaskNotRunning, MoveTaskRunning
 from veil.core.lease import Deletion
-from veil.core.move_task import MoveTask
+from veil.core.move_task import DESTINATION_MISSING, SOURCE_UNKNOWN, MoveTask
 from veil.core.sequence import instant_of
 
 
@@ -136,7 +136,7 @@ async def test_a_message_of_unknown_source_fails_the_task_and_stays(store):
     await store.start_move(a_task())
     task = await store.step_move("task-1", 10)
 
-    assert (task.status, task.moved, task.failure) == ("FAILED", 1, "CouldNotDetermineMessageSource")
+    assert (task.status, task.moved, task.failure) == ("FAILED", 1, SOURCE_UNKNOWN)
     assert (bodies(await store.peek(queue)), bodies(await store.peek(dead))) == (["a"], ["unknown"])
     assert await store.active_moves() == []
 
@@ -148,7 +148,7 @@ async def test_a_destination_that_is_gone_fails_the_task_and_the_message_stays(s
     task = await store.step_move("task-1", 10)
 
     assert (task.status, task.moved) == ("FAILED", 0)
-    assert task.failure == "AWS.SimpleQueueService.NonExistentQueue"
+    assert task.failure == DESTINATION_MISSING
     assert bodies(await store.peek(dead)) == ["a"]
 
 

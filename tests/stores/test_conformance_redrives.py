@@ -172,7 +172,7 @@ async def test_a_peek_can_be_bounded_by_when_messages_were_sent(store, clock):
 
 
 async def test_a_search_by_time_goes_on_past_what_one_look_sees(store, clock, monkeypatch):
-    monkeypatch.setattr("veil.stores.sqlite.peeking.TIMES_AT_ONCE", 2)
+    monkeypatch.setattr("veil.stores.sqlite.messages.TIMES_AT_ONCE", 2)
     queue, all_five = await sent_each_second(store, clock)
     await store.receive(queue, 2)
 

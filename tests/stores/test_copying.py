@@ -28,11 +28,11 @@ from veil.core.clock import Clock, ManualClock
 from veil.core.errors import StoreBusy, StoreError
 from veil.core.hold import HoldKey
 from veil.core.lease import Deletion
-from veil.stores.copying import Copied, Progress, copy_store
-from veil.stores.copying_sqlite import SqliteTarget, sqlite_source, sqlite_target
-from veil.stores.copying_tables import MESSAGE, TABLES, shifted
+from veil.stores.copying.copy import Copied, Progress, copy_store
+from veil.stores.copying.sqlite import SqliteTarget, sqlite_source, sqlite_target
+from veil.stores.copying.tables import MESSAGE, TABLES, shifted
 from veil.stores.sqlite import SqliteStore
-from veil.stores.sqlite.opening import DATABASE
+from veil.stores.sqlite.data_directory import DATABASE
 from veil.stores.store import Extension, Store
 
 pytestmark = pytest.mark.skipif(why_no_postgres() is not None, reason=str(why_no_postgres()))
@@ -43,7 +43,7 @@ Place = Path | str
 def source_of(place: Place, clock: Clock) -> Any:
     if isinstance(place, Path):
         return sqlite_source(place, clock)
-    from veil.stores.copying_postgres import postgres_source
+    from veil.stores.copying.postgres import postgres_source
 
     return postgres_source(place, clock)
 
@@ -51,7 +51,7 @@ def source_of(place: Place, clock: Clock) -> Any:
 def target_of(place: Place, clock: Clock) -> Any:
     if isinstance(place, Path):
         return sqlite_target(place, clock)
-    from veil.stores.copying_postgres import postgres_target
+    from veil.stores.copying.postgres import postgres_target
 
     return postgres_target(place, clock)
 

@@ -5,25 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from msgspec import structs
 
 from tests.stores import kit
 from tests.stores.model import ModelFailure, replay, run_model, shrink
 from tests.stores.model_steps import QUEUES, LockStep, receipt_label
+from veil.core.effect import DeadLettered, Expired, Opened
 from veil.core.errors import VeilError
-from veil.core.event import Kind
+from veil.core.event import NOBODY
 from veil.core.lease import Deletion
-from veil.stores.memory import MemoryStore, dead_letters, holds, leases, receiving, recording, settling
-from veil.stores.memory.shelves import Shelves
+from veil.stores.memory import MemoryStore
 
 OTHER_STORES = [name for name in kit.STORES if name != "memory"]
 # A step on PostgreSQL is some twenty round trips.
@@ -46,83 +43,59 @@ def test_the_reference_keeps_the_promises_that_need_no_reference(seed, tmp_path)
 # ---- the model notices
 
 
-class BrokenStore(MemoryStore):
-    """Has something else in one place of its modules, while the reference beside it keeps what is there."""
-
-    place: Any
-    name: str
-
-    def instead(self, right, *given, **named):
-        raise NotImplementedError
-
-    @contextmanager
-    def _operation(self):
-        # An operation never waits, so nobody else is at work meanwhile.
-        right = getattr(self.place, self.name)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(self.place, self.name, partial(self.instead, right))
-            with super()._operation() as op:
-                yield op
-
-
-class ForgetsTheHolder(BrokenStore):
+class ForgetsTheHolder(MemoryStore):
     """Lets any receipt delete."""
 
-    place, name = leases, "delete_one"
-
-    def instead(self, right, op, shelf, receipt, caller, *, strict=False):
-        row = shelf.find(receipt)
-        if row is None:
+    def _delete_one(self, op, contents, receipt, strict, caller):
+        message = contents.find(receipt)
+        if message is None:
             return Deletion.GONE
-        shelf.remove(row)
+        contents.remove(message)
         return Deletion.DELETED
 
 
-class LapsesLate(BrokenStore):
+class LapsesLate(MemoryStore):
     """Shows a message a millisecond after its deadline."""
 
-    place, name = settling, "settle"
-
-    def instead(self, right, op):
-        right(replace(op, now_ms=op.now_ms - 1))
+    def _settle(self, op):
+        super()._settle(op._replace(now_ms=op.now_ms - 1))
 
 
-class LosesADeadLetter(BrokenStore):
+class LosesADeadLetter(MemoryStore):
     """Drops spent messages."""
 
-    place, name = dead_letters, "move"
+    def _apply(self, op, contents, effects, caller=NOBODY):
+        effects = list(effects)
+        super()._apply(op, contents, effects, caller)
+        for effect in effects:
+            if isinstance(effect, DeadLettered):
+                target = self._of(effect.target)
+                target.remove(target.messages[effect.new_seq])
 
-    def instead(self, right, op, row, source, target):
-        source.remove(row)
 
-
-class ServesTheSameGroupAgain(BrokenStore):
+class ServesTheSameGroupAgain(MemoryStore):
     """Never moves a group behind the others."""
 
-    place, name = Shelves, "next_turn"
-
-    def instead(self, right):
+    def _next_turn(self):
         return 0
 
 
-class KeepsQuietAboutRetention(BrokenStore):
+class KeepsQuietAboutRetention(MemoryStore):
     """Does not record what expired."""
 
-    place, name = recording, "end"
-
-    def instead(self, right, op, kind, *facts):
-        if kind != Kind.EXPIRED:
-            right(op, kind, *facts)
+    def _record(self, op, queue, effects, caller):
+        super()._record(op, queue, [each for each in effects if not isinstance(each, Expired)], caller)
 
 
-class TellsTheWrongDeadline(BrokenStore):
+class TellsTheWrongDeadline(MemoryStore):
     """Records leases a millisecond too long."""
 
-    place, name = recording, "leases"
-
-    def instead(self, right, op, kind, shelf, messages, caller):
-        late = [replace(message, due_at_ms=(message.due_at_ms or op.now_ms) + 1) for message in messages]
-        right(op, kind, shelf, late, caller)
+    def _record(self, op, queue, effects, caller):
+        late = [
+            structs.replace(each, deadline_ms=each.deadline_ms + 1) if isinstance(each, Opened) else each
+            for each in effects
+        ]
+        super()._record(op, queue, late, caller)
 
 
 class ForgetsAnEmptyHold(MemoryStore):
@@ -131,18 +104,16 @@ class ForgetsAnEmptyHold(MemoryStore):
     async def receive_hold(self, queue, key, count, **given):
         content = await super().receive_hold(queue, key, count, **given)
         if not content.messages and not content.again:
-            del self._shelves.streams[queue.id, key.stream].holds[key.batch, key.part]
+            del self._of(queue).streams[key.stream].holds[key.batch, key.part]
         return content
 
 
-class StrikesNothing(BrokenStore):
+class StrikesNothing(MemoryStore):
     """Leaves a lost member in its hold, as if it could be found again."""
 
-    place, name = holds, "keep_or_strike"
-
-    def instead(self, right, op, shelf, hold, *given, **named):
+    def _keep_hold(self, op, contents, hold, *given, **named):
         members, lost = hold.members, hold.lost
-        kept = right(op, shelf, hold, *given, **named)
+        kept = super()._keep_hold(op, contents, hold, *given, **named)
         hold.members, hold.lost = members, lost
         return kept
 
@@ -152,21 +123,19 @@ class LeavesTheDoorOpen(MemoryStore):
 
     async def delete_holds(self, queue, stream, owner, **given):
         tally = await super().delete_holds(queue, stream, owner, **given)
-        if (queue.id, stream) in self._shelves.streams:
-            self._shelves.streams[queue.id, stream].closed = -1
+        if stream in self._of(queue).streams:
+            self._of(queue).streams[stream].closed = -1
         return tally
 
 
-class LeavesTheOldReceipt(BrokenStore):
+class LeavesTheOldReceipt(MemoryStore):
     """Gives a new receipt and goes on with the old one."""
 
-    place, name = leases, "rotate_one"
-
-    def instead(self, right, op, shelf, extension, caller):
-        answer = right(op, shelf, extension, caller)
-        row = shelf.find(extension.receipt)
-        if row is not None:
-            row.rotation = extension.receipt.rotation
+    def _rotate_one(self, op, contents, extension, caller):
+        answer = super()._rotate_one(op, contents, extension, caller)
+        message = contents.find(extension.receipt)
+        if message is not None and not isinstance(answer, VeilError) and message.holder:
+            message.holder = extension.receipt.holder
         return answer
 
 
@@ -177,18 +146,16 @@ class ForgetsStrictness(MemoryStore):
         return await super().delete(queue, receipts, caller=caller)
 
 
-class GoesByAgeAlone(BrokenStore):
+class GoesByAgeAlone(MemoryStore):
     """Shows every message as one of the ordinary priority to those who receive."""
 
-    place, name = receiving, "take"
-
-    def instead(self, right, op, shelf, *given):
-        told = {seq: row.message.priority for seq, row in shelf.rows.items()}
-        for row in shelf.rows.values():
-            row.message.priority = 8
-        taken = right(op, shelf, *given)
-        for seq, row in shelf.rows.items():
-            row.message.priority = told[seq]
+    def _take(self, op, contents, *given, **named):
+        told = {seq: message.priority for seq, message in contents.messages.items()}
+        for message in contents.messages.values():
+            message.priority = 8
+        taken = super()._take(op, contents, *given, **named)
+        for seq, message in contents.messages.items():
+            message.priority = told[seq]
         return taken
 
 

@@ -22,7 +22,7 @@ from veil.core.clock import ManualClock
 from veil.core.errors import InFlightLimit, MessageGone, QueueMissing, StoreError
 from veil.core.lease import Deletion
 from veil.core.queue import QueueCounts
-from veil.stores.postgres import group_commit, plain_group, receiving
+from veil.stores.postgres import commit
 from veil.stores.store import Extension
 
 
@@ -159,13 +159,14 @@ async def test_spent_messages_go_aside_and_others_take_their_place(store):
     assert {message.receive_count for message in letters} == {2}
 
 
-async def test_the_limit_of_messages_in_flight_holds_for_a_group(store, monkeypatch):
-    monkeypatch.setattr(plain_group, "IN_FLIGHT_MAX", 5)
-    monkeypatch.setattr(receiving, "IN_FLIGHT_MAX", 5)
+@pytest.mark.parametrize("visibilities", [(30, 30, 30), (30, 60, 90)])
+async def test_the_limit_of_messages_in_flight_holds_for_a_group(store, monkeypatch, visibilities):
+    monkeypatch.setattr("veil.core.limits.IN_FLIGHT_MAX", 5)
     queue = await make_queue(store)
     await store.send(queue, some_messages(*map(str, range(10))))
 
-    answers = await asyncio.gather(*(store.receive(queue, 4) for _ in range(3)), return_exceptions=True)
+    receives = (store.receive(queue, 4, visibility_s=visibility_s) for visibility_s in visibilities)
+    answers = await asyncio.gather(*receives, return_exceptions=True)
 
     assert sum(len(each) for each in answers if isinstance(each, list)) == 5
     assert [type(each) for each in answers if not isinstance(each, list)] == [InFlightLimit]
@@ -247,7 +248,7 @@ async def begun(operation):
 
 
 async def test_a_few_wait_for_the_group_under_way_and_go_together(held_up, monkeypatch):
-    monkeypatch.setattr(group_commit, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(commit, "PATIENCE_S", 60.0)
     store, busy, free, over = held_up
     before = store.commit_stats.commits
     sends = [await begun(store.send(queue, [a_message()])) for queue in (busy, *[free] * 5)]

@@ -12,9 +12,8 @@ from tests.stores.kit import a_grouped_message, a_message, make_queue, receipts_
 from tests.stores.postgres_nodes_kit import ask, nodes, until
 from veil.core.clock import ManualClock
 from veil.core.queue import QueueCounts
-from veil.stores.postgres import exporting, floors, folding, outbox
-from veil.stores.postgres.held import holder_of
-from veil.stores.postgres.sql import Q
+from veil.stores.postgres import engine, outbox, watermarks
+from veil.stores.postgres.pipeline import Q
 
 FEW, MANY = 400, 4_000  # messages that lived and died meanwhile
 # Blocks of 8 KB: the dead ones fill hundreds. To claim writes into every index of each of twenty messages, and indexes grow;
@@ -50,21 +49,23 @@ async def blocks_by_statement(dsn, store, clock, queue):
     await churn(store, queue, 80)
     await store.send(queue, some_messages(*["m"] * 40))
     receipts = receipts_of(queue, await store.receive(queue, 20))
-    priority, seq = store._engine.floors.place(queue.id)
+    priority, seq = store._engine.watermarks.scan_from(queue.id)
     named = {
         "queue": queue.id,
         "seqs": [each.seq for each in receipts],
-        "holders": [holder_of(each) for each in receipts],
+        "holders": [each.holder for each in receipts],
         "retention_ms": 345_600_000,
-        "window_ms": 600_000,
+        "visibility_ms": 600_000,
         "wall_ms": None,
         "limit": 20,
         "receives_max": 9,
         "priority": priority,
         "from": seq,
+        **{name: [1] * len(receipts) for name in ("states", "dues", "received", "deliveries", "wakes")},
+        **{name: [1] * len(receipts) for name in ("receive_counts", "firsts")},
         **store._engine.wanted_of([queue.id]),
     }
-    statements = ("look_at_queues", "claim", "take_held", "held", "make_visible")
+    statements = ("look_at_queues", "claim", "take_held", "held", "write_leases")
     read = {name: await blocks_read(dsn, clock.now_ms(), getattr(Q, name), named) for name in statements}
     await store.delete(queue, receipts)
     await store.delete(queue, receipts_of(queue, await store.receive(queue, 20)))
@@ -73,8 +74,8 @@ async def blocks_by_statement(dsn, store, clock, queue):
 
 async def test_no_statement_reads_what_died_long_ago(postgres, monkeypatch):
     # Without the look from the front that comes from time to time.
-    monkeypatch.setattr(floors, "FULL_EVERY_S", 3_600.0)
-    monkeypatch.setattr(floors, "FULL_EVERY_MAX_S", 3_600.0)
+    monkeypatch.setattr(watermarks, "FULL_EVERY_S", 3_600.0)
+    monkeypatch.setattr(watermarks, "FULL_EVERY_MAX_S", 3_600.0)
     clock = ManualClock()
     async with (
         nodes(postgres, 1, clock=clock) as [store],
@@ -98,7 +99,7 @@ async def test_no_statement_reads_what_died_long_ago(postgres, monkeypatch):
 
 @pytest.mark.parametrize("name", ["orders", "orders.fifo"])
 async def test_counts_are_folded_while_two_nodes_work_and_stay_exact(postgres, monkeypatch, name):
-    monkeypatch.setattr(folding, "FOLD_AFTER", 5)
+    monkeypatch.setattr(engine, "COMPACT_AFTER", 5)
     async with nodes(postgres, 2) as both:
         queue = await make_queue(both[0], name)
         make = a_grouped_message if queue.settings.fifo else a_message
@@ -115,7 +116,7 @@ async def test_counts_are_folded_while_two_nodes_work_and_stay_exact(postgres, m
         # One after the other on each node, so that they are many transactions.
         await asyncio.gather(*(lives(store, at) for at, store in enumerate(both)))
         for store in both:
-            await store._engine.folding.drain()
+            await store._engine.compaction.drain()
 
         states = [message.state for message in await both[0].peek(queue, limit=1_000)]
         expected = QueueCounts(states.count(0), states.count(2), 0)
@@ -128,8 +129,8 @@ async def test_counts_are_folded_while_two_nodes_work_and_stay_exact(postgres, m
 
 
 async def test_a_fold_gives_way_to_whoever_is_in_a_transaction(postgres, monkeypatch):
-    monkeypatch.setattr(folding, "FOLD_AFTER", 2)
-    monkeypatch.setattr(folding, "LOCK_WAIT_MS", 1)
+    monkeypatch.setattr(engine, "COMPACT_AFTER", 2)
+    monkeypatch.setattr(engine, "COMPACT_WAIT_MS", 1)
     async with nodes(postgres, 1) as [store]:
         queue = await make_queue(store)
         of_queue = f"FROM veil.queue_count WHERE queue_id = {queue.id}"
@@ -137,7 +138,7 @@ async def test_a_fold_gives_way_to_whoever_is_in_a_transaction(postgres, monkeyp
             await other.execute("SELECT pg_advisory_xact_lock_shared(1447381324, %s)", [queue.id])
             for _ in range(4):
                 await store.send(queue, some_messages("m"))
-            await store._engine.folding.drain()
+            await store._engine.compaction.drain()
             assert ask(postgres, f"SELECT DISTINCT generation {of_queue}") == [(0,)]
         await store.send(queue, some_messages("m"))
         await until(lambda: ask(postgres, f"SELECT max(generation) {of_queue}") == [(1,)])
@@ -146,7 +147,7 @@ async def test_a_fold_gives_way_to_whoever_is_in_a_transaction(postgres, monkeyp
 
 async def test_the_counts_of_the_outbox_move_on_and_are_folded(postgres, monkeypatch):
     monkeypatch.setattr(outbox, "WRITES_A_TURN", 1)
-    monkeypatch.setattr(exporting, "COUNTS_MAX", 3)
+    monkeypatch.setattr(outbox, "COUNTS_MAX", 3)
     async with nodes(postgres, 1, journal=True) as [store]:
         queue = await make_queue(store)
         for _ in range(6):

@@ -13,7 +13,7 @@ from tests.stores.postgres_nodes_kit import ask, nodes
 from veil.core.errors import StoreError, StoreTooNew, StoreUnavailable
 from veil.core.queue import QueueCounts
 from veil.stores.postgres import PostgresStore, opening
-from veil.stores.postgres.dsn import parse_dsn
+from veil.stores.postgres.connection import parse_dsn
 from veil.stores.postgres.opening import SCHEMA_VERSION
 
 

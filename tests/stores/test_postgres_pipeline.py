@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from veil.core.lease import State
-from veil.stores.postgres.arrays import array
-from veil.stores.postgres.pipeline import Pipeline, pipeline_of
+from veil.stores.postgres.pipeline import Pipeline, array, pipeline_of
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
 

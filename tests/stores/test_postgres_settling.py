@@ -66,14 +66,14 @@ async def test_what_another_transaction_did_meanwhile_is_counted(postgres, monke
         await store.send(queue, some_messages("back", "back too"))
         await store.receive(queue, 2, visibility_s=30)
         clock.advance(seconds=30)
-        settle = engine.settling.settle
+        settle = engine.settle
 
         async def overtaken(tx, state):
-            monkeypatch.setattr(engine.settling, "settle", settle)
+            monkeypatch.setattr(engine, "settle", settle)
             assert await other.counts(queue) == QueueCounts(2, 0, 0)
             return await settle(tx, state)
 
-        monkeypatch.setattr(engine.settling, "settle", overtaken)
+        monkeypatch.setattr(engine, "settle", overtaken)
         assert await store.counts(queue) == QueueCounts(2, 0, 0)
 
 

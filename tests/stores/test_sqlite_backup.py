@@ -26,9 +26,9 @@ from veil.core.clock import ManualClock
 from veil.core.errors import ReceiptExpired, StoreBusy, StoreDamaged, StoreError
 from veil.core.lease import Deletion
 from veil.core.queue import QueueCounts
-from veil.stores.sqlite.backup import backup, restore
-from veil.stores.sqlite.opening import DATABASE
-from veil.stores.sqlite.verify import verify, verify_file
+from veil.stores.sqlite.data_directory import DATABASE
+from veil.stores.sqlite.recovery.backup import backup, restore
+from veil.stores.sqlite.recovery.verify import verify, verify_file
 from veil.stores.store import Extension
 
 
@@ -231,7 +231,7 @@ async def test_the_server_goes_on_while_a_backup_is_written(tmp_path: Path):
     async with open_store(data) as store:
         queue = await make_queue(store)
         await store.send(queue, [a_message("x" * 10_000) for _ in range(500)])
-        code = "import sys; from pathlib import Path; from veil.stores.sqlite.backup import backup; "
+        code = "import sys; from pathlib import Path; from veil.stores.sqlite.recovery.backup import backup; "
         code += "backup(Path(sys.argv[1]), Path(sys.argv[2]))"
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", code, str(data), str(out), cwd=ROOT, stderr=subprocess.PIPE

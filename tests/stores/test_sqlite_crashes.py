@@ -17,7 +17,7 @@ from tests.stores.sqlite_kit import open_store
 from veil.core.clock import ManualClock
 from veil.core.errors import StoreBusy
 from veil.stores.sqlite import SqliteStore
-from veil.stores.sqlite.verify import verify
+from veil.stores.sqlite.recovery.verify import verify
 
 ROOT = Path(tests.__file__).parent.parent
 

@@ -17,8 +17,8 @@ from veil.core.errors import StoreFull
 from veil.core.lease import Deletion
 from veil.core.queue import Queue
 from veil.stores.sqlite import SqliteStore
-from veil.stores.sqlite.reserve import RETRY_MS
-from veil.stores.sqlite.verify import verify
+from veil.stores.sqlite.data_directory import RETRY_MS
+from veil.stores.sqlite.recovery.verify import verify
 from veil.stores.store import Extension
 
 BODY = "x" * 60_000

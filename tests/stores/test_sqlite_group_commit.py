@@ -23,8 +23,8 @@ from veil.core.clock import ManualClock
 from veil.core.errors import QueueMissing, StoreFailed
 from veil.core.lease import Deletion
 from veil.core.queue import QueueCounts
-from veil.stores.sqlite import SqliteStore, group_commit, settling
-from veil.stores.sqlite.verify import verify
+from veil.stores.sqlite import SqliteStore, commit, leases
+from veil.stores.sqlite.recovery.verify import verify
 from veil.stores.store import Extension
 
 
@@ -150,8 +150,8 @@ async def test_an_operation_that_breaks_in_a_group_fails_alone(
         await turns()
 
     def breaks() -> None:
-        store._tables.states[queue.id].visible += 1_000
-        store._tables.execute("UPDATE queue_count SET visible = 77")
+        store._db.states[queue.id].counts[0] += 1_000
+        store._db.execute("UPDATE queue_count SET visible = 77")
         raise RuntimeError("planted")
 
     before = [asyncio.ensure_future(store.send(queue, [a_message(f"before {n}")])) for n in range(5)]
@@ -296,7 +296,7 @@ async def test_a_sync_that_fails_while_operations_are_redone_answers_all_of_them
 
 
 async def test_the_log_stays_short(store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(group_commit, "CHECKPOINT_WAL_PAGES", 50)
+    monkeypatch.setattr(commit, "CHECKPOINT_WAL_PAGES", 50)
     queue = await make_queue(store)
     longest = 0
     for _ in range(40):
@@ -311,7 +311,7 @@ async def test_the_log_stays_short(store: SqliteStore, tmp_path: Path, monkeypat
 async def test_operations_that_arrive_during_a_checkpoint_are_done_after_it(
     store: SqliteStore, gate: SyncGate, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(group_commit, "CHECKPOINT_WAL_PAGES", 1)
+    monkeypatch.setattr(commit, "CHECKPOINT_WAL_PAGES", 1)
     queue = await make_queue(store)
     gate.shut()
     first = asyncio.ensure_future(store.send(queue, [a_message("first")]))
@@ -327,7 +327,7 @@ async def test_operations_that_arrive_during_a_checkpoint_are_done_after_it(
 async def test_a_checkpoint_that_finds_no_room_stops_nothing(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(group_commit, "CHECKPOINT_WAL_PAGES", 1)
+    monkeypatch.setattr(commit, "CHECKPOINT_WAL_PAGES", 1)
     queue = await make_queue(store)
     await store.send(queue, [a_message("before")])
 
@@ -382,7 +382,7 @@ async def test_a_long_purge_lets_others_in_between(store: SqliteStore):
     queue = await make_queue(store)
     other = await make_queue(store, "other")
     for _ in range(4):
-        await store.send(queue, [a_message("x") for _ in range(settling.CHUNK)])
+        await store.send(queue, [a_message("x") for _ in range(leases.CHUNK)])
     purging = asyncio.ensure_future(store.purge(queue, rest_ms=0))
     await asyncio.sleep(0)
     await store.send(other, [a_message("in between")])
@@ -397,17 +397,17 @@ async def test_a_purge_that_a_crash_cuts_short_leaves_counts_and_lanes_right(
 ):
     queue = await make_queue(store, "orders.fifo")
     for _ in range(3):
-        await store.send(queue, [a_grouped_message("x", group=f"g{n}") for n in range(settling.CHUNK)])
+        await store.send(queue, [a_grouped_message("x", group=f"g{n}") for n in range(leases.CHUNK)])
     await store.receive(queue, 10)
     purging = asyncio.ensure_future(store.purge(queue, rest_ms=0))
-    while (await store.counts(queue)).visible > settling.CHUNK:  # then the first chunk is on disk
+    while (await store.counts(queue)).visible > leases.CHUNK:  # then the first chunk is on disk
         await asyncio.sleep(0)
     assert not purging.done()
     copy = crashed_copy(tmp_path, tmp_path / "copy")
     await purging
     findings = verify(copy)
     assert findings.is_sound, str(findings)
-    assert 0 < findings.messages < 3 * settling.CHUNK
+    assert 0 < findings.messages < 3 * leases.CHUNK
 
 
 async def test_bodies_that_wait_for_their_commit_are_bounded_however_many_receive(

@@ -10,12 +10,13 @@ from tests.stores.kit import bodies, make_queue, receipts_of, some_messages
 from tests.stores.sqlite_kit import change, crashed_copy, open_store, rows, take_priorities_away
 from veil.core.clock import ManualClock
 from veil.core.errors import HoldClosed
+from veil.core.event import NOBODY
 from veil.core.hold import HoldKey, HoldTally
 from veil.core.queue import Queue
-from veil.stores.sqlite import SqliteStore, hold_members, holds
-from veil.stores.sqlite.backup import backup, restore
-from veil.stores.sqlite.salvage import salvage
-from veil.stores.sqlite.verify import verify
+from veil.stores.sqlite import SqliteStore, holds
+from veil.stores.sqlite.recovery.backup import backup, restore
+from veil.stores.sqlite.recovery.salvage import salvage
+from veil.stores.sqlite.recovery.verify import verify
 
 NAMES = [f"m{number}" for number in range(8)]
 
@@ -39,9 +40,7 @@ async def test_a_deletion_that_a_crash_cut_short_is_closed_at_once_and_goes_on_w
     monkeypatch.setattr(holds, "MEMBERS_AT_ONCE", 2)
     async with open_store(tmp_path / "live", clock) as store:
         queue = await four_holds(store)
-        step = await store._do(
-            lambda: holds.delete_some(store._tables, queue, "epoch", "me", holds.START, 0, ())
-        )
+        step = await store._do(holds.delete_holds, store._db, queue, "epoch", "me", 0, NOBODY, holds.START)
         assert step == (HoldTally(2, 0), (0, 0))
         crashed = crashed_copy(tmp_path / "live", tmp_path / "crashed")
 
@@ -75,11 +74,11 @@ async def test_a_hold_whose_transaction_failed_is_as_if_it_had_not_been(
         queue = await four_holds(store)
 
         def stumbles(*_: object) -> int:
-            store._tables.execute("DELETE FROM message")
+            store._db.execute("DELETE FROM message")
             raise RuntimeError("in the middle of it")
 
         with monkeypatch.context() as broken:
-            broken.setattr(hold_members, "delete", stumbles)
+            broken.setattr(holds, "apply", stumbles)
             with pytest.raises(RuntimeError):
                 await store.delete_holds(queue, "epoch", "me", up_to_batch=0)
 

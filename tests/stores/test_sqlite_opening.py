@@ -14,8 +14,9 @@ from tests.stores.sqlite_kit import WAL, change, crashed_copy, flip_bit, open_st
 from veil.core.clock import ManualClock
 from veil.core.errors import StoreBusy, StoreDamaged, StoreError, StoreTooNew
 from veil.stores.sqlite import SqliteStore, opening
-from veil.stores.sqlite.opening import DATABASE, SCHEMA_VERSION
-from veil.stores.sqlite.wal_scan import scan_wal
+from veil.stores.sqlite.data_directory import DATABASE
+from veil.stores.sqlite.opening import SCHEMA_VERSION
+from veil.stores.sqlite.recovery.wal_scan import scan_wal
 
 
 async def test_a_second_server_on_the_same_data_is_refused(tmp_path: Path):

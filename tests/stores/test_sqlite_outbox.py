@@ -12,11 +12,11 @@ from tests.stores.journal_kit import A_CALLER, exported, kinds, plan_of, rows_of
 from tests.stores.kit import a_key, a_message, make_queue, receipt_of, receipts_of, some_messages
 from tests.stores.sqlite_kit import SyncGate, change, crashed_copy, flip_bit, open_store, rows, turns
 from veil.core.clock import ManualClock
-from veil.stores.sqlite import SqliteStore, lease_facts, outbox, settling
-from veil.stores.sqlite.backup import backup, restore
-from veil.stores.sqlite.opening import DATABASE
-from veil.stores.sqlite.salvage import salvage
-from veil.stores.sqlite.verify import verify
+from veil.stores.sqlite import SqliteStore, leases, outbox
+from veil.stores.sqlite.data_directory import DATABASE
+from veil.stores.sqlite.recovery.backup import backup, restore
+from veil.stores.sqlite.recovery.salvage import salvage
+from veil.stores.sqlite.recovery.verify import verify
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ async def test_a_rolled_back_row_leaves_no_gap_in_the_numbers(
 ):
     queue = await make_queue(store)
     await store.send(queue, [a_message()])
-    execute, failures = store._tables.execute, iter([True])
+    execute, failures = store._db.execute, iter([True])
 
     def once_failing(statement: str, *given: object) -> object:
         if statement == "COMMIT" and next(failures, False):
@@ -127,7 +127,8 @@ async def test_a_plan_is_on_disk_when_it_is_given_out(
 async def test_deletes_are_told_alike_whether_their_leases_are_in_memory_or_not(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(lease_facts, "FACTS_MAX", 3)
+    assert store._db.journal is not None
+    monkeypatch.setattr(store._db.journal, "_leases_max", 3)
     queue = await make_queue(store)
     await store.send(queue, some_messages(*"abcdefgh"))
     messages = await store.receive(queue, 8)
@@ -191,7 +192,7 @@ async def test_a_crash_while_rows_are_removed_brings_none_of_them_back(
 async def test_the_messages_of_a_deleted_queue_are_told_after_a_crash_too(
     store: SqliteStore, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(settling, "CHUNK", 2)
+    monkeypatch.setattr(leases, "CHUNK", 2)
     queue = await make_queue(store)
     await store.send(queue, some_messages(*"abcde"))
     await exported(store)

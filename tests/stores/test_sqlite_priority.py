@@ -8,8 +8,8 @@ from tests.stores.kit import a_message, bodies, make_queue, receipt_of, some_mes
 from tests.stores.sqlite_kit import change, open_store, rows, take_priorities_away
 from veil.core.clock import ManualClock
 from veil.core.lease import Deletion
-from veil.stores.sqlite.salvage import salvage
-from veil.stores.sqlite.verify import verify
+from veil.stores.sqlite.recovery.salvage import salvage
+from veil.stores.sqlite.recovery.verify import verify
 from veil.stores.store import Extension, Rotated
 
 

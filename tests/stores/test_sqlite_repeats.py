@@ -17,7 +17,7 @@ KEYS = [bytes([number]) * 16 for number in range(3)]
 async def test_the_latest_are_known_and_what_they_pushed_out_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarted: bool
 ) -> None:
-    monkeypatch.setattr("veil.stores.sqlite.repeats.REPEATED_MESSAGES_MAX", 4)
+    monkeypatch.setattr("veil.stores.sqlite.database.REPEATED_MESSAGES_MAX", 4)
     clock = ManualClock()
     store = SqliteStore(tmp_path, clock)
     await store.open()

@@ -14,10 +14,10 @@ from tests.stores.test_sqlite_verify import a_lived_in_store
 from veil.core.clock import ManualClock
 from veil.core.errors import StoreBusy, StoreDamaged, StoreError
 from veil.core.lease import Deletion
-from veil.stores.sqlite.opening import DATABASE
-from veil.stores.sqlite.salvage import SET_ASIDE, Salvaged, salvage
-from veil.stores.sqlite.verify import verify
-from veil.stores.sqlite.wal_scan import scan_wal
+from veil.stores.sqlite.data_directory import DATABASE
+from veil.stores.sqlite.recovery.salvage import SET_ASIDE, Salvaged, salvage
+from veil.stores.sqlite.recovery.verify import verify
+from veil.stores.sqlite.recovery.wal_scan import scan_wal
 
 
 def salvaged(data: Path, out: Path) -> Salvaged:

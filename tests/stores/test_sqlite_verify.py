@@ -13,8 +13,8 @@ from veil.core.errors import StoreError
 from veil.core.hold import HoldKey
 from veil.core.message import MessageAttribute
 from veil.core.queue import RedriveAllow
-from veil.stores.sqlite.opening import DATABASE
-from veil.stores.sqlite.verify import verify
+from veil.stores.sqlite.data_directory import DATABASE
+from veil.stores.sqlite.recovery.verify import verify
 from veil.stores.store import QueueContent
 
 

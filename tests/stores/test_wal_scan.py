@@ -13,7 +13,7 @@ from typing import Any
 import apsw
 import pytest
 
-from veil.stores.sqlite.wal_scan import WalScan, scan_wal
+from veil.stores.sqlite.recovery.wal_scan import WalScan, scan_wal
 
 HEADER = 32
 FRAME_HEADER = 24

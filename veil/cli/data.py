@@ -31,7 +31,7 @@ def backup(
 ) -> None:
     """Copy the data to one file, while the server runs."""
     with _told():
-        from veil.stores.sqlite.backup import backup as write_backup
+        from veil.stores.sqlite.recovery.backup import backup as write_backup
 
         write_backup(data, out)
     talk(f"backup of {data} written to {out}")
@@ -47,7 +47,7 @@ def restore(
     The directory must not hold data yet. What happened since the backup is undone.
     """
     with _told():
-        from veil.stores.sqlite.backup import restore as restore_backup
+        from veil.stores.sqlite.recovery.backup import restore as restore_backup
 
         restore_backup(source, data)
     talk(f"{source} restored to {data}")
@@ -70,7 +70,7 @@ def verify(
         _salvage(data, salvage, as_json=as_json)
         return
     with _told(), _progress() as shown:
-        from veil.stores.sqlite.verify import verify as find
+        from veil.stores.sqlite.recovery.verify import verify as find
 
         findings = find(data, shown)
     if as_json:
@@ -87,7 +87,7 @@ def verify(
 
 def _salvage(data: Path, out: Path, *, as_json: bool) -> None:
     with _told():
-        from veil.stores.sqlite.salvage import salvage as save
+        from veil.stores.sqlite.recovery.salvage import salvage as save
 
         report = save(data, out)
     if as_json:

@@ -65,7 +65,7 @@ def check_database(dsn: str) -> list[Finding]:
         return [Finding("database", "fail", str(problem))]
     import psycopg
 
-    from veil.stores.postgres.dsn import parse_dsn
+    from veil.stores.postgres.connection import parse_dsn
 
     try:
         text = parse_dsn(dsn).text

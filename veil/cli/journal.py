@@ -136,7 +136,7 @@ async def _export(settings: Settings, where: str) -> ExportStats:
     from veil.journal.helper_process import HelperProcess
     from veil.server.make_store import is_on_postgres, store_directory
     from veil.server.system_clock import SystemClock
-    from veil.stores.sqlite.opening import DATABASE
+    from veil.stores.sqlite.data_directory import DATABASE
     from veil.stores.sqlite.store import SqliteStore
 
     directory = store_directory(settings)

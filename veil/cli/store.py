@@ -18,13 +18,13 @@ from veil.core.errors import StoreError, VeilError
 from veil.server.shown_url import without_password
 
 if TYPE_CHECKING:
-    from veil.stores.copying import Copied, Source, Target
+    from veil.stores.copying.copy import Copied, Source, Target
 
 
 def need_driver(dsn: str) -> None:
     """Raise CommandFailed, in words, where the driver is missing or the DSN cannot be read."""
     try:
-        from veil.stores.postgres.dsn import parse_dsn
+        from veil.stores.postgres.connection import parse_dsn
     except ImportError:
         raise CommandFailed(
             "the driver for PostgreSQL is not installed: pip install 'veilmq[postgres]'"
@@ -100,9 +100,8 @@ async def _migrate(dsn: str, *, citus: bool, dry_run: bool) -> tuple[int, int, l
 
     from veil.core.errors import StoreTooNew, StoreUnavailable
     from veil.stores.postgres import opening
-    from veil.stores.postgres.citus import calls_to_distribute
-    from veil.stores.postgres.dsn import parse_dsn
-    from veil.stores.postgres.failures import in_our_words
+    from veil.stores.postgres.connection import in_our_words, parse_dsn
+    from veil.stores.postgres.offline import calls_to_distribute
 
     text = parse_dsn(dsn).text
     try:
@@ -194,7 +193,7 @@ def restored(
     from veil.cli.store import need_driver
 
     need_driver(place)
-    from veil.stores.postgres.restored import mark_restored
+    from veil.stores.postgres.offline import mark_restored
 
     try:
         mark_restored(place)
@@ -204,7 +203,7 @@ def restored(
 
 
 def _copied(source: str, target: str, *, without_events: bool) -> Copied:
-    from veil.stores.copying import copy_store
+    from veil.stores.copying.copy import copy_store
 
     if _place(source) == _place(target):
         raise PlaceWrong("FROM and TO: expected two stores, not the same one twice")
@@ -236,7 +235,7 @@ def _source(text: str) -> Iterator[Source]:
     place = _place(text)
     if isinstance(place, Path):
         from veil.server.system_clock import SystemClock
-        from veil.stores.copying_sqlite import sqlite_source
+        from veil.stores.copying.sqlite import sqlite_source
 
         with sqlite_source(place, SystemClock()) as source:
             yield source
@@ -244,7 +243,7 @@ def _source(text: str) -> Iterator[Source]:
     from veil.cli.store import need_driver
 
     need_driver(place)
-    from veil.stores.copying_postgres import postgres_source
+    from veil.stores.copying.postgres import postgres_source
 
     with postgres_source(place) as database:
         yield database
@@ -255,7 +254,7 @@ def _target(text: str) -> Iterator[Target]:
     place = _place(text)
     if isinstance(place, Path):
         from veil.server.system_clock import SystemClock
-        from veil.stores.copying_sqlite import sqlite_target
+        from veil.stores.copying.sqlite import sqlite_target
 
         with sqlite_target(place, SystemClock()) as target:
             yield target
@@ -263,7 +262,7 @@ def _target(text: str) -> Iterator[Target]:
     from veil.cli.store import need_driver
 
     need_driver(place)
-    from veil.stores.copying_postgres import postgres_target
+    from veil.stores.copying.postgres import postgres_target
 
     with postgres_target(place) as database:
         yield database

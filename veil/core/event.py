@@ -1,5 +1,8 @@
 """What happened to a message: the event that a store records in the same transaction as the change itself.
 
+Events are made of effects (`core.effect`), here and nowhere else: another column of the journal is another field of Event and
+a value for it in `EventRecorder`.
+
 Events are written by the hundred in one packed row (`pack`), since a row each would cost more than the change. The names
 of queues and callers stand once in front of the events that mention them, so that a packed row can be read on its own,
 also after the queue is gone.
@@ -13,6 +16,25 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from veil.core.effect import (
+    AnyEffect,
+    DeadLettered,
+    DelayChanged,
+    Deleted,
+    DeleteRefused,
+    Effect,
+    Enqueued,
+    Expired,
+    Extended,
+    ExtensionRefused,
+    Lapsed,
+    LeaseChange,
+    Opened,
+    Purged,
+    Redriven,
+    Released,
+    Undone,
+)
 from veil.core.message import Caller
 from veil.core.queue import QueueKey
 
@@ -43,7 +65,7 @@ class Kind(IntEnum):
 
 
 class Event(NamedTuple):
-    """One change of one message. `queue` and `caller` are places in the lists of the packed row it stands in."""
+    """One change of one message. `queue` and `caller` are indexes into the lists of the packed row it stands in."""
 
     kind: int
     at_ms: int  # engine time
@@ -74,6 +96,29 @@ NOBODY: Final = Caller()  # what the store does by itself: retention, dead-lette
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(EventBatch).decode
 
+# Plain numbers: an event is written for every change, and the members of an enum take longer to pack.
+_KINDS: Final[dict[type, int]] = {
+    Enqueued: int(Kind.SENT),
+    Opened: int(Kind.RECEIVED),
+    Extended: int(Kind.EXTENDED),
+    Released: int(Kind.RELEASED),
+    Undone: int(Kind.UNDONE),
+    Deleted: int(Kind.DELETED),
+    DeleteRefused: int(Kind.DELETE_REFUSED),
+    ExtensionRefused: int(Kind.EXTENSION_REFUSED),
+    DeadLettered: int(Kind.DEAD_LETTERED),
+    Redriven: int(Kind.REDRIVEN),
+    Expired: int(Kind.EXPIRED),
+    Purged: int(Kind.PURGED),
+    DelayChanged: int(Kind.DELAYED),
+    Lapsed: 0,  # not recorded: it follows from the deadline
+}
+_SENT, _DELETED = int(Kind.SENT), int(Kind.DELETED)
+_OPENS_A_LEASE: Final = (int(Kind.RECEIVED), int(Kind.EXTENDED))
+
+# Message id, delivery, deadline, receive count, size and type: as they follow one another in an event.
+LeaseFacts = tuple[str, int, int | None, int, int, str | None]
+
 
 def pack(queues: Iterable[QueueKey], callers: Iterable[Caller], events: list[tuple[object, ...]]) -> bytes:
     """The packed row of one transaction; `events` holds tuples in the order of Event's fields."""
@@ -83,3 +128,140 @@ def pack(queues: Iterable[QueueKey], callers: Iterable[Caller], events: list[tup
 def unpack(packed: bytes) -> EventBatch:
     """The events of a packed row."""
     return _decode(packed)
+
+
+class EventRecorder:
+    """Makes events of the effects of one transaction, and packs them into one row when it ends.
+
+    A delete has to record which message it ended. To read that from the row first would make it half as dear again, and
+    nearly every delete follows a receive or an extension that has just told of it all. So what was told of the latest leases
+    is kept, where a store asks for that (`leases_max`); a delete that finds nothing reads the row instead.
+    """
+
+    __slots__ = (
+        "_callers",
+        "_indexes",
+        "_last_caller",
+        "_last_queue",
+        "_leases",
+        "_leases_max",
+        "_queues",
+        "events",
+    )
+
+    def __init__(self, leases_max: int = 0) -> None:
+        self.events: list[tuple[object, ...]] = []  # in the order of Event's fields
+        self._queues: dict[QueueKey, int] = {}
+        self._callers: dict[Caller, int] = {}
+        self._last_queue: QueueKey | None = None
+        self._last_caller: Caller | None = None
+        self._indexes = (0, 0)
+        self._leases: dict[int, LeaseFacts] = {}
+        self._leases_max = leases_max
+
+    def record(
+        self, at_ms: int, queue: QueueKey, effects: Iterable[AnyEffect], caller: Caller = NOBODY
+    ) -> None:
+        """Tell of effects on messages of one queue, which happened at that instant of engine time."""
+        # Mostly the very same objects as the last time: to compare seven texts takes longer than to write the event.
+        if queue is not self._last_queue or caller is not self._last_caller:
+            self._look_up(queue, caller)
+        index, who = self._indexes
+        append = self.events.append
+        for effect in effects:
+            kind = _KINDS[type(effect)]
+            if isinstance(effect, Enqueued):
+                new = effect.new
+                sent = (new.message_id, 0, effect.due_at_ms, 0, effect.body_bytes, new.message_type)
+                append((kind, at_ms, index, effect.seq, *sent, who))
+            elif isinstance(effect, LeaseChange):
+                message = effect.message
+                lease = (
+                    message.message_id,
+                    effect.delivery,
+                    effect.deadline_ms,
+                    effect.lease.receive_count,
+                    message.body_bytes,
+                    message.message_type,
+                )
+                if kind:
+                    append((kind, at_ms, index, message.seq, *lease, who))
+                if self._leases_max and kind in _OPENS_A_LEASE:
+                    self._keep(message.seq, lease)
+            elif isinstance(effect, DeadLettered | Redriven):
+                self._record_move(kind, at_ms, index, effect, who)
+            elif effect.message is None:
+                append((kind, at_ms, index, effect.seq, None, effect.delivery, None, None, None, None, who))
+            else:
+                message = effect.message
+                facts = (message.receive_count, message.body_bytes, message.message_type)
+                deadline_ms = effect.deadline_ms if isinstance(effect, Effect) else None
+                lease_told = (message.message_id, effect.delivery, deadline_ms)
+                append((kind, at_ms, index, message.seq, *lease_told, *facts, who))
+
+    def record_deletion(
+        self, at_ms: int, queue: QueueKey, seq: int, facts: LeaseFacts, caller: Caller
+    ) -> None:
+        """The same for a delete that knows nothing but the facts."""
+        if queue is not self._last_queue or caller is not self._last_caller:
+            self._look_up(queue, caller)
+        index, who = self._indexes
+        self.events.append((_DELETED, at_ms, index, seq, *facts, who))
+
+    def lease(self, seq: int, delivery: int) -> LeaseFacts | None:
+        """What was last told of that delivery's lease, once; None where that is not known any more."""
+        facts = self._leases.pop(seq, None)
+        return facts if facts is not None and facts[1] == delivery else None
+
+    def _record_move(
+        self, kind: int, at_ms: int, index: int, effect: DeadLettered | Redriven, who: int
+    ) -> None:
+        message = effect.message
+        there = self._queues.setdefault(effect.target.key, len(self._queues))
+        facts = (message.receive_count, message.body_bytes, message.message_type, who, there)
+        gone = (
+            kind,
+            at_ms,
+            index,
+            message.seq,
+            message.message_id,
+            effect.delivery,
+            effect.deadline_ms,
+            *facts,
+        )
+        if isinstance(effect, DeadLettered):
+            self.events.append((*gone, None if effect.new_seq == message.seq else effect.new_seq))
+            return
+        moved = effect.moved
+        self.events.append((*gone, moved.seq))
+        come = (_SENT, at_ms, there, moved.seq, moved.message_id, 0, moved.due_at_ms, 0)
+        self.events.append((*come, moved.body_bytes, moved.message_type, who, None, message.seq))
+
+    def _keep(self, seq: int, lease: LeaseFacts) -> None:
+        if len(self._leases) >= self._leases_max:
+            self._leases.clear()  # cheaper than to look for the oldest, and they are only a shortcut
+        self._leases[seq] = lease
+
+    def _look_up(self, queue: QueueKey, caller: Caller) -> None:
+        self._last_queue, self._last_caller = queue, caller
+        self._indexes = (
+            self._queues.setdefault(queue, len(self._queues)),
+            self._callers.setdefault(caller, len(self._callers)),
+        )
+
+    def pack(self) -> bytes:
+        """What was recorded, as a row of the outbox; begins the next transaction."""
+        packed = pack(self._queues, self._callers, self.events)
+        self._clear()
+        return packed
+
+    def forget(self) -> None:
+        """The transaction was undone, and with it perhaps a lease; or there is no room for its events."""
+        self._clear()
+        self._leases.clear()
+
+    def _clear(self) -> None:
+        self.events = []
+        self._queues.clear()
+        self._callers.clear()
+        self._last_queue = self._last_caller = None

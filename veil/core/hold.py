@@ -16,9 +16,10 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from veil.core.errors import HoldNameRefused
-from veil.core.lease import Held
+from veil.core.lease import MessageFacts, is_open
 from veil.core.limits import RECEIVE_BYTES_MAX, RETENTION_MAX_S, SECOND_MS
 from veil.core.message import StoredMessage
+from veil.core.receipt import delivery_of
 
 HOLD_MAX: Final = 1_000  # messages
 HOLD_BYTES_MAX: Final = RECEIVE_BYTES_MAX
@@ -64,21 +65,21 @@ class HoldTally(NamedTuple):
         return HoldTally(self.messages + other.messages, self.lost + other.lost)
 
 
-class Grip(Enum):
-    """How a hold stands to one of its members."""
+class MemberState(Enum):
+    """What has become of a member of a hold."""
 
     OPEN = "open"
     LAPSED = "lapsed"  # nobody has received it since: it may be taken back
     LOST = "lost"
 
 
-def judge_member(held: Held | None, delivery: int, now_ms: int) -> Grip:
+def judge_member(held: MessageFacts | None, delivery: int, now_ms: int) -> MemberState:
     """What has become of a member; `held` is None where its queue does not have the message any more."""
     if held is None:
-        return Grip.LOST
-    if held.is_open(now_ms):
-        return Grip.OPEN if held.holder == delivery else Grip.LOST
-    return Grip.LAPSED if held.delivery == delivery else Grip.LOST
+        return MemberState.LOST
+    if is_open(held, now_ms):
+        return MemberState.OPEN if delivery_of(held.holder) == delivery else MemberState.LOST
+    return MemberState.LAPSED if held.delivery == delivery else MemberState.LOST
 
 
 def check_name(parameter: str, value: str) -> None:

@@ -13,12 +13,12 @@ the delay anew by a rotation.
 from __future__ import annotations
 
 from enum import Enum, IntEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 from veil.core.errors import MessageGone, ReceiptExpired, VisibilityTooLong
 from veil.core.limits import SECOND_MS, VISIBILITY_MAX_S
-from veil.core.queue import RedrivePolicy
-from veil.core.receipt import ROTATION_MAX, Receipt
+from veil.core.message import HeldMessage, StoredMessage
+from veil.core.receipt import ROTATION_MAX, Receipt, rotation_of
 
 
 class State(IntEnum):
@@ -29,27 +29,17 @@ class State(IntEnum):
     IN_FLIGHT = 2
 
 
-class Held(NamedTuple):
-    """The facts about a message that its lease depends on."""
+MessageFacts = HeldMessage | StoredMessage
 
-    state: State
-    delivery: int  # the number of the latest delivery
-    holder: int  # the delivery that opened the lease, while one is open
-    received_at_ms: int  # engine time of the latest receive
-    deadline_ms: int  # when the open lease lapses, or the delay ends
-    rotation: int = 0  # how often the receipt of the open lease, or of the delay, was replaced
 
-    def is_open(self, now_ms: int) -> bool:
-        """Whether somebody holds the message at that instant."""
-        return self.state == State.IN_FLIGHT and self.deadline_ms > now_ms
+def is_open(message: MessageFacts, now_ms: int) -> bool:
+    """Whether somebody holds the message at that instant."""
+    return message.state == State.IN_FLIGHT and (message.due_at_ms or 0) > now_ms
 
-    def is_waiting(self, now_ms: int) -> bool:
-        """Whether the message waits out its delay at that instant: the deadline decides, not whether somebody has looked."""
-        return self.state == State.DELAYED and self.deadline_ms > now_ms
 
-    def is_held_by(self, receipt: Receipt) -> bool:
-        """Whether the receipt is that of the open lease or the delay; says nothing about whether there is one."""
-        return self.holder == receipt.delivery and self.rotation == receipt.rotation
+def is_waiting(message: MessageFacts, now_ms: int) -> bool:
+    """Whether the message waits out its delay at that instant: the deadline decides, not whether somebody has looked."""
+    return message.state == State.DELAYED and (message.due_at_ms or 0) > now_ms
 
 
 class Deletion(Enum):
@@ -64,16 +54,16 @@ WAITING: Final = 0  # the delivery in the receipt of a message that waits out it
 
 
 def judge_deletion(
-    held: Held | None, receipt: Receipt, now_ms: int, *, fifo: bool, strict: bool = False
+    held: MessageFacts | None, receipt: Receipt, now_ms: int, *, fifo: bool, strict: bool = False
 ) -> Deletion:
     """Decide a delete; raises ReceiptExpired where FIFO refuses. `strict` refuses late receipts without raising."""
     if held is None:
         return Deletion.GONE
     if receipt.delivery == WAITING:
-        own = held.is_waiting(now_ms) and held.is_held_by(receipt)
+        own = is_waiting(held, now_ms) and held.holder == receipt.holder
         return Deletion.DELETED if own else Deletion.STALE
-    if held.is_open(now_ms):
-        if held.is_held_by(receipt):
+    if is_open(held, now_ms):
+        if held.holder == receipt.holder:
             return Deletion.DELETED
         if fifo and not strict:
             raise ReceiptExpired(receipt.text)
@@ -88,13 +78,13 @@ def judge_deletion(
 
 
 def judge_extension(
-    held: Held | None, receipt: Receipt, visibility_s: int, now_ms: int, *, fifo: bool
+    held: MessageFacts | None, receipt: Receipt, visibility_s: int, now_ms: int, *, fifo: bool
 ) -> int | None:
     """The new deadline, or None for visible at once; raises where the caller may not change the visibility."""
     if held is None or receipt.delivery > held.delivery or receipt.delivery == WAITING:
         raise MessageGone(receipt.text)
-    if held.is_open(now_ms):
-        if not held.is_held_by(receipt):
+    if is_open(held, now_ms):
+        if held.holder != receipt.holder:
             raise ReceiptExpired(receipt.text) if fifo else MessageGone(receipt.text)
     elif fifo:
         raise ReceiptExpired(receipt.text)
@@ -103,12 +93,12 @@ def judge_extension(
     deadline_ms = now_ms + visibility_s * 1000
     # The cap counts from the receive, not from this call: otherwise a consumer that keeps renewing could hide a message
     # for ever. SQS refuses here; it does not clamp.
-    if deadline_ms > held.received_at_ms + VISIBILITY_MAX_S * 1000:
+    if deadline_ms > lease_end_ms(held.received_at_ms or 0):
         raise VisibilityTooLong(visibility_s)
     return deadline_ms
 
 
-def judge_rotation(held: Held | None, receipt: Receipt, visibility_s: int, now_ms: int) -> int | None:
+def judge_rotation(held: MessageFacts | None, receipt: Receipt, visibility_s: int, now_ms: int) -> int | None:
     """The new deadline, or None for visible at once; raises MessageGone unless the receipt holds the open lease or the delay.
 
     The lease begins anew with its new receipt, and with it the twelve hours: whoever proves by rotating that they are still
@@ -117,14 +107,14 @@ def judge_rotation(held: Held | None, receipt: Receipt, visibility_s: int, now_m
     """
     if (
         held is None
-        or not (held.is_open(now_ms) or held.is_waiting(now_ms))
-        or not held.is_held_by(receipt)
-        or held.rotation >= ROTATION_MAX
+        or not (is_open(held, now_ms) or is_waiting(held, now_ms))
+        or held.holder != receipt.holder
+        or rotation_of(held.holder) >= ROTATION_MAX
     ):
         raise MessageGone(receipt.text)
     return now_ms + visibility_s * SECOND_MS if visibility_s else None
 
 
-def is_spent(receive_count: int, redrive: RedrivePolicy | None) -> bool:
-    """Whether one more receive would exceed the redrive policy, so that the message goes to the dead letters instead."""
-    return redrive is not None and receive_count >= redrive.receives_max
+def lease_end_ms(received_at_ms: int) -> int:
+    """The instant beyond which no extension reaches: twelve hours after the receive."""
+    return received_at_ms + VISIBILITY_MAX_S * SECOND_MS

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from veil.core.priority import PRIORITY_DEFAULT
+from veil.core.receipt import rotation_of
 
 
 class MessageAttribute(NamedTuple):
@@ -44,6 +45,35 @@ class Sent(NamedTuple):
     duplicate: bool = False
 
 
+class LeaseState(NamedTuple):
+    """What a receive, and all that follows it, changes of a message. The order is that of the stores' statements."""
+
+    state: int  # a core.lease.State
+    due_at_ms: int | None  # when the delay or the lease ends
+    received_at_ms: int | None  # engine time of the latest receive
+    delivery: int  # the number of the latest delivery
+    holder: int  # the receipt of the open lease, or of the delay (Receipt.holder)
+    receive_count: int
+    first_received_wall_ms: int | None
+
+
+class HeldMessage(NamedTuple):
+    """A message without its content: what the rules need to know of it, and what the journal tells."""
+
+    seq: int
+    message_id: str
+    group: str | None
+    body_bytes: int
+    message_type: str | None
+    state: int  # from here on as in LeaseState
+    due_at_ms: int | None
+    received_at_ms: int | None
+    delivery: int
+    holder: int
+    receive_count: int
+    first_received_wall_ms: int | None
+
+
 @dataclass(slots=True)
 class StoredMessage:
     """A message as it stands in a store, its lease included."""
@@ -68,8 +98,12 @@ class StoredMessage:
     message_type: str | None = None
     body_bytes: int = 0  # in UTF-8
     priority: int = PRIORITY_DEFAULT
-    # How often the receipt of its open lease, or of its delay, was replaced; told by a peek alone.
-    rotation: int = 0
+    holder: int = 0  # the receipt of the open lease, or of the delay (Receipt.holder)
+
+    @property
+    def rotation(self) -> int:
+        """How often the receipt of its open lease, or of its delay, was replaced."""
+        return rotation_of(self.holder)
 
     @property
     def held_bytes(self) -> int:
@@ -80,6 +114,28 @@ class StoredMessage:
             + sum(len(name) + len(each.value) for name, each in attributes.items())
             + len(self.trace_header or "")
         )
+
+    def set_lease(self, lease: LeaseState) -> None:
+        """Take in what has become of its lease."""
+        (
+            self.state,
+            self.due_at_ms,
+            self.received_at_ms,
+            self.delivery,
+            self.holder,
+            self.receive_count,
+            self.first_received_wall_ms,
+        ) = lease
+
+
+class NewContent(NamedTuple):
+    """What a redriven message carries in place of what it had."""
+
+    body: str
+    body_md5: str
+    body_bytes: int
+    attributes: dict[str, MessageAttribute] | None
+    message_type: str | None
 
 
 class Caller(NamedTuple):

@@ -1,11 +1,17 @@
-"""A move task: the redrive of a dead-letter queue, running in the background."""
+"""Redrives: a move task, which empties a dead-letter queue in the background, and messages that were chosen one by one."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal, NamedTuple
 
-from veil.core.queue import QueueKey
+from veil.core.message import NewContent, StoredMessage
+from veil.core.queue import Queue, QueueKey
+
+# Why a task failed, in words of our own. Data of older versions has the code that SQS has for each.
+DESTINATION_MISSING: Final = "the destination does not exist"
+SOURCE_UNKNOWN: Final = "the source of a message is not known"
 
 MoveStatus = Literal["RUNNING", "COMPLETED", "CANCELLING", "CANCELLED", "FAILED"]
 
@@ -27,3 +33,13 @@ class MoveTask:
     @property
     def is_active(self) -> bool:
         return self.status in ("RUNNING", "CANCELLING")
+
+
+class Chosen(NamedTuple):
+    """A message to be redriven: to the destination, or to where it was dead-lettered from."""
+
+    seq: int
+    message_id: str
+    destination: QueueKey | None = None
+    # A pure function of the message and the queue that it goes to; what it raises refuses the message.
+    change: Callable[[StoredMessage, Queue], NewContent] | None = None

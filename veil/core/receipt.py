@@ -26,6 +26,9 @@ _ROTATED: Final = 2
 _ROTATION_BYTES: Final = 3
 _ROTATED_CHARS: Final = 48
 ROTATION_MAX: Final = (1 << 8 * _ROTATION_BYTES) - 1
+# Whoever holds a lease is one number, so that a delete has one to compare: the delivery, and the rotation above its bits.
+DELIVERY_BITS: Final = 32
+DELIVERY_MASK: Final = (1 << DELIVERY_BITS) - 1
 
 
 class Receipt(NamedTuple):
@@ -36,6 +39,21 @@ class Receipt(NamedTuple):
     delivery: int
     text: str = ""  # as the client wrote it, for error texts
     rotation: int = 0  # how often the delivery's receipt had been replaced before this one
+
+    @property
+    def holder(self) -> int:
+        """What a message says of its holder while this receipt holds its lease."""
+        return self.delivery | self.rotation << DELIVERY_BITS
+
+
+def delivery_of(holder: int) -> int:
+    """The delivery that holds a lease."""
+    return holder & DELIVERY_MASK
+
+
+def rotation_of(holder: int) -> int:
+    """How often the receipt of a lease was replaced."""
+    return holder >> DELIVERY_BITS
 
 
 class ReceiptBook:

@@ -7,17 +7,20 @@ instant of the send, "older than the retention period" is a range of keys: nothi
 
 from __future__ import annotations
 
-_COUNTER_BITS = 20  # a million messages in one millisecond; the whole fits 63 bits until the year 2248
+from typing import Final
+
+COUNTER_BITS: Final = 20  # a million messages in one millisecond; the whole fits 63 bits until the year 2248
+SEQ_MAX: Final = (1 << 63) - 1
 
 
 def first_seq_of(instant_ms: int) -> int:
     """The smallest key that can belong to that engine millisecond."""
-    return instant_ms << _COUNTER_BITS
+    return instant_ms << COUNTER_BITS
 
 
 def instant_of(seq: int) -> int:
     """The engine millisecond in which the key was given out."""
-    return seq >> _COUNTER_BITS
+    return seq >> COUNTER_BITS
 
 
 def expired_below(now_ms: int, retention_s: int) -> int:
@@ -30,6 +33,19 @@ def expires_at_ms(seq: int, retention_s: int) -> int:
     return instant_of(seq) + retention_s * 1000
 
 
+def wake_at_ms(seq: int, due_at_ms: int | None, retention_s: int) -> int | None:
+    """When something next happens to a hidden message: its lease or delay ends, or its retention does."""
+    if due_at_ms is None:
+        return None
+    expiry_ms = (seq >> COUNTER_BITS) + retention_s * 1000
+    return due_at_ms if due_at_ms < expiry_ms else expiry_ms
+
+
+def seq_with_counter(instant_ms: int, counter: int) -> int:
+    """The key of an engine millisecond with the low bits of a counter that others draw from too."""
+    return instant_ms << COUNTER_BITS | counter & (1 << COUNTER_BITS) - 1
+
+
 class SequenceSource:
     """Gives out rising keys; never one twice, also when time stands still."""
 
@@ -40,7 +56,7 @@ class SequenceSource:
 
     def next(self, now_ms: int) -> int:
         """A key above every earlier one, carrying the present instant (or a later one, if a burst ran ahead)."""
-        seq = now_ms << _COUNTER_BITS
+        seq = now_ms << COUNTER_BITS
         if seq <= self.last:
             seq = self.last + 1
         self.last = seq

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from veil.core.event import NOBODY
-from veil.core.message import Caller, MessageAttribute
+from veil.core.message import Caller, MessageAttribute, StoredMessage
 from veil.core.queue import QueueKey, QueueSettings, RedriveAllow, RedrivePolicy
 
 _attributes_encoder = msgspec.msgpack.Encoder()
@@ -29,6 +29,14 @@ def decode_attributes(blob: bytes | None) -> dict[str, MessageAttribute] | None:
     if blob is None:
         return None
     return {name: MessageAttribute(*pair) for name, pair in _attributes_decoder.decode(blob).items()}
+
+
+def to_message(row: tuple[Any, ...]) -> StoredMessage:
+    """A row of any of the message queries, whose columns are those of StoredMessage."""
+    message = StoredMessage(*row)
+    if message.attributes is not None:
+        message.attributes = decode_attributes(message.attributes)  # type: ignore[arg-type]
+    return message
 
 
 def encode_settings(settings: QueueSettings) -> str:

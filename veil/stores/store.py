@@ -59,14 +59,16 @@ What every store must keep, besides the rules in `core.lease`:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from veil.core.errors import VeilError
 from veil.core.event import NOBODY
 from veil.core.hold import HoldContent, HoldKey, HoldTally
 from veil.core.lease import Deletion
-from veil.core.message import Caller, MessageAttribute, NewMessage, Sent, StoredMessage
+from veil.core.message import Caller, NewMessage, Sent, StoredMessage
+from veil.core.message import NewContent as NewContent
+from veil.core.move_task import Chosen as Chosen
 from veil.core.move_task import MoveTask
 from veil.core.queue import Queue, QueueCounts, QueueKey, QueueSettings
 from veil.core.receipt import Receipt, ReceiptBook
@@ -91,26 +93,6 @@ class Rotated(NamedTuple):
 
     receipt: Receipt
     deadline_ms: int
-
-
-class NewContent(NamedTuple):
-    """What a redriven message carries in place of what it had."""
-
-    body: str
-    body_md5: str
-    body_bytes: int
-    attributes: dict[str, MessageAttribute] | None
-    message_type: str | None
-
-
-class Chosen(NamedTuple):
-    """A message to be redriven: to the destination, or to where it was dead-lettered from."""
-
-    seq: int
-    message_id: str
-    destination: QueueKey | None = None
-    # A pure function of the message and the queue that it goes to; what it raises refuses the message.
-    change: Callable[[StoredMessage, Queue], NewContent] | None = None
 
 
 class ExportPlan(NamedTuple):
@@ -148,6 +130,16 @@ class StoreEvents(Protocol):
     def counted(self, event: str, queue_id: int, count: int) -> None:
         """Something happened that only the store sees: `lapsed`, `dead_lettered`, `expired`, `stale_receipt`, `duplicate`,
         `repeated_send`."""
+
+
+class NoEvents:
+    """What a store speaks to before its owner has taken over: nobody listens."""
+
+    def messages_available(self, queue_id: int, count: int) -> None:
+        """Ignored."""
+
+    def counted(self, event: str, queue_id: int, count: int) -> None:
+        """Ignored."""
 
 
 class Store(Protocol):
@@ -331,8 +323,7 @@ class Store(Protocol):
         """Move up to `count` visible messages, oldest first, each to its destination as a new message (new id and seq, receive
         count zero, no dead-letter source), and count them in the same transaction. A task with nothing left to move
         becomes COMPLETED, one that was cancelled CANCELLED, one whose destination does not exist FAILED with
-        `AWS.SimpleQueueService.NonExistentQueue`, one that meets a message of unknown source FAILED with
-        `CouldNotDetermineMessageSource`."""
+        DESTINATION_MISSING, one that meets a message of unknown source FAILED with SOURCE_UNKNOWN."""
 
     async def cancel_move(self, task_id: str) -> MoveTask:
         """Ask a running task to stop; raises MoveTaskMissing, MoveTaskNotRunning."""
@@ -342,3 +333,29 @@ class Store(Protocol):
 
     async def active_moves(self) -> list[MoveTask]:
         """Every task that is not at its end; what a restarted server goes on with."""
+
+
+# ---- lists of queues that a store has in memory
+
+
+def listed_queues(
+    queues: Iterable[Queue], region: str, account: str, prefix: str, after: str, limit: int
+) -> list[Queue]:
+    """Queues of one account and region whose names begin so, those after a name."""
+    of_account = (queue for queue in queues if queue.key.account == account and queue.key.region == region)
+    return _page((queue for queue in of_account if queue.key.name.startswith(prefix)), after, limit)
+
+
+def sources_of(queues: Iterable[Queue], target: QueueKey, after: str, limit: int) -> list[Queue]:
+    """The queues whose redrive policy names the target, those after a name."""
+    redriving = ((queue, queue.settings.redrive) for queue in queues)
+    sources = (
+        queue for queue, redrive in redriving if redrive is not None and redrive.dead_letters == target
+    )
+    return _page(sources, after, limit)
+
+
+def _page(found: Iterable[Queue], after: str, limit: int) -> list[Queue]:
+    # By id where names are equal: sources may be of several accounts.
+    later = (queue for queue in found if queue.key.name > after)
+    return sorted(later, key=lambda queue: (queue.key.name, queue.id))[:limit]

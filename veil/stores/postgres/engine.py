@@ -20,22 +20,27 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from veil.core.clock import Clock
+from veil.core.errors import VeilError
+from veil.core.event import EventRecorder
 from veil.core.queue import Queue, QueueKey
-from veil.stores.postgres import lanes, notices, outbox, queues, settling
-from veil.stores.postgres.clock import DatabaseClock
-from veil.stores.postgres.dues import Dues
-from veil.stores.postgres.failures import REDOABLE, in_our_words, is_lost
-from veil.stores.postgres.floors import Floors
-from veil.stores.postgres.folding import Folding
-from veil.stores.postgres.queue_state import KnownQueue, KnownQueues, QueueState
-from veil.stores.postgres.sql import Q
-from veil.stores.postgres.transaction import Row, Statement, Transaction
-from veil.stores.recorder import Recorder
+from veil.stores.postgres import outbox, queues
+from veil.stores.postgres.connection import REDOABLE, DatabaseClock, in_our_words, is_lost, write_notice
+from veil.stores.postgres.leases import settle
+from veil.stores.postgres.pipeline import Q, Statement
+from veil.stores.postgres.transaction import (
+    AVAILABLE,
+    KnownQueue,
+    KnownQueues,
+    QueueLook,
+    QueueState,
+    Transaction,
+)
+from veil.stores.postgres.watermarks import Dues, Watermarks
 from veil.stores.store import StoreEvents
 
 T = TypeVar("T")
 Work = Callable[[Transaction], Awaitable[T]]
-Pool = AsyncConnectionPool[psycopg.AsyncConnection[Row]]
+Pool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
 
 log = logging.getLogger("veil.store")
 
@@ -45,6 +50,11 @@ LOST_MAX: Final = 12
 SLOTS_PER_NODE: Final = 64
 # What is due may be in the hands of another transaction, which is over soon; one that hangs is not waited for much longer.
 PAUSES_S: Final = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
+
+
+COMPACT_AFTER: Final = 2_000  # changes
+# Everybody else waits behind it, so it gives up soon; another one will come.
+COMPACT_WAIT_MS: Final = 50
 
 
 class Begun(Enum):
@@ -71,12 +81,14 @@ class Locks:
 class Engine:
     """The frame of the operations; see the module's text."""
 
-    def __init__(self, pool: Pool, clock: Clock | None, *, bound: outbox.Bound, recording: bool) -> None:
+    def __init__(
+        self, pool: Pool, clock: Clock | None, *, bound: outbox.SharedBound, recording: bool
+    ) -> None:
         self.pool = pool
         self.queues = KnownQueues()
         self.dues = Dues()
-        self.floors = Floors()
-        self.folding = Folding(self)
+        self.watermarks = Watermarks()
+        self.compaction = CountCompaction(self)
         self.bound = bound
         self.recording = recording
         self.events: Callable[[], StoreEvents]
@@ -135,7 +147,7 @@ class Engine:
             self.queues.learn_anew(await tx.rows(Q.living_queues))
         else:
             self.queues.learn(await tx.rows(Q.changed_queues, {"epoch": self.queues.epoch}))
-        self.floors.clear()  # a retention may be another one now
+        self.watermarks.clear()  # a retention may be another one now
 
     # ---- one transaction
 
@@ -191,7 +203,7 @@ class Engine:
                 raise in_our_words(error) from error
             slot = self._free_slots.pop()
             try:
-                recorder = Recorder() if self.recording else None
+                recorder = EventRecorder() if self.recording else None
                 yield Transaction(connection, self.node * SLOTS_PER_NODE + slot, recorder)
             finally:
                 self._free_slots.append(slot)
@@ -238,9 +250,9 @@ class Engine:
         # Also when another transaction has learnt it meanwhile.
         if not locks.covers(self.locks(queues, exclusive, dead_letters)):
             return Begun.AGAIN
-        if self.floors.are_stale(looks):
+        if self.watermarks.are_stale(looks):
             asked = self.wanted_of(locks.ids)
-            looks = await tx.rows(Q.look_at_queues, asked)
+            looks = [QueueLook(*row) for row in await tx.rows(Q.look_at_queues, asked)]
         self.know(tx, looks, asked, time.monotonic() - began_s)
         return await self._settle(tx)
 
@@ -249,7 +261,7 @@ class Engine:
         that was known is over; otherwise only what is due, since what lies ahead may be hidden under many dead rows."""
         now_ms = self.clock.now_ms()
         return {
-            **self.floors.wanted(ids, now_ms),
+            **self.watermarks.wanted(ids, now_ms),
             "wants_next": [self.dues.has_passed(queue_id, now_ms) for queue_id in ids],
         }
 
@@ -264,15 +276,17 @@ class Engine:
         else:
             tx.wall_ms = self.clock.wall_ms()
 
-    def know(self, tx: Transaction, looks: Sequence[Row], asked: dict[str, list[Any]], took_s: float) -> None:
+    def know(
+        self, tx: Transaction, looks: Sequence[QueueLook], asked: dict[str, list[Any]], took_s: float
+    ) -> None:
         """Give the transaction the states of its queues."""
         for look in looks:
             # A queue that was deleted since has no state: whoever asks for it hears so.
-            if (known := self.queues.by_id.get(look[0])) is not None:
-                state = QueueState(known.queue, known.scope, known.has_lanes, known.purged_at_ms)
-                state.looked_at(look, ahead=asked["wants_next"][asked["ids"].index(look[0])])
-                self.floors.learn(state, look, asked, took_s)
-                tx.states[look[0]] = tx.by_key[known.queue.key] = state
+            if (known := self.queues.by_id.get(look.queue_id)) is not None:
+                state = QueueState(known.queue, known.scope, known.has_groups, known.purged_at_ms)
+                state.looked_at(look, ahead=asked["wants_next"][asked["ids"].index(look.queue_id)])
+                self.watermarks.learn(state, look, asked, took_s)
+                tx.states[state.id] = tx.by_key[known.queue.key] = state
 
     def given_now_ms(self) -> int | None:
         """The instant that a transaction begins at; None: the database says."""
@@ -285,8 +299,8 @@ class Engine:
             return Begun.READY
         more = False
         for state in due:
-            more |= await settling.settle(tx, state)
-            lanes.tell(tx, state)
+            more |= await settle(tx, state)
+            tx.write_groups(state)
         if more:
             await self.commit(tx)
             return Begun.AGAIN
@@ -298,18 +312,18 @@ class Engine:
     async def commit(self, tx: Transaction) -> None:
         """End the transaction, and tell everybody what has happened."""
         for state in tx.states.values():
-            lanes.tell(tx, state)
+            tx.write_groups(state)
         outbox.write(tx, self.bound)
         if self.has_company:
-            await tx.hear()  # which lanes have opened: the others are to be told with COMMIT
+            await tx.hear()  # which groups can be served: the others are to be told with COMMIT
         await tx.commit(self._notification(tx))
         for state in tx.states.values():
             self.dues.note(state.id, state.next_due_ms, tx.now_ms, looked_ahead=state.looked_ahead)
-            self.floors.committed(state, tx.now_ms)
-            self.folding.look(state)
+            self.watermarks.committed(state, tx.now_ms)
+            self.compaction.look(state)
         events = self.events()
         for (event, queue_id), count in tx.happened.items():
-            if event == "available":
+            if event == AVAILABLE:
                 events.messages_available(queue_id, count)
             else:
                 events.counted(event, queue_id, count)
@@ -321,12 +335,12 @@ class Engine:
         """What other nodes are told: which queues have something, and whether queues have changed."""
         if not self.has_company:
             return []
-        wakes = {queue_id: n for (event, queue_id), n in tx.happened.items() if event == "available"}
+        wakes = {queue_id: n for (event, queue_id), n in tx.happened.items() if event == AVAILABLE}
         if not wakes and tx.new_epoch is None:
             return []
-        return [(Q.notify, {"payload": notices.written(self.node, tx.new_epoch, wakes)})]
+        return [(Q.notify, {"payload": write_notice(self.node, tx.new_epoch, wakes)})]
 
-    async def _let_go(self, connection: psycopg.AsyncConnection[Row]) -> None:
+    async def _let_go(self, connection: psycopg.AsyncConnection[Any]) -> None:
         if connection.closed or connection.broken:
             await self.pool.putconn(connection)
             return
@@ -337,10 +351,43 @@ class Engine:
             await connection.close()
         await self.pool.putconn(connection)
 
-    async def ask(self, query: str, arguments: dict[str, Any]) -> list[Row]:
+    async def ask(self, query: str, arguments: dict[str, Any]) -> list[Any]:
         """The rows of one statement, by itself and outside of everything."""
         async with self.transaction() as tx:
             try:
                 return await tx.rows(query, arguments)
             except (psycopg.Error, OSError) as error:
                 raise in_our_words(error) from error
+
+
+class CountCompaction:
+    """Folds the counts of a queue into one row of a new generation, beside the operations, where a transaction saw that many
+    changes.
+
+    Every transaction adds to a row of the counts. PostgreSQL keeps the former states of a row for as long as any transaction
+    might want to see them, and whoever reads the row goes through them. Under a long transaction that would be every state
+    since it began; by generations it is those of the present one, a few thousand at most.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._under_way: dict[int, asyncio.Task[None]] = {}
+
+    def look(self, state: QueueState) -> None:
+        """Take note of how often the counts were changed."""
+        if state.generation_changes >= COMPACT_AFTER and state.id not in self._under_way:
+            task = asyncio.create_task(self._compact(state.id))
+            self._under_way[state.id] = task
+            task.add_done_callback(lambda _: self._under_way.pop(state.id))
+
+    async def drain(self) -> None:
+        """Return when none is under way."""
+        while self._under_way:
+            await asyncio.wait(self._under_way.values())
+
+    async def _compact(self, queue_id: int) -> None:
+        try:
+            async with self._engine.transaction() as tx:
+                await tx.fold_counts(queue_id, COMPACT_AFTER, COMPACT_WAIT_MS)
+        except (VeilError, psycopg.Error, OSError) as error:
+            log.debug("the counts of queue %d were not compacted: %s", queue_id, error)

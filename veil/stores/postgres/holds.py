@@ -5,32 +5,23 @@ What reaches over many holds goes some at a time, each step a transaction of who
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from veil.core import decide
+from veil.core.effect import Deleted
 from veil.core.errors import HoldClosed, StreamTaken
-from veil.core.hold import (
-    HOLD_BYTES_MAX,
-    NUMBER_MAX,
-    STREAM_REST_MS,
-    HoldContent,
-    HoldKey,
-    HoldTally,
-    Member,
-)
-from veil.core.limits import SECOND_MS
+from veil.core.hold import NUMBER_MAX, STREAM_REST_MS, HoldContent, HoldKey, HoldTally, Member
 from veil.core.message import Caller
 from veil.core.queue import Queue
-from veil.stores.postgres import receiving
-from veil.stores.postgres.engine import Engine
-from veil.stores.postgres.hold_members import Kept, Members, Window
-from veil.stores.postgres.queue_state import QueueState
-from veil.stores.postgres.sql import Q
-from veil.stores.postgres.transaction import Transaction
-from veil.stores.room import Room
+from veil.core.sequence import expired_below
+from veil.stores.postgres.apply import apply
+from veil.stores.postgres.leases import HeldMessages, held_messages, take_in
+from veil.stores.postgres.messages import messages_by_seq, take
+from veil.stores.postgres.pipeline import Q
+from veil.stores.postgres.transaction import QueueState, Transaction
 
 # A step ends with the hold that brings it to either: bounds how long its locks are held.
 MEMBERS_AT_ONCE: Final = 2_000
@@ -39,11 +30,11 @@ HOLDS_AT_ONCE: Final = 100
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Member]).decode
 
-Place = tuple[int, int]  # batch and part of the hold that a step came to
-START: Final[Place] = (-1, -1)
+HoldCursor = tuple[int, int]  # batch and part of the hold that a step came to
+START: Final[HoldCursor] = (-1, -1)
 
 
-class Found(NamedTuple):
+class StoredHold(NamedTuple):
     """A hold as it stands in its row."""
 
     key: HoldKey
@@ -51,169 +42,179 @@ class Found(NamedTuple):
     members: list[Member]
 
 
-Do = Callable[[Members, Found], HoldTally]
-Step = Callable[..., Awaitable[tuple[HoldTally, Place | None]]]  # of a transaction, after a place
+class HoldStep(NamedTuple):
+    """What a step did, and how far it came; None: to the end."""
+
+    tally: HoldTally
+    cursor: HoldCursor | None
 
 
-class Holds:
-    """The holds of the store's queues."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    async def open_stream(self, queue: Queue, stream: str, owner: str) -> None:
-        """Make `owner` the stream's owner."""
-
-        async def open_it(tx: Transaction) -> None:
-            tx.later(Q.open_stream, {**_named(tx.state_of(queue), stream, tx), "owner": owner})
-
-        await self._engine.run(open_it, queues=[queue])
-
-    async def receive(
-        self, queue: Queue, key: HoldKey, count: int, visibility_s: int, caller: Caller
-    ) -> HoldContent:
-        """What is under the name: taken now, or taken before and still there."""
-
-        async def take(tx: Transaction) -> HoldContent:
-            state = tx.state_of(queue)
-            # The stream's row is locked with that: two who ask for the same name at once are not both the first.
-            stream = _named(state, key.stream, tx)
-            [[(_, closed)], found] = await tx.many(
-                (Q.use_stream, stream), (Q.find_hold, _named_hold(state, key))
-            )
-            if key.batch <= closed:
-                raise HoldClosed(key.stream, key.batch, closed)
-            if found:
-                return await _again(
-                    tx, state, Found(key, found[0][0], _decode(found[0][1])), visibility_s, caller
-                )
-            room = Room(count, HOLD_BYTES_MAX)
-            messages = await receiving.take(tx, state, room, visibility_s, caller)
-            _write(tx, state, key, 0, [Member(message.seq, message.delivery) for message in messages])
-            return HoldContent(messages)
-
-        return await self._engine.run(take, queues=[queue], dead_letters=True)
-
-    async def extend(
-        self, queue: Queue, stream: str, owner: str, visibility_s: int, caller: Caller
-    ) -> HoldTally:
-        """A new deadline for every member of the stream's holds."""
-
-        async def step(tx: Transaction, after: Place) -> tuple[HoldTally, Place | None]:
-            state = tx.state_of(queue)
-            window = Window(tx.now_ms + visibility_s * SECOND_MS, caller, anew=False)
-
-            def extend(members: Members, hold: Found) -> HoldTally:
-                kept = members.keep(hold.members, window)
-                _strike(tx, state, hold, kept)
-                return HoldTally(len(kept.open), hold.lost + len(hold.members) - len(kept.open))
-
-            if not await _is_owned(tx, state, stream, owner):
-                return HoldTally(), None
-            return await _step(tx, state, stream, after, NUMBER_MAX, extend)
-
-        return await self._all(queue, step)
-
-    async def delete(
-        self, queue: Queue, stream: str, owner: str, up_to_batch: int, caller: Caller
-    ) -> HoldTally:
-        """Close the stream's names up to that batch and delete what they hold."""
-
-        async def step(tx: Transaction, after: Place) -> tuple[HoldTally, Place | None]:
-            state = tx.state_of(queue)
-
-            def delete(members: Members, hold: Found) -> HoldTally:
-                deleted = members.delete(hold.members, caller)
-                tx.later(Q.drop_hold, _named_hold(state, hold.key))
-                return HoldTally(deleted, hold.lost + len(hold.members) - deleted)
-
-            if not await _is_owned(tx, state, stream, owner):
-                return HoldTally(), None
-            tx.later(Q.close_stream, {**_named(state, stream, tx), "batch": up_to_batch})
-            return await _step(tx, state, stream, after, up_to_batch, delete)
-
-        return await self._all(queue, step)
-
-    async def _all(self, queue: Queue, step: Step) -> HoldTally:
-        tally = HoldTally()
-        place: Place | None = START
-        while place is not None:
-            done, place = await self._engine.run(partial(step, after=place), queues=[queue])
-            tally = tally.plus(done)
-        return tally
-
-    async def forget_stale(self) -> None:
-        """Drop streams that nobody has used for long; called every ten seconds or so."""
-
-        async def forget(tx: Transaction) -> None:
-            tx.later(Q.forget_streams, {"before_ms": tx.now_ms - STREAM_REST_MS})
-
-        await self._engine.run(forget)
+async def open_stream(tx: Transaction, queue: Queue, stream: str, owner: str) -> None:
+    """Make `owner` the stream's owner."""
+    tx.later(Q.open_stream, {**_named(tx, tx.state_of(queue), stream), "owner": owner})
 
 
-async def _again(
-    tx: Transaction, state: QueueState, hold: Found, visibility_s: int, caller: Caller
+async def receive_hold(
+    tx: Transaction, queue: Queue, key: HoldKey, count: int, visibility_s: int, caller: Caller
 ) -> HoldContent:
-    window = Window(tx.now_ms + visibility_s * SECOND_MS, caller, anew=True)
-    members = await Members.read(tx, state, hold.members)
-    kept = members.keep(hold.members, window)
-    members.write()
-    lost = hold.lost + _strike(tx, state, hold, kept)
-    seqs = [member.seq for member in kept.open]
-    rows = {row[0]: row for row in await tx.rows(Q.messages_by_seq, {"queue": state.id, "seqs": seqs})}
-    messages = []
+    """What is under the name: taken now, or taken before and still there."""
+    state = tx.state_of(queue)
+    # The stream's row is locked with that: two who ask for the same name at once are not both the first.
+    [[(_, closed)], found] = await tx.many(
+        (Q.use_stream, _named(tx, state, key.stream)), (Q.find_hold, _named_hold(state, key))
+    )
+    if key.batch <= closed:
+        raise HoldClosed(key.stream, key.batch, closed)
+    for lost, packed in found:
+        hold = StoredHold(key, lost, _decode(packed))
+        return await _receive_again(tx, state, hold, visibility_s, caller)
+    messages = await take(tx, state, count, visibility_s, caller, hold=True)
+    _write(tx, state, key, 0, [Member(message.seq, message.delivery) for message in messages])
+    return HoldContent(messages)
+
+
+async def _receive_again(
+    tx: Transaction, state: QueueState, hold: StoredHold, visibility_s: int, caller: Caller
+) -> HoldContent:
+    messages = await held_messages(tx, state, (member.seq for member in hold.members))
+    group_seqs = await _group_seqs(tx, state, messages)
+    kept = _keep(tx, state, hold, messages, group_seqs, visibility_s, caller, again=True)
+    found = await messages_by_seq(tx, state, [member.seq for member in kept.open])
     for member in kept.open:
-        message = receiving.to_message(rows[member.seq])
-        message.delivery = member.delivery  # the number of the lease, which is the receipt's
-        messages.append(message)
-    return HoldContent(messages, lost, again=True)
+        found[member.seq].delivery = member.delivery  # the number of the lease, which is the receipt's
+    lost = hold.lost + len(hold.members) - len(kept.left)
+    return HoldContent([found[member.seq] for member in kept.open], lost, again=True)
 
 
-async def _step(
-    tx: Transaction, state: QueueState, stream: str, after: Place, up_to_batch: int, do: Do
-) -> tuple[HoldTally, Place | None]:
-    """Do it to the next holds; what that came to, and how far it came (None: to the end)."""
-    place = {"batch": after[0], "part": after[1], "up_to": up_to_batch, "limit": HOLDS_AT_ONCE}
-    rows = await tx.rows(Q.next_holds, {"queue": state.id, "stream": stream, **place})
-    found: list[Found] = []
+async def extend_holds(
+    tx: Transaction,
+    queue: Queue,
+    stream: str,
+    owner: str,
+    visibility_s: int,
+    caller: Caller,
+    after: HoldCursor,
+) -> HoldStep:
+    """Extend the leases of the next holds of the stream."""
+    state, tally = tx.state_of(queue), HoldTally()
+    if not await _is_owned(tx, state, stream, owner):
+        return HoldStep(tally, None)
+    holds, cursor = await _next_holds(tx, state, stream, after, NUMBER_MAX)
+    messages = await held_messages(tx, state, (member.seq for hold in holds for member in hold.members))
+    group_seqs = await _group_seqs(tx, state, messages)
+    for hold in holds:
+        kept = _keep(tx, state, hold, messages, group_seqs, visibility_s, caller, again=False)
+        # What has reached its twelve hours is not struck, only not there for now.
+        lost = hold.lost + len(hold.members) - len(kept.open)
+        tally = tally.plus(HoldTally(len(kept.open), lost))
+    return HoldStep(tally, cursor)
+
+
+async def delete_holds(
+    tx: Transaction,
+    queue: Queue,
+    stream: str,
+    owner: str,
+    up_to_batch: int,
+    caller: Caller,
+    after: HoldCursor,
+) -> HoldStep:
+    """Close the names up to the batch, and delete what the next of them hold."""
+    state, tally = tx.state_of(queue), HoldTally()
+    if not await _is_owned(tx, state, stream, owner):
+        return HoldStep(tally, None)
+    tx.later(Q.close_stream, {**_named(tx, state, stream), "batch": up_to_batch})
+    holds, cursor = await _next_holds(tx, state, stream, after, up_to_batch)
+    messages = await held_messages(tx, state, (member.seq for hold in holds for member in hold.members))
+    for hold in holds:
+        effects = []
+        for member in hold.members:
+            message = messages.get(member.seq)
+            effect = decide.delete_member(member, message, state.queue, tx.now_ms)
+            take_in(messages, effect)
+            effects.append(effect)
+        apply(tx, state, effects, caller)
+        tx.later(Q.drop_hold, _named_hold(state, hold.key))
+        deleted = sum(isinstance(effect, Deleted) for effect in effects)
+        tally = tally.plus(HoldTally(deleted, hold.lost + len(hold.members) - deleted))
+    return HoldStep(tally, cursor)
+
+
+async def forget_stale_streams(tx: Transaction) -> None:
+    """Drop streams that nobody has used for long."""
+    tx.later(Q.forget_streams, {"before_ms": tx.now_ms - STREAM_REST_MS})
+
+
+async def _next_holds(
+    tx: Transaction, state: QueueState, stream: str, after: HoldCursor, up_to_batch: int
+) -> tuple[list[StoredHold], HoldCursor | None]:
+    """The holds of the next step, and how far it comes with them (None: to the end)."""
+    batch, part = after
+    named = {"batch": batch, "part": part, "up_to": up_to_batch, "limit": HOLDS_AT_ONCE}
+    rows = await tx.rows(Q.next_holds, {"queue": state.id, "stream": stream, **named})
+    holds: list[StoredHold] = []
+    members = 0
     for batch, part, lost, packed in rows:
-        found.append(Found(HoldKey(stream, batch, part), lost, _decode(packed)))
-        if sum(len(hold.members) for hold in found) >= MEMBERS_AT_ONCE:
+        holds.append(StoredHold(HoldKey(stream, batch, part), lost, _decode(packed)))
+        members += len(holds[-1].members)
+        if members >= MEMBERS_AT_ONCE:
             break
-    members = await Members.read(tx, state, [member for hold in found for member in hold.members])
-    tally = HoldTally()
-    for hold in found:
-        tally = tally.plus(do(members, hold))
-    members.write()
-    is_end = len(found) == len(rows) < HOLDS_AT_ONCE
-    return tally, None if is_end or not found else (found[-1].key.batch, found[-1].key.part)
+    is_end = len(holds) == len(rows) < HOLDS_AT_ONCE
+    return holds, None if is_end or not holds else (holds[-1].key.batch, holds[-1].key.part)
+
+
+async def _group_seqs(tx: Transaction, state: QueueState, messages: HeldMessages) -> dict[str, list[int]]:
+    """FIFO: which messages the groups of these have, in whatever state."""
+    groups = sorted({message.group for message in messages.values() if message.group is not None})
+    if not state.fifo or not groups:
+        return {}
+    alive_from = expired_below(tx.now_ms, state.queue.settings.retention_s)
+    named = {"queue": state.id, "groups": groups, "from": alive_from, "up_to": max(messages)}
+    found: dict[str, list[int]] = {}
+    for group, seq in await tx.rows(Q.group_seqs, named):
+        found.setdefault(group, []).append(seq)
+    return found
+
+
+def _keep(
+    tx: Transaction,
+    state: QueueState,
+    hold: StoredHold,
+    messages: HeldMessages,
+    group_seqs: dict[str, list[int]],
+    visibility_s: int,
+    caller: Caller,
+    *,
+    again: bool,
+) -> decide.HoldDecision:
+    kept = decide.keep_hold(
+        state.queue, hold.members, messages, group_seqs, visibility_s, tx.now_ms, again=again
+    )
+    for effect in kept.effects:
+        take_in(messages, effect)
+    apply(tx, state, kept.effects, caller)
+    struck = len(hold.members) - len(kept.left)
+    if struck:
+        _write(tx, state, hold.key, hold.lost + struck, kept.left)
+    return kept
 
 
 async def _is_owned(tx: Transaction, state: QueueState, stream: str, owner: str) -> bool:
     """False for a stream that is not known; raises StreamTaken for somebody else's. An owned one is used now."""
-    row = await tx.row(Q.touch_stream, {**_named(state, stream, tx), "owner": owner})
-    if row is None:
-        return False
-    if row[0] not in (None, owner):
-        raise StreamTaken(stream, owner)
-    return True
+    for present, _ in await tx.rows(Q.touch_stream, _named(tx, state, stream)):
+        if present not in (None, owner):
+            raise StreamTaken(stream, owner)
+        return True
+    return False
 
 
-def _strike(tx: Transaction, state: QueueState, hold: Found, kept: Kept) -> int:
-    """Write down what is left of a hold; how many it lost just now."""
-    struck = len(hold.members) - len(kept.left)
-    if struck:
-        _write(tx, state, hold.key, hold.lost + struck, kept.left)
-    return struck
-
-
-def _write(tx: Transaction, state: QueueState, key: HoldKey, lost: int, members: list[Member]) -> None:
+def _write(tx: Transaction, state: QueueState, key: HoldKey, lost: int, members: Sequence[Member]) -> None:
     tx.later(Q.write_hold, {**_named_hold(state, key), "lost": lost, "members": _encode(members)})
 
 
-def _named(state: QueueState, stream: str, tx: Transaction) -> dict[str, object]:
+def _named(tx: Transaction, state: QueueState, stream: str) -> dict[str, Any]:
     return {"queue": state.id, "stream": stream, "now_ms": tx.now_ms}
 
 
-def _named_hold(state: QueueState, key: HoldKey) -> dict[str, object]:
-    return {"queue": state.id, "stream": key.stream, "batch": key.batch, "part": key.part}
+def _named_hold(state: QueueState, key: HoldKey) -> dict[str, Any]:
+    return {"queue": state.id, **key._asdict()}

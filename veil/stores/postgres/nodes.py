@@ -15,10 +15,9 @@ from typing import Final
 import psycopg
 
 from veil.core.errors import StoreError
-from veil.stores.postgres import notices
-from veil.stores.postgres.dsn import Dsn
+from veil.stores.postgres.connection import CHANNEL, Dsn, read_notice, write_notice
 from veil.stores.postgres.engine import Engine
-from veil.stores.postgres.sql import Q
+from veil.stores.postgres.pipeline import Q
 from veil.stores.postgres.transaction import Transaction
 
 log = logging.getLogger("veil.store")
@@ -79,7 +78,7 @@ class Nodes:
             await tx.rows(Q.lock_nodes)
             named = {"name": self.name, "dead_after_ms": DEAD_AFTER_MS}
             [(number,)] = await tx.rows(Q.take_number, named)
-            tx.later(Q.notify, {"payload": notices.written(number, None, {})})
+            tx.later(Q.notify, {"payload": write_notice(number, None, {})})
             return int(number)
 
         self._engine.node = await self._engine.run(take_number)
@@ -119,7 +118,7 @@ class Nodes:
             try:
                 connection = await psycopg.AsyncConnection.connect(self._dsn.text, **self._dsn.options())
                 async with connection:
-                    await connection.execute(f"LISTEN {notices.CHANNEL}")
+                    await connection.execute(f"LISTEN {CHANNEL}")
                     await self._caught_up()
                     pause_s = RECONNECT_S
                     async for notification in connection.notifies():
@@ -141,7 +140,7 @@ class Nodes:
         self._listens.set()
 
     async def _heard(self, payload: str) -> None:
-        notice = notices.read(payload)
+        notice = read_notice(payload)
         if notice is None or notice.node == self._engine.node:
             return
         self._engine.has_company = True

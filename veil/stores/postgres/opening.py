@@ -10,16 +10,15 @@ from typing import Final, NamedTuple
 import psycopg
 
 from veil.core.errors import StoreError, StoreTooNew, StoreUnavailable
-from veil.stores.postgres.dsn import Dsn, parse_dsn
-from veil.stores.postgres.failures import in_our_words
-from veil.stores.postgres.sql import Q
+from veil.stores.postgres.connection import Dsn, first_line, in_our_words, parse_dsn
+from veil.stores.postgres.pipeline import Q
 
 log = logging.getLogger("veil.store")
 
 SCHEMA_VERSION: Final = 2
 _MIGRATIONS: Final = {1: "001_schema.sql", 2: "002_count_generations.sql"}
 VERSION_MIN: Final = 14
-# What an unfinished copy into the database is noted under (stores/copying_postgres.py).
+# What an unfinished copy into the database is noted under (stores/copying/postgres.py).
 COPYING: Final = "copying"
 # Beside the class of the queues' locks: nobody else's.
 _MIGRATION_LOCK: Final = (1447381326, 0)
@@ -42,7 +41,7 @@ async def migrate(dsn: Dsn | str, *, up_to: int = SCHEMA_VERSION) -> list[int]:
     try:
         connection = await psycopg.AsyncConnection.connect(dsn.text, **dsn.options())
     except psycopg.OperationalError as error:
-        raise StoreUnavailable(f"PostgreSQL cannot be reached: {_first_line(error)}") from error
+        raise StoreUnavailable(f"PostgreSQL cannot be reached: {first_line(error)}") from error
     try:
         async with connection:
             await _check(connection)
@@ -137,7 +136,3 @@ def _made_with_the_data() -> dict[str, bytes]:
         "store_id": secrets.token_hex(8).encode(),
         "journal_id": secrets.token_hex(8).encode(),
     }
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

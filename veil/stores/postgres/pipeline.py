@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -18,9 +18,10 @@ from psycopg import pq
 from psycopg.adapt import Transformer
 from psycopg.waiting import Ready, Wait
 
-from veil.stores.postgres.arrays import array
+from veil.stores.queries import NamedQueries
 
-Row = Any  # a tuple, in the order of its query's columns
+Q: Final = NamedQueries("veil.stores.postgres", "queries.sql")
+
 Arguments = Mapping[str, Any]
 Statement = tuple[str, Arguments]
 
@@ -42,7 +43,7 @@ class Pipeline:
 
     __slots__ = ("__weakref__", "_connection", "_is_preparing", "_names", "_prepared", "_rows")
 
-    def __init__(self, connection: psycopg.AsyncConnection[Row]) -> None:
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
         self._connection = connection
         self._is_preparing = connection.prepare_threshold is not None  # a pooler would mix them up
         self._prepared: dict[tuple[bytes, tuple[int, ...]], bytes] = {}
@@ -50,7 +51,7 @@ class Pipeline:
         self._names = itertools.count()
         self._rows = Transformer(connection)
 
-    async def send(self, statements: Sequence[Statement]) -> list[list[Row]]:
+    async def send(self, statements: Sequence[Statement]) -> list[list[Any]]:
         """The rows of each; raises what the first that failed met, and none after it was done."""
         # Made before anything is sent, so that an argument that cannot be sent leaves the connection as it was.
         ready = [_bound(*statement) for statement in statements]
@@ -80,7 +81,7 @@ class Pipeline:
                 raise psycopg.errors.error_from_result(result, self._connection.info.encoding)
         self._prepared |= fresh
         # Each statement that was new has the answer to its preparation before its own.
-        answers, at, seen = list[list[Row]](), 0, set[Any]()
+        answers, at, seen = list[list[Any]](), 0, set[Any]()
         for query, _, types, _ in ready:
             key = (query.text, types)
             if asked and key in fresh and key not in seen:
@@ -90,19 +91,19 @@ class Pipeline:
             at += 1
         return answers
 
-    def _loaded(self, result: pq.abc.PGresult) -> list[Row]:
+    def _loaded(self, result: pq.abc.PGresult) -> list[Any]:
         if result.status != pq.ExecStatus.TUPLES_OK or not result.ntuples:
             return []
         self._rows.set_pgresult(result)
         return self._rows.load_rows(0, result.ntuples, tuple)
 
 
-_pipelines: WeakKeyDictionary[psycopg.AsyncConnection[Row], Pipeline] = WeakKeyDictionary()
+_pipelines: WeakKeyDictionary[psycopg.AsyncConnection[Any], Pipeline] = WeakKeyDictionary()
 _queries: dict[str, _Query] = {}
 _FAILED: Final = (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE)
 
 
-def pipeline_of(connection: psycopg.AsyncConnection[Row]) -> Pipeline:
+def pipeline_of(connection: psycopg.AsyncConnection[Any]) -> Pipeline:
     """The pipeline of a connection, the same for as long as it lives."""
     found = _pipelines.get(connection)
     if found is None:
@@ -182,3 +183,58 @@ def _exchange(pgconn: pq.abc.PGconn) -> Generator[Wait, Ready | int, list[pq.abc
         results.append(result)
         if result.status == pq.ExecStatus.FATAL_ERROR and pgconn.status == pq.ConnStatus.BAD:
             return results  # nothing more will come
+
+
+# ---- arrays: a hundred rows are one argument for each of their columns
+#
+# The driver would look at every element to find out what it is, which takes longer than the statement. Every query says itself
+# what its arrays hold, so text will do.
+
+
+def array(values: Sequence[Any]) -> str:
+    """The literal of an array of whole numbers, of texts or of bytes, each with or without gaps."""
+    for value in values:
+        if value is not None:
+            return _writer_for(value)(values)
+    return "{" + ",".join(["NULL"] * len(values)) + "}"
+
+
+def _numbers(values: Sequence[int | None]) -> str:
+    return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
+
+
+def _texts(values: Sequence[str | None]) -> str:
+    return "{" + ",".join(["NULL" if value is None else _quoted(value) for value in values]) + "}"
+
+
+def _quoted(value: str) -> str:
+    if "\\" in value:
+        value = value.replace("\\", "\\\\")
+    if '"' in value:
+        value = value.replace('"', '\\"')
+    return f'"{value}"'
+
+
+def _blobs(values: Sequence[bytes | None]) -> str:
+    return "{" + ",".join(["NULL" if value is None else f'"\\\\x{value.hex()}"' for value in values]) + "}"
+
+
+def _truths(values: Sequence[bool | None]) -> str:
+    return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
+
+
+_WRITERS: dict[type, Callable[[Sequence[Any]], str]] = {
+    int: _numbers,
+    str: _texts,
+    bytes: _blobs,
+    bool: _truths,
+}
+
+
+def _writer_for(value: object) -> Callable[[Sequence[Any]], str]:
+    found = _WRITERS.get(type(value))
+    if found is None:
+        if not isinstance(value, int):
+            raise TypeError(f"{value!r}: expected a number, a text or bytes")
+        found = _numbers  # the member of an enum
+    return found

@@ -1,4 +1,4 @@
--- Every query of the PostgreSQL store, by name. Literals such as `state = 0` are not bound on purpose: a partial index is
+-- Every query of the PostgreSQL store, by name. Constants such as `state = {VISIBLE}` are put into the text, not bound,: a partial index is
 -- only used for a condition that the planner can see. Where messages are named by their keys, the span of these is named as
 -- well: the planner counts the living rows, and of a queue with few of them it may read everything, the dead included, which
 -- stay for as long as somebody's transaction may want to see them.
@@ -26,14 +26,14 @@ FROM veil.epoch e, (SELECT coalesce(%(now_ms)s::bigint, floor(extract(epoch FROM
 -- message where it is asked for, the returns of each queue, and the generation of its counts with the changes in it.
 SELECT q.id, c.visible, c.in_flight, c.delayed, c.last_seq,
        (SELECT wake_at_ms FROM veil.message
-         WHERE queue_id = q.id AND state <> 0 AND wake_at_ms >= q.wake_floor
+         WHERE queue_id = q.id AND state <> {VISIBLE} AND wake_at_ms >= q.wake_from
            AND wake_at_ms <= CASE WHEN q.wants_next THEN 9223372036854775807
                                   ELSE nullif(current_setting('veil.now_ms', true), '')::bigint END
          ORDER BY wake_at_ms LIMIT 1),
        CASE WHEN q.wants_oldest THEN (SELECT seq FROM veil.message WHERE queue_id = q.id ORDER BY seq LIMIT 1) END,
        c.returns, c.generation, c.changes
-FROM unnest(%(ids)s::int[], %(wake_floors)s::bigint[], %(wants_next)s::bool[], %(wants_oldest)s::bool[])
-  AS q (id, wake_floor, wants_next, wants_oldest)
+FROM unnest(%(ids)s::int[], %(wakes_from)s::bigint[], %(wants_next)s::bool[], %(wants_oldest)s::bool[])
+  AS q (id, wake_from, wants_next, wants_oldest)
 CROSS JOIN LATERAL (
     SELECT coalesce(sum(visible), 0)::bigint AS visible, coalesce(sum(in_flight), 0)::bigint AS in_flight,
            coalesce(sum(delayed), 0)::bigint AS delayed, coalesce(max(last_seq), 0) AS last_seq,
@@ -171,79 +171,61 @@ FROM unnest(%(seqs)s::bigint[], %(queues)s::int[], %(states)s::smallint[], %(wak
 -- name: visible_in_order
 -- Visible messages, in order, those that nobody else is about to take. The columns of all message queries are those of
 -- core.message.StoredMessage.
-SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
-       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
-       message_type, body_bytes, priority
+SELECT {MESSAGE}
 FROM veil.message
-WHERE queue_id = %(queue)s AND state = 0 AND (priority, seq) > (%(priority)s, %(after)s)
+WHERE queue_id = %(queue)s AND state = {VISIBLE} AND (priority, seq) > (%(priority)s, %(after)s)
 ORDER BY priority, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED;
 
 -- name: visible_quiet
 -- The same without the messages of the groups named.
-SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
-       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
-       message_type, body_bytes, priority
+SELECT {MESSAGE}
 FROM veil.message
-WHERE queue_id = %(queue)s AND state = 0 AND (priority, seq) > (%(priority)s, %(after)s)
+WHERE queue_id = %(queue)s AND state = {VISIBLE} AND (priority, seq) > (%(priority)s, %(after)s)
   AND (group_name IS NULL OR group_name <> ALL (%(noisy)s::text[]))
 ORDER BY priority, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED;
 
 -- name: visible_of_group
-SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
-       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
-       message_type, body_bytes, priority
+SELECT {MESSAGE}
 FROM veil.message
-WHERE queue_id = %(queue)s AND group_name = %(group)s AND state = 0 AND (priority, seq) > (%(priority)s, %(after)s)
+WHERE queue_id = %(queue)s AND group_name = %(group)s AND state = {VISIBLE} AND (priority, seq) > (%(priority)s, %(after)s)
 ORDER BY priority, seq LIMIT %(limit)s;
 
 -- name: of_groups
 -- The messages of some groups from their first on, in whatever state, group after group.
 SELECT m.* FROM unnest(%(groups)s::text[]) WITH ORDINALITY AS g (name, place) CROSS JOIN LATERAL (
-    SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
-           dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
-           message_type, body_bytes, priority
+    SELECT {MESSAGE}
     FROM veil.message WHERE queue_id = %(queue)s AND group_name = g.name AND seq > %(after)s ORDER BY seq LIMIT %(limit)s) m
 ORDER BY g.place, m.seq;
 
 -- name: messages_by_seq
 -- Messages of a queue in whatever state, by rising key.
-SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
-       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
-       message_type, body_bytes, priority
+SELECT {MESSAGE}
 FROM veil.message WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[])
   AND seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s)
 ORDER BY seq FOR UPDATE;
 
 -- name: peek
 -- Messages in whatever state that were sent between two wall times.
-SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
-       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
-       message_type, body_bytes, priority, (holder >> 32)::integer
+SELECT {MESSAGE}
 FROM veil.message WHERE queue_id = %(queue)s AND seq > %(after)s AND seq <= %(up_to)s
   AND sent_wall_ms BETWEEN %(sent_after_ms)s AND %(sent_before_ms)s
 ORDER BY seq LIMIT %(limit)s;
 
--- name: open_leases
-UPDATE veil.message SET state = 2, wake_at_ms = least(%(due_ms)s, (seq >> 20) + %(retention_ms)s), due_at_ms = %(due_ms)s,
-       received_at_ms = %(now_ms)s, delivery = delivery + 1, holder = delivery + 1, receive_count = receive_count + 1,
-       first_received_wall_ms = coalesce(first_received_wall_ms, %(wall_ms)s)
-WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[])
-  AND seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s);
-
 -- name: claim
--- The common receive in one statement: the first that nobody else is about to take, in flight from now on. Those that are
--- spent come along as they were, still visible. In no particular order. Chosen once, whatever the planner thinks: a choice
+-- A shortcut past `core.decide.open_lease`, for receives of plain standard queues: the first that nobody else is about to
+-- take are in flight from now on. Read first and decided then, a receive takes a round trip more, with its rows locked
+-- meanwhile. Those that are spent come along as they were, still visible. In no particular order. Chosen once, whatever the planner thinks: a choice
 -- that was made again would lock others.
 WITH chosen AS MATERIALIZED (
-    SELECT seq FROM veil.message WHERE queue_id = %(queue)s AND state = 0
+    SELECT seq FROM veil.message WHERE queue_id = %(queue)s AND state = {VISIBLE}
       AND (priority, seq) >= (%(priority)s, %(from)s)
     ORDER BY priority, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 )
 UPDATE veil.message SET
-    state = CASE WHEN receive_count < %(receives_max)s THEN 2 ELSE state END,
-    due_at_ms = CASE WHEN receive_count < %(receives_max)s THEN t.now_ms + %(window_ms)s END,
+    state = CASE WHEN receive_count < %(receives_max)s THEN {IN_FLIGHT} ELSE state END,
+    due_at_ms = CASE WHEN receive_count < %(receives_max)s THEN t.now_ms + %(visibility_ms)s END,
     wake_at_ms = CASE WHEN receive_count < %(receives_max)s
-                      THEN least(t.now_ms + %(window_ms)s, (seq >> 20) + %(retention_ms)s) END,
+                      THEN least(t.now_ms + %(visibility_ms)s, (seq >> {COUNTER_BITS}) + %(retention_ms)s) END,
     received_at_ms = CASE WHEN receive_count < %(receives_max)s THEN t.now_ms ELSE received_at_ms END,
     delivery = CASE WHEN receive_count < %(receives_max)s THEN delivery + 1 ELSE delivery END,
     holder = CASE WHEN receive_count < %(receives_max)s THEN delivery + 1 ELSE holder END,
@@ -253,98 +235,71 @@ UPDATE veil.message SET
 FROM (SELECT current_setting('veil.now_ms')::bigint AS now_ms) t
 WHERE queue_id = %(queue)s AND seq = ANY (ARRAY(SELECT seq FROM chosen))
   AND seq BETWEEN (SELECT min(seq) FROM chosen) AND (SELECT max(seq) FROM chosen)
-RETURNING seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
-       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
-       message_type, body_bytes, priority;
+RETURNING {MESSAGE};
 
 -- name: take_held
--- The common delete in one statement: each receipt holds the open lease.
+-- A shortcut past `core.decide.decide_deletion`, for its common case: each receipt holds the open lease. It goes with BEGIN,
+-- which spares a round trip.
 DELETE FROM veil.message WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[])
   AND seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s)
-  AND state + 0 = 2
+  AND state + 0 = {IN_FLIGHT}
   AND due_at_ms > current_setting('veil.now_ms')::bigint
-  AND (seq >> 20) + %(retention_ms)s > current_setting('veil.now_ms')::bigint
+  AND (seq >> {COUNTER_BITS}) + %(retention_ms)s > current_setting('veil.now_ms')::bigint
   AND (seq, holder) IN (SELECT * FROM unnest(%(seqs)s::bigint[], %(holders)s::bigint[]))
-RETURNING seq, holder, message_id, due_at_ms, receive_count, body_bytes, message_type;
-
--- name: count_looks
--- Receives with visibility 0: counted, and visible as before.
-UPDATE veil.message SET received_at_ms = %(now_ms)s, delivery = delivery + 1, holder = 0, receive_count = receive_count + 1,
-       first_received_wall_ms = coalesce(first_received_wall_ms, %(wall_ms)s)
-WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[])
-  AND seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s);
+RETURNING {HELD_MESSAGE};
 
 -- name: held
--- What the rules of core.lease need to know, and what the journal does.
-SELECT seq, state, delivery, holder, received_at_ms, due_at_ms, group_name, message_id, receive_count, body_bytes, message_type
-FROM veil.message WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[])
+-- What the rules need to know of messages, and what the journal tells: HeldMessage.
+SELECT {HELD_MESSAGE} FROM veil.message WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[])
   AND seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s)
 ORDER BY seq FOR UPDATE;
+
+-- name: write_leases
+-- Whatever has become of leases: the fields of LeaseState for each message.
+UPDATE veil.message m SET state = n.state, due_at_ms = n.due_ms, received_at_ms = n.received_ms, delivery = n.delivery,
+       holder = n.holder, receive_count = n.receive_count, first_received_wall_ms = n.first_ms, wake_at_ms = n.wake_ms
+FROM unnest(%(seqs)s::bigint[], %(states)s::smallint[], %(dues)s::bigint[], %(received)s::bigint[], %(deliveries)s::int[],
+            %(holders)s::bigint[], %(receive_counts)s::int[], %(firsts)s::bigint[], %(wakes)s::bigint[])
+  AS n (seq, state, due_ms, received_ms, delivery, holder, receive_count, first_ms, wake_ms)
+WHERE m.queue_id = %(queue)s AND m.seq = n.seq
+  AND m.seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s);
 
 -- name: delete_messages
 DELETE FROM veil.message WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[])
   AND seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s);
 
--- name: set_leases
--- New deadlines, of leases whose holders may be others than before, and of delays; a rotation begins its lease anew.
-UPDATE veil.message m SET state = n.state, wake_at_ms = least(n.due_ms, (m.seq >> 20) + %(retention_ms)s), due_at_ms = n.due_ms,
-       holder = n.holder, received_at_ms = coalesce(n.received_ms, m.received_at_ms)
-FROM unnest(%(seqs)s::bigint[], %(states)s::smallint[], %(dues)s::bigint[], %(holders)s::bigint[], %(received)s::bigint[])
-  AS n (seq, state, due_ms, holder, received_ms)
-WHERE m.queue_id = %(queue)s AND m.seq = n.seq
-  AND m.seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s);
-
--- name: restart_leases
--- A repeated receive: the same deliveries, as if they were made now.
-UPDATE veil.message SET wake_at_ms = least(%(due_ms)s, (seq >> 20) + %(retention_ms)s), due_at_ms = %(due_ms)s,
-       received_at_ms = %(now_ms)s, holder = delivery
-WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[])
-  AND seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s);
-
--- name: make_visible
-UPDATE veil.message SET state = 0, wake_at_ms = NULL, due_at_ms = NULL, holder = 0
-WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[])
-  AND seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s);
-
--- name: uncount_receives
-UPDATE veil.message SET receive_count = receive_count - 1,
-       first_received_wall_ms = CASE WHEN receive_count > 1 THEN first_received_wall_ms END
-WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[])
-  AND seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s);
-
 -- name: to_dead_letters
--- Those that keep their place keep their deduplication id as well; on FIFO queues each gets its own message id, so that equal
--- ids do not swallow one another.
 -- Not an update of the key: a distributed table would not have it.
 WITH gone AS (
-    DELETE FROM veil.message m USING unnest(%(seqs)s::bigint[], %(new_seqs)s::bigint[]) AS n (old_seq, new_seq)
+    DELETE FROM veil.message m
+    USING unnest(%(seqs)s::bigint[], %(new_seqs)s::bigint[], %(deduplications)s::text[]) AS n (old_seq, new_seq, new_deduplication)
     WHERE m.queue_id = %(queue)s AND m.seq = n.old_seq
       AND m.seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s)
-    RETURNING m.*, n.new_seq
+    RETURNING m.*, n.new_seq, n.new_deduplication
 )
 INSERT INTO veil.message (seq, queue_id, state, priority, received_at_ms, first_received_wall_ms, sent_wall_ms, delivery,
                           receive_count, body_bytes, message_id, group_name, deduplication_id, dead_letter_source, trace_header,
                           sender, message_type, body_md5, attributes, body)
-SELECT new_seq, %(target)s, 0, priority, received_at_ms, first_received_wall_ms, sent_wall_ms, delivery, receive_count, body_bytes,
-       message_id, group_name, CASE WHEN %(fifo)s THEN message_id ELSE deduplication_id END, %(source)s, trace_header, sender,
-       message_type, body_md5, attributes, body
+SELECT new_seq, %(target)s, {VISIBLE}, priority, received_at_ms, first_received_wall_ms, sent_wall_ms, delivery, receive_count,
+       body_bytes, message_id, group_name, new_deduplication, %(source)s, trace_header, sender, message_type, body_md5, attributes,
+       body
 FROM gone;
 
 -- name: oldest_visible
-SELECT min(seq) FROM veil.message WHERE queue_id = %(queue)s AND state = 0;
+SELECT min(seq) FROM veil.message WHERE queue_id = %(queue)s AND state = {VISIBLE};
 
 -- ---- what becomes due
 
 -- name: due
 -- Hidden messages whose time has come, unless another transaction is about them right now.
-SELECT seq, state, due_at_ms, group_name, message_id, holder, receive_count, body_bytes, message_type FROM veil.message
-WHERE queue_id = %(queue)s AND state <> 0 AND wake_at_ms <= %(now_ms)s
+SELECT {HELD_MESSAGE} FROM veil.message
+WHERE queue_id = %(queue)s AND state <> {VISIBLE} AND wake_at_ms <= %(now_ms)s
 ORDER BY wake_at_ms, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED;
 
 -- name: expired
 -- Visible messages that are past their retention.
-SELECT seq, state, due_at_ms, group_name, message_id, holder, receive_count, body_bytes, message_type FROM veil.message
-WHERE queue_id = %(queue)s AND state = 0 AND seq < %(below)s
+SELECT {HELD_MESSAGE} FROM veil.message
+WHERE queue_id = %(queue)s AND state = {VISIBLE} AND seq < %(below)s
 ORDER BY seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED;
 
 -- name: set_wakes
@@ -354,9 +309,9 @@ WHERE m.queue_id = %(queue)s AND m.seq = n.seq
 
 -- name: reschedule_hidden
 -- After an edit: retention counts anew, and where a delay is given it reaches the messages that wait.
-UPDATE veil.message m SET due_at_ms = n.due_ms, wake_at_ms = least(n.due_ms, (m.seq >> 20) + %(retention_ms)s)
-FROM (SELECT seq, CASE WHEN state = 1 THEN coalesce((seq >> 20) + %(delay_ms)s::bigint, due_at_ms) ELSE due_at_ms END AS due_ms
-      FROM veil.message WHERE queue_id = %(queue)s AND state <> 0) n
+UPDATE veil.message m SET due_at_ms = n.due_ms, wake_at_ms = least(n.due_ms, (m.seq >> {COUNTER_BITS}) + %(retention_ms)s)
+FROM (SELECT seq, CASE WHEN state = {DELAYED} THEN coalesce((seq >> {COUNTER_BITS}) + %(delay_ms)s::bigint, due_at_ms) ELSE due_at_ms END AS due_ms
+      FROM veil.message WHERE queue_id = %(queue)s AND state <> {VISIBLE}) n
 WHERE m.queue_id = %(queue)s AND m.seq = n.seq;
 
 -- name: visible_anywhere
@@ -376,7 +331,7 @@ DELETE FROM veil.attempt WHERE until_ms <= %(now_ms)s;
 -- name: sweep
 DELETE FROM veil.message WHERE queue_id = %(queue)s AND seq IN (
     SELECT seq FROM veil.message WHERE queue_id = %(queue)s AND seq <= %(up_to)s ORDER BY seq LIMIT %(limit)s FOR UPDATE)
-RETURNING state, group_name, seq, message_id, holder, due_at_ms, receive_count, body_bytes, message_type;
+RETURNING {HELD_MESSAGE};
 
 -- name: latest
 SELECT max(seq) FROM veil.message WHERE queue_id = %(queue)s;
@@ -399,7 +354,7 @@ DELETE FROM veil.stream WHERE queue_id = %(queue)s;
 -- name: drop_holds
 DELETE FROM veil.hold WHERE queue_id = %(queue)s;
 
--- ---- lanes
+-- ---- groups: a row of `lane` for each that has messages
 
 -- name: change_lanes
 -- More or fewer messages in groups, of which so many are in flight. A group that is new gets the last turn.
@@ -420,7 +375,7 @@ DELETE FROM veil.lane WHERE queue_id = %(queue)s AND group_name = ANY (%(groups)
 
 -- name: refresh_lanes
 -- FIFO: a lane is open while its first message is visible.
-UPDATE veil.lane l SET is_open = coalesce((SELECT m.state = 0 FROM veil.message m
+UPDATE veil.lane l SET is_open = coalesce((SELECT m.state = {VISIBLE} FROM veil.message m
     WHERE m.queue_id = %(queue)s AND m.group_name = l.group_name ORDER BY m.seq LIMIT 1), false)
 WHERE l.queue_id = %(queue)s AND l.group_name = ANY (%(groups)s::text[]) RETURNING is_open, members;
 
@@ -429,7 +384,7 @@ SELECT group_name FROM veil.lane WHERE queue_id = %(queue)s AND is_open ORDER BY
 
 -- name: loud_lanes
 -- Fair queues: the lanes that may be noisy.
-SELECT group_name, in_flight FROM veil.lane WHERE queue_id = %(queue)s AND in_flight >= 30;
+SELECT group_name, in_flight FROM veil.lane WHERE queue_id = %(queue)s AND in_flight >= {NOISY_COUNT_MIN};
 
 -- ---- deduplication, repeated sends and attempts
 
@@ -608,10 +563,8 @@ DELETE FROM veil.move_task WHERE source = %(source)s AND status NOT IN ('RUNNING
     SELECT number FROM veil.move_task WHERE source = %(source)s ORDER BY number DESC LIMIT 10);
 
 -- name: visible_oldest
-SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
-       dead_letter_source, receive_count, first_received_wall_ms, delivery, state, due_at_ms, received_at_ms,
-       message_type, body_bytes, priority
-FROM veil.message WHERE queue_id = %(queue)s AND state = 0 ORDER BY seq LIMIT %(limit)s;
+SELECT {MESSAGE}
+FROM veil.message WHERE queue_id = %(queue)s AND state = {VISIBLE} ORDER BY seq LIMIT %(limit)s;
 
 -- name: redrive_messages
 -- Out of one queue and into others, as new messages. Not an update of the key: a distributed table would not have it.
@@ -670,7 +623,7 @@ ON CONFLICT (queue_id, stream, batch, part) DO UPDATE SET lost = excluded.lost, 
 -- name: drop_hold
 DELETE FROM veil.hold WHERE queue_id = %(queue)s AND stream = %(stream)s AND batch = %(batch)s AND part = %(part)s;
 
--- name: group_places
+-- name: group_seqs
 -- FIFO: which messages the groups have, in whatever state.
 SELECT group_name, seq FROM veil.message
 WHERE queue_id = %(queue)s AND group_name = ANY (%(groups)s::text[]) AND seq >= %(from)s AND seq <= %(up_to)s ORDER BY seq;

@@ -9,11 +9,11 @@ from typing import Final
 from veil.core.errors import PurgeInProgress, QueueDeletedRecently
 from veil.core.message import Caller
 from veil.core.queue import Queue, QueueKey
+from veil.core.sequence import SEQ_MAX
 from veil.stores.codec import decode_caller, encode_caller, encode_settings, encode_tags
-from veil.stores.postgres import settling
-from veil.stores.postgres.queue_state import KnownQueues, QueueState
-from veil.stores.postgres.sql import Q
-from veil.stores.postgres.transaction import Transaction
+from veil.stores.postgres.leases import Purge, sweep
+from veil.stores.postgres.pipeline import Q
+from veil.stores.postgres.transaction import KnownQueues, QueueLook, QueueState, Transaction
 from veil.stores.store import QueueContent
 
 # How long the row of a queue outlives it: nodes learn of the deletion by it, and one that slept longer reads everything anew.
@@ -30,9 +30,9 @@ async def create(
     """A new queue, or the one that has the key already; two at once collide in the index, and the later one is redone."""
     if existing := known.by_key.get(key):
         return existing.queue
-    rested = await tx.row(Q.rested_since, _named(key))
-    if rested is not None and tx.now_ms - rested[0] < rest_ms:
-        raise QueueDeletedRecently(key.name)
+    for (deleted_at_ms,) in await tx.rows(Q.rested_since, _named(key)):
+        if tx.now_ms - deleted_at_ms < rest_ms:
+            raise QueueDeletedRecently(key.name)
     tx.later(Q.wake_name, _named(key))
     settings = content.settings
     row = {
@@ -83,33 +83,28 @@ async def look_ahead(tx: Transaction, states: list[QueueState]) -> None:
     """Find out anew how the queues stand, since others may have let happen what was due."""
     ids = [state.id for state in states]
     always = [True] * len(ids)
-    everything = {"ids": ids, "wake_floors": [0] * len(ids), "wants_next": always, "wants_oldest": always}
-    for row in await tx.rows(Q.look_at_queues, everything):
-        tx.look_again(tx.states[row[0]], row)
+    everything = {"ids": ids, "wakes_from": [0] * len(ids), "wants_next": always, "wants_oldest": always}
+    for look in map(QueueLook._make, await tx.rows(Q.look_at_queues, everything)):
+        tx.states[look.queue_id].looked_at(look, ahead=True)
 
 
-async def give_lanes(tx: Transaction, state: QueueState) -> None:
+async def give_groups(tx: Transaction, state: QueueState) -> None:
     """The queue is about to have its first message with a group: from now on its operations follow one another."""
     tx.later(Q.mark_laned, {"id": state.id, "version": await tx.raise_epoch()})
-    state.has_lanes = True
+    state.has_groups = True
 
 
 async def delete(tx: Transaction, queue: Queue, caller: Caller) -> None:
     """Remove the queue from sight; its messages are swept afterwards, a chunk at a time."""
     state = tx.state_of(queue)
     for query in (
-        Q.drop_deduplication,
-        Q.drop_sends,
-        Q.drop_attempts,
-        Q.drop_lanes,
-        Q.drop_holds,
-        Q.drop_streams,
+        *(Q.drop_deduplication, Q.drop_sends, Q.drop_attempts, Q.drop_lanes, Q.drop_holds, Q.drop_streams),
     ):
         tx.later(query, {"queue": queue.id})
     tx.later(Q.rest_name, {**_named(state.queue.key), "now_ms": tx.now_ms})
     marked = {"id": queue.id, "now_ms": tx.now_ms, "caller": encode_caller(caller)}
     tx.later(Q.mark_queue_deleted, {**marked, "version": await tx.raise_epoch()})
-    state.lane_changes.clear()
+    state.group_changes.clear()
 
 
 async def begin_purge(tx: Transaction, queue: Queue, rest_ms: int) -> int:
@@ -127,8 +122,8 @@ async def begin_purge(tx: Transaction, queue: Queue, rest_ms: int) -> int:
 async def purge_step(tx: Transaction, queue: Queue, up_to_seq: int, caller: Caller) -> bool:
     """Remove one chunk; True while more are left."""
     state = tx.state_of(queue)
-    purge = settling.Purge(queue.id, queue.key, up_to_seq, tx.now_ms, caller)
-    return await settling.sweep(tx, purge, state)
+    purge = Purge(queue.id, queue.key, up_to_seq, tx.now_ms, caller)
+    return await sweep(tx, purge, state)
 
 
 async def sweep_deleted(tx: Transaction) -> bool:
@@ -138,8 +133,8 @@ async def sweep_deleted(tx: Transaction) -> bool:
         return False
     queue_id, *key, deleted_at_ms, deleted_by = found
     # The messages were gone when the queue was, however late they are swept.
-    purge = settling.Purge(queue_id, QueueKey(*key), (1 << 63) - 1, deleted_at_ms, decode_caller(deleted_by))
-    if not await settling.sweep(tx, purge, None):
+    purge = Purge(queue_id, QueueKey(*key), SEQ_MAX, deleted_at_ms, decode_caller(deleted_by))
+    if not await sweep(tx, purge, None):
         tx.later(Q.mark_swept, {"id": queue_id})
         tx.later(Q.forget_counts, {"id": queue_id})
     return True

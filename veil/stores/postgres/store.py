@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import cast
+from typing import Any, TypeVar, cast
 
 import psycopg
 from psycopg_pool import AsyncConnectionPool
@@ -20,32 +20,33 @@ from veil.core.move_task import MoveTask
 from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.core.receipt import Receipt, ReceiptBook
 from veil.core.sequence import expires_at_ms, instant_of
-from veil.stores import queue_pages
 from veil.stores.commit_stats import CommitStats
-from veil.stores.outbox_bound import OUTBOX_BYTES_MAX
-from veil.stores.postgres import leases, opening, outbox, peeking, queues, receiving
-from veil.stores.postgres.dsn import parse_dsn
+from veil.stores.outbox import OUTBOX_BYTES_MAX
+from veil.stores.postgres import holds, leases, moves, opening, queues
+from veil.stores.postgres.bulk import Delete, Extend, Receive, Send
+from veil.stores.postgres.commit import GroupCommit
+from veil.stores.postgres.connection import parse_dsn
 from veil.stores.postgres.engine import Engine
-from veil.stores.postgres.exporting import Exports
-from veil.stores.postgres.group_commit import GroupCommit
-from veil.stores.postgres.holds import Holds
-from veil.stores.postgres.hot_operations import Delete, Extend, Receive, Send
-from veil.stores.postgres.moving import Moves
+from veil.stores.postgres.messages import peek, peek_next
 from veil.stores.postgres.nodes import Nodes
-from veil.stores.postgres.queue_state import NEVER
-from veil.stores.postgres.sql import Q
-from veil.stores.postgres.transaction import Row, Transaction
-from veil.stores.silent_events import SilentEvents
+from veil.stores.postgres.outbox import Exports, SharedBound
+from veil.stores.postgres.pipeline import Q
+from veil.stores.postgres.transaction import NEVER, QueueLook, Transaction
 from veil.stores.store import (
     Chosen,
     ExportPlan,
     Extension,
+    NoEvents,
     OutboxRow,
     OutboxSize,
     QueueContent,
     Rotated,
     StoreEvents,
+    listed_queues,
+    sources_of,
 )
+
+T = TypeVar("T")
 
 FORGET_EVERY_MS = 10_000
 CONNECT_TIMEOUT_S = 5.0
@@ -74,7 +75,7 @@ class PostgresStore:
         outbox_bytes_max: int = OUTBOX_BYTES_MAX,
     ) -> None:
         self._dsn = parse_dsn(dsn)
-        self._pool: AsyncConnectionPool[psycopg.AsyncConnection[Row]] = AsyncConnectionPool(
+        self._pool: AsyncConnectionPool[psycopg.AsyncConnection[Any]] = AsyncConnectionPool(
             self._dsn.text,
             min_size=min(2, self._dsn.connections),
             max_size=self._dsn.connections,
@@ -86,14 +87,13 @@ class PostgresStore:
         )
         self._records = journal
         self._keeps_time = clock is None  # else whoever owns the clock says when things happen
-        self._engine = Engine(self._pool, clock, bound=outbox.Bound(outbox_bytes_max), recording=journal)
+        self._engine = Engine(self._pool, clock, bound=SharedBound(outbox_bytes_max), recording=journal)
         self._engine.events = lambda: self.events
         self._run = self._engine.run
-        self._holds, self._moves = Holds(self._engine), Moves(self._engine)
         self._nodes = Nodes(self._engine, self._dsn, self._each_second)
         self._sweeper: asyncio.Task[None] | None = None
         self._forget_at_ms = 0
-        self.events = SilentEvents()
+        self.events = NoEvents()
         self.commit_stats = CommitStats()
         self._groups = GroupCommit(self._engine, self.commit_stats)
         self.on_failure: Callable[[BaseException], None] | None = None
@@ -133,7 +133,7 @@ class PostgresStore:
         await self._groups.drain()
         await self._engine.drain()
         await self._nodes.stop()
-        await self._engine.folding.drain()
+        await self._engine.compaction.drain()
         await self._pool.close()
 
     # ---- time
@@ -152,7 +152,7 @@ class PostgresStore:
         if now_ms >= self._forget_at_ms:
             self._forget_at_ms = now_ms + FORGET_EVERY_MS
             await self._run(_forget_old)
-            await self._holds.forget_stale()
+            await self._run(holds.forget_stale_streams)
             if self._records:
                 await self._exports.look()
 
@@ -171,14 +171,15 @@ class PostgresStore:
         ids = list(engine.queues.by_id)
         if not ids:
             return
-        asked = {**engine.floors.as_known(ids, now_ms), "wants_next": [True] * len(ids)}
-        for queue_id, _, _, _, _, wake_ms, oldest, *_ in await engine.ask(Q.look_at_queues, asked):
-            known = engine.queues.by_id.get(queue_id)
+        asked = {**engine.watermarks.as_known(ids, now_ms), "wants_next": [True] * len(ids)}
+        for look in map(QueueLook._make, await engine.ask(Q.look_at_queues, asked)):
+            known = engine.queues.by_id.get(look.queue_id)
             if known is not None:
-                expiry_ms = engine.floors.next_expiry_ms(queue_id) or NEVER
-                if oldest is not None:
-                    expiry_ms = expires_at_ms(oldest, known.queue.settings.retention_s)
-                engine.dues.note(queue_id, min(NEVER if wake_ms is None else wake_ms, expiry_ms), now_ms)
+                expiry_ms = engine.watermarks.next_expiry_ms(look.queue_id) or NEVER
+                if look.oldest_seq is not None:
+                    expiry_ms = expires_at_ms(look.oldest_seq, known.queue.settings.retention_s)
+                wake_ms = NEVER if look.wake_ms is None else look.wake_ms
+                engine.dues.note(look.queue_id, min(wake_ms, expiry_ms), now_ms)
 
     async def has_duty(self, duty: str) -> bool:
         return await self._nodes.has_duty(duty)
@@ -219,11 +220,11 @@ class PostgresStore:
         self, region: str, account: str, *, prefix: str = "", after: str = "", limit: int = 1000
     ) -> list[Queue]:
         await self._engine.learn()
-        return queue_pages.listed(self._engine.queues.all(), region, account, prefix, after, limit)
+        return listed_queues(self._engine.queues.all(), region, account, prefix, after, limit)
 
     async def dead_letter_sources(self, key: QueueKey, *, after: str = "", limit: int = 1000) -> list[Queue]:
         await self._engine.learn()
-        return queue_pages.dead_letter_sources(self._engine.queues.all(), key, after, limit)
+        return sources_of(self._engine.queues.all(), key, after, limit)
 
     async def all_queues(self) -> list[Queue]:
         await self._engine.learn()
@@ -239,7 +240,7 @@ class PostgresStore:
         retry_key: bytes | None = None,
         caller: Caller = NOBODY,
     ) -> list[Sent]:
-        send = Send(queue=queue, caller=caller, messages=messages, retry_key=retry_key)
+        send = Send(queue=queue, caller=caller, new=messages, retry_key=retry_key)
         return cast(list[Sent], await self._groups.do(send))
 
     async def receive(
@@ -286,7 +287,7 @@ class PostgresStore:
 
     async def counts(self, queue: Queue) -> QueueCounts:
         async def look(tx: Transaction) -> QueueCounts:
-            return tx.state_of(queue).counts
+            return tx.state_of(queue).queue_counts
 
         return await self._run(look, queues=[queue])
 
@@ -309,44 +310,71 @@ class PostgresStore:
         limit: int = 100,
         bytes_max: int | None = None,
     ) -> list[StoredMessage]:
-        async def look(tx: Transaction) -> list[StoredMessage]:
-            state = tx.state_of(queue)
-            sent = (sent_after_ms, sent_before_ms)
-            found = peeking.Found(state.id, after_seq, up_to_seq, *sent, limit, bytes_max)
-            await found.look(tx)
-            return found.messages
-
-        return await self._run(look, queues=[queue])
+        sent = (sent_after_ms, sent_before_ms)
+        asked = (queue, after_seq, up_to_seq, *sent, limit, bytes_max)
+        return await self._run(lambda tx: peek(tx, *asked), queues=[queue])
 
     async def peek_next(self, queue: Queue, *, limit: int = 100) -> list[StoredMessage]:
-        return await self._run(lambda tx: receiving.peek_next(tx, queue, limit), queues=[queue])
+        return await self._run(lambda tx: peek_next(tx, queue, limit), queues=[queue])
 
     # ---- holds
 
     async def open_stream(self, queue: Queue, stream: str, owner: str) -> None:
-        await self._holds.open_stream(queue, stream, owner)
+        await self._run(lambda tx: holds.open_stream(tx, queue, stream, owner), queues=[queue])
 
     async def receive_hold(
         self, queue: Queue, key: HoldKey, count: int, *, visibility_s: int, caller: Caller = NOBODY
     ) -> HoldContent:
-        return await self._holds.receive(queue, key, count, visibility_s, caller)
+        return await self._run(
+            lambda tx: holds.receive_hold(tx, queue, key, count, visibility_s, caller),
+            queues=[queue],
+            dead_letters=True,
+        )
 
     async def extend_holds(
         self, queue: Queue, stream: str, owner: str, *, visibility_s: int, caller: Caller = NOBODY
     ) -> HoldTally:
-        return await self._holds.extend(queue, stream, owner, visibility_s, caller)
+        return await self._all_holds(holds.extend_holds, queue, stream, owner, visibility_s, caller)
 
     async def delete_holds(
         self, queue: Queue, stream: str, owner: str, *, up_to_batch: int, caller: Caller = NOBODY
     ) -> HoldTally:
-        return await self._holds.delete(queue, stream, owner, up_to_batch, caller)
+        return await self._all_holds(holds.delete_holds, queue, stream, owner, up_to_batch, caller)
 
-    # ---- chosen redrives
+    async def _all_holds(
+        self, step: Callable[..., Awaitable[holds.HoldStep]], queue: Queue, *given: Any
+    ) -> HoldTally:
+        tally = HoldTally()
+        cursor: holds.HoldCursor | None = holds.START
+        while cursor is not None:
+            here = cursor
+            done, cursor = await self._run(lambda tx: step(tx, queue, *given, here), queues=[queue])  # noqa: B023
+            tally = tally.plus(done)
+        return tally
+
+    # ---- redrives
 
     async def redrive(
         self, queue: Queue, chosen: Sequence[Chosen], *, caller: Caller = NOBODY
     ) -> list[Sent | VeilError]:
-        return await self._moves.redrive(queue, chosen, caller)
+        known = self._engine.queues
+        named = {one.destination for one in chosen if one.destination is not None}
+        return await self._with_all_queues(
+            lambda tx: moves.redrive(tx, known, queue, chosen, caller), [queue, *named], numbers=len(chosen)
+        )
+
+    async def _with_all_queues(
+        self,
+        work: Callable[[Transaction], Awaitable[T | moves.AlsoNeeded]],
+        needed: list[Queue | QueueKey],
+        numbers: int = 0,
+    ) -> T:
+        """Do work that may turn out to be about more queues, each of which must be locked."""
+        while True:
+            result = await self._run(work, queues=needed, exclusive=True, numbers=numbers)
+            if not isinstance(result, moves.AlsoNeeded):
+                return result
+            needed = [*needed, *result.keys]
 
     # ---- the journal
 
@@ -365,19 +393,25 @@ class PostgresStore:
     # ---- move tasks
 
     async def start_move(self, task: MoveTask, *, caller: Caller = NOBODY) -> MoveTask:
-        return await self._moves.start(task, caller)
+        return await self._run(lambda tx: moves.start(tx, task, caller), queues=[task.source])
 
     async def step_move(self, task_id: str, count: int) -> MoveTask:
-        return await self._moves.step(task_id, count)
+        known = self._engine.queues
+        task = await self._run(lambda tx: moves.find(tx, task_id))
+        needed: list[Queue | QueueKey] = [task.source]
+        if task.destination is not None:
+            needed.append(task.destination)
+        return await self._with_all_queues(lambda tx: moves.step(tx, known, task_id, count), needed)
 
     async def cancel_move(self, task_id: str) -> MoveTask:
-        return await self._moves.cancel(task_id)
+        return await self._run(lambda tx: moves.cancel(tx, task_id))
 
     async def list_moves(self, source: QueueKey, limit: int) -> list[MoveTask]:
-        return await self._moves.listed(source, limit)
+        rows = await self._engine.ask(Q.list_moves, {"source": source.arn, "limit": limit})
+        return [moves.to_task(row) for row in rows]
 
     async def active_moves(self) -> list[MoveTask]:
-        return await self._moves.active()
+        return [moves.to_task(row) for row in await self._engine.ask(Q.active_moves, {})]
 
 
 async def _nothing(tx: Transaction) -> None:

@@ -6,28 +6,22 @@ it. What reaches over many holds goes a few at a time, each step a transaction o
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from veil.core import decide
+from veil.core.effect import Deleted
 from veil.core.errors import HoldClosed, StreamTaken
-from veil.core.hold import (
-    HOLD_BYTES_MAX,
-    NUMBER_MAX,
-    STREAM_REST_MS,
-    HoldContent,
-    HoldKey,
-    HoldTally,
-    Member,
-)
-from veil.core.limits import SECOND_MS
-from veil.core.message import Caller, StoredMessage
+from veil.core.hold import NUMBER_MAX, STREAM_REST_MS, HoldContent, HoldKey, HoldTally, Member
+from veil.core.message import Caller, HeldMessage, StoredMessage
 from veil.core.queue import Queue
-from veil.stores.room import Room
-from veil.stores.sqlite import hold_members, receiving
-from veil.stores.sqlite.hold_members import Kept, Window
-from veil.stores.sqlite.tables import Q, QueueState, Tables, to_message
+from veil.core.sequence import expired_below
+from veil.stores.codec import to_message
+from veil.stores.sqlite.apply import apply
+from veil.stores.sqlite.database import Database, Q, QueueState
+from veil.stores.sqlite.messages import take
 
 # A step ends with the hold that brings it to either: bounds how long it holds up everything else.
 MEMBERS_AT_ONCE = 500
@@ -36,133 +30,175 @@ HOLDS_AT_ONCE = 100
 _encode = msgspec.msgpack.Encoder().encode
 decode_members = msgspec.msgpack.Decoder(list[Member]).decode
 
-Place = tuple[int, int]  # batch and part of the hold that a step came to
-START: Place = (-1, -1)
+HoldCursor = tuple[int, int]  # batch and part of the hold that a step came to
+START: Final[HoldCursor] = (-1, -1)
 
 
-class Step(NamedTuple):
+class HoldStep(NamedTuple):
     """What a step did, and how far it came; None: to the end."""
 
     tally: HoldTally
-    place: Place | None
+    cursor: HoldCursor | None
 
 
-def open_stream(tables: Tables, queue: Queue, stream: str, owner: str) -> None:
+def open_stream(db: Database, queue: Queue, stream: str, owner: str) -> None:
     """Make somebody the stream's owner."""
-    state = tables.state_of(queue)
-    tables.execute(Q.open_stream, (state.queue.id, stream, owner, tables.clock.now_ms()))
+    state = db.state_of(queue)
+    db.execute(Q.open_stream, (state.queue.id, stream, owner, db.clock.now_ms()))
 
 
-def receive(
-    tables: Tables, queue: Queue, key: HoldKey, count: int, visibility_s: int, caller: Caller
+def receive_hold(
+    db: Database, queue: Queue, key: HoldKey, count: int, visibility_s: int, caller: Caller
 ) -> HoldContent:
     """What is under the name: taken now, or taken before and still there."""
-    state = tables.state_of(queue)
-    now_ms = tables.clock.now_ms()
-    stream = tables.execute(Q.find_stream, (queue.id, key.stream)).get
-    if stream is not None and key.batch <= stream[1]:
-        raise HoldClosed(key.stream, key.batch, stream[1])
-    tables.execute(Q.use_stream, (queue.id, key.stream, now_ms))
-    found = tables.execute(Q.find_hold, (queue.id, *key)).get
+    state, now_ms = db.state_of(queue), db.clock.now_ms()
+    stream = db.execute(Q.find_stream, (queue.id, key.stream)).get
+    if stream is not None:
+        _, closed = stream
+        if key.batch <= closed:
+            raise HoldClosed(key.stream, key.batch, closed)
+    db.execute(Q.use_stream, (queue.id, key.stream, now_ms))
+    found = db.execute(Q.find_hold, (queue.id, *key)).get
     if found is None:
-        room = Room(count, HOLD_BYTES_MAX)
-        messages = receiving.take(tables, state, room, visibility_s, now_ms, caller)
+        messages = take(db, state, count, visibility_s, now_ms, caller, hold=True)
         taken = [(message.seq, message.delivery) for message in messages]
-        tables.execute(Q.write_hold, (queue.id, *key, 0, _encode(taken)))
+        db.execute(Q.write_hold, (queue.id, *key, 0, _encode(taken)))
         return HoldContent(messages)
-    lost, members = found[0], decode_members(found[1])
-    window = Window(now_ms + visibility_s * SECOND_MS, now_ms, caller, anew=True)
-    kept = hold_members.keep(tables, state, members, window)
-    lost += _strike(tables, queue.id, key, lost, members, kept)
-    return HoldContent([_message(tables, member) for member in kept.open], lost, again=True)
+    lost, packed = found
+    members = decode_members(packed)
+    kept = _keep(db, state, members, visibility_s, now_ms, caller, again=True)
+    lost += _strike(db, queue.id, key, lost, members, kept)
+    return HoldContent([_message(db, member) for member in kept.open], lost, again=True)
 
 
-def _message(tables: Tables, member: Member) -> StoredMessage:
-    message = to_message(tables.execute(Q.message_by_seq, (member.seq,)).get)
-    # The number of the lease, which a restore may have left behind the message's own (number_gap.py).
+def extend_holds(
+    db: Database, queue: Queue, stream: str, owner: str, visibility_s: int, caller: Caller, after: HoldCursor
+) -> HoldStep:
+    """Extend the leases of the next holds of the stream."""
+    state, now_ms = db.state_of(queue), db.clock.now_ms()
+
+    def extend(key: HoldKey, lost: int, members: list[Member]) -> HoldTally:
+        kept = _keep(db, state, members, visibility_s, now_ms, caller, again=False)
+        _strike(db, queue.id, key, lost, members, kept)
+        # What has reached its twelve hours is not struck, only not there for now.
+        return HoldTally(len(kept.open), lost + len(members) - len(kept.open))
+
+    if not _is_owned(db, queue.id, stream, owner):
+        return HoldStep(HoldTally(), None)
+    db.execute(Q.use_stream, (queue.id, stream, now_ms))
+    return _step(db, state, stream, after, NUMBER_MAX, extend)
+
+
+def delete_holds(
+    db: Database, queue: Queue, stream: str, owner: str, up_to_batch: int, caller: Caller, after: HoldCursor
+) -> HoldStep:
+    """Close the names up to the batch, and delete what the next of them hold."""
+    state, now_ms = db.state_of(queue), db.clock.now_ms()
+
+    def delete(key: HoldKey, lost: int, members: list[Member]) -> HoldTally:
+        messages = _held_messages(db, state, members, now_ms)
+        effects = []
+        for member in members:
+            # Taken out: a member that a hold has twice is gone the second time.
+            message = messages.pop(member.seq, None)
+            effects.append(decide.delete_member(member, message, state.queue, now_ms))
+        apply(db, state, effects, now_ms, caller)
+        db.execute(Q.drop_hold, (queue.id, *key))
+        deleted = sum(isinstance(effect, Deleted) for effect in effects)
+        return HoldTally(deleted, lost + len(members) - deleted)
+
+    if not _is_owned(db, queue.id, stream, owner):
+        return HoldStep(HoldTally(), None)
+    db.execute(Q.use_stream, (queue.id, stream, now_ms))
+    db.execute(Q.close_stream, (queue.id, stream, up_to_batch))
+    return _step(db, state, stream, after, up_to_batch, delete)
+
+
+def forget_stale_stream(db: Database) -> None:
+    """Drop the stream that was longest unused, if that is too long, and its holds."""
+    stale = db.execute(Q.stale_stream, (db.clock.now_ms() - STREAM_REST_MS,)).get
+    if stale is not None:
+        db.execute(Q.drop_stream_holds, stale)
+        db.execute(Q.drop_stream, stale)
+
+
+def _held_messages(
+    db: Database, state: QueueState, members: Sequence[Member], now_ms: int
+) -> dict[int, HeldMessage]:
+    """What the queue has of the members."""
+    alive_from = expired_below(now_ms, state.queue.settings.retention_s)
+    seqs = msgspec.json.encode([member.seq for member in members if member.seq >= alive_from]).decode()
+    found = map(HeldMessage._make, db.execute(Q.held_many, (state.queue.id, seqs)).fetchall())
+    return {message.seq: message for message in found}
+
+
+def _keep(
+    db: Database,
+    state: QueueState,
+    members: list[Member],
+    visibility_s: int,
+    now_ms: int,
+    caller: Caller,
+    *,
+    again: bool,
+) -> decide.HoldDecision:
+    messages = _held_messages(db, state, members, now_ms)
+    group_seqs: dict[str, list[int]] = {}
+    if state.queue.settings.fifo and messages:
+        groups = msgspec.json.encode(sorted({each.group or "" for each in messages.values()})).decode()
+        alive_from = expired_below(now_ms, state.queue.settings.retention_s)
+        for group, seq in db.execute(Q.group_seqs, (state.queue.id, groups, alive_from, max(messages))):
+            group_seqs.setdefault(group, []).append(seq)
+    kept = decide.keep_hold(state.queue, members, messages, group_seqs, visibility_s, now_ms, again=again)
+    apply(db, state, kept.effects, now_ms, caller)
+    return kept
+
+
+def _message(db: Database, member: Member) -> StoredMessage:
+    message = to_message(db.execute(Q.message_by_seq, (member.seq,)).get)
+    # The number of the lease, which a restore may have left behind the message's own (recovery/backup.py).
     message.delivery = member.delivery
     return message
 
 
-def _strike(tables: Tables, queue_id: int, key: HoldKey, lost: int, members: list[Member], kept: Kept) -> int:
+def _strike(
+    db: Database, queue_id: int, key: HoldKey, lost: int, members: list[Member], kept: decide.HoldDecision
+) -> int:
     """Write down what is left of a hold; how many it lost just now."""
     struck = len(members) - len(kept.left)
     if struck:
-        tables.execute(Q.write_hold, (queue_id, *key, lost + struck, _encode(kept.left)))
+        db.execute(Q.write_hold, (queue_id, *key, lost + struck, _encode(kept.left)))
     return struck
 
 
-def extend_some(
-    tables: Tables, queue: Queue, stream: str, owner: str, after: Place, visibility_s: int, caller: Caller
-) -> Step:
-    """Extend the leases of the next holds of the stream."""
-    state = tables.state_of(queue)
-    if not _is_owned(tables, queue.id, stream, owner):
-        return Step(HoldTally(), None)
-    now_ms = tables.clock.now_ms()
-    tables.execute(Q.use_stream, (queue.id, stream, now_ms))
-    window = Window(now_ms + visibility_s * SECOND_MS, now_ms, caller, anew=False)
-
-    def extend(key: HoldKey, lost: int, members: list[Member]) -> HoldTally:
-        kept = hold_members.keep(tables, state, members, window)
-        _strike(tables, queue.id, key, lost, members, kept)
-        return HoldTally(len(kept.open), lost + len(members) - len(kept.open))
-
-    return _step(tables, state, stream, after, NUMBER_MAX, extend)
-
-
-def delete_some(
-    tables: Tables, queue: Queue, stream: str, owner: str, after: Place, up_to_batch: int, caller: Caller
-) -> Step:
-    """Close the names up to the batch, and delete what the next of them hold."""
-    state = tables.state_of(queue)
-    if not _is_owned(tables, queue.id, stream, owner):
-        return Step(HoldTally(), None)
-    now_ms = tables.clock.now_ms()
-    tables.execute(Q.use_stream, (queue.id, stream, now_ms))
-    tables.execute(Q.close_stream, (queue.id, stream, up_to_batch))
-
-    def delete(key: HoldKey, lost: int, members: list[Member]) -> HoldTally:
-        deleted = hold_members.delete(tables, state, members, now_ms, caller)
-        tables.execute(Q.drop_hold, (queue.id, *key))
-        return HoldTally(deleted, lost + len(members) - deleted)
-
-    return _step(tables, state, stream, after, up_to_batch, delete)
-
-
-def _is_owned(tables: Tables, queue_id: int, stream: str, owner: str) -> bool:
+def _is_owned(db: Database, queue_id: int, stream: str, owner: str) -> bool:
     """False for a stream that is not known; raises StreamTaken for somebody else's."""
-    found: Any = tables.execute(Q.find_stream, (queue_id, stream)).get
-    if found is not None and found[0] not in (None, owner):
+    found: Any = db.execute(Q.find_stream, (queue_id, stream)).get
+    if found is None:
+        return False
+    present, _ = found
+    if present not in (None, owner):
         raise StreamTaken(stream, owner)
-    return found is not None
+    return True
 
 
 def _step(
-    tables: Tables,
+    db: Database,
     state: QueueState,
     stream: str,
-    after: Place,
+    after: HoldCursor,
     up_to_batch: int,
     do: Callable[[HoldKey, int, list[Member]], HoldTally],
-) -> Step:
+) -> HoldStep:
     tally, seen = HoldTally(), 0
     for _ in range(HOLDS_AT_ONCE):
-        found = tables.execute(Q.next_hold, (state.queue.id, stream, *after, up_to_batch)).get
+        found = db.execute(Q.next_hold, (state.queue.id, stream, *after, up_to_batch)).get
         if found is None:
-            return Step(tally, None)
+            return HoldStep(tally, None)
         batch, part, lost, packed = found
         members, after = decode_members(packed), (batch, part)
         tally = tally.plus(do(HoldKey(stream, batch, part), lost, members))
         seen += len(members)
         if seen >= MEMBERS_AT_ONCE:
             break
-    return Step(tally, after)
-
-
-def forget_stale(tables: Tables) -> None:
-    """Drop the stream that was longest unused, if that is too long, and its holds."""
-    stale = tables.execute(Q.stale_stream, (tables.clock.now_ms() - STREAM_REST_MS,)).get
-    if stale is not None:
-        tables.execute(Q.drop_stream_holds, stale)
-        tables.execute(Q.drop_stream, stale)
+    return HoldStep(tally, after)

@@ -1,286 +1,200 @@
-"""What a receipt can do: delete, extend, release, rotate, give back.
-
-The column `holder` tells the receipt of the open lease, or of the delay: its delivery in the lower 32 bits, its rotation above.
-So the delete that everything waits for has one number to compare.
-"""
+"""What a receipt can do (delete, extend, release, rotate, undo), and what happens by itself (lapse, expire) or to all
+messages at once (purge)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from veil.core.errors import VeilError, VisibilityTooLong
-from veil.core.lease import WAITING, Deletion, Held, State, judge_deletion, judge_extension, judge_rotation
-from veil.core.message import Caller
-from veil.core.queue import Queue
+from veil.core import decide
+from veil.core.effect import DeleteRefused, ExtensionRefused
+from veil.core.errors import VeilError
+from veil.core.lease import Deletion, State
+from veil.core.message import Caller, HeldMessage
+from veil.core.queue import Queue, QueueKey
 from veil.core.receipt import Receipt
-from veil.core.sequence import expired_below, expires_at_ms
-from veil.stores.recorder import (
-    DELETE_REFUSED,
-    DELETED,
-    EXTENDED,
-    EXTENSION_REFUSED,
-    RELEASED,
-    UNDONE,
-    of_rotation,
-)
-from veil.stores.sqlite import lanes
-from veil.stores.sqlite.tables import Q, QueueState, Tables
+from veil.core.sequence import expired_below, wake_at_ms
+from veil.stores.sqlite.apply import apply, apply_leases
+from veil.stores.sqlite.database import Database, Q, QueueState
 from veil.stores.store import Extension, Rotated
 
-_DELETE_HELD, _TAKE_HELD = Q.delete_held, Q.take_held
-_DELIVERY_BITS = 32
-_DELIVERY = (1 << _DELIVERY_BITS) - 1
+CHUNK = 500  # rows per turn: bounds how long one settling holds up everything else
+_IN_FLIGHT = int(State.IN_FLIGHT)
 
 
-def holder_of(receipt: Receipt) -> int:
-    """What stands in the row while the receipt holds the lease."""
-    return receipt.delivery | receipt.rotation << _DELIVERY_BITS
+def held_message(db: Database, state: QueueState, seq: int, now_ms: int) -> HeldMessage | None:
+    """What the rules need to know about the message; None where the queue has it no more."""
+    if seq < expired_below(now_ms, state.queue.settings.retention_s):
+        return None  # past its retention, though perhaps not yet swept
+    row = db.execute(Q.held, (seq, state.queue.id)).fetchone()
+    return None if row is None else HeldMessage._make(row)
 
 
-def delivery_of(holder: int) -> int:
-    """The delivery that holds the lease."""
-    return holder & _DELIVERY
+# ---- what a receipt can do
 
 
 def delete(
-    tables: Tables, queue: Queue, receipts: Sequence[Receipt], strict: bool, caller: Caller
+    db: Database, queue: Queue, receipts: Sequence[Receipt], strict: bool, caller: Caller
 ) -> list[Deletion | VeilError]:
     """Delete by receipt, each on its own."""
-    state = tables.state_of(queue)
-    now_ms = tables.clock.now_ms()
-    return [delete_one(tables, state, receipt, now_ms, caller, strict=strict) for receipt in receipts]
+    state, now_ms = db.state_of(queue), db.clock.now_ms()
+    return [_delete_one(db, state, receipt, strict, now_ms, caller) for receipt in receipts]
 
 
-def delete_one(
-    tables: Tables, state: QueueState, receipt: Receipt, now_ms: int, caller: Caller, *, strict: bool = False
+def _delete_one(
+    db: Database, state: QueueState, receipt: Receipt, strict: bool, now_ms: int, caller: Caller
 ) -> Deletion | VeilError:
-    """Delete by one receipt, or do not, by the rules."""
-    if not state.has_lanes and _deleteheld_of(tables, state, receipt, now_ms, caller):
-        state.in_flight -= 1
-        tables.touch(state)
+    if not state.has_groups and _delete_held(db, state, receipt, now_ms, caller):
         return Deletion.DELETED
-    row = held_row(tables, state, receipt, now_ms)
-    try:
-        verdict = judge_deletion(held_of(row), receipt, now_ms, fifo=state.queue.settings.fifo, strict=strict)
-    except VeilError as refusal:
-        tables.noticed("stale_receipt", state)
-        record(tables, state, DELETE_REFUSED, receipt, row, now_ms, caller)
-        return refusal
-    if verdict is Deletion.DELETED:
-        deadline_ms = _deadline_of(row, receipt)
-        record(tables, state, DELETED, receipt, row, now_ms, caller, deadline_ms)
-        remove(tables, state, receipt.seq, row[0], row[5])
-    else:
-        if verdict is Deletion.STALE:
-            tables.noticed("stale_receipt", state)
-        record(tables, state, DELETE_REFUSED, receipt, row, now_ms, caller)
-    return verdict
+    message = held_message(db, state, receipt.seq, now_ms)
+    fifo = state.queue.settings.fifo
+    effect = decide.decide_deletion(message, receipt, now_ms, fifo=fifo, strict=strict)
+    apply(db, state, [effect], now_ms, caller)
+    if isinstance(effect, DeleteRefused):
+        return effect.error or effect.deletion
+    return Deletion.DELETED
 
 
-def _deleteheld_of(tables: Tables, state: QueueState, receipt: Receipt, now_ms: int, caller: Caller) -> bool:
-    """Delete what the receipt holds, in one statement; False where it does not hold it."""
-    seq, delivery = receipt.seq, receipt.delivery
+def _delete_held(db: Database, state: QueueState, receipt: Receipt, now_ms: int, caller: Caller) -> bool:
+    """The shortcut `delete_held` of queries.sql; False where the receipt does not hold the message, which is then decided."""
+    seq = receipt.seq
     if seq < expired_below(now_ms, state.queue.settings.retention_s):
         return False  # past its retention, though perhaps not yet swept
-    holder = delivery if not receipt.rotation else holder_of(receipt)
-    journal, arguments = tables.journal, (seq, state.queue.id, holder, now_ms)
-    if journal is None:
-        tables.execute(_DELETE_HELD, arguments)
-        return tables.connection.changes() > 0
-    facts = tables.lease_facts.take(seq, delivery)
-    if facts is not None:
-        tables.execute(_DELETE_HELD, arguments)
-        if not tables.connection.changes():
+    journal, named = db.journal, (seq, state.queue.id, receipt.holder, now_ms)
+    facts = None if journal is None else journal.lease(seq, receipt.delivery)
+    if journal is None or facts is not None:
+        db.execute(Q.delete_held, named)
+        if not db.connection.changes():
             return False
     else:
         # Read to the end: until then the statement does not count as a change.
-        facts = tables.execute(_TAKE_HELD, arguments).get
+        facts = db.execute(Q.take_held, named).get
         if facts is None:
             return False
-    place, who = journal.places(state.queue.key, caller)
-    journal.events.append((DELETED, now_ms, place, seq, *facts, who))
+    if journal is not None and facts is not None:
+        journal.record_deletion(now_ms, state.queue.key, seq, facts, caller)
+    db.shift(state, _IN_FLIGHT, None, seq, None, None)
     return True
 
 
-def remove(tables: Tables, state: QueueState, seq: int, message_state: int, group: str | None) -> None:
-    """Take the row out, whatever its state, and keep counts and lanes right."""
-    tables.execute(Q.delete_message, (seq,))
-    if message_state == State.IN_FLIGHT:
-        state.in_flight -= 1
-    elif message_state == State.DELAYED:
-        state.delayed -= 1
-    else:
-        state.visible -= 1
-    tables.touch(state)
-    if group is not None:
-        lanes.leave(tables, state, group, in_flight=int(message_state == State.IN_FLIGHT))
-
-
 def extend(
-    tables: Tables, queue: Queue, extensions: Sequence[Extension], caller: Caller
+    db: Database, queue: Queue, extensions: Sequence[Extension], caller: Caller
 ) -> list[VeilError | None]:
     """Change visibility by receipt, each on its own."""
-    state = tables.state_of(queue)
-    now_ms = tables.clock.now_ms()
-    return [
-        _extend_one(tables, state, receipt, visibility_s, now_ms, caller)
-        for receipt, visibility_s in extensions
-    ]
+    state, now_ms = db.state_of(queue), db.clock.now_ms()
+    return [_extend_one(db, state, extension, now_ms, caller) for extension in extensions]
 
 
 def _extend_one(
-    tables: Tables, state: QueueState, receipt: Receipt, visibility_s: int, now_ms: int, caller: Caller
+    db: Database, state: QueueState, extension: Extension, now_ms: int, caller: Caller
 ) -> VeilError | None:
-    row = held_row(tables, state, receipt, now_ms)
-    try:
-        deadline_ms = judge_extension(
-            held_of(row), receipt, visibility_s, now_ms, fifo=state.queue.settings.fifo
-        )
-    except VeilError as refusal:
-        if not isinstance(refusal, VisibilityTooLong):
-            refuse_extension(tables, state, receipt, row, now_ms, caller)
-        return refusal
-    was_visible = row[0] == State.VISIBLE
-    if deadline_ms is None:
-        if not was_visible:
-            record(tables, state, RELEASED, receipt, row, now_ms, caller, _deadline_of(row, receipt))
-            show(tables, state, receipt.seq, row[0], row[5])
-        return None
-    record(tables, state, EXTENDED, receipt, row, now_ms, caller, deadline_ms)
-    wake_at_ms = min(deadline_ms, expires_at_ms(receipt.seq, state.queue.settings.retention_s))
-    tables.execute(Q.set_lease, (wake_at_ms, deadline_ms, holder_of(receipt), receipt.seq))
-    tables.hidden_until(state, wake_at_ms)
-    if was_visible:
-        # SQS lets a late consumer take back what nobody else has received since.
-        hide_again(tables, state, row[5])
+    receipt, visibility_s = extension
+    message = held_message(db, state, receipt.seq, now_ms)
+    fifo = state.queue.settings.fifo
+    effect = decide.decide_extension(message, receipt, visibility_s, now_ms, fifo=fifo)
+    if effect is None or isinstance(effect, VeilError):
+        return effect
+    if isinstance(effect, ExtensionRefused):
+        apply(db, state, [effect], now_ms, caller)
+        return effect.error
+    apply_leases(db, state, [effect], now_ms, caller)
     return None
 
 
 def rotate(
-    tables: Tables, queue: Queue, extensions: Sequence[Extension], caller: Caller
+    db: Database, queue: Queue, extensions: Sequence[Extension], caller: Caller
 ) -> list[Rotated | VeilError]:
     """Change visibility and receipt, each on its own."""
-    state = tables.state_of(queue)
-    now_ms = tables.clock.now_ms()
-    return [
-        _rotate_one(tables, state, receipt, visibility_s, now_ms, caller)
-        for receipt, visibility_s in extensions
-    ]
+    state, now_ms = db.state_of(queue), db.clock.now_ms()
+    answers: list[Rotated | VeilError] = []
+    for receipt, visibility_s in extensions:
+        message = held_message(db, state, receipt.seq, now_ms)
+        effect = decide.decide_rotation(message, receipt, visibility_s, now_ms)
+        apply(db, state, [effect], now_ms, caller)
+        if isinstance(effect, ExtensionRefused):
+            answers.append(effect.error)
+        else:
+            answers.append(Rotated(decide.rotated_receipt(receipt), effect.lease.due_at_ms or now_ms))
+    return answers
 
 
-def _rotate_one(
-    tables: Tables, state: QueueState, receipt: Receipt, visibility_s: int, now_ms: int, caller: Caller
-) -> Rotated | VeilError:
-    row = held_row(tables, state, receipt, now_ms)
-    try:
-        deadline_ms = judge_rotation(held_of(row), receipt, visibility_s, now_ms)
-    except VeilError as refusal:
-        refuse_extension(tables, state, receipt, row, now_ms, caller)
-        return refusal
-    renewed = receipt._replace(rotation=receipt.rotation + 1, text="")
-    kind, told_ms = of_rotation(receipt, row[4], deadline_ms, now_ms)
-    record(tables, state, kind, receipt, row, now_ms, caller, told_ms)
-    if deadline_ms is None:
-        show(tables, state, receipt.seq, row[0], row[5])
-        return Rotated(renewed, now_ms)
-    wake_at_ms = min(deadline_ms, expires_at_ms(receipt.seq, state.queue.settings.retention_s))
-    received_ms = None if receipt.delivery == WAITING else now_ms
-    tables.execute(Q.rotate_lease, (wake_at_ms, deadline_ms, holder_of(renewed), received_ms, receipt.seq))
-    tables.hidden_until(state, wake_at_ms)
-    return Rotated(renewed, deadline_ms)
-
-
-def refuse_extension(
-    tables: Tables, state: QueueState, receipt: Receipt, row: Any, now_ms: int, caller: Caller
-) -> None:
-    """Tell that a receipt has no lease to extend; it is stale where its message is still there."""
-    if row is not None:
-        tables.noticed("stale_receipt", state)
-    record(tables, state, EXTENSION_REFUSED, receipt, row, now_ms, caller)
-
-
-def hide_again(tables: Tables, state: QueueState, group: str | None) -> None:
-    """A visible message went back to whoever had it: keep counts and lanes right."""
-    state.visible -= 1
-    state.in_flight += 1
-    tables.touch(state)
-    if group is not None:
-        lanes.hide(tables, state, group)
-        lanes.refresh(tables, state, group)
-
-
-def show(tables: Tables, state: QueueState, seq: int, message_state: int, group: str | None) -> None:
-    """Make a hidden message visible."""
-    tables.execute(Q.make_visible, (seq,))
-    if message_state == State.DELAYED:
-        state.delayed -= 1
-    else:
-        state.in_flight -= 1
-    state.visible += 1
-    tables.touch(state)
-    tables.visible_from(state, seq)
-    if group is not None:
-        lanes.show(tables, state, group, was_in_flight=message_state == State.IN_FLIGHT)
-    tables.available(state)
-
-
-def undo_receive(tables: Tables, queue: Queue, receipts: Sequence[Receipt], caller: Caller) -> None:
+def undo_receive(db: Database, queue: Queue, receipts: Sequence[Receipt], caller: Caller) -> None:
     """Give back what a receive took whose answer never left."""
-    state = tables.state_of(queue)
-    now_ms = tables.clock.now_ms()
+    state, now_ms = db.state_of(queue), db.clock.now_ms()
     for receipt in receipts:
-        row = held_row(tables, state, receipt, now_ms)
-        held = held_of(row)
-        if held is not None and held.is_open(now_ms) and held.is_held_by(receipt):
-            tables.execute(Q.uncount_receive, (receipt.seq,))
-            uncounted = (*row[:7], row[7] - 1, *row[8:])
-            record(tables, state, UNDONE, receipt, uncounted, now_ms, caller, row[4])
-            show(tables, state, receipt.seq, row[0], row[5])
+        undone = decide.decide_undo(held_message(db, state, receipt.seq, now_ms), receipt, now_ms)
+        if undone is not None:
+            apply_leases(db, state, [undone], now_ms, caller)
 
 
-def held_row(tables: Tables, state: QueueState, receipt: Receipt, now_ms: int) -> Any:
-    """What the rules need to know about the message; None where the queue has it no more."""
-    if receipt.seq < expired_below(now_ms, state.queue.settings.retention_s):
-        return None  # past its retention, though perhaps not yet swept
-    return tables.execute(Q.held, (receipt.seq, state.queue.id)).fetchone()
+# ---- what happens by itself
 
 
-def held_of(row: Any) -> Held | None:
-    """The same for `core.lease`."""
-    if row is None:
-        return None
-    holder, rotation = row[2] & _DELIVERY, row[2] >> _DELIVERY_BITS
-    return Held(State(row[0]), row[1], holder, row[3] or 0, row[4] or 0, rotation)
+def settle(db: Database, queue_id: int) -> bool:
+    """Let happen what is due in the queue, one chunk of it; True while more is."""
+    # By id: the work may be done again after a rollback, which makes all states anew.
+    state, now_ms = db.states.get(queue_id), db.clock.now_ms()
+    if state is None or state.next_due_ms > now_ms:
+        return False
+    retention_s = state.queue.settings.retention_s
+    rows = db.execute(Q.due, (queue_id, now_ms, CHUNK)).fetchall()
+    more = len(rows) == CHUNK
+    if state.next_expiry_ms <= now_ms:
+        asked = (queue_id, expired_below(now_ms, retention_s), CHUNK)
+        expired = db.execute(Q.expired_alone, asked).fetchall()
+        if state.has_groups:
+            expired += db.execute(Q.expired_grouped, asked).fetchall()
+        if state.ranked:
+            expired += db.execute(Q.expired_ranked, asked).fetchall()
+        more |= len(expired) >= CHUNK
+        rows += expired
+    due = (decide.decide_due(message, retention_s, now_ms) for message in map(HeldMessage._make, rows))
+    apply(db, state, [effect for effect in due if effect is not None], now_ms)
+    if not more:
+        db.look_ahead(state)
+    return more
 
 
-def _deadline_of(row: Any, receipt: Receipt) -> int | None:
-    """When the receipt's own lease would have lapsed, if that is the one that is open."""
-    is_own = row[0] == State.IN_FLIGHT and row[2] == holder_of(receipt)
-    deadline_ms: int | None = row[4] if is_own else None
-    return deadline_ms
+def reschedule_hidden(db: Database, state: QueueState, *, new_delay: bool) -> None:
+    """After an edit: retention counts anew, and on FIFO queues a new delay reaches the messages that are waiting."""
+    settings = state.queue.settings
+    for seq, message_state, due_at_ms in db.execute(Q.hidden_rows, (state.queue.id,)).fetchall():
+        if new_delay and message_state == State.DELAYED:
+            due_at_ms = decide.new_delay_end_ms(seq, settings)
+        wake_ms = wake_at_ms(seq, due_at_ms, settings.retention_s)
+        db.execute(Q.reschedule, (wake_ms, due_at_ms, seq))
+    db.look_ahead(state)
 
 
-def record(
-    tables: Tables,
-    state: QueueState,
-    kind: int,
-    receipt: Receipt,
-    row: Any,
-    now_ms: int,
-    caller: Caller,
-    deadline_ms: int | None = None,
-) -> None:
-    """Tell the journal what a receipt did, or was refused."""
-    journal = tables.journal
-    if journal is None:
-        return
-    place, who = journal.places(state.queue.key, caller)
-    message_id, *facts = (None, None, None, None) if row is None else row[6:10]
-    told = (message_id, receipt.delivery, deadline_ms, *facts)
-    journal.events.append((kind, now_ms, place, receipt.seq, *told, who))
-    if kind == EXTENDED:
-        tables.lease_facts.keep(receipt.seq, told)
-    elif kind in (DELETE_REFUSED, EXTENSION_REFUSED):
-        # A refusal changes no message, and a group without a change would not be committed.
-        tables.execute(Q.touch_mark)
+def forget_old(db: Database, now_ms: int) -> None:
+    """Drop a bounded number of records of sends and receives whose five minutes are over."""
+    db.execute(Q.forget_deduplication, (now_ms, CHUNK))
+    db.execute(Q.forget_attempts, (now_ms, CHUNK))
+    db.repeatable.forget_old(db, now_ms)
+
+
+# ---- removing everything
+
+
+class Purge(NamedTuple):
+    """What is to go, since when, and by whose wish."""
+
+    queue_id: int
+    key: QueueKey
+    up_to_seq: int
+    at_ms: int
+    caller: Caller
+
+
+def sweep(db: Database, purge: Purge, state: QueueState | None) -> bool:
+    """Remove one chunk of a queue's messages; True while more are left. `state` is None for a deleted queue."""
+    asked = (purge.queue_id, purge.up_to_seq, CHUNK)
+    rows: list[Any] = []
+    for query in (Q.sweep_alone, Q.sweep_grouped, Q.sweep_ranked, Q.sweep_hidden):
+        rows += db.execute(query, asked).fetchall()
+    purged = [decide.purge(HeldMessage._make(row)) for row in rows]
+    if state is not None:
+        apply(db, state, purged, purge.at_ms, purge.caller)
+    elif db.journal is not None and purged:
+        db.journal.record(purge.at_ms, purge.key, purged, purge.caller)
+    return bool(rows)

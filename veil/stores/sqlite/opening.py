@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 from importlib.resources import files
 from pathlib import Path
@@ -11,12 +10,12 @@ from pathlib import Path
 import apsw
 
 from veil.core.errors import StoreDamaged, StoreError, StoreTooNew
-from veil.stores.sqlite.tables import Q
-from veil.stores.sqlite.wal_scan import scan_wal
+from veil.stores.sqlite.data_directory import DATABASE, sync_directory
+from veil.stores.sqlite.database import Q
+from veil.stores.sqlite.recovery.wal_scan import scan_wal
 
 log = logging.getLogger("veil.store")
 
-DATABASE = "veil.db"
 SCHEMA_VERSION = 3
 _MIGRATIONS = {1: "schema.sql", 2: "002_holds.sql", 3: "003_priority.sql"}
 # Before 3.51.3 a WAL that was written and checkpointed at once could be corrupted.
@@ -93,12 +92,3 @@ def _migrate(connection: apsw.Connection, path: Path) -> None:
 def new_journal_id() -> bytes:
     """A name for a journal, or for a store, that no other has."""
     return secrets.token_hex(8).encode()
-
-
-def sync_directory(directory: Path) -> None:
-    """Put the names in the directory on disk: those of the database and its WAL must survive a power cut too."""
-    fd = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

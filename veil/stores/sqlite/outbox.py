@@ -10,10 +10,8 @@ then removed a few at a time, since many of them are megabytes, and nothing else
 
 from __future__ import annotations
 
-from veil.stores.outbox_bound import OutboxBound
-from veil.stores.plan_so_far import PlanSoFar
-from veil.stores.recorder import Recorder
-from veil.stores.sqlite.tables import Q, Tables
+from veil.stores.outbox import PlanBuilder
+from veil.stores.sqlite.database import Database, Q
 from veil.stores.store import ExportPlan, OutboxRow
 
 # What one look or one removal may come to: bounds how long it holds up everything else.
@@ -23,58 +21,29 @@ SIZES_AT_ONCE = 4_000
 
 
 class Outbox:
-    """The outbox of one database; it records as long as `tables.journal` is set."""
+    """The outbox of one database as an exporter sees it; `Database.before_commit` writes its rows."""
 
-    def __init__(self, tables: Tables, bound: OutboxBound, *, recording: bool) -> None:
-        self._tables = tables
-        self._bound = bound
+    def __init__(self, db: Database) -> None:
+        self._db = db
         self._done = 0  # rows up to this one are safe elsewhere
         self._plan: tuple[int, str] | None = None  # the plan's last row, and its day
         self.journal_id = ""
-        tables.journal = Recorder() if recording else None
-        tables.when_loaded(self._load)
-        tables.when_committing(self._write)
 
     @property
     def rows(self) -> int:
         """How many wait to be exported."""
-        return self._tables.outbox_last - self._done
+        return self._db.outbox_last - self._done
 
     def oldest_ms(self) -> int | None:
         """Engine time of the oldest row that waits."""
-        found = self._tables.execute(Q.outbox_instant, (self._done + 1,)).get
+        found = self._db.execute(Q.outbox_instant, (self._done + 1,)).get
         return None if found is None else int(found)
 
-    # ---- recording
-
-    def _load(self) -> None:
-        """At the start and after a rollback: what was collected is forgotten, the numbers are those of the last commit."""
-        tables = self._tables
-        mark = tables.execute(Q.read_mark).get
-        tables.outbox_last, tables.outbox_bytes = mark[5:7] if mark else (0, 0)
-        self._done, last, day = tables.execute(Q.read_export).get
+    def load(self) -> None:
+        """At the start and after a rollback: how far the export has come."""
+        self._done, last, day = self._db.execute(Q.read_export).get
         self._plan = None if last is None else (last, day)
-        self.journal_id = tables.execute(Q.read_meta, ("journal_id",)).get.decode()
-        if tables.journal is not None:
-            tables.journal.clear()
-        tables.lease_facts.clear()
-
-    def _write(self) -> None:
-        tables = self._tables
-        journal = tables.journal
-        if journal is None or not journal.events:
-            return
-        now_ms = tables.clock.now_ms()
-        if self._bound.has_room(tables.outbox_bytes):
-            packed = journal.packed()
-            tables.outbox_last += 1
-            tables.outbox_bytes += len(packed)
-            tables.execute(Q.add_to_outbox, (tables.outbox_last, now_ms, packed))
-        else:
-            self._bound.give_up(len(journal.events), now_ms)
-        journal.clear()
-
-    # ---- exporting
+        self.journal_id = self._db.execute(Q.read_meta, ("journal_id",)).get.decode()
 
     def plan(self) -> ExportPlan | None:
         """The plan that is under way."""
@@ -83,20 +52,20 @@ class Outbox:
         last, day = self._plan
         return ExportPlan(self.journal_id, self._done + 1, last, day)
 
-    def look_for_plan(self, taken: PlanSoFar, rows_max: int, bytes_max: int) -> bool:
+    def extend_plan(self, taken: PlanBuilder, rows_max: int, bytes_max: int) -> bool:
         """Take a bounded number of further rows into a plan to be; True while more may fit."""
         after = max(taken.last, self._done)
         limit = min(SIZES_AT_ONCE, rows_max - taken.rows)
-        rows = self._tables.execute(Q.outbox_sizes, (after, limit)).fetchall()
+        rows = self._db.execute(Q.outbox_sizes, (after, limit)).fetchall()
         for number, at_ms, size in rows:
             if not taken.take(number, at_ms, size, bytes_max):
                 return False
         return len(rows) == limit and taken.rows < rows_max
 
-    def make_plan(self, taken: PlanSoFar) -> ExportPlan | None:
+    def make_plan(self, taken: PlanBuilder) -> ExportPlan | None:
         """Write the plan down, unless there is one already; None where it would be empty."""
         if self._plan is None and taken.last > self._done:
-            self._tables.execute(Q.write_plan, (taken.last, taken.day))
+            self._db.execute(Q.write_plan, (taken.last, taken.day))
             self._plan = (taken.last, taken.day)
         return self.plan()
 
@@ -105,7 +74,7 @@ class Outbox:
         found: list[OutboxRow] = []
         size = 0
         arguments = (max(after, plan.first - 1), plan.last, min(limit, ROWS_AT_ONCE))
-        for number, packed in self._tables.execute(Q.outbox_rows, arguments):
+        for number, packed in self._db.execute(Q.outbox_rows, arguments):
             found.append(OutboxRow(number, packed))
             size += len(packed)
             if size >= BYTES_AT_ONCE:
@@ -115,11 +84,11 @@ class Outbox:
     def finish(self, plan: ExportPlan) -> None:
         """Note that the plan's rows are safe elsewhere; a plan that is not the one under way is passed over."""
         if plan == self.plan():
-            self._tables.execute(Q.finish_plan)
+            self._db.execute(Q.finish_plan)
             self._done, self._plan = plan.last, None
 
     def sweep(self) -> bool:
         """Remove some of the rows that are safe elsewhere; True while more are left."""
-        sizes = self._tables.execute(Q.sweep_outbox, (self._done, ROWS_AT_ONCE)).fetchall()
-        self._tables.outbox_bytes -= sum(size for (size,) in sizes)
+        sizes = self._db.execute(Q.sweep_outbox, (self._done, ROWS_AT_ONCE)).fetchall()
+        self._db.outbox_bytes -= sum(size for (size,) in sizes)
         return len(sizes) == ROWS_AT_ONCE

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import apsw
 
@@ -19,28 +19,27 @@ from veil.core.move_task import MoveTask
 from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.core.receipt import Receipt, ReceiptBook
 from veil.core.sequence import instant_of
-from veil.stores import queue_pages
 from veil.stores.commit_stats import CommitStats
-from veil.stores.outbox_bound import OUTBOX_BYTES_MAX, OutboxBound
-from veil.stores.plan_so_far import PlanSoFar
-from veil.stores.silent_events import SilentEvents
-from veil.stores.sqlite import holds, leases, moving, peeking, queues, receiving, sending, settling
-from veil.stores.sqlite.data_lock import DataLock
-from veil.stores.sqlite.group_commit import GroupCommit
+from veil.stores.outbox import OUTBOX_BYTES_MAX, OutboxBound, PlanBuilder
+from veil.stores.sqlite import holds, leases, moves, queues
+from veil.stores.sqlite.commit import GroupCommit
+from veil.stores.sqlite.data_directory import DataLock, Reserve
+from veil.stores.sqlite.database import Database, Q
+from veil.stores.sqlite.messages import Peek, peek_next, receive, send
 from veil.stores.sqlite.opening import open_database
 from veil.stores.sqlite.outbox import Outbox
-from veil.stores.sqlite.repeats import Repeats
-from veil.stores.sqlite.reserve import Reserve
-from veil.stores.sqlite.tables import Q, Tables
 from veil.stores.store import (
     Chosen,
     ExportPlan,
     Extension,
+    NoEvents,
     OutboxRow,
     OutboxSize,
     QueueContent,
     Rotated,
     StoreEvents,
+    listed_queues,
+    sources_of,
 )
 
 FORGET_EVERY_MS = 10_000
@@ -78,7 +77,7 @@ class SqliteStore:
         self._sweeper: asyncio.Task[None] | None = None
         self._forget_at_ms = 0
         self._claimed_bytes = 0
-        self.events = SilentEvents()
+        self.events = NoEvents()
         self.commit_stats = CommitStats()
         self.on_failure: Callable[[BaseException], None] | None = None
 
@@ -103,32 +102,32 @@ class SqliteStore:
         self._start_sweeping()
 
     def _start(self, connection: apsw.Connection) -> None:
-        tables = self._tables = Tables(connection, self._clock)
-        tables.notice = lambda event, queue_id, count: self.events.counted(event, queue_id, count)
-        if mark := tables.execute(Q.read_mark).fetchone():
-            self._clock.resume(ClockMark(*mark[:4]))
-            tables.sequence.last = mark[4]
-        self._repeats = Repeats(tables)
-        self._outbox = Outbox(tables, self._bound, recording=self._records)
-        tables.load()
-        self.store_id = tables.execute(Q.read_meta, ("store_id",)).get.decode()
-        self.receipts = ReceiptBook(tables.execute(Q.read_meta, ("receipt_key",)).fetchone()[0])
+        db = self._db = Database(connection, self._clock, self, self._bound, journal=self._records)
+        if mark := db.execute(Q.read_mark).fetchone():
+            *clock_mark, last_seq, _, _ = mark
+            self._clock.resume(ClockMark(*clock_mark))
+            db.sequence.last = last_seq
+        self._outbox = Outbox(db)
+        self._load()
+        self.store_id = db.execute(Q.read_meta, ("store_id",)).get.decode()
+        self.receipts = ReceiptBook(db.execute(Q.read_meta, ("receipt_key",)).get)
         self._reserve.take()
         # The WAL file comes into being with the first write.
         with connection:
-            tables.write_mark()
+            db.before_commit()
         self._commits = GroupCommit(
-            connection,
-            tables.execute,
+            db,
             Path(connection.filename_wal),
-            before_commit=tables.before_commit,
-            after_rollback=tables.load,
-            after_durable=self._announcement,
+            after_rollback=self._load,
             on_full=lambda: self._reserve.release(self._clock.now_ms()),
             on_failure=self._failed,
             stats=self.commit_stats,
         )
         self._do = self._commits.submit
+
+    def _load(self) -> None:
+        self._db.load()
+        self._outbox.load()
 
     async def close(self) -> None:
         if self._sweeper is not None:
@@ -138,18 +137,6 @@ class SqliteStore:
         self._connection.close()
         self._lock.release()
 
-    def _announcement(self) -> Callable[[], None]:
-        happened = self._tables.take_announcements()
-
-        def announce() -> None:
-            for (event, queue_id), count in happened.items():
-                if event == "available":
-                    self.events.messages_available(queue_id, count)
-                else:
-                    self.events.counted(event, queue_id, count)
-
-        return announce
-
     def _failed(self, error: BaseException) -> None:
         if self.on_failure is not None:
             self.on_failure(error)
@@ -157,38 +144,31 @@ class SqliteStore:
     # ---- time
 
     def next_due_ms(self) -> int | None:
-        return self._tables.next_due_ms()
+        return self._db.next_due_ms()
 
     async def settle(self) -> None:
-        tables = self._tables
-        for state in tables.due_states(self._clock.now_ms()):
+        db = self._db
+        for state in db.due_states(self._clock.now_ms()):
             await self._settled(state.queue)
-            if present := tables.states.get(state.queue.id):
+            if present := db.states.get(state.queue.id):
                 # It was taken off the heap of due queues above: put it back with what is next.
-                await self._do(lambda s=present: tables.look_ahead(s), looks=True)  # type: ignore[misc]
+                await self._do(db.look_ahead, present, looks=True)
         now_ms = self._clock.now_ms()
         if now_ms >= self._forget_at_ms:
             self._forget_at_ms = now_ms + FORGET_EVERY_MS
-            await self._do(lambda: settling.forget_old(tables))
-            await self._do(lambda: self._repeats.forget_old(now_ms))
-            await self._do(lambda: holds.forget_stale(tables))
+            await self._do(leases.forget_old, db, now_ms)
+            await self._do(holds.forget_stale_stream, db)
 
     def _is_due(self, queue: Queue) -> bool:
         # Asked before every operation on messages, and nearly always answered with no.
-        state = self._tables.states.get(queue.id)
+        state = self._db.states.get(queue.id)
         return state is not None and state.next_due_ms <= self._clock.now_ms()
 
     async def _settled(self, queue: Queue) -> None:
         """Return when everything due in the queue has happened, letting others in between chunks."""
-        state = self._tables.states.get(queue.id)
-        while state is not None and state.next_due_ms <= self._clock.now_ms():
-            more = await self._do(lambda: self._settle_chunk(queue.id))
-            state = self._tables.states.get(queue.id) if more else None
-
-    def _settle_chunk(self, queue_id: int) -> bool:
-        # By id: the work may be done again after a rollback, which makes all states anew.
-        state = self._tables.states.get(queue_id)
-        return state is not None and settling.settle(self._tables, state)
+        while self._is_due(queue):
+            if not await self._do(leases.settle, self._db, queue.id):
+                return
 
     async def has_duty(self, duty: str) -> bool:
         return True  # there is nobody else
@@ -196,19 +176,19 @@ class SqliteStore:
     # ---- queues
 
     async def find_queue(self, key: QueueKey) -> Queue | None:
-        state = self._tables.by_key.get(key)
+        state = self._db.by_key.get(key)
         return None if state is None else state.queue
 
     async def create_queue(self, key: QueueKey, content: QueueContent, *, rest_ms: int) -> Queue:
-        return await self._do(lambda: queues.create(self._tables, key, content, rest_ms))
+        return await self._do(queues.create, self._db, key, content, rest_ms)
 
     async def edit_queue(self, queue: Queue, edit: Callable[[QueueContent], QueueContent]) -> Queue:
         await self._settled(queue)
-        return await self._do(lambda: queues.edit(self._tables, queue, edit))
+        return await self._do(queues.edit, self._db, queue, edit)
 
     async def delete_queue(self, queue: Queue, *, caller: Caller = NOBODY) -> None:
         await self._settled(queue)  # what had expired was not purged
-        await self._do(lambda: queues.delete(self._tables, queue, caller))
+        await self._do(queues.delete, self._db, queue, caller)
         self._start_sweeping()
 
     def _start_sweeping(self) -> None:
@@ -217,7 +197,7 @@ class SqliteStore:
 
     async def _sweep_deleted(self) -> None:
         try:
-            while await self._do(lambda: queues.sweep_deleted(self._tables)):
+            while await self._do(queues.sweep_deleted, self._db):
                 pass
             while await self._do(self._outbox.sweep):
                 pass
@@ -227,13 +207,13 @@ class SqliteStore:
     async def list_queues(
         self, region: str, account: str, *, prefix: str = "", after: str = "", limit: int = 1000
     ) -> list[Queue]:
-        return queue_pages.listed(self._tables.queues(), region, account, prefix, after, limit)
+        return listed_queues(self._db.queues(), region, account, prefix, after, limit)
 
     async def dead_letter_sources(self, key: QueueKey, *, after: str = "", limit: int = 1000) -> list[Queue]:
-        return queue_pages.dead_letter_sources(self._tables.queues(), key, after, limit)
+        return sources_of(self._db.queues(), key, after, limit)
 
     async def all_queues(self) -> list[Queue]:
-        return self._tables.queues()
+        return self._db.queues()
 
     # ---- messages
 
@@ -249,7 +229,7 @@ class SqliteStore:
             raise StoreFull("no room left on the device; messages are not accepted until there is")
         if self._is_due(queue):
             await self._settled(queue)
-        return await self._do(lambda: self._send(queue, messages, retry_key, caller))
+        return await self._do(self._send, queue, messages, retry_key, caller)
 
     def _send(
         self, queue: Queue, messages: Sequence[NewMessage], retry_key: bytes | None, caller: Caller
@@ -257,9 +237,7 @@ class SqliteStore:
         # Looked at here too: when a group is redone for want of room, the reserve is for the others in it.
         if self._reserve.is_released:
             raise StoreFull("no room left on the device; messages are not accepted until there is")
-        if retry_key is None:
-            return sending.send(self._tables, queue, messages, caller)
-        return sending.send_once(self._tables, self._repeats, queue, messages, retry_key, caller)
+        return send(self._db, queue, messages, retry_key, caller)
 
     async def receive(
         self,
@@ -273,13 +251,13 @@ class SqliteStore:
         if self._is_due(queue):
             await self._settled(queue)
         while self._claimed_bytes > CLAIMED_BYTES_MAX:
-            await self._do(lambda: None)  # until the commit of what was claimed so far,
+            await self._do(_nothing)  # until the commit of what was claimed so far,
             await asyncio.sleep(0)  # and until its receivers have taken it
         claimed_bytes = 0
 
         def claim() -> list[StoredMessage]:
             nonlocal claimed_bytes
-            messages = receiving.receive(self._tables, queue, count, visibility_s, attempt_id, caller)
+            messages = receive(self._db, queue, count, visibility_s, attempt_id, caller)
             self._claimed_bytes -= claimed_bytes  # where it is done again
             claimed_bytes = sum([message.body_bytes for message in messages])
             self._claimed_bytes += claimed_bytes
@@ -295,45 +273,50 @@ class SqliteStore:
     ) -> list[Deletion | VeilError]:
         if self._is_due(queue):
             await self._settled(queue)
-        return await self._do(lambda: leases.delete(self._tables, queue, receipts, strict, caller))
+        return await self._do(leases.delete, self._db, queue, receipts, strict, caller)
 
     async def extend(
         self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
     ) -> list[VeilError | None]:
         if self._is_due(queue):
             await self._settled(queue)
-        return await self._do(lambda: leases.extend(self._tables, queue, extensions, caller))
+        return await self._do(leases.extend, self._db, queue, extensions, caller)
 
     async def rotate(
         self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
     ) -> list[Rotated | VeilError]:
         if self._is_due(queue):
             await self._settled(queue)
-        return await self._do(lambda: leases.rotate(self._tables, queue, extensions, caller))
+        return await self._do(leases.rotate, self._db, queue, extensions, caller)
 
     async def undo_receive(
         self, queue: Queue, receipts: Sequence[Receipt], *, caller: Caller = NOBODY
     ) -> None:
         await self._settled(queue)
-        await self._do(lambda: leases.undo_receive(self._tables, queue, receipts, caller))
+        await self._do(leases.undo_receive, self._db, queue, receipts, caller)
 
     async def purge(self, queue: Queue, *, rest_ms: int, caller: Caller = NOBODY) -> None:
         await self._settled(queue)
-        up_to_seq = await self._do(lambda: queues.begin_purge(self._tables, queue, rest_ms))
-        while await self._do(lambda: queues.purge_step(self._tables, queue, up_to_seq, caller)):
+        up_to_seq = await self._do(queues.begin_purge, self._db, queue, rest_ms)
+        while await self._do(queues.purge_step, self._db, queue, up_to_seq, caller):
             pass
 
     async def counts(self, queue: Queue) -> QueueCounts:
         await self._settled(queue)
-        return self._tables.state_of(queue).counts
+        return self._db.state_of(queue).queue_counts
 
     async def oldest_sent_ms(self, queue: Queue) -> int | None:
         await self._settled(queue)
-        self._tables.state_of(queue)
-        seq = await self._do(
-            lambda: self._tables.execute(Q.oldest_visible, (queue.id,)).fetchone()[0], looks=True
-        )
+        self._db.state_of(queue)
+        seq = await self._do(self._read_one, Q.oldest_visible, queue.id, looks=True)
         return None if seq is None else instant_of(seq)
+
+    def _read_one(self, query: str, *given: Any) -> Any:
+        return self._db.execute(query, given).get
+
+    def _read_all(self, query: str, *given: Any) -> list[Any]:
+        rows: list[Any] = self._db.execute(query, given).fetchall()
+        return rows
 
     async def peek(
         self,
@@ -347,48 +330,45 @@ class SqliteStore:
         bytes_max: int | None = None,
     ) -> list[StoredMessage]:
         await self._settled(queue)
-        self._tables.state_of(queue)
-        sent = peeking.sent_between(sent_after_ms, sent_before_ms)
-        found = peeking.Found(queue.id, after_seq, up_to_seq, limit, bytes_max)
-        look = peeking.look if sent is None else partial(peeking.look_by_time, sent=sent)
+        self._db.state_of(queue)
+        sent = (sent_after_ms, sent_before_ms)
+        peek = Peek(queue.id, after_seq, up_to_seq, *sent, limit, bytes_max)
         while True:
-            if not await self._do(partial(look, self._tables, found), looks=True):
-                return found.messages
+            if not await self._do(peek.look, self._db, looks=True):
+                return peek.messages
             await asyncio.sleep(0)  # a look is answered at once, which alone would let nobody in
 
     async def peek_next(self, queue: Queue, *, limit: int = 100) -> list[StoredMessage]:
         await self._settled(queue)
-        return await self._do(lambda: receiving.peek_next(self._tables, queue, limit), looks=True)
+        return await self._do(peek_next, self._db, queue, limit, looks=True)
 
     # ---- holds
 
     async def open_stream(self, queue: Queue, stream: str, owner: str) -> None:
-        await self._do(lambda: holds.open_stream(self._tables, queue, stream, owner))
+        await self._do(holds.open_stream, self._db, queue, stream, owner)
 
     async def receive_hold(
         self, queue: Queue, key: HoldKey, count: int, *, visibility_s: int, caller: Caller = NOBODY
     ) -> HoldContent:
         await self._settled(queue)
-        return await self._do(lambda: holds.receive(self._tables, queue, key, count, visibility_s, caller))
+        return await self._do(holds.receive_hold, self._db, queue, key, count, visibility_s, caller)
 
     async def extend_holds(
         self, queue: Queue, stream: str, owner: str, *, visibility_s: int, caller: Caller = NOBODY
     ) -> HoldTally:
-        step = partial(holds.extend_some, self._tables, queue, stream, owner)
-        return await self._all_holds(queue, lambda after: step(after, visibility_s, caller))
+        return await self._all_holds(holds.extend_holds, queue, stream, owner, visibility_s, caller)
 
     async def delete_holds(
         self, queue: Queue, stream: str, owner: str, *, up_to_batch: int, caller: Caller = NOBODY
     ) -> HoldTally:
-        step = partial(holds.delete_some, self._tables, queue, stream, owner)
-        return await self._all_holds(queue, lambda after: step(after, up_to_batch, caller))
+        return await self._all_holds(holds.delete_holds, queue, stream, owner, up_to_batch, caller)
 
-    async def _all_holds(self, queue: Queue, step: Callable[[holds.Place], holds.Step]) -> HoldTally:
+    async def _all_holds(self, step: Callable[..., holds.HoldStep], queue: Queue, *given: Any) -> HoldTally:
         tally = HoldTally()
-        place: holds.Place | None = holds.START
-        while place is not None:
+        cursor: holds.HoldCursor | None = holds.START
+        while cursor is not None:
             await self._settled(queue)
-            done, place = await self._do(partial(step, place))
+            done, cursor = await self._do(step, self._db, queue, *given, cursor)
             tally = tally.plus(done)
         return tally
 
@@ -398,25 +378,25 @@ class SqliteStore:
         self, queue: Queue, chosen: Sequence[Chosen], *, caller: Caller = NOBODY
     ) -> list[Sent | VeilError]:
         await self._settled(queue)
-        return await self._do(lambda: moving.redrive(self._tables, queue, chosen, caller))
+        return await self._do(moves.redrive, self._db, queue, chosen, caller)
 
     # ---- the journal
 
     async def plan_export(self, *, rows_max: int, bytes_max: int) -> ExportPlan | None:
         if not self._records:
             return None
-        outbox, taken = self._outbox, PlanSoFar()
+        outbox, taken = self._outbox, PlanBuilder()
         if outbox.plan() is None:
             more = True
             while more:
-                more = await self._do(lambda: outbox.look_for_plan(taken, rows_max, bytes_max), looks=True)
+                more = await self._do(outbox.extend_plan, taken, rows_max, bytes_max, looks=True)
                 await asyncio.sleep(0)
-        return await self._do(lambda: outbox.make_plan(taken))
+        return await self._do(outbox.make_plan, taken)
 
     async def outbox_rows(self, plan: ExportPlan, *, after: int = 0, limit: int = 1000) -> list[OutboxRow]:
         found: list[OutboxRow] = []
         while self._records and len(found) < limit:
-            rows = await self._do(partial(self._outbox.read, plan, after, limit - len(found)), looks=True)
+            rows = await self._do(self._outbox.read, plan, after, limit - len(found), looks=True)
             if not rows:
                 break
             found += rows
@@ -424,7 +404,7 @@ class SqliteStore:
         return found
 
     async def finish_export(self, plan: ExportPlan) -> None:
-        await self._do(lambda: self._outbox.finish(plan))
+        await self._do(self._outbox.finish, plan)
         while await self._do(self._outbox.sweep):
             pass
 
@@ -432,32 +412,34 @@ class SqliteStore:
         if not self._records:
             return OutboxSize(0, 0, None, 0)
         oldest_ms = await self._do(self._outbox.oldest_ms, looks=True)
-        return OutboxSize(self._outbox.rows, self._tables.outbox_bytes, oldest_ms, self._bound.lost_events)
+        return OutboxSize(self._outbox.rows, self._db.outbox_bytes, oldest_ms, self._bound.lost_events)
 
     # ---- move tasks
 
     async def start_move(self, task: MoveTask, *, caller: Caller = NOBODY) -> MoveTask:
         await self._settled_source(task)
-        return await self._do(lambda: moving.start(self._tables, task, caller))
+        return await self._do(moves.start, self._db, task, caller)
 
     async def step_move(self, task_id: str, count: int) -> MoveTask:
-        await self._settled_source(await self._do(lambda: moving.find(self._tables, task_id)))
-        return await self._do(lambda: moving.step(self._tables, task_id, count))
+        await self._settled_source(await self._do(moves.find, self._db, task_id))
+        return await self._do(moves.step, self._db, task_id, count)
 
     async def _settled_source(self, task: MoveTask) -> None:
-        state = self._tables.by_key.get(task.source)
+        state = self._db.by_key.get(task.source)
         if state is not None:
             await self._settled(state.queue)
 
     async def cancel_move(self, task_id: str) -> MoveTask:
-        return await self._do(lambda: moving.cancel(self._tables, task_id))
+        return await self._do(moves.cancel, self._db, task_id)
 
     async def list_moves(self, source: QueueKey, limit: int) -> list[MoveTask]:
-        rows = await self._do(
-            lambda: self._tables.execute(Q.list_moves, (source.arn, limit)).fetchall(), looks=True
-        )
-        return [moving.to_task(row) for row in rows]
+        rows = await self._do(self._read_all, Q.list_moves, source.arn, limit, looks=True)
+        return [moves.to_task(row) for row in rows]
 
     async def active_moves(self) -> list[MoveTask]:
-        rows = await self._do(lambda: self._tables.execute(Q.active_moves).fetchall(), looks=True)
-        return [moving.to_task(row) for row in rows]
+        rows = await self._do(self._read_all, Q.active_moves, looks=True)
+        return [moves.to_task(row) for row in rows]
+
+
+def _nothing() -> None:
+    """Work that waits for the commit of what was done before it."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from veil.core.errors import MoveTaskHandleInvalid, MoveTaskMissing, ResourceMissing
 from veil.core.limits import MOVE_RATE_MAX, MOVE_TASKS_LISTED_MAX
-from veil.core.move_task import MoveTask
+from veil.core.move_task import DESTINATION_MISSING, SOURCE_UNKNOWN, MoveTask
 from veil.core.queue import parse_arn
 from veil.service.moves import cancel_move, list_moves, read_task_handle, start_move, task_handle
 from veil.wire.call import Call
@@ -91,6 +93,13 @@ def _own_arn(call: Call, parameter: str, arn: str) -> None:
         raise ResourceMissing(parameter, arn)
 
 
+# Tasks that failed under an older version have SQS's words in their data.
+_FAILURES: Final = {
+    DESTINATION_MISSING: "AWS.SimpleQueueService.NonExistentQueue",
+    SOURCE_UNKNOWN: "CouldNotDetermineMessageSource",
+}
+
+
 def _entry(task: MoveTask) -> MoveTaskEntry:
     return MoveTaskEntry(
         Status=task.status,
@@ -102,5 +111,5 @@ def _entry(task: MoveTask) -> MoveTaskEntry:
         TaskHandle=task_handle(task) if task.status == "RUNNING" else None,
         DestinationArn=task.destination.arn if task.destination is not None else None,
         MaxNumberOfMessagesPerSecond=task.rate_per_s,
-        FailureReason=task.failure,
+        FailureReason=None if task.failure is None else _FAILURES.get(task.failure, task.failure),
     )

@@ -1,0 +1,139 @@
+"""A look begins where there was something last; what comes back before that place is found all the same."""
+
+from __future__ import annotations
+
+import json
+
+import psycopg
+import pytest
+
+from tests.stores.kit import (
+    a_message,
+    bodies,
+    make_queue,
+    receipt_of,
+    receipts_of,
+    redrive_to,
+    some_messages,
+)
+from tests.stores.postgres_nodes_kit import nodes
+from veil.core.clock import ManualClock
+from veil.core.queue import QueueCounts
+from veil.stores.postgres import watermarks
+from veil.stores.store import Extension
+
+
+@pytest.fixture(autouse=True)
+def never_from_the_front(monkeypatch):
+    """Without the look from the front that comes from time to time, only what is promised helps."""
+    monkeypatch.setattr(watermarks, "FULL_EVERY_S", 3_600.0)
+    monkeypatch.setattr(watermarks, "FULL_EVERY_MAX_S", 3_600.0)
+
+
+async def beyond(store, clock, queue, *left):
+    """Messages that were received before a floor that lies beyond them."""
+    await store.send(queue, some_messages(*left))
+    taken = await store.receive(queue, len(left), visibility_s=600)
+    clock.advance(seconds=60)
+    await store.send(queue, some_messages("later"))
+    assert bodies(await store.receive(queue, 10, visibility_s=600)) == ["later"]
+    assert await store.receive(queue, 10) == []
+    assert store._engine.watermarks.scan_from(queue.id) > (8, taken[-1].seq)
+    return taken
+
+
+async def test_what_another_node_released_is_found_before_the_floor(postgres):
+    clock = ManualClock()
+    async with nodes(postgres, clock=clock) as (one, other):
+        queue = await make_queue(one)
+        [message] = await beyond(one, clock, queue, "comes back")
+        await other.extend(queue, [Extension(receipt_of(queue, message), 0)])
+
+        assert bodies(await one.receive(queue, 10)) == ["comes back"]
+
+
+async def test_what_lapsed_is_found_before_the_floor_whoever_settled_it(postgres):
+    clock = ManualClock()
+    async with nodes(postgres, clock=clock) as (one, other):
+        queue = await make_queue(one)
+        await beyond(one, clock, queue, "a", "b")
+        clock.advance(seconds=541)
+        assert (await other.counts(queue)).visible == 2
+
+        assert bodies(await one.receive(queue, 10)) == ["a", "b"]
+
+
+async def test_a_message_of_higher_priority_goes_first_whoever_sent_it(postgres):
+    clock = ManualClock()
+    async with nodes(postgres, clock=clock) as (one, other):
+        queue = await make_queue(one)
+        await beyond(one, clock, queue, "gone")
+        await other.send(
+            queue, [a_message("ordinary"), a_message("last", priority=16), a_message("first", priority=1)]
+        )
+
+        assert bodies(await one.receive(queue, 10)) == ["first", "ordinary", "last"]
+
+
+async def test_a_dead_letter_that_is_older_than_everything_there_is_found_and_expires_in_time(postgres):
+    clock = ManualClock()
+    async with nodes(postgres, clock=clock) as (one, other):
+        dead = await make_queue(one, "dead", retention_s=1_000)
+        source = await make_queue(one, "source", redrive=redrive_to("dead", 1))
+        await one.send(source, some_messages("old", "expires"))
+        taken = await one.receive(source, 2, visibility_s=1)
+        clock.advance(seconds=100)
+        await beyond(one, clock, dead, "newer")
+        assert len(taken) == 2
+        assert await other.receive(source, 10) == []  # both are spent: they go to the dead letters there
+
+        assert bodies(await one.receive(dead, 1)) == ["old"]
+        clock.advance(seconds=850)
+        assert await one.counts(dead) == QueueCounts(2, 0, 0)  # newer and later; the others have expired
+
+
+async def test_a_message_that_was_delayed_for_long_is_found(postgres):
+    clock = ManualClock()
+    async with nodes(postgres, 1, clock=clock) as [store]:
+        queue = await make_queue(store)
+        await store.send(queue, [a_message("delayed", delay_s=900)])
+        await beyond(store, clock, queue, "gone")
+        clock.advance(seconds=841)
+
+        assert "delayed" in bodies(await store.receive(queue, 10))
+
+
+async def test_a_long_transaction_elsewhere_does_not_make_looks_go_through_what_is_gone(postgres):
+    clock = ManualClock()
+    async with nodes(postgres, 1, clock=clock) as [store]:
+        queue = await make_queue(store)
+        with psycopg.connect(postgres) as elsewhere:
+            elsewhere.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            elsewhere.execute("SELECT 1")
+            for _ in range(10):
+                await store.send(queue, some_messages(*map(str, range(200))))
+                taken = await store.receive(queue, 200)
+                await store.delete(queue, receipts_of(queue, taken))
+                clock.advance(seconds=5)
+            await store.send(queue, some_messages("the one"))
+            assert bodies(await store.receive(queue, 1, visibility_s=1)) == ["the one"]
+
+            from_front = pages_read(postgres, queue.id, (0, 0))
+            from_floor = pages_read(postgres, queue.id, store._engine.watermarks.scan_from(queue.id))
+
+        assert from_floor * 10 < from_front
+
+
+def pages_read(dsn: str, queue_id: int, place: tuple[int, int]) -> int:
+    query = (
+        "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT seq FROM veil.message WHERE queue_id = %s AND state = 0"
+        " AND (priority, seq) >= (%s, %s) ORDER BY priority, seq LIMIT 1"
+    )
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        # Not the sequential scan that a table of this size would get.
+        connection.execute("SET enable_seqscan = off")
+        connection.execute("SET enable_bitmapscan = off")
+        row = connection.execute(query, (queue_id, *place)).fetchone()
+    assert row is not None
+    plan = row[0] if isinstance(row[0], list) else json.loads(row[0])
+    return int(plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"])

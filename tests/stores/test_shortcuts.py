@@ -1,0 +1,185 @@
+"""The SQL shortcuts of the stores, held to the rules of `core` that they stand for, on whatever a message may be."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import apsw
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.stores.kit import a_message, make_queue, redrive_to
+from tests.stores.postgres_nodes_kit import nodes
+from veil.core import decide
+from veil.core.clock import ManualClock
+from veil.core.effect import Deleted, DeleteRefused
+from veil.core.event import NOBODY
+from veil.core.lease import State
+from veil.core.message import HeldMessage, LeaseState
+from veil.core.receipt import Receipt, delivery_of
+from veil.stores.codec import to_message
+from veil.stores.queries import CONSTANTS
+
+NOW_MS = 1_700_000_000_000
+numbers = st.integers(0, 3)
+holders = st.builds(
+    lambda delivery, rotation: Receipt(1, 1, delivery, rotation=rotation).holder, numbers, numbers
+)
+leases = st.builds(
+    LeaseState,
+    state=st.sampled_from([int(state) for state in State]),
+    due_at_ms=st.sampled_from([None, NOW_MS - 1, NOW_MS, NOW_MS + 1, NOW_MS + 60_000]),
+    received_at_ms=st.sampled_from([None, NOW_MS - 5_000]),
+    delivery=numbers,
+    holder=holders,
+    receive_count=numbers,
+    first_received_wall_ms=st.sampled_from([None, 5]),
+).filter(lambda lease: lease.state != State.IN_FLIGHT or delivery_of(lease.holder))  # somebody received it
+receipts = st.builds(lambda delivery, rotation: (delivery, rotation), numbers, numbers)
+each_example = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@given(lease=leases, claim=receipts, journal=st.booleans())
+@each_example
+def test_sqlite_deletes_at_once_only_what_the_rules_delete(tmp_path: Path, lease, claim, journal):
+    """`delete_held` and `take_held` of the embedded store, against `decide_deletion`."""
+    from veil.core.event import EventRecorder
+    from veil.core.queue import Queue, QueueKey, QueueSettings
+    from veil.stores.outbox import OutboxBound
+    from veil.stores.sqlite.database import Database, Q, QueueState
+    from veil.stores.sqlite.leases import _delete_held
+    from veil.stores.sqlite.messages import send
+    from veil.stores.sqlite.opening import _migrate
+
+    class Owner:
+        events = None
+
+    connection = apsw.Connection(":memory:")
+    _migrate(connection, Path(":memory:"))
+    db = Database(connection, ManualClock(NOW_MS), Owner(), OutboxBound(1 << 20), journal=journal)
+    state = QueueState(Queue(1, QueueKey("r", "a", "q"), QueueSettings()), "queue")
+    db.keep(state)
+    [sent] = send(db, state.queue, [a_message("x")], None, NOBODY)
+    db.execute(Q.write_lease, (*lease, lease.due_at_ms, sent.seq))
+    state.counts[:] = [0, 0, 0]
+    state.counts[lease.state] = 1
+    message = HeldMessage._make(db.execute(Q.held, (sent.seq, 1)).fetchone())
+    receipt = Receipt(1, sent.seq, claim[0], rotation=claim[1])
+    if db.journal is not None:
+        db.journal.forget()
+
+    decided = decide.decide_deletion(message, receipt, NOW_MS, fifo=False)
+    is_gone = _delete_held(db, state, receipt, NOW_MS, NOBODY)
+
+    assert is_gone == (db.execute(Q.held, (sent.seq, 1)).fetchone() is None)
+    assert sum(state.counts) == (0 if is_gone else 1)
+    if is_gone:
+        assert isinstance(decided, Deleted)
+        if db.journal is not None:
+            expected = EventRecorder()
+            expected.record(NOW_MS, state.queue.key, [decided])
+            assert db.journal.events == expected.events
+    elif message.holder == receipt.holder and lease.state == State.IN_FLIGHT:
+        assert isinstance(decided, DeleteRefused) or (lease.due_at_ms or 0) <= NOW_MS
+
+
+@pytest.mark.parametrize("name", ["sqlite", "postgres"])
+def test_no_query_spells_out_what_a_rule_of_the_core_says(name):
+    """The order key's bits, the holder's bits, the limits: constants of `core`, put into the text when it is loaded."""
+    path = Path(__file__).parents[2] / "veil" / "stores" / name / "queries.sql"
+    text = "\n".join(line for line in path.read_text().splitlines() if not line.startswith("--"))
+    for spelled in (
+        ">> 20",
+        ">> 32",
+        "0xffffffff",
+        str(CONSTANTS["DELIVERY_MASK"]),
+        "43200",
+        "120000",
+        ">= 30",
+    ):
+        assert spelled not in text
+
+
+async def _rows(store, query, named):
+    async with store._engine.transaction() as tx:
+        return await tx.rows(query, named)
+
+
+async def test_postgres_claims_and_deletes_at_once_what_the_rules_say(postgres):
+    """`claim` against `open_lease` and the receive budget, `take_held` against `decide_deletion`, over many examples."""
+    from veil.stores.postgres.pipeline import Q
+
+    examples: list[tuple[LeaseState, tuple[int, int]]] = []
+    given(leases, receipts)(
+        settings(max_examples=60, database=None)(lambda lease, claim: examples.append((lease, claim)))
+    )()
+    clock = ManualClock(NOW_MS)
+    async with nodes(postgres, 1, clock=clock) as [store]:
+        await make_queue(store, "dead")
+        queue = await make_queue(store, redrive=redrive_to("dead", 2))
+        for lease, claim in examples:
+            [sent] = await store.send(queue, [a_message("x")])
+            named = {"queue": queue.id, "seqs": [sent.seq]}
+            names = ("states", "dues", "received", "deliveries", "holders", "receive_counts", "firsts")
+            written = {name: [value] for name, value in zip(names, lease, strict=True)}
+            # Hidden for long: nothing is to settle it before the shortcut sees it.
+            written["wakes"] = [None if lease.state == State.VISIBLE else NOW_MS + 10_000_000]
+            await _rows(store, Q.write_leases, {**named, **written})
+            [row] = await _rows(store, Q.messages_by_seq, named)
+            message = to_message(row)
+            receipt = Receipt(queue.id, sent.seq, claim[0], rotation=claim[1])
+            if lease.state == State.VISIBLE:
+                await _check_claim(store, queue, message)
+            else:
+                await _check_take(store, queue, message, receipt)
+            await _rows(store, Q.delete_messages, named)
+            await asyncio.sleep(0)
+
+
+async def _check_claim(store, queue, message):
+    from veil.stores.postgres.pipeline import Q
+
+    named = {
+        "queue": queue.id,
+        "visibility_ms": 30_000,
+        "retention_ms": 345_600_000,
+        "wall_ms": 9,
+        "limit": 5,
+    }
+    found = {"receives_max": 2, "priority": 0, "from": 0}
+    now = f"SELECT set_config('veil.now_ms', '{NOW_MS}', false)"
+    async with store._engine.transaction() as tx:
+        _, rows = await tx.many((now, {}), (Q.claim, {**named, **found}))
+    [claimed] = [to_message(row) for row in rows]
+    taken, spent = decide.ReceiveBudget(5, None, 2).choose([message])
+    if taken:
+        message.set_lease(decide.open_lease(message, 30, NOW_MS, 9).lease)
+    else:
+        assert spent == [message]
+        message.due_at_ms = None
+    assert claimed == message
+
+
+async def _check_take(store, queue, message, receipt):
+    from veil.stores.postgres.pipeline import Q
+
+    named = {
+        "queue": queue.id,
+        "retention_ms": 345_600_000,
+        "seqs": [receipt.seq],
+        "holders": [receipt.holder],
+    }
+    now = f"SELECT set_config('veil.now_ms', '{NOW_MS}', false)"
+    async with store._engine.transaction() as tx:
+        _, rows = await tx.many((now, {}), (Q.take_held, named))
+    decided = decide.decide_deletion(message, receipt, NOW_MS, fifo=False)
+    if rows:
+        [taken] = map(HeldMessage._make, rows)
+        assert isinstance(decided, Deleted)
+        assert (decided.deadline_ms, decided.delivery) == (taken.due_at_ms, receipt.delivery)
+    elif message.state == State.IN_FLIGHT and message.holder == receipt.holder:
+        assert (message.due_at_ms or 0) <= NOW_MS

@@ -1,0 +1,492 @@
+"""What each operation comes to: facts about messages and an instant go in, effects come out (`core.effect`).
+
+Every store asks here and nowhere else: it loads the facts, and writes the effects. Whether a receipt counts is judged in
+`core.lease` and, for the members of a hold, in `core.hold`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from veil.core import limits
+from veil.core.effect import (
+    DeadLettered,
+    DelayChanged,
+    Deleted,
+    DeleteRefused,
+    Enqueued,
+    Expired,
+    Extended,
+    ExtensionRefused,
+    Lapsed,
+    Opened,
+    Postponed,
+    Purged,
+    Redriven,
+    Released,
+    Undone,
+)
+from veil.core.errors import (
+    ArnRefused,
+    InFlightLimit,
+    MessageGone,
+    MessageMissing,
+    MessageNotVisible,
+    MoveTaskNotRunning,
+    NotForQueueType,
+    QueueMissing,
+    ReceiptExpired,
+    SourceUnknown,
+    VisibilityTooLong,
+)
+from veil.core.hold import HOLD_BYTES_MAX, Member, MemberState, judge_member
+from veil.core.lease import (
+    WAITING,
+    Deletion,
+    MessageFacts,
+    State,
+    is_open,
+    judge_deletion,
+    judge_extension,
+    judge_rotation,
+    lease_end_ms,
+)
+from veil.core.limits import SECOND_MS
+from veil.core.message import LeaseState, NewContent, NewMessage, StoredMessage
+from veil.core.move_task import DESTINATION_MISSING, SOURCE_UNKNOWN, Chosen, MoveTask
+from veil.core.queue import Queue, QueueKey, QueueSettings, parse_arn
+from veil.core.receipt import Receipt, delivery_of, rotation_of
+from veil.core.sequence import expires_at_ms, instant_of
+
+FindQueue = Callable[[QueueKey], Queue | None]
+_PAGE_MAX, _COUNTED_PAGE_MAX = 100, 16  # messages with their bodies that are read at once
+AttemptClaim = tuple[int, int, int | None]  # seq, delivery and deadline of a message that an attempt gave
+# Plain numbers, since these are written with every message.
+_VISIBLE, _DELAYED, _IN_FLIGHT = int(State.VISIBLE), int(State.DELAYED), int(State.IN_FLIGHT)
+
+
+# ---- send
+
+
+def enqueue(new: NewMessage, seq: int, settings: QueueSettings, now_ms: int) -> Enqueued:
+    """A new message of a queue: visible, unless its own delay or the queue's holds it back."""
+    body = new.body
+    body_bytes = len(body) if body.isascii() else len(body.encode())
+    delay_s = settings.delay_s if new.delay_s is None else new.delay_s
+    if delay_s:
+        return Enqueued(new, seq, _DELAYED, now_ms + delay_s * SECOND_MS, body_bytes)
+    return Enqueued(new, seq, _VISIBLE, None, body_bytes)
+
+
+def deduplication_key(scope: str, new: NewMessage) -> tuple[str, str]:
+    """What a message of a FIFO queue is known by: within the queue, or within its group, as the queue's scope was when it
+    was created."""
+    return (new.group or "") if scope == "messageGroup" else "", new.deduplication_id or ""
+
+
+def new_delay_end_ms(seq: int, settings: QueueSettings) -> int:
+    """When a waiting message of a FIFO queue becomes visible after its queue's delay was edited: as if sent with it."""
+    return instant_of(seq) + settings.delay_s * SECOND_MS
+
+
+# ---- receive
+
+
+class ReceiveBudget:
+    """How much one receive may still take, and from which receive count on a message is spent instead of taken."""
+
+    __slots__ = ("bytes_left", "count", "receives_max")
+
+    def __init__(self, count: int, bytes_left: int | None, receives_max: int | None) -> None:
+        self.count, self.bytes_left, self.receives_max = count, bytes_left, receives_max
+
+    @property
+    def page_max(self) -> int:
+        """How many messages to read at once: where bytes count, fewer are read in vain."""
+        return _PAGE_MAX if self.bytes_left is None else _COUNTED_PAGE_MAX
+
+    def is_left(self) -> bool:
+        """Whether one more fits."""
+        return self.count > 0 and (self.bytes_left is None or self.bytes_left > 0)
+
+    def choose(self, candidates: Iterable[StoredMessage]) -> tuple[list[StoredMessage], list[StoredMessage]]:
+        """Of messages in the order of the queue: those that are taken, and the spent ones that were met before the last."""
+        taken: list[StoredMessage] = []
+        spent: list[StoredMessage] = []
+        if not self.is_left():
+            return taken, spent
+        for message in candidates:
+            if self.receives_max is not None and message.receive_count >= self.receives_max:
+                spent.append(message)
+                continue
+            taken.append(message)
+            self.count -= 1
+            if self.bytes_left is not None:
+                self.bytes_left -= message.body_bytes
+            if not self.is_left():
+                break
+        return taken, spent
+
+
+def in_flight_left(in_flight: int) -> int:
+    """How many more messages of a queue may be in flight."""
+    return limits.IN_FLIGHT_MAX - in_flight
+
+
+def receive_budget(
+    queue: Queue, in_flight: int, count: int, dead_letters: Queue | None, *, hold: bool = False
+) -> ReceiveBudget:
+    """What a receive of so many may take. A standard queue at its limit refuses (InFlightLimit); a FIFO queue, and a
+    receive for a hold, get less, or nothing."""
+    left = in_flight_left(in_flight)
+    if left <= 0 and not hold and not queue.settings.fifo:
+        raise InFlightLimit(limits.IN_FLIGHT_MAX)
+    bytes_max = None
+    if hold:
+        bytes_max = HOLD_BYTES_MAX
+    elif count > limits.RECEIVE_MAX:  # ten messages cannot be too large, a thousand can
+        bytes_max = limits.RECEIVE_BYTES_MAX
+    return ReceiveBudget(min(count, left), bytes_max, receives_max(queue, dead_letters))
+
+
+def receives_max(queue: Queue, dead_letters: Queue | None) -> int | None:
+    """The receive count at which a message is spent: one more receive would exceed the redrive policy. None where there is
+    nowhere to go, so that it is delivered as usual."""
+    redrive = queue.settings.redrive
+    return None if redrive is None or dead_letters is None else redrive.receives_max
+
+
+def dead_letters_of(queue: Queue, find: FindQueue) -> Queue | None:
+    """Where the queue's spent messages go: nowhere without a policy, and while its target is missing, of the other type, or
+    the queue itself."""
+    redrive = queue.settings.redrive
+    if redrive is None:
+        return None
+    target = find(redrive.dead_letters)
+    if target is None or target.id == queue.id or target.settings.fifo != queue.settings.fifo:
+        return None
+    return target
+
+
+def dead_letter(message: StoredMessage, target: Queue, new_seq: int) -> DeadLettered:
+    """A spent message leaves. On FIFO queues its own id keeps equal deduplication ids from swallowing one another."""
+    deduplication_id = message.message_id if target.settings.fifo else message.deduplication_id
+    return DeadLettered(message, message.delivery, None, target, new_seq, deduplication_id)
+
+
+def open_lease(message: StoredMessage, visibility_s: int, now_ms: int, wall_ms: int) -> Opened:
+    """A receive takes the message: another delivery, with a lease of its own unless the visibility is nought."""
+    delivery, count = message.delivery + 1, message.receive_count + 1
+    first_ms = message.first_received_wall_ms
+    if first_ms is None:
+        first_ms = wall_ms
+    if not visibility_s:
+        return Opened(
+            message, delivery, now_ms, LeaseState(_VISIBLE, None, now_ms, delivery, 0, count, first_ms)
+        )
+    deadline_ms = now_ms + visibility_s * SECOND_MS
+    lease = LeaseState(_IN_FLIGHT, deadline_ms, now_ms, delivery, delivery, count, first_ms)
+    return Opened(message, delivery, deadline_ms, lease)
+
+
+def repeat_attempt(
+    claims: Sequence[AttemptClaim], messages: Mapping[int, StoredMessage], visibility_s: int, now_ms: int
+) -> list[Extended] | None:
+    """What an attempt gave, its leases begun again; None unless all of it is still as it was given."""
+    if not visibility_s:
+        return None  # there is no lease to begin again
+    repeated = []
+    for seq, delivery, due_at_ms in claims:
+        message = messages.get(seq)
+        # The bare delivery: a receipt that was rotated since is another one.
+        if message is None or message.holder != delivery or message.due_at_ms != due_at_ms:
+            return None
+        if not is_open(message, now_ms):
+            return None
+        repeated.append(_extended(message, delivery, delivery, now_ms + visibility_s * SECOND_MS, now_ms))
+    return repeated
+
+
+# ---- what a receipt can do
+
+
+def decide_deletion(
+    message: MessageFacts | None, receipt: Receipt, now_ms: int, *, fifo: bool, strict: bool = False
+) -> Deleted | DeleteRefused:
+    """Delete by a receipt, or do not."""
+    try:
+        verdict = judge_deletion(message, receipt, now_ms, fifo=fifo, strict=strict)
+    except ReceiptExpired as refusal:
+        return DeleteRefused(message, receipt.seq, receipt.delivery, Deletion.STALE, refusal)
+    if verdict is Deletion.DELETED and message is not None:
+        return Deleted(message, receipt.delivery, _own_deadline(message, receipt.delivery))
+    return DeleteRefused(message, receipt.seq, receipt.delivery, verdict, None)
+
+
+def decide_extension(
+    message: MessageFacts | None, receipt: Receipt, visibility_s: int, now_ms: int, *, fifo: bool
+) -> Extended | Released | ExtensionRefused | VisibilityTooLong | None:
+    """Change the visibility by a receipt; None where that changes nothing, and the error where the length is what is wrong."""
+    try:
+        deadline_ms = judge_extension(message, receipt, visibility_s, now_ms, fifo=fifo)
+    except VisibilityTooLong as too_long:
+        return too_long
+    except (MessageGone, ReceiptExpired) as refusal:
+        return ExtensionRefused(message, receipt.seq, receipt.delivery, refusal)
+    assert message is not None  # the rule refuses where there is no message
+    if deadline_ms is not None:
+        return _extended(message, receipt.delivery, receipt.holder, deadline_ms, None)
+    if message.state == State.VISIBLE:
+        return None
+    own_ms = _own_deadline(message, receipt.delivery)
+    return Released(message, receipt.delivery, own_ms, _visible(message))
+
+
+def decide_rotation(
+    message: MessageFacts | None, receipt: Receipt, visibility_s: int, now_ms: int
+) -> Extended | Released | DelayChanged | ExtensionRefused:
+    """Give the lease, or the delay, of a receipt to its successor (`rotated_receipt`), or do not."""
+    try:
+        deadline_ms = judge_rotation(message, receipt, visibility_s, now_ms)
+    except MessageGone as refusal:
+        return ExtensionRefused(message, receipt.seq, receipt.delivery, refusal)
+    assert message is not None  # the rule refuses where there is no message
+    if receipt.delivery == WAITING:
+        waiting = _visible(message)
+        if deadline_ms is not None:
+            holder = rotated_receipt(receipt).holder
+            waiting = waiting._replace(state=_DELAYED, due_at_ms=deadline_ms, holder=holder)
+        return DelayChanged(message, WAITING, deadline_ms or now_ms, waiting)
+    if deadline_ms is None:
+        return Released(message, receipt.delivery, message.due_at_ms, _visible(message))
+    return _extended(message, receipt.delivery, rotated_receipt(receipt).holder, deadline_ms, now_ms)
+
+
+def rotated_receipt(receipt: Receipt) -> Receipt:
+    """The receipt that follows one in a rotation."""
+    return receipt._replace(rotation=receipt.rotation + 1, text="")
+
+
+def decide_undo(message: MessageFacts | None, receipt: Receipt, now_ms: int) -> Undone | None:
+    """Undo a receive whose answer never left; None where the receipt does not hold the lease any more."""
+    if message is None or not is_open(message, now_ms) or message.holder != receipt.holder:
+        return None
+    count = message.receive_count - 1
+    first_ms = message.first_received_wall_ms if count else None
+    lease = LeaseState(_VISIBLE, None, message.received_at_ms, message.delivery, 0, count, first_ms)
+    return Undone(message, receipt.delivery, message.due_at_ms, lease)
+
+
+def _own_deadline(message: MessageFacts, delivery: int) -> int | None:
+    """When the delivery's own lease lapses, if that is the one that is open."""
+    is_own = message.state == State.IN_FLIGHT and delivery_of(message.holder) == delivery
+    return message.due_at_ms if is_own else None
+
+
+def _extended(
+    message: MessageFacts, delivery: int, holder: int, deadline_ms: int, received_at_ms: int | None
+) -> Extended:
+    """A new deadline; the lease begins again where an instant of its receive is given."""
+    lease = LeaseState(
+        _IN_FLIGHT,
+        deadline_ms,
+        message.received_at_ms if received_at_ms is None else received_at_ms,
+        message.delivery,
+        holder,
+        message.receive_count,
+        message.first_received_wall_ms,
+    )
+    return Extended(message, delivery, deadline_ms, lease)
+
+
+def _visible(message: MessageFacts) -> LeaseState:
+    return LeaseState(
+        _VISIBLE,
+        None,
+        message.received_at_ms,
+        message.delivery,
+        0,
+        message.receive_count,
+        message.first_received_wall_ms,
+    )
+
+
+# ---- what happens by itself
+
+
+def decide_due(message: MessageFacts, retention_s: int, now_ms: int) -> Expired | Lapsed | Postponed | None:
+    """What has come to a message by now: its retention is over, or its lease or delay is."""
+    expiry_ms = expires_at_ms(message.seq, retention_s)
+    due_at_ms = message.due_at_ms
+    if expiry_ms <= now_ms:
+        # A lease that would have outlasted its message ended with it; another one had lapsed before, though nobody looked.
+        if message.state == State.IN_FLIGHT and due_at_ms is not None and due_at_ms >= expiry_ms:
+            return Expired(message, delivery_of(message.holder), due_at_ms)
+        return Expired(message, 0, None)
+    if due_at_ms is None:
+        return None
+    if due_at_ms <= now_ms:
+        return Lapsed(message, delivery_of(message.holder), due_at_ms, _visible(message))
+    return Postponed(message, min(due_at_ms, expiry_ms))
+
+
+def purge(message: MessageFacts) -> Purged:
+    """A message goes with the content of its queue, and so does its lease."""
+    if message.state == State.IN_FLIGHT:
+        return Purged(message, delivery_of(message.holder), message.due_at_ms)
+    return Purged(message, 0, None)
+
+
+# ---- holds
+
+
+class HoldDecision(NamedTuple):
+    """What a hold comes to: what happens to its members, which of them have an open lease now, and which are its members
+    still. The others are struck."""
+
+    effects: list[Extended | ExtensionRefused]
+    open: list[Member]
+    left: list[Member]
+
+
+def keep_hold(
+    queue: Queue,
+    members: Sequence[Member],
+    messages: Mapping[int, MessageFacts],
+    group_seqs: Mapping[str, Sequence[int]],
+    visibility_s: int,
+    now_ms: int,
+    *,
+    again: bool,
+) -> HoldDecision:
+    """Give every member a new deadline, take back what lapsed where that is allowed, and strike what is lost.
+
+    `messages` has those members that the queue still has, by seq. `again`: as if received now; else an extension, which does
+    not pass twelve hours after the receive. Nothing is taken back from behind a message of its FIFO group that the hold does
+    not keep: `group_seqs` has the seqs of all messages of those groups, in whatever state.
+    """
+    decision = HoldDecision([], [], [])
+    kept: set[int] = set()
+    for member in members:
+        message = messages.get(member.seq)
+        status = judge_member(message, member.delivery, now_ms)
+        is_passed = (
+            message is not None
+            and status is MemberState.LAPSED
+            and queue.settings.fifo
+            and any(seq < member.seq and seq not in kept for seq in group_seqs.get(message.group or "", ()))
+        )
+        if message is None or status is MemberState.LOST or is_passed:
+            gone = MessageGone(Receipt(queue.id, *member).text)
+            decision.effects.append(ExtensionRefused(message, member.seq, member.delivery, gone))
+            continue
+        decision.left.append(member)
+        deadline_ms = now_ms + visibility_s * SECOND_MS
+        if not again:
+            deadline_ms = min(deadline_ms, lease_end_ms(message.received_at_ms or 0))
+        if deadline_ms > now_ms:  # else its twelve hours are over
+            # Read again, the hold's receipts are the first ones once more; extended, they stay what they are.
+            is_kept = status is MemberState.OPEN and not again
+            holder = message.holder if is_kept else member.delivery
+            received_at_ms = now_ms if again else None
+            decision.effects.append(_extended(message, member.delivery, holder, deadline_ms, received_at_ms))
+            decision.open.append(member)
+            kept.add(member.seq)
+    return decision
+
+
+def delete_member(
+    member: Member, message: MessageFacts | None, queue: Queue, now_ms: int
+) -> Deleted | DeleteRefused:
+    """Delete a member of a hold. A hold goes by its leases, whatever receipt has come to belong to one."""
+    rotation = 0 if message is None else rotation_of(message.holder)
+    receipt = Receipt(queue.id, member.seq, member.delivery, rotation=rotation)
+    return decide_deletion(message, receipt, now_ms, fifo=queue.settings.fifo)
+
+
+# ---- redrives
+
+
+def origin_of(message: StoredMessage) -> QueueKey | None:
+    """Where a message was dead-lettered from."""
+    if message.dead_letter_source is None:
+        return None
+    try:
+        return parse_arn(message.dead_letter_source)
+    except ArnRefused:
+        return None
+
+
+def step_move(
+    task: MoveTask, messages: Sequence[StoredMessage], count: int, find: FindQueue
+) -> tuple[list[tuple[StoredMessage, Queue]], MoveTask]:
+    """A step of a running task, of at most `count` messages: which go where, and the task as it stands then.
+
+    `messages` are the oldest visible ones of its source; that there are fewer than might be moved completes the task.
+    """
+    moves: list[tuple[StoredMessage, Queue]] = []
+    failure = None
+    for message in messages:
+        key = task.destination or origin_of(message)
+        target = None if key is None else find(key)
+        if target is None:
+            failure = SOURCE_UNKNOWN if key is None else DESTINATION_MISSING
+            break
+        moves.append((message, target))
+    task = replace(task, moved=task.moved + len(moves))
+    if failure is not None:
+        return moves, replace(task, status="FAILED", failure=failure)
+    return moves, replace(task, status="COMPLETED") if len(messages) < count else task
+
+
+def cancel_move(task: MoveTask) -> MoveTask:
+    """Ask a running task to stop; raises MoveTaskNotRunning."""
+    if task.status != "RUNNING":
+        raise MoveTaskNotRunning(task.status)
+    return replace(task, status="CANCELLING")
+
+
+def redrive_target(source: Queue, chosen: Chosen, message: StoredMessage | None, find: FindQueue) -> Queue:
+    """Where a chosen message goes; raises why it cannot."""
+    if message is None or message.message_id != chosen.message_id:
+        raise MessageMissing(chosen.message_id, chosen.seq)
+    if message.state != State.VISIBLE:
+        raise MessageNotVisible(chosen.message_id, State(message.state).name.lower().replace("_", " "))
+    key = chosen.destination or origin_of(message)
+    if key is None:
+        raise SourceUnknown(chosen.message_id)
+    target = find(key)
+    if target is None:
+        raise QueueMissing(key.name)
+    if target.settings.fifo != source.settings.fifo:
+        raise NotForQueueType("DestinationQueueUrl", key.name, fifo=source.settings.fifo)
+    return target
+
+
+def redrive(
+    message: StoredMessage,
+    target: Queue,
+    new_seq: int,
+    new_id: str,
+    now_ms: int,
+    wall_ms: int,
+    content: NewContent | None = None,
+) -> Redriven:
+    """A visible message leaves the dead letters and arrives as a new one, with the delay of its new queue. It is never taken
+    for a duplicate: on a FIFO queue its new id is its deduplication id too."""
+    settings = target.settings
+    due_at_ms = now_ms + settings.delay_s * SECOND_MS if settings.delay_s else None
+    moved = replace(
+        message,
+        seq=new_seq,
+        message_id=new_id,
+        deduplication_id=new_id if settings.fifo else None,
+        sent_wall_ms=wall_ms,
+        dead_letter_source=None,
+    )
+    moved.set_lease(LeaseState(_VISIBLE if due_at_ms is None else _DELAYED, due_at_ms, None, 0, 0, 0, None))
+    if content is not None:
+        moved = replace(moved, **content._asdict())
+    return Redriven(message, 0, None, moved, target, content)

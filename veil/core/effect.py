@@ -1,0 +1,152 @@
+"""What an operation does to messages: the effects that `core.decide` comes to, and that a store has to write.
+
+An effect names the message as it was, which lease it is about (its delivery, 0 where none is concerned) and until when that
+one lasts or would have lasted. A store writes effects in bulk, by their kind: a change of a lease is one row to update
+whatever the reason, a removal one row to delete. The journal's events are made of the same effects (`core.event`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from veil.core.errors import VeilError
+from veil.core.lease import Deletion, MessageFacts, State
+from veil.core.message import LeaseState, NewContent, NewMessage, StoredMessage
+from veil.core.queue import Queue
+
+
+class Enqueued(msgspec.Struct, frozen=True, gc=False):
+    """A message is new in its queue."""
+
+    new: NewMessage
+    seq: int
+    state: int
+    due_at_ms: int | None  # when its delay ends
+    body_bytes: int
+
+
+class Effect(msgspec.Struct, frozen=True, gc=False):
+    """Something that happens to a message which is there."""
+
+    message: MessageFacts
+    delivery: int
+    deadline_ms: int | None
+
+
+# ---- changes of a lease
+
+
+class LeaseChange(Effect, frozen=True, gc=False):
+    """The message is to have another lease, or none."""
+
+    lease: LeaseState
+
+
+class Opened(LeaseChange, frozen=True, gc=False):
+    """It was received. Without a visibility the receive counts and the message stays visible."""
+
+
+class Extended(LeaseChange, frozen=True, gc=False):
+    """Its lease has a new deadline: extended, rotated, begun again, or taken back."""
+
+
+class DelayChanged(LeaseChange, frozen=True, gc=False):
+    """Its sender set anew when it becomes visible."""
+
+
+class Released(LeaseChange, frozen=True, gc=False):
+    """Whoever held it, or waited with it, set the visibility to zero."""
+
+
+class Undone(LeaseChange, frozen=True, gc=False):
+    """The answer to its receive never left: it is visible again, and the receive does not count."""
+
+
+class Lapsed(LeaseChange, frozen=True, gc=False):
+    """Its lease or its delay came to an end by itself."""
+
+
+# ---- ends
+
+
+class Removal(Effect, frozen=True, gc=False):
+    """The message is gone."""
+
+
+class Deleted(Removal, frozen=True, gc=False):
+    """By a receipt."""
+
+
+class Expired(Removal, frozen=True, gc=False):
+    """Its retention ended, and with that a lease that would have outlasted it."""
+
+
+class Purged(Removal, frozen=True, gc=False):
+    """With its queue's content, or with the queue."""
+
+
+# ---- moves: a message is in exactly one queue at every instant
+
+
+class DeadLettered(Effect, frozen=True, gc=False):
+    """It was received too often and goes to the dead letters, visible, with its receipts void."""
+
+    target: Queue
+    new_seq: int  # its own where it keeps its place
+    deduplication_id: str | None
+
+
+class Redriven(Effect, frozen=True, gc=False):
+    """It leaves the dead letters and goes on as a new message."""
+
+    moved: StoredMessage  # as it arrives
+    target: Queue
+    content: NewContent | None  # None: what it had
+
+
+# ---- refusals: nothing changes
+
+
+class DeleteRefused(msgspec.Struct, frozen=True, gc=False):
+    """A receipt that no longer counts; to the caller that is success, unless there is an error."""
+
+    message: MessageFacts | None  # None: it is gone
+    seq: int
+    delivery: int
+    deletion: Deletion
+    error: VeilError | None
+
+
+class ExtensionRefused(msgspec.Struct, frozen=True, gc=False):
+    """A receipt that has no lease to extend."""
+
+    message: MessageFacts | None  # None: it is gone
+    seq: int
+    delivery: int
+    error: VeilError
+
+
+class Postponed(msgspec.Struct, frozen=True, gc=False):
+    """It was due for a retention that was lengthened since: nothing happens before that instant."""
+
+    message: MessageFacts
+    wake_at_ms: int
+
+
+AnyEffect = Enqueued | Effect | DeleteRefused | ExtensionRefused
+
+
+def counted_as(effect: AnyEffect) -> str | None:
+    """What the owner of a store hears of an effect that only the store sees, in the words of StoreEvents."""
+    match effect:
+        case Lapsed():
+            return "lapsed" if effect.message.state == State.IN_FLIGHT else None
+        case Expired():
+            return "expired"
+        case DeadLettered():
+            return "dead_lettered"
+        case DeleteRefused():
+            return "stale_receipt" if effect.deletion is Deletion.STALE else None
+        case ExtensionRefused():
+            return None if effect.message is None else "stale_receipt"
+    return None

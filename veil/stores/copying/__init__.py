@@ -1,0 +1,1 @@
+"""Carry a whole store over to another one."""

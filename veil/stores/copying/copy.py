@@ -1,0 +1,128 @@
+"""Carry a whole store over to another one: messages with their ids, counts, deadlines and leases, so that receipts stay valid.
+
+CopiedRow by row in the common form of tables.py, in pieces. How far it has come is written to the target together with each
+piece, so a copy that was cut short goes on where it stopped; until it is finished nobody can open the target. Neither store
+may be in use meanwhile, and the source is left as it is: start one of the two afterwards, never both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from veil.core.errors import StoreError
+from veil.stores.copying.tables import TABLES, CopiedRow, Table, shifted
+
+Progress = Callable[[int, int], None]  # rows copied, rows expected
+
+
+class StoreFacts(NamedTuple):
+    """What belongs to a store as a whole and goes with a copy."""
+
+    store_id: str
+    receipt_key: bytes
+    now_ms: int  # engine time there
+    last_seq: int  # no order key above it was given out
+    last_queue_id: int  # no id above it was given out, also to queues that are gone
+    last_move: int
+    rows: int  # about so many, of all tables
+    waiting_events: int  # recorded and not yet exported
+
+
+class CopyMark(msgspec.Struct, frozen=True):
+    """How far a copy has come, as the target remembers it."""
+
+    store_id: str  # of the source
+    shift_ms: int
+    table: str | None = None  # the last one that was touched
+    key: list[Any] | None = None  # its last row, by the source's own order
+    rows: int = 0  # of all tables so far
+
+
+class Piece(NamedTuple):
+    """Some rows of a table, and the key of the last of them."""
+
+    rows: list[CopiedRow]
+    key: list[Any]
+
+
+class Source(Protocol):
+    """A store at rest that is read."""
+
+    def facts(self) -> StoreFacts:
+        """What goes with the copy as a whole."""
+
+    def pieces(self, table: Table, after: list[Any] | None) -> Iterator[Piece]:
+        """The rows of a table in an order of the source's own, those after a key."""
+
+
+class Target(Protocol):
+    """A store in the making."""
+
+    def mark(self) -> CopyMark | None:
+        """How far an unfinished copy has come; None where there is nothing yet. Raises StoreError for a target with data."""
+
+    def begin(self, mark: CopyMark) -> None:
+        """Make the tables, empty and closed to others."""
+
+    def now_ms(self, source: StoreFacts) -> int:
+        """Engine time as the target will tell it."""
+
+    def write(self, table: Table, rows: list[CopiedRow], mark: CopyMark) -> None:
+        """Add the rows and the mark, together."""
+
+    def finish(self, facts: StoreFacts) -> None:
+        """Count, take over what belongs to the store as a whole, and open the target to others; all of it together."""
+
+
+class Copied(NamedTuple):
+    """What a copy came to."""
+
+    rows: int
+    resumed: bool
+    events_left: int
+
+
+def copy_store(
+    source: Source, target: Target, progress: Progress | None = None, *, without_events: bool = False
+) -> Copied:
+    """Copy everything, or go on with it; raises StoreError in words where that cannot be done."""
+    facts = source.facts()
+    if facts.waiting_events and not without_events:
+        raise StoreError(
+            f"{facts.waiting_events:,} transactions wait in the source to be exported to its journal, and a copy leaves them"
+            " behind: export them first, or leave them with --without-events"
+        )
+    mark = target.mark()
+    resumed = mark is not None
+    if mark is None:
+        mark = CopyMark(facts.store_id, target.now_ms(facts) - facts.now_ms)
+        target.begin(mark)
+    elif mark.store_id != facts.store_id:
+        raise StoreError(
+            f"the target holds the unfinished copy of another store ({mark.store_id}, this one is {facts.store_id})"
+        )
+    names = [table.name for table in TABLES]
+    begin_at = names.index(mark.table) if mark.table is not None else 0
+    for table in TABLES[begin_at:]:
+        after = mark.key if table.name == mark.table else None
+        for piece in source.pieces(table, after):
+            rows = mark.rows + len(piece.rows)
+            mark = CopyMark(mark.store_id, mark.shift_ms, table.name, piece.key, rows)
+            target.write(table, shifted(table, piece.rows, mark.shift_ms), mark)
+            if progress is not None:
+                progress(rows, max(rows, facts.rows))
+    target.finish(facts)
+    return Copied(mark.rows, resumed, facts.waiting_events)
+
+
+def encode_mark(mark: CopyMark) -> bytes:
+    """The mark as it is kept."""
+    return msgspec.msgpack.encode(mark)
+
+
+def decode_mark(packed: bytes) -> CopyMark:
+    """The inverse of `encode_mark`."""
+    return msgspec.msgpack.decode(packed, type=CopyMark)

@@ -1,0 +1,196 @@
+"""A PostgreSQL as the source of a copy, and as its target."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import msgspec
+
+from veil.core.clock import Clock
+from veil.core.errors import StoreError
+from veil.core.lease import State
+from veil.stores.copying.copy import CopyMark, Piece, StoreFacts, decode_mark, encode_mark
+from veil.stores.copying.tables import ATTEMPT, REPEATABLE_SEND, TABLES, CopiedRow, Table
+from veil.stores.postgres.connection import parse_dsn
+from veil.stores.postgres.offline import NOW_MS, Connection, meta, need_store, offline, refuse_use
+from veil.stores.postgres.opening import COPYING, migrate
+from veil.stores.postgres.pipeline import Q
+
+_PIECE: Final = 2_000
+_KEYS: Final = {
+    "queue": ("id",),
+    "queue_rest": ("region", "account", "name"),
+    "message": ("queue_id", "seq"),
+    "lane": ("queue_id", "group_name"),
+    "deduplication": ("queue_id", "scope", "dedup_id"),
+    "repeatable_send": ("queue_id", "retry_key"),
+    "attempt": ("queue_id", "attempt_id"),
+    "stream": ("queue_id", "name"),
+    "hold": ("queue_id", "stream", "batch", "part"),
+    "move_task": ("number",),
+}
+_PACKED: Final = {ATTEMPT.name, REPEATABLE_SEND.name}  # whose last column is a list, kept as msgpack
+
+
+class PostgresSource:
+    """The schema `veil` of a database that no node uses."""
+
+    def __init__(self, connection: Connection, clock: Clock | None) -> None:
+        self._connection, self._clock = connection, clock
+
+    def facts(self) -> StoreFacts:
+        one = self._one
+        return StoreFacts(
+            store_id=bytes(meta(self._connection, "store_id")).decode(),
+            receipt_key=bytes(meta(self._connection, "receipt_key")),
+            now_ms=_now_ms(self._connection, self._clock),
+            last_seq=one(
+                "SELECT greatest(max(last_seq), (SELECT max(seq) FROM veil.message), 0) FROM veil.queue_count"
+            ),
+            last_queue_id=one(
+                "SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('veil.queue', 'id')), 0)"
+            ),
+            last_move=one(
+                "SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('veil.move_task', 'number')), 0)"
+            ),
+            rows=sum(one(f"SELECT count(*) FROM veil.{table.name}") for table in TABLES),  # noqa: S608
+            waiting_events=one("SELECT count(*) FROM veil.outbox"),
+        )
+
+    def pieces(self, table: Table, after: list[Any] | None) -> Iterator[Piece]:
+        keys = _KEYS[table.name]
+        while True:
+            # The names are those of this module; the values are bound.
+            conditions = (
+                [f"({', '.join(keys)}) > ({', '.join(['%s'] * len(keys))})"] if after is not None else []
+            )
+            if table.name == "queue":
+                conditions.append("NOT swept")  # nothing is left of it but its row
+            where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+            query = (
+                f"SELECT {', '.join((*keys, *table.columns))} FROM veil.{table.name} {where}"  # noqa: S608
+                f" ORDER BY {', '.join(keys)} LIMIT {_PIECE}"
+            )
+            found = self._connection.execute(query.encode(), tuple(after or ())).fetchall()
+            if not found:
+                return
+            after = list(found[-1][: len(keys)])
+            rows = [row[len(keys) :] for row in found]
+            if table.name in _PACKED:
+                rows = [(*row[:-1], msgspec.msgpack.decode(row[-1])) for row in rows]
+            yield Piece(rows, after)
+
+    def _one(self, query: str) -> int:
+        row = self._connection.execute(query.encode()).fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+class PostgresTarget:
+    """A database whose schema `veil` comes to be; nodes refuse to open it until all of it is there."""
+
+    def __init__(self, connection: Connection, dsn: str, clock: Clock | None) -> None:
+        self._connection, self._dsn, self._clock = connection, dsn, clock
+
+    def mark(self) -> CopyMark | None:
+        row = self._connection.execute("SELECT to_regclass('veil.meta')").fetchone()
+        if row is None or row[0] is None:
+            return None
+        found = self._connection.execute(Q.read_meta, {"name": COPYING}).fetchone()
+        if found is not None:
+            return decode_mark(bytes(found[0]))
+        queues = self._connection.execute("SELECT count(*) FROM veil.queue").fetchone()
+        if queues is not None and queues[0]:
+            raise StoreError(f"the database holds {queues[0]:,} queues already: copy into one that has none")
+        return None
+
+    def begin(self, mark: CopyMark) -> None:
+        asyncio.run(migrate(self._dsn))
+        with self._connection.transaction():
+            self._connection.execute(Q.write_meta, {"name": COPYING, "value": encode_mark(mark)})
+
+    def now_ms(self, source: StoreFacts) -> int:
+        return _now_ms(self._connection, self._clock)
+
+    def write(self, table: Table, rows: list[CopiedRow], mark: CopyMark) -> None:
+        if table.name in _PACKED:
+            rows = [(*row[:-1], msgspec.msgpack.encode(row[-1])) for row in rows]
+        elif table.name == "lane":
+            open_at = table.index_of("is_open")
+            rows = [(*row[:open_at], bool(row[open_at]), *row[open_at + 1 :]) for row in rows]
+        columns = table.columns
+        if table.name == "queue":
+            columns = (*columns, "version")
+            rows = [(*row, 1) for row in rows]
+        with self._connection.transaction():
+            copy = f"COPY veil.{table.name} ({', '.join(columns)}) FROM STDIN"
+            with self._connection.cursor() as cursor, cursor.copy(copy.encode()) as lines:
+                for row in rows:
+                    lines.write_row(row)
+            self._connection.execute(Q.write_meta, {"name": COPYING, "value": encode_mark(mark)})
+
+    def finish(self, facts: StoreFacts) -> None:
+        states = {"visible": State.VISIBLE, "in_flight": State.IN_FLIGHT, "delayed": State.DELAYED}
+        with self._connection.transaction():
+            run = self._connection.execute
+            run(
+                """INSERT INTO veil.queue_count (queue_id, slot, visible, in_flight, delayed, last_seq, returns)
+                   SELECT q.id, 0, count(m.seq) FILTER (WHERE m.state = %(visible)s),
+                          count(m.seq) FILTER (WHERE m.state = %(in_flight)s),
+                          count(m.seq) FILTER (WHERE m.state = %(delayed)s), %(last_seq)s, 0
+                   FROM veil.queue q LEFT JOIN veil.message m ON m.queue_id = q.id GROUP BY q.id""",
+                {**states, "last_seq": facts.last_seq},
+            )
+            run("UPDATE veil.queue SET has_lanes = true WHERE id IN (SELECT queue_id FROM veil.lane)")
+            # Turns come of another source here: their order is what counts.
+            run(
+                """UPDATE veil.lane SET turn = t.place FROM (
+                       SELECT queue_id, group_name, row_number() OVER (ORDER BY turn) AS place FROM veil.lane) t
+                   WHERE lane.queue_id = t.queue_id AND lane.group_name = t.group_name"""
+            )
+            run(
+                "SELECT setval('veil.counter', greatest(nextval('veil.counter'), (SELECT count(*) FROM veil.lane)))"
+            )
+            for table, column, last in (
+                ("queue", "id", facts.last_queue_id),
+                ("move_task", "number", facts.last_move),
+            ):
+                if last:
+                    run(
+                        f"SELECT setval(pg_get_serial_sequence('veil.{table}', '{column}'), %s)".encode(),
+                        (last,),
+                    )
+            run("UPDATE veil.epoch SET epoch = epoch + 1")
+            run(Q.write_meta, {"name": "store_id", "value": facts.store_id.encode()})
+            run(Q.write_meta, {"name": "receipt_key", "value": facts.receipt_key})
+            run("DELETE FROM veil.meta WHERE name = %s", (COPYING,))
+        # What was just filled has no statistics yet, and the first plans would be made without.
+        for filled in TABLES:
+            self._connection.execute(f"ANALYZE veil.{filled.name}".encode())
+
+
+def _now_ms(connection: Connection, clock: Clock | None) -> int:
+    if clock is not None:
+        return clock.now_ms()
+    row = connection.execute(NOW_MS).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+@contextmanager
+def postgres_source(dsn: str, clock: Clock | None = None) -> Iterator[PostgresSource]:
+    """The store in the database, which no node may use meanwhile; raises StoreError."""
+    with offline(dsn) as connection:
+        need_store(connection)
+        yield PostgresSource(connection, clock)
+        refuse_use(connection)  # one that was started meanwhile has changed what was copied
+
+
+@contextmanager
+def postgres_target(dsn: str, clock: Clock | None = None) -> Iterator[PostgresTarget]:
+    """The database as a target; raises StoreError."""
+    with offline(dsn) as connection:
+        yield PostgresTarget(connection, parse_dsn(dsn).text, clock)

@@ -1,0 +1,216 @@
+"""Group commit: what arrives while the connections are busy shares the next transaction.
+
+Operations on plain standard queues go together whatever their queues are, in a few groups at a time. A FIFO queue, or one with
+groups, has a line of its own: there operations follow one another anyway, and one transaction holds as many as wait. An
+operation that is refused does not disturb the others; when a group fails for an odd reason, each of its members gets a
+transaction of its own, so that only those fail that cannot work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from veil.core.errors import StoreUnavailable, VeilError
+from veil.stores.commit_stats import CommitStats
+from veil.stores.postgres import bulk
+from veil.stores.postgres.bulk import Operation
+from veil.stores.postgres.engine import Engine
+from veil.stores.postgres.transaction import Transaction
+
+log = logging.getLogger("veil.store")
+
+GROUP_MAX: Final = 200  # operations
+# More at a time than one, so that one can be synced while the next is sent; few, so that groups are large.
+PLAIN_GROUPS: Final = 2
+# Operations that are worth a group beside the one under way; fewer wait for its end and become more: a transaction costs
+# node and database far more than an operation in it.
+BESIDE_FROM: Final = 16
+PATIENCE_S: Final = 0.02  # that they wait: a group may itself have to wait, for somebody's long transaction
+
+
+class WaitingLine:
+    """Operations that wait for the next group, and how many groups of them are under way."""
+
+    __slots__ = ("held_back", "running", "scheduled", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[Operation] = deque()
+        self.running = 0
+        self.scheduled = False
+        self.held_back = False  # a timer runs, after which also a small group sets out
+
+    def may_start(self, groups_max: int) -> bool:
+        """Whether the next group may set out now; a small one waits while another is under way, and grows."""
+        if self.running == 0:
+            return True
+        return self.running < groups_max and len(self.waiting) >= BESIDE_FROM
+
+
+class GroupCommit:
+    """Runs operations in shared transactions; the answer of each comes once it is durable."""
+
+    def __init__(self, engine: Engine, stats: CommitStats) -> None:
+        self._engine, self._stats = engine, stats
+        self._plain = WaitingLine()
+        self._sequential: dict[int, WaitingLine] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def do(self, operation: Operation) -> Any:
+        """The operation's answer, or what it raises."""
+        if bulk.fits(self._engine, operation):
+            self._wait(self._plain, operation, PLAIN_GROUPS, self._run_plain)
+        else:
+            line = self._sequential.setdefault(operation.queue.id, WaitingLine())
+            self._wait(line, operation, 1, self._run_in_order)
+        return await operation.answer
+
+    async def drain(self) -> None:
+        """Return when nothing is under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # ---- waiting
+
+    def _wait(
+        self,
+        line: WaitingLine,
+        operation: Operation,
+        groups_max: int,
+        run: Callable[[list[Operation]], Awaitable[None]],
+    ) -> None:
+        line.waiting.append(operation)
+        if not line.scheduled and line.may_start(groups_max):
+            # At the end of the loop's turn: what arrives together goes together.
+            line.scheduled = True
+            asyncio.get_running_loop().call_soon(self._start, line, groups_max, run)
+        elif not line.scheduled and not line.held_back and line.running < groups_max:
+            line.held_back = True
+            asyncio.get_running_loop().call_later(PATIENCE_S, self._start_anyway, line, groups_max, run)
+
+    def _start_anyway(
+        self, line: WaitingLine, groups_max: int, run: Callable[[list[Operation]], Awaitable[None]]
+    ) -> None:
+        line.held_back = False
+        if line.waiting and line.running < groups_max:
+            self._start_group(line, groups_max, run)
+
+    def _start(
+        self, line: WaitingLine, groups_max: int, run: Callable[[list[Operation]], Awaitable[None]]
+    ) -> None:
+        line.scheduled = False
+        if line.waiting and line.may_start(groups_max):
+            self._start_group(line, groups_max, run)
+
+    def _start_group(
+        self, line: WaitingLine, groups_max: int, run: Callable[[list[Operation]], Awaitable[None]]
+    ) -> None:
+        size = min(GROUP_MAX, len(line.waiting))
+        if size > BESIDE_FROM:
+            # Side by side: while the database works on one, the rules are applied to another.
+            size = -(-size // (groups_max - line.running))
+        group = [line.waiting.popleft() for _ in range(size)]
+        line.running += 1
+        task = asyncio.create_task(self._timed(run, group))
+        self._tasks.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            line.running -= 1
+            self._start(line, groups_max, run)
+            if not line.waiting and not line.running:
+                self._sequential.pop(group[0].queue.id, None) if line is not self._plain else None
+
+        task.add_done_callback(ended)
+        self._start(line, groups_max, run)
+
+    async def _timed(self, run: Callable[[list[Operation]], Awaitable[None]], group: list[Operation]) -> None:
+        began = time.perf_counter()
+        try:
+            await run(group)
+        except VeilError as error:
+            if isinstance(error, StoreUnavailable) or len(group) == 1:
+                # Nobody knows what has become of the group, or there is nobody to be spared.
+                self._fail(group, error)
+            else:
+                await self._one_by_one(group, error)
+        except Exception as error:
+            log.exception("a group of operations failed in a way that is not known")
+            self._fail(group, error)
+        else:
+            self._stats.record(len(group), time.perf_counter() - began)
+
+    def _fail(self, group: list[Operation], error: Exception) -> None:
+        for operation in group:
+            if not operation.answer.done():
+                operation.answer.set_exception(error)
+
+    # ---- running
+
+    async def _run_plain(self, group: list[Operation]) -> None:
+        aside = await bulk.run(self._engine, group)
+        for operation in aside:
+            # Its queue is no longer plain, or something about it is out of the ordinary.
+            await self._alone(operation)
+
+    async def _run_in_order(self, group: list[Operation]) -> None:
+        queue = group[0].queue
+        answers: list[Any] = []
+
+        async def work(tx: Transaction) -> None:
+            answers.clear()
+            for operation in group:
+                answers.append(await _answer(tx, operation))
+                for state in tx.states.values():
+                    tx.write_groups(state)
+
+        await self._engine.run(
+            work,
+            queues=[queue],
+            exclusive=any(operation.gives_groups for operation in group),
+            dead_letters=any(operation.moves_spent for operation in group),
+            numbers=sum(operation.numbers for operation in group),
+        )
+        for operation, answer in zip(group, answers, strict=True):
+            _give(operation, answer)
+
+    async def _one_by_one(self, group: list[Operation], cause: VeilError) -> None:
+        log.warning("a group of %d operations is redone one by one: %s", len(group), cause)
+        for operation in group:
+            if not operation.answer.done():
+                await self._alone(operation)
+
+    async def _alone(self, operation: Operation) -> None:
+        try:
+            await self._run_in_order([operation])
+        except VeilError as error:
+            self._fail([operation], error)
+
+
+async def _answer(tx: Transaction, operation: Operation) -> Any:
+    try:
+        return await operation.work(tx)
+    except VeilError as refusal:
+        return _Refused(refusal)
+
+
+class _Refused:
+    """What an operation raised, so that it is not taken for an answer that is a list of refusals."""
+
+    __slots__ = ("refusal",)
+
+    def __init__(self, refusal: VeilError) -> None:
+        self.refusal = refusal
+
+
+def _give(operation: Operation, answer: Any) -> None:
+    if operation.answer.done():  # the caller has gone away
+        return
+    if isinstance(answer, _Refused):
+        operation.answer.set_exception(answer.refusal)
+    else:
+        operation.answer.set_result(answer)

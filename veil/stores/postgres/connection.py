@@ -1,0 +1,191 @@
+"""What lies between a node and its database: the address, the errors, the clock of the other side, and notifications."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import psycopg
+from psycopg import errors
+from psycopg_pool import PoolClosed, PoolTimeout
+
+from veil.core.clock import ClockMark, Timer
+from veil.core.errors import StoreError, StoreFull, StoreUnavailable
+
+# ---- the address
+
+CONNECTIONS_DEFAULT = 8
+CONNECTIONS_MAX = 60
+# A peer that vanished without a word is noticed within seconds, unless the DSN says otherwise.
+_LIVELINESS = {
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+    "application_name": "veil",
+}
+_POOLER, _CONNECTIONS = "veil_pooler", "veil_connections"
+
+
+class Dsn(NamedTuple):
+    """What libpq is given, and how Veil uses it."""
+
+    text: str
+    pooler: bool = (
+        False  # a transaction-pooling proxy stands between: nothing may be prepared on a connection
+    )
+    connections: int = CONNECTIONS_DEFAULT
+
+    def options(self) -> dict[str, Any]:
+        """What a connection is made with, besides the text."""
+        given = psycopg.conninfo.conninfo_to_dict(self.text)
+        quiet = {name: value for name, value in _LIVELINESS.items() if name not in given}
+        return {**quiet, "autocommit": True, "prepare_threshold": None if self.pooler else 5}
+
+
+def parse_dsn(given: str) -> Dsn:
+    """Take Veil's own options out of a DSN; raises StoreError for a value that cannot be.
+
+    `veil_pooler=1` says that a pooler hands each transaction another connection; `veil_connections=N` how many connections
+    a node holds.
+    """
+    try:
+        if "://" not in given:
+            psycopg.conninfo.conninfo_to_dict(given)
+            return Dsn(given)
+        return _of_uri(given)
+    except (psycopg.ProgrammingError, ValueError):
+        # Not in the driver's words: they quote the part that it could not read, which may be the password.
+        raise StoreError(
+            "the address of the database cannot be read: expected postgresql://USER:PASSWORD@HOST[:PORT]/DATABASE"
+            "[?OPTION=VALUE], with %XX for characters that have a meaning in a URL"
+        ) from None
+
+
+def _of_uri(given: str) -> Dsn:
+    parts = urlsplit(given)
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    own = {name: value for name, value in options if name in (_POOLER, _CONNECTIONS)}
+    query = urlencode([(name, value) for name, value in options if name not in own])
+    pooler = own.get(_POOLER, "0")
+    if pooler not in ("0", "1"):
+        raise StoreError(f"{_POOLER}={pooler}: expected 0 or 1")
+    connections = own.get(_CONNECTIONS, str(CONNECTIONS_DEFAULT))
+    if not connections.isdigit() or not 1 <= int(connections) <= CONNECTIONS_MAX:
+        raise StoreError(f"{_CONNECTIONS}={connections}: expected 1 to {CONNECTIONS_MAX}")
+    text = urlunsplit(parts._replace(query=query))
+    ports = str(psycopg.conninfo.conninfo_to_dict(text).get("port") or "")
+    if not all(port.isdigit() or not port for port in ports.split(",")):
+        raise ValueError(
+            "a port is a number"
+        )  # else it is half a password, where somebody forgot to escape the slash in it
+    return Dsn(text, pooler == "1", int(connections))
+
+
+# ---- what PostgreSQL reports, in the words of the store
+
+# The transaction was rolled back as a whole, and the next try may well succeed.
+REDOABLE = (errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation)
+# Somebody else is in charge now, or will be: the node asks again on another connection.
+_MOVED = (errors.ReadOnlySqlTransaction, errors.AdminShutdown, errors.CrashShutdown, errors.CannotConnectNow)
+_FULL = (errors.DiskFull,)
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the connection is gone, or leads to a server that takes no writes."""
+    if isinstance(error, _MOVED):
+        return True
+    # A failure that the server did not name came from the connection itself.
+    return isinstance(error, psycopg.OperationalError) and error.sqlstate is None
+
+
+def in_our_words(error: Exception) -> StoreError:
+    """The same as a StoreError."""
+    if isinstance(error, PoolTimeout | PoolClosed):
+        return StoreUnavailable("no connection to PostgreSQL could be had in time")
+    if isinstance(error, _FULL):
+        return StoreFull(f"PostgreSQL has no room left: {first_line(error)}")
+    if is_lost(error) or isinstance(error, psycopg.OperationalError):
+        return StoreUnavailable(f"PostgreSQL is not available: {first_line(error)}")
+    return StoreError(f"PostgreSQL could not do it: {first_line(error)}")
+
+
+def first_line(error: BaseException) -> str:
+    """What the driver says, without its details."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+# ---- the clock
+
+
+class DatabaseClock:
+    """Estimates the database's time from what its answers said; nothing is decided by it but when to ask."""
+
+    __slots__ = ("_offset_ms",)
+
+    def __init__(self) -> None:
+        # Until the first answer the machine's own clock will do: nobody has asked anything yet.
+        self._offset_ms = time.time_ns() // 1_000_000 - _elapsed_ms()
+
+    def heard(self, now_ms: int) -> None:
+        """An answer said what time it is there."""
+        # A little ago by now: the estimate is behind by less than a round trip, so that a timer rather comes late.
+        self._offset_ms = now_ms - _elapsed_ms()
+
+    def now_ms(self) -> int:
+        return _elapsed_ms() + self._offset_ms
+
+    def wall_ms(self) -> int:
+        return self.now_ms()
+
+    def call_at(self, due_ms: int, call: Callable[[], None]) -> Timer:
+        # The estimate is what counts when the timer comes, so a clock that was set meanwhile costs one more look at most.
+        delay_s = max(0, due_ms - self.now_ms()) / 1000
+        return asyncio.get_running_loop().call_later(delay_s, call)
+
+    def mark(self) -> ClockMark:
+        return ClockMark(self.now_ms(), self.now_ms(), _elapsed_ms(), "database")
+
+    def resume(self, saved: ClockMark) -> None:
+        """Nothing to resume: the database's clock has gone on."""
+
+
+def _elapsed_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+# ---- what nodes tell one another with a commit
+
+CHANNEL: Final = "veil"
+# A notification holds less than 8,000 bytes; who is left out is found by the look every second.
+_WAKES_MAX: Final = 300
+
+
+class Notice(NamedTuple):
+    """One notification."""
+
+    node: int
+    epoch: int | None  # of the queues, if they have changed
+    wakes: dict[int, int]  # by queue, how many messages may have become receivable
+
+
+def write_notice(node: int, epoch: int | None, wakes: dict[int, int]) -> str:
+    """The notification's payload."""
+    some = ",".join(f"{queue_id}:{count}" for queue_id, count in list(wakes.items())[:_WAKES_MAX])
+    return f"{node} {'' if epoch is None else epoch} {some}"
+
+
+def read_notice(payload: str) -> Notice | None:
+    """The same back; None for what is none of ours: anybody may speak on a channel."""
+    try:
+        node, epoch, some = payload.split(" ")
+        pairs = [each.split(":") for each in some.split(",") if each]
+        return Notice(
+            int(node), int(epoch) if epoch else None, {int(queue_id): int(n) for queue_id, n in pairs}
+        )
+    except ValueError:
+        return None

@@ -1,0 +1,321 @@
+"""Put messages into a queue, take them out of sight, and look at them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from veil.core import decide
+from veil.core.effect import Enqueued
+from veil.core.fairness import noisy_groups
+from veil.core.lease import State
+from veil.core.limits import ATTEMPT_MS, DEDUPLICATION_MS, REPEATED_SEND_MS
+from veil.core.message import Caller, NewMessage, Sent, StoredMessage
+from veil.core.queue import Queue
+from veil.core.sequence import SEQ_MAX
+from veil.stores.codec import to_message
+from veil.stores.postgres import queues
+from veil.stores.postgres.apply import MessageRows, apply, columns, enqueue, insert
+from veil.stores.postgres.pipeline import Q
+from veil.stores.postgres.transaction import QueueState, Transaction
+
+PAGE_MAX: Final = 100  # rows with their bodies
+_COUNTED_PAGE_MAX: Final = 16
+_RUN: Final = 10  # rows of a FIFO group that are read at once
+
+encode_sent = msgspec.msgpack.Encoder().encode
+decode_sent = msgspec.msgpack.Decoder(list[Sent]).decode
+_encode_claims = msgspec.msgpack.Encoder().encode
+_decode_claims = msgspec.msgpack.Decoder(list[decide.AttemptClaim]).decode
+
+Pages = AsyncIterator[list[StoredMessage]]
+
+
+# ---- send
+
+
+async def send(
+    tx: Transaction, queue: Queue, messages: Sequence[NewMessage], retry_key: bytes | None, caller: Caller
+) -> list[Sent]:
+    """Store the messages in order, unless the call of that retry key was stored before."""
+    state = tx.state_of(queue)
+    if retry_key is None:
+        return await _send(tx, state, messages, caller)
+    named = {"queue": queue.id, "retry_key": retry_key, "now_ms": tx.now_ms}
+    first = await tx.row(Q.find_send, named)
+    if first is not None:
+        [packed] = first
+        tx.counted("repeated_send", state)
+        return decode_sent(packed)
+    sent = await _send(tx, state, messages, caller)
+    tx.later(Q.forget_send, named)
+    until_ms = tx.now_ms + REPEATED_SEND_MS
+    tx.later(Q.remember_send, {**named, "until_ms": until_ms, "sent": encode_sent(sent)})
+    return sent
+
+
+async def _send(
+    tx: Transaction, state: QueueState, messages: Sequence[NewMessage], caller: Caller
+) -> list[Sent]:
+    if not state.has_groups and any(message.group is not None for message in messages):
+        await queues.give_groups(tx, state)
+    known = await _known_duplicates(tx, state, messages) if state.fifo else {}
+    sent, stored = list[Sent](), list[Enqueued]()
+    first_sends: list[tuple[str, str, int, str]] = []
+    for message, number in zip(messages, await tx.numbers(len(messages)), strict=True):
+        key = decide.deduplication_key(state.scope, message)
+        if state.fifo and key in known:
+            tx.counted("duplicate", state)
+            sent.append(known[key]._replace(duplicate=True))
+            continue
+        enqueued = decide.enqueue(message, tx.seq(state, number), state.queue.settings, tx.now_ms)
+        stored.append(enqueued)
+        sent.append(Sent(message.message_id, enqueued.seq))
+        known[key] = sent[-1]
+        first_sends.append((*key, enqueued.seq, message.message_id))
+    rows: MessageRows = []
+    enqueue(tx, state, stored, caller, rows)
+    insert(tx, rows)
+    if state.fifo and first_sends:
+        named = {"queue": state.id, "until_ms": tx.now_ms + DEDUPLICATION_MS}
+        remembered = columns(("scopes", "dedup_ids", "seqs", "ids"), first_sends)
+        tx.later(Q.remember_duplicates, {**named, **remembered})
+    return sent
+
+
+async def _known_duplicates(
+    tx: Transaction, state: QueueState, messages: Sequence[NewMessage]
+) -> dict[tuple[str, str], Sent]:
+    keys = columns(
+        ("scopes", "dedup_ids"), {decide.deduplication_key(state.scope, message) for message in messages}
+    )
+    rows = await tx.rows(Q.find_duplicates, {"queue": state.id, "now_ms": tx.now_ms, **keys})
+    return {(scope, dedup_id): Sent(message_id, seq) for scope, dedup_id, seq, message_id in rows}
+
+
+# ---- receive
+
+
+async def receive(
+    tx: Transaction,
+    queue: Queue,
+    count: int,
+    visibility_s: int | None,
+    attempt_id: str | None,
+    caller: Caller,
+) -> list[StoredMessage]:
+    """Take up to `count` visible messages, after everything due has been settled."""
+    state = tx.state_of(queue)
+    if visibility_s is None:
+        visibility_s = state.queue.settings.visibility_s
+    messages: list[StoredMessage] = []
+    if attempt_id is not None:
+        messages = await _repeat(tx, state, attempt_id, visibility_s, caller)
+    if not messages:
+        messages = await take(tx, state, count, visibility_s, caller)
+    if attempt_id is not None and messages:
+        claims = _encode_claims([(m.seq, m.delivery, m.due_at_ms) for m in messages])
+        named = {"queue": state.id, "attempt": attempt_id, "until_ms": tx.now_ms + ATTEMPT_MS}
+        tx.later(Q.remember_attempt, {**named, "claims": claims})
+    return messages
+
+
+async def take(
+    tx: Transaction, state: QueueState, count: int, visibility_s: int, caller: Caller, *, hold: bool = False
+) -> list[StoredMessage]:
+    """Take what is visible, as much as the receive may have; what is spent goes to the dead letters."""
+    target = decide.dead_letters_of(state.queue, tx.find)
+    budget = decide.receive_budget(state.queue, state.in_flight, count, target, hold=hold)
+    if not budget.is_left() or not state.visible:
+        return []
+    taken, spent = list[StoredMessage](), list[StoredMessage]()
+    async for page in _candidates(tx, state, budget.count, min(budget.count, budget.page_max)):
+        some, others = budget.choose(page)
+        taken += some
+        spent += others
+        if not budget.is_left():
+            break
+    if target is not None and spent:
+        await dead_letter(tx, state, tx.states[target.id], spent)
+    opened = [decide.open_lease(message, visibility_s, tx.now_ms, tx.wall_ms) for message in taken]
+    apply(tx, state, opened, caller)
+    for message, effect in zip(taken, opened, strict=True):
+        message.set_lease(effect.lease)
+    if state.fifo and taken:
+        groups = list(dict.fromkeys(message.group or "" for message in taken))
+        tx.later(Q.serve_lanes, {"queue": state.id, "groups": groups})
+        for group in groups:
+            state.change_group(group)
+    return taken
+
+
+async def dead_letter(
+    tx: Transaction, state: QueueState, target: QueueState, spent: Sequence[StoredMessage]
+) -> None:
+    """Spent messages leave their queue for the target, each in one statement that takes it out of the one and into the other."""
+    if not target.has_groups and any(message.group is not None for message in spent):
+        await queues.give_groups(tx, target)
+    # A seq can only be taken there if the clock was set back; then the transaction fails, and the next one gives new ones.
+    new_seqs = [message.seq for message in spent]
+    if target.fifo or tx.redone:
+        new_seqs = [tx.seq(target, number) for number in await tx.numbers(len(spent))]
+    moved = [
+        decide.dead_letter(message, target.queue, seq) for message, seq in zip(spent, new_seqs, strict=True)
+    ]
+    apply(tx, state, moved)
+
+
+async def _repeat(
+    tx: Transaction, state: QueueState, attempt_id: str, visibility_s: int, caller: Caller
+) -> list[StoredMessage]:
+    """What the attempt gave before, with its leases begun again; nothing where it must be an ordinary receive."""
+    named = {"queue": state.id, "attempt": attempt_id, "now_ms": tx.now_ms}
+    found = await tx.row(Q.find_attempt, named)
+    if found is None:
+        return []
+    [packed] = found
+    claims = _decode_claims(packed)
+    messages = await messages_by_seq(tx, state, [seq for seq, _, _ in claims])
+    repeated = decide.repeat_attempt(claims, messages, visibility_s, tx.now_ms)
+    if repeated is None:
+        return []
+    apply(tx, state, repeated, caller)
+    for effect in repeated:
+        messages[effect.message.seq].set_lease(effect.lease)
+    return [messages[effect.message.seq] for effect in repeated]
+
+
+async def messages_by_seq(
+    tx: Transaction, state: QueueState, seqs: Sequence[int]
+) -> dict[int, StoredMessage]:
+    """What the queue has of these messages, each locked until the transaction ends."""
+    if not seqs:
+        return {}
+    rows = await tx.rows(Q.messages_by_seq, {"queue": state.id, "seqs": list(seqs)})
+    return {message.seq: message for message in map(to_message, rows)}
+
+
+# ---- the order of a queue
+
+
+def _candidates(tx: Transaction, state: QueueState, count: int, page: int) -> Pages:
+    tx.write_groups(state)
+    return _fifo_order(tx, state, count) if state.fifo else _standard_order(tx, state, page)
+
+
+async def _pages(tx: Transaction, query: str, page: int, **named: object) -> Pages:
+    """Messages of one of the queries that are ordered by priority and age, page by page."""
+    priority = seq = 0
+    while True:
+        rows = await tx.rows(query, {**named, "priority": priority, "after": seq, "limit": page})
+        messages = [to_message(row) for row in rows]
+        yield messages
+        if len(messages) < page:
+            return
+        priority, seq = messages[-1].priority, messages[-1].seq
+
+
+async def _standard_order(tx: Transaction, state: QueueState, page: int) -> Pages:
+    """Quiet groups first; then the noisy ones, the one with the fewest in flight first. Within that by priority, then age."""
+    noisy: list[str] = []
+    if state.has_groups:
+        loud = await tx.rows(Q.loud_lanes, {"queue": state.id})
+        noisy = noisy_groups(dict(loud), state.in_flight)
+    quiet = (
+        _pages(tx, Q.visible_quiet, page, queue=state.id, noisy=noisy)
+        if noisy
+        else _pages(tx, Q.visible_in_order, page, queue=state.id)
+    )
+    async for messages in quiet:
+        yield messages
+    for group in noisy:
+        async for messages in _pages(tx, Q.visible_of_group, page, queue=state.id, group=group):
+            yield messages
+
+
+async def _fifo_order(tx: Transaction, state: QueueState, count: int) -> Pages:
+    """From the group whose turn it is as many as there are, then from the next."""
+    # One more group than messages never helps: each open group has at least one to give, unless that is spent.
+    served = 0
+    while True:
+        open_now = await tx.rows(Q.open_lanes, {"queue": state.id, "limit": served + count})
+        groups = [group for (group,) in open_now[served:]]
+        runs: dict[str, list[StoredMessage]] = {group: [] for group in groups}
+        if groups:
+            for message in await _of_groups(tx, state, groups, 0):
+                runs[message.group or ""].append(message)
+        for group, messages in runs.items():
+            async for run in _leading_run(tx, state, group, messages):
+                yield run
+        served += len(groups)
+        if len(groups) < count:
+            return
+
+
+async def _of_groups(
+    tx: Transaction, state: QueueState, groups: list[str], after: int
+) -> list[StoredMessage]:
+    named = {"queue": state.id, "groups": groups, "after": after, "limit": _RUN}
+    return [to_message(row) for row in await tx.rows(Q.of_groups, named)]
+
+
+async def _leading_run(
+    tx: Transaction, state: QueueState, group: str, messages: list[StoredMessage]
+) -> Pages:
+    while messages:
+        hidden = next((at for at, m in enumerate(messages) if m.state != State.VISIBLE), None)
+        yield messages[:hidden]
+        if hidden is not None or len(messages) < _RUN:
+            return
+        messages = await _of_groups(tx, state, [group], messages[-1].seq)
+
+
+# ---- looking without receiving
+
+
+async def peek_next(tx: Transaction, queue: Queue, limit: int) -> list[StoredMessage]:
+    """What a receive would come to first."""
+    state, found = tx.state_of(queue), list[StoredMessage]()
+    if not state.visible or limit < 1:
+        return []
+    async for page in _candidates(tx, state, limit, min(limit, PAGE_MAX)):
+        found += page
+        if len(found) >= limit:
+            break
+    return found[:limit]
+
+
+async def peek(
+    tx: Transaction,
+    queue: Queue,
+    after_seq: int,
+    up_to_seq: int | None,
+    sent_after_ms: int | None,
+    sent_before_ms: int | None,
+    limit: int,
+    bytes_max: int | None,
+) -> list[StoredMessage]:
+    """Messages in whatever state by rising seq, a page at a time."""
+    found: list[StoredMessage] = []
+    named: dict[str, Any] = {
+        "queue": tx.state_of(queue).id,
+        "up_to": SEQ_MAX if up_to_seq is None else up_to_seq,
+        "sent_after_ms": sent_after_ms or 0,
+        "sent_before_ms": SEQ_MAX if sent_before_ms is None else sent_before_ms,
+    }
+    # A page is read whole before its bytes are counted.
+    page_max = PAGE_MAX if bytes_max is None else _COUNTED_PAGE_MAX
+    while (page := min(page_max, limit - len(found))) > 0:
+        rows = await tx.rows(Q.peek, {**named, "after": after_seq, "limit": page})
+        for message in map(to_message, rows):
+            found.append(message)
+            after_seq = message.seq
+            if bytes_max is not None:
+                bytes_max -= message.held_bytes
+                if bytes_max <= 0:
+                    return found
+        if len(rows) < page:
+            break
+    return found

@@ -1,0 +1,149 @@
+"""Dead letters go back: by move tasks, a step at a time, each step one transaction with its own progress in it; or chosen
+one by one, all that a call names in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from veil.core import decide
+from veil.core.effect import Redriven
+from veil.core.errors import MoveTaskMissing, MoveTaskRunning, VeilError
+from veil.core.message import Caller, NewContent, Sent, StoredMessage
+from veil.core.move_task import Chosen, MoveTask
+from veil.core.queue import Queue, QueueKey, parse_arn
+from veil.core.sequence import expired_below
+from veil.stores.codec import decode_caller, encode_caller, to_message
+from veil.stores.postgres import queues
+from veil.stores.postgres.apply import apply
+from veil.stores.postgres.messages import messages_by_seq
+from veil.stores.postgres.pipeline import Q
+from veil.stores.postgres.transaction import KnownQueues, QueueState, Transaction
+
+
+class AlsoNeeded(NamedTuple):
+    """Queues that the work turned out to be about: it has changed nothing, and wants to be done again with them."""
+
+    keys: set[QueueKey]
+
+
+# ---- move tasks
+
+
+async def start(tx: Transaction, task: MoveTask, caller: Caller) -> MoveTask:
+    """Record a running task."""
+    # Two nodes at once: the second one's row collides with the first's, and when redone it finds that.
+    if await tx.row(Q.active_move_of, {"source": task.source.arn}):
+        raise MoveTaskRunning(task.source.name)
+    state = tx.by_key.get(task.source)
+    begun = replace(task, to_move=state.visible if state else 0)
+    destination = begun.destination.arn if begun.destination else None
+    facts = {"id": begun.id, "source": begun.source.arn, "destination": destination}
+    progress = {"status": begun.status, "moved": begun.moved, "to_move": begun.to_move}
+    origin = {"started_wall_ms": begun.started_wall_ms, "caller": encode_caller(caller)}
+    tx.later(Q.insert_move, {**facts, **progress, **origin, "rate_per_s": begun.rate_per_s})
+    tx.later(Q.forget_moves, {"source": begun.source.arn})
+    return begun
+
+
+async def step(tx: Transaction, known: KnownQueues, task_id: str, count: int) -> MoveTask | AlsoNeeded:
+    """Move up to `count` messages and note how far the task has come."""
+    task = await find(tx, task_id)
+    if task.status == "CANCELLING":
+        return _advanced(tx, replace(task, status="CANCELLED"))
+    if task.status != "RUNNING":
+        return task
+    source = tx.by_key.get(task.source)
+    messages: list[StoredMessage] = []
+    if source is not None:
+        rows = await tx.rows(Q.visible_oldest, {"queue": source.id, "limit": count})
+        messages = [to_message(row) for row in rows]
+    if task.destination is None and (more := _missing(tx, known, map(decide.origin_of, messages))):
+        return AlsoNeeded(more)
+    moves, task = decide.step_move(task, messages, count, tx.find)
+    if source is not None and moves:
+        [(caller,)] = await tx.rows(Q.move_caller, {"id": task.id})
+        numbers = await tx.numbers(len(moves))
+        moved = [
+            await _redriven(tx, message, target, number)
+            for (message, target), number in zip(moves, numbers, strict=True)
+        ]
+        apply(tx, source, moved, decode_caller(caller))
+    return _advanced(tx, task)
+
+
+async def cancel(tx: Transaction, task_id: str) -> MoveTask:
+    """Ask a running task to stop."""
+    return _advanced(tx, decide.cancel_move(await find(tx, task_id)))
+
+
+async def find(tx: Transaction, task_id: str) -> MoveTask:
+    """The task of that id; raises MoveTaskMissing."""
+    row = await tx.row(Q.find_move, {"id": task_id})
+    if row is None:
+        raise MoveTaskMissing
+    return to_task(row)
+
+
+def to_task(row: Any) -> MoveTask:
+    """A row of one of the queries for tasks."""
+    task_id, source, destination, *rest = row
+    return MoveTask(task_id, parse_arn(source), parse_arn(destination) if destination else None, *rest)
+
+
+def _advanced(tx: Transaction, task: MoveTask) -> MoveTask:
+    progress = {"status": task.status, "moved": task.moved, "failure": task.failure}
+    tx.later(Q.advance_move, {"id": task.id, **progress})
+    return task
+
+
+# ---- chosen messages
+
+
+async def redrive(
+    tx: Transaction, known: KnownQueues, queue: Queue, chosen: Sequence[Chosen], caller: Caller
+) -> list[Sent | VeilError] | AlsoNeeded:
+    """Move the chosen messages, each on its own."""
+    source = tx.state_of(queue)
+    alive_from = expired_below(tx.now_ms, source.queue.settings.retention_s)
+    messages = await messages_by_seq(tx, source, sorted({one.seq for one in chosen if one.seq >= alive_from}))
+    homeward = (messages[one.seq] for one in chosen if one.destination is None and one.seq in messages)
+    if more := _missing(tx, known, map(decide.origin_of, homeward)):
+        return AlsoNeeded(more)
+    answers: list[Sent | VeilError] = []
+    moved: list[Redriven] = []
+    for one, number in zip(chosen, await tx.numbers(len(chosen)), strict=True):
+        message = messages.get(one.seq)
+        try:
+            target = decide.redrive_target(source.queue, one, message, tx.find)
+            assert message is not None  # the rule refuses where there is none
+            content = None if one.change is None else one.change(replace(message), target)
+        except VeilError as refusal:
+            answers.append(refusal)
+            continue
+        del messages[one.seq]  # chosen twice, it is gone the second time
+        effect = await _redriven(tx, message, target, number, content)
+        moved.append(effect)
+        answers.append(Sent(effect.moved.message_id, effect.moved.seq))
+    apply(tx, source, moved, caller)
+    return answers
+
+
+# ---- either
+
+
+def _missing(tx: Transaction, known: KnownQueues, keys: Iterable[QueueKey | None]) -> set[QueueKey]:
+    """The queues among these that exist and are not locked here."""
+    return {key for key in keys if key is not None and key not in tx.by_key and key in known.by_key}
+
+
+async def _redriven(
+    tx: Transaction, message: StoredMessage, target: Queue, number: int, content: NewContent | None = None
+) -> Redriven:
+    state: QueueState = tx.states[target.id]
+    if message.group is not None and not state.has_groups:
+        await queues.give_groups(tx, state)
+    seq = tx.seq(state, number)
+    return decide.redrive(message, target, seq, str(uuid4()), tx.now_ms, tx.wall_ms, content)

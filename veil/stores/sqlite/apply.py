@@ -1,0 +1,112 @@
+"""Write what `core.decide` came to: effects on the messages of one queue, in bulk, with the counts and events that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from veil.core.effect import (
+    AnyEffect,
+    DeadLettered,
+    DeleteRefused,
+    ExtensionRefused,
+    LeaseChange,
+    Postponed,
+    Purged,
+    Redriven,
+    Removal,
+    counted_as,
+)
+from veil.core.event import NOBODY
+from veil.core.lease import State
+from veil.core.message import Caller
+from veil.core.sequence import wake_at_ms
+from veil.stores.codec import encode_attributes
+from veil.stores.sqlite.database import Database, Q, QueueState
+
+_VISIBLE = int(State.VISIBLE)
+
+
+def apply_leases(
+    db: Database, state: QueueState, changes: Sequence[LeaseChange], now_ms: int, caller: Caller = NOBODY
+) -> None:
+    """Leases were opened, extended or ended."""
+    retention_s = state.queue.settings.retention_s
+    rows = []
+    for change in changes:
+        message, lease = change.message, change.lease
+        seq = message.seq
+        wake_ms = wake_at_ms(seq, lease.due_at_ms, retention_s)
+        rows.append((*lease, wake_ms, seq))
+        db.shift(state, message.state, lease.state, seq, wake_ms, message.group)
+    if len(rows) == 1:
+        db.execute(Q.write_lease, rows[0])
+    else:
+        db.execute_many(Q.write_lease, rows)
+    if db.journal is not None:
+        db.journal.record(now_ms, state.queue.key, changes, caller)
+
+
+def apply(
+    db: Database,
+    state: QueueState,
+    effects: Sequence[AnyEffect | Postponed],
+    now_ms: int,
+    caller: Caller = NOBODY,
+) -> None:
+    """Whatever happened to messages of the queue, in order."""
+    told: list[AnyEffect] = []
+    for effect in effects:
+        if isinstance(effect, Postponed):
+            db.execute(Q.set_wake, (effect.wake_at_ms, effect.message.seq))
+            continue
+        told.append(effect)
+        is_refusal = isinstance(effect, DeleteRefused | ExtensionRefused)
+        if event := counted_as(effect):
+            db.notice(event, state) if is_refusal else db.counted(event, state)
+        match effect:
+            case LeaseChange():
+                message, lease = effect.message, effect.lease
+                wake_ms = wake_at_ms(message.seq, lease.due_at_ms, state.queue.settings.retention_s)
+                db.execute(Q.write_lease, (*lease, wake_ms, message.seq))
+                db.shift(state, message.state, lease.state, message.seq, wake_ms, message.group)
+            case Removal():
+                message = effect.message
+                if not isinstance(effect, Purged):  # those are deleted by the statement that finds them
+                    db.execute(Q.delete_message, (message.seq,))
+                db.shift(state, message.state, None, message.seq, None, message.group)
+            case DeadLettered():
+                _dead_letter(db, state, effect)
+            case Redriven():
+                _redrive(db, state, effect)
+    if told and db.journal is not None:
+        db.journal.record(now_ms, state.queue.key, told, caller)
+        if all(isinstance(effect, DeleteRefused | ExtensionRefused) for effect in told):
+            # A refusal changes no message, and a group without a change would not be committed.
+            db.execute(Q.touch_mark)
+
+
+def _dead_letter(db: Database, state: QueueState, effect: DeadLettered) -> None:
+    message, target, seq = effect.message, db.states[effect.target.id], effect.new_seq
+    source = state.queue.key.arn
+    moved = (target.queue.id, source, seq, effect.deduplication_id, message.seq)
+    db.execute(Q.to_dead_letters, moved)
+    db.shift(state, message.state, None, message.seq, None, message.group)
+    # On a FIFO target the message may join a group whose first message is in flight: the group's own row decides.
+    db.shift(target, None, _VISIBLE, seq, None, message.group)
+    db.visible_from(target, seq)
+    db.rank(target, message.priority)  # type: ignore[union-attr]  # what is received is a StoredMessage
+
+
+def _redrive(db: Database, state: QueueState, effect: Redriven) -> None:
+    message, moved, target = effect.message, effect.moved, db.states[effect.target.id]
+    wake_ms = wake_at_ms(moved.seq, moved.due_at_ms, target.queue.settings.retention_s)
+    new = (target.queue.id, moved.seq, moved.message_id, moved.sent_wall_ms, moved.deduplication_id)
+    db.execute(Q.redrive_message, (*new, moved.state, wake_ms, moved.due_at_ms, message.seq))
+    if effect.content is not None:
+        carried = (encode_attributes(moved.attributes), moved.body_md5, moved.body, moved.body_bytes)
+        db.execute(Q.change_content, (*carried, moved.message_type, moved.seq))
+    db.shift(state, message.state, None, message.seq, None, message.group)
+    db.shift(target, None, moved.state, moved.seq, wake_ms, moved.group)
+    if wake_ms is None:
+        db.visible_from(target, moved.seq)
+    db.rank(target, moved.priority)

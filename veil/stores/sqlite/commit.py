@@ -1,0 +1,335 @@
+"""Group commit: operations are applied as they arrive, and one fsync answers all that arrived while the last one ran.
+
+There is one connection and one open transaction. An operation is applied to it at once, on the event loop: a few
+microseconds of SQLite each, and no lock to fight over (a writer thread would have to win the interpreter's lock back from
+a busy event loop after every statement). When no sync is under way the transaction is committed at the end of the loop's
+turn, otherwise when the sync is done; then the WAL is synced in a thread, and only after that are the operations
+answered. While the disk works, the next group is already being applied.
+
+`synchronous=NORMAL` together with our own fdatasync of the WAL before any answer gives what `FULL` gives: SQLite itself
+still syncs the WAL before it checkpoints and the database before it starts the WAL anew. A failed sync is never
+retried, because the kernel may have dropped the pages it could not write: the store fails and the server stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from veil.core.errors import StoreBusy, StoreFailed, StoreFull, VeilError
+from veil.stores.commit_stats import CommitStats
+from veil.stores.sqlite.database import AVAILABLE, Announcements, Database
+
+T = TypeVar("T")
+Work = Callable[..., Any]
+_Entry = tuple[
+    Work, tuple[Any, ...], "asyncio.Future[Any]", Any
+]  # the work, its arguments, who waits, its result
+
+log = logging.getLogger("veil.store")
+
+# Keeps the WAL short: what a checkpoint costs, and what a damaged WAL could cost.
+CHECKPOINT_WAL_PAGES = 2_000
+# After these the disk cannot be believed any more. SQLite syncs too, when it starts its WAL anew, and a COMMIT that failed
+# there would succeed the second time, without being on disk.
+_FATAL = (apsw.IOError, apsw.CorruptError, apsw.NotADBError, apsw.CantOpenError, apsw.ReadOnlyError)
+
+
+class GroupCommit:
+    """Runs operations in shared transactions on one connection; an operation's future resolves when it is durable."""
+
+    def __init__(
+        self,
+        db: Database,
+        wal: Path,
+        *,
+        after_rollback: Callable[[], None],
+        on_full: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+        stats: CommitStats,
+    ) -> None:
+        self._db = db
+        connection = self._connection = db.connection
+        self._execute = db.execute
+        self._after_rollback = after_rollback
+        self._on_full = on_full
+        self._on_failure = on_failure
+        self._stats = stats
+        self._wal_pages = 0
+        connection.set_wal_hook(
+            self._note_wal_pages
+        )  # takes the place of SQLite's own checkpoints, which would block the loop
+        self._wal_fd = os.open(wal, os.O_RDONLY)
+        os.fdatasync(self._wal_fd)  # what the opening wrote: one commit is synced before the next is made
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="veil-sync")
+        self._loop = asyncio.get_running_loop()
+        self._group: list[_Entry] = []  # applied in the open transaction
+        self._in_sync: list[_Entry] = []  # committed, being synced
+        self._to_redo: list[_Entry] = []  # rolled back, to be redone when the sync is over
+        # Arrived while the connection was lent out.
+        self._waiting: list[tuple[Work, tuple[Any, ...], asyncio.Future[Any], bool]] = []
+        self._open = False
+        self._syncing = False
+        self._lent = False  # a checkpoint has the connection, or it waits for the sync before it can go on
+        self._scheduled = False
+        self._failure: BaseException | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def submit(self, work: Callable[..., T], *given: Any, looks: bool = False) -> asyncio.Future[T]:
+        """Do the work, with what it is given, in the open transaction; the future has its result once that is on disk.
+
+        The work runs to its end without yielding. What it raises as a VeilError must be raised before it changed a
+        row: the transaction it shares goes on. Work that only `looks` promises nothing by its result, so where it
+        changed nothing it is answered at once. Other work waits even then for what it has seen: the second send of a
+        FIFO duplicate must not be acknowledged before the first is on disk.
+        """
+        future: asyncio.Future[T] = self._loop.create_future()
+        if self._failure is not None:
+            future.set_exception(StoreFailed(str(self._failure)))
+        elif self._lent:
+            self._waiting.append((work, given, future, looks))
+        else:
+            self._apply(work, given, future, looks)
+        return future
+
+    async def drain(self) -> None:
+        """Return once nothing is under way."""
+        while not self._idle.is_set():
+            await self._idle.wait()
+
+    async def close(self) -> None:
+        """Finish everything, fold the WAL into the database and stop the thread."""
+        await self.drain()
+        if self._failure is None:
+            await self._loop.run_in_executor(self._thread, self._fold_wal)
+        self._thread.shutdown(wait=True)
+        os.close(self._wal_fd)
+
+    # ---- applying
+
+    def _apply(self, work: Work, given: tuple[Any, ...], future: asyncio.Future[Any], looks: bool) -> None:
+        try:
+            if not self._open:
+                self._execute("BEGIN IMMEDIATE")
+                self._open = True
+                self._idle.clear()
+            before = self._connection.total_changes()
+            result = work(*given)
+            self._db.end_operation()
+        except VeilError as refusal:
+            future.set_exception(refusal)
+            self._schedule()
+            return
+        except Exception as error:
+            self._redo_one_by_one([*self._group, (work, given, future, None)], error)
+            return
+        if self._connection.total_changes() != before or (self._group and not looks):
+            self._group.append((work, given, future, result))
+        elif self._syncing and not looks:
+            self._in_sync.append((work, given, future, result))
+        else:
+            # Nothing was changed, and all that it could see is on disk.
+            future.set_result(result)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled and not self._syncing:
+            self._scheduled = True
+            self._loop.call_soon(self._commit)
+
+    def _commit(self) -> None:
+        self._scheduled = False
+        if not self._open or self._syncing or self._lent or self._failure is not None:
+            return
+        group, self._group = self._group, []
+        happened: Announcements = []
+        try:
+            if group:
+                happened = self._db.before_commit()
+                self._execute("COMMIT")
+            else:
+                self._execute("ROLLBACK")
+        except Exception as error:
+            self._redo_one_by_one(group, error)
+            return
+        self._open = False
+        if group:
+            self._start_sync(group, happened)
+        else:
+            self._rest()
+
+    # ---- making durable
+
+    def _start_sync(self, group: list[_Entry], happened: Announcements) -> None:
+        self._syncing = True
+        self._in_sync = group
+        started = time.perf_counter()
+        # Between two transactions is the only moment at which the connection can be lent out.
+        self._lent = self._wal_pages >= CHECKPOINT_WAL_PAGES
+        job = self._sync_and_checkpoint if self._lent else self._sync
+        self._loop.run_in_executor(self._thread, job).add_done_callback(
+            lambda done: self._synced(group, happened, started, done)
+        )
+
+    def _synced(
+        self, group: list[_Entry], happened: Announcements, started: float, done: asyncio.Future[Any]
+    ) -> None:
+        self._syncing = self._lent = False
+        self._in_sync = []  # results may be megabytes, and the next sync may be long in coming
+        error = done.exception() or self._failure
+        if error is not None:
+            self._fail(error, group)
+            return
+        self._stats.record(len(group), time.perf_counter() - started)
+        for _, _, future, result in group:
+            if not future.done():  # the caller may have gone away meanwhile
+                future.set_result(result)
+        self._announce(happened)
+        if done.result():
+            self._on_full()
+        if self._to_redo or self._waiting:
+            self._catch_up()
+        if self._open:
+            self._commit()
+        else:
+            self._rest()
+
+    def _announce(self, happened: Announcements) -> None:
+        """Tell the owner what is durable now."""
+        for event, queue_id, count in happened:
+            if event == AVAILABLE:
+                self._db.owner.events.messages_available(queue_id, count)
+            else:
+                self._db.owner.events.counted(event, queue_id, count)
+
+    def _catch_up(self) -> None:
+        """The connection is ours again: do what could not be done meanwhile."""
+        to_redo, self._to_redo = self._to_redo, []
+        self._redo_each(to_redo)
+        waiting, self._waiting = self._waiting, []
+        for work, given, future, looks in waiting:
+            if future.done():
+                continue
+            if self._failure is not None:
+                future.set_exception(StoreFailed(str(self._failure)))
+            elif self._lent:
+                self._waiting.append((work, given, future, looks))
+            else:
+                self._apply(work, given, future, looks)
+
+    def _rest(self) -> None:
+        if not self._waiting:
+            self._idle.set()
+
+    def _sync(self) -> bool:
+        os.fdatasync(self._wal_fd)
+        return False
+
+    def _sync_and_checkpoint(self) -> bool:
+        """Sync, and then move the WAL into the database; True when the disk had no room for that."""
+        os.fdatasync(self._wal_fd)
+        try:
+            # PASSIVE: a reader (a backup, a look from outside) only postpones the rest to the next time.
+            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except apsw.FullError:
+            return True  # the WAL has it all, and that is synced: nothing is lost by waiting for room
+        return False
+
+    def _fold_wal(self) -> None:
+        self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+
+    def _note_wal_pages(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
+        self._wal_pages = pages
+        return apsw.SQLITE_OK
+
+    # ---- when something goes wrong
+
+    def _redo_one_by_one(self, entries: list[_Entry], cause: Exception) -> None:
+        """The shared transaction cannot go on: undo it, and give each operation a transaction of its own, so that only
+        those fail that cannot work."""
+        self._group = []
+        if isinstance(cause, _FATAL):
+            self._fail(cause, entries)
+            return
+        try:
+            self._roll_back()
+        except Exception as error:
+            self._fail(error, entries)
+            return
+        if isinstance(cause, apsw.FullError):
+            self._on_full()
+        else:
+            log.warning("a group of %d operations is redone one by one: %s", len(entries), cause)
+        if self._syncing:
+            # Not while the last commit is being synced: of two that are not on disk, a torn tail can spoil both.
+            self._to_redo, self._lent = entries, True
+        else:
+            self._redo_each(entries)
+            self._rest()
+
+    def _redo_each(self, entries: list[_Entry]) -> None:
+        try:
+            for work, given, future, _ in entries:
+                if not future.done():
+                    self._do_alone(work, given, future)
+        except Exception as error:
+            self._fail(error, entries)
+
+    def _do_alone(self, work: Work, given: tuple[Any, ...], future: asyncio.Future[Any]) -> None:
+        try:
+            self._execute("BEGIN IMMEDIATE")
+            result = work(*given)
+            self._db.end_operation()
+            happened = self._db.before_commit()
+            self._execute("COMMIT")
+        except VeilError as refusal:
+            self._roll_back()
+            future.set_exception(refusal)
+        except apsw.FullError as full:
+            self._roll_back()
+            self._on_full()
+            future.set_exception(StoreFull(f"no room left on the device: {full}"))
+        except apsw.BusyError as busy:
+            self._roll_back()
+            future.set_exception(StoreBusy(f"somebody else writes to the database: {busy}"))
+        except _FATAL:
+            raise
+        except Exception as error:
+            self._roll_back()
+            log.exception("an operation failed and was undone")
+            future.set_exception(error)
+        else:
+            # On the loop, which is right here: one commit is synced before the next is made (wal_scan.py relies on it).
+            os.fdatasync(self._wal_fd)
+            future.set_result(result)
+            self._announce(happened)
+
+    def _roll_back(self) -> None:
+        self._open = False
+        if self._connection.in_transaction:
+            self._execute("ROLLBACK")
+        self._after_rollback()
+
+    def _fail(self, error: BaseException, entries: list[_Entry]) -> None:
+        """Stop for good: what is on disk is unknown until it is read again, so nothing more is answered with success."""
+        first, self._failure = self._failure is None, self._failure or error
+        self._lent = False
+        unanswered = [future for _, _, future, _ in (*entries, *self._group, *self._to_redo, *self._waiting)]
+        self._group, self._to_redo, self._waiting = [], [], []
+        for future in unanswered:
+            if not future.done():
+                future.set_exception(StoreFailed(f"the store cannot write: {error}"))
+        # Closing must not touch the files: the next start judges them as they are.
+        self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        self._idle.set()
+        if first:
+            self._on_failure(error)

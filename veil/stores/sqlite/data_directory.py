@@ -1,0 +1,110 @@
+"""The directory of a store: one server at a time in it, and room kept back for a full disk."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from veil.core.errors import StoreBusy
+
+DATABASE = "veil.db"
+RESERVE_BYTES = 16 << 20
+RETRY_MS = 1_000
+
+
+class DataLock:
+    """Held from `acquire` to `release`, or until the process dies, however it dies."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "lock"
+        self._fd: int | None = None
+
+    def acquire(self) -> None:
+        """Take the lock; raises StoreBusy, naming the process that has it."""
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
+            os.close(fd)
+            raise StoreBusy(
+                f"the data in {self._path.parent} is in use by another Veil server (process {holder})"
+            ) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        self._fd = fd
+
+    def release(self) -> None:
+        """Let go; harmless when not held."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Keep every server out of the directory meanwhile; raises StoreBusy where one is running."""
+    lock = DataLock(directory)
+    lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+class Reserve:
+    """The reserve file of one data directory: given up so that receives and deletes can go on when the disk is full.
+
+    A receive has to write too (the lease), and a delete needs room in the WAL before it frees any in the database. So when
+    the disk is full the reserve is released and sends are refused; they are accepted again once the reserve could be taken
+    back.
+    """
+
+    def __init__(self, directory: Path, size_bytes: int = RESERVE_BYTES) -> None:
+        self._path = directory / "reserve"
+        self._size_bytes = size_bytes
+        self._retry_at_ms = 0
+        self.is_released = False
+
+    def take(self) -> bool:
+        """Claim the room; False when the disk does not have it."""
+        try:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                if os.fstat(fd).st_size < self._size_bytes:
+                    os.posix_fallocate(fd, 0, self._size_bytes)
+            finally:
+                os.close(fd)
+        except OSError:
+            self._path.unlink(missing_ok=True)
+            self.is_released = True
+            return False
+        self.is_released = False
+        return True
+
+    def release(self, now_ms: int) -> None:
+        """Give the room up: the disk is full."""
+        self._path.unlink(missing_ok=True)
+        self.is_released = True
+        self._retry_at_ms = now_ms + RETRY_MS
+
+    def has_room(self, now_ms: int) -> bool:
+        """Whether sends may be accepted; tries to take the reserve back, at most once a second."""
+        if not self.is_released:
+            return True
+        if now_ms < self._retry_at_ms:
+            return False
+        self._retry_at_ms = now_ms + RETRY_MS
+        return self.take()
+
+
+def sync_directory(directory: Path) -> None:
+    """Put the names in the directory on disk: those of the database and its WAL must survive a power cut too."""
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

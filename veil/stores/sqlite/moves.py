@@ -1,0 +1,117 @@
+"""Dead letters go back: by move tasks, a step at a time, each step one transaction with its own progress in it; or chosen
+one by one, all that a call names in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+from veil.core import decide
+from veil.core.errors import MoveTaskMissing, MoveTaskRunning, VeilError
+from veil.core.message import Caller, NewContent, Sent, StoredMessage
+from veil.core.move_task import Chosen, MoveTask
+from veil.core.queue import Queue, parse_arn
+from veil.core.sequence import expired_below
+from veil.stores.codec import decode_caller, encode_caller, to_message
+from veil.stores.sqlite.apply import apply
+from veil.stores.sqlite.database import Database, Q, QueueState
+
+
+def start(db: Database, task: MoveTask, caller: Caller) -> MoveTask:
+    """Record a running task."""
+    if db.execute(Q.active_move_of, (task.source.arn,)).fetchone():
+        raise MoveTaskRunning(task.source.name)
+    state = db.by_key.get(task.source)
+    task = replace(task, to_move=state.visible if state else 0)
+    destination = task.destination.arn if task.destination else None
+    progress = (task.status, task.moved, task.to_move, task.started_wall_ms)
+    named = (task.id, task.source.arn, destination, task.rate_per_s)
+    db.execute(Q.insert_move, (*named, *progress, encode_caller(caller)))
+    db.execute(Q.forget_moves, (task.source.arn,))
+    return task
+
+
+def step(db: Database, task_id: str, count: int) -> MoveTask:
+    """Move up to `count` messages and note how far the task has come."""
+    task = find(db, task_id)
+    if task.status == "RUNNING":
+        source = db.by_key.get(task.source)
+        messages = _oldest_visible(db, source, count) if source else []
+        moves, task = decide.step_move(task, messages, count, db.find)
+        caller = decode_caller(db.execute(Q.move_caller, (task.id,)).get)
+        for message, target in moves:
+            assert source is not None  # the messages are its own
+            _redrive(db, source, message, target, caller)
+    elif task.status == "CANCELLING":
+        task = replace(task, status="CANCELLED")
+    return _advance(db, task)
+
+
+def cancel(db: Database, task_id: str) -> MoveTask:
+    """Ask a running task to stop."""
+    return _advance(db, decide.cancel_move(find(db, task_id)))
+
+
+def _advance(db: Database, task: MoveTask) -> MoveTask:
+    db.execute(Q.advance_move, (task.status, task.moved, task.failure, task.id))
+    return task
+
+
+def find(db: Database, task_id: str) -> MoveTask:
+    """The task of that id; raises MoveTaskMissing."""
+    row = db.execute(Q.find_move, (task_id,)).fetchone()
+    if row is None:
+        raise MoveTaskMissing
+    return to_task(row)
+
+
+def to_task(row: Any) -> MoveTask:
+    """A row of one of the queries for tasks."""
+    task_id, source, destination, *rest = row
+    return MoveTask(task_id, parse_arn(source), parse_arn(destination) if destination else None, *rest)
+
+
+def _oldest_visible(db: Database, source: QueueState, count: int) -> list[StoredMessage]:
+    if source.ranked or source.has_groups:
+        rows = db.execute(Q.visible_oldest, (source.queue.id, count)).fetchall()
+    else:
+        rows = db.execute(Q.visible_alone, (source.queue.id, 0, count)).fetchall()
+    return [to_message(row) for row in rows]
+
+
+def redrive(db: Database, queue: Queue, chosen: Sequence[Chosen], caller: Caller) -> list[Sent | VeilError]:
+    """Move the chosen messages, each on its own."""
+    source = db.state_of(queue)
+    alive_from = expired_below(db.clock.now_ms(), source.queue.settings.retention_s)
+    moved: list[Sent | VeilError] = []
+    for one in chosen:
+        row = (
+            db.execute(Q.message_in_queue, (one.seq, source.queue.id)).get if one.seq >= alive_from else None
+        )
+        message = None if row is None else to_message(row)
+        try:
+            target = decide.redrive_target(source.queue, one, message, db.find)
+            assert message is not None  # the rule refuses where there is none
+            content = None if one.change is None else one.change(replace(message), target)
+        except VeilError as refusal:
+            moved.append(refusal)
+            continue
+        moved.append(_redrive(db, source, message, target, caller, content))
+    return moved
+
+
+def _redrive(
+    db: Database,
+    source: QueueState,
+    message: StoredMessage,
+    target: Queue,
+    caller: Caller,
+    content: NewContent | None = None,
+) -> Sent:
+    now_ms, wall_ms = db.clock.now_ms(), db.clock.wall_ms()
+    seq, message_id = db.sequence.next(now_ms), str(uuid4())
+    moved = decide.redrive(message, target, seq, message_id, now_ms, wall_ms, content)
+    apply(db, source, [moved], now_ms, caller)
+    return Sent(message_id, seq)

@@ -1,0 +1,385 @@
+"""Save what can be read of damaged data into a new data directory, and say what was given up.
+
+The damaged files are only read. The log is mended as far as it goes (mended_wal.py); messages are found through every
+index and through the table from both ends, then read one by one, so that a spoiled page costs the messages on it and no
+others. A message whose body is not what was sent is not put back into its queue, where a consumer would act on it, but
+written to `set-aside.jsonl` for a person to judge. Counts and lanes are not copied: they are counted anew. The journal
+begins anew, under another id, since the log may have lost numbers that were given out; what waited in the outbox and can
+be read goes on in it, except for the rows of an export that was under way: those may be safe already, and rather than told
+twice they are given up.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import apsw
+import msgspec
+
+from veil.core.errors import StoreDamaged, StoreError
+from veil.core.event import unpack
+from veil.core.lease import State
+from veil.core.priority import PRIORITY_DEFAULT, PRIORITY_FIRST, PRIORITY_LAST
+from veil.core.queue import QueueSettings
+from veil.core.sequence import COUNTER_BITS
+from veil.stores.codec import decode_settings, decode_tags, encode_settings
+from veil.stores.sqlite.data_directory import DATABASE, DataLock
+from veil.stores.sqlite.database import Q
+from veil.stores.sqlite.holds import decode_members
+from veil.stores.sqlite.opening import connect, open_database
+from veil.stores.sqlite.recovery.backup import begin_journal, leave_gap
+from veil.stores.sqlite.recovery.mended_wal import Mending, copy_mended
+from veil.stores.sqlite.recovery.verify import CHECKS, UNREADABLE, wrong_content, wrong_state
+
+SET_ASIDE = "set-aside.jsonl"
+_ACCOUNT, _REGION = "000000000000", "us-east-1"  # for a queue of which nothing but messages is left
+# Tables that are copied as far as they can be read; the others are rebuilt or read with care.
+_PLAIN_TABLES = ("queue_rest", "deduplication", "move_task")
+_TEXTS = (
+    *(
+        "message_id",
+        "group_name",
+        "deduplication_id",
+        "dead_letter_source",
+        "trace_header",
+        "sender",
+        "message_type",
+    ),
+    *("body_md5", "body"),
+)
+
+
+class SavedMessage(NamedTuple):
+    """A row of the table as it can be read: texts are bytes, since a flipped bit can make them anything."""
+
+    seq: int
+    queue_id: int
+    state: int
+    wake_at_ms: int | None
+    due_at_ms: int | None
+    received_at_ms: int | None
+    delivery: int
+    holder: int
+    receive_count: int
+    first_received_wall_ms: int | None
+    sent_wall_ms: int
+    message_id: bytes
+    group_name: bytes | None
+    deduplication_id: bytes | None
+    dead_letter_source: bytes | None
+    trace_header: bytes | None
+    sender: bytes
+    message_type: bytes | None
+    body_bytes: int
+    attributes: bytes | None
+    body_md5: bytes
+    body: bytes
+    priority: int
+
+
+_QUEUE_COLUMNS = 12  # of version 1; what came later is found anew
+
+
+@dataclass(slots=True)
+class Salvaged:
+    """What was saved, and what was not."""
+
+    log: Mending
+    queues: int = 0
+    queues_rebuilt: int = 0  # only messages were left of these: name and settings are made up
+    messages: int = 0
+    set_aside: int = 0  # read, but not what was sent
+    given_up: int = 0  # known to have existed, unreadable
+    events: int = 0  # of the outbox, which waited to be exported
+
+    def __str__(self) -> str:
+        return (
+            f"{self.messages:,} messages in {self.queues:,} queues saved ({self.queues_rebuilt:,} queues under made-up "
+            f"names), {self.set_aside:,} damaged messages set aside in {SET_ASIDE}, {self.given_up:,} given up; "
+            f"{self.events:,} events for a new journal; "
+            f"log: {self.log.frames:,} frames read, {self.log.mended:,} mended, {self.log.doubtful:,} doubtful"
+        )
+
+
+def salvage(data_dir: Path, out_dir: Path) -> Salvaged:
+    """Make a sound data directory at `out_dir` (new or empty) from what can be read; raises StoreError."""
+    if not (data_dir / DATABASE).exists():
+        raise StoreError(f"{data_dir} holds no store: there is no {DATABASE} in it")
+    out_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if any(out_dir.iterdir()):
+        raise StoreError(f"{out_dir} is not empty: salvage into a new directory")
+    lock = DataLock(data_dir)
+    lock.acquire()
+    try:
+        with tempfile.TemporaryDirectory(prefix=".salvage-", dir=out_dir) as work:
+            return _saved(data_dir, Path(work), out_dir)
+    except (apsw.NotADBError, apsw.CorruptError) as error:
+        raise StoreDamaged(f"{data_dir}: nothing could be read: {error}") from error
+    finally:
+        lock.release()
+
+
+def _saved(data_dir: Path, work: Path, out_dir: Path) -> Salvaged:
+    shutil.copyfile(data_dir / DATABASE, work / DATABASE)
+    report = Salvaged(copy_mended(data_dir / f"{DATABASE}-wal", work / f"{DATABASE}-wal"))
+    damaged = connect(work / DATABASE)
+    damaged.config(apsw.SQLITE_DBCONFIG_DQS_DML, 0)
+    fresh = open_database(out_dir)
+    try:
+        with fresh, (out_dir / SET_ASIDE).open("wb") as set_aside:
+            _copy_meta(damaged, fresh)
+            _copy_queues(damaged, fresh, report)
+            _copy_messages(damaged, fresh, report, set_aside)
+            for table in _PLAIN_TABLES:
+                _copy_plainly(damaged, fresh, table)
+            _copy_holds(damaged, fresh)
+            _count_anew(fresh)
+            _copy_outbox(damaged, fresh, report)
+            leave_gap(fresh)  # what the log lost may have been received since
+    finally:
+        fresh.close()
+        damaged.close()
+    if not report.set_aside:
+        (out_dir / SET_ASIDE).unlink()
+    return report
+
+
+# ---- reading what may not be readable
+
+
+def _readable(connection: apsw.Connection, query: str, arguments: Sequence[Any] = ()) -> Iterator[Any]:
+    """The rows as far as they go."""
+    try:
+        yield from connection.execute(query, arguments)
+    except (apsw.Error, UnicodeDecodeError):
+        return
+
+
+def _known_seqs(damaged: apsw.Connection) -> list[int]:
+    """The key of every message that any tree knows of."""
+    found: set[int] = set()
+    for source in (
+        "message NOT INDEXED",
+        "message INDEXED BY visible_alone WHERE state = 0 AND group_name IS NULL AND priority = 8",
+        "message INDEXED BY visible_grouped WHERE state = 0 AND group_name IS NOT NULL AND priority = 8",
+        "message INDEXED BY ranked_by_age WHERE state = 0 AND priority <> 8",
+        # As they were before version 3: whatever the data does not have gives nothing.
+        "message INDEXED BY visible_alone WHERE state = 0 AND group_name IS NULL",
+        "message INDEXED BY visible_grouped WHERE state = 0 AND group_name IS NOT NULL",
+        "message INDEXED BY hidden WHERE state <> 0",
+    ):
+        first = "queue_id, seq" if "INDEXED BY" in source else "seq"
+        last = "queue_id DESC, seq DESC" if "INDEXED BY" in source else "seq DESC"
+        if "hidden" in source:
+            first, last = "queue_id, wake_at_ms", "queue_id DESC, wake_at_ms DESC"
+        for order in (first, last):
+            rows = _readable(damaged, f"SELECT seq FROM {source} ORDER BY {order}")  # noqa: S608
+            found.update(seq for (seq,) in rows)
+    return sorted(found)
+
+
+# ---- copying
+
+
+def _copy_meta(damaged: apsw.Connection, fresh: apsw.Connection) -> None:
+    for name, value in _readable(damaged, "SELECT name, value FROM meta"):
+        fresh.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (name, value))
+    for row in _readable(damaged, "SELECT * FROM clock_mark"):
+        fresh.execute("INSERT OR REPLACE INTO clock_mark VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    for (seq,) in _readable(damaged, "SELECT seq FROM sqlite_sequence WHERE name = 'queue'"):
+        fresh.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('queue', ?)", (seq,))
+
+
+def _copy_queues(damaged: apsw.Connection, fresh: apsw.Connection, report: Salvaged) -> None:
+    seen: set[int] = set()
+    for order in ("", "DESC"):
+        query = f"SELECT * FROM queue WHERE deleted_at_ms IS NULL ORDER BY id {order}"  # noqa: S608
+        for row in _readable(damaged, query):
+            queue_id, _, _, _, settings, tags, *_ = row
+            if queue_id in seen:
+                continue
+            try:
+                decode_settings(settings)
+                decode_tags(tags)
+                marks = ", ".join("?" * _QUEUE_COLUMNS)
+                fresh.execute(f"INSERT INTO queue VALUES ({marks}, 0)", row[:_QUEUE_COLUMNS])  # noqa: S608
+            except (*UNREADABLE, apsw.ConstraintError):
+                continue  # its messages are kept under a made-up name
+            seen.add(queue_id)
+            report.queues += 1
+
+
+def _copy_messages(
+    damaged: apsw.Connection, fresh: apsw.Connection, report: Salvaged, set_aside: BinaryIO
+) -> None:
+    living = {queue_id for (queue_id,) in fresh.execute("SELECT id FROM queue")}
+    gone = _readable(damaged, "SELECT id FROM queue WHERE deleted_at_ms IS NOT NULL")
+    deleted = {queue_id for (queue_id,) in gone}
+    names = SavedMessage._fields
+    insert = f"INSERT INTO message ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608
+    columns = ", ".join(f"CAST({name} AS BLOB)" if name in _TEXTS else name for name in names[:-1])
+    priority = "priority" if _has_priorities(damaged) else str(PRIORITY_DEFAULT)
+    select = f"SELECT {columns}, {priority} FROM message WHERE seq = ?"  # noqa: S608
+    for seq in _known_seqs(damaged):
+        row = next(_readable(damaged, select, (seq,)), None)
+        if row is None:
+            report.given_up += 1
+            continue
+        message = SavedMessage(*row)
+        if message.queue_id in deleted:
+            continue
+        texts = b"".join(getattr(message, name) or b"" for name in _TEXTS[:-2])
+        content = (message.attributes, message.body_md5, message.body, message.message_id, texts)
+        if wrong := wrong_content(*content):
+            report.set_aside += 1
+            set_aside.write(_described(message, wrong) + b"\n")
+            continue
+        if message.queue_id not in living:
+            _make_up_queue(fresh, message)
+            living.add(message.queue_id)
+            report.queues += 1
+            report.queues_rebuilt += 1
+        fresh.execute(insert, _sane(message))
+        report.messages += 1
+
+
+def _sane(message: SavedMessage) -> list[Any]:
+    """The row with texts as texts, and visible if its lease or delay makes no sense."""
+    lease = (message.state, message.wake_at_ms, message.due_at_ms, message.delivery, message.holder)
+    if wrong_state(*lease):
+        visible = int(State.VISIBLE)
+        message = message._replace(state=visible, wake_at_ms=None, due_at_ms=None, holder=0)
+    elif message.state == State.VISIBLE:
+        message = message._replace(wake_at_ms=None, due_at_ms=None)
+    if not PRIORITY_FIRST <= message.priority <= PRIORITY_LAST:
+        message = message._replace(priority=PRIORITY_DEFAULT)
+    values = message._replace(body_bytes=len(message.body))._asdict()
+    return [
+        value.decode() if name in _TEXTS and value is not None else value for name, value in values.items()
+    ]
+
+
+def _has_priorities(damaged: apsw.Connection) -> bool:
+    """Whether the data is of version 3 or later."""
+    try:
+        damaged.execute("SELECT priority FROM message LIMIT 0").fetchall()
+    except apsw.Error:
+        return False
+    return True
+
+
+def _make_up_queue(fresh: apsw.Connection, message: SavedMessage) -> None:
+    # Without a deduplication id it cannot have been FIFO.
+    fifo = message.group_name is not None and message.deduplication_id is not None
+    name = f"salvaged-{message.queue_id}" + (".fifo" if fifo else "")
+    settings, sent_ms = encode_settings(QueueSettings(fifo=fifo)), message.sent_wall_ms
+    fresh.execute(
+        "INSERT INTO queue (id, region, account, name, settings, tags, scope, created_wall_ms, modified_wall_ms)"
+        " VALUES (?, coalesce((SELECT region FROM queue LIMIT 1), ?), coalesce((SELECT account FROM queue LIMIT 1), ?),"
+        " ?, ?, '{}', 'queue', ?, ?)",
+        (message.queue_id, _REGION, _ACCOUNT, name, settings, sent_ms, sent_ms),
+    )
+
+
+def _described(message: SavedMessage, wrong: str) -> bytes:
+    def text(value: bytes | None) -> str | None:
+        return None if value is None else value.decode("utf-8", "backslashreplace")
+
+    return msgspec.json.encode(
+        {
+            "queue": message.queue_id,
+            "seq": message.seq,
+            "message_id": text(message.message_id),
+            "group": text(message.group_name),
+            "receive_count": message.receive_count,
+            "sent_wall_ms": message.sent_wall_ms,
+            "wrong": wrong,
+            "body_md5": text(message.body_md5),
+            "body": text(message.body),
+        }
+    )
+
+
+def _copy_plainly(damaged: apsw.Connection, fresh: apsw.Connection, table: str) -> None:
+    for row in _readable(damaged, f"SELECT * FROM {table}"):  # noqa: S608
+        marks = ", ".join("?" * len(row))
+        fresh.execute(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", row)  # noqa: S608
+
+
+def _copy_holds(damaged: apsw.Connection, fresh: apsw.Connection) -> None:
+    """A hold that cannot be read deletes nothing when it is acknowledged: its messages come again, none is lost."""
+    living = {queue_id for (queue_id,) in fresh.execute("SELECT id FROM queue")}
+    for queue_id, stream, batch, part, lost, members in _readable(
+        damaged, "SELECT queue_id, stream, batch, part, lost, members FROM hold"
+    ):
+        try:
+            decode_members(members)
+        except UNREADABLE:
+            continue
+        if queue_id in living:
+            fresh.execute(Q.write_hold, (queue_id, stream, batch, part, max(0, lost), members))
+    for queue_id, *stream in _readable(
+        damaged, "SELECT queue_id, name, owner, closed, used_at_ms FROM stream"
+    ):
+        if queue_id in living:
+            fresh.execute(
+                "INSERT OR REPLACE INTO stream VALUES (?, ?, ?, max(?, -1), ?)", (queue_id, *stream)
+            )
+    # Of a stream that is lost the holds are left, which can be acknowledged by whoever opens it again.
+    fresh.execute(
+        "INSERT OR IGNORE INTO stream (queue_id, name, closed, used_at_ms)"
+        " SELECT queue_id, stream, -1, coalesce((SELECT engine_ms FROM clock_mark), 0) FROM hold"
+    )
+
+
+def _copy_outbox(damaged: apsw.Connection, fresh: apsw.Connection, report: Salvaged) -> None:
+    begin_journal(fresh)
+    number = size = 0
+    for done, last in _readable(damaged, "SELECT done, last FROM export"):
+        after = done if last is None else last
+        query = "SELECT at_ms, packed FROM outbox WHERE number > ? ORDER BY number"
+        for at_ms, packed in _readable(damaged, query, (after,)):
+            try:
+                events = len(unpack(packed).events)
+            except UNREADABLE:
+                continue
+            number, size = number + 1, size + len(packed)
+            fresh.execute(Q.add_to_outbox, (number, at_ms, packed))
+            report.events += events
+    fresh.execute("UPDATE clock_mark SET outbox_last = ?, outbox_bytes = ?", (number, size))
+
+
+def _count_anew(fresh: apsw.Connection) -> None:
+    fresh.execute(
+        "INSERT INTO queue_count (queue_id, visible, in_flight, delayed)"
+        " SELECT q.id, count(m.seq) FILTER (WHERE m.state = 0), count(m.seq) FILTER (WHERE m.state = 2),"
+        " count(m.seq) FILTER (WHERE m.state = 1)"
+        " FROM queue q LEFT JOIN message m ON m.queue_id = q.id GROUP BY q.id"
+    )
+    fresh.execute(
+        "UPDATE queue SET ranked = 1 WHERE id IN (SELECT queue_id FROM message WHERE priority <> 8)"
+    )
+    queues = fresh.execute(CHECKS.all_queues)
+    fifo = [queue_id for queue_id, _, settings, *_ in queues if decode_settings(settings.decode()).fifo]
+    # With one min(), the bare `state` is that of the first message of the group.
+    fresh.execute(
+        "INSERT INTO lane (queue_id, group_name, turn, is_open, members, in_flight)"
+        " SELECT queue_id, group_name, min(seq), state = 0 AND queue_id IN (SELECT value FROM json_each(?)),"
+        " count(*), sum(state = 2) FROM message WHERE group_name IS NOT NULL GROUP BY queue_id, group_name",
+        (msgspec.json.encode(fifo).decode(),),
+    )
+    # Where the mark is lost, the newest message says how far time had come.
+    fresh.execute(
+        "INSERT OR IGNORE INTO clock_mark (id, engine_ms, wall_ms, boot_ms, boot_id, last_seq, outbox_last, outbox_bytes)"
+        " SELECT 1, seq >> ?, sent_wall_ms, 0, '', seq, 0, 0 FROM message ORDER BY seq DESC LIMIT 1",
+        (COUNTER_BITS,),
+    )
+    fresh.execute(
+        "UPDATE clock_mark SET last_seq = max(last_seq, coalesce((SELECT max(seq) FROM message), 0),"
+        " coalesce((SELECT max(turn) FROM lane), 0))"
+    )
