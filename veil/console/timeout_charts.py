@@ -22,12 +22,7 @@ from veil.charts import (
     timeout_points,
 )
 from veil.core.findings import NO_RENEWAL, Finding
-from veil.words import chance
-from veil.words import length as seconds
 
-__all__ = ["Place", "chance", "dilemma", "place_of", "seconds", "spark"]
-
-Place = TimeoutPoint
 _CANDIDATES_BEYOND: Final = 4
 
 
@@ -84,7 +79,7 @@ def spark(finding: Finding, target: float) -> Markup:
     )
 
 
-def place_of(finding: Finding, timeout_s: float | None) -> TimeoutPoint | None:
+def point_of(finding: Finding, timeout_s: float | None) -> TimeoutPoint | None:
     """What a timeout would mean, also one between the candidates."""
     points = _points(finding)
     return point_at(points, timeout_s) if timeout_s and points else None

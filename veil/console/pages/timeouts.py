@@ -8,6 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from markupsafe import Markup
 
+from veil import words
+from veil.charts import TimeoutPoint
 from veil.console.aws_command import aws_command, queue_url
 from veil.console.changes import Change, Difference, Done, offer
 from veil.console.exchange import Answer
@@ -15,7 +17,7 @@ from veil.console.formatting import length
 from veil.console.refusals import NotFound, Refused
 from veil.console.roles import Role
 from veil.console.routes import change, link, page
-from veil.console.timeout_charts import Place, chance, dilemma, place_of, seconds, spark
+from veil.console.timeout_charts import dilemma, point_of, spark
 from veil.console.timeout_findings import (
     RIGHT,
     TOO_LONG,
@@ -57,8 +59,8 @@ class Section(NamedTuple):
     verdict: str
     chip: str
     chart: Markup | None
-    at_present: Place | None
-    at_recommended: Place | None
+    at_present: TimeoutPoint | None
+    at_recommended: TimeoutPoint | None
 
 
 class NotApplied(Refused):
@@ -217,8 +219,8 @@ def _section(finding: Finding, findings: Findings, queue: Queue | None) -> Secti
         said,
         _CHIPS[said],
         dilemma(finding, findings.target_duplicates, now_s),
-        place_of(finding, now_s or finding.present_timeout_s),
-        place_of(finding, finding.recommended_timeout_s),
+        point_of(finding, now_s or finding.present_timeout_s),
+        point_of(finding, finding.recommended_timeout_s),
     )
 
 
@@ -233,8 +235,8 @@ def _about(visit: Visit, findings: Findings) -> dict[str, Any]:
         "target": findings.target_duplicates,
         "policy": findings.policy,
         "no_renewal": NO_RENEWAL,
-        "chance": chance,
-        "seconds": seconds,
+        "chance": words.chance,
+        "seconds": words.length,
         "unknown": UNKNOWN,
     }
 
