@@ -21,7 +21,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from veil.console.app import Console
-from veil.console.exchange import Answer
+from veil.console.web import Answer
 from veil.core.clock import ManualClock
 from veil.core.dead_letter import ERROR_TYPE, REASON, SOURCE_QUEUE
 from veil.core.findings import FILE, Candidate, CurvePoint, Finding, Findings, WithPolicy, encode

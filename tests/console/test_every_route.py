@@ -10,7 +10,7 @@ import pytest
 
 from tests.console.web import Visitor
 from veil.console import pages, routes
-from veil.console.roles import Role
+from veil.console.web import Role
 from veil.testing import VeilServer
 
 for _name in pages.MODULES:

@@ -11,10 +11,9 @@ import pytest
 
 from tests.console.hostile import STRINGS
 from veil.console import formatting
-from veil.console.aws_command import aws_command
-from veil.console.forms import read_form, read_query
-from veil.console.refusals import Refused
+from veil.console.changes import aws_command
 from veil.console.turns import Turn, Turns
+from veil.console.web import Refused, read_form, read_query
 
 
 @pytest.mark.parametrize(

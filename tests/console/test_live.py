@@ -12,8 +12,7 @@ import pytest
 
 from tests.console.web import Visitor
 from veil.console import live
-from veil.console.live import Live, Viewer
-from veil.console.loop_time import LoopTime
+from veil.console.live import Live, LoopTime, Viewer
 from veil.core.clock import ManualClock
 from veil.core.errors import QueueMissing
 from veil.testing import VeilServer

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from veil.console.life_drawing import draw, lease_words
-from veil.console.life_scale import LifeScale
-from veil.console.lives import Life, tell
+from veil.console.lives import Life, LifeScale, tell
 from veil.core.queue import QueueKey
 from veil.journal.life_event import LifeEvent
 

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from veil.console.forms import read_query
-from veil.console.leases import LeaseName, LeaseOver, leased_message, open_leases
-from veil.console.message_search import Search, read_search, search_messages
+from veil.console.messages import Search, read_search, search_messages
+from veil.console.queue_views import LeaseName, LeaseOver, leased_message, open_leases
 from veil.console.turns import Turn, Turns
+from veil.console.web import read_query
 from veil.core.clock import ManualClock
 from veil.core.message_rules import Draft
 from veil.core.queue import Queue, QueueKey

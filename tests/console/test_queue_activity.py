@@ -8,7 +8,7 @@ from typing import Any
 from playwright.sync_api import expect
 
 from tests.console.conftest import OpenPage
-from veil.console.activity_chart import activity_chart
+from veil.console.charts import activity_chart
 from veil.testing import VeilServer
 
 

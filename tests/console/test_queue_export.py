@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.console.conftest import OpenPage
-from veil.console.export_cloudformation import as_cloudformation
-from veil.console.export_terraform import as_terraform
-from veil.console.export_toml import as_toml
+from veil.console.exports import as_cloudformation, as_terraform, as_toml
 from veil.core.queue import Queue, QueueKey, QueueSettings, RedriveAllow, RedrivePolicy
 from veil.server.declared_queues import declared_queues, settings_given
 from veil.testing import VeilServer

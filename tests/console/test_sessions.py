@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from veil.console.roles import Role
-from veil.console.sessions import Sessions
-from veil.console.throttle import ADDRESS_FAILURES_MAX, KEY_FAILURES_MAX, Throttle
+from veil.console.sessions import ADDRESS_FAILURES_MAX, KEY_FAILURES_MAX, Sessions, Throttle
+from veil.console.web import Role
 from veil.core.clock import ManualClock
 
 MINUTE = 60.0

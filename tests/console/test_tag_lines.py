@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from veil.console.tag_lines import read_tags, write_tags
+from veil.console.queue_form import read_tags, write_tags
 from veil.core.errors import TagsRefused
 
 

@@ -7,26 +7,39 @@ import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from veil.console import pages, routes
 from veil.console.audit import REFUSED, Audit
-from veil.console.cookies import cookie_name, read_cookies, set_cookie
-from veil.console.exchange import EVENTS, TEXT, Answer, HttpRequest, see_other
-from veil.console.forms import Form, read_form, read_query
 from veil.console.live import Live, Viewer
-from veil.console.notices import Notices
-from veil.console.queue_looks import QueueLooks
-from veil.console.refusals import Forbidden, NotFound, Refused, TooMany
-from veil.console.roles import Role
+from veil.console.lives import JournalLooks
+from veil.console.queue_views import QueueLooks
+from veil.console.redrives import Redrives
 from veil.console.routes import ROOT, Route
-from veil.console.sessions import Identity, Key, Sessions
-from veil.console.static import Static
-from veil.console.templates import templates
-from veil.console.throttle import Throttle
+from veil.console.sessions import Identity, Key, Sessions, Throttle
+from veil.console.templates import Static, templates
+from veil.console.timeout_findings import FindingsRead
 from veil.console.turns import Turn, Turns
-from veil.console.visit import Visit
+from veil.console.visit import Notices, Visit
+from veil.console.web import (
+    EVENTS,
+    TEXT,
+    Answer,
+    Forbidden,
+    Form,
+    HttpRequest,
+    NotFound,
+    Refused,
+    Role,
+    TooMany,
+    cookie_name,
+    read_cookies,
+    read_form,
+    read_query,
+    see_other,
+    set_cookie,
+)
 from veil.core.errors import StoreError, VeilError
 from veil.service.service import Service
 
@@ -82,6 +95,10 @@ class Console:
         self.notices = Notices()
         self.turns = Turns()
         self.looks = QueueLooks(service, self.turns)
+        self.journal_looks = JournalLooks(service, journal)
+        self.redrives = Redrives(service, self.turns)
+        self.findings_read: tuple[tuple[int, int], FindingsRead] | None = None  # with what the file was then
+        self.drawn_lives: dict[Any, Any] = {}  # by message; kept by its page
         self.static = Static()
         self.templates = templates()
         for name in pages.MODULES:

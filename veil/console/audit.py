@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from veil.console.refusals import Refused
+from veil.console.web import Refused
 from veil.core.clock import Clock
 
 FILE: Final = "audit.jsonl"

@@ -2,17 +2,186 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import base64
+import json
+import re
+import shlex
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from veil.console.audit import DONE, FAILED
-from veil.console.exchange import Answer, see_other
+from veil.console.web import Answer, see_other
 from veil.core.errors import VeilError
+from veil.core.limits import BATCH_ENTRIES_MAX
+from veil.core.message import MessageAttribute
+from veil.core.message_rules import Draft, size_bytes
+from veil.core.queue import Queue, QueueSettings, RedriveAllow, RedrivePolicy
 
 if TYPE_CHECKING:
     from veil.console.visit import Visit
+
+
+# ---- The aws command that does the same, ready to paste into a shell.
+#
+# Whatever stands in a value, the command takes it as a text: the aws command reads a value that begins with `file://` or
+# `fileb://` from a file of whoever runs it, fetches one that begins with `http://`, and takes one that begins with `-` for an
+# option. A message's sender would choose what is uploaded. So all values go through `aws_command`, which writes the whole
+# input as one JSON document where any of them could be misread.
+
+# Of the messages in a command: a longer one is of no use to anybody.
+COMMAND_BYTES_MAX: Final = 4_000
+NO_COMMAND: Final = (
+    f"No aws command is shown: it would hold more than {COMMAND_BYTES_MAX:,} bytes of messages."
+)
+# The aws command takes a queue's URL for a text although it begins with http://.
+_URL_OF_QUEUE: Final = "QueueUrl"
+# What the short form of a map may hold: nothing that is a sign in it, and no beginning of an address.
+_SHORT_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*\Z")
+_SHORT_VALUE: Final = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_./:-]*)?\Z")
+
+
+def aws_command(operation: str, endpoint_url: str, region: str, parameters: Mapping[str, Any]) -> str:
+    """`aws sqs OPERATION …` with these parameters of the API, an option a line; no value is read as a file or an address."""
+    lines = [f"aws sqs {operation}"]
+    options = {name: _words(name, value) for name, value in parameters.items()}
+    if all(words is not None for words in options.values()):
+        for name, words in options.items():
+            lines.append(" ".join((_option(name), *map(shlex.quote, words or ()))))
+    else:
+        lines.append(f"--cli-input-json {shlex.quote(_json(dict(parameters)))}")
+    lines.append(f"--endpoint-url {shlex.quote(endpoint_url)} --region {shlex.quote(region)}")
+    return " \\\n  ".join(lines)
+
+
+def _words(name: str, value: Any) -> list[str] | None:
+    """The words behind the option; None where the aws command could take one of them for something else."""
+    if isinstance(value, str):
+        words = [value]
+    elif isinstance(value, list) and all(isinstance(each, str) for each in value):
+        words = value
+    elif isinstance(value, dict) and all(_is_short(*pair) for pair in value.items()):
+        words = [",".join(f"{key}={text}" for key, text in value.items())]
+    else:
+        words = [_json(value)]  # begins with a bracket, or is a number
+    return words if all(_is_text(name, word) for word in words) else None
+
+
+def _is_short(name: str, value: Any) -> bool:
+    return isinstance(value, str) and bool(_SHORT_NAME.match(name) and _SHORT_VALUE.match(value))
+
+
+def _is_text(name: str, word: str) -> bool:
+    """Whether the aws command takes the word as it stands, and a terminal too."""
+    if name == _URL_OF_QUEUE:
+        return True
+    # A list of one word that begins with a bracket is read as JSON; so is a map.
+    looks_else = word.startswith("-") or "://" in word[:10] or (name == "TagKeys" and word[:1] in "[{")
+    return not looks_else and (word.isprintable() or word.replace("\n", "").isprintable())
+
+
+def _option(name: str) -> str:
+    return "-" + "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name)
+
+
+def _json(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    # What a terminal would obey instead of showing is written in escapes.
+    return text if text.isprintable() else json.dumps(value)
+
+
+def queue_url(endpoint_url: str, queue: Queue) -> str:
+    """The queue's URL, as the visitor's clients would write it."""
+    return f"{endpoint_url}/{queue.key.account}/{queue.key.name}"
+
+
+def send_commands(endpoint_url: str, queue: Queue, drafts: Sequence[Draft]) -> list[str]:
+    """One message as it is, of several the first batch; none where that would be too long to paste."""
+    url, region = queue_url(endpoint_url, queue), queue.key.region
+    batch = drafts[:BATCH_ENTRIES_MAX]
+    if sum(map(size_bytes, batch)) > COMMAND_BYTES_MAX:
+        return []
+    entries = [_entry(draft) for draft in batch]
+    if len(drafts) == 1:
+        return [aws_command("send-message", endpoint_url, region, {"QueueUrl": url, **entries[0]})]
+    numbered = [{"Id": str(number), **entry} for number, entry in enumerate(entries, 1)]
+    parameters = {"QueueUrl": url, "Entries": numbered}
+    return [aws_command("send-message-batch", endpoint_url, region, parameters)]
+
+
+def _entry(draft: Draft) -> dict[str, Any]:
+    entry: dict[str, Any] = {"MessageBody": draft.body}
+    if draft.attributes:
+        entry["MessageAttributes"] = {
+            name: _attribute(attribute) for name, attribute in draft.attributes.items()
+        }
+    if draft.group is not None:
+        entry["MessageGroupId"] = draft.group
+    if draft.deduplication_id is not None:
+        entry["MessageDeduplicationId"] = draft.deduplication_id
+    if draft.delay_s is not None:
+        entry["DelaySeconds"] = draft.delay_s
+    return entry
+
+
+def _attribute(attribute: MessageAttribute) -> dict[str, str]:
+    if isinstance(attribute.value, str):
+        return {"DataType": attribute.data_type, "StringValue": attribute.value}
+    return {"DataType": attribute.data_type, "BinaryValue": base64.b64encode(attribute.value).decode()}
+
+
+# ---- A queue's settings under the names and in the texts that AWS gives them: for commands and for exports.
+
+# The wire layer has a table of its own, since it reads what clients write; this one only writes.
+ATTRIBUTE_OF_SETTING: Final[Mapping[str, str]] = {
+    "fifo": "FifoQueue",
+    "visibility_s": "VisibilityTimeout",
+    "retention_s": "MessageRetentionPeriod",
+    "delay_s": "DelaySeconds",
+    "wait_s": "ReceiveMessageWaitTimeSeconds",
+    "message_bytes_max": "MaximumMessageSize",
+    "content_deduplication": "ContentBasedDeduplication",
+    "deduplication_scope": "DeduplicationScope",
+    "throughput_limit": "FifoThroughputLimit",
+    "redrive": "RedrivePolicy",
+    "redrive_allow": "RedriveAllowPolicy",
+    "managed_sse": "SqsManagedSseEnabled",
+    "kms_key": "KmsMasterKeyId",
+    "kms_reuse_s": "KmsDataKeyReusePeriodSeconds",
+    "policy": "Policy",
+}
+
+
+def changed_attributes(before: QueueSettings, after: QueueSettings) -> dict[str, str]:
+    """The attributes that turn the one into the other; an empty text takes a setting away."""
+    return {
+        name: attribute_text(getattr(after, setting))
+        for setting, name in ATTRIBUTE_OF_SETTING.items()
+        if getattr(before, setting) != getattr(after, setting)
+    }
+
+
+def attribute_text(value: Any) -> str:
+    """One setting's value as a text."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, RedrivePolicy | RedriveAllow):
+        return json.dumps(redrive_document(value), separators=(",", ":"))
+    return str(value)
+
+
+def redrive_document(policy: RedrivePolicy | RedriveAllow) -> dict[str, Any]:
+    """Either of the two redrive policies as the document that AWS reads."""
+    if isinstance(policy, RedrivePolicy):
+        return {"deadLetterTargetArn": policy.dead_letters.arn, "maxReceiveCount": policy.receives_max}
+    document: dict[str, Any] = {"redrivePermission": policy.permission}
+    if policy.sources:
+        document["sourceQueueArns"] = [source.arn for source in policy.sources]
+    return document
+
 
 # Fields of the confirmation itself; all others are what was filled in, and are sent again with it.
 _OWN_FIELDS = frozenset(("token", "step", "plan", "word"))

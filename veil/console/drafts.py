@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import msgspec
 
-from veil.console.forms import Form
-from veil.console.setting_fields import NumberField
+from veil.console.queue_form import NumberField
 from veil.console.turns import Turn
+from veil.console.web import Form
 from veil.core.errors import (
     AttributeRefused,
     DeduplicationMissing,

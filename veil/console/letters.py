@@ -7,13 +7,16 @@ too often bears none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
 from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
-from veil.console.forms import Form
+from veil.console.messages import BYTES_AT_ONCE, BYTES_LOOKED_AT_MAX
+from veil.console.turns import Turn
+from veil.console.web import Form
 from veil.core.dead_letter import (
     ERROR_TYPE,
     FIRST_RECEIVED_AT,
@@ -29,9 +32,10 @@ from veil.core.error_text import fingerprint
 from veil.core.errors import ArnRefused
 from veil.core.limits import ATTRIBUTES_MAX
 from veil.core.message import MessageAttribute, StoredMessage
-from veil.core.numbers import whole_number
+from veil.core.numbers import seq_number, whole_number
 from veil.core.queue import Queue, QueueKey, parse_arn
 from veil.service.moves import REDRIVEN_FROM
+from veil.service.service import Service
 
 # What a consumer writes anew whenever it gives a message up; the least useful first.
 _FOR_A_MARK: Final = (LAST_RECEIVED_AT, FIRST_RECEIVED_AT, TRACEBACK, HANDLER)
@@ -211,3 +215,139 @@ def _mentions(letter: Letter, text: str) -> bool:
         text in name.lower() or (isinstance(attribute.value, str) and text in attribute.value.lower())
         for name, attribute in (letter.message.attributes or {}).items()
     )
+
+
+# ---- Looks at the dead letters of a queue: a page of those that match, and what they are as groups; nothing is received.
+
+PAGE_ROWS: Final = 50
+ROWS_LOOKED_AT_MAX: Final = 5_000
+GROUPED_ROWS: Final = 1_000  # unless somebody asks for more: the page shall be there at once
+GROUPED_ROWS_MAX: Final = 50_000
+GROUPED_BYTES_MAX: Final = 64 << 20  # where more is asked for than usual
+_ROWS_AT_ONCE: Final = 250
+GROUPS_SHOWN_MAX: Final = 50
+GROUPS_MAX: Final = 2_000  # each keeps an example
+_CHOICES_MAX: Final = 200
+
+
+class LetterPage(NamedTuple):
+    """Some dead letters, and how far the look came."""
+
+    letters: list[Letter]
+    rows: int
+    behind: int | None  # the key to go on behind; None at the end of the queue
+    is_full: bool
+
+
+@dataclass(slots=True)
+class LetterGroup:
+    """Dead letters of one source, type and reason."""
+
+    example: Letter
+    count: int = 0
+    redriven: int = 0
+    first_ms: int = 1 << 62
+    last_ms: int = 0
+
+    def take(self, letter: Letter) -> None:
+        """One more."""
+        self.count += 1
+        self.redriven += letter.redriven_from is not None
+        self.first_ms = min(self.first_ms, letter.message.sent_wall_ms)
+        self.last_ms = max(self.last_ms, letter.message.sent_wall_ms)
+
+
+@dataclass(slots=True)
+class LetterGroups:
+    """What the first rows of a queue are, the most frequent first; bounded in rows and in bytes."""
+
+    groups: list[LetterGroup] = field(default_factory=list)
+    by_key: dict[str, LetterGroup] = field(default_factory=dict)
+    rows: int = 0
+    matching: int = 0  # of those rows, the ones that the filter lets through
+    movable: int = 0  # of the matching ones, those whose source the server itself knows
+    sourceless: int = 0  # of the matching ones, those that nobody knows the source of
+    ungrouped: int = 0
+    is_all: bool = True
+
+    def take(self, letter: Letter) -> None:
+        """One more."""
+        self.rows += 1
+        key = letter.group
+        group = self.by_key.get(key)
+        if group is None:
+            # Of thousands of groups the first are told apart; what else there is shows as one number.
+            if len(self.groups) >= GROUPS_MAX:
+                self.ungrouped += 1
+                return
+            group = self.by_key[key] = LetterGroup(letter)
+            self.groups.append(group)
+        group.take(letter)
+
+    @property
+    def sources(self) -> list[str]:
+        names = {each.example.source.name for each in self.groups if each.example.source is not None}
+        return sorted(names)[:_CHOICES_MAX]
+
+    @property
+    def types(self) -> list[str]:
+        return sorted({each.example.message_type for each in self.groups if each.example.message_type})[
+            :_CHOICES_MAX
+        ]
+
+
+async def letter_page(service: Service, queue: Queue, wish: LetterWish, turn: Turn) -> LetterPage:
+    """The next dead letters that match, behind the wish's `after`."""
+    found: list[Letter] = []
+    rows, looked_bytes, after = 0, 0, wish.after
+    while rows < ROWS_LOOKED_AT_MAX and looked_bytes < BYTES_LOOKED_AT_MAX:
+        messages = await _peek(service, queue, after)
+        if not messages:
+            return LetterPage(found, rows, None, False)
+        for message in messages:
+            await turn.pause()
+            rows += 1
+            looked_bytes += message.held_bytes
+            after = message.seq
+            letter = read_letter(queue, message)
+            if wish.matches(letter):
+                found.append(letter)
+                if len(found) == PAGE_ROWS:
+                    return LetterPage(found, rows, after, True)
+    return LetterPage(found, rows, after, False)
+
+
+async def letter_groups(
+    service: Service, queue: Queue, wish: LetterWish, turn: Turn, rows_max: int = ROWS_LOOKED_AT_MAX
+) -> LetterGroups:
+    """The first rows of the queue as groups, and how many of them match."""
+    told = LetterGroups()
+    bytes_max = BYTES_LOOKED_AT_MAX if rows_max <= ROWS_LOOKED_AT_MAX else GROUPED_BYTES_MAX
+    looked_bytes = after = 0
+    while messages := await _peek(service, queue, after):
+        if told.rows >= rows_max or looked_bytes >= bytes_max:
+            told.is_all = False
+            break
+        for message in messages:
+            await turn.pause()
+            looked_bytes += message.held_bytes
+            letter = read_letter(queue, message)
+            told.take(letter)
+            if wish.matches(letter):
+                told.matching += 1
+                told.movable += letter.is_known_to_server
+                told.sourceless += letter.source is None
+        after = messages[-1].seq
+    told.groups.sort(key=lambda each: (-each.count, each.first_ms))
+    return told
+
+
+async def _peek(service: Service, queue: Queue, after: int) -> list[StoredMessage]:
+    return await service.store.peek(queue, after_seq=after, limit=_ROWS_AT_ONCE, bytes_max=BYTES_AT_ONCE)
+
+
+def chosen_of(letters: Sequence[str]) -> list[tuple[int, str]]:
+    """Key and id of each ticked letter; what is no such pair is passed over."""
+    pairs = (text.partition(":") for text in letters)
+    numbered = ((seq_number(seq), message_id[:128]) for seq, _, message_id in pairs)
+    return [(seq, message_id) for seq, message_id in numbered if seq is not None and message_id]

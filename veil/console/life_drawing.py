@@ -10,8 +10,7 @@ from typing import Final, NamedTuple
 from markupsafe import Markup
 
 from veil.console.formatting import plural, utc
-from veil.console.life_scale import LifeScale
-from veil.console.lives import LeaseLife, Life, Stay
+from veil.console.lives import LeaseLife, Life, LifeScale, Stay
 
 _ROWS_MAX: Final = 60
 # Of each kind in one row: more would lie on each other.
@@ -44,7 +43,7 @@ HOW: Final = {
 }
 
 
-class Row(NamedTuple):
+class LifeRow(NamedTuple):
     """One row of the drawing and what stands above it."""
 
     kind: str  # stay or lease
@@ -57,7 +56,7 @@ class Row(NamedTuple):
 class Drawing(NamedTuple):
     """The rows, the axis under them, and how many rows were left out."""
 
-    rows: list[Row]
+    rows: list[LifeRow]
     axis: Markup
     cuts: list[str]
     left_out: int
@@ -68,7 +67,7 @@ def draw(life: Life, now_ms: int) -> Drawing:
     """The drawing of a life as it stands now."""
     end_ms = life.until_ms(now_ms)
     scale = LifeScale(life.begins_ms, end_ms, _busy(life, now_ms))
-    rows: list[Row] = []
+    rows: list[LifeRow] = []
     for stay in life.stays:
         if len(rows) < _ROWS_MAX:
             rows.append(_stay_row(stay, scale, now_ms))
@@ -95,7 +94,7 @@ def _busy(life: Life, now_ms: int) -> list[tuple[int, int]]:
     return spans
 
 
-def _stay_row(stay: Stay, scale: LifeScale, now_ms: int) -> Row:
+def _stay_row(stay: Stay, scale: LifeScale, now_ms: int) -> LifeRow:
     end_ms = now_ms if stay.until_ms is None else stay.until_ms
     begin, end = scale.at(stay.since_ms), scale.at(end_ms)
     parts = [_line(begin, end, "rail")]
@@ -112,10 +111,10 @@ def _stay_row(stay: Stay, scale: LifeScale, now_ms: int) -> Row:
         words.append(f"{WENT[stay.went]} after {_length(stay.until_ms - stay.since_ms)}")
     else:
         words.append("here now")
-    return Row("stay", stay.queue.name, " · ".join(words), stay.went or "here", _picture(parts, 16))
+    return LifeRow("stay", stay.queue.name, " · ".join(words), stay.went or "here", _picture(parts, 16))
 
 
-def _lease_row(lease: LeaseLife, scale: LifeScale, now_ms: int) -> Row:
+def _lease_row(lease: LeaseLife, scale: LifeScale, now_ms: int) -> LifeRow:
     start = scale.at(lease.received_at_ms)
     end_ms = now_ms if lease.ended_at_ms is None else lease.ended_at_ms
     end, deadline = scale.at(end_ms), scale.at(lease.deadline_ms)
@@ -139,7 +138,7 @@ def _lease_row(lease: LeaseLife, scale: LifeScale, now_ms: int) -> Row:
     ]
     parts += _cuts(scale, end, deadline)
     parts.append(_tick(deadline, "deadline", f"visibility deadline {utc(lease.deadline_ms)}"))
-    return Row("lease", f"Lease {lease.delivery}", words, lease.how, _picture(parts, 20))
+    return LifeRow("lease", f"Lease {lease.delivery}", words, lease.how, _picture(parts, 20))
 
 
 def _cuts(scale: LifeScale, begin: float, end: float) -> list[Markup]:

@@ -13,15 +13,48 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Hashable, Mapping
+from functools import partial
+from time import perf_counter
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from veil.console.loop_time import LoopTime
-from veil.console.refusals import Refused
+from veil.console.web import Refused
 from veil.core.clock import Clock
 from veil.core.errors import VeilError
 
 log = logging.getLogger("veil.console")
+
+
+# ---- How long something keeps the event loop to itself, while which nobody else is served.
+
+T = TypeVar("T")
+
+
+class LoopTime(Generic[T]):
+    """Awaits something and adds up the time between its waits; what happens while it waits is not its own."""
+
+    def __init__(self, awaited: Awaitable[T]) -> None:
+        self._steps = awaited.__await__()
+        self.seconds = 0.0
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        step = partial(next, self._steps)
+        while True:
+            begun_s = perf_counter()
+            try:
+                waited_for = step()
+            except StopIteration as end:
+                answer: T = end.value
+                return answer
+            finally:
+                self.seconds += perf_counter() - begun_s
+            try:
+                yield waited_for
+            except BaseException as thrown:  # a cancellation, or what the wait came to
+                step = partial(self._steps.throw, thrown)
+            else:
+                step = partial(next, self._steps)
+
 
 EVERY_MS: Final = 1_000
 EVERY_MS_MAX: Final = 15_000  # however long it takes, a page that is called live moves

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-from veil.console.exchange import Answer
-from veil.console.roles import Role
+from veil.console.web import Answer, Role
 
 if TYPE_CHECKING:
     from veil.console.visit import Visit

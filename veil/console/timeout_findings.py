@@ -6,7 +6,6 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
 
 from veil.console.formatting import length
 from veil.core.findings import FILE, NOT_ENOUGH, Finding, Findings, FindingsUnreadable, decode
@@ -28,7 +27,7 @@ UNKNOWN: Final = "not enough evidence"
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class FindingsRead:
     """The file as it was read: its findings, or why there are none."""
 
     findings: Findings | None
@@ -36,33 +35,30 @@ class Read:
     problem: str = ""
 
 
-_kept: WeakKeyDictionary[Console, tuple[tuple[int, int], Read]] = WeakKeyDictionary()
-
-
-async def read_findings(console: Console) -> Read:
+async def read_findings(console: Console) -> FindingsRead:
     """The findings; the file is read again when it has changed."""
     if console.tables is None:
-        return Read(None, None)
+        return FindingsRead(None, None)
     path = console.tables / FILE
     try:
         stat = await asyncio.to_thread(path.stat)
     except OSError:
-        return Read(None, str(console.tables))
+        return FindingsRead(None, str(console.tables))
     mark = (stat.st_mtime_ns, stat.st_size)
-    kept = _kept.get(console)
+    kept = console.findings_read
     if kept is None or kept[0] != mark:
-        kept = _kept[console] = mark, await asyncio.to_thread(_read, path, stat.st_size)
+        kept = console.findings_read = mark, await asyncio.to_thread(_read, path, stat.st_size)
     return kept[1]
 
 
-def _read(path: Path, size: int) -> Read:
+def _read(path: Path, size: int) -> FindingsRead:
     place = str(path.parent)
     if size > _BYTES_MAX:
-        return Read(None, place, f"{FILE} is larger than {_BYTES_MAX >> 20} MiB")
+        return FindingsRead(None, place, f"{FILE} is larger than {_BYTES_MAX >> 20} MiB")
     try:
-        return Read(decode(path.read_bytes()), place)
+        return FindingsRead(decode(path.read_bytes()), place)
     except (FindingsUnreadable, OSError) as problem:
-        return Read(None, place, str(problem))
+        return FindingsRead(None, place, str(problem))
 
 
 def verdict(finding: Finding, present_s: float | None = None) -> str:

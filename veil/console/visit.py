@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
-from veil.console.cookies import read_cookies
-from veil.console.exchange import Answer, HttpRequest
-from veil.console.forms import Form
-from veil.console.refusals import NotFound
-from veil.console.roles import Role
 from veil.console.routes import ROOT, find
 from veil.console.sessions import Identity
 from veil.console.turns import Turn
+from veil.console.web import Answer, Form, HttpRequest, NotFound, Role, read_cookies
 from veil.core.message import Caller
 from veil.core.queue import Queue, QueueKey
 from veil.service.service import Service
@@ -19,7 +17,54 @@ from veil.service.service import Service
 if TYPE_CHECKING:
     from veil.console.app import Console
 
+
+# ---- A sentence for the next page: what was done, said once, to the one who did it.
+
+_KEPT_MAX = 500
+
+
+class Notices:
+    """Keeps sentences between a change and the page that follows it."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[str, str]] = {}
+
+    def leave(self, cookie: str, sentence: str) -> str:
+        """Keep the sentence for that visitor; returns the number to ask for it with."""
+        if len(self._kept) >= _KEPT_MAX:
+            del self._kept[next(iter(self._kept))]
+        number = secrets.token_hex(8)
+        self._kept[number] = (cookie, sentence)
+        return number
+
+    def take(self, cookie: str, number: str) -> str | None:
+        """The sentence, the first time it is asked for by whom it was left for."""
+        if number in self._kept and self._kept[number][0] == cookie:
+            return self._kept.pop(number)[1]
+        return None
+
+
 _USER_AGENT_CHARS_MAX = 256
+
+
+class KeptFragments:
+    """What one stream drew last, by what it was drawn from: drawn again only when that has changed."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Hashable, str] = {}
+        self._used: dict[Hashable, str] = {}
+
+    def get(self, key: Hashable, draw: Callable[[], str]) -> str:
+        """The fragment of that key; the key must tell all that the drawing depends on."""
+        html = self._kept.get(key)
+        if html is None:
+            html = draw()
+        self._used[key] = html
+        return html
+
+    def end_round(self) -> None:
+        """Forget what was not asked for since the last round ended."""
+        self._kept, self._used = self._used, {}
 
 
 class Visit:
@@ -43,6 +88,10 @@ class Visit:
         self.notice: str | None = None
         self.is_shared = False  # what is rendered goes to other visitors too
         self.turn = Turn(console.turns)
+        self.fragments = KeptFragments()
+        # What to add to an engine instant to read it on the wall. Once for the visit: a stream draws again and again, and with a
+        # fresh difference each time every instant in it would shake by a millisecond.
+        self.wall_offset_ms = self.wall_ms - self.now_ms
 
     @property
     def service(self) -> Service:

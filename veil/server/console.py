@@ -17,7 +17,7 @@ from veil.wire.sigv4 import AccessKey
 
 if TYPE_CHECKING:
     from veil.console.app import Console
-    from veil.console.exchange import HttpRequest
+    from veil.console.web import HttpRequest
 
 _NOT_INSTALLED: Final = b"The console needs Jinja2, which is not installed: pip install jinja2\n"
 _AUDIT_FILE: Final = "audit.jsonl"

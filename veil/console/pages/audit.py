@@ -7,15 +7,15 @@ from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
 from veil.console.audit import ASKED, AuditEntry
-from veil.console.exchange import Answer
 from veil.console.routes import page
 from veil.console.visit import Visit
+from veil.console.web import Answer
 
 PAGE_ROWS: Final = 50
 _CHIPS: Final = {"done": "done", "failed": "failed", "refused": "failed", ASKED: ""}
 
 
-class Row(NamedTuple):
+class AuditRow(NamedTuple):
     """One change that somebody asked for."""
 
     entry: AuditEntry
@@ -37,7 +37,7 @@ async def audit_page(visit: Visit) -> Answer:
     return await visit.page(
         "audit.html",
         title="Audit",
-        rows=[Row(each, _at_ms(each.at), _CHIPS.get(each.outcome, "")) for each in found.entries],
+        rows=[AuditRow(each, _at_ms(each.at), _CHIPS.get(each.outcome, "")) for each in found.entries],
         search=search,
         older=older,
         is_first=before < 0,

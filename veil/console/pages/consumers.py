@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
-from veil.console.exchange import Answer
 from veil.console.routes import link, live, page
 from veil.console.visit import Visit
+from veil.console.web import Answer
 from veil.service.activity import CONSUMERS_MAX, Consumer
 
 PAGE_ROWS: Final = 100
@@ -28,7 +28,7 @@ class Wish(NamedTuple):
         return urlencode({name: value for name, value in fields.items() if value})
 
 
-class Row(NamedTuple):
+class ConsumerRow(NamedTuple):
     """One consumer."""
 
     consumer: Consumer
@@ -37,10 +37,10 @@ class Row(NamedTuple):
     more_queues: int
 
 
-class Found(NamedTuple):
+class ConsumersShown(NamedTuple):
     """What is on the page, and how much there is."""
 
-    rows: list[Row]
+    rows: list[ConsumerRow]
     matching: int
     all: int
     pages: int
@@ -69,7 +69,7 @@ def _wish(visit: Visit) -> Wish:
     return Wish(visit.query.text("search")[:100], visit.query.number("page", 1, 1, 1_000_000))
 
 
-async def _find(visit: Visit, wish: Wish) -> Found:
+async def _find(visit: Visit, wish: Wish) -> ConsumersShown:
     account = visit.identity.account
     own = [
         each
@@ -95,5 +95,5 @@ async def _find(visit: Visit, wish: Wish) -> Found:
         )
         queues = [(key.name, link("queues", key.region, key.name), count) for key, count in known]
         mark = f"{abs(hash(each.caller)):x}"
-        rows.append(Row(each, mark, queues[:_QUEUES_SHOWN], max(0, len(queues) - _QUEUES_SHOWN)))
-    return Found(rows, len(matching), len(own), pages)
+        rows.append(ConsumerRow(each, mark, queues[:_QUEUES_SHOWN], max(0, len(queues) - _QUEUES_SHOWN)))
+    return ConsumersShown(rows, len(matching), len(own), pages)

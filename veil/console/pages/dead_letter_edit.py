@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from veil.console.aws_command import NO_COMMAND, send_commands
-from veil.console.changes import Change, Difference, Done, offer
-from veil.console.exchange import Answer
+from veil.console.changes import NO_COMMAND, Change, Difference, Done, offer, send_commands
 from veil.console.letters import Letter, has_room_for_mark, read_letter, with_room_for_mark
 from veil.console.pages.dead_letter_redrive import read_destination
-from veil.console.refusals import FormRefused, NotFound
-from veil.console.roles import Role
 from veil.console.routes import change, link, page
 from veil.console.visit import Visit
+from veil.console.web import Answer, FormRefused, NotFound, Role
 from veil.core.errors import VeilError
 from veil.core.lease import State
 from veil.core.message import MessageAttribute

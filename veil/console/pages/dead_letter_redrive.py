@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from veil.console.aws_command import aws_command
-from veil.console.changes import Change, Difference, Done, offer
-from veil.console.exchange import Answer
+from veil.console.changes import Change, Difference, Done, aws_command, offer
 from veil.console.formatting import plural
-from veil.console.letter_looks import PAGE_ROWS, chosen_of, letter_groups
-from veil.console.letters import LetterWish, read_letter, read_wish
-from veil.console.pages.dead_letter_queue import letters_shown
-from veil.console.redrives import redrive_letters, redrives_of
-from veil.console.refusals import FormRefused, NotFound
-from veil.console.roles import Role
+from veil.console.letters import PAGE_ROWS, LetterWish, chosen_of, letter_groups, read_letter, read_wish
+from veil.console.pages.dead_letters import letters_shown
+from veil.console.redrives import redrive_letters
 from veil.console.routes import change, link
 from veil.console.visit import Visit
+from veil.console.web import Answer, FormRefused, NotFound, Role
 from veil.core.errors import ArnRefused, VeilError
 from veil.core.limits import MOVE_RATE_MAX
 from veil.core.numbers import whole_number
@@ -134,7 +130,7 @@ async def _offer_matching(
                 caller=visit.caller,
             )
         else:
-            await redrives_of(visit.console).start(
+            await visit.console.redrives.start(
                 queue, wish, words, destination=destination, rate_per_s=rate_per_s, caller=visit.caller
             )
         return Done(f"The redrive of {queue.name} has begun: see below how far it has come.", back)
@@ -185,7 +181,7 @@ async def cancel(visit: Visit) -> Answer:
     task_id = visit.form.text("task")[:64]
     tasks = await list_moves(visit.service, queue.key.arn, _MOVES_LOOKED_AT)
     task = next((each for each in tasks if each.id == task_id), None)
-    redrives = redrives_of(visit.console)
+    redrives = visit.console.redrives
     if task is None and all(each.id != task_id for each in redrives.of(queue.key)):
         raise NotFound(f"Queue {queue.name} has no such move.")
     back = _back(queue, LetterWish())

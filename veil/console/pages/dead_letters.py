@@ -6,12 +6,23 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
-from veil.console.exchange import Answer
-from veil.console.move_rows import MoveRow, active_moves
-from veil.console.queue_looks import Look
+from veil.console.letters import (
+    GROUPED_ROWS,
+    GROUPED_ROWS_MAX,
+    GROUPS_SHOWN_MAX,
+    LetterWish,
+    letter_groups,
+    letter_page,
+    read_wish,
+)
+from veil.console.queue_views import STATES, Look
+from veil.console.redrives import MoveRow, active_moves, moves_of
 from veil.console.routes import link, live, page
 from veil.console.visit import Visit
+from veil.console.web import Answer
+from veil.core.limits import MOVE_RATE_MAX
 from veil.core.queue import Queue, QueueCounts, QueueKey
+from veil.service.queues import dead_letter_sources
 
 PAGE_ROWS: Final = 50
 _SOURCES_SHOWN: Final = 5
@@ -36,7 +47,7 @@ class Wish(NamedTuple):
         return urlencode({name: value for name, value in fields.items() if value})
 
 
-class Row(NamedTuple):
+class DeadLetterQueueRow(NamedTuple):
     """One dead-letter queue."""
 
     queue: Queue
@@ -54,10 +65,10 @@ class Missing(NamedTuple):
     sources: list[Queue]
 
 
-class Found(NamedTuple):
+class DeadLetterQueues(NamedTuple):
     """What is on the page, and how much there is."""
 
-    rows: list[Row]
+    rows: list[DeadLetterQueueRow]
     missing: list[Missing]
     matching: int
     all: int
@@ -85,7 +96,7 @@ def _wish(visit: Visit) -> Wish:
     return Wish(query.text("search")[:80], empty, query.number("page", 1, 1, 1_000_000))
 
 
-async def _find(visit: Visit, wish: Wish) -> Found:
+async def _find(visit: Visit, wish: Wish) -> DeadLetterQueues:
     account = visit.identity.account
     own = {
         queue.key: queue for queue in await visit.service.store.all_queues() if queue.key.account == account
@@ -116,16 +127,85 @@ async def _find(visit: Visit, wish: Wish) -> Found:
         for key, named in sorted(sources.items())
         if key not in own
     ]
-    return Found(rows, missing[:PAGE_ROWS], len(queues), sum(key in own for key in sources), pages)
+    return DeadLetterQueues(rows, missing[:PAGE_ROWS], len(queues), sum(key in own for key in sources), pages)
 
 
-def _row(queue: Queue, look: Look, sources: list[Queue], moves: list[MoveRow]) -> Row:
+def _row(queue: Queue, look: Look, sources: list[Queue], moves: list[MoveRow]) -> DeadLetterQueueRow:
     sources.sort(key=lambda source: source.name)
-    return Row(
+    return DeadLetterQueueRow(
         queue,
         look,
         sources[:_SOURCES_SHOWN],
         max(0, len(sources) - _SOURCES_SHOWN),
         moves,
         link("dead-letters", queue.key.region, queue.name),
+    )
+
+
+# ---- The dead letters of one queue: as groups by source, type and reason, one by one, and what is on its way back.
+
+_SOURCES_OF_QUEUE_SHOWN: Final = 20
+_QUEUES_LISTED_MAX: Final = 300
+
+
+@page("/dead-letters/{region}/{name}")
+async def dead_letter_queue_page(visit: Visit) -> Answer:
+    """The dead letters that match, and what can be done about them."""
+    return await letters_shown(visit, await visit.queue(), read_wish(visit.query))
+
+
+@live("/dead-letters/{region}/{name}/live")
+async def dead_letter_queue_live(visit: Visit) -> Mapping[str, str]:
+    """The counts and the moves."""
+    queue = await visit.queue()
+    values = {
+        "queue": queue,
+        "look": (await visit.console.looks.at([queue])).get(queue.id, _NOTHING),
+        "moves": await moves_of(visit, queue),
+        "is_live": True,
+    }
+    return {
+        "letter-facts": await visit.fragment("dead_letter_facts.html", **values),
+        "letter-moves": await visit.fragment("dead_letter_moves.html", **values),
+    }
+
+
+async def letters_shown(
+    visit: Visit,
+    queue: Queue,
+    wish: LetterWish,
+    problems: Mapping[str, str] | None = None,
+    status: int = 200,
+) -> Answer:
+    """The page; with what is wrong with the form, after a try."""
+    rows_max = visit.query.number("rows", GROUPED_ROWS, GROUPED_ROWS, GROUPED_ROWS_MAX)
+    groups = await letter_groups(visit.service, queue, wish, visit.turn, rows_max)
+    found = await letter_page(visit.service, queue, wish, visit.turn)
+    sources = await dead_letter_sources(visit.service, queue, limit=_SOURCES_OF_QUEUE_SHOWN)
+    own = await visit.service.store.list_queues(queue.key.region, queue.key.account, limit=_QUEUES_LISTED_MAX)
+    looks = await visit.console.looks.at([queue])
+    return await visit.page(
+        "dead_letter_queue.html",
+        title=f"Dead letters of {queue.name}",
+        queue=queue,
+        wish=wish,
+        groups=groups,
+        groups_max=GROUPS_SHOWN_MAX,
+        more_rows=min(rows_max * 5, GROUPED_ROWS_MAX) if rows_max < GROUPED_ROWS_MAX else None,
+        chosen_group=groups.by_key.get(wish.group),
+        found=found,
+        sources=sources,
+        targets=[
+            each.name for each in own if each.settings.fifo == queue.settings.fifo and each.key != queue.key
+        ],
+        look=looks.get(queue.id, _NOTHING),
+        moves=await moves_of(visit, queue),
+        address=link("dead-letters", queue.key.region, queue.name),
+        states=STATES,
+        ticked=set(visit.form.all("letter")),
+        values={"to": visit.form.text("to"), "rate": visit.form.text("rate")},
+        problems=problems or {},
+        rate_max=MOVE_RATE_MAX,
+        is_live=False,
+        status=status,
     )

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 
 from veil.console.audit import DONE, REFUSED, AuditUnavailable
-from veil.console.exchange import Answer, see_other
-from veil.console.refusals import Forbidden, TooMany
 from veil.console.routes import ROOT, change, link, page
 from veil.console.sessions import Identity
 from veil.console.visit import Visit
+from veil.console.web import Answer, Forbidden, TooMany, see_other
 
 log = logging.getLogger("veil.console")
 
@@ -104,3 +103,19 @@ async def _form(visit: Visit, place: str, problem: str = "", key_id: str = "", s
     return await visit.page(
         "login.html", title="Log in", next=place, problem=problem, key_id=key_id, status=status
     )
+
+
+# ---- Light, dark, or as the system says: kept in a cookie, so that a page is drawn right from its first pixel.
+
+THEMES = ("system", "light", "dark")
+
+
+@change("/theme", needs=None)
+async def choose_theme(visit: Visit) -> Answer:
+    """Remember the visitor's choice for a year."""
+    theme = visit.form.text("theme")
+    place = own_place(visit.form.text("back"))
+    if theme not in THEMES:
+        theme = "system"
+    cookie = f"veil_theme={theme}; Path=/console; SameSite=Strict; Max-Age=31536000"
+    return see_other(place, ("Set-Cookie", cookie))

@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
-from veil.console.body_text import Body, attributes_of, show_body
-from veil.console.exchange import Answer
-from veil.console.kept_fragments import kept_fragments
-from veil.console.message_search import Looked, Search, read_search, search_messages
-from veil.console.queue_head import Head, live_facts, queue_head, queue_page
-from veil.console.routes import live, page
+from veil.console.changes import Change, Difference, Done, aws_command, offer, queue_url
+from veil.console.formatting import length, plural
+from veil.console.messages import (
+    Body,
+    Looked,
+    Search,
+    attributes_of,
+    read_search,
+    search_messages,
+    show_body,
+    show_preview,
+)
+from veil.console.queue_form import NumberField
+from veil.console.queue_views import (
+    PAGE_LEASES,
+    Head,
+    LeaseName,
+    leased_message,
+    live_facts,
+    open_leases,
+    queue_head,
+    queue_page,
+)
+from veil.console.routes import change, link, live, page
 from veil.console.visit import Visit
+from veil.console.web import Answer, Refused, Role
+from veil.core.errors import VeilError
 from veil.core.lease import State
+from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.message import StoredMessage
+from veil.core.queue import Queue
+from veil.service.activity import Holder
+from veil.service.messages import delete, extend_lease
 
 _STATES = {State.VISIBLE: "visible", State.IN_FLIGHT: "in flight", State.DELAYED: "delayed"}
 _BODY_CHARS_MAX = 4_000  # the rest is on the message's own page
 _ATTRIBUTE_CHARS_MAX = 100
 
 
-class Row(NamedTuple):
+class MessageRow(NamedTuple):
     """One message of the list."""
 
     message: StoredMessage
@@ -57,7 +81,7 @@ async def messages_live(visit: Visit) -> Mapping[str, str]:
     head = await queue_head(visit, await visit.queue(), "messages")
     search = Search(after=read_search(visit.query).after)
     looked = await search_messages(visit.service, head.queue, search, visit.turn)
-    kept = kept_fragments(visit)
+    kept = visit.fragments
     fragments = dict(live_facts(visit, head))
     drawn: list[str] = []
     for message in looked.messages:
@@ -85,17 +109,17 @@ async def facts_live(visit: Visit) -> Mapping[str, str]:
     return live_facts(visit, await queue_head(visit, await visit.queue(), ""))
 
 
-async def _rows(visit: Visit, head: Head, looked: Looked) -> list[Row]:
+async def _rows(visit: Visit, head: Head, looked: Looked) -> list[MessageRow]:
     has_page = _has_page(visit, head)
-    rows: list[Row] = []
+    rows: list[MessageRow] = []
     for message in looked.messages:
         rows.append(_row(head, message, has_page))
         await visit.turn.pause()
     return rows
 
 
-def _row(head: Head, message: StoredMessage, has_page: bool) -> Row:
-    return Row(
+def _row(head: Head, message: StoredMessage, has_page: bool) -> MessageRow:
+    return MessageRow(
         message,
         _STATES[State(message.state)],
         show_body(message.body, _BODY_CHARS_MAX),
@@ -106,3 +130,247 @@ def _row(head: Head, message: StoredMessage, has_page: bool) -> Row:
 
 def _has_page(visit: Visit, head: Head) -> bool:
     return visit.has_page(f"/queues/{head.queue.key.region}/{head.queue.name}/messages/1")
+
+
+# ---- What is in flight: who holds which message, since when, and how long still.
+
+
+class LeaseRow(NamedTuple):
+    """One open lease."""
+
+    message: StoredMessage
+    holder: Holder | None  # None: not known
+    preview: str  # the beginning of the body
+    received_wall_ms: int
+    window_ms: int  # from the receive or the last renewal to the deadline
+    address: str
+
+    @property
+    def name(self) -> str:
+        """What a form calls the lease."""
+        return f"{self.message.seq}:{self.message.delivery}"
+
+    @property
+    def renewals(self) -> int | None:
+        """How often the lease was renewed; None: not known."""
+        return None if self.holder is None else self.holder.renewals
+
+    @property
+    def version(self) -> str:
+        """Changes with all that the row tells: a row that is drawn anew must get its cells anew, too."""
+        return f"{self.message.received_at_ms}-{self.message.receive_count}-{self.holder is not None}"
+
+
+@page("/queues/{region}/{name}/in-flight")
+async def in_flight_page(visit: Visit) -> Answer:
+    """The leases, a page at a time."""
+    head = await queue_head(visit, await visit.queue(), "in-flight")
+    after = visit.query.number("after", 0, 0, (1 << 63) - 1)
+    looked = await open_leases(visit.service, head.queue, after, visit.turn)
+    return await queue_page(
+        visit,
+        head,
+        "queue_in_flight.html",
+        looked=looked,
+        rows=_lease_rows(visit, head, looked),
+        after=after,
+        live_path=f"{head.address}/in-flight/live" + (f"?after={after}" if after else ""),
+    )
+
+
+@live("/queues/{region}/{name}/in-flight/live")
+async def in_flight_live(visit: Visit) -> Mapping[str, str]:
+    """The counts and the leases."""
+    head = await queue_head(visit, await visit.queue(), "in-flight")
+    after = visit.query.number("after", 0, 0, (1 << 63) - 1)
+    looked = await open_leases(visit.service, head.queue, after, visit.turn)
+    kept = visit.fragments
+    fragments = dict(live_facts(visit, head))
+    drawn: list[str] = []
+    for row in _lease_rows(visit, head, looked):
+        await visit.turn.pause()
+        drawn.append(kept.get(("row", row.name, row.version), partial(_draw_leases, visit, "row", row)))
+        clock = (row.name, row.version, row.message.due_at_ms, row.window_ms, row.renewals)
+        for cell in ("deadline", "renewals"):
+            fragments[f"{cell}-{row.message.seq}"] = kept.get(
+                (cell, *clock), partial(_draw_leases, visit, cell, row)
+            )
+    kept.end_round()
+    # The rows before their cells: a cell is put into a row that is there.
+    return {"lease-rows": "".join(drawn) or await visit.fragment("queue_lease_none.html"), **fragments}
+
+
+def _draw_leases(visit: Visit, piece: str, row: LeaseRow) -> str:
+    return visit.row(f"queue_lease_{piece}.html", row=row, is_live=True)
+
+
+def _lease_rows(visit: Visit, head: Head, looked: Looked) -> list[LeaseRow]:
+    has_page = visit.has_page(f"/queues/{head.queue.key.region}/{head.queue.name}/messages/1")
+    return [_lease_row(visit, head, message, has_page) for message in looked.messages]
+
+
+def _lease_row(visit: Visit, head: Head, message: StoredMessage, has_page: bool) -> LeaseRow:
+    holder = visit.console.activity.holder(head.queue.id, message)
+    received_ms = message.received_at_ms or 0
+    began_ms = received_ms if holder is None else holder.last_renewed_ms or received_ms
+    return LeaseRow(
+        message,
+        holder,
+        show_preview(message.body),
+        received_ms + visit.wall_offset_ms,
+        max(1, (message.due_at_ms or 0) - began_ms),
+        f"{head.address}/messages/{message.seq}" if has_page else "",
+    )
+
+
+# ---- Release, extend or delete what somebody else holds.
+
+_EXTENSION: Final = NumberField("extend_s", "Extend by", "seconds", 1, VISIBILITY_MAX_S, "")
+_COMMANDS_MAX: Final = 10
+
+
+class _Way(NamedTuple):
+    action: str  # for the audit log
+    title: str
+    button: str
+    after: str  # what the message will be
+    done: str  # what the messages are
+    note: str
+
+
+_WAYS: Final = {
+    "release": _Way(
+        "release message",
+        "Release",
+        "Release now",
+        "visible at once",
+        "visible again",
+        "Whoever holds it is not told: it may still be working on it, and somebody else will receive it now.",
+    ),
+    "extend": _Way(
+        "extend lease",
+        "Extend",
+        "Extend",
+        "in flight for {length} from then on",
+        "in flight for {length} from now on",
+        "The holder keeps its receipt. A lease ends 12 hours after its receive at the latest.",
+    ),
+    "delete": _Way(
+        "delete message",
+        "Delete",
+        "Delete",
+        "",
+        "deleted",
+        "A deleted message does not come back. Whoever holds it is not told.",
+    ),
+}
+
+
+@change("/queues/{region}/{name}/in-flight", needs=Role.OPERATOR)
+async def change_leases(visit: Visit) -> Answer:
+    """Show what would become of the leases that were chosen, then do it."""
+    queue = await visit.queue()
+    form = visit.form
+    # One lease's own button says both what and which; those below the list are for the ticked ones.
+    what, _, one = form.text("one").partition(" ")
+    way = _WAYS.get(what or form.text("do"))
+    names = [LeaseName.read(text) for text in ([one] if one else form.all("lease"))]
+    if way is None:
+        raise Refused("Say what is to be done: release, extend or delete.")
+    if not names or None in names or len(names) > PAGE_LEASES:
+        raise Refused(f"Tick at least one message, and at most {PAGE_LEASES}.")
+    visibility_s = 0
+    if way is _WAYS["extend"]:
+        try:
+            visibility_s = _EXTENSION.read(form.text("extend_s"))
+        except ValueError as problem:
+            raise Refused(f"Extend by {problem}.") from None
+    # A lease that has ended meanwhile is an error for one, and is left out of many.
+    leases: list[tuple[LeaseName, StoredMessage]] = []
+    gone = 0
+    for name in names:
+        assert name is not None
+        try:
+            leases.append((name, await leased_message(visit.service, queue, name)))
+        except VeilError as refusal:
+            if len(names) == 1:
+                raise Refused(f"Nothing was done: {refusal}.") from None
+            gone += 1
+    if not leases:
+        raise Refused("Nothing was done: all these leases have ended since they were shown.")
+    return await offer(visit, _change(visit, queue, way, leases, visibility_s, gone))
+
+
+def _change(
+    visit: Visit,
+    queue: Queue,
+    way: _Way,
+    leases: Sequence[tuple[LeaseName, StoredMessage]],
+    visibility_s: int,
+    gone: int,
+) -> Change:
+    back = link("queues", queue.key.region, queue.name, "in-flight")
+    receipts = [
+        visit.service.store.receipts.write(queue.id, name.seq, name.delivery, message.rotation)
+        for name, message in leases
+    ]
+    done = way.done.format(length=length(visibility_s))
+
+    async def make() -> Done:
+        answers: list[VeilError | None]
+        if way is _WAYS["delete"]:
+            # Strict: what has lapsed since is not ours to delete, somebody may be about to receive it.
+            answers = await delete(visit.service, queue, receipts, strict=True, caller=visit.caller)
+        else:
+            changes = [(receipt, visibility_s) for receipt in receipts]
+            answers = await extend_lease(visit.service, queue, changes, caller=visit.caller)
+        refusals = [answer for answer in answers if answer is not None]
+        if len(refusals) == len(answers):
+            raise refusals[0]
+        count = len(answers) - len(refusals)
+        notice = f"{plural(count, 'message')} {'is' if count == 1 else 'are'} {done}."
+        if refusals:
+            notice += f" {plural(len(refusals), 'message')} could not be: {refusals[0]}."
+        return Done(notice, back)
+
+    one = leases[0][1].message_id
+    title = (
+        f"{way.title} message {one}" if len(leases) == 1 else f"{way.title} {plural(len(leases), 'message')}"
+    )
+    notes = [way.note]
+    if gone:
+        notes.append(
+            f"{plural(gone, 'lease')} of those chosen ended since they were shown, and are left out."
+        )
+    if len(receipts) > _COMMANDS_MAX:
+        notes.append(f"The commands of the first {_COMMANDS_MAX} are shown; the others are like them.")
+    return Change(
+        action=way.action,
+        target=one if len(leases) == 1 else f"{len(leases)} messages of {queue.name}",
+        title=title,
+        button=way.button,
+        back=back,
+        make=make,
+        differences=[
+            Difference(
+                f"Message {message.message_id}",
+                f"in flight, receive {message.receive_count:,}",
+                way.after.format(length=length(visibility_s)),
+            )
+            for _, message in leases
+        ],
+        commands=[_command(visit, queue, way, receipt, visibility_s) for receipt in receipts[:_COMMANDS_MAX]],
+        notes=notes,
+        is_danger=way is _WAYS["delete"],
+    )
+
+
+def _command(visit: Visit, queue: Queue, way: _Way, receipt: str, visibility_s: int) -> str:
+    parameters: dict[str, Any] = {
+        "QueueUrl": queue_url(visit.endpoint_url, queue),
+        "ReceiptHandle": receipt,
+    }
+    if way is _WAYS["delete"]:
+        return aws_command("delete-message", visit.endpoint_url, queue.key.region, parameters)
+    parameters["VisibilityTimeout"] = visibility_s
+    return aws_command("change-message-visibility", visit.endpoint_url, queue.key.region, parameters)

@@ -8,15 +8,13 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Final
 
-from veil.console.aws_command import NO_COMMAND, send_commands
-from veil.console.changes import Change, Difference, Done, offer
+from veil.console.changes import NO_COMMAND, Change, Difference, Done, offer, send_commands
 from veil.console.drafts import FILE_BYTES_MAX, LINES_MAX, DraftRefused, read_draft, read_lines
-from veil.console.exchange import Answer
 from veil.console.formatting import file_size, length, plural
-from veil.console.queue_head import queue_head, queue_page
-from veil.console.roles import Role
+from veil.console.queue_views import queue_head, queue_page
 from veil.console.routes import change, link, page
 from veil.console.visit import Visit
+from veil.console.web import Answer, Role
 from veil.core.errors import VeilError
 from veil.core.message_rules import Draft, size_bytes
 from veil.core.queue import Queue

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 from markupsafe import Markup
 
-from veil.console.charts import in_pairs, sparkline
-from veil.console.exchange import Answer
+from veil.console.charts import Chart, activity_chart, in_pairs, sparkline
+from veil.console.exports import as_cloudformation, as_terraform, as_toml
 from veil.console.formatting import plural
-from veil.console.queue_looks import Look
+from veil.console.queue_views import Look, live_facts, queue_head, queue_page
 from veil.console.routes import link, live, page
 from veil.console.visit import Visit
+from veil.console.web import TEXT, Answer, download
 from veil.core.queue import Queue, QueueCounts
-from veil.service.activity import FINE_S, Activity
+from veil.service.activity import COARSE_S, FINE_S, Activity
 
 PAGE_ROWS: Final = 50
 # A live list looks at its rows every second, but only now and then for queues that have come or gone.
@@ -69,7 +70,7 @@ class Wish(NamedTuple):
         return None if column != self.sort else "descending" if self.falling else "ascending"
 
 
-class Row(NamedTuple):
+class QueueRow(NamedTuple):
     """One queue of the list."""
 
     queue: Queue
@@ -81,10 +82,10 @@ class Row(NamedTuple):
     dead_letters_address: str
 
 
-class Found(NamedTuple):
+class QueuesShown(NamedTuple):
     """What is on the page, and how much there is."""
 
-    rows: list[Row]
+    rows: list[QueueRow]
     matching: int
     all: int
     pages: int
@@ -120,7 +121,7 @@ def _wish(visit: Visit) -> Wish:
     return Wish(query.text("search")[:80], sort, falling, hide_empty, query.text("region")[:64], number)
 
 
-async def _find(visit: Visit, wish: Wish, *, order_age_ms: int = 0) -> Found:
+async def _find(visit: Visit, wish: Wish, *, order_age_ms: int = 0) -> QueuesShown:
     """What the wish comes to; which queues, and in which order, may be as old as that."""
     matching, count, regions = await visit.console.looks.kept(
         (visit.identity.account, wish._replace(number=1)), lambda: _matching(visit, wish), order_age_ms
@@ -130,7 +131,7 @@ async def _find(visit: Visit, wish: Wish, *, order_age_ms: int = 0) -> Found:
     shown = matching[first : first + PAGE_ROWS]
     looks = await visit.console.looks.at(shown)
     rows = [_row(visit, queue, looks[queue.id]) for queue in shown if queue.id in looks]
-    return Found(rows, len(matching), count, pages, regions)
+    return QueuesShown(rows, len(matching), count, pages, regions)
 
 
 async def _matching(visit: Visit, wish: Wish) -> tuple[list[Queue], int, list[str]]:
@@ -160,10 +161,10 @@ async def _ordered(visit: Visit, wish: Wish, queues: Sequence[Queue]) -> list[Qu
     return kept
 
 
-def _row(visit: Visit, queue: Queue, look: Look) -> Row:
+def _row(visit: Visit, queue: Queue, look: Look) -> QueueRow:
     spark, rates = _recent(visit.console.activity, queue)
     redrive = queue.settings.redrive
-    return Row(
+    return QueueRow(
         queue,
         look,
         spark,
@@ -185,3 +186,142 @@ def _recent(activity: Activity, queue: Queue) -> tuple[Markup, Mapping[str, floa
     )
     minute_s = _RATE_BUCKETS * FINE_S
     return drawn, {event: sum(values[-_RATE_BUCKETS:]) / minute_s for event, values in fine.items()}
+
+
+# ---- What happened in a queue lately: sends, receives, deletes, lapses, dead letters.
+
+_ACTIVITY_EVENTS: Final = (
+    ("sent", "Sent"),
+    ("received", "Received"),
+    ("deleted", "Deleted"),
+    ("lapsed", "Lapsed"),
+    ("dead_lettered", "Dead-lettered"),
+    ("extended", "Leases extended"),
+)
+
+
+@page("/queues/{region}/{name}/activity")
+async def activity_page(visit: Visit) -> Answer:
+    """A chart for each kind of event, over the last ten minutes or the last four hours."""
+    queue = await visit.queue()
+    head = await queue_head(visit, queue, "activity")
+    is_long = _is_long(visit)
+    return await queue_page(
+        visit,
+        head,
+        "queue_activity.html",
+        charts=_charts(visit, queue, is_long),
+        is_long=is_long,
+        live_path=f"{head.address}/activity/live" + ("?over=hours" if is_long else ""),
+    )
+
+
+@live("/queues/{region}/{name}/activity/live")
+async def activity_live(visit: Visit) -> Mapping[str, str]:
+    """The counts and the charts."""
+    queue = await visit.queue()
+    head = await queue_head(visit, queue, "activity")
+    is_long = _is_long(visit)
+    charts = await visit.fragment("queue_charts.html", charts=_charts(visit, queue, is_long), is_long=is_long)
+    return {**live_facts(visit, head), "charts": charts}
+
+
+def _is_long(visit: Visit) -> bool:
+    return visit.query.text("over") == "hours"
+
+
+def _charts(visit: Visit, queue: Queue, is_long: bool) -> list[Chart]:
+    activity = visit.console.activity
+    counts, span_s = (activity.coarse, COARSE_S) if is_long else (activity.fine, FINE_S)
+    return [
+        activity_chart(event, words, counts(event, queue.id), span_s) for event, words in _ACTIVITY_EVENTS
+    ]
+
+
+# ---- Take queues away as text: for veil.toml, CloudFormation or Terraform.
+
+
+class _Format(NamedTuple):
+    words: str
+    help: str
+    suffix: str
+    content_type: str
+    write: Callable[[Sequence[Queue]], Iterator[str]]  # a piece for each queue
+
+
+_FORMATS: Final[Mapping[str, _Format]] = {
+    "toml": _Format(
+        "veil.toml",
+        "Put it into veil.toml: veil serve creates these queues at its start.",
+        ".toml",
+        TEXT,
+        as_toml,
+    ),
+    "cloudformation": _Format(
+        "CloudFormation",
+        "A template for AWS CloudFormation.",
+        ".template.json",
+        "application/json; charset=utf-8",
+        as_cloudformation,
+    ),
+    "terraform": _Format("Terraform", "Resources of Terraform's AWS provider.", ".tf", TEXT, as_terraform),
+}
+_SHOWN_CHARS_MAX: Final = 200_000
+
+
+async def _in_turns(pieces: Iterator[str], visit: Visit) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece.encode("utf-8", "replace")
+        await visit.turn.pause()
+
+
+@page("/queues/export")
+async def export_all(visit: Visit) -> Answer:
+    """All queues of a region: no format has a place for two queues of the same name."""
+    queues = [
+        queue
+        for queue in await visit.service.store.all_queues()
+        if queue.key.account == visit.identity.account
+    ]
+    regions = sorted({queue.key.region for queue in queues} | {visit.console.region})
+    region = visit.query.text("region")
+    region = region if region in regions else visit.console.region
+    chosen = sorted((queue for queue in queues if queue.key.region == region), key=lambda queue: queue.name)
+    return await _exported(visit, chosen, "queues", link("queues", "export"), regions, region)
+
+
+@page("/queues/{region}/{name}/export")
+async def export_one(visit: Visit) -> Answer:
+    """One queue."""
+    queue = await visit.queue()
+    address = link("queues", queue.key.region, queue.name, "export")
+    return await _exported(visit, [queue], queue.name, address, [], queue.key.region)
+
+
+async def _exported(
+    visit: Visit, queues: Sequence[Queue], name: str, address: str, regions: Sequence[str], region: str
+) -> Answer:
+    chosen = visit.query.text("format")
+    chosen = chosen if chosen in _FORMATS else "toml"
+    form = _FORMATS[chosen]
+    pieces = form.write(queues) if queues else iter(())
+    if visit.query.checked("download"):
+        return download(_in_turns(pieces, visit), f"{name}{form.suffix}", form.content_type)
+    text = ""
+    async for piece in _in_turns(pieces, visit):
+        text += piece.decode()
+        if len(text) > _SHOWN_CHARS_MAX:
+            break
+    return await visit.page(
+        "queue_export.html",
+        title="Export the queues" if name == "queues" and regions else f"Export {name}",
+        queues=queues,
+        is_all=bool(regions),
+        address=address,
+        formats=_FORMATS,
+        chosen=chosen,
+        regions=regions,
+        region=region,
+        text=text[:_SHOWN_CHARS_MAX],
+        is_cut=len(text) > _SHOWN_CHARS_MAX,
+    )

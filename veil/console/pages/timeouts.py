@@ -10,12 +10,8 @@ from markupsafe import Markup
 
 from veil import words
 from veil.charts import TimeoutPoint
-from veil.console.aws_command import aws_command, queue_url
-from veil.console.changes import Change, Difference, Done, offer
-from veil.console.exchange import Answer
+from veil.console.changes import Change, Difference, Done, aws_command, offer, queue_url
 from veil.console.formatting import length
-from veil.console.refusals import NotFound, Refused
-from veil.console.roles import Role
 from veil.console.routes import change, link, page
 from veil.console.timeout_charts import dilemma, point_of, spark
 from veil.console.timeout_findings import (
@@ -29,6 +25,7 @@ from veil.console.timeout_findings import (
     why_not,
 )
 from veil.console.visit import Visit
+from veil.console.web import Answer, NotFound, Refused, Role
 from veil.core.findings import FILE, NO_RENEWAL, Finding, Findings
 from veil.core.queue import Queue, QueueKey
 from veil.service.queues import change_settings
@@ -40,7 +37,7 @@ _CHIPS: Final = {TOO_SHORT: "failed", TOO_LONG: "delayed", RIGHT: "done", UNKNOW
 _ORDER: Final = (TOO_SHORT, TOO_LONG, RIGHT, UNKNOWN)
 
 
-class Row(NamedTuple):
+class TimeoutRow(NamedTuple):
     """A queue in the list."""
 
     finding: Finding
@@ -85,10 +82,10 @@ async def timeouts_page(visit: Visit) -> Answer:
     number = visit.query.number("page", 1, 1, 1_000_000)
     pages = max(1, -(-len(judged) // PAGE_ROWS))
     first = (min(number, pages) - 1) * PAGE_ROWS
-    rows: list[Row] = []
+    rows: list[TimeoutRow] = []
     for finding, said in judged[first : first + PAGE_ROWS]:
         rows.append(
-            Row(
+            TimeoutRow(
                 finding,
                 queues.get(_key(finding)),
                 said,

@@ -1,14 +1,138 @@
-"""What a form brings: fields in order, repeated ones included, and files."""
+"""What the console needs of HTTP: requests and answers, forms, cookies, roles."""
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple, Protocol
 from urllib.parse import parse_qsl, unquote_to_bytes
 
-from veil.console.refusals import Refused
 from veil.console.turns import Turn
 from veil.core.numbers import whole_number
+
+# ---- What the console refuses, each with the status and the sentence that the page shows.
+
+
+class Refused(Exception):
+    """The request is not answered with what it asked for; the text is for people."""
+
+    status = 400
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+
+
+class NotFound(Refused):
+    """There is no such page, queue or message."""
+
+    status = 404
+
+
+class Forbidden(Refused):
+    """The visitor's role, token or address does not permit it."""
+
+    status = 403
+
+
+class TooMany(Refused):
+    """Asked too often, or too many at once."""
+
+    status = 429
+
+    def __init__(self, sentence: str, retry_after_s: int = 1) -> None:
+        super().__init__(sentence)
+        self.retry_after_s = retry_after_s
+
+
+class FormRefused(Refused):
+    """What was filled in cannot be used: a sentence for each field, by its name."""
+
+    status = 422
+
+    def __init__(self, problems: dict[str, str]) -> None:
+        super().__init__("; ".join(f"{field}: {problem}" for field, problem in problems.items()))
+        self.problems = problems
+
+
+# ---- What the console is asked and what it answers, without a word about sockets.
+
+HTML = "text/html; charset=utf-8"
+TEXT = "text/plain; charset=utf-8"
+EVENTS = "text/event-stream; charset=utf-8"
+
+
+class HttpRequest(Protocol):
+    """One request, complete."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def query(self) -> str: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def peer(self) -> str: ...
+
+
+@dataclass(slots=True)
+class Answer:
+    """One answer; with a stream, the body is what it yields."""
+
+    status: int = 200
+    body: bytes = b""
+    content_type: str = HTML
+    headers: tuple[tuple[str, str], ...] = ()
+    stream: AsyncIterator[bytes] | None = field(default=None, repr=False)
+
+
+def see_other(place: str, *headers: tuple[str, str]) -> Answer:
+    """Go there, with a GET."""
+    return Answer(303, b"", TEXT, (("Location", place), *headers))
+
+
+def download(pieces: AsyncIterator[bytes], name: str, content_type: str = TEXT) -> Answer:
+    """The pieces as a file of that name, which must be made of plain characters; made while they are sent."""
+    headers = (("Content-Disposition", f'attachment; filename="{name}"'),)
+    return Answer(200, b"", content_type, headers, pieces)
+
+
+# ---- The console's one cookie, and the colours a visitor chose.
+
+_PORT = re.compile(r":([0-9]{1,5})\Z", re.ASCII)
+
+
+def read_cookies(header: str) -> dict[str, str]:
+    """The cookies of a request; of a name that comes twice, the first."""
+    cookies: dict[str, str] = {}
+    for pair in header.split(";"):
+        name, equals, value = pair.strip().partition("=")
+        if equals:
+            cookies.setdefault(name, value)
+    return cookies
+
+
+def cookie_name(headers: Mapping[str, str]) -> str:
+    """The name of this server's cookie: cookies do not know ports, and a machine may have several servers."""
+    port = _PORT.search(headers.get("host", ""))
+    return f"veil_console_{port[1]}" if port else "veil_console"
+
+
+def set_cookie(name: str, value: str, *, secure: bool) -> tuple[str, str]:
+    """The header that sets a cookie until the browser is closed; an empty value takes it away."""
+    text = f"{name}={value}; Path=/console; HttpOnly; SameSite=Strict"
+    if not value:
+        text += "; Max-Age=0"
+    return "Set-Cookie", text + ("; Secure" if secure else "")
+
+
+# ---- What a form brings: fields in order, repeated ones included, and files.
 
 _FIELDS_MAX = 2_000
 _CONTENT_TYPE_CHARS_MAX = 300
@@ -80,9 +204,9 @@ async def read_form(content_type: str, body: bytes, turn: Turn) -> Form:
     if len(fields) > _FIELDS_MAX:
         raise Refused(f"the form has too many fields: expected at most {_FIELDS_MAX}")
     pairs: list[tuple[str, str]] = []
-    for field in fields:
-        if field:
-            name, _, value = field.partition(b"=")
+    for pair in fields:
+        if pair:
+            name, _, value = pair.partition(b"=")
             pairs.append((await _unquoted(name, turn), await _unquoted(value, turn)))
     return Form(pairs)
 
@@ -133,3 +257,23 @@ def _shown(quoted: bytes) -> str:
     # Browsers escape no more than these three in the names of fields and files.
     text = quoted.decode("utf-8", "replace")
     return text.replace("%22", '"').replace("%0D", "\r").replace("%0A", "\n")
+
+
+# ---- Who may do what: a viewer looks, an operator works on messages, an admin on queues.
+
+
+class Role(IntEnum):
+    """Each may do what the lower ones may."""
+
+    VIEWER = 1
+    OPERATOR = 2
+    ADMIN = 3
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+def role_named(name: str) -> Role:
+    """The role of that name."""
+    return Role[name.upper()]

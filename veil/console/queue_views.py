@@ -1,0 +1,363 @@
+"""What the pages of a queue show: its head, its messages and their states, its leases."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+from veil.console.lives import Life, tell
+from veil.console.messages import Looked, Search, search_messages
+from veil.console.routes import link
+from veil.console.turns import Turn, Turns
+from veil.console.visit import Visit
+from veil.console.web import Answer
+from veil.core.errors import VeilError
+from veil.core.lease import State
+from veil.core.message import StoredMessage
+from veil.core.numbers import seq_number, whole_number
+from veil.core.queue import Queue, QueueCounts, QueueKey, parse_arn
+from veil.core.sequence import instant_of
+from veil.journal.life_event import LifeEvent
+from veil.service.activity import Holder
+from veil.service.messages import peek
+from veil.service.service import Service
+
+# ---- A message as the store has it now, and its life as the journal and the store tell it together.
+
+STATES = {State.VISIBLE: "visible", State.DELAYED: "delayed", State.IN_FLIGHT: "in flight"}
+
+
+class Present(NamedTuple):
+    """Where a message is now."""
+
+    queue: Queue
+    message: StoredMessage
+    holder: Holder | None
+
+    @property
+    def state(self) -> str:
+        return STATES[State(self.message.state)]
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """Differs once something has happened to the message."""
+        message = self.message
+        return self.queue.id, message.seq, message.state, message.delivery, message.due_at_ms
+
+
+class Told(NamedTuple):
+    """A life, and how much of it is known."""
+
+    life: Life
+    present: Present | None
+    is_whole: bool
+    looked_until: str | None
+    problems: list[str]
+    from_store_only: bool
+
+
+async def find_present(visit: Visit, key: QueueKey, seq: int) -> Present | None:
+    """The message of that key in that queue, if it is there."""
+    queue = await visit.service.store.find_queue(key)
+    if queue is None:
+        return None
+    found = await visit.service.store.peek(queue, after_seq=seq - 1, up_to_seq=seq, limit=1)
+    if not found:
+        return None
+    message = found[0]
+    if message.state == State.IN_FLIGHT and (message.due_at_ms or 0) <= visit.now_ms:
+        message.state, message.due_at_ms = State.VISIBLE, None  # lapsed, and the store has not looked yet
+    return Present(queue, message, visit.console.activity.holder(queue.id, message))
+
+
+async def tell_message(visit: Visit, key: QueueKey, seq: int, further: int = 1) -> Told | None:
+    """All that is known about the message; None where neither the queue nor the journal knows it."""
+    look = await visit.console.journal_looks.life(seq, further)
+    # Keys are the whole store's: what another account did is not ours to tell.
+    events = [event for event in look.events if event.queue.account == key.account]
+    if not any(event.queue == key and event.seq == seq for event in events) and not _led_to(events, key, seq):
+        events = []
+    await visit.turn.pause()
+    life = tell(events, visit.now_ms)
+    await visit.turn.pause()
+    place = (key, seq) if life is None else (life.stays[-1].queue, life.stays[-1].seq)
+    present = await find_present(visit, *place)
+    if present is not None:
+        added = _missing(present, events)
+        if added:
+            events = sorted([*events, *added], key=lambda event: event.at_ms)
+            life = tell(events, visit.now_ms)
+    await visit.turn.pause()
+    if life is None:
+        return None
+    return Told(
+        life, present, look.is_whole, look.looked_until, look.problems, from_store_only=not look.events
+    )
+
+
+def _led_to(events: list[LifeEvent], key: QueueKey, seq: int) -> bool:
+    """Whether a dead-lettering led there and nothing has happened to the message since."""
+    return any(
+        event.kind == "dead_lettered"
+        and event.other_queue == key.name
+        and event.queue.region == key.region
+        and (event.other_seq or event.seq) == seq
+        for event in events
+    )
+
+
+def _missing(present: Present, events: list[LifeEvent]) -> list[LifeEvent]:
+    """What the store tells and the journal does not: it is off, was off, or has not been exported yet."""
+    queue, message = present.queue, present.message
+    facts = {
+        "message_id": message.message_id,
+        "message_type": message.message_type,
+        "body_bytes": message.body_bytes,
+        "receive_count": message.receive_count,
+    }
+    added: list[LifeEvent] = []
+    if not events:
+        sent_ms = instant_of(message.seq)
+        source = _source(message)
+        sent_to = queue.key if source is None else source
+        added.append(LifeEvent(0, sent_ms, "sent", sent_to, message.seq, **facts))  # type: ignore[arg-type]
+        if source is not None:
+            # When it was moved the store does not say: not before it was last received there.
+            moved_ms = max(sent_ms, message.first_received_wall_ms or sent_ms)
+            added.append(LifeEvent(1, moved_ms, "dead_lettered", source, message.seq, other_queue=queue.name))
+    known = max((event.delivery for event in events if event.seq == message.seq), default=0)
+    if message.state == State.IN_FLIGHT and message.delivery > known and message.received_at_ms is not None:
+        caller = None if present.holder is None else present.holder.caller
+        added.append(
+            LifeEvent(
+                2,
+                message.received_at_ms,
+                "received",
+                queue.key,
+                message.seq,
+                message.message_id,
+                message.delivery,
+                message.due_at_ms,
+                message.receive_count,
+                caller_key=None if caller is None else caller.key_id,
+                caller_address=None if caller is None else caller.peer,
+                user_agent=None if caller is None else caller.user_agent,
+            )
+        )
+    return added
+
+
+def _source(message: StoredMessage) -> QueueKey | None:
+    return None if message.dead_letter_source is None else parse_arn(message.dead_letter_source)
+
+
+# ---- The open leases of a queue, and what may be done to them from outside.
+
+PAGE_LEASES: Final = 100
+# Looked at once a second for as long as somebody watches: less than what a single search may cost.
+_ROWS_MAX: Final = 2_000
+_BYTES_MAX: Final = 4 << 20
+
+
+class LeaseOver(VeilError):
+    """The lease that was looked at has ended: deleted, released, lapsed, or received anew."""
+
+    def __init__(self, message_id: str) -> None:
+        super().__init__(
+            f"the lease of message {message_id} has ended since it was shown"
+            if message_id
+            else "the message is gone"
+        )
+
+
+class LeaseName(NamedTuple):
+    """Which lease is meant: one delivery of one message."""
+
+    seq: int
+    delivery: int
+
+    @classmethod
+    def read(cls, text: str) -> LeaseName | None:
+        """The name in a form's field, or None."""
+        seq, _, delivery = text.partition(":")
+        numbers = seq_number(seq), whole_number(delivery)
+        return None if numbers[0] is None or numbers[1] is None else cls(numbers[0], numbers[1])
+
+
+async def open_leases(service: Service, queue: Queue, after: int, turn: Turn) -> Looked:
+    """The messages in flight behind that seq, the oldest first; no more rows are looked at than needed to find them all."""
+    in_flight = (await service.store.counts(queue)).in_flight
+    return await search_messages(
+        service,
+        queue,
+        Search(state="in-flight", after=after),
+        turn,
+        page_rows=PAGE_LEASES,
+        rows_max=_ROWS_MAX,
+        bytes_max=_BYTES_MAX,
+        enough=None if after else in_flight,
+    )
+
+
+async def leased_message(service: Service, queue: Queue, name: LeaseName) -> StoredMessage:
+    """The message of an open lease; raises LeaseOver where the lease is not open any more."""
+    messages = await peek(service, queue, after_seq=name.seq - 1, up_to_seq=name.seq, limit=1)
+    if not messages:
+        raise LeaseOver("")
+    message = messages[0]
+    is_open = message.state == State.IN_FLIGHT and (message.due_at_ms or 0) > service.clock.now_ms()
+    if not is_open or message.delivery != name.delivery:
+        raise LeaseOver(message.message_id)
+    return message
+
+
+# ---- How many messages queues hold, looked up at most once a second for everybody who looks.
+
+FRESH_MS: Final = 900
+# Sums over all queues are for sorting and hiding: they may be a little older.
+_ALL_FRESH_MS: Final = 5_000
+_LOOKS_AT_ONCE: Final = 64
+_KEPT_MAX: Final = 20_000
+_MADE_MAX: Final = 50
+
+T = TypeVar("T")
+
+
+class Look(NamedTuple):
+    """One queue as it was a moment ago."""
+
+    counts: QueueCounts
+    oldest_sent_ms: int | None  # engine time; None: nothing is visible, or nobody asked
+    at_ms: int
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts)
+
+
+class QueueLooks:
+    """Looks at queues, and remembers for a moment what it saw."""
+
+    def __init__(self, service: Service, turns: Turns) -> None:
+        self._service, self._turns = service, turns
+        self._kept: dict[tuple[int, bool], Look] = {}
+        self._made: dict[Hashable, tuple[int, object]] = {}
+        self._looking = asyncio.Lock()
+
+    async def at(self, queues: Sequence[Queue], *, with_oldest: bool = True) -> dict[int, Look]:
+        """A look at each of the queues, by id; those deleted meanwhile are left out."""
+        fresh_ms = FRESH_MS if with_oldest else _ALL_FRESH_MS
+        async with self._looking:
+            now_ms = self._service.clock.now_ms()
+            stale = [
+                queue for queue in queues if not self._is_fresh((queue.id, with_oldest), now_ms - fresh_ms)
+            ]
+            if len(self._kept) + len(stale) > _KEPT_MAX:
+                self._kept.clear()
+                stale = list(queues)
+            # Side by side for a store that has to be asked, one after the other within each share: most stores know
+            # the counts at once, and then a task for each of ten thousand queues would cost more than the looks.
+            shares = [stale[first::_LOOKS_AT_ONCE] for first in range(min(len(stale), _LOOKS_AT_ONCE))]
+            turn = Turn(self._turns)
+            await asyncio.gather(*(self._look_at(share, with_oldest, now_ms, turn) for share in shares))
+        return {
+            queue.id: self._kept[queue.id, with_oldest]
+            for queue in queues
+            if (queue.id, with_oldest) in self._kept
+        }
+
+    async def kept(self, key: Hashable, make: Callable[[], Awaitable[T]], age_ms_max: int) -> T:
+        """What `make` gives, or gave under that key no longer ago than that."""
+        now_ms = self._service.clock.now_ms()
+        made = self._made.get(key)
+        if made is not None and now_ms - made[0] < age_ms_max:
+            return cast(T, made[1])
+        fresh = await make()
+        if len(self._made) >= _MADE_MAX:
+            self._made.clear()
+        self._made[key] = (now_ms, fresh)
+        return fresh
+
+    def _is_fresh(self, key: tuple[int, bool], since_ms: int) -> bool:
+        kept = self._kept.get(key)
+        return kept is not None and kept.at_ms > since_ms
+
+    async def _look_at(self, queues: Sequence[Queue], with_oldest: bool, now_ms: int, turn: Turn) -> None:
+        for queue in queues:
+            await self._look(queue, with_oldest, now_ms)
+            await turn.pause()
+
+    async def _look(self, queue: Queue, with_oldest: bool, now_ms: int) -> None:
+        store = self._service.store
+        try:
+            counts = await store.counts(queue)
+            oldest_ms = await store.oldest_sent_ms(queue) if with_oldest and counts.visible else None
+        except VeilError:  # deleted since it was listed; where the store has failed, the page says so
+            self._kept.pop((queue.id, with_oldest), None)
+            return
+        self._kept[queue.id, with_oldest] = Look(counts, oldest_ms, now_ms)
+
+
+# ---- What stands above every page of a queue: its name, its counts, and the ways to its other pages.
+
+_TABS: Final = (
+    ("messages", "Messages"),
+    ("in-flight", "In flight"),
+    ("send", "Send"),
+    ("settings", "Settings"),
+    ("tags", "Tags"),
+    ("policy", "Policy"),
+    ("activity", "Activity"),
+)
+_NOTHING: Final = Look(QueueCounts(), None, 0)
+
+
+class Head(NamedTuple):
+    """A queue, as it was a moment ago, and which of its pages this is."""
+
+    queue: Queue
+    look: Look
+    tab: str  # the last part of the page's path
+    address: str  # of the queue
+    dead_letters_address: str
+    tabs: list[tuple[str, str, bool]]  # name, address, and whether it is this page
+
+
+async def queue_head(visit: Visit, queue: Queue, tab: str) -> Head:
+    """The head of a page of the queue."""
+    looks = await visit.console.looks.at([queue])
+    redrive = queue.settings.redrive
+    target = None if redrive is None else redrive.dead_letters
+    address = link("queues", queue.key.region, queue.name)
+    return Head(
+        queue,
+        looks.get(queue.id, _NOTHING),
+        tab,
+        address,
+        "" if target is None else link("queues", target.region, target.name),
+        [
+            (words, f"{address}/{part}", part == tab)
+            for part, words in _TABS
+            if part != "send" or visit.may("operator")
+        ],
+    )
+
+
+def live_facts(visit: Visit, head: Head) -> Mapping[str, str]:
+    """The counts as a fragment, for the streams of all these pages."""
+    return {"queue-facts": visit.row("queue_facts.html", head=head, is_live=True)}
+
+
+async def queue_page(visit: Visit, head: Head, template: str, *, status: int = 200, **values: Any) -> Answer:
+    """One of the pages of the queue."""
+    title = next((words for part, words in _TABS if part == head.tab), "")
+    return await visit.page(
+        template,
+        title=f"{head.queue.name} · {title}",
+        status=status,
+        head=head,
+        queue=head.queue,
+        is_live=False,
+        **values,
+    )
