@@ -123,7 +123,7 @@ def test_tables_that_cannot_be_these_are_refused(
     journal_place.write("_journal.json", b'{"store_id": "one", "version": 1}')
     run_lifecycles(spark, journal_place, tables_place)
     journal_place.write("_journal.json", b'{"store_id": "two", "version": 1}')
-    with pytest.raises(TablesRefused, match="of another store"):
+    with pytest.raises(TablesRefused, match="belong to another store"):
         run_lifecycles(spark, journal_place, tables_place)
 
     tables_place.write(NAME, b'{"version": 99}')

@@ -273,7 +273,7 @@ def test_the_intake_is_no_target_and_a_state_belongs_to_one_intake(
     words = ["--rules", str(rules), "--once", "--state", str(tmp_path / "state")]
 
     assert run(["pipeline", "route", "--from", "intake", *words]) == 1
-    assert "target intake: expected another queue than the intake" in capsys.readouterr().err
+    assert "target intake: expected a queue other than the intake" in capsys.readouterr().err
     assert run(["pipeline", "route", "--from", "other", *words]) == 1
     assert "it belongs to the intake" in capsys.readouterr().err
 

@@ -239,7 +239,7 @@ def _destinations(
             counts[each["values"]] = counts.get(each["values"], 0) + each["counts"]
     if "" in counts:
         raise DeadLettersRefused(
-            f"{counts['']} of the selected messages do not tell where they came from: give --to QUEUE"
+            f"{counts['']} of the selected messages do not say which queue they came from: name one with --to QUEUE"
         )
     return {
         source: find_queue(queue, source, f"the source {source!r} of {count} messages")

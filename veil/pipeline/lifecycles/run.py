@@ -121,7 +121,8 @@ def _same_store(journal: Place, tables: Place, manifest: Manifest) -> str | None
     if manifest.store_id not in (None, mark[0]):
         # Order keys say which message; two stores give out the same ones.
         raise TablesRefused(
-            f"the tables at {tables.uri} are of another store than the journal at {journal.uri}: name another place"
+            f"the tables at {tables.uri} belong to another store than the journal at {journal.uri}: "
+            "choose another place with --tables"
         )
     return mark[0]
 

@@ -85,7 +85,11 @@ def load_manifest(tables: Place) -> Manifest:
         if version != VERSION:
             raise TablesRefused(
                 f"{tables.uri}/{NAME} has version {version}, this Veil knows {VERSION}: "
-                + ("upgrade Veil" if version > VERSION else "make the tables anew in another place")
+                + (
+                    "upgrade Veil"
+                    if version > VERSION
+                    else "create new tables in another place, with --tables"
+                )
             )
         return msgspec.json.decode(content, type=Manifest)
     except msgspec.DecodeError as problem:

@@ -115,7 +115,7 @@ def prepare_targets(intake: QueueClient, table: RouteTable, *, create: bool) -> 
     missing, found = list[Target](), list[Prepared]()
     for target in table.targets:
         if target.queue == own:
-            raise RouteRefused(f"target {target.queue}: expected another queue than the intake")
+            raise RouteRefused(f"target {target.queue}: expected a queue other than the intake")
         timeout_s = _timeout_of(intake, target.queue)
         if timeout_s is not None:
             found.append(Prepared(target, timeout_s, created=False))
@@ -125,7 +125,7 @@ def prepare_targets(intake: QueueClient, table: RouteTable, *, create: bool) -> 
             missing.append(target)
     if missing:
         names = ", ".join(target.queue for target in missing)
-        raise RouteRefused(f"there is no queue {names}: create it, or ask for it with --create-queues")
+        raise RouteRefused(f"there is no queue {names}: create it, or add --create-queues")
     return found
 
 
