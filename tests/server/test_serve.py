@@ -455,6 +455,7 @@ def config_show(*arguments: str, cwd: Path, environ: dict[str, str] | None = Non
 
 def test_config_show_tells_value_and_origin_and_no_secret(tmp_path: Path):
     (tmp_path / "veil.toml").write_text('region = "eu-west-1"\n[[keys]]\nid = "a"\nsecret = "hunter2"\n')
+    (tmp_path / "veil.toml").chmod(0o600)
     environ = {"VEIL_HOST": "0.0.0.0"}
     text = config_show("--port", "1", cwd=tmp_path, environ=environ)
     assert re.search(r"^port +1 +--port$", text, re.MULTILINE)

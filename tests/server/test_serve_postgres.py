@@ -91,6 +91,7 @@ def test_a_node_says_where_its_data_lives_and_never_the_password(postgres: str, 
     assert "only once PostgreSQL has committed it" in said
     assert said.count("no journal:") == 1
     assert PASSWORD not in said
+    assert "--store has a password in it, which the list of processes shows to everybody" in said
     assert not (tmp_path / "data").exists()
 
 

@@ -21,6 +21,7 @@ def toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def write(text: str) -> Path:
         path = Path("veil.toml")
         path.write_text(text)
+        path.chmod(0o600)
         return path
 
     return write
@@ -267,3 +268,21 @@ def test_the_table_names_every_setting_once_with_help():
 def test_a_file_that_cannot_be_read_is_told(toml):
     toml("port = 1").chmod(0)
     assert "expected a TOML file that can be read" in refusal()
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604])
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [('[[keys]]\nid = "a"\nsecret = "s"\n', "keys"), ('store = "postgresql://u:pw@h/d"\n', "store")],
+)
+def test_a_file_with_secrets_that_others_can_read_is_refused(toml, text: str, secret: str, mode: int):
+    path = toml(text)
+    path.chmod(mode)
+    said = refusal()
+    assert "config=veil.toml: expected a file that only its owner can read (chmod 600)" in said
+    assert f"because of its {secret}; its mode is {mode:04o}" in said
+    assert "pw" not in said
+    path.chmod(0o600)
+    load_settings({}, {})
+    toml('region = "eu-west-1"\nstore = "postgresql://u@h/d"\n').chmod(0o644)
+    load_settings({}, {})

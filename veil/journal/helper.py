@@ -21,6 +21,8 @@ from veil.journal.location import Location, LocationRefused
 
 def main() -> None:
     """Serve the parent until it is gone."""
+    # By the mask, not by the mode of each file: where a folder's default ACL lets others in, it has the last word.
+    os.umask(0o077)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     with suppress(OSError):

@@ -59,11 +59,3 @@ def _read(path: Path) -> list[AccessKey]:
     if len({key.key_id for key in keys}) != len(keys):
         raise SettingsError(f"keys_file={path}: expected no id twice")
     return keys
-
-
-def is_open_to_others(path: Path) -> bool:
-    """Whether somebody but the owner can read the file."""
-    try:
-        return bool(path.stat().st_mode & 0o077)
-    except OSError:
-        return False

@@ -17,6 +17,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -36,9 +37,15 @@ from veil.server.http import HttpServer
 from veil.server.http_limits import room_for_connections
 from veil.server.http_roster import Capacity
 from veil.server.journal import check_location, make_exporter
-from veil.server.keys import gather_keys, is_open_to_others
+from veil.server.keys import gather_keys
 from veil.server.logs import configure_logging
-from veil.server.make_store import is_on_postgres, journal_location, make_store, store_directory
+from veil.server.make_store import (
+    JOURNAL_FOLDER,
+    is_on_postgres,
+    journal_location,
+    make_store,
+    store_directory,
+)
 from veil.server.metrics import Metrics
 from veil.server.requests import RequestTallies
 from veil.server.settings import DEFAULT, Settings, SettingsError
@@ -80,6 +87,7 @@ class StartRefused(VeilError):
 def run_server(settings: Settings, *, ready_file: Path | None = None, companion: bool = False) -> int:
     """Serve until told to stop, and give the exit code; raises SettingsError and StartRefused before it is ready."""
     configure_logging(settings.log_level, settings.log_format)
+    os.umask(0o077)  # whatever is written here is nobody else's business
     _give_back_large_blocks()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         code = runner.run(_Server(settings, ready_file, companion).serve())
@@ -200,8 +208,11 @@ class _Server:
             place = without_password(self._settings.store)
         try:
             if isinstance(place, Path):
-                # Messages are nobody else's business.
                 place.mkdir(mode=0o700, parents=True, exist_ok=True)
+                if journal_location(self._settings) == str(place / JOURNAL_FOLDER):
+                    from veil.stores.sqlite.data_directory import make_private
+
+                    make_private(place / JOURNAL_FOLDER)
             await self._service.start()
         except (StoreBusy, StoreDamaged, StoreTooNew) as problem:
             raise StartRefused(str(problem)) from None
@@ -302,9 +313,11 @@ class _Server:
                 "another machine; set tls_cert and tls_key, or base_url to the https address of a proxy that speaks TLS",
                 settings.host,
             )
-        source = Path(settings.origin("keys"))
-        if settings.keys and source.suffix and is_open_to_others(source):
-            log.warning("%s holds secrets and other users can read it: chmod 600 %s", source, source)
+        if settings.origin("store") == "--store" and without_password(settings.store) != settings.store:
+            log.warning(
+                "--store has a password in it, which the list of processes shows to everybody on this machine: "
+                "use VEIL_STORE or PGPASSFILE"
+            )
 
     def _tell_connections(self) -> None:
         wanted, present = self._settings.http.connections_max, self._capacity.connections_max
@@ -319,11 +332,18 @@ class _Server:
             )
 
     def _write_ready_file(self, path: Path) -> None:
-        # By a rename, so that whoever waits for the file never reads half of it.
-        draft = path.with_name(path.name + ".new")
+        # By a rename, so that whoever waits for the file never reads half of it; from a name that nobody can foresee, so that
+        # no link lies in wait there.
         try:
-            draft.write_text(json.dumps(self._facts) + "\n")
-            draft.replace(path)
+            fd, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+            try:
+                with os.fdopen(fd, "w") as file:
+                    os.fchmod(fd, 0o644)  # an address is no secret
+                    file.write(json.dumps(self._facts) + "\n")
+                Path(draft).replace(path)
+            except BaseException:
+                Path(draft).unlink(missing_ok=True)
+                raise
         except OSError as problem:
             raise StartRefused(
                 f"ready_file={path}: expected a file that can be written ({problem.strerror})"

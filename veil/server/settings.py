@@ -7,7 +7,9 @@ defaults. Only `load_settings` looks at the environment and the file.
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -82,7 +84,8 @@ class Settings:
     store: str = _setting(
         "sqlite",
         values.a_store,
-        "Where messages live: sqlite (in --data), sqlite:///DIR, memory or postgresql://HOST/DATABASE.",
+        "Where messages live: sqlite (in --data), sqlite:///DIR, memory or postgresql://HOST/DATABASE; "
+        "a password belongs into VEIL_STORE or PGPASSFILE, since the list of processes shows flags.",
         "URL",
         in_repr=False,  # it may carry a password
     )
@@ -333,7 +336,9 @@ def _from_file(rows: Mapping[str, SettingInfo], environ: Mapping[str, str], conf
     named = config or environ.get(CONFIG_VARIABLE)
     path = Path(named or CONFIG_FILE).expanduser()
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode  # of what is read, not of what has the name by then
+            content = tomllib.loads(file.read().decode("utf-8"))
     except FileNotFoundError:
         if named:
             raise SettingsError(f"config={named}: expected a file that exists") from None
@@ -343,12 +348,27 @@ def _from_file(rows: Mapping[str, SettingInfo], environ: Mapping[str, str], conf
         raise SettingsError(f"config={path}: expected a TOML file that can be read ({reason})") from None
     except tomllib.TOMLDecodeError as problem:
         raise SettingsError(f"config={path}: expected TOML: {problem}") from None
+    _check_privacy(path, mode, content)
     for name, value in content.items():
         pairs = {f"http.{each}": value[each] for each in value} if _is_http(name, value) else {name: value}
         for full_name, single in pairs.items():
             if full_name not in rows:
                 raise SettingsError(f"unknown setting {full_name} in {path}{_similar(full_name, rows)}")
             yield full_name, single, str(path)
+
+
+def _check_privacy(path: Path, mode: int, content: Mapping[str, object]) -> None:
+    store = content.get("store")
+    secrets = [name for name in ("keys", "store") if name in content]
+    if isinstance(store, str) and without_password(store) == store:
+        secrets.remove("store")
+    if not secrets:
+        return
+    if mode & 0o077:
+        raise SettingsError(
+            f"config={path}: expected a file that only its owner can read (chmod 600), because of its {' and '.join(secrets)}; "
+            f"its mode is {stat.S_IMODE(mode):04o}"
+        )
 
 
 def _is_http(name: str, value: object) -> bool:

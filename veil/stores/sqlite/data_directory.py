@@ -1,14 +1,17 @@
-"""The directory of a store: one server at a time in it, and room kept back for a full disk."""
+"""The directory of a store: one server at a time in it, nobody else's to read, and room kept back for a full disk."""
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from veil.core.errors import StoreBusy
+
+log = logging.getLogger("veil.store")
 
 DATABASE = "veil.db"
 RESERVE_BYTES = 16 << 20
@@ -108,3 +111,18 @@ def sync_directory(directory: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def make_private(path: Path) -> None:
+    """See to it that nobody but its owner can read the file or list the folder, if it is there."""
+    try:
+        mode = path.stat().st_mode
+        if not mode & 0o077:
+            return
+        path.chmod(mode & 0o700)
+    except FileNotFoundError:
+        return
+    except OSError as problem:
+        log.warning("%s can be read by other users of this machine, and stays so: %s", path, problem.strerror)
+    else:
+        log.warning("%s could be read by other users of this machine; now only its owner can", path)

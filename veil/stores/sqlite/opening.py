@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
 import apsw
 
 from veil.core.errors import StoreDamaged, StoreError, StoreTooNew
-from veil.stores.sqlite.data_directory import DATABASE, sync_directory
+from veil.stores.sqlite.data_directory import DATABASE, make_private, sync_directory
 from veil.stores.sqlite.database import Q
 from veil.stores.sqlite.recovery.wal_scan import scan_wal
 
@@ -43,12 +45,16 @@ def open_database(directory: Path) -> apsw.Connection:
         raise StoreDamaged(f"{path}: {error}; run 'veil verify'") from error
     except apsw.Error as error:
         raise StoreError(f"{path} cannot be opened: {error}") from error
+    for suffix in ("", "-wal", "-shm"):  # SQLite makes the others like the first
+        make_private(path.with_name(path.name + suffix))
     sync_directory(directory)
     return connection
 
 
 def connect(path: Path) -> apsw.Connection:
-    """A connection with the settings that the promises rest on."""
+    """A connection with the settings that the promises rest on; a file that is made for it is its owner's alone."""
+    with suppress(OSError):  # it is there, or SQLite will say what is the matter
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     connection = apsw.Connection(str(path))
     connection.set_busy_timeout(5_000)
     # Without this SQLite looks at bound values while it plans around partial indexes, and so prepares those statements

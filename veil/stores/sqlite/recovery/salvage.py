@@ -11,6 +11,7 @@ twice they are given up.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -124,6 +125,10 @@ def salvage(data_dir: Path, out_dir: Path) -> Salvaged:
         lock.release()
 
 
+def _private(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+
 def _saved(data_dir: Path, work: Path, out_dir: Path) -> Salvaged:
     shutil.copyfile(data_dir / DATABASE, work / DATABASE)
     report = Salvaged(copy_mended(data_dir / f"{DATABASE}-wal", work / f"{DATABASE}-wal"))
@@ -131,7 +136,7 @@ def _saved(data_dir: Path, work: Path, out_dir: Path) -> Salvaged:
     damaged.config(apsw.SQLITE_DBCONFIG_DQS_DML, 0)
     fresh = open_database(out_dir)
     try:
-        with fresh, (out_dir / SET_ASIDE).open("wb") as set_aside:
+        with fresh, os.fdopen(_private(out_dir / SET_ASIDE), "wb") as set_aside:
             _copy_meta(damaged, fresh)
             _copy_queues(damaged, fresh, report)
             _copy_messages(damaged, fresh, report, set_aside)
