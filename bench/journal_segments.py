@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 from bench.journal_lives import NONE, Events
 from bench.journal_world import ACCOUNT, DAY_MS, REGION, TYPES, Ints, World
 from veil.core.event import Kind
-from veil.journal.arrow import SCHEMA
-from veil.journal.arrow import TYPES as ARROW
 from veil.journal.schema import FIRST_KEY, JOURNAL_KEY, LAST_KEY, VERSION, VERSION_KEY
+from veil.journal.segment_writer import SCHEMA
+from veil.journal.segment_writer import TYPES as ARROW
 from veil.journal.segments import segment_name
 
 ROW_EVENTS: Final = 40  # in one outbox row: what a transaction of a busy server comes to

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import duckdb
 
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.store import files_of_table
 from veil.pipeline.lifecycles.tables import LEASES, MESSAGES, QUEUE_HOURS
 
@@ -100,5 +100,5 @@ def table_files(engine: str, folder: Path) -> dict[str, list[str]]:
     """The files of the tables: Spark's by its manifest, the others' one by one."""
     if engine != "spark":
         return {table: [str(folder / f"{table}.parquet")] for table in _KEYS}
-    tables = Place.at(folder)
+    tables = Storage.at(folder)
     return {table: [str(folder / name) for name in files_of_table(tables, table)] for table in _KEYS}

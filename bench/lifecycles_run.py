@@ -62,7 +62,7 @@ class Stopwatch:
 
 def run_spark(journal: Path, tables: Path) -> dict[str, Any]:
     """`veil pipeline lifecycles` without its command line."""
-    from veil.journal.place import Place
+    from veil.journal.storage import Storage
     from veil.pipeline.lifecycles.run import is_brief, run_lifecycles
     from veil.pipeline.spark.session import SparkSettings, session
 
@@ -71,12 +71,12 @@ def run_spark(journal: Path, tables: Path) -> dict[str, Any]:
         master=f"local[{THREADS}]",
         conf={"spark.driver.memory": MEMORY, "spark.ui.enabled": "false"},
         title="bench lifecycles",
-        brief=is_brief(Place.at(journal), Place.at(tables)),
+        brief=is_brief(Storage.at(journal), Storage.at(tables)),
     )
     with session(settings) as spark:
         up_s = time.monotonic() - begun_s
         watch = Stopwatch()
-        done = run_lifecycles(spark, Place.at(journal), Place.at(tables))
+        done = run_lifecycles(spark, Storage.at(journal), Storage.at(tables))
         if done.broken:
             raise RuntimeError(f"broken segments: {done.broken}")
         return {"up_s": up_s, **watch.figures(), "events": done.events, "hours": done.partitions}

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.scales import month_of
 from veil.pipeline.lifecycles.store import Hour, Manifest, save_manifest
 from veil.pipeline.lifecycles.tables import QUEUE_HOURS
@@ -51,7 +51,7 @@ def row(hour: datetime, queue: str, message_type: str = "", **values: Any) -> di
 
 
 def write_tables(
-    place: Place,
+    place: Storage,
     days: Mapping[datetime, Any],
     hours: Mapping[datetime, Any] | None = None,
     months: Mapping[datetime, Any] | None = None,
@@ -103,7 +103,7 @@ def _whole(instant: datetime, length_s: int) -> int:
     return int(instant.astimezone(UTC).timestamp()) // length_s
 
 
-def _write(place: Place, table: str, instant: datetime, rows: Sequence[dict[str, Any]] | Any) -> str:
+def _write(place: Storage, table: str, instant: datetime, rows: Sequence[dict[str, Any]] | Any) -> str:
     name = f"generation-1/table={table}/part={instant:%Y%m%d%H}/rows.parquet"
     arrow = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows), SCHEMA)
     with place.writing(name) as file:

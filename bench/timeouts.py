@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from bench.queue_days import SCHEMA, histogram_column, write_tables
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 
 BEGIN = datetime(2025, 1, 1, tzinfo=UTC)
 LEASES_AN_HOUR = 120
@@ -31,7 +31,7 @@ SPAN = 160  # buckets, ten octaves around the middle
 SPREAD = 9.0  # buckets: the standard deviation of log-normal work
 
 
-def year(place: Place, queues: int, days: int, seed: int = 1) -> dict[str, float]:
+def year(place: Storage, queues: int, days: int, seed: int = 1) -> dict[str, float]:
     """Make the tables; say how full they are."""
     random = np.random.default_rng(seed)
     middles = random.integers(110, 290, queues)  # from 0.1 s to 5 min
@@ -99,7 +99,7 @@ def _histograms(buckets: Any, counts: Any) -> Any:
     return histogram_column(buckets[there], counts[there], offsets)
 
 
-def measure(place: Place) -> dict[str, object]:
+def measure(place: Storage) -> dict[str, object]:
     """The job in a fresh session, again, and over what is not whole months."""
     from veil.cli.pipeline.timeouts import SCHEDULES
     from veil.pipeline.spark.session import SparkSettings, close_session, open_session
@@ -147,7 +147,7 @@ def main() -> None:
     )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as passing:
-        place = Place.at(given.keep or passing)
+        place = Storage.at(given.keep or passing)
         filled = {} if place.exists("manifest.json") else year(place, given.queues, given.days)
         print(json.dumps({"queues": given.queues, "days": given.days, **filled, **measure(place)}))
 

@@ -7,7 +7,7 @@ from typing import Any
 from veil.console.life_drawing import draw, lease_words
 from veil.console.lives import Life, LifeScale, tell
 from veil.core.queue import QueueKey
-from veil.journal.life_event import LifeEvent
+from veil.journal.lives import LifeEvent
 
 ORDERS = QueueKey("us-east-1", "000000000000", "orders")
 NOW_MS = 1_790_000_000_000

@@ -9,11 +9,10 @@ from veil.core.event import Kind, pack
 from veil.core.message import Caller
 from veil.core.queue import QueueKey
 from veil.journal import frames
-from veil.journal.location import Location
-from veil.journal.outbox import Plan, Row
-from veil.journal.place import Place
-from veil.journal.segment import write_segment
+from veil.journal.outbox import PackedRow, Plan
+from veil.journal.segment_writer import write_segment
 from veil.journal.segments import list_segments
+from veil.journal.storage import Location, Storage
 
 ORDERS = QueueKey("eu-central-1", "000000000000", "orders")
 DEAD = QueueKey("eu-central-1", "000000000000", "orders-dead")
@@ -49,7 +48,7 @@ class DirectSink:
         self._location = Location(where, store_id)
         self._on_step = on_step
 
-    async def write(self, plan: Plan, rows: AsyncIterator[Sequence[Row]]) -> frames.Done:
+    async def write(self, plan: Plan, rows: AsyncIterator[Sequence[PackedRow]]) -> frames.Done:
         self._location.claim()
         pairs = [(row.number, row.packed) async for some in rows for row in some]
         written = write_segment(self._location.place, plan, pairs, self._on_step)
@@ -65,7 +64,7 @@ class DirectSink:
     async def kill(self) -> None: ...
 
 
-def events_of(place: Place) -> list[dict[str, Any]]:
+def events_of(place: Storage) -> list[dict[str, Any]]:
     """Every event of every segment, in the order of names."""
     from pyarrow import parquet as pq
 
@@ -76,7 +75,7 @@ def events_of(place: Place) -> list[dict[str, Any]]:
     return events
 
 
-def flip_bit_in_a_page(place: Place, name: str) -> None:
+def flip_bit_in_a_page(place: Storage, name: str) -> None:
     """Damage the content of a segment: the last byte of its message ids."""
     from pyarrow import parquet as pq
 

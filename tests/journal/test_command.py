@@ -10,16 +10,16 @@ import pytest
 
 from tests.cli.conftest import Ran, Veil, command, nowhere
 from tests.journal.kit import NOON_MS, APlan, a_row, an_event, events_of, flip_bit_in_a_page
-from veil.journal.place import Place
-from veil.journal.segment import write_segment
+from veil.journal.segment_writer import write_segment
+from veil.journal.storage import Storage
 from veil.testing import VeilServer
 
 __all__ = ["command", "nowhere"]
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    place = Place.at(tmp_path / "data" / "journal")
+def place(tmp_path: Path) -> Storage:
+    place = Storage.at(tmp_path / "data" / "journal")
     for day, first, last in (("2026-09-21", 1, 2), ("2026-09-21", 3, 3), ("2026-09-22", 4, 6)):
         events = [an_event(at_ms=NOON_MS + n) for n in range(400)]
         rows = [(number, a_row(*events)) for number in range(first, last + 1)]
@@ -31,7 +31,7 @@ FIRST = "day=2026-09-21/abc-0000000000000001-0000000000000002.parquet"
 SECOND = "day=2026-09-21/abc-0000000000000003-0000000000000003.parquet"
 
 
-def test_the_days_are_listed(command: Veil, place: Place):
+def test_the_days_are_listed(command: Veil, place: Storage):
     ran = command("journal", "ls", "--data", "data")
     assert ran.code == 0
     assert [line.split()[:3] for line in ran.out.splitlines()] == [
@@ -41,14 +41,14 @@ def test_the_days_are_listed(command: Veil, place: Place):
     ]
 
 
-def test_the_days_as_json(command: Veil, place: Place):
+def test_the_days_as_json(command: Veil, place: Storage):
     first, second = command("journal", "ls", "--journal", place.uri, "--json").objects
     assert first["day"] == "2026-09-21" and first["segments"] == 2 and first["events"] == 1200
     assert second["bytes"] == sum(entry.size for entry in place.entries("day=2026-09-22"))
     assert first["broken"] == []
 
 
-def test_a_broken_segment_is_named(command: Veil, place: Place):
+def test_a_broken_segment_is_named(command: Veil, place: Storage):
     place.write(SECOND, b"PAR1")
     ran = command("journal", "ls", "--data", "data")
     assert ran.code == 0
@@ -63,14 +63,14 @@ def test_a_place_without_segments_says_so(command: Veil, tmp_path: Path):
     assert "there are no segments in" in ran.err
 
 
-def test_a_whole_journal_is_verified(command: Veil, place: Place):
+def test_a_whole_journal_is_verified(command: Veil, place: Storage):
     ran = command("journal", "verify", "--data", "data")
     assert ran.code == 0
     assert ran.out.startswith("3 segments, 2,400 events, ")
     assert command("journal", "verify", "--data", "data", "--json").object["sound"] is True
 
 
-def test_damage_and_missing_rows_are_found(command: Veil, place: Place):
+def test_damage_and_missing_rows_are_found(command: Veil, place: Storage):
     flip_bit_in_a_page(place, FIRST)
     place.remove(SECOND)
     ran = command("journal", "verify", "--data", "data")
@@ -105,7 +105,7 @@ def test_what_a_killed_server_left_is_exported(command: Veil, tmp_path: Path):
     ran = command("journal", "export", "--data", "data", "--json")
     assert ran.code == 0
     assert ran.object["events"] == ran.object["segments"] == 1
-    assert [event["kind"] for event in events_of(Place.at(tmp_path / "data" / "journal"))] == ["sent"]
+    assert [event["kind"] for event in events_of(Storage.at(tmp_path / "data" / "journal"))] == ["sent"]
     again = command("journal", "export", "--data", "data")
     assert "0 events exported in 0 segments" in again.err
 
@@ -135,8 +135,8 @@ def journal_finding(ran: Ran) -> dict[str, str]:
 def test_the_doctor_looks_at_it(
     command: Veil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, verdict: str, text: str
 ):
-    Place.at(tmp_path / "data" / "journal").write("_journal.json", b'{"store_id": "s", "version": 1}')
-    Place.at(tmp_path / "marked-by-a-stranger").write("_journal.json", b"[]")
+    Storage.at(tmp_path / "data" / "journal").write("_journal.json", b'{"store_id": "s", "version": 1}')
+    Storage.at(tmp_path / "marked-by-a-stranger").write("_journal.json", b"[]")
     (tmp_path / "a-file").write_text("")
     monkeypatch.setenv("VEIL_JOURNAL", where)
     monkeypatch.setenv("VEIL_PORT", "0")

@@ -12,8 +12,8 @@ import pytest
 from tests.journal.kit import DirectSink, events_of
 from tests.stores.kit import make_queue
 from veil.journal.exporter import Exporter
-from veil.journal.place import Place
 from veil.journal.segments import check_segment, gaps, list_segments
+from veil.journal.storage import Storage
 from veil.server.system_clock import SystemClock
 from veil.stores.sqlite import SqliteStore
 
@@ -48,14 +48,14 @@ async def drain(data: Path, journal: Path) -> set[int]:
         await store.close()
 
 
-def assert_whole(place: Place) -> None:
+def assert_whole(place: Storage) -> None:
     assert [
         found for each in list_segments(place) if (found := check_segment(place, each, thorough=True))
     ] == []
 
 
 def assert_told_once(journal: Path, stored: set[int]) -> None:
-    place = Place.at(journal)
+    place = Storage.at(journal)
     segments = list_segments(place)
     assert segments[0].first == 1 and gaps(segments) == []
     assert_whole(place)
@@ -76,7 +76,7 @@ async def test_killed_at_each_step(step: str, occurrence: int, tmp_path: Path):
     code, acknowledged = run_child(data, journal, step, occurrence)
     assert code == -signal.SIGKILL, "the step was never reached"
     # A reader that looks now, before the next start, finds only whole files.
-    assert_whole(Place.at(journal))
+    assert_whole(Storage.at(journal))
 
     stored = await drain(data, journal)
     assert set(acknowledged) <= stored
@@ -101,7 +101,7 @@ async def test_killed_between_the_appearance_of_a_file_and_the_end_of_its_plan_i
     data, journal = tmp_path / "data", tmp_path / "journal"
     data.mkdir()
     run_child(data, journal, "appeared", 1)
-    place = Place.at(journal)
+    place = Storage.at(journal)
     (before,) = list_segments(place)
     content = place.read(before.name)
     await drain(data, journal)

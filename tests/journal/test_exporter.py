@@ -16,9 +16,9 @@ from veil.core.clock import ManualClock
 from veil.journal import frames
 from veil.journal.exporter import Exporter
 from veil.journal.helper_process import ExportFailed
-from veil.journal.outbox import Plan, Row
-from veil.journal.place import Place
+from veil.journal.outbox import PackedRow, Plan
 from veil.journal.segments import list_segments
+from veil.journal.storage import Storage
 from veil.stores.memory import MemoryStore
 
 DAY_MS = 86_400_000
@@ -34,7 +34,7 @@ class ASink(DirectSink):
         self.closed = 0
         self.happened = asyncio.Event()
 
-    async def write(self, plan: Plan, rows: AsyncIterator[Sequence[Row]]) -> frames.Done:
+    async def write(self, plan: Plan, rows: AsyncIterator[Sequence[PackedRow]]) -> frames.Done:
         self.tries += 1
         self.happened.set()
         if self.broken:
@@ -47,7 +47,7 @@ class ASink(DirectSink):
 
 class World:
     def __init__(self, tmp_path: Path, **settings: Any) -> None:
-        self.place = Place.at(tmp_path / "journal")
+        self.place = Storage.at(tmp_path / "journal")
         self.clock = ManualClock()
         self.store = MemoryStore(self.clock, journal=True)
         self.sink = ASink(self.place.uri)
@@ -159,7 +159,7 @@ async def test_a_stop_does_not_wait_for_an_export_that_hangs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     class HangingSink(ASink):
-        async def write(self, plan: Plan, rows: AsyncIterator[Sequence[Row]]) -> frames.Done:
+        async def write(self, plan: Plan, rows: AsyncIterator[Sequence[PackedRow]]) -> frames.Done:
             await asyncio.get_running_loop().create_future()
             raise AssertionError
 

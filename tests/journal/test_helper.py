@@ -19,7 +19,7 @@ from tests.stores.kit import a_message, make_queue
 from veil.core.clock import ManualClock
 from veil.journal.exporter import Exporter
 from veil.journal.helper_process import ExportFailed, HelperProcess
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 from veil.stores.memory import MemoryStore
 from veil.stores.store import ExportPlan, OutboxRow
 
@@ -35,7 +35,7 @@ async def some_rows(*numbers: int) -> Any:
 
 
 async def test_segments_are_written_by_one_process_as_long_as_they_come(tmp_path: Path):
-    place = Place.at(tmp_path / "journal")
+    place = Storage.at(tmp_path / "journal")
     helper = HelperProcess(place.uri, "s")
     first = await helper.write(APlan(first=1, last=2), some_rows(1, 2))
     pid = helper.pid
@@ -49,7 +49,7 @@ async def test_segments_are_written_by_one_process_as_long_as_they_come(tmp_path
 
 
 async def test_it_sweeps_the_days_before_one(tmp_path: Path):
-    place = Place.at(tmp_path / "journal")
+    place = Storage.at(tmp_path / "journal")
     helper = HelperProcess(place.uri, "s")
     for day in ("2026-09-20", "2026-09-21", "2026-09-22"):
         await helper.write(APlan(day=day), some_rows(1))
@@ -59,7 +59,7 @@ async def test_it_sweeps_the_days_before_one(tmp_path: Path):
 
 
 async def test_it_writes_to_an_object_store(bucket: str):
-    place = Place.at(f"s3://{bucket}/veil/journal")
+    place = Storage.at(f"s3://{bucket}/veil/journal")
     helper = HelperProcess(place.uri, "s")
     await helper.write(APlan(day="2026-09-20"), some_rows(1))
     await helper.write(APlan(first=2, last=2), some_rows(2))
@@ -121,7 +121,7 @@ class KillsTheHelper:
 
 async def test_a_helper_that_was_killed_is_replaced_and_nothing_is_lost_or_doubled(tmp_path: Path):
     clock = ManualClock()
-    place = Place.at(tmp_path / "journal")
+    place = Storage.at(tmp_path / "journal")
     store, helper = MemoryStore(clock, journal=True), HelperProcess(place.uri, "s")
     queue = await make_queue(store)
     sent = [(await store.send(queue, [a_message()]))[0].seq for _ in range(200)]
@@ -140,7 +140,7 @@ async def test_a_helper_that_was_killed_is_replaced_and_nothing_is_lost_or_doubl
 
 
 async def test_an_export_that_is_cancelled_leaves_nothing_behind(tmp_path: Path):
-    place = Place.at(tmp_path / "journal")
+    place = Storage.at(tmp_path / "journal")
     helper = HelperProcess(place.uri, "s")
     begun = asyncio.Event()
 
@@ -215,8 +215,8 @@ def test_signals_to_the_whole_group_leave_it_to_its_parent(tmp_path: Path):
 
 def test_the_server_never_loads_pyarrow():
     code = (
-        "import sys, veil.journal.exporter, veil.journal.helper_process, veil.journal.location, veil.server.main\n"
-        "from veil.journal.location import Location\n"
+        "import sys, veil.journal.exporter, veil.journal.helper_process, veil.journal.storage, veil.server.main\n"
+        "from veil.journal.storage import Location\n"
         "Location('/nowhere', 's').check()\n"
         "print(*sys.modules)"
     )

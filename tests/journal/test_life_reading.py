@@ -12,13 +12,12 @@ from tests.stores.kit import a_message, make_queue, receipt_of
 from veil.core.clock import ManualClock
 from veil.core.message import StoredMessage
 from veil.core.queue import Queue, RedrivePolicy
-from veil.journal import life_reading, message_finding
+from veil.journal import lives, message_finding
 from veil.journal.exporter import Exporter
-from veil.journal.life_reading import Look, read_life
+from veil.journal.lives import Look, read_life
 from veil.journal.message_finding import find_message
-from veil.journal.place import Place
-from veil.journal.segment_index import SegmentIndex
-from veil.journal.segments import list_segments
+from veil.journal.segments import SegmentIndex, list_segments
+from veil.journal.storage import Storage
 from veil.stores.memory import MemoryStore
 from veil.stores.store import Chosen
 
@@ -29,7 +28,7 @@ class World:
     """A store with a journal that is exported when the test says so."""
 
     def __init__(self, where: Path) -> None:
-        self.place = Place.at(where)
+        self.place = Storage.at(where)
         self.clock = ManualClock()
         self.store = MemoryStore(self.clock, journal=True)
         self.exporter = Exporter(self.store, DirectSink(str(where)), self.clock)
@@ -121,7 +120,7 @@ async def test_a_look_that_meets_its_bound_says_so_and_can_go_further(
         world.clock.advance(60_000)
         await world.receive(queue)
     await world.exporter.export_all()
-    monkeypatch.setattr(life_reading, "OPENED_MAX", 3)
+    monkeypatch.setattr(lives, "OPENED_MAX", 3)
     look = await world.life(seq)
     assert not look.is_whole and look.looked_until is not None
     assert (await world.life(seq, further=4)).is_whole

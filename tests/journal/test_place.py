@@ -8,31 +8,31 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from veil.journal.place import Entry, Place
+from veil.journal.storage import Entry, Storage
 
 
 @pytest.fixture(params=["local", "file-uri", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     if request.param == "s3":
-        return Place.at(f"s3://{request.getfixturevalue('bucket')}/some/journal")
+        return Storage.at(f"s3://{request.getfixturevalue('bucket')}/some/journal")
     directory = tmp_path / "some where" / "journal"
-    return Place.at(directory if request.param == "local" else directory.as_uri())
+    return Storage.at(directory if request.param == "local" else directory.as_uri())
 
 
-def test_what_was_written_is_read_again(place: Place):
+def test_what_was_written_is_read_again(place: Storage):
     place.write("day=2026-01-01/a.bin", b"first")
     assert place.read("day=2026-01-01/a.bin") == b"first"
     assert place.exists("day=2026-01-01/a.bin") and place.exists("day=2026-01-01")
 
 
-def test_writing_replaces(place: Place):
+def test_writing_replaces(place: Storage):
     place.write("manifest.json", b"1")
     place.write("manifest.json", b"22")
     assert place.read("manifest.json") == b"22"
     assert place.entries() == [Entry("manifest.json", 2, False)]
 
 
-def test_nothing_appears_when_the_writer_fails(place: Place):
+def test_nothing_appears_when_the_writer_fails(place: Storage):
     place.write("before.bin", b"x")
     with pytest.raises(RuntimeError), place.writing("half.bin") as file:
         file.write(b"half of it")
@@ -40,7 +40,7 @@ def test_nothing_appears_when_the_writer_fails(place: Place):
     assert [entry.name for entry in place.entries()] == ["before.bin"]
 
 
-def test_a_failed_writer_leaves_the_older_file_alone(place: Place):
+def test_a_failed_writer_leaves_the_older_file_alone(place: Storage):
     place.write("a.bin", b"old")
     with pytest.raises(RuntimeError), place.writing("a.bin") as file:
         file.write(b"new")
@@ -48,7 +48,7 @@ def test_a_failed_writer_leaves_the_older_file_alone(place: Place):
     assert place.read("a.bin") == b"old"
 
 
-def test_a_place_that_does_not_exist_is_empty(place: Place):
+def test_a_place_that_does_not_exist_is_empty(place: Storage):
     assert place.entries() == []
     assert place.entries("day=2026-01-01", recursive=True) == []
     assert not place.exists("a.bin")
@@ -56,7 +56,7 @@ def test_a_place_that_does_not_exist_is_empty(place: Place):
         place.read("a.bin")
 
 
-def test_entries_are_relative_to_the_place_and_sorted(place: Place):
+def test_entries_are_relative_to_the_place_and_sorted(place: Storage):
     place.write("day=2/b.bin", b"12")
     place.write("day=1/a.bin", b"1")
     assert place.entries() == [Entry("day=1", 0, True), Entry("day=2", 0, True)]
@@ -67,7 +67,7 @@ def test_entries_are_relative_to_the_place_and_sorted(place: Place):
     ]
 
 
-def test_removing_is_fine_twice(place: Place):
+def test_removing_is_fine_twice(place: Storage):
     place.write("day=1/a.bin", b"1")
     place.write("day=2/b.bin", b"1")
     for _ in range(2):
@@ -76,13 +76,13 @@ def test_removing_is_fine_twice(place: Place):
     assert [each for each in place.entries(recursive=True) if not each.is_folder] == []
 
 
-def test_a_folder_is_a_place_of_its_own(place: Place):
+def test_a_folder_is_a_place_of_its_own(place: Storage):
     place.sub("tables").write("a.bin", b"1")
     assert place.read("tables/a.bin") == b"1"
     assert place.sub("tables").uri == f"{place.uri}/tables"
 
 
-def test_parquet_is_written_and_read_in_place(place: Place):
+def test_parquet_is_written_and_read_in_place(place: Storage):
     table = pa.table({"a": [1, 2, 3]})
     with place.writing("t.parquet") as file:
         pq.write_table(table, file)
@@ -93,13 +93,13 @@ def test_parquet_is_written_and_read_in_place(place: Place):
 @pytest.mark.parametrize("name", ["", "/etc/passwd", "../other", "a/../../b", "a//b", "./a"])
 def test_a_name_never_leads_outside(tmp_path: Path, name: str):
     with pytest.raises(ValueError, match="relative name"):
-        Place.at(tmp_path).remove(name)
+        Storage.at(tmp_path).remove(name)
 
 
 def test_a_writer_that_was_killed_leaves_only_a_hidden_file(tmp_path: Path):
-    with Place.at(tmp_path).writing("a.bin") as file:
+    with Storage.at(tmp_path).writing("a.bin") as file:
         file.write(b"half")
-        names = [entry.name for entry in Place.at(tmp_path).entries()]
+        names = [entry.name for entry in Storage.at(tmp_path).entries()]
         assert len(names) == 1 and names[0].startswith("_")
 
 
@@ -115,16 +115,16 @@ def test_a_writer_that_was_killed_leaves_only_a_hidden_file(tmp_path: Path):
     ],
 )
 def test_spark_is_told_the_same_place_in_its_words(where: str, spark: str):
-    assert Place.at(where).spark_path() == spark.rstrip("/")
-    assert Place.at(where).spark_path("day=1/a.parquet") == f"{spark}/day=1/a.parquet"
+    assert Storage.at(where).spark_path() == spark.rstrip("/")
+    assert Storage.at(where).spark_path("day=1/a.parquet") == f"{spark}/day=1/a.parquet"
 
 
 @pytest.mark.parametrize("where", ["", " ", "ftp://host/x", "s3://", "file://host/x", "file:///", "s3:///x"])
 def test_a_place_that_cannot_be_is_refused_with_what_was_expected(where: str):
     with pytest.raises(ValueError, match="a path, file:///PATH"):
-        Place.at(where)
+        Storage.at(where)
 
 
 def test_a_secret_in_a_uri_is_refused():
     with pytest.raises(ValueError, match="without a secret"):
-        Place.at("s3://key:secret@bucket/journal")
+        Storage.at("s3://key:secret@bucket/journal")

@@ -10,23 +10,22 @@ import pytest
 
 from tests.journal.kit import NOON_MS, SHOP, APlan, a_row, an_event, events_of
 from veil.core.event import Kind
-from veil.journal.arrow import SCHEMA
-from veil.journal.place import Place
 from veil.journal.schema import COLUMNS, VERSION
-from veil.journal.segment import write_segment
+from veil.journal.segment_writer import SCHEMA, write_segment
 from veil.journal.segments import check_segment, list_segments
+from veil.journal.storage import Storage
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place.at(tmp_path / "journal")
+def place(tmp_path: Path) -> Storage:
+    return Storage.at(tmp_path / "journal")
 
 
 def instant(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
-def test_every_field_of_an_event_is_in_its_column(place: Place):
+def test_every_field_of_an_event_is_in_its_column(place: Storage):
     event = an_event(
         Kind.DEAD_LETTERED, NOON_MS, seq=7 << 20, message_id="m", delivery=3, deadline_ms=NOON_MS + 30_000,
         receive_count=4, body_bytes=120, message_type="order", caller=1, other_queue=1, other_seq=9 << 20,
@@ -55,7 +54,7 @@ def test_every_field_of_an_event_is_in_its_column(place: Place):
     }
 
 
-def test_what_an_event_does_not_say_is_null(place: Place):
+def test_what_an_event_does_not_say_is_null(place: Storage):
     # An outbox leaves out the fields at the end of an event; rows of short and of long events come mixed.
     short = an_event(Kind.DELETE_REFUSED, NOON_MS, message_id=None)[:5]
     write_segment(place, APlan(), [(1, a_row(short, an_event(delivery=1, other_queue=1), short))])
@@ -68,12 +67,12 @@ def test_what_an_event_does_not_say_is_null(place: Place):
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_each_kind_has_its_name(place: Place, kind: Kind):
+def test_each_kind_has_its_name(place: Storage, kind: Kind):
     write_segment(place, APlan(), [(1, a_row(an_event(kind)))])
     assert [event["kind"] for event in events_of(place)] == [kind.name.lower()]
 
 
-def test_many_rows_with_their_own_queues_and_callers_keep_theirs(place: Place):
+def test_many_rows_with_their_own_queues_and_callers_keep_theirs(place: Storage):
     from veil.core.event import pack
     from veil.core.message import Caller
     from veil.core.queue import QueueKey
@@ -96,14 +95,16 @@ def test_many_rows_with_their_own_queues_and_callers_keep_theirs(place: Place):
 
 def test_the_same_plan_gives_the_same_file(tmp_path: Path):
     rows = [(1, a_row(an_event())), (2, a_row(an_event(Kind.RECEIVED, delivery=1)))]
-    written = [write_segment(Place.at(tmp_path / name), APlan(last=2), rows) for name in ("a", "b")]
+    written = [write_segment(Storage.at(tmp_path / name), APlan(last=2), rows) for name in ("a", "b")]
     assert written[0] == written[1]
     assert written[0].name == "day=2026-09-21/abc-0000000000000001-0000000000000002.parquet"
-    assert Place.at(tmp_path / "a").read(written[0].name) == Place.at(tmp_path / "b").read(written[0].name)
-    assert written[0].size == len(Place.at(tmp_path / "a").read(written[0].name))
+    assert Storage.at(tmp_path / "a").read(written[0].name) == Storage.at(tmp_path / "b").read(
+        written[0].name
+    )
+    assert written[0].size == len(Storage.at(tmp_path / "a").read(written[0].name))
 
 
-def test_a_segment_says_what_it_is(place: Place):
+def test_a_segment_says_what_it_is(place: Storage):
     written = write_segment(place, APlan("xyz", 3, 4), [(3, a_row(an_event())), (4, a_row(an_event()))])
     with place.open_input(written.name) as file:
         parquet = pq.ParquetFile(file)
@@ -122,7 +123,7 @@ def test_a_segment_says_what_it_is(place: Place):
     assert texts - in_dictionaries == {"message_id"}
 
 
-def test_row_groups_are_bounded(place: Place):
+def test_row_groups_are_bounded(place: Storage):
     row = a_row(*(an_event(at_ms=NOON_MS + n) for n in range(1_000)))
     written = write_segment(place, APlan(last=700), [(number, row) for number in range(1, 701)])
     with place.open_input(written.name) as file:
@@ -135,14 +136,14 @@ def test_row_groups_are_bounded(place: Place):
 @pytest.mark.parametrize(
     "row", [b"", b"\xff\xff", a_row((99, NOON_MS, 0, 1)), a_row((1, NOON_MS, 5, 1)), a_row((1, NOON_MS))]
 )
-def test_a_row_that_cannot_be_read_is_passed_over_and_named(place: Place, row: bytes):
+def test_a_row_that_cannot_be_read_is_passed_over_and_named(place: Storage, row: bytes):
     written = write_segment(place, APlan(last=3), [(1, a_row(an_event())), (2, row), (3, a_row(an_event()))])
     assert written.events == 2
     assert len(written.unreadable) == 1 and written.unreadable[0].startswith("outbox row 2 cannot be read")
     assert [event["position"] >> 20 for event in events_of(place)] == [1, 3]
 
 
-def test_a_plan_without_a_readable_event_is_still_a_whole_segment(place: Place):
+def test_a_plan_without_a_readable_event_is_still_a_whole_segment(place: Storage):
     written = write_segment(place, APlan(), [(1, b"")])
     (segment,) = list_segments(place)
     assert written.events == 0

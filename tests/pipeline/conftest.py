@@ -12,7 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from veil.journal.place import Place
+    from veil.journal.storage import Storage
 
 QUICK = {
     "spark.default.parallelism": "2",
@@ -51,16 +51,16 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def journal_place(tmp_path: Path) -> Place:
+def journal_place(tmp_path: Path) -> Storage:
     """A directory for a journal, of this test alone."""
-    from veil.journal.place import Place
+    from veil.journal.storage import Storage
 
-    return Place.at(tmp_path / "journal")
+    return Storage.at(tmp_path / "journal")
 
 
 @pytest.fixture
-def tables_place(tmp_path: Path) -> Place:
+def tables_place(tmp_path: Path) -> Storage:
     """A directory for the tables, of this test alone."""
-    from veil.journal.place import Place
+    from veil.journal.storage import Storage
 
-    return Place.at(tmp_path / "tables")
+    return Storage.at(tmp_path / "tables")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 from veil.pipeline.dead_letters.letters import PEEKED
 from veil.pipeline.dead_letters.queue import DeadLetterQueue
 from veil.pipeline.dead_letters.runs import RedriveRun, place_of, save_run
@@ -95,7 +95,11 @@ def bodies_in(client: DeadLetterQueue) -> list[str]:
 
 
 def sealed(
-    spark: SparkSession, queue: DeadLetterQueue, tables: Place, choice: Selection | None = None, **given: Any
+    spark: SparkSession,
+    queue: DeadLetterQueue,
+    tables: Storage,
+    choice: Selection | None = None,
+    **given: Any,
 ) -> RedriveRun:
     """A run over what is in the queue, ready to be redriven."""
     run = choose(spark, queue.address, tables, choice or Selection(), **given)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from veil.journal.place import Place
 from veil.journal.schema import FIRST_KEY, JOURNAL_KEY, LAST_KEY, VERSION, VERSION_KEY
 from veil.journal.segments import segment_name
+from veil.journal.storage import Storage
 
 HOUR_MS = 3_600_000
 START_MS = 1_767_225_600_000  # 2026-01-01T00:00Z
@@ -140,7 +140,7 @@ def numbered(events: Iterable[JournalEvent], *, first_row: int = 1) -> list[Jour
 
 
 def write_segment_of(
-    place: Place,
+    place: Storage,
     events: Sequence[JournalEvent],
     *,
     journal_id: str = "j1",
@@ -151,7 +151,7 @@ def write_segment_of(
     import pyarrow as pa
     from pyarrow import parquet as pq
 
-    from veil.journal.arrow import SCHEMA
+    from veil.journal.segment_writer import SCHEMA
 
     first, last = events[0].position >> 20, events[-1].position >> 20
     columns: dict[str, Any] = {}

@@ -12,7 +12,7 @@ import signal
 import sys
 from typing import Any
 
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 from veil.pipeline.dead_letters.queue import DeadLetterQueue, RedriveAnswer
 from veil.pipeline.dead_letters.redriving import redrive
 from veil.pipeline.dead_letters.runs import RedriveProgress, load_run
@@ -39,7 +39,7 @@ class DyingQueue(DeadLetterQueue):
 def main() -> None:
     """Run until the chosen instant."""
     tables, run_id, endpoint, instant, call = sys.argv[1:]
-    place = Place.at(tables)
+    place = Storage.at(tables)
     run = load_run(place, run_id)
     with DyingQueue(QueueAddress(run.queue, endpoint=endpoint)) as queue:
         queue.dies = (instant, int(call))

@@ -9,11 +9,11 @@ from pyarrow import compute as pc
 from pyarrow import parquet as pq
 
 from tests.pipeline.lifecycle_model import Row, Tables
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.store import TABLES, files_of_table
 
 
-def rows_of(tables: Place, name: str) -> list[Row]:
+def rows_of(tables: Storage, name: str) -> list[Row]:
     """The rows of a table, with instants in milliseconds; read without Spark, which takes far longer for so few."""
     wanted = [line.split()[0] for line in TABLES[name].strip().splitlines()]
     rows = list[Row]()
@@ -28,7 +28,7 @@ def rows_of(tables: Place, name: str) -> list[Row]:
     return rows
 
 
-def all_rows(tables: Place) -> Tables:
+def all_rows(tables: Storage) -> Tables:
     """All tables, in one order."""
     return {name: in_order(rows_of(tables, name)) for name in TABLES}
 

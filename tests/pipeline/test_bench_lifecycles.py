@@ -14,8 +14,8 @@ from pyarrow import parquet as pq
 from bench.journal_events import JournalPlan, make_journal
 from bench.lifecycles import link_segments
 from bench.lifecycles_check import Digest, differences, digest, table_files
-from veil.journal.place import Place
 from veil.journal.segments import check_segment, gaps, list_segments
+from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.run import run_lifecycles
 from veil.pipeline.lifecycles.tables import HOW, OUTCOME
 
@@ -34,7 +34,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_generated_journal_is_whole_and_well(made: Path) -> None:
-    places = [Place.at(made / part) for part in ("journal", "later")]
+    places = [Storage.at(made / part) for part in ("journal", "later")]
 
     assert [
         check_segment(place, each, thorough=True) for place in places for each in list_segments(place)
@@ -60,14 +60,14 @@ def test_all_engines_make_the_same_tables_also_in_two_steps(
 ) -> None:
     journal = tmp_path / "journal"
     link_segments(made / "journal", journal)
-    run_lifecycles(spark, Place.at(journal), Place.at(tmp_path / "spark"))
+    run_lifecycles(spark, Storage.at(journal), Storage.at(tmp_path / "spark"))
     first = digest(table_files("spark", tmp_path / "spark"))
     for engine in ("duckdb", "polars"):
         assert differences(first, _made_by(engine, journal, tmp_path / engine)) == []
     _has_everything(first)
 
     link_segments(made / "later", journal)
-    run_lifecycles(spark, Place.at(journal), Place.at(tmp_path / "spark"))
+    run_lifecycles(spark, Storage.at(journal), Storage.at(tmp_path / "spark"))
     second = digest(table_files("spark", tmp_path / "spark"))
 
     assert differences(second, _made_by("duckdb", journal, tmp_path / "duckdb")) == []

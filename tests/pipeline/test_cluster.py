@@ -21,7 +21,7 @@ from tests.pipeline.queues_kit import Queues
 from tests.pipeline.random_lives import random_journal
 from tests.pipeline.tables_kit import all_rows, difference
 from veil.cli.main import run
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.scales import bucket_of
 from veil.testing import VeilServer
 
@@ -89,8 +89,8 @@ def test_both_workers_run_the_code_that_was_shipped_to_them(
 def test_lifecycles_on_a_cluster_give_the_tables_that_the_events_mean(
     on_loopback: Cluster,
     packaged: Path,
-    journal_place: Place,
-    tables_place: Place,
+    journal_place: Storage,
+    tables_place: Storage,
     tmp_path: Path,
 ):
     rng = random.Random(4)
@@ -181,7 +181,7 @@ def test_a_router_on_two_workers_sends_every_message_on_once(
 
 @pytest.mark.soak
 def test_a_master_is_for_spark_submit_and_not_for_the_words_after_the_main_file(
-    on_loopback: Cluster, packaged: Path, journal_place: Place, tmp_path: Path
+    on_loopback: Cluster, packaged: Path, journal_place: Storage, tmp_path: Path
 ):
     write_segment_of(journal_place, journal_of(a_message()))
     job = ("--py-files", str(packaged / "veil.zip"), str(packaged / "veil_job.py"))

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tests.pipeline.dead_letters_kit import NOON, a_letter, frame
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 from veil.pipeline.dead_letters.analysis import FILE, read_groups, write_groups
 from veil.pipeline.dead_letters.letters import dead_letters, grouped
 
@@ -73,7 +73,7 @@ def test_the_tables_tell_how_the_leases_ended_and_since_when_it_is_dead(spark: S
     assert len(rows) == 3
 
 
-def test_groups_count_span_and_show_the_newest_and_the_oldest(spark: SparkSession, tables_place: Place):
+def test_groups_count_span_and_show_the_newest_and_the_oldest(spark: SparkSession, tables_place: Storage):
     timeouts = [
         a_letter(n, veil__source_queue="orders", veil__error_type="Timeout", veil__reason=f"after {n} s", receive_count=n)
         for n in range(1, 8)
@@ -102,7 +102,7 @@ def test_groups_count_span_and_show_the_newest_and_the_oldest(spark: SparkSessio
     assert len({group.group_id for group in (first, *rest)}) == 3
 
 
-def test_the_commonest_lease_histories_come_first(spark: SparkSession, tables_place: Place):
+def test_the_commonest_lease_histories_come_first(spark: SparkSession, tables_place: Storage):
     letters = frame(spark, *(a_letter(n, source="orders") for n in range(5)))
     ends = ["superseded", "superseded", "superseded", "deleted", None]
     leases = [(f"message-{n}", "orders", 1, how) for n, how in enumerate(ends) if how]
@@ -123,7 +123,7 @@ def test_the_same_error_is_the_same_group_the_next_day(spark: SparkSession):
 
 
 def test_an_analysis_replaces_the_table_and_leaves_nothing_beside_it(
-    spark: SparkSession, tables_place: Place
+    spark: SparkSession, tables_place: Storage
 ):
     for number in (1, 2):
         letters = dead_letters(frame(spark, a_letter(number, source=f"queue-{number}")))
@@ -133,7 +133,7 @@ def test_an_analysis_replaces_the_table_and_leaves_nothing_beside_it(
     assert [entry.name for entry in tables_place.entries()] == [FILE]
 
 
-def test_without_dead_letters_the_table_is_empty(spark: SparkSession, tables_place: Place):
+def test_without_dead_letters_the_table_is_empty(spark: SparkSession, tables_place: Storage):
     assert read_groups(tables_place) == []
 
     write_groups(grouped(dead_letters(frame(spark)), NOON), tables_place)

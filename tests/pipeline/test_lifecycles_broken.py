@@ -18,8 +18,8 @@ from tests.pipeline.journal_kit import (
 )
 from tests.pipeline.lifecycle_model import model_tables
 from tests.pipeline.tables_kit import all_rows, difference
-from veil.journal.place import Place
 from veil.journal.schema import VERSION
+from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.run import run_lifecycles
 from veil.pipeline.lifecycles.store import NAME, TablesRefused, load_manifest, read_table
 
@@ -35,7 +35,7 @@ def story(number: int) -> list[JournalEvent]:
 
 
 def test_broken_segments_are_set_aside_by_name_and_worked_in_once_they_are_whole(
-    spark: SparkSession, journal_place: Place, tables_place: Place
+    spark: SparkSession, journal_place: Storage, tables_place: Storage
 ) -> None:
     _whole, truncated, damaged = (write_segment_of(journal_place, story(number)) for number in range(3))
     newer = write_segment_of(journal_place, story(3), version=VERSION + 1)
@@ -72,7 +72,7 @@ def test_broken_segments_are_set_aside_by_name_and_worked_in_once_they_are_whole
 
 
 def test_a_segment_that_overlaps_what_is_known_is_set_aside(
-    spark: SparkSession, journal_place: Place, tables_place: Place
+    spark: SparkSession, journal_place: Storage, tables_place: Storage
 ) -> None:
     write_segment_of(journal_place, story(0))
     run_lifecycles(spark, journal_place, tables_place)
@@ -85,7 +85,7 @@ def test_a_segment_that_overlaps_what_is_known_is_set_aside(
 
 
 def test_an_error_that_is_no_segment_s_fault_is_raised(
-    spark: SparkSession, journal_place: Place, tables_place: Place, tmp_path: Path
+    spark: SparkSession, journal_place: Storage, tables_place: Storage, tmp_path: Path
 ) -> None:
     write_segment_of(journal_place, story(0))
 
@@ -99,7 +99,7 @@ def test_an_error_that_is_no_segment_s_fault_is_raised(
 
 
 def test_a_table_with_wrong_columns_is_named_with_what_was_expected(
-    spark: SparkSession, journal_place: Place, tables_place: Place
+    spark: SparkSession, journal_place: Storage, tables_place: Storage
 ) -> None:
     import pyarrow as pa
     from pyarrow import parquet as pq
@@ -117,7 +117,7 @@ def test_a_table_with_wrong_columns_is_named_with_what_was_expected(
 
 
 def test_tables_that_cannot_be_these_are_refused(
-    spark: SparkSession, journal_place: Place, tables_place: Place
+    spark: SparkSession, journal_place: Storage, tables_place: Storage
 ) -> None:
     write_segment_of(journal_place, story(0))
     journal_place.write("_journal.json", b'{"store_id": "one", "version": 1}')
@@ -135,7 +135,7 @@ def test_tables_that_cannot_be_these_are_refused(
 
 
 def test_a_table_that_does_not_exist_is_refused_and_one_without_rows_is_empty(
-    spark: SparkSession, tables_place: Place
+    spark: SparkSession, tables_place: Storage
 ) -> None:
     with pytest.raises(TablesRefused, match="expected one of leases, messages, queue_hours, queue_days"):
         read_table(spark, tables_place, "lease")
@@ -144,7 +144,7 @@ def test_a_table_that_does_not_exist_is_refused_and_one_without_rows_is_empty(
 
 
 def test_a_segment_without_events_is_progress(
-    spark: SparkSession, journal_place: Place, tables_place: Place
+    spark: SparkSession, journal_place: Storage, tables_place: Storage
 ) -> None:
     name = write_segment_of(journal_place, story(0))
     import io

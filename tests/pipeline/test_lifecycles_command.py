@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from tests.pipeline.journal_kit import START_MS, S, a_message, journal_of, numbered, write_segment_of
 from veil.cli.pipeline.command import pipeline_app
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,7 +19,7 @@ T = START_MS
 
 
 def test_a_run_says_what_it_did_and_names_what_it_set_aside(
-    spark: SparkSession, journal_place: Place, tables_place: Place
+    spark: SparkSession, journal_place: Storage, tables_place: Storage
 ) -> None:
     options = ["--journal", journal_place.uri, "--tables", tables_place.uri]
     told = journal_of(a_message(T).received(T + S).deleted(T + 2 * S))
@@ -44,7 +44,7 @@ def test_a_run_says_what_it_did_and_names_what_it_set_aside(
     assert rows == ("orders", "deleted")
 
 
-def test_a_journal_that_is_not_there_is_named(tables_place: Place, journal_place: Place) -> None:
+def test_a_journal_that_is_not_there_is_named(tables_place: Storage, journal_place: Storage) -> None:
     done = CliRunner().invoke(
         pipeline_app, ["lifecycles", "--journal", journal_place.uri, "--tables", tables_place.uri]
     )
@@ -53,7 +53,7 @@ def test_a_journal_that_is_not_there_is_named(tables_place: Place, journal_place
 
 
 @pytest.mark.parametrize("table", ["lease", "queue_years"])
-def test_files_of_an_unknown_table_are_refused(tables_place: Place, table: str) -> None:
+def test_files_of_an_unknown_table_are_refused(tables_place: Storage, table: str) -> None:
     done = CliRunner().invoke(pipeline_app, ["files", table, "--tables", tables_place.uri])
     assert done.exit_code == 1
     assert f"table '{table}': expected one of leases, messages" in done.stderr

@@ -12,7 +12,7 @@ import pytest
 from tests.pipeline.journal_kit import HOUR_MS, START_MS, S, a_message, journal_of, numbered, write_segment_of
 from tests.pipeline.lifecycle_model import model_tables
 from tests.pipeline.tables_kit import all_rows, difference, rows_of
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.lock import KEPT_S, TablesBusy, held_by_file, only_run
 from veil.pipeline.lifecycles.run import run_lifecycles
 from veil.pipeline.lifecycles.store import GENERATION, load_manifest, read_table
@@ -42,12 +42,12 @@ class Died(BaseException):
     """Not an Exception: nothing in a run gets to handle it."""
 
 
-def generations(place: Place) -> set[str]:
+def generations(place: Storage) -> set[str]:
     return {entry.name for entry in place.entries() if entry.name.startswith(GENERATION)}
 
 
 def test_a_run_that_died_at_any_step_is_made_good_by_the_next(
-    spark: SparkSession, journal_place: Place, tables_place: Place
+    spark: SparkSession, journal_place: Storage, tables_place: Storage
 ) -> None:
     write_segment_of(journal_place, EARLY)
     heard: list[str] = []
@@ -74,7 +74,7 @@ def test_a_run_that_died_at_any_step_is_made_good_by_the_next(
 
 @pytest.mark.soak
 def test_a_second_generation_may_die_before_its_manifest_and_the_first_stands(
-    spark: SparkSession, journal_place: Place, tables_place: Place
+    spark: SparkSession, journal_place: Storage, tables_place: Storage
 ) -> None:
     write_segment_of(journal_place, EARLY)
     run_lifecycles(spark, journal_place, tables_place)
@@ -93,7 +93,7 @@ def test_a_second_generation_may_die_before_its_manifest_and_the_first_stands(
 
 @pytest.mark.soak
 def test_whoever_began_to_read_before_a_run_reads_on_through_it(
-    spark: SparkSession, journal_place: Place, tables_place: Place
+    spark: SparkSession, journal_place: Storage, tables_place: Storage
 ) -> None:
     write_segment_of(journal_place, EARLY)
     run_lifecycles(spark, journal_place, tables_place)
@@ -115,7 +115,7 @@ def test_whoever_began_to_read_before_a_run_reads_on_through_it(
 
 
 def test_two_runs_at_once_are_refused_and_the_other_is_named(
-    spark: SparkSession, journal_place: Place, tables_place: Place
+    spark: SparkSession, journal_place: Storage, tables_place: Storage
 ) -> None:
     write_segment_of(journal_place, EARLY)
     with only_run(tables_place), pytest.raises(TablesBusy, match=f"process {os.getpid()} on "):
@@ -123,13 +123,13 @@ def test_two_runs_at_once_are_refused_and_the_other_is_named(
     assert run_lifecycles(spark, journal_place, tables_place).changed
 
 
-def _hold_and_die(place: Place, held: multiprocessing.synchronize.Event) -> None:
+def _hold_and_die(place: Storage, held: multiprocessing.synchronize.Event) -> None:
     with only_run(place):
         held.set()
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_killed_run_holds_nothing_up(tables_place: Place) -> None:
+def test_a_killed_run_holds_nothing_up(tables_place: Storage) -> None:
     context = multiprocessing.get_context("spawn")
     held = context.Event()
     process = context.Process(target=_hold_and_die, args=(tables_place, held))
@@ -141,7 +141,7 @@ def test_a_killed_run_holds_nothing_up(tables_place: Place) -> None:
         pass
 
 
-def test_a_lock_by_file_is_taken_over_once_its_owner_fell_silent(tables_place: Place) -> None:
+def test_a_lock_by_file_is_taken_over_once_its_owner_fell_silent(tables_place: Storage) -> None:
     now_s = 1000.0
 
     def lock() -> object:
@@ -157,7 +157,7 @@ def test_a_lock_by_file_is_taken_over_once_its_owner_fell_silent(tables_place: P
     dead.__exit__(None, None, None)  # type: ignore[attr-defined]
 
 
-def test_a_run_that_lost_its_lock_by_file_learns_it_before_the_commit(tables_place: Place) -> None:
+def test_a_run_that_lost_its_lock_by_file_learns_it_before_the_commit(tables_place: Storage) -> None:
     with held_by_file(tables_place, rest=lambda s: None) as check:
         check()
         tables_place.write("_lock.json", b'{"token": "another", "process": 1, "host": "elsewhere"}')

@@ -15,7 +15,7 @@ from tests.pipeline.journal_kit import (
 )
 from tests.pipeline.lifecycle_model import model_tables
 from tests.pipeline.tables_kit import all_rows, difference
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.run import CHECKPOINT, LifecyclesRun, follow_lifecycles, run_lifecycles
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def story(number: int) -> list[JournalEvent]:
     return numbered(told, first_row=3 * number + 1)
 
 
-def follow_once(spark: SparkSession, journal: Place, tables: Place) -> list[LifecyclesRun]:
+def follow_once(spark: SparkSession, journal: Storage, tables: Storage) -> list[LifecyclesRun]:
     runs: list[LifecyclesRun] = []
     query = follow_lifecycles(spark, journal, tables, every_s=None, on_run=runs.append)
     assert query.awaitTermination(100)
@@ -37,7 +37,7 @@ def follow_once(spark: SparkSession, journal: Place, tables: Place) -> list[Life
 
 
 def test_following_and_running_by_hand_may_be_mixed(
-    spark: SparkSession, journal_place: Place, tables_place: Place
+    spark: SparkSession, journal_place: Storage, tables_place: Storage
 ) -> None:
     write_segment_of(journal_place, story(0))
     assert [run.events for run in follow_once(spark, journal_place, tables_place)] == [3]

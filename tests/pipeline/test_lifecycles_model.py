@@ -11,7 +11,7 @@ from tests.pipeline.journal_kit import cut, numbered, write_segment_of
 from tests.pipeline.lifecycle_model import model_tables
 from tests.pipeline.random_lives import random_journal
 from tests.pipeline.tables_kit import all_rows, difference
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.run import run_lifecycles
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2))])
 def test_all_tables_agree_with_the_model_over_random_lives(
-    spark: SparkSession, journal_place: Place, tables_place: Place, seed: int
+    spark: SparkSession, journal_place: Storage, tables_place: Storage, seed: int
 ) -> None:
     rng = random.Random(seed)
     events = numbered(random_journal(rng, 400))
@@ -34,7 +34,7 @@ def test_all_tables_agree_with_the_model_over_random_lives(
 
 
 def test_a_journal_with_holes_is_still_read_as_the_model_reads_it(
-    spark: SparkSession, journal_place: Place, tables_place: Place
+    spark: SparkSession, journal_place: Storage, tables_place: Storage
 ) -> None:
     """Segments may have been removed by their retention, or the journal turned on late."""
     events = numbered(random_journal(random.Random(77), 400, lost=0.3))

@@ -25,8 +25,8 @@ from tests.pipeline.journal_kit import (
 from tests.pipeline.lifecycle_model import model_tables
 from tests.pipeline.random_lives import random_journal
 from tests.pipeline.tables_kit import all_rows, difference, rows_of
-from veil.journal.place import Place
 from veil.journal.segments import list_segments
+from veil.journal.storage import Storage
 from veil.pipeline.lifecycles import journal as journal_reading
 from veil.pipeline.lifecycles import run as lifecycles
 from veil.pipeline.lifecycles.generation import FILES_MAX, part_hours
@@ -49,13 +49,13 @@ ARROW = {
 }
 
 
-def written(place: Place, stories: list[JournalEvent], first_row: int) -> int:
+def written(place: Storage, stories: list[JournalEvent], first_row: int) -> int:
     write_segment_of(place, numbered(stories, first_row=first_row))
     return first_row + len(stories)
 
 
 def test_a_run_says_little_to_the_jvm(
-    spark: SparkSession, journal_place: Place, tables_place: Place, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, journal_place: Storage, tables_place: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With columns put together in Python, and told where they were written, it was 14,700 calls: seconds."""
     written(journal_place, journal_of(a_message(T).received(T).deleted(T + S)), 1)
@@ -79,8 +79,8 @@ def test_a_run_says_little_to_the_jvm(
 )
 def test_any_split_and_order_of_the_segments_over_several_runs_gives_the_same_tables(
     spark: SparkSession,
-    journal_place: Place,
-    tables_place: Place,
+    journal_place: Storage,
+    tables_place: Storage,
     monkeypatch: pytest.MonkeyPatch,
     seed: int,
     few: tuple[bool, ...],
@@ -100,7 +100,9 @@ def test_any_split_and_order_of_the_segments_over_several_runs_gives_the_same_ta
     assert load_manifest(tables_place).progress == {"j1": [(1, len(events))]}
 
 
-def test_a_second_run_changes_nothing(spark: SparkSession, journal_place: Place, tables_place: Place) -> None:
+def test_a_second_run_changes_nothing(
+    spark: SparkSession, journal_place: Storage, tables_place: Storage
+) -> None:
     write_segment_of(journal_place, journal_of(a_message(T).received(T + S).deleted(T + 2 * S)))
     first = run_lifecycles(spark, journal_place, tables_place)
     files, manifest = tables_place.entries(recursive=True), tables_place.read(NAME)
@@ -112,7 +114,7 @@ def test_a_second_run_changes_nothing(spark: SparkSession, journal_place: Place,
 
 
 def test_a_run_writes_only_the_hours_that_its_events_belong_to(
-    spark: SparkSession, journal_place: Place, tables_place: Place
+    spark: SparkSession, journal_place: Storage, tables_place: Storage
 ) -> None:
     quiet = [
         a_message(T + hour * HOUR_MS).received(T + hour * HOUR_MS).deleted(T + hour * HOUR_MS + S)
@@ -136,7 +138,7 @@ def test_a_run_writes_only_the_hours_that_its_events_belong_to(
 
 
 def test_messages_that_nothing_new_is_told_of_stay_in_the_files_they_are_in(
-    spark: SparkSession, journal_place: Place, tables_place: Place
+    spark: SparkSession, journal_place: Storage, tables_place: Storage
 ) -> None:
     told = [a_message(T + number).received(T + S).deleted(T + 2 * S + number) for number in range(3)]
     row = written(journal_place, journal_of(*told), 1)
@@ -164,7 +166,7 @@ def test_messages_that_nothing_new_is_told_of_stay_in_the_files_they_are_in(
 
 
 def test_an_hour_is_put_together_when_it_has_come_to_many_files(
-    spark: SparkSession, tables_place: Place
+    spark: SparkSession, tables_place: Storage
 ) -> None:
     part, rows = 5, []
     schema = pa.schema([(field.name, ARROW[field.dataType.simpleString()]) for field in lives_schema()])
@@ -190,7 +192,7 @@ def test_an_hour_is_put_together_when_it_has_come_to_many_files(
 
 
 def test_an_open_lease_expires_when_time_has_passed_without_any_event_of_its_own(
-    spark: SparkSession, journal_place: Place, tables_place: Place
+    spark: SparkSession, journal_place: Storage, tables_place: Storage
 ) -> None:
     """Every crash ends so."""
     row = written(journal_place, journal_of(a_message(T).received(T + S)), 1)
@@ -209,7 +211,7 @@ def test_an_open_lease_expires_when_time_has_passed_without_any_event_of_its_own
 
 
 def test_a_run_with_little_to_do_is_brief_and_so_is_one_over_the_little_that_is_new(
-    journal_place: Place, tables_place: Place, monkeypatch: pytest.MonkeyPatch
+    journal_place: Storage, tables_place: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = journal_of(*(a_message(T + number) for number in range(50)))
     names = [write_segment_of(journal_place, events[:49]), write_segment_of(journal_place, events[49:])]
@@ -225,7 +227,7 @@ def test_a_run_with_little_to_do_is_brief_and_so_is_one_over_the_little_that_is_
 
 
 def test_the_hours_of_new_events_are_the_same_whether_spark_or_the_driver_looks(
-    spark: SparkSession, journal_place: Place
+    spark: SparkSession, journal_place: Storage
 ) -> None:
     write_segment_of(journal_place, numbered(random_journal(random.Random(5), 50)))
     segments = list_segments(journal_place)
@@ -237,7 +239,7 @@ def test_the_hours_of_new_events_are_the_same_whether_spark_or_the_driver_looks(
 
 
 def test_journals_of_a_restored_store_follow_each_other(
-    spark: SparkSession, journal_place: Place, tables_place: Place
+    spark: SparkSession, journal_place: Storage, tables_place: Storage
 ) -> None:
     story = a_message(T).received(T + S).deleted(T + 5 * S)
     write_segment_of(journal_place, numbered(story.events[:2]), journal_id="before")

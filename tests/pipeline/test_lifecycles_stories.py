@@ -18,7 +18,7 @@ from tests.pipeline.journal_kit import (
 )
 from tests.pipeline.lifecycle_model import Row
 from tests.pipeline.tables_kit import rows_of
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.run import run_lifecycles
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ STORIES: dict[str, MessageStory] = {
 @pytest.fixture(scope="module")
 def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
     home = tmp_path_factory.mktemp("stories")
-    journal, tables = Place.at(home / "journal"), Place.at(home / "tables")
+    journal, tables = Storage.at(home / "journal"), Storage.at(home / "tables")
     write_segment_of(journal, journal_of(*STORIES.values()))
     run_lifecycles(spark, journal, tables)
     return {name: rows_of(tables, name) for name in ("leases", "messages", "queue_hours")}

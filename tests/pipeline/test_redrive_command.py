@@ -147,11 +147,11 @@ def test_one_that_was_gone_meanwhile_is_counted_as_gone(
     spark: SparkSession, queues: Queues, veil_server: VeilServer, tmp_path: Path
 ):
     from tests.pipeline.dead_letters_kit import sealed
-    from veil.journal.place import Place
+    from veil.journal.storage import Storage
     from veil.pipeline.dead_letters.redriving import redrive
 
     dead, orders = queues
-    tables = Place.at(tmp_path / "tables")
+    tables = Storage.at(tmp_path / "tables")
     run = sealed(spark, dead, tables)
     (held,) = veil_server.client().receive_message(QueueUrl=dead.url)["Messages"]
     veil_server.client().delete_message(QueueUrl=dead.url, ReceiptHandle=held["ReceiptHandle"])

@@ -14,7 +14,7 @@ import pytest
 
 from tests.pipeline.dead_letters_kit import Queues, bodies_in, fill, orders_and_dead_letters, sealed
 from veil.client.api import ApiError, Failure
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 from veil.pipeline.dead_letters.queue import DeadLetterQueue
 from veil.pipeline.dead_letters.redriving import calls_of, redrive
 from veil.pipeline.dead_letters.runs import RedriveProgress, RedriveRun, place_of, unfinished
@@ -33,14 +33,14 @@ def queues(veil_server: VeilServer) -> Iterator[Queues]:
         yield queues
 
 
-def killed(tables: Place, run: RedriveRun, queue: DeadLetterQueue, instant: str, call: int) -> None:
+def killed(tables: Storage, run: RedriveRun, queue: DeadLetterQueue, instant: str, call: int) -> None:
     command = [sys.executable, "-m", "tests.pipeline.redrive_child", tables.uri, run.id, queue.endpoint]
     ran = subprocess.run([*command, instant, str(call)], env=os.environ, check=False)
     assert ran.returncode == -signal.SIGKILL
 
 
 def test_killed_three_times_it_comes_to_exactly_what_was_selected(
-    spark: SparkSession, queues: Queues, tables_place: Place
+    spark: SparkSession, queues: Queues, tables_place: Storage
 ):
     dead, orders = queues
     bodies = [f"order {n}" for n in range(1_000)]
@@ -63,7 +63,7 @@ def test_killed_three_times_it_comes_to_exactly_what_was_selected(
 
 
 def test_a_server_that_is_killed_has_moved_a_call_whole_or_not_at_all(
-    spark: SparkSession, tables_place: Place, tmp_path: Path
+    spark: SparkSession, tables_place: Storage, tmp_path: Path
 ):
     stored = ("--store", "sqlite", "--data", str(tmp_path / "data"))
     bodies = [f"order {n}" for n in range(600)]
@@ -87,7 +87,7 @@ def test_a_server_that_is_killed_has_moved_a_call_whole_or_not_at_all(
         assert (progress.moved, progress.gone, bodies_in(dead)) == (600, 0, [])
 
 
-def test_two_do_not_go_on_with_the_same_run(spark: SparkSession, queues: Queues, tables_place: Place):
+def test_two_do_not_go_on_with_the_same_run(spark: SparkSession, queues: Queues, tables_place: Storage):
     dead, _ = queues
     fill(dead, ["one"], veil__source_queue="orders")
     run = sealed(spark, dead, tables_place)
@@ -100,7 +100,7 @@ def test_two_do_not_go_on_with_the_same_run(spark: SparkSession, queues: Queues,
 
 
 def test_a_finished_run_does_nothing_when_it_is_gone_on_with(
-    spark: SparkSession, queues: Queues, tables_place: Place
+    spark: SparkSession, queues: Queues, tables_place: Storage
 ):
     dead, orders = queues
     fill(dead, ["one"], veil__source_queue="orders")
@@ -114,7 +114,7 @@ def test_a_finished_run_does_nothing_when_it_is_gone_on_with(
 
 
 def test_calls_are_bounded_by_their_size_and_the_same_each_time(
-    spark: SparkSession, queues: Queues, tables_place: Place
+    spark: SparkSession, queues: Queues, tables_place: Storage
 ):
     dead, orders = queues
     fill(dead, [str(n) for n in range(20)], veil__source_queue="orders")

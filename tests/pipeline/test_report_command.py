@@ -14,7 +14,7 @@ from tests.pipeline.test_report_overview import telling_lives
 from veil.cli.app import app
 from veil.cli.main import run
 from veil.core.findings import FILE, Findings, encode
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +43,7 @@ def test_without_findings_it_says_what_to_run(data: Path, capsys: Captured):
 
 
 def test_findings_that_cannot_be_read_are_named(data: Path, capsys: Captured):
-    Place.at(data / "tables").write(FILE, b"{}")
+    Storage.at(data / "tables").write(FILE, b"{}")
 
     assert report("--data", str(data)) == 1
     assert "timeouts.json is not readable" in capsys.readouterr().err
@@ -56,7 +56,7 @@ def test_a_place_where_no_file_can_be_is_refused_at_once(data: Path, out: str, c
 
 
 def test_the_page_is_written_and_the_table_printed(
-    spark: SparkSession, data: Path, journal_place: Place, tables_place: Place, capsys: Captured
+    spark: SparkSession, data: Path, journal_place: Storage, tables_place: Storage, capsys: Captured
 ):
     from veil.pipeline.lifecycles.run import run_lifecycles
 

@@ -16,7 +16,7 @@ from tests.pipeline.journal_kit import (
     journal_of,
     write_segment_of,
 )
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.run import run_lifecycles
 from veil.pipeline.report import Overview, collect_overview
 
@@ -51,8 +51,8 @@ def telling_lives(at: int = START_MS) -> list[MessageStory]:
 
 def overview_of(
     spark: SparkSession,
-    journal: Place,
-    tables: Place,
+    journal: Storage,
+    tables: Storage,
     stories: list[MessageStory],
     *,
     since: datetime | None = None,
@@ -63,7 +63,7 @@ def overview_of(
 
 
 def test_counts_totals_and_examples_of_a_short_time(
-    spark: SparkSession, journal_place: Place, tables_place: Place
+    spark: SparkSession, journal_place: Storage, tables_place: Storage
 ):
     found = overview_of(spark, journal_place, tables_place, telling_lives())
 
@@ -104,7 +104,7 @@ def test_counts_totals_and_examples_of_a_short_time(
     assert renewed.leases[0].last_extended_at == BEGIN + timedelta(seconds=101)
 
 
-def test_some_days_are_drawn_by_the_hour(spark: SparkSession, journal_place: Place, tables_place: Place):
+def test_some_days_are_drawn_by_the_hour(spark: SparkSession, journal_place: Storage, tables_place: Storage):
     stories = [plain(START_MS + hour * HOUR_MS) for hour in (5, 5 + 24, 5 + 47)]
     found = overview_of(
         spark, journal_place, tables_place, [*stories, plain(START_MS + 9 * HOUR_MS, queue="other")]
@@ -124,7 +124,7 @@ def test_some_days_are_drawn_by_the_hour(spark: SparkSession, journal_place: Pla
 
 
 @pytest.mark.soak
-def test_a_year_is_drawn_by_several_days(spark: SparkSession, journal_place: Place, tables_place: Place):
+def test_a_year_is_drawn_by_several_days(spark: SparkSession, journal_place: Storage, tables_place: Storage):
     found = overview_of(
         spark, journal_place, tables_place, [plain(START_MS + day * DAY_MS) for day in (0, 100, 360)]
     )
@@ -138,7 +138,7 @@ def test_a_year_is_drawn_by_several_days(spark: SparkSession, journal_place: Pla
 
 
 def test_only_the_time_that_is_asked_for_is_told(
-    spark: SparkSession, journal_place: Place, tables_place: Place
+    spark: SparkSession, journal_place: Storage, tables_place: Storage
 ):
     stories = [plain(START_MS + day * DAY_MS) for day in (0, 3, 5)]
     found = overview_of(spark, journal_place, tables_place, stories, since=BEGIN + timedelta(days=3))
@@ -148,7 +148,7 @@ def test_only_the_time_that_is_asked_for_is_told(
 
 
 @pytest.mark.usefixtures("spark")
-def test_empty_tables_give_an_empty_overview(spark: SparkSession, tables_place: Place):
+def test_empty_tables_give_an_empty_overview(spark: SparkSession, tables_place: Storage):
     assert collect_overview(spark, tables_place, now=NOW) == Overview(
         NOW, None, None, spark_version=spark.version
     )

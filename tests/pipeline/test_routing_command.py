@@ -16,7 +16,7 @@ from tests.pipeline.queue_histories import Known, history_of
 from tests.pipeline.queues_kit import Queues
 from veil.cli.main import run
 from veil.cli.pipeline.route import show_prepared
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 from veil.pipeline.queues.client import QueueAddress, QueueClient
 from veil.pipeline.routing.router import prepare_targets
 from veil.pipeline.routing.rules import read_rule_file
@@ -62,7 +62,7 @@ def hour_row(queue: str, history: History, message_type: str) -> dict[str, Any]:
     )
 
 
-def past(tables: Place, **mean_s: float) -> None:
+def past(tables: Storage, **mean_s: float) -> None:
     """An hour of the queue `intake` in which each type took so long."""
     rows = []
     for number, (name, mean) in enumerate(mean_s.items()):
@@ -78,7 +78,7 @@ def objects(text: str) -> list[dict[str, Any]]:
 
 
 def test_learned_rules_send_each_class_to_the_timeout_that_it_needs(
-    queues: Queues, tables_place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    queues: Queues, tables_place: Storage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     past(tables_place, mail=1.0, invoice=50.0, export=900.0)
     queues.create("intake")
@@ -118,7 +118,7 @@ def test_learned_rules_send_each_class_to_the_timeout_that_it_needs(
 
 
 def test_a_class_is_remembered_when_the_past_is_gone(
-    queues: Queues, tables_place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    queues: Queues, tables_place: Storage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     past(tables_place, mail=1.0)
     queues.create("intake")

@@ -17,7 +17,7 @@ import pytest
 
 from tests.pipeline.conftest import QUICK, scrubbed
 from tests.pipeline.queues_kit import Queues
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 from veil.pipeline.queues.client import QueueAddress
 from veil.pipeline.routing.router import Routed, Router, RouterState
 from veil.pipeline.routing.rules import Match, RouteTable, Rule, Target
@@ -49,7 +49,7 @@ def test_a_batch_that_was_cut_short_is_done_again_by_the_rules_it_was_begun_with
     halves = RouteTable(
         (Target("a.fifo"), Target("b.fifo")), "a.fifo", (Rule("b.fifo", (Match("size", size_from=3),)),)
     )
-    state, told = RouterState(Place.at(tmp_path / "state")), list[Routed]()
+    state, told = RouterState(Storage.at(tmp_path / "state")), list[Routed]()
 
     def router(table: RouteTable) -> Router:
         place = QueueAddress("intake", queues.server.endpoint_url, "us-east-1")

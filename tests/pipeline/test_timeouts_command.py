@@ -14,7 +14,7 @@ from bench.queue_days import row, write_tables
 from tests.pipeline.queue_histories import EXPONENTIAL, history_of
 from veil.cli.app import app
 from veil.cli.main import run
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +35,7 @@ def tables(tmp_path: Path, spark: SparkSession) -> Path:
                 processing_censored=history.censored,
             )
         )  # fmt: skip
-    write_tables(Place.at(tmp_path / "tables"), {DAY: rows})
+    write_tables(Storage.at(tmp_path / "tables"), {DAY: rows})
     return tmp_path / "tables"
 
 

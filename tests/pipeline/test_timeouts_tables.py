@@ -13,7 +13,7 @@ from bench.queue_days import row, write_tables
 from tests.pipeline.queue_histories import EXPONENTIAL, HEAVY_TAIL, Known, history_of
 from veil.cli.pipeline.timeouts import SCHEDULES
 from veil.core.findings import CLEAR, FILE, NOT_ENOUGH, Finding, decode
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.scales import bucket_of
 from veil.pipeline.lifecycles.store import files_of_table, load_manifest, read_table
 from veil.pipeline.timeouts import history
@@ -56,7 +56,7 @@ def whole(findings: list[Finding], queue: str) -> Finding:
     return finding
 
 
-def test_days_add_up_to_the_history_of_each_queue_and_type(spark: SparkSession, tables_place: Place):
+def test_days_add_up_to_the_history_of_each_queue_and_type(spark: SparkSession, tables_place: Storage):
     days = [MONDAY + timedelta(days=number) for number in range(3)]
     write_tables(
         tables_place,
@@ -91,7 +91,7 @@ def test_days_add_up_to_the_history_of_each_queue_and_type(spark: SparkSession, 
     assert (found.since, found.until) == (days[0], days[2])
 
 
-def test_a_past_that_begins_within_a_month_is_read_as_days_and_then_as_months(tables_place: Place):
+def test_a_past_that_begins_within_a_month_is_read_as_days_and_then_as_months(tables_place: Storage):
     days = [datetime(2026, 1, 30, tzinfo=UTC) + timedelta(days=number) for number in range(40)]
     write_tables(tables_place, {day: [row(day, "orders")] for day in days})
     manifest = load_manifest(tables_place)
@@ -108,7 +108,7 @@ def test_a_past_that_begins_within_a_month_is_read_as_days_and_then_as_months(ta
 
 
 def test_the_same_is_found_in_days_as_in_months_and_by_spark_as_by_the_driver(
-    spark: SparkSession, tables_place: Place, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tables_place: Storage, monkeypatch: pytest.MonkeyPatch
 ):
     january, february = datetime(2026, 1, 30, tzinfo=UTC), datetime(2026, 2, 2, tzinfo=UTC)
     write_tables(
@@ -135,7 +135,7 @@ def test_the_same_is_found_in_days_as_in_months_and_by_spark_as_by_the_driver(
 
 
 def test_the_present_timeout_is_the_latest_one_that_a_lease_began_with(
-    spark: SparkSession, tables_place: Place
+    spark: SparkSession, tables_place: Storage
 ):
     tuesday = MONDAY + timedelta(days=1)
     write_tables(
@@ -154,7 +154,9 @@ def test_the_present_timeout_is_the_latest_one_that_a_lease_began_with(
     assert earlier.since == earlier.until == "2026-03-03T00:00:00+00:00"
 
 
-def test_findings_are_left_beside_the_tables_and_read_without_spark(spark: SparkSession, tables_place: Place):
+def test_findings_are_left_beside_the_tables_and_read_without_spark(
+    spark: SparkSession, tables_place: Storage
+):
     write_tables(
         tables_place,
         {
@@ -184,7 +186,7 @@ def test_findings_are_left_beside_the_tables_and_read_without_spark(spark: Spark
     assert {10, 1, 43_200} <= {each.timeout_s for each in tail}
 
 
-def test_only_the_queues_that_are_named_are_looked_at(spark: SparkSession, tables_place: Place):
+def test_only_the_queues_that_are_named_are_looked_at(spark: SparkSession, tables_place: Storage):
     write_tables(
         tables_place, {MONDAY: [day_row(MONDAY, queue, a_day(1, leases=50)) for queue in ("a", "b", "c")]}
     )
@@ -194,7 +196,7 @@ def test_only_the_queues_that_are_named_are_looked_at(spark: SparkSession, table
     assert [each.queue for each in findings.findings] == ["a", "c"]
 
 
-def test_no_tables_yet_is_no_findings(spark: SparkSession, tables_place: Place):
+def test_no_tables_yet_is_no_findings(spark: SparkSession, tables_place: Storage):
     assert run_timeouts(spark, tables_place).findings == []
 
 

@@ -16,8 +16,8 @@ from urllib.request import urlopen
 import pytest
 
 from tests.journal.kit import events_of
-from veil.journal.place import Place
 from veil.journal.segments import list_segments
+from veil.journal.storage import Storage
 from veil.server.make_store import journal_location
 from veil.server.settings import Settings, SettingsError, load_settings, shown_value
 from veil.testing import VeilServer
@@ -54,7 +54,7 @@ def test_it_is_on_by_default_and_a_stop_exports_what_waits(tmp_path: Path):
     with VeilServer("--data", str(tmp_path)) as server:
         live(server)
         wait_for(lambda: metrics(server)["veil_journal_outbox_rows"] == 4)
-    events = events_of(Place.at(tmp_path / "journal"))
+    events = events_of(Storage.at(tmp_path / "journal"))
     assert [event["kind"] for event in events] == ["sent", "received", "extended", "deleted"]
     assert {event["queue"] for event in events} == {"orders"}
     assert events[0]["body_bytes"] == 5
@@ -64,7 +64,7 @@ def test_it_is_on_by_default_and_a_stop_exports_what_waits(tmp_path: Path):
 
 
 def test_events_are_exported_while_it_runs(tmp_path: Path):
-    place = Place.at(tmp_path / "elsewhere")
+    place = Storage.at(tmp_path / "elsewhere")
     arguments = ("--data", str(tmp_path / "data"), "--journal", place.uri, "--journal-interval-s", "0.1")
     with VeilServer(*arguments) as server:
         live(server)
@@ -82,7 +82,7 @@ def test_events_are_exported_while_it_runs(tmp_path: Path):
 def test_pyarrow_is_never_in_the_server_and_the_helper_ends_with_it(tmp_path: Path):
     with VeilServer("--data", str(tmp_path), "--journal-interval-s", "0.1") as server:
         live(server)
-        wait_for(lambda: list_segments(Place.at(tmp_path / "journal")))
+        wait_for(lambda: list_segments(Storage.at(tmp_path / "journal")))
         assert "libarrow" not in Path(f"/proc/{server.pid}/maps").read_text()
         children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
         assert len(children) == 1
@@ -95,10 +95,10 @@ def test_events_of_a_killed_server_are_exported_by_the_next(tmp_path: Path):
     live(server)
     os.kill(server.pid, signal.SIGKILL)
     server.close()
-    assert list_segments(Place.at(tmp_path / "journal")) == []
+    assert list_segments(Storage.at(tmp_path / "journal")) == []
     with VeilServer("--data", str(tmp_path)) as server:
         live(server)
-    kinds = [event["kind"] for event in events_of(Place.at(tmp_path / "journal"))]
+    kinds = [event["kind"] for event in events_of(Storage.at(tmp_path / "journal"))]
     assert kinds == ["sent", "received", "extended", "deleted"] * 2
 
 
@@ -110,7 +110,7 @@ def test_off_keeps_none(tmp_path: Path):
 
 
 def test_a_store_in_memory_keeps_none_unless_it_is_told_where(tmp_path: Path):
-    place = Place.at(tmp_path / "journal")
+    place = Storage.at(tmp_path / "journal")
     with VeilServer("--store", "memory") as server:
         live(server)
         assert metrics(server) == {}
@@ -127,7 +127,7 @@ def test_which_attribute_tells_the_type_can_be_set(tmp_path: Path):
         url = sqs.get_queue_url(QueueName="orders")["QueueUrl"]
         sort = {"Sort": {"DataType": "String", "StringValue": "refund"}}
         sqs.send_message(QueueUrl=url, MessageBody="x", MessageAttributes=sort)
-    sent = [event for event in events_of(Place.at(tmp_path / "journal")) if event["kind"] == "sent"]
+    sent = [event for event in events_of(Storage.at(tmp_path / "journal")) if event["kind"] == "sent"]
     assert [event["message_type"] for event in sent] == [None, "refund"]
 
 
@@ -155,12 +155,12 @@ def test_the_location_of_another_store_stops_the_start(tmp_path: Path):
     assert ran.returncode == 1
     assert "holds the journal of another store: name another location" in ran.stderr
     assert "Traceback" not in ran.stderr
-    (segment,) = list_segments(Place.at(journal))
+    (segment,) = list_segments(Storage.at(journal))
     assert segment.first == 1
 
 
 def test_a_restore_goes_on_in_the_same_place_under_a_new_name(tmp_path: Path):
-    data, again, place = tmp_path / "data", tmp_path / "again", Place.at(tmp_path / "journal")
+    data, again, place = tmp_path / "data", tmp_path / "again", Storage.at(tmp_path / "journal")
     veil = [sys.executable, "-m", "veil.cli.main"]
     with VeilServer("--data", str(data), "--journal", place.uri) as server:
         live(server)

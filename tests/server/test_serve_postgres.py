@@ -18,8 +18,8 @@ import pytest
 from tests.faults.server_process import ServerProcess
 from tests.journal.kit import events_of
 from tests.postgres_server import PostgresServer, why_no_server
-from veil.journal.place import Place
 from veil.journal.segments import list_segments
+from veil.journal.storage import Storage
 
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("VEIL_", "AWS_", "PG"))}
 VEIL = [sys.executable, "-m", "veil.cli.main"]
@@ -121,7 +121,7 @@ def test_what_one_node_sends_another_receives(postgres: str, tmp_path: Path):
 def test_nodes_share_a_journal_in_which_each_event_stands_once_also_when_its_exporter_is_killed(
     postgres: str, tmp_path: Path
 ):
-    place = Place.at(tmp_path / "journal")
+    place = Storage.at(tmp_path / "journal")
     journal = ("--journal", place.uri, "--journal-interval-s", "0.1")
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

@@ -252,8 +252,7 @@ def check_data(data: Path) -> list[Finding]:
 
 def check_journal(settings: Settings) -> Finding:
     """Can the journal be reached and written, if there is one?"""
-    from veil.journal.location import read_mark
-    from veil.journal.place import Place as JournalPlace
+    from veil.journal.storage import Storage, read_mark
     from veil.server.make_store import journal_location
 
     where = journal_location(settings)
@@ -261,7 +260,7 @@ def check_journal(settings: Settings) -> Finding:
         return Finding("journal", "ok", "off")
     if find_spec("pyarrow") is None:
         return Finding("journal", "fail", "pyarrow is missing", "reinstall: pip install veilmq")
-    place = JournalPlace.at(where)
+    place = Storage.at(where)
     try:
         marked = read_mark(place) is not None
     except VeilError as problem:

@@ -18,8 +18,8 @@ from veil.core.errors import StoreBusy, VeilError
 
 if TYPE_CHECKING:
     from veil.journal.exporter import ExportStats
-    from veil.journal.place import Place
     from veil.journal.segments import Segment
+    from veil.journal.storage import Storage
     from veil.server.settings import Settings
 
 # pyarrow, the store and the settings are imported when they are used: `--help` needs none of them.
@@ -189,15 +189,15 @@ def _where(settings: Settings, data: str | None, journal: str | None) -> str:
     return str((store_directory(settings) or settings.data) / JOURNAL_FOLDER)
 
 
-def _place(data: str | None, journal: str | None) -> Place:
+def _place(data: str | None, journal: str | None) -> Storage:
     return _read(_where(_settings(data), data, journal))
 
 
-def _read(where: str) -> Place:
-    from veil.journal.place import Place
+def _read(where: str) -> Storage:
+    from veil.journal.storage import Storage
 
     try:
-        return Place.at(where)
+        return Storage.at(where)
     except ValueError as expected:
         raise CommandFailed(f"journal {where!r}: expected {expected}") from None
 

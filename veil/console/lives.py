@@ -10,11 +10,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from veil.core.queue import QueueKey
-from veil.journal.life_event import LifeEvent
-from veil.journal.life_reading import Look, read_life
+from veil.journal.lives import LifeEvent, Look, read_life
 from veil.journal.message_finding import Sightings, find_message
-from veil.journal.place import Place
-from veil.journal.segment_index import SegmentIndex
+from veil.journal.segments import SegmentIndex
+from veil.journal.storage import Storage
 
 if TYPE_CHECKING:
     from veil.service.service import Service
@@ -297,7 +296,7 @@ class JournalLooks:
 
     def __init__(self, service: Service, location: str | None) -> None:
         self._service = service
-        self._index = None if location is None else SegmentIndex(Place.at(location))
+        self._index = None if location is None else SegmentIndex(Storage.at(location))
         self._looking = asyncio.Lock()
 
     @property

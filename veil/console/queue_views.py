@@ -18,7 +18,7 @@ from veil.core.message import StoredMessage
 from veil.core.numbers import seq_number, whole_number
 from veil.core.queue import Queue, QueueCounts, QueueKey, parse_arn
 from veil.core.sequence import instant_of
-from veil.journal.life_event import LifeEvent
+from veil.journal.lives import LifeEvent
 from veil.service.activity import Holder
 from veil.service.messages import peek
 from veil.service.service import Service

@@ -233,12 +233,12 @@ def _what_it_should_be(
 
 
 def _show_findings(folder: Path) -> None:
-    from veil.journal.place import Place
+    from veil.journal.storage import Storage
     from veil.pipeline.report import read_findings
     from veil.pipeline.report.summary import headline
 
     width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
-    table = headline(read_findings(Place.at(folder / "data" / "tables")), width)
+    table = headline(read_findings(Storage.at(folder / "data" / "tables")), width)
     talk()
     show_table(table.columns, table.rows, right=table.right)
     talk()

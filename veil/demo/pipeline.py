@@ -21,7 +21,7 @@ from veil.demo.workload import Stage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from veil.journal.place import Place
+    from veil.journal.storage import Storage
 
 
 # A few thousand rows on two cores: what Spark does for large data would only take time here.
@@ -42,12 +42,12 @@ _NEXT: Final = {
 def run_pipeline(spark: SparkSession, data: Path, report: Path, target: float) -> None:
     """Run the jobs one after the other, and tell what each came to."""
     from veil.cli.pipeline.timeouts import SCHEDULES
-    from veil.journal.place import Place
+    from veil.journal.storage import Storage
     from veil.pipeline.lifecycles.run import run_lifecycles
     from veil.pipeline.report import collect_overview, render_html, summary
     from veil.pipeline.timeouts.run import run_timeouts
 
-    journal, tables = Place.at(data / "journal"), Place.at(data / "tables")
+    journal, tables = Storage.at(data / "journal"), Storage.at(data / "tables")
     begun_s = time.monotonic()
     ran = run_lifecycles(spark, journal, tables, on_step=_seen)
     outcomes = _outcomes(spark, tables)
@@ -61,7 +61,7 @@ def run_pipeline(spark: SparkSession, data: Path, report: Path, target: float) -
     _told("report", begun_s, summary=summary(findings, overview))
 
 
-def _outcomes(spark: SparkSession, tables: Place) -> dict[str, dict[str, int]]:
+def _outcomes(spark: SparkSession, tables: Storage) -> dict[str, dict[str, int]]:
     """What became of the messages that were sent to each queue."""
     from veil.pipeline.lifecycles.store import read_table
 

@@ -19,7 +19,7 @@ from veil.core.clock import Clock
 from veil.core.errors import VeilError
 from veil.journal import frames
 from veil.journal.helper_process import ExportFailed
-from veil.journal.outbox import Outbox, Plan, Row
+from veil.journal.outbox import Outbox, PackedRow, Plan
 
 log = logging.getLogger("veil.journal")
 
@@ -36,7 +36,7 @@ DUTY: Final = "export"
 class SegmentSink(Protocol):
     """Where segments are written: `HelperProcess`."""
 
-    async def write(self, plan: Plan, rows: AsyncIterator[Sequence[Row]]) -> frames.Done: ...
+    async def write(self, plan: Plan, rows: AsyncIterator[Sequence[PackedRow]]) -> frames.Done: ...
     async def sweep(self, before_day: str) -> list[str]: ...
     def hurry(self) -> None: ...
     async def close(self) -> None: ...
@@ -191,7 +191,7 @@ class Exporter:
         self._count(done)
         return True
 
-    async def _rows(self, plan: Plan) -> AsyncIterator[Sequence[Row]]:
+    async def _rows(self, plan: Plan) -> AsyncIterator[Sequence[PackedRow]]:
         after = plan.first - 1
         while after < plan.last:
             rows = await self._outbox.outbox_rows(plan, after=after, limit=_ROWS_AT_ONCE)

@@ -16,7 +16,7 @@ from typing import BinaryIO
 import msgspec
 
 from veil.journal import frames
-from veil.journal.location import Location, LocationRefused
+from veil.journal.storage import Location, LocationRefused
 
 
 def main() -> None:
@@ -69,7 +69,7 @@ class Helper:
         try:
             assert self._location is not None
             self._location.claim()
-            from veil.journal.segment import write_segment
+            from veil.journal.segment_writer import write_segment
 
             written = write_segment(self._location.place, plan, rows)
         finally:

@@ -14,7 +14,7 @@ import msgspec
 
 from veil.core.errors import VeilError
 from veil.journal import frames
-from veil.journal.outbox import Plan, Row
+from veil.journal.outbox import PackedRow, Plan
 
 _ENDING_S: Final = 2.0
 _NICENESS: Final = 10
@@ -45,7 +45,7 @@ class HelperProcess:
         """Of the helper, if one runs."""
         return None if self._process is None else self._process.pid
 
-    async def write(self, plan: Plan, rows: AsyncIterator[Sequence[Row]]) -> frames.Done:
+    async def write(self, plan: Plan, rows: AsyncIterator[Sequence[PackedRow]]) -> frames.Done:
         """Write the segment of a plan; raises ExportFailed with the reason."""
         async with self._in_step():
             process = await self._running()

@@ -6,11 +6,9 @@ import asyncio
 from typing import Final, NamedTuple
 
 from veil.core.queue import QueueKey
-from veil.journal.life_event import LifeEvent, from_packed
-from veil.journal.life_reading import OUTBOX_BYTES_MAX, EveryRow
+from veil.journal.lives import OUTBOX_BYTES_MAX, EveryRow, LifeEvent, from_packed
 from veil.journal.outbox import Outbox
-from veil.journal.segment_index import SegmentIndex
-from veil.journal.segments import Segment, list_segments
+from veil.journal.segments import Segment, SegmentIndex, list_segments
 
 SEGMENTS_MAX: Final = 300  # for one look
 EVENTS_MAX: Final = 4_000_000
@@ -104,7 +102,7 @@ def _look_into(
     from pyarrow import compute as pc
     from pyarrow import parquet as pq
 
-    from veil.journal.life_event import COLUMNS, from_row
+    from veil.journal.lives import COLUMNS, from_row
 
     footer = index.footer(segment)
     with index.place.open_input(segment.name) as file:

@@ -32,7 +32,7 @@ def check_location(settings: Settings, store: Store) -> None:
     where = journal_location(settings)
     if where is None or (settings.journal == "on" and not Path(where).exists()):
         return
-    from veil.journal.location import Location
+    from veil.journal.storage import Location
 
     location = Location(where, journal_store_id(settings, store))
     if location.place.is_local:

@@ -167,10 +167,10 @@ def a_journal(value: object) -> str:
     text = value.strip() if isinstance(value, str) else ""
     if text.lower() in _ON or text.lower() in _OFF:
         return "on" if text.lower() in _ON else "off"
-    from veil.journal.place import Place
+    from veil.journal.storage import Storage
 
     try:
-        Place.at(text)
+        Storage.at(text)
     except ValueError as expected:
         raise ValueError(f"on, off, or {expected}") from None
     return text

@@ -13,7 +13,7 @@ from veil.cli.pipeline.options import Conf, Data, JournalPlace, Master, TablesPl
 from veil.core.errors import VeilError
 
 if TYPE_CHECKING:
-    from veil.journal.place import Place
+    from veil.journal.storage import Storage
     from veil.pipeline.lifecycles.run import LifecyclesRun
 
 
@@ -57,7 +57,7 @@ def lifecycles(
             raise CommandFailed(str(refused)) from None
 
 
-def _is_brief(journal: Place, tables: Place) -> bool:
+def _is_brief(journal: Storage, tables: Storage) -> bool:
     try:
         from veil.pipeline.lifecycles.run import is_brief
 
@@ -89,14 +89,14 @@ def files(
             say(path)
 
 
-def _expect_journal(journal: Place) -> None:
+def _expect_journal(journal: Storage) -> None:
     if not journal.entries():
         raise CommandFailed(
             f"journal {journal.uri}: expected a directory with segments; it is empty or missing"
         )
 
 
-def _follow(spark: object, journal: Place, tables: Place, every: float, as_json: bool) -> None:
+def _follow(spark: object, journal: Storage, tables: Storage, every: float, as_json: bool) -> None:
     from veil.pipeline.lifecycles.run import follow_lifecycles
 
     talk(f"following {inert(journal.uri)}; Ctrl-C ends it")
@@ -113,7 +113,7 @@ def _follow(spark: object, journal: Place, tables: Place, every: float, as_json:
         query.stop()
 
 
-def _tell(run: LifecyclesRun, tables: Place, as_json: bool) -> None:
+def _tell(run: LifecyclesRun, tables: Storage, as_json: bool) -> None:
     for each in run.broken:
         talk(f"veil: set aside {inert(each.name, keep='')}: {inert(each.reason, keep='')}")
     if as_json:

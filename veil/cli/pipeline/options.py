@@ -20,7 +20,7 @@ from veil.core.errors import VeilError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from veil.journal.place import Place
+    from veil.journal.storage import Storage
 
 
 # Spark and the server's settings are imported when they are used: `--help` needs neither.
@@ -49,7 +49,7 @@ Conf = Annotated[
 ]
 
 
-def places(data: str | None, journal: str | None, tables: str | None) -> tuple[Place, Place]:
+def places(data: str | None, journal: str | None, tables: str | None) -> tuple[Storage, Storage]:
     """Where the journal and the tables are: as the options say, else where the server of the same settings keeps them."""
     if journal is None or tables is None:
         home, configured = _server_places(data)
@@ -58,11 +58,11 @@ def places(data: str | None, journal: str | None, tables: str | None) -> tuple[P
     return _place("journal", journal), _place("tables", tables)
 
 
-def _place(name: str, where: str) -> Place:
-    from veil.journal.place import Place
+def _place(name: str, where: str) -> Storage:
+    from veil.journal.storage import Storage
 
     try:
-        return Place.at(where)
+        return Storage.at(where)
     except ValueError as expected:
         raise CommandFailed(f"{name} {where!r}: expected {expected}") from None
 

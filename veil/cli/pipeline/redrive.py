@@ -16,7 +16,7 @@ from veil.cli.pipeline.dead_letters import failures_told, found_queues, iso
 from veil.cli.pipeline.options import Conf, Data, Master, TablesPlace, places, spark_session
 
 if TYPE_CHECKING:
-    from veil.journal.place import Place
+    from veil.journal.storage import Storage
     from veil.pipeline.dead_letters.runs import RedriveProgress, RedriveRun
 
 
@@ -32,7 +32,7 @@ def question(run: RedriveRun) -> str:
     return f"Redrive {run.messages:,} dead letters {where}{changed}?"
 
 
-def show_selection(run: RedriveRun, tables: Place, *, as_json: bool) -> None:
+def show_selection(run: RedriveRun, tables: Storage, *, as_json: bool) -> None:
     """How many there are, and the first of them as they would go."""
     from veil.pipeline.dead_letters.runs import sample
 
@@ -56,7 +56,7 @@ def _row(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def tell_unfinished(tables: Place) -> None:
+def tell_unfinished(tables: Storage) -> None:
     """Name the runs that were stopped, and how to go on with them."""
     from veil.pipeline.dead_letters.runs import unfinished
 
@@ -227,7 +227,7 @@ def redrive(
             _go(run, place, rate, endpoint, as_json=as_json)
 
 
-def _go(run: RedriveRun, tables: Place, rate: float | None, endpoint: str | None, *, as_json: bool) -> None:
+def _go(run: RedriveRun, tables: Storage, rate: float | None, endpoint: str | None, *, as_json: bool) -> None:
     from veil.pipeline.dead_letters.queue import opened
     from veil.pipeline.dead_letters.redriving import RateLimit, redrive
     from veil.pipeline.queues.client import QueueAddress

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from veil.journal.place import Place
+    from veil.journal.storage import Storage
     from veil.pipeline.queues.client import QueueAddress, QueueClient
     from veil.pipeline.routing.learning import Verdict
     from veil.pipeline.routing.router import Prepared, Routed, RouterState
@@ -343,14 +343,14 @@ def _namer(intake: str, pattern: str | None) -> Callable[[Band], str]:
     return lambda band: given.replace("{intake}", plain).replace("{band}", band.name)
 
 
-def _state_place(state: str | None, data: str | None, intake: str) -> Place:
-    from veil.journal.place import Place
+def _state_place(state: str | None, data: str | None, intake: str) -> Storage:
+    from veil.journal.storage import Storage
 
     if state is None:
         _, beside = places(data, None, None)
-        return Place.at(Path(beside.uri).parent / "routing" / _name(intake))
+        return Storage.at(Path(beside.uri).parent / "routing" / _name(intake))
     try:
-        return Place.at(state)
+        return Storage.at(state)
     except ValueError as expected:
         raise CommandFailed(f"state {state!r}: expected {expected}") from None
 

@@ -23,7 +23,7 @@ from veil.pipeline.sql import TYPE_ATTRIBUTES
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from veil.journal.place import Place
+    from veil.journal.storage import Storage
 
 FILE: Final = "dead_letters.parquet"
 
@@ -62,7 +62,7 @@ class DeadLetterGroup:
     examples: tuple[DeadLetterExample, ...]
 
 
-def write_groups(groups: DataFrame, tables: Place) -> None:
+def write_groups(groups: DataFrame, tables: Storage) -> None:
     """Put the groups in the table's place: whoever reads it finds the last analysis or this one, never a part of either."""
     folder = f"_dead-letters-{uuid4().hex[:12]}"
     try:
@@ -76,7 +76,7 @@ def write_groups(groups: DataFrame, tables: Place) -> None:
         tables.remove_folder(folder)
 
 
-def read_groups(tables: Place, most: int | None = None) -> list[DeadLetterGroup]:
+def read_groups(tables: Storage, most: int | None = None) -> list[DeadLetterGroup]:
     """The groups of the last analysis, the largest first, up to so many; none where there was no analysis."""
     return [group for _, group in zip(range(most) if most is not None else _for_ever(), _rows(tables))]  # noqa: B905
 
@@ -88,7 +88,7 @@ def _for_ever() -> Iterator[int]:
         number += 1
 
 
-def _rows(tables: Place) -> Iterator[DeadLetterGroup]:
+def _rows(tables: Storage) -> Iterator[DeadLetterGroup]:
     from pyarrow import parquet as pq
 
     try:
@@ -128,7 +128,7 @@ def analyse(
     spark: SparkSession,
     where: QueueAddress,
     queues: Sequence[str],
-    tables: Place,
+    tables: Storage,
     *,
     type_attributes: Sequence[str] = TYPE_ATTRIBUTES,
     now: datetime | None = None,
@@ -146,7 +146,7 @@ def analyse(
     return Analysis(tuple(queues), read_s, time.monotonic() - begun_s - read_s)
 
 
-def history_tables(spark: SparkSession, tables: Place) -> tuple[DataFrame | None, DataFrame | None]:
+def history_tables(spark: SparkSession, tables: Storage) -> tuple[DataFrame | None, DataFrame | None]:
     """The tables `leases` and `messages`; None where `veil pipeline lifecycles` has not made them."""
     from veil.pipeline.lifecycles.store import load_manifest
 

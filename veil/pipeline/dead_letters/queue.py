@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from veil.journal.place import Place
+    from veil.journal.storage import Storage
 
 
 class DeadLettersRefused(VeilError):
@@ -186,7 +186,7 @@ def peeked(
     spark: SparkSession,
     where: QueueAddress,
     queues: Sequence[str],
-    tables: Place,
+    tables: Storage,
     *,
     body_chars_max: int | None = None,
 ) -> Iterator[DataFrame]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from veil.client.api import ApiError, Failure
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 from veil.pipeline.dead_letters.queue import ENTRIES_MAX, REQUEST_BYTES_MAX, DeadLetterQueue, RedriveAnswer
 from veil.pipeline.dead_letters.runs import (
     ENTRY,
@@ -44,7 +44,7 @@ Entry = dict[str, Any]
 
 def redrive(
     run: RedriveRun,
-    tables: Place,
+    tables: Storage,
     queue: DeadLetterQueue,
     *,
     pace: RateLimit | None = None,
@@ -80,7 +80,7 @@ def redrive(
     return progress
 
 
-def calls_of(run: RedriveRun, place: Place) -> Iterator[list[Entry]]:
+def calls_of(run: RedriveRun, place: Storage) -> Iterator[list[Entry]]:
     """The entries of each call: the same, in the same calls, whenever the run is gone on with."""
     entries: list[Entry] = []
     size = 0

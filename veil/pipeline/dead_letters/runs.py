@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from veil.client.api import ApiError, Failure
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 from veil.pipeline.dead_letters.queue import ENTRIES_MAX, DeadLetterQueue, DeadLettersRefused
 
 if TYPE_CHECKING:
@@ -83,22 +83,22 @@ def new_id(now: datetime | None = None) -> str:
     return f"{now or datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
-def place_of(tables: Place, run_id: str) -> Place:
+def place_of(tables: Storage, run_id: str) -> Storage:
     """The folder of a run."""
     return tables.sub(f"{FOLDER}/{run_id}")
 
 
-def forget(tables: Place, run_id: str) -> None:
+def forget(tables: Storage, run_id: str) -> None:
     """Remove the run with its selection."""
     tables.remove_folder(f"{FOLDER}/{run_id}")
 
 
-def save_run(place: Place, run: RedriveRun) -> None:
+def save_run(place: Storage, run: RedriveRun) -> None:
     """Seal the run: from now on it can be begun, and gone on with."""
     place.write(_RUN, msgspec.json.encode(run))
 
 
-def load_run(tables: Place, run_id: str) -> RedriveRun:
+def load_run(tables: Storage, run_id: str) -> RedriveRun:
     """The run of that id; raises DeadLettersRefused, naming those there are."""
     try:
         return msgspec.json.decode(place_of(tables, run_id).read(_RUN), type=RedriveRun)
@@ -109,7 +109,7 @@ def load_run(tables: Place, run_id: str) -> RedriveRun:
         ) from None
 
 
-def load_progress(place: Place) -> RedriveProgress:
+def load_progress(place: Storage) -> RedriveProgress:
     """How far the run has come, by the last word of whoever ran it."""
     try:
         return msgspec.json.decode(place.read(_PROGRESS), type=RedriveProgress)
@@ -117,12 +117,12 @@ def load_progress(place: Place) -> RedriveProgress:
         return RedriveProgress()
 
 
-def save_progress(place: Place, progress: RedriveProgress) -> None:
+def save_progress(place: Storage, progress: RedriveProgress) -> None:
     """Note it durably."""
     place.write(_PROGRESS, msgspec.json.encode(progress))
 
 
-def unfinished(tables: Place) -> Iterator[tuple[RedriveRun, RedriveProgress]]:
+def unfinished(tables: Storage) -> Iterator[tuple[RedriveRun, RedriveProgress]]:
     """The runs that were sealed and not finished, oldest first."""
     for entry in tables.entries(FOLDER):
         place = tables.sub(entry.name)
@@ -148,7 +148,7 @@ _ROWS_AT_ONCE: Final = 1_000
 def seal(
     chosen: DataFrame,
     queue: DeadLetterQueue,
-    tables: Place,
+    tables: Storage,
     choice: Selection,
     *,
     to: str | None = None,
@@ -197,7 +197,7 @@ def seal(
         raise
 
 
-def sample(tables: Place, run: RedriveRun, most: int) -> list[dict[str, Any]]:
+def sample(tables: Storage, run: RedriveRun, most: int) -> list[dict[str, Any]]:
     """The first of the selected messages, in the columns SHOWN."""
     rows: list[dict[str, Any]] = []
     for batch in batches(place_of(tables, run.id), run.files, SHOWN):
@@ -207,7 +207,7 @@ def sample(tables: Place, run: RedriveRun, most: int) -> list[dict[str, Any]]:
     return rows
 
 
-def batches(place: Place, files: Sequence[str], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def batches(place: Storage, files: Sequence[str], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The sealed rows, the same each time, a bounded number at once."""
     from pyarrow import parquet as pq
 
@@ -216,7 +216,7 @@ def batches(place: Place, files: Sequence[str], columns: Sequence[str]) -> Itera
             yield from parquet.iter_batches(batch_size=_ROWS_AT_ONCE, columns=list(columns))
 
 
-def _count(place: Place, files: Sequence[str]) -> int:
+def _count(place: Storage, files: Sequence[str]) -> int:
     from pyarrow import parquet as pq
 
     rows = 0
@@ -227,7 +227,7 @@ def _count(place: Place, files: Sequence[str]) -> int:
 
 
 def _destinations(
-    place: Place, files: Sequence[str], queue: DeadLetterQueue, to: str | None
+    place: Storage, files: Sequence[str], queue: DeadLetterQueue, to: str | None
 ) -> dict[str, str]:
     if to is not None:
         return {EVERYWHERE: find_queue(queue, to, f"--to {to!r}")}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
-    from veil.journal.place import Place
+    from veil.journal.storage import Storage
 
 # As SQS has them: the rest of its rules (prefixes, dots) the server says in its own words.
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}")
@@ -116,7 +116,7 @@ def _type_of(letters: DataFrame, option: str, sql: str) -> DataType:
 def choose(
     spark: SparkSession,
     where: QueueAddress,
-    tables: Place,
+    tables: Storage,
     choice: Selection,
     *,
     to: str | None = None,

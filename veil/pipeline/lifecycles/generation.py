@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.facts import PART, PART_OF_SEQ, facts_of_events, part_of_seq_range, stored_facts
 from veil.pipeline.lifecycles.journal import NewSegments, hours_of, read_events
 from veil.pipeline.lifecycles.lives import TABLE, TASK, lives, lives_schema
@@ -68,8 +68,8 @@ class Generation:
     def __init__(
         self,
         spark: SparkSession,
-        journal: Place,
-        tables: Place,
+        journal: Storage,
+        tables: Storage,
         before: Manifest,
         found: NewSegments,
         on_step: OnStep,
@@ -200,7 +200,7 @@ def _encodings(schema: StructType) -> dict[str, str]:
     }
 
 
-def _known_of(tables: Place, queue_hours: list[str]) -> tuple[int, int]:
+def _known_of(tables: Storage, queue_hours: list[str]) -> tuple[int, int]:
     """How many rows an hour has in `leases` and `messages`, and how many leases are open, by its sums."""
     from pyarrow import compute as pc
     from pyarrow import parquet as pq
@@ -231,7 +231,7 @@ class Parted(NamedTuple):
 
 
 def part_hours(
-    tables: Place, folder: str, hours: Mapping[int, Hour], seqs: Any, *, time_has_passed: bool
+    tables: Storage, folder: str, hours: Mapping[int, Hour], seqs: Any, *, time_has_passed: bool
 ) -> Parted:
     """Part the hours by the messages of these order keys (a sorted array), and by those with open leases if time has passed
     since they were judged. What is written goes to the folder."""
@@ -257,7 +257,7 @@ def part_hours(
     return Parted(kept, [file], rows)
 
 
-def _touched(tables: Place, hour: Hour, part: int, seqs: Any, *, time_has_passed: bool) -> Any:
+def _touched(tables: Storage, hour: Hour, part: int, seqs: Any, *, time_has_passed: bool) -> Any:
     """The order keys of the touched messages of one hour."""
     import pyarrow as pa
     from pyarrow import compute as pc
@@ -271,7 +271,9 @@ def _touched(tables: Place, hour: Hour, part: int, seqs: Any, *, time_has_passed
     return pa.chunked_array([chunk for each in found for chunk in each.chunks], pa.int64()).combine_chunks()
 
 
-def _part_files(tables: Place, folder: str, files: Iterable[str], wanted: Any) -> tuple[list[str], list[Any]]:
+def _part_files(
+    tables: Storage, folder: str, files: Iterable[str], wanted: Any
+) -> tuple[list[str], list[Any]]:
     """The files that stay (old ones and at most one new), and the touched rows of the others."""
     import pyarrow as pa
     from pyarrow import compute as pc
@@ -293,14 +295,14 @@ def _part_files(tables: Place, folder: str, files: Iterable[str], wanted: Any) -
     return stay, [each for each in taken if each.num_rows]
 
 
-def _read(tables: Place, file: str, columns: list[str]) -> Any:
+def _read(tables: Storage, file: str, columns: list[str]) -> Any:
     from pyarrow import parquet as pq
 
     with tables.open_input(file) as opened:
         return pq.ParquetFile(opened).read(columns=columns).replace_schema_metadata(None)
 
 
-def _write(tables: Place, file: str, rows: Any) -> None:
+def _write(tables: Storage, file: str, rows: Any) -> None:
     from pyarrow import parquet as pq
 
     distinct = distinct_columns()

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from veil.journal.place import Place
 from veil.journal.schema import COLUMNS
 from veil.journal.segments import Segment, check_segment, list_segments
+from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.facts import HOUR_MS, PART, PART_OF_SEQ, SEQ_BITS
 from veil.pipeline.lifecycles.store import Broken, Manifest
 
@@ -53,7 +53,7 @@ class Hours(NamedTuple):
     seqs: Any = None
 
 
-def find_segments(journal: Place, manifest: Manifest) -> NewSegments:
+def find_segments(journal: Storage, manifest: Manifest) -> NewSegments:
     """Look for segments that are not in the tables yet; those that cannot be read are set aside, each with the reason."""
     progress = {journal_id: list(rows) for journal_id, rows in manifest.progress.items()}
     taken = dict(progress)
@@ -76,7 +76,7 @@ def find_segments(journal: Place, manifest: Manifest) -> NewSegments:
     return found.without(broken_ones(journal, new, suspects))
 
 
-def new_bytes(journal: Place, manifest: Manifest) -> int:
+def new_bytes(journal: Storage, manifest: Manifest) -> int:
     """The size of the segments that are not in the tables yet, by their names."""
     return sum(
         each.size
@@ -86,7 +86,7 @@ def new_bytes(journal: Place, manifest: Manifest) -> int:
 
 
 def broken_ones(
-    journal: Place, segments: Sequence[Segment], thorough: set[str] | None = None
+    journal: Storage, segments: Sequence[Segment], thorough: set[str] | None = None
 ) -> list[Broken]:
     """Those that cannot be read; `thorough` are read to the end (None: all), the others judged by their footers."""
 
@@ -100,7 +100,7 @@ def broken_ones(
         return [problem for problem in pool.map(problem_of, segments) if problem is not None]
 
 
-def read_events(spark: SparkSession, journal: Place, segments: Sequence[Segment]) -> DataFrame:
+def read_events(spark: SparkSession, journal: Storage, segments: Sequence[Segment]) -> DataFrame:
     """The events of the segments, by the newest schema: what an older segment lacks is null."""
     paths = [journal.spark_path(each.name) for each in segments]
     # Spark believes damaged pages unless told not to.
@@ -108,7 +108,7 @@ def read_events(spark: SparkSession, journal: Place, segments: Sequence[Segment]
     return reader.parquet(*paths)
 
 
-def hours_of(spark: SparkSession, journal: Place, segments: Sequence[Segment]) -> Hours:
+def hours_of(spark: SparkSession, journal: Storage, segments: Sequence[Segment]) -> Hours:
     """Which hours the events belong to: what decides how much of the tables a run reads and writes."""
     if sum(each.size for each in segments) <= BYTES_ON_DRIVER_MAX:
         return _hours_by_arrow(journal, segments)
@@ -128,7 +128,7 @@ def hours_by_spark(events: DataFrame) -> Hours:
     )
 
 
-def _hours_by_arrow(journal: Place, segments: Sequence[Segment]) -> Hours:
+def _hours_by_arrow(journal: Storage, segments: Sequence[Segment]) -> Hours:
     import numpy as np
 
     seqs, newest_ms = [np.empty(0, np.int64)], None
@@ -142,7 +142,7 @@ def _hours_by_arrow(journal: Place, segments: Sequence[Segment]) -> Hours:
     return Hours(events, newest_ms, np.unique(together))
 
 
-def _columns_of(journal: Place, segment: Segment) -> tuple[Any, int | None]:
+def _columns_of(journal: Storage, segment: Segment) -> tuple[Any, int | None]:
     import pyarrow as pa
     from pyarrow import compute as pc
     from pyarrow import parquet as pq

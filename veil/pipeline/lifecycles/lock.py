@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from veil.core.errors import VeilError
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 
 LOCAL_NAME: Final = "_lock"
 REMOTE_NAME: Final = "_lock.json"
@@ -30,12 +30,12 @@ SETTLED_S: Final = 1.0
 class TablesBusy(VeilError):
     """Another run is writing the tables."""
 
-    def __init__(self, tables: Place, owner: str) -> None:
+    def __init__(self, tables: Storage, owner: str) -> None:
         super().__init__(f"another run is writing {tables.uri}: {owner}")
         self.owner = owner
 
 
-def only_run(tables: Place) -> AbstractContextManager[Callable[[], None]]:
+def only_run(tables: Storage) -> AbstractContextManager[Callable[[], None]]:
     """Be the only run on the tables during the block; raises TablesBusy.
 
     What the block is given is to be called before the commit: it raises TablesBusy if the lock was lost.
@@ -53,7 +53,7 @@ def _told(owner: dict[str, Any]) -> str:
 
 
 @contextmanager
-def _held_locally(tables: Place) -> Iterator[Callable[[], None]]:
+def _held_locally(tables: Storage) -> Iterator[Callable[[], None]]:
     import fcntl
 
     path = Path(tables.uri) / LOCAL_NAME
@@ -74,7 +74,7 @@ def _held_locally(tables: Place) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def held_by_file(
-    tables: Place, *, now_s: Callable[[], float] = time.time, rest: Callable[[float], None] = time.sleep
+    tables: Storage, *, now_s: Callable[[], float] = time.time, rest: Callable[[float], None] = time.sleep
 ) -> Iterator[Callable[[], None]]:
     """The lock for a place that has no locks of its own; for clocks that agree within a minute."""
     token = secrets.token_hex(8)

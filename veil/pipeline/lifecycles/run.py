@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from veil.journal.location import read_mark
-from veil.journal.place import Place
+from veil.journal.storage import Storage, read_mark
 from veil.pipeline.lifecycles.generation import Generation, OnStep
 from veil.pipeline.lifecycles.journal import BYTES_ON_DRIVER_MAX, broken_ones, find_segments, new_bytes
 from veil.pipeline.lifecycles.lock import only_run
@@ -61,7 +60,7 @@ class LifecyclesRun:
 
 
 def run_lifecycles(
-    spark: SparkSession, journal: Place, tables: Place, *, on_step: OnStep = lambda step: None
+    spark: SparkSession, journal: Storage, tables: Storage, *, on_step: OnStep = lambda step: None
 ) -> LifecyclesRun:
     """Work what is new in the journal into the tables.
 
@@ -109,12 +108,12 @@ def run_lifecycles(
     )
 
 
-def is_brief(journal: Place, tables: Place) -> bool:
+def is_brief(journal: Storage, tables: Storage) -> bool:
     """Whether a run would have little to do now: then a session is best that compiles quickly (`SparkSettings.brief`)."""
     return new_bytes(journal, load_manifest(tables)) <= BYTES_ON_DRIVER_MAX
 
 
-def _same_store(journal: Place, tables: Place, manifest: Manifest) -> str | None:
+def _same_store(journal: Storage, tables: Storage, manifest: Manifest) -> str | None:
     mark = read_mark(journal)
     if mark is None:
         return manifest.store_id
@@ -135,8 +134,8 @@ _FILES: Final = "path string, modificationTime timestamp, length bigint, content
 
 def follow_lifecycles(
     spark: SparkSession,
-    journal: Place,
-    tables: Place,
+    journal: Storage,
+    tables: Storage,
     *,
     every_s: float | None = EVERY_S,
     on_run: Callable[[LifecyclesRun], None] = lambda run: None,

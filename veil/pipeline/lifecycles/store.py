@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from veil.core.errors import VeilError
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.tables import LEASES, MESSAGES, QUEUE_HOURS
 from veil.pipeline.sql import struct_of
 
@@ -74,7 +74,7 @@ class Manifest(msgspec.Struct, frozen=True):
         return [file for hour in sorted(self.hours) for file in getattr(self.hours[hour], table)]
 
 
-def load_manifest(tables: Place) -> Manifest:
+def load_manifest(tables: Storage) -> Manifest:
     """The manifest as it is now; an empty one where there are no tables yet."""
     try:
         content = tables.read(NAME)
@@ -96,7 +96,7 @@ def load_manifest(tables: Place) -> Manifest:
         raise TablesRefused(f"{tables.uri}/{NAME} cannot be read: {problem}") from None
 
 
-def save_manifest(tables: Place, manifest: Manifest) -> None:
+def save_manifest(tables: Storage, manifest: Manifest) -> None:
     """Make the tables what the manifest says, from one instant to the next."""
     tables.write(NAME, msgspec.json.encode(manifest))
 
@@ -125,7 +125,7 @@ class Written(NamedTuple):
     name: str
 
 
-def read_table(spark: SparkSession, tables: Place, name: str) -> DataFrame:
+def read_table(spark: SparkSession, tables: Storage, name: str) -> DataFrame:
     """One of the tables as the last run left it; empty where there are none yet.
 
     What is read is fixed now: a run that ends meanwhile changes nothing in it, and its files stay until the run after.
@@ -135,32 +135,32 @@ def read_table(spark: SparkSession, tables: Place, name: str) -> DataFrame:
     return read_files(spark, tables, name, load_manifest(tables).files_of(name))
 
 
-def read_files(spark: SparkSession, tables: Place, name: str, files: Sequence[str]) -> DataFrame:
+def read_files(spark: SparkSession, tables: Storage, name: str, files: Sequence[str]) -> DataFrame:
     """Some files of a table, in its public columns."""
     return _read(spark, tables, name, files, struct_of(TABLES[name]))
 
 
-def read_lives(spark: SparkSession, tables: Place, files: Sequence[str]) -> DataFrame:
+def read_lives(spark: SparkSession, tables: Storage, files: Sequence[str]) -> DataFrame:
     """Files of `leases` or `messages` with the hidden columns."""
     from veil.pipeline.lifecycles.lives import lives_schema
 
     return _read(spark, tables, "leases and messages", files, lives_schema())
 
 
-def files_of_table(tables: Place, name: str) -> list[str]:
+def files_of_table(tables: Storage, name: str) -> list[str]:
     """The Parquet files of a table, for whoever reads them without Spark."""
     if name not in TABLES:
         raise TablesRefused(f"table {name!r}: expected one of {', '.join(TABLES)}")
     return load_manifest(tables).files_of(name)
 
 
-def check_files(tables: Place, name: str, files: Sequence[str]) -> None:
+def check_files(tables: Storage, name: str, files: Sequence[str]) -> None:
     """See that the files have the columns of the table; for whoever reads them without Spark. Raises TablesRefused."""
     _check(tables, name, files, struct_of(TABLES[name]))
 
 
 def _read(
-    spark: SparkSession, tables: Place, name: str, files: Sequence[str], wanted: StructType
+    spark: SparkSession, tables: Storage, name: str, files: Sequence[str], wanted: StructType
 ) -> DataFrame:
     if not files:
         return spark.createDataFrame([], wanted)
@@ -169,7 +169,7 @@ def _read(
         return spark.read.schema(wanted).parquet(*(tables.spark_path(file) for file in files))
 
 
-def _check(tables: Place, name: str, files: Sequence[str], wanted: StructType) -> None:
+def _check(tables: Storage, name: str, files: Sequence[str], wanted: StructType) -> None:
     """See that the files have the columns. One of each generation: a job writes all its files alike."""
     import pyarrow as pa
     from pyarrow import parquet as pq
@@ -207,7 +207,7 @@ def _spark_type(type_: Any) -> str:
     return plain.get(type_, str(type_))
 
 
-def written_files(tables: Place, folder: str) -> list[Written]:
+def written_files(tables: Storage, folder: str) -> list[Written]:
     """What a job left in a folder that is partitioned by table and part."""
     found = []
     for entry in tables.entries(folder, recursive=True):
@@ -219,7 +219,7 @@ def written_files(tables: Place, folder: str) -> list[Written]:
     return found
 
 
-def remove_orphans(tables: Place, manifest: Manifest) -> list[str]:
+def remove_orphans(tables: Storage, manifest: Manifest) -> list[str]:
     """Remove the folders of runs that died or whose files have all been replaced; for the only run on the tables."""
     named = {_generation(file) for file in (*manifest.files(), *manifest.retired)}
     orphans = [
@@ -232,7 +232,7 @@ def remove_orphans(tables: Place, manifest: Manifest) -> list[str]:
     return orphans
 
 
-def remove_files(tables: Place, files: Iterable[str]) -> None:
+def remove_files(tables: Storage, files: Iterable[str]) -> None:
     """Remove files; those that are gone already are fine."""
     for file in files:
         tables.remove(file)

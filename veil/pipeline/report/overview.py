@@ -27,7 +27,7 @@ from veil.pipeline.report.facts import (
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
-    from veil.journal.place import Place
+    from veil.journal.storage import Storage
 
 _HOUR: Final = timedelta(hours=1)
 _DAY: Final = timedelta(days=1)
@@ -56,7 +56,7 @@ Key = tuple[str, str, str]
 
 
 def collect_overview(
-    spark: SparkSession, tables: Place, *, since: datetime | None = None, now: datetime | None = None
+    spark: SparkSession, tables: Storage, *, since: datetime | None = None, now: datetime | None = None
 ) -> Overview:
     """What the tables hold of the time since then (all of it without one)."""
     from veil.pipeline.lifecycles.store import read_table
@@ -354,7 +354,7 @@ class FindingsUnreadable(VeilError):
         super().__init__(f"{where}: {reason}; write it again: veil pipeline timeouts")
 
 
-def read_findings(tables: Place) -> Findings:
+def read_findings(tables: Storage) -> Findings:
     """The findings beside the tables."""
     try:
         text = tables.read(FILE)

@@ -25,7 +25,7 @@ from veil.pipeline.timeouts.survival import estimate
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from veil.journal.place import Place
+    from veil.journal.storage import Storage
 
 QUANTILE_DEFAULT: Final = 0.99
 MARGIN: Final = 1.25
@@ -124,7 +124,7 @@ class LearnedRules:
     """Knows the rules of the moment; `table` looks at the tables again where the last look is too old."""
 
     spark: SparkSession
-    tables: Place
+    tables: Storage
     state: RouterState
     bands: Sequence[Band]
     default: Band

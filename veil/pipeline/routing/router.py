@@ -16,7 +16,7 @@ import msgspec
 from veil.client.api import ApiError
 from veil.client.errors import plain
 from veil.core.limits import ATTRIBUTES_MAX, BODY_BYTES_MAX
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 from veil.pipeline.queues.client import QueueAddress, QueueClient
 from veil.pipeline.routing.rules import CHARS_MAX, RouteRefused, RouteTable, Target, body_bytes, class_column
 from veil.pipeline.spark.workers import register
@@ -42,7 +42,7 @@ class _Batch(msgspec.Struct, frozen=True):
 class RouterState:
     """A directory of one router."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Storage) -> None:
         self.place = place
 
     def belongs_to(self, intake: str) -> None:

@@ -98,10 +98,10 @@ class SinkOptions:
 
 
 def _check_place(where: str) -> None:
-    from veil.journal.place import Place
+    from veil.journal.storage import Storage
 
     try:
-        Place.at(where)
+        Storage.at(where)
     except ValueError as expected:
         raise OptionError("errorPath", where, str(expected)) from None
 

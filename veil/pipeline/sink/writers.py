@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from veil.journal.place import ForWriting, Place
+from veil.journal.storage import ForWriting, Storage
 from veil.pipeline.options import OptionError
 from veil.pipeline.queues.client import QueueAddress
 from veil.pipeline.sink.options import SinkColumns, SinkOptions
@@ -31,7 +31,7 @@ class RefusedRows:
     """Of one partition of one write; the file appears whole, when the block has ended well."""
 
     def __init__(self, error_path: str | None, name: str, partition: int, key_name: str | None) -> None:
-        self._place = None if error_path is None else Place.at(error_path)
+        self._place = None if error_path is None else Storage.at(error_path)
         self._name, self._partition, self._key_name = name, partition, key_name
         self._stack = ExitStack()
         self._file: ForWriting | None = None

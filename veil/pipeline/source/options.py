@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from veil.core.limits import IN_FLIGHT_MAX, VISIBILITY_MAX_S
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 from veil.pipeline.options import OptionError, OptionValues
 from veil.pipeline.queues.client import QueueAddress
 
@@ -121,13 +121,13 @@ class SourceOptions:
             )
         return self.receive_s
 
-    def segments_place(self) -> Place:
+    def segments_place(self) -> Storage:
         """Where the segments go; raises OptionError where that cannot be."""
         expected = "a directory (path or URI) that driver and executors share, for what was received and not acknowledged"
         if self.segments is None:
             raise OptionError("segments", None, expected)
         try:
-            return Place.at(self.segments)
+            return Storage.at(self.segments)
         except ValueError as problem:
             raise OptionError("segments", self.segments, f"{expected}: {problem}") from None
 

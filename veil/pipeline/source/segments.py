@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from veil.client.api import ApiError, Failure, RawMessage
-from veil.journal.place import Place
+from veil.journal.storage import Storage
 from veil.pipeline.queues.client import QueueClient
 from veil.pipeline.source.columns import to_batch
 from veil.pipeline.source.options import RECEIVE_SHARE, SQS, SourceOptions
@@ -57,7 +57,7 @@ class Seal(msgspec.Struct, frozen=True):
 class SealedSegments:
     """The segments of one epoch, as one run works with them."""
 
-    def __init__(self, place: Place, epoch: str, run: str) -> None:
+    def __init__(self, place: Storage, epoch: str, run: str) -> None:
         self._place = place.sub(epoch)
         self._run = run
 
@@ -117,7 +117,7 @@ def read_part(epoch_uri: str, segment: str, part: int) -> list[pa.RecordBatch]:
 
     name = part_name(segment, part)
     try:
-        data = Place.at(epoch_uri).read(name)
+        data = Storage.at(epoch_uri).read(name)
     except FileNotFoundError:
         raise FileNotFoundError(
             f"segment file {name} is not in {epoch_uri}: the option segments must name a place that driver and executors share"

@@ -22,7 +22,7 @@ from veil.pipeline.lifecycles.store import check_files
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from veil.journal.place import Place
+    from veil.journal.storage import Storage
     from veil.pipeline.lifecycles.store import Manifest
 
 
@@ -237,7 +237,7 @@ _SIZE: Final = BUCKET_MAX + 1
 _EACH: Final = _SIZE * len(HISTOGRAMS)
 
 
-def is_little(tables: Place, files: Sequence[str]) -> bool:
+def is_little(tables: Storage, files: Sequence[str]) -> bool:
     """Whether the files are small enough, all together, to be read here."""
     left = BYTES_ON_DRIVER_MAX
     for file in files:
@@ -248,7 +248,7 @@ def is_little(tables: Place, files: Sequence[str]) -> bool:
     return True
 
 
-def read_here(tables: Place, files: Sequence[str], *, queues: Sequence[str] = ()) -> dict[Work, History]:
+def read_here(tables: Storage, files: Sequence[str], *, queues: Sequence[str] = ()) -> dict[Work, History]:
     """The history of every queue and type in these files of sums, or of the queues named."""
     check_files(tables, "queue_months", files)
     histories: dict[Work, History] = {}
@@ -280,7 +280,7 @@ def read_here(tables: Place, files: Sequence[str], *, queues: Sequence[str] = ()
     return histories
 
 
-def _rows(tables: Place, file: str, queues: Sequence[str]) -> Any:
+def _rows(tables: Storage, file: str, queues: Sequence[str]) -> Any:
     import pyarrow as pa
     from pyarrow import compute as pc
     from pyarrow import parquet as pq

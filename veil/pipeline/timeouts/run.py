@@ -22,7 +22,7 @@ from veil.pipeline.timeouts.survival import Survival, estimate
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from veil.journal.place import Place
+    from veil.journal.storage import Storage
 
 TARGET_DEFAULT: Final = 0.001
 _POINTS_MAX: Final = 120
@@ -30,7 +30,7 @@ _POINTS_MAX: Final = 120
 
 def run_timeouts(
     spark: SparkSession,
-    tables: Place,
+    tables: Storage,
     *,
     target: float = TARGET_DEFAULT,
     since: date | None = None,
@@ -52,7 +52,7 @@ def run_timeouts(
 
 
 def past(
-    spark: SparkSession, tables: Place, *, since: date | None = None, queues: Sequence[str] = ()
+    spark: SparkSession, tables: Storage, *, since: date | None = None, queues: Sequence[str] = ()
 ) -> dict[Work, History]:
     """The history of every queue and type that the tables tell of, from the day given on."""
     from veil.pipeline.lifecycles.store import load_manifest, read_files

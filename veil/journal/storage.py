@@ -1,36 +1,38 @@
-"""A directory on any file system that pyarrow and Spark both reach: the journal's location, or the tables'.
-
-Names are relative, with `/` between folders. What is written appears whole or not at all, so that a reader that lists
-the directory at any instant finds only finished files; names that begin with `_` or `.` are left to those who write.
-"""
+"""Where a journal or tables lie: a directory or an object store, and the mark that says whose journal it is."""
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
-from veil.journal.local_files import LocalFiles
-from veil.journal.place_entry import Entry, ForWriting
-from veil.journal.remote_files import SCHEMES, RemoteFiles
+from veil.core.errors import VeilError
+from veil.journal.files import SCHEMES, Entry, ForWriting, LocalFiles, RemoteFiles
+from veil.journal.schema import VERSION
 
-__all__ = ["Entry", "ForWriting", "Place"]
+# ---- A directory on any file system that pyarrow and Spark both reach: the journal's location, or the tables'.
+#
+# Names are relative, with `/` between folders. What is written appears whole or not at all, so that a reader that lists
+# the directory at any instant finds only finished files; names that begin with `_` or `.` are left to those who write.
+
+__all__ = ["Entry", "ForWriting", "Storage"]
 
 EXPECTED = (
     f"a path, file:///PATH, or {', '.join(f'{scheme}://' for scheme in sorted(SCHEMES))} with a place in it"
 )
 
 
-class Place:
+class Storage:
     """One directory; it need not exist until something is written."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
 
     @classmethod
-    def at(cls, where: str | os.PathLike[str]) -> Place:
+    def at(cls, where: str | os.PathLike[str]) -> Storage:
         """The place of a path or URI; touches nothing yet. Raises ValueError with what was expected."""
         text = os.fspath(where).strip()
         if not text or "\0" in text:
@@ -61,17 +63,17 @@ class Place:
         return isinstance(self._files, LocalFiles)
 
     def __repr__(self) -> str:
-        return f"Place.at({self.uri!r})"
+        return f"Storage.at({self.uri!r})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Place) and other.uri == self.uri
+        return isinstance(other, Storage) and other.uri == self.uri
 
     def __hash__(self) -> int:
         return hash(self.uri)
 
-    def sub(self, folder: str) -> Place:
+    def sub(self, folder: str) -> Storage:
         """A folder in this place, as a place of its own."""
-        return Place(self._files.sub(_inside(folder)))
+        return Storage(self._files.sub(_inside(folder)))
 
     def spark_path(self, name: str = "") -> str:
         """What Spark takes for a file or folder of this place, or for the place itself."""
@@ -139,3 +141,72 @@ def _inside(name: str) -> str:
     if not tidy or name.startswith("/") or any(part in ("", ".", "..") for part in tidy.split("/")):
         raise ValueError(f"name={name!r}: expected a relative name without . or ..")
     return tidy
+
+
+# ---- Where one store's journal lies: marked with whose it is, and cleared of the days whose time is over.
+
+MARK: Final = "_journal.json"
+
+
+class LocationRefused(VeilError):
+    """The location holds something that is not this store's journal."""
+
+
+class Location:
+    """A place that holds, or will hold, the journal of one store."""
+
+    def __init__(self, where: str, store_id: str) -> None:
+        self.place = Storage.at(where)
+        self._store_id = store_id
+        self._claimed = False
+
+    def check(self) -> bool:
+        """Is it marked as ours? False: not marked at all. Raises LocationRefused if it is another store's, or newer."""
+        mark = read_mark(self.place)
+        if mark is None:
+            return False
+        store_id, version = mark
+        if store_id != self._store_id:
+            # Messages are known by their order keys, which two stores would give out twice.
+            raise LocationRefused(
+                f"{self.place.uri} holds the journal of another store: name another location"
+            )
+        if version > VERSION:
+            raise LocationRefused(
+                f"{self.place.uri} holds a journal of version {version}, newer than {VERSION}: upgrade Veil"
+            )
+        return True
+
+    def claim(self) -> None:
+        """Mark it as ours; raises LocationRefused if it cannot be. Drafts of writers that were killed are removed."""
+        if self._claimed:
+            return
+        if not self.check():
+            content = json.dumps({"store_id": self._store_id, "version": VERSION})
+            self.place.write(MARK, content.encode())
+        self.place.remove_drafts()
+        self._claimed = True
+
+    def sweep(self, before_day: str) -> list[str]:
+        """Remove the days before this one and say which; nothing where the location is not marked as ours."""
+        if not self.check():
+            return []
+        over = [
+            entry.name
+            for entry in self.place.entries()
+            if entry.is_folder and "day=" <= entry.name < f"day={before_day}"
+        ]
+        for folder in over:
+            self.place.remove_folder(folder)
+        return [folder.removeprefix("day=") for folder in over]
+
+
+def read_mark(place: Storage) -> tuple[str, int] | None:
+    """Whose journal a place holds and of which version; None where it holds none."""
+    if not place.exists(MARK):
+        return None
+    try:
+        mark = json.loads(place.read(MARK))
+        return str(mark["store_id"]), int(mark["version"])
+    except (ValueError, TypeError, KeyError):
+        raise LocationRefused(f"{place.uri}/{MARK} cannot be read: expected store_id and version") from None
