@@ -152,3 +152,22 @@ def test_a_group_of_exactly_the_bound_is_within_it():
 )
 def test_only_actions_of_the_protocol_become_labels(request_made, action):
     assert action_of(request_made) == action
+
+
+async def test_scrapes_of_many_queues_within_a_second_are_made_once(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+):
+    made = []
+    generate = metrics_module.generate_latest
+    monkeypatch.setattr(metrics_module, "generate_latest", lambda family: made.append(1) or generate(family))
+    metrics = Metrics(service, RequestTallies(), lambda: 3, "1.2.3")
+    for number in range(101):
+        await a_queue(service, f"q{number}")
+    first = await metrics.page()
+    once = len(made)
+    assert [await metrics.page() for _ in range(50)] == [first] * 50
+    assert len(made) == once
+    assert b"q100" in first and b"q100" not in await metrics.page(by_queue=False)
+    await a_queue(service, "another")
+    service.clock.advance(seconds=1)
+    assert b'"another"' in await metrics.page()

@@ -88,7 +88,12 @@ def test_limits_of_http_have_a_table_and_variables_of_their_own(toml):
         ("VEIL_REST_RULES", "maybe", "rest_rules='maybe' (VEIL_REST_RULES): expected on or off"),
         ("VEIL_LOG_LEVEL", "loud", "expected debug, info, warning or error"),
         ("VEIL_LOG_FORMAT", "xml", "expected text or json"),
-        ("VEIL_METRICS", "some", "expected open, loopback or off"),
+        ("VEIL_METRICS", "some", "expected auto, open, loopback or off"),
+        (
+            "VEIL_METRICS_TOKEN",
+            "short",
+            "metrics_token=(hidden) (VEIL_METRICS_TOKEN): expected 16 to 256 letters",
+        ),
         ("VEIL_ALLOWED_HOSTS", "a:1", "expected host names without a port"),
         ("VEIL_ALLOWED_HOSTS", "*", "expected host names without a port"),
         ("VEIL_STOP_GRACE_S", "-1", "expected a number from 0 to 3600"),

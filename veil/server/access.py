@@ -48,7 +48,7 @@ class AccessRules:
     def __init__(
         self, *, has_keys: bool, allowed_hosts: Iterable[str] = (), base_url: str | None = None
     ) -> None:
-        self._has_keys = has_keys
+        self.has_keys = has_keys
         names = set(allowed_hosts) | _OWN_NAMES
         if base_url is not None and (hostname := urlsplit(base_url).hostname):
             names.add(hostname)
@@ -60,7 +60,7 @@ class AccessRules:
         """The answer to a request that may not come in; None for one that may."""
         headers = request.headers
         host = headers.get("host", "")
-        if not self._has_keys and host not in self._remembered and not self._is_allowed(host):
+        if not self.has_keys and host not in self._remembered and not self._is_allowed(host):
             return _forbidden(
                 request,
                 f"Host {host[:100]!r} is not a name of this server. Use localhost, add the name to allowed_hosts, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from typing import Final
 
 from veil.core.errors import VeilError
@@ -28,13 +29,16 @@ class Application:
         metrics: Metrics,
         *,
         metrics_for: str = "open",
+        metrics_token: str | None = None,
         console: Handler | None = None,
     ) -> None:
         self._front_end = front_end
         self._access = access
+        self._has_keys = access.has_keys
         self._requests = requests
         self._metrics = metrics
         self._metrics_for = metrics_for
+        self._metrics_token = metrics_token
         self._console = console
         self.down: str | None = "starting"  # why it is not ready
         self.store_probe: StoreProbe | None = None  # of a store that lives elsewhere
@@ -77,8 +81,16 @@ class Application:
             return Response(403, b"metrics are for this machine only\n")
         if request.method not in ("GET", "HEAD"):
             return Response(405, b"GET only\n", headers=(("Allow", "GET, HEAD"),))
+        by_queue = not self._has_keys or self._metrics_for != "auto"
+        shown = request.headers.get("authorization")
+        if shown is not None and self._metrics_token is not None:
+            if not hmac.compare_digest(shown.encode("latin-1"), f"Bearer {self._metrics_token}".encode()):
+                return Response(
+                    401, b"the bearer token is not metrics_token\n", headers=(("WWW-Authenticate", "Bearer"),)
+                )
+            by_queue = True
         try:
-            return Response(200, await self._metrics.page(), CONTENT_TYPE)
+            return Response(200, await self._metrics.page(by_queue=by_queue), CONTENT_TYPE)
         except VeilError as problem:
             return Response(503, f"no metrics: {problem}\n".encode())
 

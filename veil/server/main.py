@@ -146,6 +146,7 @@ class _Server:
             requests,
             metrics,
             metrics_for=settings.metrics,
+            metrics_token=settings.metrics_token,
             console=ConsoleMount(settings, service, self._keys, version).handle,
         )
         if is_on_postgres(settings):

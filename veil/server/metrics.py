@@ -1,7 +1,8 @@
 """What Prometheus reads: taken from plain counters when asked, so that counting costs the requests nothing.
 
 Labels are bounded: queues beyond the first thousand (by age) are summed under `_other`, actions are those of
-the protocol. The series of a deleted queue end with it.
+the protocol. The series of a deleted queue end with it. Names of queues and accounts are for those who may know all of
+them: others get the same page with everything summed under `_all`.
 """
 
 from __future__ import annotations
@@ -29,12 +30,16 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 QUEUE_LABELS_MAX: Final = 1_000
+_Labels = tuple[str, str, str]
+_Names = Mapping[int, _Labels]  # by the number of the queue
 _OTHER: Final = ("_other", "", "")
+_ALL: Final = ("_all", "", "")
 _LABELS: Final = ("queue", "region", "account")
 # A store answers many looks in one group; more at once would only queue up in front of the requests.
 _LOOKS_AT_ONCE: Final = 64
 # Scrapes closer together share one look at the store.
 _FRESH_MS: Final = 1_000
+_QUEUES_FEW: Final = 100  # up to these a page is made anew each time
 
 # The event as the service counts it, the metric, and what it says.
 _EVENTS: Final = (
@@ -76,6 +81,20 @@ class _Depth:
         self.visible = self.in_flight = self.delayed = 0
         self.oldest_sent_ms: int | None = None
 
+    def add(self, visible: int, in_flight: int, delayed: int, oldest_sent_ms: int | None) -> None:
+        self.visible += visible
+        self.in_flight += in_flight
+        self.delayed += delayed
+        if oldest_sent_ms is not None:
+            self.oldest_sent_ms = min(oldest_sent_ms, self.oldest_sent_ms or oldest_sent_ms)
+
+
+def _sum(depths: Mapping[_Labels, _Depth]) -> _Depth:
+    total = _Depth()
+    for depth in depths.values():
+        total.add(depth.visible, depth.in_flight, depth.delayed, depth.oldest_sent_ms)
+    return total
+
 
 class Metrics:
     """The page behind /metrics."""
@@ -89,24 +108,32 @@ class Metrics:
         self._version = version
         self.exporter: Exporter | None = None  # of the journal, where there is one
         self._outbox: OutboxSize | None = None
-        self._names: dict[int, tuple[str, str, str]] = {}
-        self._depths: dict[tuple[str, str, str], _Depth] = {}
+        self._names: dict[int, _Labels] = {}
+        self._depths: dict[_Labels, _Depth] = {}
         self._looked_at_ms: int | None = None
         self._looking = asyncio.Lock()
+        self._pages: dict[bool, bytes] = {}  # made since the last look, where they are large
 
-    async def page(self) -> bytes:
-        """Everything in Prometheus' text format, as it stands now."""
+    async def page(self, *, by_queue: bool = True) -> bytes:
+        """Everything in Prometheus' text format, as it stands now or did a second ago; else with all queues under `_all`."""
         async with self._looking:
             now_ms = self._service.clock.now_ms()
             if self._looked_at_ms is None or now_ms - self._looked_at_ms >= _FRESH_MS:
                 await self._look()
                 self._looked_at_ms = now_ms
+                self._pages.clear()
+            elif by_queue in self._pages:
+                return self._pages[by_queue]
+            names = self._names if by_queue else dict.fromkeys(self._names, _ALL)
             pieces = []
             # Each family as if it were all there is: a page of a thousand queues has twenty thousand lines.
-            for family in self._families():
+            for family in self._families(names, self._depths if by_queue else {_ALL: _sum(self._depths)}):
                 pieces.append(generate_latest(_Family(family)))
                 await asyncio.sleep(0)
-            return b"".join(pieces)
+            page = b"".join(pieces)
+            if len(self._names) > _QUEUES_FEW:
+                self._pages[by_queue] = page
+            return page
 
     async def _look(self) -> None:
         queues = sorted(await self._service.store.all_queues(), key=lambda queue: queue.id)
@@ -116,7 +143,7 @@ class Metrics:
             else _OTHER
             for place, queue in enumerate(queues)
         }
-        depths: dict[tuple[str, str, str], _Depth] = defaultdict(_Depth)
+        depths: dict[_Labels, _Depth] = defaultdict(_Depth)
         for first in range(0, len(queues), _LOOKS_AT_ONCE):
             some = queues[first : first + _LOOKS_AT_ONCE]
             await asyncio.gather(*(self._look_at(queue, depths[self._names[queue.id]]) for queue in some))
@@ -132,17 +159,13 @@ class Metrics:
             oldest_ms = await store.oldest_sent_ms(queue) if counts.visible else None
         except VeilError:
             return  # deleted since it was listed, or the store has failed, which /readyz tells
-        depth.visible += counts.visible
-        depth.in_flight += counts.in_flight
-        depth.delayed += counts.delayed
-        if oldest_ms is not None:
-            depth.oldest_sent_ms = min(oldest_ms, depth.oldest_sent_ms or oldest_ms)
+        depth.add(counts.visible, counts.in_flight, counts.delayed, oldest_ms)
 
     # ---- families, in the order in which they are shown
 
-    def _families(self) -> Iterator[Metric]:
-        yield from self._about_queues()
-        yield from self._about_events()
+    def _families(self, names: _Names, depths: Mapping[_Labels, _Depth]) -> Iterator[Metric]:
+        yield from self._about_queues(names, depths)
+        yield from self._about_events(names)
         yield from self._about_requests()
         stats = getattr(self._service.store, "commit_stats", None)
         if isinstance(stats, CommitStats):
@@ -153,7 +176,7 @@ class Metrics:
         if self.exporter is not None and self._outbox is not None:
             yield from _about_journal(self.exporter.stats, self._outbox, self._service.clock.now_ms())
 
-    def _about_queues(self) -> Iterator[Metric]:
+    def _about_queues(self, names: _Names, depths: Mapping[_Labels, _Depth]) -> Iterator[Metric]:
         messages = GaugeMetricFamily(
             "veil_messages", "Messages in the queue by state, exact.", labels=(*_LABELS, "state")
         )
@@ -165,23 +188,23 @@ class Metrics:
         waiting = GaugeMetricFamily(
             "veil_long_polls_waiting", "Receives that wait for a message.", labels=_LABELS
         )
-        polls: defaultdict[tuple[str, str, str], int] = defaultdict(int)
-        for queue_id, labels in self._names.items():
+        polls: defaultdict[_Labels, int] = defaultdict(int)
+        for queue_id, labels in names.items():
             polls[labels] += self._service.waiting.waiting(queue_id)
         now_ms = self._service.clock.now_ms()
-        for labels, depth in self._depths.items():
+        for labels, depth in depths.items():
             for state in ("visible", "in_flight", "delayed"):
                 messages.add_metric((*labels, state), getattr(depth, state))
             age_ms = 0 if depth.oldest_sent_ms is None else max(0, now_ms - depth.oldest_sent_ms)
             oldest.add_metric(labels, age_ms / 1000)
             waiting.add_metric(labels, polls[labels])
-        queues = GaugeMetricFamily("veil_queues", "Queues that exist.", value=len(self._names))
+        queues = GaugeMetricFamily("veil_queues", "Queues that exist.", value=len(names))
         yield from (queues, messages, oldest, waiting)
 
-    def _about_events(self) -> Iterator[Metric]:
-        sums: defaultdict[str, defaultdict[tuple[str, str, str], int]] = defaultdict(lambda: defaultdict(int))
+    def _about_events(self, names: _Names) -> Iterator[Metric]:
+        sums: defaultdict[str, defaultdict[_Labels, int]] = defaultdict(lambda: defaultdict(int))
         for event, queue_id, count in self._service.tallies:
-            labels = self._names.get(queue_id)
+            labels = names.get(queue_id)
             if labels is not None:
                 sums[event][labels] += count
         for event, metric, text in _EVENTS:

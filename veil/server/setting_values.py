@@ -23,6 +23,7 @@ _REGION = re.compile(r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?\Z")
 _ACCOUNT = re.compile(r"[0-9]{12}\Z", re.ASCII)
 _KEY_ID = re.compile(r"[!-~]{1,128}\Z")
 ROLES = ("viewer", "operator", "admin")  # in the console, from the least to the most
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{16,256}\Z")
 _ATTRIBUTE = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
 STORE_EXPECTED = (
     "sqlite (in the data directory), sqlite:///DIRECTORY, memory or postgresql://USER:PASSWORD@HOST/DATABASE"
@@ -38,6 +39,13 @@ def a_text(value: object) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError("a text that is not empty")
     return value.strip()
+
+
+def a_token(value: object) -> str:
+    """A secret that fits into a header and cannot be guessed."""
+    if not isinstance(value, str) or not _TOKEN.match(value):
+        raise ValueError("16 to 256 letters, digits and -._~+/=")
+    return value
 
 
 def a_path(value: object) -> Path:

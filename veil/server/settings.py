@@ -143,10 +143,20 @@ class Settings:
         (), values.host_names, "More host names that clients may use while there are no keys.", "NAMES"
     )
     metrics: str = _setting(
-        "open",
-        values.one_of("open", "loopback", "off"),
-        "Who may read /metrics: anyone who reaches it, this machine only, nobody.",
+        "auto",
+        values.one_of("auto", "open", "loopback", "off"),
+        "Who may read /metrics: auto (anyone; with keys, queues by name for metrics_token only), open (anyone, all of it), "
+        "this machine only, nobody.",
         "WHO",
+    )
+    metrics_token: str | None = _setting(
+        None,
+        values.optional(values.a_token),
+        "Bearer token with which Prometheus reads the metrics of every queue by name.",
+        "TOKEN",
+        flag=False,
+        secret=True,
+        in_repr=False,
     )
     console: str = _setting(
         "on",
@@ -359,7 +369,7 @@ def _from_file(rows: Mapping[str, SettingInfo], environ: Mapping[str, str], conf
 
 def _check_privacy(path: Path, mode: int, content: Mapping[str, object]) -> None:
     store = content.get("store")
-    secrets = [name for name in ("keys", "store") if name in content]
+    secrets = [name for name in ("keys", "metrics_token", "store") if name in content]
     if isinstance(store, str) and without_password(store) == store:
         secrets.remove("store")
     if not secrets:
@@ -415,7 +425,7 @@ Shown = Callable[[Any], Any]
 def shown_value(value: Any, *, is_secret: bool = False) -> Any:
     """The value as it may be shown, ready for JSON; secrets are counted, not shown, and no URL keeps its password."""
     if is_secret:
-        return f"{len(value)} (hidden)" if value else "none"
+        return ("(hidden)" if isinstance(value, str) else f"{len(value)} (hidden)") if value else "none"
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, tuple):
