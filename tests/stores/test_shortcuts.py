@@ -50,6 +50,7 @@ def test_sqlite_deletes_at_once_only_what_the_rules_delete(tmp_path: Path, lease
     from veil.core.event import EventRecorder
     from veil.core.queue import Queue, QueueKey, QueueSettings
     from veil.stores.outbox import OutboxBound
+    from veil.stores.sqlite.data_directory import Reserve
     from veil.stores.sqlite.database import Database, Q, QueueState
     from veil.stores.sqlite.leases import _delete_held
     from veil.stores.sqlite.messages import send
@@ -60,7 +61,9 @@ def test_sqlite_deletes_at_once_only_what_the_rules_delete(tmp_path: Path, lease
 
     connection = apsw.Connection(":memory:")
     _migrate(connection, Path(":memory:"))
-    db = Database(connection, ManualClock(NOW_MS), Owner(), OutboxBound(1 << 20), journal=journal)
+    db = Database(
+        connection, ManualClock(NOW_MS), Owner(), Reserve(tmp_path), OutboxBound(1 << 20), journal=journal
+    )
     state = QueueState(Queue(1, QueueKey("r", "a", "q"), QueueSettings()), "queue")
     db.keep(state)
     [sent] = send(db, state.queue, [a_message("x")], None, NOBODY)

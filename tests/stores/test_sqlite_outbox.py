@@ -14,6 +14,7 @@ from tests.stores.sqlite_kit import SyncGate, change, crashed_copy, flip_bit, op
 from veil.core.clock import ManualClock
 from veil.stores.sqlite import SqliteStore, leases, outbox
 from veil.stores.sqlite.data_directory import DATABASE
+from veil.stores.sqlite.messages import send
 from veil.stores.sqlite.recovery.backup import backup, restore
 from veil.stores.sqlite.recovery.salvage import salvage
 from veil.stores.sqlite.recovery.verify import verify
@@ -58,7 +59,7 @@ async def test_what_was_rolled_back_is_not_told(store: SqliteStore):
     await exported(store)
 
     def sends_and_breaks() -> None:
-        store._send(queue, [a_message("never")], None, A_CALLER)
+        send(store._db, queue, [a_message("never")], None, A_CALLER)
         raise RuntimeError("planted")
 
     with pytest.raises(RuntimeError):

@@ -101,10 +101,10 @@ def test_a_flipped_bit_in_a_body_is_found(data: Path):
 SPOILED = {
     "UPDATE queue_count SET visible = visible + 1 WHERE queue_id = 2": "counts say",
     "DELETE FROM queue_count WHERE queue_id = 2": "counts say nothing",
-    "UPDATE lane SET members = 9 WHERE group_name = 'x'": "group x: the lane says 9 messages",
+    "UPDATE lane SET members = 9 WHERE group_name = 'x'": "group x: its row says 9 messages",
     "UPDATE lane SET in_flight = in_flight + 1 WHERE group_name = 'g1'": "group g1",
     "UPDATE lane SET is_open = 1 - is_open WHERE group_name = 'z'": "group z",
-    "DELETE FROM lane WHERE group_name = 'y'": "the lane says that it does not exist",
+    "DELETE FROM lane WHERE group_name = 'y'": "its row says that it does not exist",
     "INSERT INTO lane VALUES (3, 'ghost', 1, 1, 1, 0)": "the messages say that it does not exist",
     "UPDATE message SET wake_at_ms = NULL WHERE state = 2": "nothing would wake it",
     "UPDATE message SET wake_at_ms = due_at_ms + 1 WHERE state = 1": "after it is due",

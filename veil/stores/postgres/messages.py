@@ -145,7 +145,7 @@ async def take(
         message.set_lease(effect.lease)
     if state.fifo and taken:
         groups = list(dict.fromkeys(message.group or "" for message in taken))
-        tx.later(Q.serve_lanes, {"queue": state.id, "groups": groups})
+        tx.later(Q.serve_groups, {"queue": state.id, "groups": groups})
         for group in groups:
             state.change_group(group)
     return taken
@@ -221,7 +221,7 @@ async def _standard_order(tx: Transaction, state: QueueState, page: int) -> Page
     """Quiet groups first; then the noisy ones, the one with the fewest in flight first. Within that by priority, then age."""
     noisy: list[str] = []
     if state.has_groups:
-        loud = await tx.rows(Q.loud_lanes, {"queue": state.id})
+        loud = await tx.rows(Q.loud_groups, {"queue": state.id})
         noisy = noisy_groups(dict(loud), state.in_flight)
     quiet = (
         _pages(tx, Q.visible_quiet, page, queue=state.id, noisy=noisy)
@@ -240,7 +240,7 @@ async def _fifo_order(tx: Transaction, state: QueueState, count: int) -> Pages:
     # One more group than messages never helps: each open group has at least one to give, unless that is spent.
     served = 0
     while True:
-        open_now = await tx.rows(Q.open_lanes, {"queue": state.id, "limit": served + count})
+        open_now = await tx.rows(Q.open_groups, {"queue": state.id, "limit": served + count})
         groups = [group for (group,) in open_now[served:]]
         runs: dict[str, list[StoredMessage]] = {group: [] for group in groups}
         if groups:

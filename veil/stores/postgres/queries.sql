@@ -1,5 +1,5 @@
--- Every query of the PostgreSQL store, by name. Constants such as `state = {VISIBLE}` are put into the text, not bound,: a partial index is
--- only used for a condition that the planner can see. Where messages are named by their keys, the span of these is named as
+-- Every query of the PostgreSQL store, by name. Constants such as `state = {VISIBLE}` are put into the text, not bound: a partial
+-- index is only used for a condition that the planner can see. Where messages are named by their keys, the span of these is named as
 -- well: the planner counts the living rows, and of a queue with few of them it may read everything, the dead included, which
 -- stay for as long as somebody's transaction may want to see them.
 
@@ -122,7 +122,7 @@ WHERE id = %(id)s;
 -- name: mark_purged
 UPDATE veil.queue SET version = %(version)s, purged_at_ms = %(now_ms)s WHERE id = %(id)s;
 
--- name: mark_laned
+-- name: mark_grouped
 UPDATE veil.queue SET version = %(version)s, has_lanes = true WHERE id = %(id)s;
 
 -- name: mark_queue_deleted
@@ -336,7 +336,7 @@ RETURNING {HELD_MESSAGE};
 -- name: latest
 SELECT max(seq) FROM veil.message WHERE queue_id = %(queue)s;
 
--- name: drop_lanes
+-- name: drop_groups
 DELETE FROM veil.lane WHERE queue_id = %(queue)s;
 
 -- name: drop_deduplication
@@ -356,7 +356,7 @@ DELETE FROM veil.hold WHERE queue_id = %(queue)s;
 
 -- ---- groups: a row of `lane` for each that has messages
 
--- name: change_lanes
+-- name: change_groups
 -- More or fewer messages in groups, of which so many are in flight. A group that is new gets the last turn.
 INSERT INTO veil.lane (queue_id, group_name, turn, is_open, members, in_flight)
 SELECT %(queue)s, name, nextval('veil.counter'), false, members, in_flight
@@ -364,26 +364,26 @@ FROM unnest(%(groups)s::text[], %(members)s::bigint[], %(in_flight)s::bigint[]) 
 ON CONFLICT (queue_id, group_name) DO UPDATE
 SET members = lane.members + excluded.members, in_flight = lane.in_flight + excluded.in_flight;
 
--- name: serve_lanes
--- The lanes were served, in this order: they go behind all the others. Materialized, or a plan might draw the numbers once
--- for every lane, in the order of the lanes.
+-- name: serve_groups
+-- The groups were served, in this order: they go behind all the others. Materialized, or a plan might draw the numbers once
+-- for every group, in the order of the rows.
 WITH n AS MATERIALIZED (SELECT name, nextval('veil.counter') AS turn FROM unnest(%(groups)s::text[]) AS g (name))
 UPDATE veil.lane l SET turn = n.turn FROM n WHERE l.queue_id = %(queue)s AND l.group_name = n.name;
 
--- name: drop_empty_lanes
+-- name: drop_empty_groups
 DELETE FROM veil.lane WHERE queue_id = %(queue)s AND group_name = ANY (%(groups)s::text[]) AND members <= 0;
 
--- name: refresh_lanes
--- FIFO: a lane is open while its first message is visible.
+-- name: refresh_groups
+-- FIFO: a group is open while its first message is visible.
 UPDATE veil.lane l SET is_open = coalesce((SELECT m.state = {VISIBLE} FROM veil.message m
     WHERE m.queue_id = %(queue)s AND m.group_name = l.group_name ORDER BY m.seq LIMIT 1), false)
 WHERE l.queue_id = %(queue)s AND l.group_name = ANY (%(groups)s::text[]) RETURNING is_open, members;
 
--- name: open_lanes
+-- name: open_groups
 SELECT group_name FROM veil.lane WHERE queue_id = %(queue)s AND is_open ORDER BY turn LIMIT %(limit)s;
 
--- name: loud_lanes
--- Fair queues: the lanes that may be noisy.
+-- name: loud_groups
+-- Fair queues: the groups that may be noisy.
 SELECT group_name, in_flight FROM veil.lane WHERE queue_id = %(queue)s AND in_flight >= {NOISY_COUNT_MIN};
 
 -- ---- deduplication, repeated sends and attempts

@@ -90,7 +90,7 @@ async def look_ahead(tx: Transaction, states: list[QueueState]) -> None:
 
 async def give_groups(tx: Transaction, state: QueueState) -> None:
     """The queue is about to have its first message with a group: from now on its operations follow one another."""
-    tx.later(Q.mark_laned, {"id": state.id, "version": await tx.raise_epoch()})
+    tx.later(Q.mark_grouped, {"id": state.id, "version": await tx.raise_epoch()})
     state.has_groups = True
 
 
@@ -98,7 +98,7 @@ async def delete(tx: Transaction, queue: Queue, caller: Caller) -> None:
     """Remove the queue from sight; its messages are swept afterwards, a chunk at a time."""
     state = tx.state_of(queue)
     for query in (
-        *(Q.drop_deduplication, Q.drop_sends, Q.drop_attempts, Q.drop_lanes, Q.drop_holds, Q.drop_streams),
+        *(Q.drop_deduplication, Q.drop_sends, Q.drop_attempts, Q.drop_groups, Q.drop_holds, Q.drop_streams),
     ):
         tx.later(query, {"queue": queue.id})
     tx.later(Q.rest_name, {**_named(state.queue.key), "now_ms": tx.now_ms})

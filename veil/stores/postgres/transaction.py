@@ -304,13 +304,13 @@ class Transaction:
             named = {"queue": state.id, "groups": list(changes)}
             members, in_flight = (list(column) for column in zip(*changes.values(), strict=True))
             if any(members) or any(in_flight):
-                self.later(Q.change_lanes, {**named, "members": members, "in_flight": in_flight})
+                self.later(Q.change_groups, {**named, "members": members, "in_flight": in_flight})
             if any(each < 0 for each in members):
-                self.later(Q.drop_empty_lanes, named)
+                self.later(Q.drop_empty_groups, named)
         if collected and state.fifo:
             groups = list({group for changes in collected for group in changes})
             named = {"queue": state.id, "groups": groups}
-            self.later(Q.refresh_lanes, named, lambda rows: self._announce_groups(state, rows))
+            self.later(Q.refresh_groups, named, lambda rows: self._announce_groups(state, rows))
 
     def _announce_groups(self, state: QueueState, rows: list[Any]) -> None:
         for is_open, members in rows:

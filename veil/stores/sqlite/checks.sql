@@ -28,7 +28,7 @@ WHERE q.deleted_at_ms IS NULL
   AND (c.visible, c.in_flight, c.delayed)
       IS NOT (coalesce(m.visible, 0), coalesce(m.in_flight, 0), coalesce(m.delayed, 0));
 
--- name: wrong_lanes
+-- name: wrong_groups
 -- Groups of living queues whose lane does not say what their messages say: queue, group, the kept three, the real three.
 -- The argument is a JSON list of the FIFO queues. (With one min(), the bare `state` is that of the first message.)
 WITH real AS (

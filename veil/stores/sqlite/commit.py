@@ -124,7 +124,8 @@ class GroupCommit:
                 self._idle.clear()
             before = self._connection.total_changes()
             result = work(*given)
-            self._db.end_operation()
+            if self._db.regrouped:
+                self._db.end_operation()
         except VeilError as refusal:
             future.set_exception(refusal)
             self._schedule()

@@ -16,6 +16,7 @@ log = logging.getLogger("veil.store")
 DATABASE = "veil.db"
 RESERVE_BYTES = 16 << 20
 RETRY_MS = 1_000
+DISK_FULL = "no room left on the device; messages are not accepted until there is"
 
 
 class DataLock:

@@ -29,6 +29,7 @@ from veil.core.sequence import SequenceSource, expires_at_ms, first_seq_of, inst
 from veil.stores.codec import decode_settings, decode_tags
 from veil.stores.outbox import OutboxBound
 from veil.stores.queries import NamedQueries
+from veil.stores.sqlite.data_directory import Reserve
 from veil.stores.store import StoreEvents
 
 Q: Final = NamedQueries("veil.stores.sqlite", "queries.sql")
@@ -85,16 +86,25 @@ class Database:
     """The open database together with the state in memory that belongs to it."""
 
     def __init__(
-        self, connection: apsw.Connection, clock: Clock, owner: Owner, bound: OutboxBound, *, journal: bool
+        self,
+        connection: apsw.Connection,
+        clock: Clock,
+        owner: Owner,
+        reserve: Reserve,
+        bound: OutboxBound,
+        *,
+        journal: bool,
     ) -> None:
         self.connection = connection
         self.clock = clock
         self.owner = owner
+        self.reserve = reserve
         cursor = connection.cursor()
         # The one cursor that all operations use: BEGIN and COMMIT on it also end a statement that was not read to its end.
         self.execute: Callable[..., Any] = cursor.execute
         self.execute_many: Callable[..., Any] = cursor.executemany
         self.sequence = SequenceSource()
+        self._marked_seq = 0  # the last order key of the transaction before
         self.journal = EventRecorder(LEASES_TOLD_MAX) if journal else None  # None: nothing is recorded
         self.bound = bound
         self.outbox_last = self.outbox_bytes = 0  # see outbox.py
@@ -102,7 +112,7 @@ class Database:
         self.states: dict[int, QueueState] = {}
         self.by_key: dict[QueueKey, QueueState] = {}
         self._dirty: set[QueueState] = set()
-        self._regrouped: set[QueueState] = set()  # which have changes of groups to be written
+        self.regrouped: set[QueueState] = set()  # which have changes of groups to be written
         # A heap of (instant, queue id); entries may be out of date, never missing.
         self._due: list[tuple[int, int]] = []
         self._happened: Counter[tuple[str, int]] = Counter()  # in the open transaction, by event and queue
@@ -114,7 +124,7 @@ class Database:
         self.states.clear()
         self.by_key.clear()
         self._dirty.clear()
-        self._regrouped.clear()
+        self.regrouped.clear()
         self._due.clear()
         self._happened.clear()
         for row in self.execute(Q.load_queues).fetchall():
@@ -129,7 +139,7 @@ class Database:
         for state in self.states.values():
             self.look_ahead(state)
         mark = self.execute(Q.read_mark).get
-        self.outbox_last, self.outbox_bytes = mark[5:] if mark else (0, 0)
+        *_, self._marked_seq, self.outbox_last, self.outbox_bytes = mark or (0, 0, 0)
         if self.journal is not None:
             self.journal.forget()
         oldest_seq = first_seq_of(max(0, self.clock.now_ms() - REPEATED_SEND_MS))
@@ -145,7 +155,7 @@ class Database:
         del self.states[state.queue.id]
         del self.by_key[state.queue.key]
         self._dirty.discard(state)
-        self._regrouped.discard(state)
+        self.regrouped.discard(state)
 
     def queues(self) -> list[Queue]:
         """Every living queue."""
@@ -194,7 +204,7 @@ class Database:
             if before is None:
                 self._join_group(state, group, seq, after)
             else:
-                self._regrouped.add(state)
+                self.regrouped.add(state)
                 changes = state.group_changes.setdefault(group, [0, 0])
                 changes[0] -= after is None
                 changes[1] += (after == _IN_FLIGHT) - (before == _IN_FLIGHT)
@@ -222,19 +232,19 @@ class Database:
         state.has_groups = True
         is_open = state.queue.settings.fifo and message_state == _VISIBLE
         # The order key serves as the turn too: it rises with every use, and a group's first message gives it the last turn.
-        self.execute(Q.join_lane, (state.queue.id, group, seq, int(is_open)))
+        self.execute(Q.join_group, (state.queue.id, group, seq, int(is_open)))
 
     def serve_groups(self, state: QueueState, groups: list[str], now_ms: int) -> None:
         """Groups of a FIFO queue were served, in this order: they go behind all the others."""
         for group in groups:
-            self.execute(Q.serve_lane, (self.sequence.next(now_ms), state.queue.id, group))
+            self.execute(Q.serve_group, (self.sequence.next(now_ms), state.queue.id, group))
             state.group_changes.setdefault(group, [0, 0])
-            self._regrouped.add(state)
+            self.regrouped.add(state)
 
     def end_operation(self) -> None:
         """Write what an operation collected, so that the next one finds it."""
-        while self._regrouped:
-            self._write_groups(self._regrouped.pop())
+        while self.regrouped:
+            self._write_groups(self.regrouped.pop())
 
     def _write_groups(self, state: QueueState) -> None:
         """FIFO groups that can be served are announced."""
@@ -242,11 +252,11 @@ class Database:
         queue_id, fifo = state.queue.id, state.queue.settings.fifo
         for group, (members, in_flight) in collected.items():
             if members or in_flight:
-                self.execute(Q.change_lane, (members, in_flight, queue_id, group))
+                self.execute(Q.change_group, (members, in_flight, queue_id, group))
             if members < 0:
-                self.execute(Q.drop_empty_lane, (queue_id, group))
+                self.execute(Q.drop_empty_group, (queue_id, group))
             if fifo:
-                for is_open, left in self.execute(Q.refresh_lane, (queue_id, group)).fetchall():
+                for is_open, left in self.execute(Q.refresh_group, (queue_id, group)).fetchall():
                     state.became_available += left if is_open else 0
         self._dirty.add(state)
 
@@ -318,7 +328,11 @@ class Database:
         self._dirty.clear()
         mark = self.clock.mark()
         if sends := self.repeatable.take_fresh():
-            self.execute(Q.remember_send, (self.sequence.next(mark.engine_ms), sends))
+            # The last key that the transaction gave to a message will do, since all that counts of it is its instant.
+            seq = self.sequence.last
+            if seq == self._marked_seq:
+                seq = self.sequence.next(mark.engine_ms)  # the sends were duplicates, which were given none
+            self.execute(Q.remember_send, (seq, sends))
         journal = self.journal
         if journal is not None and journal.events:
             if self.outbox_bytes < self.bound.bytes_max:
@@ -329,7 +343,8 @@ class Database:
             else:
                 self.bound.give_up(len(journal.events), mark.engine_ms)
                 journal.forget()
-        self.execute(Q.write_mark, (*mark, self.sequence.last, self.outbox_last, self.outbox_bytes))
+        self._marked_seq = self.sequence.last
+        self.execute(Q.write_mark, (*mark, self._marked_seq, self.outbox_last, self.outbox_bytes))
         return happened
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from veil.core import decide
 from veil.core.effect import Enqueued
+from veil.core.errors import QueueMissing, StoreFull
 from veil.core.fairness import noisy_groups
 from veil.core.lease import State
 from veil.core.limits import ATTEMPT_MS, DEDUPLICATION_MS
@@ -21,6 +22,7 @@ from veil.core.queue import Queue
 from veil.core.sequence import SEQ_MAX, wake_at_ms
 from veil.stores.codec import encode_attributes, to_message
 from veil.stores.sqlite.apply import apply, apply_leases
+from veil.stores.sqlite.data_directory import DISK_FULL
 from veil.stores.sqlite.database import Database, Q, QueueState
 
 _PAGE_MAX = 100  # rows with their bodies
@@ -42,7 +44,12 @@ def send(
 ) -> list[Sent]:
     """Store the messages in order. A FIFO duplicate is answered with the first one's id and seq, a call of a retry key that
     was stored before with what that one was answered."""
-    state = db.state_of(queue)
+    # Looked at again here: when a group is redone for want of room, the reserve is for the others in it.
+    if db.reserve.is_released:
+        raise StoreFull(DISK_FULL)
+    state = db.states.get(queue.id)
+    if state is None:
+        raise QueueMissing(queue.key.name)
     now_ms, wall_ms = db.clock.now_ms(), db.clock.wall_ms()
     if retry_key is not None:
         first = db.repeatable.find(queue.id, retry_key, now_ms)
@@ -62,10 +69,10 @@ def send(
             _remember(db, state, message, enqueued.seq, now_ms)
         stored.append(enqueued)
         sent.append(Sent(message.message_id, enqueued.seq))
-    if stored and db.journal is not None:
-        db.journal.record(now_ms, state.queue.key, stored, caller)
     if retry_key is not None:
         db.repeatable.remember(queue.id, retry_key, sent, now_ms)
+    if stored and db.journal is not None:
+        db.journal.record(now_ms, state.queue.key, stored, caller)
     return sent
 
 
@@ -220,7 +227,7 @@ def _standard_order(db: Database, state: QueueState, page: int) -> Iterator[Stor
     alone = _pages(db, state, Q.visible_alone, page)
     if not state.has_groups:
         return _by_priority(db, state, page, alone, lambda group: True) if state.ranked else alone
-    loud = dict(db.execute(Q.loud_lanes, (state.queue.id,)).fetchall())
+    loud = dict(db.execute(Q.loud_groups, (state.queue.id,)).fetchall())
     noisy = noisy_groups(loud, state.in_flight)
     grouped = (
         _of_quiet_groups(db, state, page, noisy) if noisy else _pages(db, state, Q.visible_grouped, page)
@@ -297,7 +304,7 @@ def _fifo_order(db: Database, state: QueueState, count: int) -> Iterator[StoredM
     """From the group whose turn it is as many as there are, then from the next."""
     served: set[str] = set()
     while True:
-        groups = db.execute(Q.open_lanes, (state.queue.id, len(served) + count)).fetchall()
+        groups = db.execute(Q.open_groups, (state.queue.id, len(served) + count)).fetchall()
         fresh = [group for (group,) in groups if group not in served]
         if not fresh:
             return

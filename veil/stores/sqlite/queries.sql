@@ -300,7 +300,7 @@ DELETE FROM message WHERE seq IN (SELECT seq FROM message INDEXED BY hidden
     WHERE queue_id = ? AND state <> {VISIBLE} AND seq <= ? LIMIT ?)
 RETURNING {HELD_MESSAGE};
 
--- name: drop_lanes
+-- name: drop_groups
 DELETE FROM lane WHERE queue_id = ?;
 
 -- name: drop_deduplication
@@ -309,38 +309,38 @@ DELETE FROM deduplication WHERE queue_id = ?;
 -- name: drop_attempts
 DELETE FROM attempt WHERE queue_id = ?;
 
--- name: has_lanes
+-- name: has_groups
 SELECT EXISTS (SELECT 1 FROM lane WHERE queue_id = ?);
 
 -- ---- groups: a row of `lane` for each that has messages
 
--- name: join_lane
+-- name: join_group
 -- One more message in a group; the group is new: turn and openness are the given ones.
 INSERT INTO lane (queue_id, group_name, turn, is_open, members, in_flight) VALUES (?, ?, ?, ?, 1, 0)
 ON CONFLICT (queue_id, group_name) DO UPDATE SET members = members + 1;
 
--- name: change_lane
+-- name: change_group
 -- More or fewer messages, and more or fewer of them in flight: members, in flight, queue, group.
 UPDATE lane SET members = members + ?, in_flight = in_flight + ? WHERE queue_id = ? AND group_name = ?;
 
--- name: drop_empty_lane
+-- name: drop_empty_group
 DELETE FROM lane WHERE queue_id = ? AND group_name = ? AND members <= 0;
 
--- name: serve_lane
--- The lane was served: turn, queue, group.
+-- name: serve_group
+-- The group was served: turn, queue, group.
 UPDATE lane SET turn = ? WHERE queue_id = ? AND group_name = ?;
 
--- name: refresh_lane
--- FIFO: a lane is open while its first message is visible.
+-- name: refresh_group
+-- FIFO: a group is open while its first message is visible.
 UPDATE lane SET is_open = coalesce((SELECT state = {VISIBLE} FROM message INDEXED BY grouped
     WHERE queue_id = ?1 AND group_name = ?2 ORDER BY seq LIMIT 1), 0)
 WHERE queue_id = ?1 AND group_name = ?2 RETURNING is_open, members;
 
--- name: open_lanes
+-- name: open_groups
 SELECT group_name FROM lane INDEXED BY lane_open WHERE queue_id = ? AND is_open = 1 ORDER BY turn LIMIT ?;
 
--- name: loud_lanes
--- Fair queues: the lanes that may be noisy.
+-- name: loud_groups
+-- Fair queues: the groups that may be noisy.
 SELECT group_name, in_flight FROM lane INDEXED BY lane_noisy WHERE queue_id = ? AND in_flight >= {NOISY_COUNT_MIN};
 
 -- ---- deduplication and attempts

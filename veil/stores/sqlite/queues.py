@@ -56,7 +56,7 @@ def delete(db: Database, queue: Queue, caller: Caller) -> None:
     state, now_ms = db.state_of(queue), db.clock.now_ms()
     db.execute(Q.mark_queue_deleted, (now_ms, encode_caller(caller), queue.id))
     db.execute(Q.rest_name, (*state.queue.key, now_ms))
-    for query in (Q.drop_deduplication, Q.drop_attempts, Q.drop_lanes, Q.drop_holds, Q.drop_streams):
+    for query in (Q.drop_deduplication, Q.drop_attempts, Q.drop_groups, Q.drop_holds, Q.drop_streams):
         db.execute(query, (queue.id,))
     db.drop(state)
 
@@ -78,7 +78,7 @@ def purge_step(db: Database, queue: Queue, up_to_seq: int, caller: Caller) -> bo
     state = db.state_of(queue)
     more = sweep(db, Purge(queue.id, queue.key, up_to_seq, db.clock.now_ms(), caller), state)
     if not more:
-        state.has_groups = bool(db.execute(Q.has_lanes, (queue.id,)).get)
+        state.has_groups = bool(db.execute(Q.has_groups, (queue.id,)).get)
     return more
 
 

@@ -23,7 +23,7 @@ from veil.stores.commit_stats import CommitStats
 from veil.stores.outbox import OUTBOX_BYTES_MAX, OutboxBound, PlanBuilder
 from veil.stores.sqlite import holds, leases, moves, queues
 from veil.stores.sqlite.commit import GroupCommit
-from veil.stores.sqlite.data_directory import DataLock, Reserve
+from veil.stores.sqlite.data_directory import DISK_FULL, DataLock, Reserve
 from veil.stores.sqlite.database import Database, Q
 from veil.stores.sqlite.messages import Peek, peek_next, receive, send
 from veil.stores.sqlite.opening import open_database
@@ -102,7 +102,9 @@ class SqliteStore:
         self._start_sweeping()
 
     def _start(self, connection: apsw.Connection) -> None:
-        db = self._db = Database(connection, self._clock, self, self._bound, journal=self._records)
+        db = self._db = Database(
+            connection, self._clock, self, self._reserve, self._bound, journal=self._records
+        )
         if mark := db.execute(Q.read_mark).fetchone():
             *clock_mark, last_seq, _, _ = mark
             self._clock.resume(ClockMark(*clock_mark))
@@ -226,18 +228,10 @@ class SqliteStore:
         caller: Caller = NOBODY,
     ) -> list[Sent]:
         if self._reserve.is_released and not self._reserve.has_room(self._clock.now_ms()):
-            raise StoreFull("no room left on the device; messages are not accepted until there is")
+            raise StoreFull(DISK_FULL)
         if self._is_due(queue):
             await self._settled(queue)
-        return await self._do(self._send, queue, messages, retry_key, caller)
-
-    def _send(
-        self, queue: Queue, messages: Sequence[NewMessage], retry_key: bytes | None, caller: Caller
-    ) -> list[Sent]:
-        # Looked at here too: when a group is redone for want of room, the reserve is for the others in it.
-        if self._reserve.is_released:
-            raise StoreFull("no room left on the device; messages are not accepted until there is")
-        return send(self._db, queue, messages, retry_key, caller)
+        return await self._do(send, self._db, queue, messages, retry_key, caller)
 
     async def receive(
         self,

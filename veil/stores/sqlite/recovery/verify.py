@@ -136,7 +136,7 @@ def _check_all(connection: apsw.Connection, findings: Findings, progress: Progre
         _check_meta,
         _check_queues,
         _check_counts,
-        _check_lanes,
+        _check_groups,
         _check_priorities,
         _check_the_rest,
         _check_holds,
@@ -199,7 +199,7 @@ def _check_counts(connection: apsw.Connection, findings: Findings) -> None:
         findings.add("error", "counts", f"queue {queue_id}", f"counts say {kept}; there are {real}")
 
 
-def _check_lanes(connection: apsw.Connection, findings: Findings) -> None:
+def _check_groups(connection: apsw.Connection, findings: Findings) -> None:
     fifo = []
     for queue_id, _, settings, _, _ in connection.execute(CHECKS.all_queues):
         try:
@@ -208,11 +208,11 @@ def _check_lanes(connection: apsw.Connection, findings: Findings) -> None:
         except UNREADABLE:
             continue  # told already
     for queue_id, group, *numbers in connection.execute(
-        CHECKS.wrong_lanes, (msgspec.json.encode(fifo).decode(),)
+        CHECKS.wrong_groups, (msgspec.json.encode(fifo).decode(),)
     ):
         kept, real = _shown_lane(numbers[:3]), _shown_lane(numbers[3:])
         where = f"queue {queue_id}, group {_shown(group)}"
-        findings.add("error", "lanes", where, f"the lane says {kept}; the messages say {real}")
+        findings.add("error", "groups", where, f"its row says {kept}; the messages say {real}")
 
 
 def _check_the_rest(connection: apsw.Connection, findings: Findings) -> None:
