@@ -117,16 +117,20 @@ class ReceiveBudget:
         spent: list[StoredMessage] = []
         if not self.is_left():
             return taken, spent
+        spent_at, bytes_left = self.receives_max, self.bytes_left
         for message in candidates:
-            if self.receives_max is not None and message.receive_count >= self.receives_max:
+            if spent_at is not None and message.receive_count >= spent_at:
                 spent.append(message)
                 continue
             taken.append(message)
             self.count -= 1
-            if self.bytes_left is not None:
-                self.bytes_left -= message.body_bytes
-            if not self.is_left():
+            if bytes_left is not None:
+                bytes_left -= message.body_bytes
+                if bytes_left <= 0:
+                    break
+            if not self.count:
                 break
+        self.bytes_left = bytes_left
         return taken, spent
 
 
@@ -148,7 +152,8 @@ def receive_budget(
         bytes_max = HOLD_BYTES_MAX
     elif count > limits.RECEIVE_MAX:  # ten messages cannot be too large, a thousand can
         bytes_max = limits.RECEIVE_BYTES_MAX
-    return ReceiveBudget(min(count, left), bytes_max, receives_max(queue, dead_letters))
+    spent_at = None if dead_letters is None else receives_max(queue, dead_letters)
+    return ReceiveBudget(count if count < left else left, bytes_max, spent_at)
 
 
 def receives_max(queue: Queue, dead_letters: Queue | None) -> int | None:

@@ -32,6 +32,7 @@ ROWS_AT_ONCE = 500
 BYTES_AT_ONCE = 4 << 20
 TIMES_AT_ONCE = 2_000
 
+_VISIBLE, _IN_FLIGHT = int(State.VISIBLE), int(State.IN_FLIGHT)
 _decode_claims = msgspec.json.Decoder(list[decide.AttemptClaim]).decode
 _by_seq = attrgetter("seq")
 
@@ -161,9 +162,9 @@ def take(
 ) -> list[StoredMessage]:
     """Take what is visible, as much as the receive may have; what is spent goes to the dead letters."""
     queue = state.queue
-    target = decide.dead_letters_of(queue, db.find)
-    budget = decide.receive_budget(queue, state.in_flight, count, target, hold=hold)
-    if not budget.is_left() or not state.visible:
+    target = None if queue.settings.redrive is None else decide.dead_letters_of(queue, db.find)
+    budget = decide.receive_budget(queue, state.counts[_IN_FLIGHT], count, target, hold=hold)
+    if budget.count <= 0 or not state.counts[_VISIBLE]:
         return []
     if queue.settings.fifo:
         candidates = _fifo_order(db, state, budget.count)
