@@ -199,9 +199,9 @@ def test_the_remaining_time_is_kept_where_the_other_clock_tells_another_time(pla
 
 def test_a_message_that_wakes_by_its_retention_does_so_by_its_age():
     row = [None] * len(MESSAGE.columns)
-    row[MESSAGE.place("wake_at_ms")], row[MESSAGE.place("due_at_ms")] = 5_000, 9_000
+    row[MESSAGE.index_of("wake_at_ms")], row[MESSAGE.index_of("due_at_ms")] = 5_000, 9_000
     [told] = shifted(MESSAGE, [tuple(row)], 1_000)
-    assert (told[MESSAGE.place("wake_at_ms")], told[MESSAGE.place("due_at_ms")]) == (5_000, 10_000)
+    assert (told[MESSAGE.index_of("wake_at_ms")], told[MESSAGE.index_of("due_at_ms")]) == (5_000, 10_000)
 
 
 # ---- whole histories

@@ -3,10 +3,10 @@
 The damaged files are only read. The log is mended as far as it goes (mended_wal.py); messages are found through every
 index and through the table from both ends, then read one by one, so that a spoiled page costs the messages on it and no
 others. A message whose body is not what was sent is not put back into its queue, where a consumer would act on it, but
-written to `set-aside.jsonl` for a person to judge. Counts and the rows of groups are not copied: they are counted anew. The journal
-begins anew, under another id, since the log may have lost numbers that were given out; what waited in the outbox and can
-be read goes on in it, except for the rows of an export that was under way: those may be safe already, and rather than told
-twice they are given up.
+written to `set-aside.jsonl` for a person to judge. Counts, and the rows of groups, are not copied: they are counted
+anew. The journal begins anew, under another id, since the log may have lost numbers that were given out; what waited in the
+outbox and can be read goes on in it, except for the rows of an export that was under way: those may be safe already, and rather
+than told twice they are given up.
 """
 
 from __future__ import annotations
