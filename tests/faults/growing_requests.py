@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 from urllib.parse import urlencode
 
 from veil.wire.actions import ACTIONS, EXTENSIONS, Action
+from veil.wire.aws_query import MAP_NAMES, list_name
 from veil.wire.aws_query import _bare as bare
 from veil.wire.exchange import Request
-from veil.wire.query_names import MAP_NAMES, list_name
 from veil.wire.shapes import AttributeValue, Shape
 
 QUEUE = "grown"

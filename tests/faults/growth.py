@@ -31,14 +31,14 @@ from veil.core.wildcard import Wildcards
 from veil.server.http_limits import HttpLimits
 from veil.server.http_reader import RequestReader
 from veil.wire import aws_json, xml_answer
+from veil.wire.call import read_page_token
 from veil.wire.exchange import Request, Response
-from veil.wire.page_tokens import read_page_token
 from veil.wire.request_errors import ParameterRefused
 from veil.wire.shapes import AttributeValue, ReceivedMessage, ReceiveMessageOutput
 from veil.wire.sigv4 import AccessKey, Verifier
 from veil.wire.smq.front_end import SmqFrontEnd
 from veil.wire.smq.signature import SmqVerifier
-from veil.wire.smq.xml_out import escaped
+from veil.wire.smq.xml import escaped
 
 _FIRST = 256
 # Where a time begins to tell: below it is the cost of a call.

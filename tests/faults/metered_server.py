@@ -26,8 +26,8 @@ from veil.server.http_connection import HttpConnection
 from veil.server.requests import OTHER, action_of
 from veil.server.smq import SmqApplication
 from veil.wire.exchange import Request, Response
+from veil.wire.smq.call import route
 from veil.wire.smq.refusals import SmqRefused
-from veil.wire.smq.routing import route
 
 # Calls that let go of the interpreter's lock while they work.
 _RELEASE = frozenset(

@@ -10,7 +10,7 @@ import pytest
 
 from tests.wire.kit import Refused, Wire
 from veil.service import messages as service_messages
-from veil.wire.actions import peek as wire_peek
+from veil.wire.actions import extensions as wire_peek
 
 BASE = "http://localhost:9324/000000000000"
 ARN = "arn:aws:sqs:us-east-1:000000000000:dead"

@@ -24,8 +24,7 @@ from hypothesis import strategies as st
 from tests.wire.listening import listening
 from veil.signing.sigv4 import presign, sign, signature, signing_key, sigv4_timestamp, string_to_sign
 from veil.wire.exchange import Request
-from veil.wire.sigv4 import AccessKey, Signer, Verifier, unverified_scope
-from veil.wire.sigv4_errors import (
+from veil.wire.request_errors import (
     HeaderUnsigned,
     KeyUnknown,
     ScopeRefused,
@@ -36,6 +35,7 @@ from veil.wire.sigv4_errors import (
     SignatureRefused,
     SignatureTooEarly,
 )
+from veil.wire.sigv4 import AccessKey, Signer, Verifier, unverified_scope
 
 NOW = datetime(2025, 6, 15, 12, 30, 45, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)

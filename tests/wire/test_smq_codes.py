@@ -7,8 +7,8 @@ import pytest
 from tests.wire.test_sqs_codes import _everything_imported, _family
 from veil.core import errors as e
 from veil.core.errors import VeilError
+from veil.wire.smq.call import OPERATIONS
 from veil.wire.smq.codes import INTERNAL, worded
-from veil.wire.smq.routing import OPERATIONS
 
 PARTS = ("veil.core.", "veil.stores.", "veil.service.", "veil.signing.", "veil.wire.")
 

@@ -7,16 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from veil.wire.smq.refusals import XmlMalformed
-from veil.wire.smq.xml_in import (
+from veil.wire.smq.xml import (
     DEPTH_MAX,
     ELEMENTS_MAX,
     _read_flat,
     _read_quickly,
+    document,
+    element,
+    escaped,
     local_name,
     read_xml,
     texts,
 )
-from veil.wire.smq.xml_out import document, element, escaped
 
 LAUGHS = b'<!DOCTYPE a [<!ENTITY x "ha"><!ENTITY y "&x;&x;&x;&x;">]><Message><MessageBody>&y;</MessageBody></Message>'
 

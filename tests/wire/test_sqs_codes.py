@@ -12,7 +12,7 @@ import veil.core
 import veil.service
 import veil.wire
 from veil.core.errors import StoreFull, VeilError
-from veil.wire.sigv4_errors import KeyUnknown, SignatureMalformed, SignatureMismatch, SignatureMissing
+from veil.wire.request_errors import KeyUnknown, SignatureMalformed, SignatureMismatch, SignatureMissing
 from veil.wire.sqs_codes import Situation, is_worded, worded
 
 

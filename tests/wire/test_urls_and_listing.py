@@ -6,7 +6,7 @@ import pytest
 
 from tests.wire.kit import Refused, Wire, read_json
 from veil.core.queue import QueueKey
-from veil.wire.queue_urls import QueueUrls
+from veil.wire.call import QueueUrls
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from veil.server.settings import Settings
 from veil.service.service import Service
 from veil.wire.exchange import Request, Response
 from veil.wire.sigv4 import AccessKey
-from veil.wire.smq.answer import refuse
 from veil.wire.smq.codes import Refusal, worded
 from veil.wire.smq.front_end import SmqFrontEnd
 from veil.wire.smq.signature import SmqVerifier
+from veil.wire.smq.xml import refuse
 
 # In front of an operation, among the actions that are counted: SQS has some of the same name.
 LABEL: Final = "Smq."

@@ -12,14 +12,17 @@ from veil.core.limits import RECEIVE_MAX
 from veil.service.service import Service
 from veil.wire import aws_json, aws_query, xml_answer
 from veil.wire.actions import ACTIONS
-from veil.wire.call import Call
-from veil.wire.exchange import Request, Response
+from veil.wire.call import Call, QueueUrls, read_path
+from veil.wire.exchange import Request, RequestIds, Response
 from veil.wire.large import LARGE_BYTES, in_thread
-from veil.wire.queue_urls import QueueUrls, read_path
-from veil.wire.request_errors import ActionMissing, ActionNotHere, ActionUnknown, ChangeByGet
-from veil.wire.request_ids import RequestIds
+from veil.wire.request_errors import (
+    ActionMissing,
+    ActionNotHere,
+    ActionUnknown,
+    ChangeByGet,
+    SignatureMissing,
+)
 from veil.wire.sigv4 import Verifier, unverified_scope
-from veil.wire.sigv4_errors import SignatureMissing
 from veil.wire.sqs_codes import INTERNAL_FAILURE, Refusal, Situation, worded
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from veil.signing.sigv4 import (
     string_to_sign,
 )
 from veil.wire.exchange import Request
-from veil.wire.sigv4_errors import (
+from veil.wire.request_errors import (
     HeaderUnsigned,
     KeyUnknown,
     ScopeRefused,

@@ -13,7 +13,7 @@ from veil.core import errors as e
 from veil.core import policy, policy_permissions
 from veil.wire import request_errors as r
 from veil.wire.attributes import ATTRIBUTE_OF_SETTING
-from veil.wire.sigv4_errors import SignatureRefused
+from veil.wire.request_errors import SignatureRefused
 
 
 class Code(NamedTuple):

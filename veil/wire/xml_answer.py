@@ -8,8 +8,8 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
+from veil.wire.aws_query import MAP_NAMES, list_name
 from veil.wire.exchange import Response
-from veil.wire.query_names import MAP_NAMES, list_name
 from veil.wire.shapes import Shape
 from veil.wire.sqs_codes import Refusal
 

@@ -6,16 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from veil.wire import shapes
-from veil.wire.actions import (
-    batches,
-    holds,
-    messages,
-    move_tasks,
-    peek,
-    queues,
-    redrive,
-    tags_and_permissions,
-)
+from veil.wire.actions import extensions, messages, move_tasks, queues
 from veil.wire.call import Call
 from veil.wire.shapes import Shape
 
@@ -41,17 +32,17 @@ class Action(NamedTuple):
 ACTIONS: Final[Mapping[str, Action]] = {
     name: Action(name, given, run)
     for name, given, run in (
-        ("AddPermission", shapes.AddPermissionInput, tags_and_permissions.add_permission_action),
+        ("AddPermission", shapes.AddPermissionInput, queues.add_permission_action),
         ("CancelMessageMoveTask", shapes.CancelMessageMoveTaskInput, move_tasks.cancel_message_move_task),
         ("ChangeMessageVisibility", shapes.ChangeMessageVisibilityInput, messages.change_message_visibility),
         (
             "ChangeMessageVisibilityBatch",
             shapes.ChangeMessageVisibilityBatchInput,
-            batches.change_message_visibility_batch,
+            messages.change_message_visibility_batch,
         ),
         ("CreateQueue", shapes.CreateQueueInput, queues.create_queue_action),
         ("DeleteMessage", shapes.DeleteMessageInput, messages.delete_message),
-        ("DeleteMessageBatch", shapes.DeleteMessageBatchInput, batches.delete_message_batch),
+        ("DeleteMessageBatch", shapes.DeleteMessageBatchInput, messages.delete_message_batch),
         ("DeleteQueue", shapes.QueueInput, queues.delete_queue_action),
         ("GetQueueAttributes", shapes.GetQueueAttributesInput, queues.get_queue_attributes),
         ("GetQueueUrl", shapes.GetQueueUrlInput, queues.get_queue_url),
@@ -61,17 +52,17 @@ ACTIONS: Final[Mapping[str, Action]] = {
             queues.list_dead_letter_source_queues,
         ),
         ("ListMessageMoveTasks", shapes.ListMessageMoveTasksInput, move_tasks.list_message_move_tasks),
-        ("ListQueueTags", shapes.QueueInput, tags_and_permissions.list_queue_tags),
+        ("ListQueueTags", shapes.QueueInput, queues.list_queue_tags),
         ("ListQueues", shapes.ListQueuesInput, queues.list_queues_action),
         ("PurgeQueue", shapes.QueueInput, queues.purge_queue),
         ("ReceiveMessage", shapes.ReceiveMessageInput, messages.receive_message),
-        ("RemovePermission", shapes.RemovePermissionInput, tags_and_permissions.remove_permission_action),
+        ("RemovePermission", shapes.RemovePermissionInput, queues.remove_permission_action),
         ("SendMessage", shapes.SendMessageInput, messages.send_message),
-        ("SendMessageBatch", shapes.SendMessageBatchInput, batches.send_message_batch),
+        ("SendMessageBatch", shapes.SendMessageBatchInput, messages.send_message_batch),
         ("SetQueueAttributes", shapes.SetQueueAttributesInput, queues.set_queue_attributes),
         ("StartMessageMoveTask", shapes.StartMessageMoveTaskInput, move_tasks.start_message_move_task),
-        ("TagQueue", shapes.TagQueueInput, tags_and_permissions.tag_queue_action),
-        ("UntagQueue", shapes.UntagQueueInput, tags_and_permissions.untag_queue_action),
+        ("TagQueue", shapes.TagQueueInput, queues.tag_queue_action),
+        ("UntagQueue", shapes.UntagQueueInput, queues.untag_queue_action),
     )
 }
 
@@ -79,11 +70,11 @@ ACTIONS: Final[Mapping[str, Action]] = {
 EXTENSIONS: Final[Mapping[str, Action]] = {
     name: Action(name, given, run)
     for name, given, run in (
-        ("DeleteHolds", shapes.DeleteHoldsInput, holds.delete_holds),
-        ("ExtendHolds", shapes.ExtendHoldsInput, holds.extend_holds),
-        ("OpenStream", shapes.OpenStreamInput, holds.open_stream),
-        ("PeekMessages", shapes.PeekMessagesInput, peek.peek_messages),
-        ("ReceiveHold", shapes.ReceiveHoldInput, holds.receive_hold),
-        ("RedriveMessages", shapes.RedriveMessagesInput, redrive.redrive_messages),
+        ("DeleteHolds", shapes.DeleteHoldsInput, extensions.delete_holds),
+        ("ExtendHolds", shapes.ExtendHoldsInput, extensions.extend_holds),
+        ("OpenStream", shapes.OpenStreamInput, extensions.open_stream),
+        ("PeekMessages", shapes.PeekMessagesInput, extensions.peek_messages),
+        ("ReceiveHold", shapes.ReceiveHoldInput, extensions.receive_hold),
+        ("RedriveMessages", shapes.RedriveMessagesInput, extensions.redrive_messages),
     )
 }

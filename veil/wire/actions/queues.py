@@ -10,18 +10,22 @@ from veil.core.limits import PAGE_MAX
 from veil.core.queue import Queue, QueueKey, QueueSettings, check_name
 from veil.service.messages import purge
 from veil.service.queues import (
+    add_permission,
     change_settings,
     counts,
     create_queue,
     dead_letter_sources,
     delete_queue,
     list_queues,
+    remove_permission,
+    tag_queue,
+    untag_queue,
 )
 from veil.wire.attributes import asks_for_counts, parse_attributes, print_attributes
-from veil.wire.call import Call
-from veil.wire.page_tokens import read_page_token, write_page_token
+from veil.wire.call import Call, read_page_token, write_page_token
 from veil.wire.request_errors import EncryptionTwice, ParameterMissing, check_range
 from veil.wire.shapes import (
+    AddPermissionInput,
     AttributesOutput,
     CreateQueueInput,
     GetQueueAttributesInput,
@@ -32,7 +36,11 @@ from veil.wire.shapes import (
     ListQueuesOutput,
     QueueInput,
     QueueUrlOutput,
+    RemovePermissionInput,
     SetQueueAttributesInput,
+    TagQueueInput,
+    TagsOutput,
+    UntagQueueInput,
 )
 
 _PLAIN_NAME = "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length"
@@ -142,3 +150,48 @@ def _pages(call: Call, found: list[Queue], size: int, *, paged: bool) -> tuple[l
     # One more was asked for than fits: whether it came decides about the token. Clients that do not page get none.
     token = write_page_token(found[size - 1].name) if paged and len(found) > size else None
     return [call.url(queue) for queue in found[:size]], token
+
+
+# ---- What is written on a queue: tags, and who may use it.
+
+
+async def tag_queue_action(call: Call, given: TagQueueInput) -> None:
+    """TagQueue."""
+    queue = await call.queue(given.QueueUrl)
+    if not given.Tags:
+        raise ParameterMissing("Tags")
+    await tag_queue(call.service, queue, given.Tags)
+
+
+async def untag_queue_action(call: Call, given: UntagQueueInput) -> None:
+    """UntagQueue."""
+    queue = await call.queue(given.QueueUrl)
+    if not given.TagKeys:
+        raise ParameterMissing("TagKeys")
+    await untag_queue(call.service, queue, given.TagKeys)
+
+
+async def list_queue_tags(call: Call, given: QueueInput) -> TagsOutput:
+    """ListQueueTags."""
+    queue = await call.queue(given.QueueUrl)
+    return TagsOutput(dict(queue.tags) or None)
+
+
+async def add_permission_action(call: Call, given: AddPermissionInput) -> None:
+    """AddPermission."""
+    queue = await call.queue(given.QueueUrl)
+    if not given.Label:
+        raise ParameterMissing("Label")
+    if not given.AWSAccountIds:
+        raise ParameterMissing("AWSAccountIds")
+    if not given.Actions:
+        raise ParameterMissing("Actions")
+    await add_permission(call.service, queue, given.Label, given.AWSAccountIds, given.Actions)
+
+
+async def remove_permission_action(call: Call, given: RemovePermissionInput) -> None:
+    """RemovePermission."""
+    queue = await call.queue(given.QueueUrl)
+    if not given.Label:
+        raise ParameterMissing("Label")
+    await remove_permission(call.service, queue, given.Label)

@@ -2,18 +2,129 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final, NamedTuple
+from urllib.parse import unquote
 from xml.etree.ElementTree import Element
 
 from veil.core.queue import Queue, QueueKey
 from veil.service.service import Service
-from veil.wire.call import Call
+from veil.wire.call import Call, QueueUrls
 from veil.wire.exchange import Request
 from veil.wire.large import LARGE_BYTES, in_thread
-from veil.wire.queue_urls import QueueUrls
-from veil.wire.smq.routing import Route
-from veil.wire.smq.xml_in import read_xml
+from veil.wire.smq.refusals import ArgumentRefused, NoTopics, QueryRefused, UrlUnknown
+from veil.wire.smq.xml import read_xml
+
+# ---- From method, path and query to the operation that a request asks for.
+
+PARAMETERS_MAX: Final = 32
+_KEPT_CHARS_MAX: Final = 256
+
+Parameters = Mapping[str, str]  # by name in lower case: SDKs and documents disagree on the spelling
+
+_QUEUE_OPERATIONS: Final = {
+    "PUT": "CreateQueue",
+    "GET": "GetQueueAttributes",
+    "DELETE": "DeleteQueue",
+}
+_MESSAGE_OPERATIONS: Final = {
+    "POST": "SendMessage",
+    "GET": "ReceiveMessage",
+    "DELETE": "DeleteMessage",
+    "PUT": "ChangeMessageVisibility",
+}
+OPERATIONS: Final = frozenset(
+    (
+        *_QUEUE_OPERATIONS.values(),
+        *_MESSAGE_OPERATIONS.values(),
+        "SetQueueAttributes",
+        "ListQueue",
+        "PeekMessage",
+        "BatchDeleteMessage",
+        "GetAccountAttributes",
+        "SetAccountAttributes",
+    )
+)
+
+
+class Route(NamedTuple):
+    """What a request asks for."""
+
+    operation: str
+    queue: str = ""
+    parameters: Parameters = MappingProxyType({})
+
+
+def route(request: Request) -> Route:
+    """The operation, the queue it is about and the parameters; raises UrlUnknown, NoTopics, QueryRefused."""
+    path = request.path
+    # Long ones are not kept: clients could fill memory with them.
+    parts = _kept_parts(path) if len(path) <= _KEPT_CHARS_MAX else _parts(path)
+    parameters = read_query(request.query) if request.query else {}
+    method = request.method
+    if len(parts) == 3 and parts[0] == "queues" and parts[2] == "messages":
+        operation = _MESSAGE_OPERATIONS.get(method)
+        if operation == "ReceiveMessage" and _is_true(parameters, "peekonly"):
+            operation = "PeekMessage"
+        elif operation == "DeleteMessage" and "receipthandle" not in parameters and request.body:
+            operation = "BatchDeleteMessage"
+        if operation is not None:
+            return Route(operation, parts[1], parameters)
+    elif len(parts) == 2 and parts[0] == "queues":
+        operation = _QUEUE_OPERATIONS.get(method)
+        if operation == "CreateQueue" and _is_true(parameters, "metaoverride"):
+            operation = "SetQueueAttributes"
+        if operation is not None:
+            return Route(operation, parts[1], parameters)
+    elif parts == ("queues",) and method == "GET":
+        return Route("ListQueue", "", parameters)
+    elif not parts and "accountmeta" in parameters and method in ("GET", "PUT"):
+        return Route("GetAccountAttributes" if method == "GET" else "SetAccountAttributes")
+    elif parts and parts[0] == "topics":
+        raise NoTopics
+    raise UrlUnknown(method, path)
+
+
+def read_query(query: str) -> dict[str, str]:
+    """The parameters of a query string. A plus is a plus: receipt handles come unescaped."""
+    parameters: dict[str, str] = {}
+    pairs = query.split("&", PARAMETERS_MAX + 1)
+    if len(pairs) > PARAMETERS_MAX:
+        raise QueryRefused(f"more than {PARAMETERS_MAX} parameters")
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        if name:
+            parameters[unquote(name).lower()] = unquote(value) if "%" in value else value
+    return parameters
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(unquote(part) for part in path.strip("/").split("/")) if path.strip("/") else ()
+
+
+_kept_parts = lru_cache(maxsize=4_096)(_parts)  # the same few paths come all day
+
+
+def _is_true(parameters: Parameters, name: str) -> bool:
+    return parameters.get(name, "").lower() == "true"
+
+
+# ---- Whole numbers in elements, headers and parameters.
+
+_INTEGER: Final = re.compile(r"-?[0-9]{1,18}\Z", re.ASCII)
+
+
+def read_number(name: str, text: str, low: int, high: int) -> int:
+    """The number in that range; raises ArgumentRefused."""
+    text = text.strip()
+    number = int(text) if _INTEGER.match(text) else low - 1
+    if not low <= number <= high:
+        raise ArgumentRefused(name, text, f"a whole number from {low} to {high}")
+    return number
+
 
 # What SQS calls it: policies speak of actions, and must hold whichever way a request comes.
 _ACTIONS: Final = {

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from veil.core import errors as e
-from veil.wire.request_errors import RequestRefused
-from veil.wire.sigv4_errors import SignatureRefused
+from veil.wire.request_errors import RequestRefused, SignatureRefused
 from veil.wire.smq import refusals as r
 
 # What clients call the settings of a queue.

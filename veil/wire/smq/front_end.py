@@ -9,17 +9,15 @@ from typing import Final
 
 from veil.core.errors import StoreError, VeilError
 from veil.service.service import Service
-from veil.wire.exchange import Request, Response
+from veil.wire.exchange import Request, RequestIds, Response
 from veil.wire.front_end import DEFAULT_ACCOUNT, DEFAULT_REGION, KEY_ID_CHARS_MAX
 from veil.wire.large import LARGE_BYTES, in_thread
-from veil.wire.request_ids import RequestIds
 from veil.wire.smq import messages, queues
-from veil.wire.smq.answer import Reply, answer, refuse
-from veil.wire.smq.call import SmqCall
+from veil.wire.smq.call import SmqCall, route
 from veil.wire.smq.codes import INTERNAL, worded
 from veil.wire.smq.refusals import ReceiveFromWebPage
-from veil.wire.smq.routing import route
 from veil.wire.smq.signature import SmqVerifier, check_digest, claimed_key_id
+from veil.wire.smq.xml import Reply, answer, refuse
 
 logger = logging.getLogger(__name__)
 

@@ -2,28 +2,162 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import binascii
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 from xml.etree.ElementTree import Element
 
-from veil.core.errors import BatchEmpty, BatchTooLong, BatchTooMany, VeilError
+from veil.core.errors import BatchEmpty, BatchTooLong, BatchTooMany, BodyMissing, VeilError
 from veil.core.lease import WAITING
-from veil.core.limits import VISIBILITY_MAX_S, WAIT_LONGEST_S
-from veil.core.message import StoredMessage
+from veil.core.limits import DELAY_LONGEST_S, VISIBILITY_MAX_S, WAIT_LONGEST_S
+from veil.core.message import MessageAttribute, StoredMessage
 from veil.core.message_rules import Draft, size_bytes
+from veil.core.priority import PRIORITY_FIRST, PRIORITY_LAST
 from veil.core.queue import Queue
 from veil.service.messages import SentMessage, delete, peek_next, send
-from veil.service.receive import give_back, receive
+from veil.service.receive import give_back, receipt_text, receive
 from veil.service.rotate_receipt import rotate_receipt
+from veil.service.service import Service
 from veil.wire.large import LARGE_BYTES, answer_bytes, in_thread
-from veil.wire.smq.answer import Reply
-from veil.wire.smq.call import BATCH_MAX, SmqCall
+from veil.wire.smq.call import BATCH_MAX, SmqCall, read_number
 from veil.wire.smq.codes import worded
-from veil.wire.smq.message_forms import print_peeked, print_received, read_draft
-from veil.wire.smq.numbers import read_number
-from veil.wire.smq.refusals import NothingToReceive, ReceiptHandleMissing, VisibilityMissing, XmlMalformed
-from veil.wire.smq.xml_in import local_name
-from veil.wire.smq.xml_out import document, element, escaped
+from veil.wire.smq.refusals import (
+    ArgumentRefused,
+    NothingToReceive,
+    ReceiptHandleMissing,
+    VisibilityMissing,
+    XmlMalformed,
+)
+from veil.wire.smq.xml import Reply, children, document, element, escaped, local_name, texts
+
+# ---- Message properties: SMQ's user and system properties are the message attributes that SQS's clients see.
+#
+# A boolean is a String with a label, since SQS has none. System properties stand among the attributes under their own
+# names; those of tracing are the ones that consumers look for there.
+
+_DATA_TYPES: Final = {
+    "STRING": "String",
+    "NUMBER": "Number",
+    "BOOLEAN": "String.BOOLEAN",
+    "BINARY": "Binary",
+}
+_DLQ_SOURCE: Final = "DLQSourceArn"
+SYSTEM_NAMES: Final = frozenset(
+    ("traceparent", "tracestate", "baggage", "DLQMessageType", _DLQ_SOURCE, "DLQOriginMessageId")
+)
+
+
+def read_properties(given: Mapping[str, Element]) -> dict[str, MessageAttribute] | None:
+    """The attributes that the properties of a message stand for; None where there are none."""
+    attributes: dict[str, MessageAttribute] = {}
+    for holder, entry, types in (
+        ("UserProperties", "PropertyValue", _DATA_TYPES),
+        ("SystemProperties", "SystemPropertyValue", {"STRING": "String"}),
+    ):
+        for each in given.get(holder, ()):
+            if local_name(each) == entry:
+                name, attribute = _read(texts(each), types)
+                if holder == "SystemProperties" and name not in SYSTEM_NAMES:
+                    raise ArgumentRefused(
+                        "SystemProperties", name, f"one of {', '.join(sorted(SYSTEM_NAMES))}"
+                    )
+                attributes[name] = attribute
+    return attributes or None
+
+
+def _read(given: Mapping[str, str], types: Mapping[str, str]) -> tuple[str, MessageAttribute]:
+    name, value, kind = given.get("Name", ""), given.get("Value", ""), given.get("Type", "")
+    data_type = types.get(kind)
+    if data_type is None:
+        raise ArgumentRefused(f"Type of property {name[:100]!r}", kind, " or ".join(types))
+    if kind == "BOOLEAN" and value.lower() not in ("true", "false"):
+        raise ArgumentRefused(f"Value of property {name[:100]!r}", value, "true or false")
+    if kind != "BINARY":
+        return name, MessageAttribute(data_type, value)
+    try:
+        return name, MessageAttribute(data_type, b64decode(value, validate=True))
+    except (binascii.Error, ValueError):
+        raise ArgumentRefused(f"Value of property {name[:100]!r}", value, "bytes in base64") from None
+
+
+def print_properties(message: StoredMessage) -> str:
+    """The elements of the message's properties; nothing where it has none."""
+    if not message.attributes and message.dead_letter_source is None:
+        return ""
+    user, system = "", ""
+    for name, (data_type, value) in (message.attributes or {}).items():
+        if name in SYSTEM_NAMES and isinstance(value, str):
+            system += _printed_value("SystemPropertyValue", name, value, "STRING")
+        else:
+            text = b64encode(value).decode("ascii") if isinstance(value, bytes) else value
+            user += _printed_value("PropertyValue", name, text, _kind(data_type))
+    if message.dead_letter_source is not None and _DLQ_SOURCE not in (message.attributes or {}):
+        system += _printed_value("SystemPropertyValue", _DLQ_SOURCE, message.dead_letter_source, "STRING")
+    return (f"<UserProperties>{user}</UserProperties>" if user else "") + (
+        f"<SystemProperties>{system}</SystemProperties>" if system else ""
+    )
+
+
+def _printed_value(entry: str, name: str, value: str, kind: str) -> str:
+    return f"<{entry}>{element('Name', name)}{element('Value', value)}{element('Type', kind)}</{entry}>"
+
+
+def _kind(data_type: str) -> str:
+    if data_type == "String.BOOLEAN":
+        return "BOOLEAN"
+    return data_type.partition(".")[0].upper()
+
+
+# ---- Messages as SMQ writes them: drafts on the way in, received and peeked messages on the way out.
+#
+# The body is a text to both protocols and is stored as it came. (SMQ's SDKs write base64 there, as a habit among themselves.)
+
+
+def read_draft(message: Element) -> Draft:
+    """The draft of a message to send; raises ArgumentRefused, BodyMissing."""
+    given = children(message)
+    body = given.get("MessageBody")
+    if body is None or not body.text:
+        raise BodyMissing
+    draft = Draft(body.text)
+    if len(given) == 1:
+        return draft
+    if "DelaySeconds" in given:
+        draft.delay_s = read_number("DelaySeconds", given["DelaySeconds"].text or "", 0, DELAY_LONGEST_S)
+    if "Priority" in given:
+        text = given["Priority"].text or ""
+        draft.priority = read_number("Priority", text, PRIORITY_FIRST, PRIORITY_LAST)
+    if "MessageGroupId" in given:
+        draft.group = given["MessageGroupId"].text or None
+    draft.attributes = read_properties(given)
+    return draft
+
+
+def print_received(service: Service, queue: Queue, message: StoredMessage, wall_offset_ms: int) -> str:
+    """The elements of a received message; deadlines run on engine time, clients on the wall clock's."""
+    due_at_ms = message.due_at_ms if message.due_at_ms is not None else service.clock.now_ms()
+    return (
+        f"<ReceiptHandle>{receipt_text(service, queue, message)}</ReceiptHandle>"
+        f"<NextVisibleTime>{due_at_ms + wall_offset_ms}</NextVisibleTime>{print_peeked(message)}"
+    )
+
+
+def print_peeked(message: StoredMessage) -> str:
+    """The elements that a message shows without being received."""
+    first_ms = message.first_received_wall_ms
+    return (
+        f"<MessageId>{message.message_id}</MessageId>"
+        f"<MessageBodyMD5>{message.body_md5.upper()}</MessageBodyMD5>"
+        f"<MessageBody>{escaped(message.body)}</MessageBody>"
+        f"<EnqueueTime>{message.sent_wall_ms}</EnqueueTime>"
+        f"<FirstDequeueTime>{message.sent_wall_ms if first_ms is None else first_ms}</FirstDequeueTime>"
+        f"<DequeueCount>{message.receive_count}</DequeueCount>"
+        f"<Priority>{message.priority}</Priority>"
+        f"{element('MessageGroupId', message.group) if message.group is not None else ''}"
+        f"{print_properties(message)}"
+    )
+
 
 _COUNT: Final = "numofmessages"
 

@@ -1,7 +1,4 @@
-"""Read the XML of a request, and nothing but that: no document type, no entities of its own, nothing deep, nothing endless.
-
-Elements are told by their local names: SMQ's SDKs disagree on the namespace.
-"""
+"""SMQ's XML: read within bounds, written with everything escaped."""
 
 from __future__ import annotations
 
@@ -11,7 +8,13 @@ from typing import Final
 from xml.etree.ElementTree import Element, ParseError, SubElement, TreeBuilder, XMLParser
 from xml.parsers import expat
 
+from veil.wire.exchange import Response
+from veil.wire.smq.codes import Refusal
 from veil.wire.smq.refusals import XmlMalformed
+
+# ---- Read the XML of a request, and nothing but that: no document type, no entities of its own, nothing deep, nothing endless.
+#
+# Elements are told by their local names: SMQ's SDKs disagree on the namespace.
 
 DEPTH_MAX: Final = 8  # Messages, Message, UserProperties, PropertyValue, Name
 ELEMENTS_MAX: Final = 5_000
@@ -140,3 +143,68 @@ def _read_carefully(body: bytes) -> Element:
 
 def _reason(problem: str) -> str:
     return f"the XML is not well-formed: {problem}"
+
+
+# ---- Write the XML of an answer.
+
+DECLARATION: Final = '<?xml version="1.0" encoding="utf-8"?>'
+# Without the slash at the end that Alibaba's documents show: its SDK for Java reads an error in no other namespace, and the
+# others go by local names.
+NAMESPACE: Final = "http://mns.aliyuncs.com/doc/v1"
+# A bare return would reach the client as a line feed: XML parsers normalise line ends.
+_SPECIAL: Final = re.compile(r"[&<>\r\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+_NOT_XML: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+_SPELLED: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#13;"}
+
+
+def document(root: str, content: str) -> bytes:
+    """A whole document; the content is XML already."""
+    return f'{DECLARATION}<{root} xmlns="{NAMESPACE}">{content}</{root}>'.encode()
+
+
+def element(name: str, value: str | int) -> str:
+    """One element with a text."""
+    return f"<{name}>{value if isinstance(value, int) else escaped(value)}</{name}>"
+
+
+def escaped(text: str) -> str:
+    """The text as it may stand between tags; what XML cannot carry becomes a replacement character."""
+    if _SPECIAL.search(text) is None:
+        return text
+    for char, spelled in _SPELLED.items():  # the ampersand first: the others bring some along
+        text = text.replace(char, spelled)
+    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+# ---- SMQ's answers: an XML document under a status, or an error document.
+#
+# Names of headers are in lower case where the SDKs look them up so.
+
+CONTENT_TYPE: Final = "text/xml;charset=utf-8"
+VERSION: Final = "2015-06-06"
+
+
+class Reply:
+    """What an operation comes to, before it has a request id."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, status: int, body: bytes = b"", *headers: tuple[str, str]) -> None:
+        self.status, self.body, self.headers = status, body, headers
+
+
+def answer(reply: Reply, request_id: str) -> Response:
+    """The answer with SMQ's own headers on it."""
+    headers = (("x-mns-request-id", request_id), ("x-mns-version", VERSION), *reply.headers)
+    return Response(reply.status, reply.body, CONTENT_TYPE, headers)
+
+
+def refuse(refusal: Refusal, request_id: str, host_id: str) -> Response:
+    """The error document; SDKs miss each of its four elements that is not there."""
+    content = (
+        element("Code", refusal.code)
+        + element("Message", refusal.message)
+        + element("RequestId", request_id)
+        + element("HostId", host_id)
+    )
+    return answer(Reply(refusal.status, document("Error", content)), request_id)

@@ -1,0 +1,248 @@
+"""Veil's own actions: receiving under a name, looking without receiving, redriving chosen messages."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from veil.core import limits
+from veil.core.errors import AccessDenied, VeilError
+from veil.core.hold import HOLD_MAX, HoldKey, HoldTally
+from veil.core.lease import State
+from veil.core.message import StoredMessage
+from veil.core.queue import Queue, QueueKey
+from veil.service import holds
+from veil.service.messages import PEEK_BYTES_MAX, peek
+from veil.service.moves import Wanted, redrive
+from veil.wire.actions.messages import checked_entries, failed_entry
+from veil.wire.call import Call, read_page_token, write_page_token
+from veil.wire.large import answer_bytes
+from veil.wire.messages import (
+    ReceivedForm,
+    attribute_values,
+    read_attributes,
+    read_sequence_number,
+    system_attributes,
+)
+from veil.wire.request_errors import ParameterMissing, ParameterRefused, check_range
+from veil.wire.shapes import (
+    DeleteHoldsInput,
+    ExtendHoldsInput,
+    FailedEntry,
+    HoldTallyOutput,
+    OpenStreamInput,
+    PeekedMessage,
+    PeekMessagesInput,
+    PeekMessagesOutput,
+    ReceiveHoldInput,
+    ReceiveHoldOutput,
+    ReceiveMessageInput,
+    RedriveEntry,
+    RedriveMessagesInput,
+    RedriveMessagesOutput,
+    RedrivenEntry,
+)
+
+# ---- For Veil's own actions: no policy can speak of them, so nobody but the owner may ask.
+
+
+async def own_queue(call: Call, url: str) -> Queue:
+    """The caller's queue behind the URL; raises AccessDenied for another's."""
+    queue = await call.queue(url)
+    if call.account != queue.key.account:
+        raise AccessDenied(call.action, call.url(queue))
+    return queue
+
+
+# ---- Veil's own actions on holds: receive under a name; extend and delete by stream.
+
+_EVERYTHING: Final = ReceivedForm(
+    ReceiveMessageInput(MessageSystemAttributeNames=["All"], MessageAttributeNames=["All"])
+)
+# A hold without a window would hold nothing.
+_WINDOW: Final = f"Must be between 1 and {limits.VISIBILITY_MAX_S}."
+
+
+async def open_stream(call: Call, given: OpenStreamInput) -> None:
+    """OpenStream: the owner from now on; whoever was it before is refused."""
+    queue = await own_queue(call, given.QueueUrl)
+    await holds.open_stream(call.service, queue, _text("Stream", given.Stream), _text("Owner", given.Owner))
+
+
+async def receive_hold(call: Call, given: ReceiveHoldInput) -> ReceiveHoldOutput:
+    """ReceiveHold: the same messages for the same name, with all their attributes."""
+    queue = await own_queue(call, given.QueueUrl)
+    batch, part = _number("Batch", given.Batch), _number("Part", given.Part)
+    key = HoldKey(_text("Stream", given.Stream), batch, part)
+    count = _number("MaxNumberOfMessages", given.MaxNumberOfMessages)
+    check_range("MaxNumberOfMessages", count, 1, HOLD_MAX, f"Must be between 1 and {HOLD_MAX}.")
+    content = await holds.receive_hold(
+        call.service,
+        queue,
+        key,
+        count=count,
+        visibility_s=_window(given.VisibilityTimeout, queue),
+        caller=call.caller,
+    )
+    call.answer_bytes = answer_bytes(content.messages)
+    messages = [_EVERYTHING.message(call.service, queue, message) for message in content.messages]
+    return ReceiveHoldOutput(messages, content.lost)
+
+
+async def extend_holds(call: Call, given: ExtendHoldsInput) -> HoldTallyOutput:
+    """ExtendHolds: more time for all that the stream holds."""
+    queue = await own_queue(call, given.QueueUrl)
+    stream, owner = _text("Stream", given.Stream), _text("Owner", given.Owner)
+    window_s = _number("VisibilityTimeout", given.VisibilityTimeout)
+    check_range("VisibilityTimeout", window_s, 1, limits.VISIBILITY_MAX_S, _WINDOW)
+    return _counted(
+        await holds.extend_holds(call.service, queue, stream, owner, window_s, caller=call.caller)
+    )
+
+
+async def delete_holds(call: Call, given: DeleteHoldsInput) -> HoldTallyOutput:
+    """DeleteHolds: acknowledge every batch up to one."""
+    queue = await own_queue(call, given.QueueUrl)
+    stream, owner = _text("Stream", given.Stream), _text("Owner", given.Owner)
+    up_to_batch = _number("UpToBatch", given.UpToBatch)
+    return _counted(
+        await holds.delete_holds(call.service, queue, stream, owner, up_to_batch, caller=call.caller)
+    )
+
+
+def _window(given_s: int | None, queue: Queue) -> int:
+    window_s = queue.settings.visibility_s if given_s is None else given_s
+    check_range("VisibilityTimeout", window_s, 1, limits.VISIBILITY_MAX_S, _WINDOW)
+    return window_s
+
+
+def _text(parameter: str, value: str) -> str:
+    if not value:
+        raise ParameterMissing(parameter)
+    return value
+
+
+def _number(parameter: str, value: int | None) -> int:
+    if value is None:
+        raise ParameterMissing(parameter)
+    return value
+
+
+def _counted(tally: HoldTally) -> HoldTallyOutput:
+    return HoldTallyOutput(tally.messages, tally.lost)
+
+
+# ---- Veil's own action: look at messages in any state without receiving them.
+
+PEEK_MAX = 1_000
+_INSTANT_MAX = (1 << 62) - 1
+_STATES = {State.VISIBLE: "visible", State.DELAYED: "delayed", State.IN_FLIGHT: "in_flight"}
+
+
+async def peek_messages(call: Call, given: PeekMessagesInput) -> PeekMessagesOutput:
+    """PeekMessages: oldest first, a page at a time; for the owner only."""
+    queue = await own_queue(call, given.QueueUrl)
+    size = 10 if given.MaxResults is None else given.MaxResults
+    check_range("MaxResults", size, 1, PEEK_MAX, f"Must be between 1 and {PEEK_MAX}, if provided.")
+    for parameter, instant_ms in (("SentAfter", given.SentAfter), ("SentBefore", given.SentBefore)):
+        if instant_ms is not None:
+            expected = "Must be milliseconds since 1970-01-01 UTC, if provided."
+            check_range(parameter, instant_ms, 0, _INSTANT_MAX, expected)
+    messages = await peek(
+        call.service,
+        queue,
+        after_seq=_begin(given),
+        up_to_seq=read_sequence_number("UpTo", given.UpTo) if given.UpTo else None,
+        sent_after_ms=given.SentAfter,
+        sent_before_ms=given.SentBefore,
+        limit=size + 1,
+    )
+    page = messages[:size]
+    call.answer_bytes = answer_bytes(page)
+    # A page ends early when it has become large; the next one may then turn out to be empty.
+    is_cut = len(messages) > size or sum(message.body_bytes for message in page) >= PEEK_BYTES_MAX
+    token = write_page_token(str(page[-1].seq)) if is_cut else None
+    clock = call.service.clock
+    # Deadlines run on engine time; people read the wall clock.
+    wall_offset_ms = clock.wall_ms() - clock.now_ms()
+    return PeekMessagesOutput([_peeked(queue, message, wall_offset_ms) for message in page] or None, token)
+
+
+def _begin(given: PeekMessagesInput) -> int:
+    """The message after which the page begins; a token is further on than what the first page began with."""
+    if given.NextToken:
+        return _seq(given.NextToken)
+    return read_sequence_number("After", given.After) if given.After else 0
+
+
+def _seq(token: str) -> int:
+    try:
+        return read_sequence_number("NextToken", read_page_token(token))
+    except ParameterRefused:
+        raise ParameterRefused("NextToken", token, "Invalid or expired next token.") from None
+
+
+def _peeked(queue: Queue, message: StoredMessage, wall_offset_ms: int) -> PeekedMessage:
+    state = State(message.state)
+    return PeekedMessage(
+        message.message_id,
+        str(message.seq),
+        message.body_md5,
+        message.body,
+        _STATES[state],
+        system_attributes(message, queue.settings.fifo),
+        message.due_at_ms + wall_offset_ms
+        if state is not State.VISIBLE and message.due_at_ms is not None
+        else None,
+        attribute_values(message.attributes) if message.attributes else None,
+    )
+
+
+# ---- Veil's own action: redrive chosen dead letters, each to where it came from or to a queue of the caller's choice.
+
+REDRIVE_MAX: Final = 1_000
+
+
+async def redrive_messages(call: Call, given: RedriveMessagesInput) -> RedriveMessagesOutput:
+    """RedriveMessages: up to a thousand in one transaction, a wrong entry fails alone."""
+    queue = await own_queue(call, given.QueueUrl)
+    entries = checked_entries(given.Entries, REDRIVE_MAX)
+    outcomes: list[Wanted | VeilError] = []
+    for entry in entries:
+        try:
+            outcomes.append(_wanted(call, entry))
+        except VeilError as refusal:
+            outcomes.append(refusal)
+    wanted = [outcome for outcome in outcomes if not isinstance(outcome, VeilError)]
+    answers = iter(
+        await redrive(call.service, queue, wanted, mark=given.MarkRedriven, caller=call.caller)
+        if wanted
+        else ()
+    )
+    successful: list[RedrivenEntry] = []
+    failed: list[FailedEntry] = []
+    for entry, outcome in zip(entries, outcomes, strict=True):
+        answer = outcome if isinstance(outcome, VeilError) else next(answers)
+        if isinstance(answer, VeilError):
+            failed.append(failed_entry(call, entry.Id, answer))
+        else:
+            successful.append(RedrivenEntry(entry.Id, answer.message_id, str(answer.seq)))
+    return RedriveMessagesOutput(successful or None, failed or None)
+
+
+def _wanted(call: Call, entry: RedriveEntry) -> Wanted:
+    for parameter in ("MessageId", "SequenceNumber"):
+        if not getattr(entry, parameter):
+            raise ParameterMissing(parameter)
+    return Wanted(
+        read_sequence_number("SequenceNumber", entry.SequenceNumber),
+        entry.MessageId,
+        _destination(call, entry.DestinationQueueUrl) if entry.DestinationQueueUrl else None,
+        entry.MessageBody,
+        None if entry.MessageAttributes is None else read_attributes(entry.MessageAttributes),
+    )
+
+
+def _destination(call: Call, url: str) -> QueueKey:
+    key = call.urls.key(url, call.region, call.owner())
+    call.owns(key)
+    return key
