@@ -11,7 +11,9 @@ from veil.core.sequence import (
     expires_at_ms,
     first_seq_of,
     instant_of,
+    seq_with_counter,
     sequence_text,
+    wake_at_ms,
 )
 
 
@@ -65,3 +67,11 @@ def test_the_text_of_a_key_is_twenty_digits_that_compare_like_numbers():
 
     assert len(small) == len(large) == 20
     assert small < large
+
+
+def test_the_layout_of_a_key_is_what_stands_on_disks():
+    assert first_seq_of(1) == 1 << 20
+    assert wake_at_ms(first_seq_of(1_000), 70_000, 60) == 61_000  # its retention ends first
+    assert wake_at_ms(first_seq_of(1_000), 50_000, 60) == 50_000
+    assert wake_at_ms(first_seq_of(1_000), None, 60) is None
+    assert seq_with_counter(1, (1 << 20) + 5) == (1 << 20) | 5
