@@ -39,7 +39,8 @@ def register(spark: SparkSession) -> None:
     """
     from veil.pipeline.source.data_source import VeilDataSource
 
-    with this_python(spark), _active(spark), _environment_that_may_be_shared(spark):
+    _make_active(spark)
+    with this_python(spark), _environment_that_may_be_shared(spark):
         spark.dataSource.register(VeilDataSource)
     check_workers(spark, plan=True)
 
@@ -99,23 +100,17 @@ def check_workers(spark: SparkSession, *, plan: bool = False) -> None:
         _checked.add((context.applicationId, plan))
 
 
-@contextmanager
-def _active(spark: SparkSession) -> Iterator[None]:
-    """Make the session the active one of this thread: Spark refuses a name that the active session knows to any other."""
+def _make_active(spark: SparkSession) -> None:
+    """Make the session the active one of this thread, as creating a DataFrame does.
+
+    Spark looks a format up in the active session: it refuses to register there what another session knows, and a write finds
+    only what that one knows.
+    """
     context = _context(spark)
-    if context is None:
-        yield
-        return
-    sessions = cast(Any, context._jvm).org.apache.spark.sql.classic.SparkSession
-    before = sessions.getActiveSession()
-    sessions.setActiveSession(spark._jsparkSession)
-    try:
-        yield
-    finally:
-        if before.isDefined():
-            sessions.setActiveSession(before.get())
-        else:
-            sessions.clearActiveSession()
+    if context is not None:
+        cast(Any, context._jvm).org.apache.spark.sql.classic.SparkSession.setActiveSession(
+            spark._jsparkSession
+        )
 
 
 @contextmanager
