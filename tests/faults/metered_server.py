@@ -23,7 +23,7 @@ import uvloop
 
 from veil.server.application import Application
 from veil.server.http_connection import HttpConnection
-from veil.server.requests import OTHER, action_of
+from veil.server.metrics import OTHER, action_of
 from veil.server.smq import SmqApplication
 from veil.wire.exchange import Request, Response
 from veil.wire.smq.call import route

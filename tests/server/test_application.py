@@ -12,8 +12,7 @@ from veil.core.message_rules import Draft
 from veil.core.queue import QueueKey
 from veil.server.access import AccessRules
 from veil.server.application import Application
-from veil.server.metrics import Metrics
-from veil.server.requests import RequestTallies
+from veil.server.metrics import Metrics, RequestTallies
 from veil.service.messages import send
 from veil.service.queues import create_queue
 from veil.service.service import Service

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from veil.server.http_answer import CLOSES, STAYS_OPEN, encode_answer
 from veil.server.http_limits import HttpLimits
+from veil.server.http_reader import CLOSES, STAYS_OPEN, encode_answer
 from veil.wire.exchange import Response
 
 

@@ -9,8 +9,7 @@ from veil.core.clock import ManualClock
 from veil.core.message_rules import Draft
 from veil.core.queue import QueueKey
 from veil.server import metrics as metrics_module
-from veil.server.metrics import Metrics
-from veil.server.requests import RequestTallies, action_of
+from veil.server.metrics import Metrics, RequestTallies, action_of
 from veil.service.messages import send
 from veil.service.queues import create_queue, delete_queue
 from veil.service.receive import receive

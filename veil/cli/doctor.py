@@ -23,7 +23,7 @@ from veil.cli.output import has_colour, inert, say, say_json
 from veil.cli.store import need_driver
 from veil.client.credentials import DUMMY
 from veil.core.errors import VeilError
-from veil.server.shown_url import without_password
+from veil.server.setting_values import without_password
 
 if TYPE_CHECKING:
     from veil.server.settings import Settings

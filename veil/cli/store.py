@@ -15,7 +15,7 @@ from veil.cli.options import AsJson
 from veil.cli.output import progress_bar, say, say_json, talk
 from veil.cli.serve import SettingWrong
 from veil.core.errors import StoreError, VeilError
-from veil.server.shown_url import without_password
+from veil.server.setting_values import without_password
 
 if TYPE_CHECKING:
     from veil.stores.copying.copy import Copied, Source, Target

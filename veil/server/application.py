@@ -7,9 +7,8 @@ from typing import Final
 
 from veil.core.errors import VeilError
 from veil.server.access import AccessRules, is_console, is_loopback
-from veil.server.metrics import CONTENT_TYPE, Metrics
-from veil.server.requests import RequestTallies, action_of
-from veil.server.store_probe import StoreProbe
+from veil.server.make_store import StoreProbe
+from veil.server.metrics import CONTENT_TYPE, Metrics, RequestTallies, action_of
 from veil.wire.exchange import Handler, Request, Response
 
 _ABOUT: Final = b"""This is Veil, a message queue that speaks the protocols of Amazon SQS.

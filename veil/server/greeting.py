@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from veil.server.setting_values import without_password
 from veil.server.settings import Settings
-from veil.server.shown_url import without_password
 
 
 def endpoint_url(settings: Settings, host: str, port: int) -> str:

@@ -13,9 +13,19 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import cast
 
-from veil.server.http_answer import CLOSES, CONTINUE, encode_answer, encode_refusal, encode_stream_head
-from veil.server.http_head import SPEAKS_PLAIN, Refusal
-from veil.server.http_reader import BODY, HEAD, RESTING, RequestReader
+from veil.server.http_reader import (
+    BODY,
+    CLOSES,
+    CONTINUE,
+    HEAD,
+    RESTING,
+    SPEAKS_PLAIN,
+    Refusal,
+    RequestReader,
+    encode_answer,
+    encode_refusal,
+    encode_stream_head,
+)
 from veil.server.http_roster import Roster
 from veil.wire.exchange import Request, Response
 

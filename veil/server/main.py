@@ -36,22 +36,22 @@ from veil.server.greeting import address_url, endpoint_url, greeting
 from veil.server.http import HttpServer
 from veil.server.http_limits import room_for_connections
 from veil.server.http_roster import Capacity
-from veil.server.journal import check_location, make_exporter
 from veil.server.keys import gather_keys
 from veil.server.logs import configure_logging
 from veil.server.make_store import (
     JOURNAL_FOLDER,
+    StoreProbe,
+    check_location,
     is_on_postgres,
     journal_location,
+    make_exporter,
     make_store,
     store_directory,
 )
-from veil.server.metrics import Metrics
-from veil.server.requests import RequestTallies
+from veil.server.metrics import Metrics, RequestTallies
+from veil.server.setting_values import without_password
 from veil.server.settings import DEFAULT, Settings, SettingsError
-from veil.server.shown_url import without_password
 from veil.server.smq import SmqApplication
-from veil.server.store_probe import StoreProbe
 from veil.server.system_clock import SystemClock
 from veil.server.tls import Tls
 from veil.service.service import Service, ServiceRules

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from veil.core.clock import Clock
-from veil.core.errors import StoreError
+from veil.core.errors import StoreError, VeilError
 from veil.server.settings import Settings
 from veil.stores.store import Store
 
 if TYPE_CHECKING:
+    from veil.journal.exporter import Exporter
     from veil.stores.postgres.store import PostgresStore
+
+log = logging.getLogger("veil.server")
+
 
 JOURNAL_FOLDER = "journal"
 _POSTGRES = "postgresql://"
@@ -75,3 +81,89 @@ def _on_postgres(dsn: str, **given: Any) -> PostgresStore:
             f"the driver is not installed ({missing.name}): pip install 'veilmq[postgres]'"
         ) from None
     return PostgresStore(dsn, **given)
+
+
+# ---- Whether a store that lives elsewhere answers: asked when somebody asks us, so that a probe tells the present.
+
+# Kubernetes gives a probe one second by default: the answer comes before that.
+PATIENCE_S: Final = 0.8
+# Probes closer together share one look.
+_FRESH_S: Final = 0.25
+
+
+class StoreProbe:
+    """One look at a time, however many ask."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._looking: asyncio.Task[str | None] | None = None
+        self._looked_at_s: float = 0
+        self._was_away = False
+
+    async def problem(self) -> str | None:
+        """Why the store cannot be used now; None where it can."""
+        now_s = asyncio.get_running_loop().time()
+        if self._looking is None or (self._looking.done() and now_s - self._looked_at_s >= _FRESH_S):
+            self._looked_at_s = now_s
+            self._looking = asyncio.create_task(self._look())
+        # Shielded: whoever asked may go away, the others wait for the same look.
+        return await asyncio.shield(self._looking)
+
+    async def _look(self) -> str | None:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self._store.list_queues("", "", limit=1)
+        except (TimeoutError, VeilError) as problem:
+            if not self._was_away:
+                log.warning("not ready: the database does not answer (%s)", problem or "it took too long")
+            self._was_away = True
+            return "the database does not answer"
+        if self._was_away:
+            log.info("ready again: the database answers")
+        self._was_away = False
+        return None
+
+
+# ---- The journal of a server: whose it is, and the exporter that writes it.
+
+# Imported when they are used: whoever waits for a server to be ready does not wait for the journal.
+
+# Each start of a store in memory is a store of its own, and may go on where the last one stopped.
+_IN_MEMORY: Final = "memory"
+
+
+def journal_store_id(settings: Settings, store: Store) -> str:
+    """The name under which the store marks its journal's location."""
+    return _IN_MEMORY if settings.store == "memory" else store.store_id
+
+
+def check_location(settings: Settings, store: Store) -> None:
+    """Raise LocationRefused where a location on this machine holds another store's journal, OSError if it cannot be read.
+
+    A remote location is looked at when something is exported, and the log tells.
+    """
+    where = journal_location(settings)
+    if where is None or (settings.journal == "on" and not Path(where).exists()):
+        return
+    from veil.journal.storage import Location
+
+    location = Location(where, journal_store_id(settings, store))
+    if location.place.is_local:
+        location.check()
+
+
+def make_exporter(settings: Settings, store: Store, clock: Clock) -> Exporter | None:
+    """The exporter of an open store, not started yet; None where there is no journal."""
+    where = journal_location(settings)
+    if where is None:
+        return None
+    from veil.journal.exporter import Exporter
+    from veil.journal.helper_process import HelperProcess
+
+    return Exporter(
+        store,
+        HelperProcess(where, journal_store_id(settings, store)),
+        clock,
+        interval_s=settings.journal_interval_s,
+        retention_days=settings.journal_retention_days,
+    )

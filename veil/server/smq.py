@@ -6,7 +6,7 @@ from typing import Final
 
 from veil.core.errors import AccessDenied
 from veil.server.access import AccessRules
-from veil.server.requests import RequestTallies
+from veil.server.metrics import RequestTallies
 from veil.server.settings import Settings
 from veil.service.service import Service
 from veil.wire.exchange import Request, Response
