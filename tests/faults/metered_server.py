@@ -54,6 +54,7 @@ class Meter:
     def __init__(self) -> None:
         self.turn: dict[Work, float] = {}
         self.rows: dict[str, dict[str, Any]] = {}
+        self.is_started = False
 
     def end_turn(self) -> None:
         """Take the shares of the turn that is over."""
@@ -145,6 +146,9 @@ def _metered_handle(label: Callable[[Request], str], handle: Callable[..., Any])
         headers = {name: value[:_SAMPLE_BYTES] for name, value in request.headers.items()}
         sample = f"{request.method} {request.path[:_SAMPLE_BYTES]}?{request.query[:_SAMPLE_BYTES]} {headers} "
         work = Work(label(request), sample + f"{len(request.body)} bytes: {body!r}")
+        if not meter.is_started:  # what the start took is no request's doing
+            meter.is_started = True
+            meter.rows.clear()
         _work.set(work)
         meter.note(work, "loop", 0.0)
         meter.rows[work.label]["requests"] += 1

@@ -106,6 +106,7 @@ def _judge(outcome: Outcome, rows: dict[str, dict[str, Any]], bound_s: float) ->
                 )
     total = sum(row["requests"] for row in rows.values())
     longest = max((row["loop_s"] for row in rows.values()), default=0.0)
+    lines += [f"  {kind}: {text}" for kind, found in outcome.violations.items() for text in found]
     print("\n".join(lines), flush=True)
     outcome.done += f"{total} requests, longest stretch {longest * 1000:.1f} ms"
 

@@ -33,7 +33,7 @@ def _decoded(text: bytes) -> bytes:
     if b"%" not in text:
         return text.translate(_BLANKS) if b"+" in text else text
     if len(text) <= _SLICE_BYTES:
-        return _decoded_slice(text)
+        return unquoted(text)
     slices = []
     start = 0
     while start < len(text):
@@ -41,18 +41,20 @@ def _decoded(text: bytes) -> bytes:
         cut = text.rfind(b"%", end - 2, end)
         if cut >= 0 and end < len(text):  # not within an escape
             end = cut
-        slices.append(_decoded_slice(text[start:end]))
+        slices.append(unquoted(text[start:end]))
         start = end
     return b"".join(slices)
 
 
-def _decoded_slice(text: bytes) -> bytes:
+def unquoted(text: bytes) -> bytes:
+    """The bytes behind one name or value, in one call; raises ValueError for much that is not percent-encoded."""
+    is_short = len(text) <= _LENIENT_BYTES_MAX
     if b"=" in text:
         text = text.replace(b"=", b"%3D")
     decoded = a2b_qp(text.translate(_AS_QUOTED_PRINTABLE))
     # Each escape is three bytes that became one. At a line end quoted-printable has an escape of its own.
     if len(decoded) == len(text) - 2 * text.count(b"%") and not (b"%\n" in text or b"%\r" in text):
         return decoded
-    if len(text) > _LENIENT_BYTES_MAX:
+    if not is_short:
         raise ValueError("expected two hexadecimal digits behind every percent sign")
     return unquote_to_bytes(text.translate(_BLANKS))

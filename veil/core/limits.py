@@ -18,9 +18,9 @@ ATTRIBUTE_NAME_MAX: Final = 256
 TRACE_HEADER_BYTES_MAX: Final = 8_192
 
 RECEIVE_MAX: Final = 10
-# Of bodies, where more messages than that may be asked for: an answer must fit into memory, and one look at the store must be
-# short.
-RECEIVE_BYTES_MAX: Final = 16 << 20
+# Of bodies, where more messages than that may be asked for: as much as so many of the largest have. An answer must fit into
+# memory, and one look at the store must be short.
+RECEIVE_BYTES_MAX: Final = RECEIVE_MAX * BODY_BYTES_MAX
 WAIT_MAX_S: Final = 20
 DELAY_MAX_S: Final = 900
 # What a queue can do beyond SQS, for the clients of protocols that ask for more: SQS's own are refused it.

@@ -94,15 +94,15 @@ def check_draft(draft: Draft, settings: QueueSettings) -> bytes:
         body_utf8 = body.encode()
     except UnicodeEncodeError:  # a lone surrogate
         raise CharactersRefused from None
-    # Whatever is printable is in XML's set; most bodies end here, and the scan is for those with line breaks.
-    if not body.isprintable() and not _is_xml_text(body_utf8):
-        raise CharactersRefused
     size = len(body_utf8)
     if draft.attributes:
         size += _attributes_bytes(draft.attributes)
     # The size comes first: what is larger than the queue takes is not worth a look at its parts.
     if size > settings.message_bytes_max:
         raise BodyTooLong(size, settings.message_bytes_max)
+    # Whatever is printable is in XML's set; most bodies end here, and the scan is for those with line breaks.
+    if not body.isprintable() and not _is_xml_text(body_utf8):
+        raise CharactersRefused
     if draft.attributes:
         _check_attributes(draft.attributes)
     if draft.trace_header is not None:

@@ -114,9 +114,10 @@ class ConsoleMount:
 
 
 def _console_class() -> Callable[..., Console]:
-    from veil.console.app import Console
+    from veil.console.app import Console, load_pages
     from veil.console.templates import templates
 
+    load_pages()
     templates()
     return Console
 

@@ -250,6 +250,7 @@ class HttpConnection(asyncio.Protocol):
 
     async def _serve(self, request: Request, persistence: bytes) -> None:
         response: Response | None = None
+        body = b""  # behind the answer; of a small one it is in it
         try:
             response = await self._roster.handler(request)
             if response.stream is not None:
@@ -260,6 +261,9 @@ class HttpConnection(asyncio.Protocol):
             if self._is_too_much(response):
                 self._take_back(response)
                 answer, persistence, response = encode_refusal(503, "too many unread answers"), CLOSES, None
+            elif len(response.body) > _LARGE_BYTES and request.method != "HEAD":
+                # Written for itself: joined to its head it would be copied, while everybody else waits.
+                answer, body = encode_answer(response, "HEAD", persistence), response.body
             else:
                 answer = encode_answer(response, request.method, persistence)
         except asyncio.CancelledError:
@@ -276,8 +280,12 @@ class HttpConnection(asyncio.Protocol):
             self._take_back(response)
             return
         self._transport.write(answer)
+        if body:
+            self._transport.write(body)
         if self._write_paused:
-            self._count_answer(len(answer))  # the transport keeps it whole until its last byte is taken
+            self._count_answer(
+                len(answer) + len(body)
+            )  # the transport keeps it whole until its last byte is taken
         if persistence is CLOSES:
             self._leave()
         else:

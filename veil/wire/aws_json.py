@@ -9,7 +9,7 @@ import msgspec
 
 from veil.wire.actions import ACTIONS, EXTENSIONS, Action
 from veil.wire.exchange import Response
-from veil.wire.large import check_structure
+from veil.wire.large import check_structure, encode_in_pieces
 from veil.wire.request_errors import RequestUnreadable
 from veil.wire.shapes import Shape
 from veil.wire.sqs_codes import Refusal
@@ -59,15 +59,8 @@ def answer(output: Shape | None, request_id: str) -> Response:
 
 
 def answer_large(output: Shape, request_id: str) -> Response:
-    """The same message by message, each a call of its own: see large.py."""
-    pieces = []
-    for name in output.__struct_fields__:
-        value = getattr(output, name)
-        if isinstance(value, list):
-            pieces.append(b'"%b":[%b]' % (name.encode(), b",".join([_encode(each) for each in value])))
-        elif value is not None:
-            pieces.append(b'"%b":%b' % (name.encode(), _encode(value)))
-    return _success(b"{%b}" % b",".join(pieces), request_id)
+    """The same for an answer beyond LARGE_BYTES."""
+    return _success(encode_in_pieces(output), request_id)
 
 
 def _success(body: bytes, request_id: str) -> Response:

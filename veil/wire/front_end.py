@@ -141,7 +141,7 @@ class SqsFrontEnd:
             given = aws_query.read_input(action, parameters, queue_path)
             output = await action.run(call, given)
             if call.answer_bytes > LARGE_BYTES:
-                response = await in_thread(xml_answer.answer, name, output, request_id, as_json)
+                response = await in_thread(xml_answer.answer_large, name, output, request_id, as_json)
             else:
                 response = xml_answer.answer(name, output, request_id, as_json)
             response.undelivered = call.undelivered

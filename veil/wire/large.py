@@ -11,6 +11,9 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
+import msgspec
+from msgspec import Struct
+
 from veil.core.message import StoredMessage
 from veil.wire.request_errors import RequestUnreadable
 
@@ -24,6 +27,8 @@ STRUCTURE_BYTES_MAX: Final = 128 * 1024
 _SLICE_BYTES: Final = 1 << 20
 _BLANKS: Final = b" \t\r\n"
 
+_encode = msgspec.json.Encoder().encode
+
 # Two, so that one large request waits for one other at most; more would only contend for the interpreter.
 _threads = ThreadPoolExecutor(2, thread_name_prefix="veil-large")
 
@@ -36,6 +41,21 @@ def in_thread(function: Callable[..., T], *given: Any) -> Awaitable[T]:
 def answer_bytes(messages: list[StoredMessage]) -> int:
     """About how large an answer with these messages is."""
     return sum([message.held_bytes for message in messages])
+
+
+def encode_in_pieces(value: Any, depth: int = 4) -> bytes:
+    """The value as JSON, each message a call of its own; `depth` is how far inside they are at most."""
+    if isinstance(value, Struct):
+        members = [(name, getattr(value, name)) for name in value.__struct_fields__]
+        value = {name: member for name, member in members if member is not None}
+    if isinstance(value, dict) and depth:
+        pieces = [
+            _encode(name) + b":" + encode_in_pieces(member, depth - 1) for name, member in value.items()
+        ]
+        return b"{%b}" % b",".join(pieces)
+    if isinstance(value, list):
+        return b"[%b]" % b",".join([_encode(each) for each in value])
+    return _encode(value)
 
 
 def check_structure(document: bytes) -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from veil.wire.aws_query import MAP_NAMES, list_name
 from veil.wire.exchange import Response
+from veil.wire.large import encode_in_pieces
 from veil.wire.shapes import Shape
 from veil.wire.sqs_codes import Refusal
 
@@ -23,7 +24,9 @@ _NOT_XML: Final = re.compile("[\\x00-\\x08\\x0b-\\x1f\\ud800-\\udfff\\ufffe\\uff
 _encode = msgspec.json.Encoder().encode
 
 
-def answer(action: str, output: Shape | None, request_id: str, as_json: bool = False) -> Response:
+def answer(
+    action: str, output: Shape | None, request_id: str, as_json: bool = False, *, is_large: bool = False
+) -> Response:
     """A success; an action without output has no result element, one with an empty output an empty element."""
     response: dict[str, Any] = {}
     if output is not None:
@@ -31,7 +34,12 @@ def answer(action: str, output: Shape | None, request_id: str, as_json: bool = F
             _members(output) if as_json else _flattened(msgspec.to_builtins(output), action)
         )
     response["ResponseMetadata"] = {"RequestId": request_id}
-    return _response(200, f"{action}Response", response, request_id, as_json)
+    return _response(200, f"{action}Response", response, request_id, as_json, is_large)
+
+
+def answer_large(action: str, output: Shape, request_id: str, as_json: bool) -> Response:
+    """The same for an answer beyond LARGE_BYTES."""
+    return answer(action, output, request_id, as_json, is_large=True)
 
 
 def refuse(refusal: Refusal, request_id: str, *, as_json: bool = False) -> Response:
@@ -52,14 +60,18 @@ def refuse_without_action(request_id: str) -> Response:
     return Response(404, b"<UnknownOperationException/>\n", CONTENT_TYPE, (("x-amzn-RequestId", request_id),))
 
 
-def _response(status: int, name: str, tree: dict[str, Any], request_id: str, as_json: bool) -> Response:
+def _response(
+    status: int, name: str, tree: dict[str, Any], request_id: str, as_json: bool, is_large: bool = False
+) -> Response:
     headers = (("x-amzn-RequestId", request_id),)
     if as_json:
-        return Response(status, _encode({name: tree}), JSON_CONTENT_TYPE, headers)
+        body = encode_in_pieces({name: tree}) if is_large else _encode({name: tree})
+        return Response(status, body, JSON_CONTENT_TYPE, headers)
     pieces = [_DECLARATION, f'<{name} xmlns="{_NAMESPACE}">']
     _write_members(tree, pieces)
     pieces.append(f"</{name}>")
-    return Response(status, "".join(pieces).encode(), CONTENT_TYPE, headers)
+    body = b"".join([piece.encode() for piece in pieces]) if is_large else "".join(pieces).encode()
+    return Response(status, body, CONTENT_TYPE, headers)
 
 
 # Members that AWS begins in lower case in this form alone.

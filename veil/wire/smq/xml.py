@@ -25,6 +25,8 @@ _DECLARATIONS: Final = frozenset(
     f'?xml version="1.0"{encoding}?>' for encoding in ("", ' encoding="utf-8"', ' encoding="UTF-8"')
 )
 _ROOT: Final = re.compile(r'([A-Za-z]+)(?: xmlns="[^"&]*")?>\Z')
+_TAG_BYTES_MAX: Final = 65_536
+_LONG_TAG: Final = re.compile(rb"<[^!<>][^<>]{%d}" % (_TAG_BYTES_MAX - 2))
 # So few angle brackets can hold neither too many elements nor too deep ones, even if each were an element.
 _FEW_BRACKETS: Final = 1_000
 
@@ -35,6 +37,9 @@ def read_xml(body: bytes) -> Element:
     # it: without one the bytes below are what they look like.
     if b"\0" in body:
         raise XmlMalformed("the XML is not UTF-8")
+    # The parser reads a tag in one go, however long it is.
+    if len(body) > _TAG_BYTES_MAX and _LONG_TAG.search(body):
+        raise XmlMalformed(f"a tag of more than {_TAG_BYTES_MAX} bytes")
     root = _read_flat(body) if len(body) <= _FLAT_BYTES_MAX else None
     if root is not None:
         return root
