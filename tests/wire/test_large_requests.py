@@ -222,7 +222,7 @@ async def test_a_bulk_receive_stops_at_ten_mebibytes_of_bodies() -> None:
         assert (len(first["Messages"]), len(second["Messages"])) == (10, 3)
 
 
-async def test_attribute_names_by_the_hundred_thousand_are_looked_up_not_tried(wire: Wire) -> None:
+async def test_attribute_names_by_the_thousand_are_looked_up_not_tried(wire: Wire) -> None:
     await wire.call("CreateQueue", QueueName="q")
     attributes = {f"kind.{n}": {"DataType": "String", "StringValue": "v"} for n in range(3)}
     await wire.call(
@@ -231,7 +231,39 @@ async def test_attribute_names_by_the_hundred_thousand_are_looked_up_not_tried(w
         MessageBody="b",
         MessageAttributes=attributes | {"other": {"DataType": "String", "StringValue": "v"}},
     )
-    names = [*(f"n{n}.*" for n in range(30_000)), "kind.*"]
+    names = [*(f"n{n}.*" for n in range(9_000)), "kind.*"]
 
     (received,) = (await wire.call("ReceiveMessage", QueueUrl="q", MessageAttributeNames=names))["Messages"]
     assert sorted(received["MessageAttributes"]) == sorted(attributes)
+
+
+@pytest.mark.parametrize(
+    ("action", "given"),
+    [
+        ("AddPermission", {"Label": "l" * 140_000, "AWSAccountIds": ["123456789012"], "Actions": ["*"]}),
+        ("DeleteMessage", {"ReceiptHandle": "r" * 140_000}),
+        ("SendMessage", {"MessageBody": "b", "MessageGroupId": "g" * 140_000}),
+        ("TagQueue", {"Tags": {"k" * 140_000: "v"}}),
+        ("ReceiveMessage", {"MessageAttributeNames": ["a"] * 10_001}),
+    ],
+)
+async def test_names_beyond_any_limit_are_refused_before_anything_looks_at_them(
+    wire: Wire, action: str, given: dict[str, Any]
+) -> None:
+    await wire.call("CreateQueue", QueueName="q")
+
+    with pytest.raises(Refused, match=r"Expected `(str|array)` of length <= (131072|10000)"):
+        await wire.call(action, QueueUrl="q", **given)
+
+
+async def test_a_form_of_many_parameters_is_read_beside_the_loop(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = _counted(monkeypatch, aws_query, "read_input")
+    await wire.call("CreateQueue", QueueName="q")
+    entries = {f"DeleteMessageBatchRequestEntry.{n}.Id": f"e{n}" for n in range(1, 600)}
+    answer = await wire.form("DeleteMessageBatch", {"QueueUrl": "q"} | entries)
+
+    assert answer.status == 400
+    assert b"TooManyEntriesInBatchRequest" in answer.body
+    assert [name.startswith("veil-large") for name in threads] == [True]

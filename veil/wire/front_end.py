@@ -14,7 +14,7 @@ from veil.wire import aws_json, aws_query, xml_answer
 from veil.wire.actions import ACTIONS
 from veil.wire.call import Call, QueueUrls, read_path
 from veil.wire.exchange import Request, RequestIds, Response
-from veil.wire.large import LARGE_BYTES, in_thread
+from veil.wire.large import LARGE_BYTES, in_thread, is_large_form
 from veil.wire.request_errors import (
     ActionMissing,
     ActionNotHere,
@@ -117,13 +117,14 @@ class SqsFrontEnd:
             if request.method not in ("GET", "POST"):
                 return _not_allowed(request_id)
             # Whose it is comes first: what a stranger sends is not read, however large.
-            is_large = len(request.body) > LARGE_BYTES
+            is_large = is_large_form(request)
             caller = await in_thread(self._caller, request) if is_large else self._caller(request)
             account, key_id, region = caller
+            form = (request.query, request.body)
             if is_large:
-                parameters = await in_thread(aws_query.read_parameters, request.query, request.body)
+                parameters = await in_thread(aws_query.read_parameters, *form)
             else:
-                parameters = aws_query.read_parameters(request.query, request.body)
+                parameters = aws_query.read_parameters(*form)
             name = parameters.get("Action", "")
             if not name:
                 raise ActionMissing
@@ -138,7 +139,10 @@ class SqsFrontEnd:
             call = Call(
                 self._service, self._urls, request, name, account, key_id, region, True, self._bulk_max
             )
-            given = aws_query.read_input(action, parameters, queue_path)
+            if is_large:
+                given = await in_thread(aws_query.read_input, action, parameters, queue_path)
+            else:
+                given = aws_query.read_input(action, parameters, queue_path)
             output = await action.run(call, given)
             if call.answer_bytes > LARGE_BYTES:
                 response = await in_thread(xml_answer.answer_large, name, output, request_id, as_json)

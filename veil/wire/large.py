@@ -15,12 +15,17 @@ import msgspec
 from msgspec import Struct
 
 from veil.core.message import StoredMessage
+from veil.wire.exchange import Request
 from veil.wire.request_errors import RequestUnreadable
 
 T = TypeVar("T")
 
 # To verify, decode and check as much takes a few milliseconds; a thread costs a tenth of one.
 LARGE_BYTES: Final = 256 * 1024
+# A message of nothing costs as much as one of this.
+_MESSAGE_BYTES: Final = 2_560
+# Of a form: each of these parameters is some steps of Python.
+PARAMETERS_MANY: Final = 500
 # Of a JSON document: what is neither text nor blank. A thousand entries with ten attributes each have less, and the decoder
 # makes objects of as much in some twenty milliseconds; of 8 MiB it would take half a second.
 STRUCTURE_BYTES_MAX: Final = 128 * 1024
@@ -38,9 +43,15 @@ def in_thread(function: Callable[..., T], *given: Any) -> Awaitable[T]:
     return asyncio.get_running_loop().run_in_executor(_threads, function, *given)
 
 
+def is_large_form(request: Request) -> bool:
+    """Whether a request of the Query protocol is work for a thread: by its size, or by its parameters."""
+    body = request.body
+    return len(body) > LARGE_BYTES or body.count(b"&") + request.query.count("&") > PARAMETERS_MANY
+
+
 def answer_bytes(messages: list[StoredMessage]) -> int:
-    """About how large an answer with these messages is."""
-    return sum([message.held_bytes for message in messages])
+    """About how large an answer with these messages is, or would be for the same work."""
+    return sum([message.held_bytes for message in messages]) + _MESSAGE_BYTES * len(messages)
 
 
 def encode_in_pieces(value: Any, depth: int = 4) -> bytes:

@@ -13,6 +13,7 @@ from veil.core.queue import Queue
 from veil.core.sequence import sequence_text
 from veil.service.receive import receipt_text
 from veil.service.service import Service
+from veil.wire.large import in_thread
 from veil.wire.request_errors import ParameterRefused, Unsupported, check_range
 from veil.wire.shapes import (
     AttributeValue,
@@ -132,6 +133,14 @@ class ReceivedForm:
         self._names, self._prefixes = _attribute_filter(given.MessageAttributeNames)
         self._all = "" in self._prefixes
 
+    async def messages(
+        self, service: Service, queue: Queue, messages: list[StoredMessage], *, is_large: bool
+    ) -> list[ReceivedMessage]:
+        """The messages as they are answered; where they are many, formed beside the loop."""
+        if is_large:
+            return await in_thread(lambda: [self.message(service, queue, message) for message in messages])
+        return [self.message(service, queue, message) for message in messages]
+
     def message(self, service: Service, queue: Queue, message: StoredMessage) -> ReceivedMessage:
         """The message as it is answered."""
         shown = ReceivedMessage(
@@ -157,7 +166,7 @@ class ReceivedForm:
         }
 
     def _is_wanted(self, name: str) -> bool:
-        # The beginnings of the name are looked up, not the prefixes tried: a client may send a hundred thousand of them.
+        # The beginnings of the name are looked up, not the prefixes tried: a client may send thousands of them.
         return any(name[:end] in self._prefixes for end in range(1, len(name) + 1))
 
 

@@ -13,6 +13,10 @@ from msgspec import Meta, Struct, field
 # AWS's `integer`. The bound keeps numbers of a million digits out of every comparison and every error text.
 Int = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+# Whatever comes in and is no body or attribute's value: names, ids, receipts, settings. The bounds keep texts of megabytes and
+# lists of a hundred thousand names out of every check and every error text; what AWS allows is far below.
+Text = Annotated[str, Meta(max_length=131_072)]
+Names = Annotated[list[Text], Meta(max_length=10_000)]
 
 
 class Shape(Struct, omit_defaults=True, gc=False):
@@ -25,34 +29,34 @@ class Shape(Struct, omit_defaults=True, gc=False):
 class AttributeValue(Shape):
     """The value of a message attribute, in both directions."""
 
-    DataType: str = ""
+    DataType: Text = ""
     StringValue: str | None = None
     BinaryValue: bytes | None = None
     StringListValues: list[str] | None = None
     BinaryListValues: list[bytes] | None = None
 
 
-AttributeValues = dict[str, AttributeValue]
+AttributeValues = dict[Text, AttributeValue]
 
 
 class SendEntry(Shape):
-    Id: str = ""
+    Id: Text = ""
     MessageBody: str = ""
     DelaySeconds: Int | None = None
     MessageAttributes: AttributeValues | None = None
     MessageSystemAttributes: AttributeValues | None = None
-    MessageDeduplicationId: str | None = None
-    MessageGroupId: str | None = None
+    MessageDeduplicationId: Text | None = None
+    MessageGroupId: Text | None = None
 
 
 class ReceiptEntry(Shape):
-    Id: str = ""
-    ReceiptHandle: str = ""
+    Id: Text = ""
+    ReceiptHandle: Text = ""
 
 
 class VisibilityEntry(Shape):
-    Id: str = ""
-    ReceiptHandle: str = ""
+    Id: Text = ""
+    ReceiptHandle: Text = ""
     VisibilityTimeout: Int | None = None
 
 
@@ -113,13 +117,13 @@ class PeekedMessage(Shape):
 
 
 class SendMessageInput(Shape):
-    QueueUrl: str = ""
+    QueueUrl: Text = ""
     MessageBody: str = ""
     DelaySeconds: Int | None = None
     MessageAttributes: AttributeValues | None = None
     MessageSystemAttributes: AttributeValues | None = None
-    MessageDeduplicationId: str | None = None
-    MessageGroupId: str | None = None
+    MessageDeduplicationId: Text | None = None
+    MessageGroupId: Text | None = None
 
 
 class SendMessageOutput(Shape):
@@ -131,14 +135,14 @@ class SendMessageOutput(Shape):
 
 
 class ReceiveMessageInput(Shape):
-    QueueUrl: str = ""
-    AttributeNames: list[str] | None = None
-    MessageSystemAttributeNames: list[str] | None = None
-    MessageAttributeNames: list[str] | None = None
+    QueueUrl: Text = ""
+    AttributeNames: Names | None = None
+    MessageSystemAttributeNames: Names | None = None
+    MessageAttributeNames: Names | None = None
     MaxNumberOfMessages: Int | None = None
     VisibilityTimeout: Int | None = None
     WaitTimeSeconds: Int | None = None
-    ReceiveRequestAttemptId: str | None = None
+    ReceiveRequestAttemptId: Text | None = None
 
 
 class ReceiveMessageOutput(Shape):
@@ -146,24 +150,24 @@ class ReceiveMessageOutput(Shape):
 
 
 class DeleteMessageInput(Shape):
-    QueueUrl: str = ""
-    ReceiptHandle: str = ""
+    QueueUrl: Text = ""
+    ReceiptHandle: Text = ""
 
 
 class ChangeMessageVisibilityInput(Shape):
-    QueueUrl: str = ""
-    ReceiptHandle: str = ""
+    QueueUrl: Text = ""
+    ReceiptHandle: Text = ""
     VisibilityTimeout: Int | None = None
 
 
 class PeekMessagesInput(Shape):
-    QueueUrl: str = ""
+    QueueUrl: Text = ""
     MaxResults: Int | None = None
-    NextToken: str | None = None
+    NextToken: Text | None = None
     SentAfter: Long | None = None
     SentBefore: Long | None = None
-    After: str | None = None
-    UpTo: str | None = None
+    After: Text | None = None
+    UpTo: Text | None = None
 
 
 class PeekMessagesOutput(Shape):
@@ -175,7 +179,7 @@ class PeekMessagesOutput(Shape):
 
 
 class SendMessageBatchInput(Shape):
-    QueueUrl: str = ""
+    QueueUrl: Text = ""
     Entries: list[SendEntry] | None = None
 
 
@@ -185,12 +189,12 @@ class SendMessageBatchOutput(Shape):
 
 
 class DeleteMessageBatchInput(Shape):
-    QueueUrl: str = ""
+    QueueUrl: Text = ""
     Entries: list[ReceiptEntry] | None = None
 
 
 class ChangeMessageVisibilityBatchInput(Shape):
-    QueueUrl: str = ""
+    QueueUrl: Text = ""
     Entries: list[VisibilityEntry] | None = None
 
 
@@ -203,14 +207,14 @@ class BatchOutput(Shape):
 
 
 class OpenStreamInput(Shape):
-    QueueUrl: str = ""
-    Stream: str = ""
-    Owner: str = ""
+    QueueUrl: Text = ""
+    Stream: Text = ""
+    Owner: Text = ""
 
 
 class ReceiveHoldInput(Shape):
-    QueueUrl: str = ""
-    Stream: str = ""
+    QueueUrl: Text = ""
+    Stream: Text = ""
     Batch: Long | None = None
     Part: Long | None = None
     MaxNumberOfMessages: Int | None = None
@@ -223,16 +227,16 @@ class ReceiveHoldOutput(Shape):
 
 
 class ExtendHoldsInput(Shape):
-    QueueUrl: str = ""
-    Stream: str = ""
-    Owner: str = ""
+    QueueUrl: Text = ""
+    Stream: Text = ""
+    Owner: Text = ""
     VisibilityTimeout: Int | None = None
 
 
 class DeleteHoldsInput(Shape):
-    QueueUrl: str = ""
-    Stream: str = ""
-    Owner: str = ""
+    QueueUrl: Text = ""
+    Stream: Text = ""
+    Owner: Text = ""
     UpToBatch: Long | None = None
 
 
@@ -242,16 +246,16 @@ class HoldTallyOutput(Shape):
 
 
 class RedriveEntry(Shape):
-    Id: str = ""
-    MessageId: str = ""
-    SequenceNumber: str = ""
-    DestinationQueueUrl: str | None = None
+    Id: Text = ""
+    MessageId: Text = ""
+    SequenceNumber: Text = ""
+    DestinationQueueUrl: Text | None = None
     MessageBody: str | None = None
     MessageAttributes: AttributeValues | None = None
 
 
 class RedriveMessagesInput(Shape):
-    QueueUrl: str = ""
+    QueueUrl: Text = ""
     Entries: list[RedriveEntry] | None = None
     MarkRedriven: bool = False
 
@@ -273,7 +277,7 @@ class RedriveMessagesOutput(Shape):
 class QueueInput(Shape):
     """DeleteQueue, PurgeQueue and ListQueueTags need nothing else."""
 
-    QueueUrl: str = ""
+    QueueUrl: Text = ""
 
 
 class QueueUrlOutput(Shape):
@@ -281,21 +285,21 @@ class QueueUrlOutput(Shape):
 
 
 class CreateQueueInput(Shape):
-    QueueName: str = ""
-    Attributes: dict[str, str] | None = None
+    QueueName: Text = ""
+    Attributes: dict[Text, Text] | None = None
     # Lower case in AWS's model. Some clients write it upper case all the same.
-    tags: dict[str, str] | None = None
-    Tags: dict[str, str] | None = None
+    tags: dict[Text, Text] | None = None
+    Tags: dict[Text, Text] | None = None
 
 
 class GetQueueUrlInput(Shape):
-    QueueName: str = ""
-    QueueOwnerAWSAccountId: str | None = None
+    QueueName: Text = ""
+    QueueOwnerAWSAccountId: Text | None = None
 
 
 class GetQueueAttributesInput(Shape):
-    QueueUrl: str = ""
-    AttributeNames: list[str] | None = None
+    QueueUrl: Text = ""
+    AttributeNames: Names | None = None
 
 
 class AttributesOutput(Shape):
@@ -303,13 +307,13 @@ class AttributesOutput(Shape):
 
 
 class SetQueueAttributesInput(Shape):
-    QueueUrl: str = ""
-    Attributes: dict[str, str] | None = None
+    QueueUrl: Text = ""
+    Attributes: dict[Text, Text] | None = None
 
 
 class ListQueuesInput(Shape):
-    QueueNamePrefix: str | None = None
-    NextToken: str | None = None
+    QueueNamePrefix: Text | None = None
+    NextToken: Text | None = None
     MaxResults: Int | None = None
 
 
@@ -319,8 +323,8 @@ class ListQueuesOutput(Shape):
 
 
 class ListDeadLetterSourceQueuesInput(Shape):
-    QueueUrl: str = ""
-    NextToken: str | None = None
+    QueueUrl: Text = ""
+    NextToken: Text | None = None
     MaxResults: Int | None = None
 
 
@@ -335,13 +339,13 @@ class ListDeadLetterSourceQueuesOutput(Shape):
 
 
 class TagQueueInput(Shape):
-    QueueUrl: str = ""
-    Tags: dict[str, str] | None = None
+    QueueUrl: Text = ""
+    Tags: dict[Text, Text] | None = None
 
 
 class UntagQueueInput(Shape):
-    QueueUrl: str = ""
-    TagKeys: list[str] | None = None
+    QueueUrl: Text = ""
+    TagKeys: Names | None = None
 
 
 class TagsOutput(Shape):
@@ -349,23 +353,23 @@ class TagsOutput(Shape):
 
 
 class AddPermissionInput(Shape):
-    QueueUrl: str = ""
-    Label: str = ""
-    AWSAccountIds: list[str] | None = None
-    Actions: list[str] | None = None
+    QueueUrl: Text = ""
+    Label: Text = ""
+    AWSAccountIds: Names | None = None
+    Actions: Names | None = None
 
 
 class RemovePermissionInput(Shape):
-    QueueUrl: str = ""
-    Label: str = ""
+    QueueUrl: Text = ""
+    Label: Text = ""
 
 
 # ---- move tasks
 
 
 class StartMessageMoveTaskInput(Shape):
-    SourceArn: str = ""
-    DestinationArn: str | None = None
+    SourceArn: Text = ""
+    DestinationArn: Text | None = None
     MaxNumberOfMessagesPerSecond: Int | None = None
 
 
@@ -374,7 +378,7 @@ class StartMessageMoveTaskOutput(Shape):
 
 
 class CancelMessageMoveTaskInput(Shape):
-    TaskHandle: str = ""
+    TaskHandle: Text = ""
 
 
 class CancelMessageMoveTaskOutput(Shape):
@@ -382,7 +386,7 @@ class CancelMessageMoveTaskOutput(Shape):
 
 
 class ListMessageMoveTasksInput(Shape):
-    SourceArn: str = ""
+    SourceArn: Text = ""
     MaxResults: Int | None = None
 
 

@@ -20,7 +20,7 @@ DEPTH_MAX: Final = 8  # Messages, Message, UserProperties, PropertyValue, Name
 ELEMENTS_MAX: Final = 5_000
 _FLAT_BYTES_MAX: Final = 16_384
 # A call of the parser keeps the interpreter's lock: a thread that reads a large document gives way after each.
-_SLICE_BYTES: Final = 256 * 1024
+_SLICE_BYTES: Final = 64 * 1024
 _DECLARATIONS: Final = frozenset(
     f'?xml version="1.0"{encoding}?>' for encoding in ("", ' encoding="utf-8"', ' encoding="UTF-8"')
 )
