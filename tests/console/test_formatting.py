@@ -119,7 +119,7 @@ async def test_a_large_file_is_read_at_once():
 
 
 @pytest.mark.parametrize("piece", [b"%41", b"a%41", b"+", b"%E2%82%AC", b"x%", b"%4", b"%zz"])
-@pytest.mark.parametrize("length", [1, 5, 16 * 1024 - 1, 16 * 1024, 16 * 1024 + 1, 100_001])
+@pytest.mark.parametrize("length", [1, 5, 64 * 1024 - 1, 64 * 1024, 64 * 1024 + 1, 200_001])
 async def test_a_field_is_decoded_in_pieces_as_in_one(piece: bytes, length: int):
     body = (b"a=" + piece * length)[: length + 2]
     form = await read_form("application/x-www-form-urlencoded", body, Turn(Turns()))
@@ -138,6 +138,8 @@ async def test_a_field_is_decoded_in_pieces_as_in_one(piece: bytes, length: int)
         ("multipart/form-data; boundary=X", b"--X\r\nx;" + b'name="' * 10_000 + b'"\r\n\r\ny\r\n--X--'),
         ("multipart/form-data; boundary=" + " " * 30_000, b"--X"),
         ("text/plain", b"a=1"),
+        ("application/x-www-form-urlencoded", b"a=" + b"%41" * (2_100_000)),
+        ("multipart/form-data; boundary=X", b'--X\r\nx; name="a"\r\n\r\n' + b"y" * 2_100_000 + b"\r\n--X--"),
     ],
 )
 async def test_a_form_beyond_its_bounds_is_refused(content_type: str, body: bytes):

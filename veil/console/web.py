@@ -137,6 +137,7 @@ def set_cookie(name: str, value: str, *, secure: bool) -> tuple[str, str]:
 # ---- What a form brings: fields in order, repeated ones included, and files.
 
 _FIELDS_MAX = 2_000
+_FIELD_BYTES_MAX = 2 << 20  # a message has at most half of it; a page shows again what was filled in
 _CONTENT_TYPE_CHARS_MAX = 300
 _PART_HEAD_BYTES_MAX = 2_000
 _PIECE_BYTES = 64 * 1024
@@ -230,6 +231,8 @@ async def _unquoted(quoted: bytes, turn: Turn) -> str:
 
 async def _text(raw: bytes, turn: Turn) -> str:
     """The text, a piece at a time: bytes that are none take the decoder ten times as long."""
+    if len(raw) > _FIELD_BYTES_MAX:
+        raise Refused(f"a field has {len(raw)} bytes: expected at most {_FIELD_BYTES_MAX}")
     # Surrogates cannot be stored or shown: what is no UTF-8 comes in with replacement characters.
     decoder = getincrementaldecoder("utf-8")("replace")
     pieces: list[str] = []
