@@ -219,3 +219,22 @@ def test_the_example_files_run(server: VeilServer) -> None:
 def test_the_example_settings_are_valid() -> None:
     settings = load_settings({}, {}, str(ROOT / "examples" / "veil.toml"))
     assert [queue.name for queue in settings.queues] == ["orders-dead", "orders", "steps.fifo"]
+
+
+MAPS = (ROOT / "ARCHITECTURE.md", ROOT / "docs" / "how-it-works.md")
+
+
+def test_the_map_is_short_enough_to_read() -> None:
+    assert len(MAPS[0].read_text(encoding="utf-8").splitlines()) < 400
+
+
+@pytest.mark.parametrize("document", MAPS, ids=lambda path: path.stem)
+def test_files_that_the_maps_name_exist(document: Path) -> None:
+    files = [
+        str(file.relative_to(ROOT))
+        for part in ("veil", "tests", "bench")
+        for file in (ROOT / part).rglob("*.py")
+    ]
+    named = set(re.findall(r"`([\w/]+\.py)[`:]", document.read_text(encoding="utf-8")))
+    assert named
+    assert {name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in files)} == set()

@@ -146,3 +146,34 @@ def test_asking_for_help_does_not_load_the_server():
     assert loaded.isdisjoint(
         {"uvloop", "apsw", "prometheus_client", "boto3", "rich", "asyncio", "veil.server.main"}
     )
+
+
+@pytest.mark.parametrize("part", sorted(set(present_parts()) - {"wire"}))
+def test_the_servers_error_codes_are_words_of_the_wire_alone(part: str):
+    if part in ("client", "consumer", "pipeline", "cli", "demo", "testing"):
+        return  # clients hear them
+    assert [
+        file.name for file in files_of(part) if "AWS.SimpleQueueService" in file.read_text(encoding="utf-8")
+    ] == []
+
+
+def test_no_module_needs_one_that_needs_it():
+    """Imports at the top of modules have no circle; what a function imports, or a type checker, is not counted."""
+    names = {
+        ".".join(("veil", *file.relative_to(PACKAGE).with_suffix("").parts)): file
+        for file in PACKAGE.rglob("*.py")
+    }
+    needs: dict[str, set[str]] = {}
+    for name, file in names.items():
+        found = needs[name] = set()
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Import):
+                found.update(each.name for each in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                found.add(node.module or "")
+                found.update(f"{node.module}.{each.name}" for each in node.names)
+        found &= names.keys() - {name}
+    while free := [name for name, wanted in needs.items() if not wanted & needs.keys()]:
+        for name in free:
+            del needs[name]
+    assert not needs
