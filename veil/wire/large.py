@@ -51,7 +51,10 @@ def is_large_form(request: Request) -> bool:
 
 def answer_bytes(messages: list[StoredMessage]) -> int:
     """About how large an answer with these messages is, or would be for the same work."""
-    return sum([message.held_bytes for message in messages]) + _MESSAGE_BYTES * len(messages)
+    size = _MESSAGE_BYTES * len(messages)
+    for message in messages:
+        size += message.held_bytes if message.attributes else message.body_bytes
+    return size
 
 
 def encode_in_pieces(value: Any, depth: int = 4) -> bytes:

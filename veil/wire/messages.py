@@ -13,7 +13,6 @@ from veil.core.queue import Queue
 from veil.core.sequence import sequence_text
 from veil.service.receive import receipt_text
 from veil.service.service import Service
-from veil.wire.large import in_thread
 from veil.wire.request_errors import ParameterRefused, Unsupported, check_range
 from veil.wire.shapes import (
     AttributeValue,
@@ -133,12 +132,10 @@ class ReceivedForm:
         self._names, self._prefixes = _attribute_filter(given.MessageAttributeNames)
         self._all = "" in self._prefixes
 
-    async def messages(
-        self, service: Service, queue: Queue, messages: list[StoredMessage], *, is_large: bool
+    def messages(
+        self, service: Service, queue: Queue, messages: list[StoredMessage]
     ) -> list[ReceivedMessage]:
-        """The messages as they are answered; where they are many, formed beside the loop."""
-        if is_large:
-            return await in_thread(lambda: [self.message(service, queue, message) for message in messages])
+        """The messages as they are answered; many of them are work for a thread."""
         return [self.message(service, queue, message) for message in messages]
 
     def message(self, service: Service, queue: Queue, message: StoredMessage) -> ReceivedMessage:

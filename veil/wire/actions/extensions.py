@@ -15,7 +15,7 @@ from veil.service.messages import PEEK_BYTES_MAX, peek
 from veil.service.moves import Wanted, redrive
 from veil.wire.actions.messages import checked_entries, failed_entry
 from veil.wire.call import Call, read_page_token, write_page_token
-from veil.wire.large import LARGE_BYTES, answer_bytes
+from veil.wire.large import LARGE_BYTES, answer_bytes, in_thread
 from veil.wire.messages import (
     ReceivedForm,
     attribute_values,
@@ -84,8 +84,10 @@ async def receive_hold(call: Call, given: ReceiveHoldInput) -> ReceiveHoldOutput
         caller=call.caller,
     )
     call.answer_bytes = answer_bytes(content.messages)
-    is_large = call.answer_bytes > LARGE_BYTES
-    messages = await _EVERYTHING.messages(call.service, queue, content.messages, is_large=is_large)
+    if call.answer_bytes > LARGE_BYTES:
+        messages = await in_thread(_EVERYTHING.messages, call.service, queue, content.messages)
+    else:
+        messages = _EVERYTHING.messages(call.service, queue, content.messages)
     return ReceiveHoldOutput(messages, content.lost)
 
 

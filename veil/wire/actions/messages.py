@@ -20,7 +20,7 @@ from veil.core.sequence import sequence_text
 from veil.service.messages import SentMessage, delete, extend_lease, send
 from veil.service.receive import give_back, receive
 from veil.wire.call import Call
-from veil.wire.large import LARGE_BYTES, answer_bytes
+from veil.wire.large import LARGE_BYTES, answer_bytes, in_thread
 from veil.wire.messages import ReceivedForm, read_draft, system_md5
 from veil.wire.request_errors import ParameterMissing, check_range
 from veil.wire.shapes import (
@@ -112,9 +112,9 @@ async def receive_message(call: Call, given: ReceiveMessageInput) -> ReceiveMess
         return ReceiveMessageOutput()
     call.answer_bytes = answer_bytes(messages)
     call.undelivered = lambda: give_back(service, queue, messages, caller=caller)
-    return ReceiveMessageOutput(
-        await form.messages(service, queue, messages, is_large=call.answer_bytes > LARGE_BYTES)
-    )
+    if call.answer_bytes > LARGE_BYTES:
+        return ReceiveMessageOutput(await in_thread(form.messages, service, queue, messages))
+    return ReceiveMessageOutput(form.messages(service, queue, messages))
 
 
 async def delete_message(call: Call, given: DeleteMessageInput) -> None:
