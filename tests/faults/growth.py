@@ -13,8 +13,6 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 
-from veil.console.tag_lines import read_tags, write_tags
-
 from tests.faults.growing_documents import (
     HEAD_BYTES_MAX,
     console_makers,
@@ -26,6 +24,7 @@ from tests.faults.growing_documents import (
 from tests.faults.growing_requests import BODY_BYTES_MAX, QUEUE, Maker, form_makers, json_makers
 from tests.wire.kit import Wire
 from veil.console.app import Console
+from veil.console.queue_form import read_tags, write_tags
 from veil.core.policy import evaluate, parse_policy
 from veil.core.wildcard import Wildcards
 from veil.server.http_limits import HttpLimits
