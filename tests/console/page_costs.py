@@ -23,9 +23,8 @@ import msgspec
 from veil.console.app import Console
 from veil.console.web import Answer
 from veil.core.clock import ManualClock
-from veil.core.dead_letter import ERROR_TYPE, REASON, SOURCE_QUEUE
 from veil.core.findings import FILE, Candidate, CurvePoint, Finding, Findings, WithPolicy, encode
-from veil.core.message import Caller, MessageAttribute
+from veil.core.message import ERROR_TYPE, REASON, SOURCE_QUEUE, Caller, MessageAttribute
 from veil.core.message_rules import Draft, size_bytes
 from veil.core.queue import Queue, QueueKey, RedrivePolicy
 from veil.service.messages import extend_lease, send

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from veil.core.fairness import noisy_groups
+from veil.core.sequence import noisy_groups
 
 
 @pytest.mark.parametrize(

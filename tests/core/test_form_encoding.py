@@ -10,8 +10,8 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from veil.core import form_encoding
-from veil.core.form_encoding import read_pairs
+from veil.core import text as form_encoding
+from veil.core.text import read_pairs
 
 
 def _by_library(text: bytes) -> list[tuple[bytes, bytes]]:

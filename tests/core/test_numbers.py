@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from veil.core.numbers import seq_number, whole_number
+from veil.core.text import seq_number, whole_number
 
 
 @pytest.mark.parametrize(

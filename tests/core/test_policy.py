@@ -19,6 +19,7 @@ from veil.core.policy import (
     evaluate,
     parse_policy,
 )
+from veil.core.policy_conditions import Wildcards
 from veil.core.policy_permissions import (
     AccountRefused,
     ActionOwnerOnly,
@@ -31,7 +32,6 @@ from veil.core.policy_permissions import (
     add_permission,
     remove_permission,
 )
-from veil.core.wildcard import Wildcards
 
 OWNER, OTHER, THIRD = "000000000000", "111122223333", "999999999999"
 ARN = f"arn:aws:sqs:eu-north-1:{OWNER}:orders"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from veil.core.errors import TagsRefused
-from veil.core.tags import check_tags
+from veil.core.queue import check_tags
 
 
 def test_fifty_tags_are_enough() -> None:

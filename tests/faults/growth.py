@@ -26,7 +26,7 @@ from tests.wire.kit import Wire
 from veil.console.app import Console
 from veil.console.queue_form import read_tags, write_tags
 from veil.core.policy import evaluate, parse_policy
-from veil.core.wildcard import Wildcards
+from veil.core.policy_conditions import Wildcards
 from veil.server.http_limits import HttpLimits
 from veil.server.http_reader import RequestReader
 from veil.wire import aws_json, xml_answer

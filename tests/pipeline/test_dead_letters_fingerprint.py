@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from veil.core.error_text import CHARS_MAX, fingerprint
+from veil.core.text import CHARS_MAX, fingerprint
 from veil.pipeline.dead_letters.letters import fingerprint_of
 
 if TYPE_CHECKING:

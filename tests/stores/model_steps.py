@@ -17,9 +17,8 @@ from veil.core.clock import ManualClock
 from veil.core.errors import ReceiptInvalid, StoreError, VeilError
 from veil.core.hold import HoldContent, HoldKey
 from veil.core.lease import WAITING, Deletion, State
-from veil.core.message import Caller, NewMessage, Sent, StoredMessage
+from veil.core.message import PRIORITY_DEFAULT, Caller, NewMessage, Sent, StoredMessage
 from veil.core.move_task import MoveTask
-from veil.core.priority import PRIORITY_DEFAULT
 from veil.core.queue import Queue, QueueSettings
 from veil.core.receipt import Receipt
 from veil.core.sequence import instant_of

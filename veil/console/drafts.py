@@ -22,9 +22,8 @@ from veil.core.errors import (
     PriorityRefused,
 )
 from veil.core.limits import ATTRIBUTES_MAX, BODY_BYTES_MAX, DELAY_MAX_S
-from veil.core.message import MessageAttribute
+from veil.core.message import PRIORITY_FIRST, PRIORITY_LAST, MessageAttribute
 from veil.core.message_rules import Draft, check_draft
-from veil.core.priority import PRIORITY_FIRST, PRIORITY_LAST
 from veil.core.queue import QueueSettings
 
 LINES_MAX: Final = 1_000

@@ -17,7 +17,9 @@ from urllib.parse import urlencode
 from veil.console.messages import BYTES_AT_ONCE, BYTES_LOOKED_AT_MAX
 from veil.console.turns import Turn
 from veil.console.web import Form
-from veil.core.dead_letter import (
+from veil.core.errors import ArnRefused
+from veil.core.limits import ATTRIBUTES_MAX
+from veil.core.message import (
     ERROR_TYPE,
     FIRST_RECEIVED_AT,
     HANDLER,
@@ -27,13 +29,11 @@ from veil.core.dead_letter import (
     RECEIVE_COUNT,
     SOURCE_QUEUE,
     TRACEBACK,
+    MessageAttribute,
+    StoredMessage,
 )
-from veil.core.error_text import fingerprint
-from veil.core.errors import ArnRefused
-from veil.core.limits import ATTRIBUTES_MAX
-from veil.core.message import MessageAttribute, StoredMessage
-from veil.core.numbers import seq_number, whole_number
 from veil.core.queue import Queue, QueueKey, parse_arn
+from veil.core.text import fingerprint, seq_number, whole_number
 from veil.service.moves import REDRIVEN_FROM
 from veil.service.service import Service
 

@@ -15,9 +15,9 @@ from veil.console.web import Answer
 from veil.core.errors import VeilError
 from veil.core.lease import State
 from veil.core.message import StoredMessage
-from veil.core.numbers import seq_number, whole_number
 from veil.core.queue import Queue, QueueCounts, QueueKey, parse_arn
 from veil.core.sequence import instant_of
+from veil.core.text import seq_number, whole_number
 from veil.journal.lives import LifeEvent
 from veil.service.activity import Holder
 from veil.service.messages import peek

@@ -11,8 +11,7 @@ from typing import NamedTuple, Protocol
 from urllib.parse import parse_qsl
 
 from veil.console.turns import Turn
-from veil.core.form_encoding import unquoted
-from veil.core.numbers import whole_number
+from veil.core.text import unquoted, whole_number
 
 # ---- What the console refuses, each with the status and the sentence that the page shows.
 

@@ -15,7 +15,8 @@ from typing import Final
 from veil.client.api import Attribute
 from veil.consumer.message import Message
 from veil.consumer.outcomes import DeadLetter, held_s
-from veil.core.dead_letter import (
+from veil.core.limits import ATTRIBUTES_MAX, BODY_BYTES_MAX
+from veil.core.message import (
     ERROR_TYPE,
     FIRST_RECEIVED_AT,
     HANDLER,
@@ -27,7 +28,6 @@ from veil.core.dead_letter import (
     SOURCE_QUEUE,
     TRACEBACK,
 )
-from veil.core.limits import ATTRIBUTES_MAX, BODY_BYTES_MAX
 
 REASON_BYTES_MAX: Final = 1_024
 TRACEBACK_BYTES_MAX: Final = 8_192

@@ -3,10 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from veil.core.priority import PRIORITY_DEFAULT
+from veil.core.errors import PriorityRefused
 from veil.core.receipt import rotation_of
+
+# ---- Priority: which of a standard queue's visible messages goes first, before age counts.
+#
+# The lowest number goes first. A message keeps its priority for life: when it lapses, when it is dead-lettered, when it is
+# redriven. FIFO queues have none, since there the order within the group is the promise.
+
+PRIORITY_FIRST: Final = 1
+PRIORITY_LAST: Final = 16
+PRIORITY_DEFAULT: Final = 8
+
+
+def check_priority(priority: int) -> None:
+    """Raise PriorityRefused unless a message may have that priority."""
+    if not PRIORITY_FIRST <= priority <= PRIORITY_LAST:
+        raise PriorityRefused(priority)
+
+
+# ---- What a consumer writes on a message that it gives up: the names of the attributes that tell why.
+#
+# The consumer writes them, the console and the pipeline read them.
+
+PREFIX: Final = "veil."
+ERROR_TYPE: Final = "veil.error_type"
+REASON: Final = "veil.reason"
+SOURCE_QUEUE: Final = "veil.source_queue"
+MESSAGE_ID: Final = "veil.message_id"
+RECEIVE_COUNT: Final = "veil.receive_count"
+HANDLER: Final = "veil.handler"
+TRACEBACK: Final = "veil.traceback"
+FIRST_RECEIVED_AT: Final = "veil.first_received_at"
+LAST_RECEIVED_AT: Final = "veil.last_received_at"
 
 
 class MessageAttribute(NamedTuple):

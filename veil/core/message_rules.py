@@ -29,8 +29,7 @@ from veil.core.limits import (
     IDENTIFIER_MAX,
     TRACE_HEADER_BYTES_MAX,
 )
-from veil.core.message import MessageAttribute
-from veil.core.priority import PRIORITY_DEFAULT, check_priority
+from veil.core.message import PRIORITY_DEFAULT, MessageAttribute, check_priority
 from veil.core.queue import QueueSettings
 
 # XML 1.0's set, looked at in UTF-8: the controls below blank except tab, line feed and return, and U+FFFE

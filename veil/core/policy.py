@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from veil.core.errors import PolicyRefused
-from veil.core.policy_conditions import Condition, parse_condition
-from veil.core.wildcard import Wildcards
+from veil.core.policy_conditions import Condition, Wildcards, parse_condition
 
 POLICY_BYTES_MAX: Final = 8_192
 STATEMENTS_MAX: Final = 20

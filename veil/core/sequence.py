@@ -7,6 +7,7 @@ instant of the send, "older than the retention period" is a range of keys: nothi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 COUNTER_BITS: Final = 20  # a million messages in one millisecond; the whole fits 63 bits until the year 2248
@@ -66,3 +67,23 @@ class SequenceSource:
 def sequence_text(seq: int) -> str:
     """The key as clients see it on FIFO queues: twenty digits, comparable as text."""
     return f"{seq:020d}"
+
+
+# ---- Fair queues: a group that floods a standard queue waits behind the quiet ones.
+#
+# A group is noisy while it holds more than a tenth of the messages in flight, and at least thirty of them. Messages of
+# quiet groups go first; among noisy groups the one with the fewest in flight does. A message without a group is a group of
+# its own, and so is always quiet.
+
+NOISY_COUNT_MIN = 30
+NOISY_SHARE_PERCENT = 10
+
+
+def noisy_groups(in_flight: Mapping[str, int], total_in_flight: int) -> list[str]:
+    """The noisy groups, the one to serve first in front."""
+    noisy = [
+        (count, group)
+        for group, count in in_flight.items()
+        if count >= NOISY_COUNT_MIN and count * 100 > total_in_flight * NOISY_SHARE_PERCENT
+    ]
+    return [group for _, group in sorted(noisy)]

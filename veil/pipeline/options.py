@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from veil.core.numbers import whole_number
+from veil.core.text import whole_number
 
 HIDDEN: Final = "…"  # stands for a value that is not repeated
 

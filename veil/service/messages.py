@@ -16,9 +16,8 @@ from veil.core.errors import (
 )
 from veil.core.event import NOBODY
 from veil.core.lease import Deletion
-from veil.core.message import Caller, MessageAttribute, NewMessage, StoredMessage
+from veil.core.message import PRIORITY_DEFAULT, Caller, MessageAttribute, NewMessage, StoredMessage
 from veil.core.message_rules import Draft, body_md5, check_draft, content_deduplication_id
-from veil.core.priority import PRIORITY_DEFAULT
 from veil.core.queue import Queue, QueueSettings
 from veil.core.receipt import Receipt
 from veil.service.service import Service

@@ -13,8 +13,16 @@ from veil.core.message import Caller
 from veil.core.policy import parse_policy
 from veil.core.policy_permissions import add_permission as policy_with_permission
 from veil.core.policy_permissions import remove_permission as policy_without_permission
-from veil.core.queue import Queue, QueueCounts, QueueKey, QueueSettings, RedrivePolicy, check_name
-from veil.core.tags import check_tag_keys, check_tags
+from veil.core.queue import (
+    Queue,
+    QueueCounts,
+    QueueKey,
+    QueueSettings,
+    RedrivePolicy,
+    check_name,
+    check_tag_keys,
+    check_tags,
+)
 from veil.service.service import Service
 from veil.stores.store import QueueContent
 

@@ -64,7 +64,6 @@ from veil.core.errors import (
     VeilError,
 )
 from veil.core.event import NOBODY, EventRecorder
-from veil.core.fairness import noisy_groups
 from veil.core.hold import NOTHING_CLOSED, STREAM_REST_MS, HoldContent, HoldKey, HoldTally, Member
 from veil.core.lease import Deletion, State
 from veil.core.limits import ATTEMPT_MS, DEDUPLICATION_MS, REPEATED_SEND_MS
@@ -72,7 +71,7 @@ from veil.core.message import Caller, NewMessage, Sent, StoredMessage
 from veil.core.move_task import Chosen, MoveTask
 from veil.core.queue import DeduplicationScope, Queue, QueueCounts, QueueKey
 from veil.core.receipt import Receipt, ReceiptBook
-from veil.core.sequence import SequenceSource, expires_at_ms, instant_of
+from veil.core.sequence import SequenceSource, expires_at_ms, instant_of, noisy_groups
 from veil.stores.outbox import OUTBOX_BYTES_MAX, OutboxBound, PlanBuilder
 from veil.stores.store import (
     ExportPlan,

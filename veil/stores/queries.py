@@ -11,12 +11,10 @@ from dataclasses import fields
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
-from veil.core.fairness import NOISY_COUNT_MIN
 from veil.core.lease import State
-from veil.core.message import HeldMessage, StoredMessage
-from veil.core.priority import PRIORITY_DEFAULT
+from veil.core.message import PRIORITY_DEFAULT, HeldMessage, StoredMessage
 from veil.core.receipt import DELIVERY_MASK
-from veil.core.sequence import COUNTER_BITS
+from veil.core.sequence import COUNTER_BITS, NOISY_COUNT_MIN
 
 _COLUMN_OF: Final = {"group": "group_name"}  # a word of SQL's own
 

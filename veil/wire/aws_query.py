@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, Union, get_args, get_origin, get_type
 
 import msgspec
 
-from veil.core.form_encoding import read_pairs
+from veil.core.text import read_pairs
 from veil.wire.actions import Action
 from veil.wire.request_errors import ParameterRefused, RequestUnreadable
 from veil.wire.shapes import Shape

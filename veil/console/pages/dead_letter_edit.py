@@ -15,8 +15,8 @@ from veil.core.errors import VeilError
 from veil.core.lease import State
 from veil.core.message import MessageAttribute
 from veil.core.message_rules import Draft
-from veil.core.numbers import seq_number
 from veil.core.queue import Queue
+from veil.core.text import seq_number
 from veil.service.moves import REDRIVEN_FROM, Wanted, redrive
 
 _OURS = ("veil.", REDRIVEN_FROM)  # written by consumers and redrives: not for people to edit

@@ -14,8 +14,8 @@ from veil.console.visit import Visit
 from veil.console.web import Answer, FormRefused, NotFound, Role
 from veil.core.errors import ArnRefused, VeilError
 from veil.core.limits import MOVE_RATE_MAX
-from veil.core.numbers import whole_number
 from veil.core.queue import Queue, QueueKey, parse_arn
+from veil.core.text import whole_number
 from veil.service.moves import cancel_move, list_moves, start_move, task_handle
 
 _ELSEWHERE = "where each came from"

@@ -13,9 +13,9 @@ from veil.console.queue_views import Present, Told, find_present, tell_message
 from veil.console.routes import link, live, page
 from veil.console.visit import Visit
 from veil.console.web import Answer, NotFound, see_other
-from veil.core.numbers import seq_number
 from veil.core.queue import Queue, QueueKey
 from veil.core.sequence import instant_of
+from veil.core.text import seq_number
 from veil.journal.message_finding import Sighting
 
 # ---- Find a message by its id: in the journal, the newest first, and in the queues themselves where there is none.

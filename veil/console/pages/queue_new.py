@@ -25,8 +25,7 @@ from veil.console.routes import change, link, page
 from veil.console.visit import Visit
 from veil.console.web import Answer, NotFound, Role
 from veil.core.errors import NameRefused, VeilError
-from veil.core.queue import Queue, QueueCounts, QueueKey, QueueSettings, check_name
-from veil.core.tags import check_tags
+from veil.core.queue import Queue, QueueCounts, QueueKey, QueueSettings, check_name, check_tags
 from veil.service.messages import purge
 from veil.service.queues import counts, create_queue, dead_letter_sources, delete_queue
 

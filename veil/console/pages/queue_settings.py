@@ -27,8 +27,7 @@ from veil.console.visit import Visit
 from veil.console.web import Answer, Role
 from veil.core.errors import PolicyRefused, TagsRefused, VeilError
 from veil.core.policy import POLICY_BYTES_MAX, parse_policy
-from veil.core.queue import Queue, QueueSettings
-from veil.core.tags import check_tags
+from veil.core.queue import Queue, QueueSettings, check_tags
 from veil.service.queues import change_settings, dead_letter_sources, tag_queue, untag_queue
 
 _SOURCES_SHOWN = 50

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from veil.core.dead_letter import ERROR_TYPE, HANDLER, MESSAGE_ID, REASON, RECEIVE_COUNT, SOURCE_QUEUE
-from veil.core.error_text import CHARS_MAX, MASKS
+from veil.core.message import ERROR_TYPE, HANDLER, MESSAGE_ID, REASON, RECEIVE_COUNT, SOURCE_QUEUE
+from veil.core.text import CHARS_MAX, MASKS
 from veil.pipeline.sql import ATTRIBUTES, TYPE_ATTRIBUTES, attribute_text, message_type, struct_of
 
 if TYPE_CHECKING:

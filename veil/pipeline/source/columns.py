@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypedDict
 import msgspec
 
 from veil.client.api import Attribute
-from veil.core.numbers import whole_number
+from veil.core.text import whole_number
 from veil.pipeline.options import OptionError
 from veil.pipeline.queues.client import AttributeValue
 from veil.pipeline.sql import ATTRIBUTES

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from veil.core.limits import IN_FLIGHT_MAX
-from veil.core.numbers import whole_number
+from veil.core.text import whole_number
 from veil.pipeline.options import OptionError
 from veil.pipeline.source.options import DRAINED, SQS, SourceOptions
 

@@ -16,7 +16,7 @@ from veil.core.clock import Clock, ClockMark
 from veil.core.errors import StoreError
 from veil.core.lease import State
 from veil.core.limits import REPEATED_SEND_MS
-from veil.core.priority import PRIORITY_DEFAULT
+from veil.core.message import PRIORITY_DEFAULT
 from veil.core.sequence import COUNTER_BITS, first_seq_of, instant_of
 from veil.stores.copying.copy import CopyMark, Piece, StoreFacts, decode_mark, encode_mark
 from veil.stores.copying.tables import ATTEMPT, REPEATABLE_SEND, TABLES, CopiedRow, Table

@@ -21,8 +21,7 @@ from veil.core.effect import (
 )
 from veil.core.event import NOBODY
 from veil.core.lease import State
-from veil.core.message import Caller
-from veil.core.priority import PRIORITY_DEFAULT
+from veil.core.message import PRIORITY_DEFAULT, Caller
 from veil.core.sequence import wake_at_ms
 from veil.stores.codec import encode_attributes
 from veil.stores.postgres.pipeline import Q

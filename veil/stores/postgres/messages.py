@@ -9,12 +9,11 @@ import msgspec
 
 from veil.core import decide
 from veil.core.effect import Enqueued
-from veil.core.fairness import noisy_groups
 from veil.core.lease import State
 from veil.core.limits import ATTEMPT_MS, DEDUPLICATION_MS, REPEATED_SEND_MS
 from veil.core.message import Caller, NewMessage, Sent, StoredMessage
 from veil.core.queue import Queue
-from veil.core.sequence import SEQ_MAX
+from veil.core.sequence import SEQ_MAX, noisy_groups
 from veil.stores.codec import to_message
 from veil.stores.postgres import queues
 from veil.stores.postgres.apply import MessageRows, apply, columns, enqueue, insert

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from veil.core.priority import PRIORITY_DEFAULT
+from veil.core.message import PRIORITY_DEFAULT
 from veil.core.sequence import first_seq_of
 from veil.stores.postgres.transaction import NEVER, QueueLook, QueueState
 

@@ -22,8 +22,7 @@ from veil.core.errors import QueueMissing
 from veil.core.event import EventRecorder
 from veil.core.lease import State
 from veil.core.limits import REPEATED_MESSAGES_MAX, REPEATED_SEND_MS
-from veil.core.message import Sent
-from veil.core.priority import PRIORITY_DEFAULT
+from veil.core.message import PRIORITY_DEFAULT, Sent
 from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.core.sequence import SequenceSource, expires_at_ms, first_seq_of, instant_of
 from veil.stores.codec import decode_settings, decode_tags

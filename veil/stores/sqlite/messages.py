@@ -13,13 +13,11 @@ import msgspec
 from veil.core import decide
 from veil.core.effect import Enqueued
 from veil.core.errors import QueueMissing, StoreFull
-from veil.core.fairness import noisy_groups
 from veil.core.lease import State
 from veil.core.limits import ATTEMPT_MS, DEDUPLICATION_MS
-from veil.core.message import Caller, NewMessage, Sent, StoredMessage
-from veil.core.priority import PRIORITY_DEFAULT, PRIORITY_LAST
+from veil.core.message import PRIORITY_DEFAULT, PRIORITY_LAST, Caller, NewMessage, Sent, StoredMessage
 from veil.core.queue import Queue
-from veil.core.sequence import SEQ_MAX, wake_at_ms
+from veil.core.sequence import SEQ_MAX, noisy_groups, wake_at_ms
 from veil.stores.codec import encode_attributes, to_message
 from veil.stores.sqlite.apply import apply, apply_leases
 from veil.stores.sqlite.data_directory import DISK_FULL

@@ -11,9 +11,8 @@ from xml.etree.ElementTree import Element
 from veil.core.errors import BatchEmpty, BatchTooLong, BatchTooMany, BodyMissing, VeilError
 from veil.core.lease import WAITING
 from veil.core.limits import DELAY_LONGEST_S, VISIBILITY_MAX_S, WAIT_LONGEST_S
-from veil.core.message import MessageAttribute, StoredMessage
+from veil.core.message import PRIORITY_FIRST, PRIORITY_LAST, MessageAttribute, StoredMessage
 from veil.core.message_rules import Draft, size_bytes
-from veil.core.priority import PRIORITY_FIRST, PRIORITY_LAST
 from veil.core.queue import Queue
 from veil.service.messages import SentMessage, delete, peek_next, send
 from veil.service.receive import give_back, receipt_text, receive

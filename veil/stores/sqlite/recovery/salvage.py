@@ -25,7 +25,7 @@ import msgspec
 from veil.core.errors import StoreDamaged, StoreError
 from veil.core.event import unpack
 from veil.core.lease import State
-from veil.core.priority import PRIORITY_DEFAULT, PRIORITY_FIRST, PRIORITY_LAST
+from veil.core.message import PRIORITY_DEFAULT, PRIORITY_FIRST, PRIORITY_LAST
 from veil.core.queue import QueueSettings
 from veil.core.sequence import COUNTER_BITS
 from veil.stores.codec import decode_settings, decode_tags, encode_settings
