@@ -128,3 +128,13 @@ def test_what_is_written_can_be_read() -> None:
 
 def test_what_xml_cannot_carry_is_replaced() -> None:
     assert escaped("a\x00b\ud800c\uffff") == "a\ufffdb\ufffdc\ufffd"
+
+
+def test_a_large_document_reads_like_a_small_one_and_no_tag_in_it_may_be_long() -> None:
+    text = "a&amp;<![CDATA[<b>]]>é\n" * 30_000
+    body = f"<?xml version='1.0'?><Message><!-- {'- ' * 100_000} --><MessageBody>{text}</MessageBody></Message>".encode()
+
+    assert texts(read_xml(body)) == {"MessageBody": "a&<b>é\n" * 30_000}
+    for long in (b"<" + b"a" * 70_000 + b"/>", b"<Message " + b"a='b' " * 20_000 + b"/>"):
+        with pytest.raises(XmlMalformed, match="a tag of more than 65536 bytes"):
+            read_xml(b"<a>" + b"\n" * 1_040_000 + long + b"</a>")

@@ -38,12 +38,13 @@ def read_xml(body: bytes) -> Element:
     if b"\0" in body:
         raise XmlMalformed("the XML is not UTF-8")
     # The parser reads a tag in one go, however long it is.
-    if len(body) > _TAG_BYTES_MAX and _LONG_TAG.search(body):
+    slices = range(0, len(body), 1 << 20) if len(body) > _TAG_BYTES_MAX else range(0)
+    if any(_LONG_TAG.search(body, at, at + (1 << 20) + _TAG_BYTES_MAX) for at in slices):
         raise XmlMalformed(f"a tag of more than {_TAG_BYTES_MAX} bytes")
     root = _read_flat(body) if len(body) <= _FLAT_BYTES_MAX else None
     if root is not None:
         return root
-    if b"<!" not in body and body.count(b"<") <= _FEW_BRACKETS:
+    if len(body) <= _SLICE_BYTES and b"<!" not in body and body.count(b"<") <= _FEW_BRACKETS:
         return _read_quickly(body)
     return _read_carefully(body)
 
@@ -104,8 +105,7 @@ def _read_quickly(body: bytes) -> Element:
     # says of itself.
     parser = XMLParser(encoding="utf-8")  # noqa: S314
     try:
-        for at in range(0, len(body), _SLICE_BYTES):
-            parser.feed(body[at : at + _SLICE_BYTES])
+        parser.feed(body)
         return parser.close()
     except ParseError as problem:
         raise XmlMalformed(_reason(problem.msg)) from None
@@ -138,8 +138,14 @@ def _read_carefully(body: bytes) -> Element:
     parser.CharacterDataHandler = builder.data
     parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = refuse
     try:
-        for at in range(0, len(body), _SLICE_BYTES):
-            parser.Parse(body[at : at + _SLICE_BYTES], False)
+        at, size = 0, _SLICE_BYTES
+        while at < len(body):
+            parser.Parse(body[at : at + size], False)
+            behind = at + size
+            # What is cut through, say a comment, is read from its beginning again with the next slice: the longer it is, the
+            # larger are the slices.
+            size = 2 * size if parser.CurrentByteIndex < at else _SLICE_BYTES
+            at = behind
         parser.Parse(b"", True)
     except expat.ExpatError as problem:
         raise XmlMalformed(_reason(str(problem))) from None
