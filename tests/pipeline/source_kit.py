@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from veil.journal.storage import Place as Folder
+from veil.journal.storage import Storage as Folder
 from veil.pipeline.queues.client import QueueAddress, QueueClient
 from veil.pipeline.source.segments import SealedSegments
 from veil.pipeline.source.stream import Offset
