@@ -388,6 +388,35 @@ async def test_answers_that_nobody_reads_are_counted_with_the_bodies_and_bounded
     assert (await again.answer())[0] == 200
 
 
+async def test_an_answer_counts_from_when_it_is_made_of_what_was_read_for_it(start):
+    told: list[bool] = []
+    gate = asyncio.Event()
+
+    async def making(request: Request) -> Response:
+        told.append(request.has_room(40_000))
+        await gate.wait()
+        if request.path == "/fails":
+            raise RuntimeError
+        return Response(body=b"x" * 40_000)
+
+    server = await start(making, body_bytes_total_max=100_000)
+    capacity = server._roster.capacity
+    clients = [await Client.of(server) for _ in range(3)]
+    for client in clients:
+        client.send(LAST)
+    await until(lambda: len(told) == 3)
+    assert sorted(told) == [False, True, True]
+    assert capacity.held_bytes == 80_000
+    clients[told.index(True)].vanish()
+    await until(lambda: capacity.held_bytes == 40_000)
+    gate.set()
+    await until(lambda: capacity.held_bytes == 0)
+    failing = await Client.of(server)
+    failing.send(GET.replace(b"/", b"/fails", 1))
+    assert (await failing.answer())[0] == 500
+    assert told[3] and capacity.held_bytes == 0
+
+
 def still_held() -> dict[str, int]:
     """What of finished connections is in memory; with the collector off, whatever refers to itself stays here."""
     kinds = ("HttpConnection", "RequestReader", "Request", "Response")

@@ -120,10 +120,10 @@ class HttpConnection(asyncio.Protocol):
         self._settle_to_leave()
         self._state = _GONE
         self.deadline_s = _NEVER
-        self._count_answer(0)
         if self._task is not None:
-            self._task.cancel()  # the roster is left when it has ended
+            self._task.cancel()  # the roster is left when it has ended, and nothing is counted any more
         else:
+            self._count_answer(0)
             self._roster.leave(self)
 
     def pause_writing(self) -> None:
@@ -201,6 +201,7 @@ class HttpConnection(asyncio.Protocol):
         if reader.ready:
             request, persistence = reader.ready.pop(0)
             self._timed_phase, self.deadline_s = None, _NEVER
+            request.has_room = self._has_room_for_answer
             self._task = self._roster.loop.create_task(self._serve(request, persistence))
         elif reader.refusal is not None:
             self._refuse(reader.refusal)
@@ -291,12 +292,15 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._go_on()
 
+    def _has_room_for_answer(self, size_bytes: int) -> bool:
+        # Its own body is still counted, and is let go with the answer.
+        has_room = self._roster.capacity.has_room_for(size_bytes - self._answer_bytes - self._body_bytes)
+        if has_room:
+            self._count_answer(size_bytes)
+        return has_room
+
     def _is_too_much(self, response: Response) -> bool:
-        # Its own body is still counted, and is let go with it.
-        size_bytes = len(response.body)
-        return size_bytes > _LARGE_BYTES and not self._roster.capacity.has_room_for(
-            size_bytes - self._body_bytes
-        )
+        return len(response.body) > _LARGE_BYTES and not self._has_room_for_answer(len(response.body))
 
     async def _serve_stream(self, response: Response, stream: AsyncIterator[bytes], method: str) -> None:
         """Write what the stream yields for as long as the client is there, no faster than it takes it."""
@@ -334,6 +338,8 @@ class HttpConnection(asyncio.Protocol):
         self._task = None
         if self._body_bytes:
             self._count_body(0)
+        if self._answer_bytes and (not self._write_paused or self._state == _GONE):
+            self._count_answer(0)
         if self._state == _GONE:
             self._roster.leave(self)
 

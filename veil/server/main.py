@@ -77,7 +77,7 @@ _LAST_EXPORT_S: Final = 5.0
 _CONNECTIONS_MIN: Final = 8
 _CONNECTIONS_FEW: Final = 10_000
 _M_MMAP_THRESHOLD: Final = -3  # of glibc's malloc.h
-_LARGE_BLOCK_BYTES: Final = 4 << 20
+_LARGE_BLOCK_BYTES: Final = 128 << 10  # where glibc itself begins
 
 
 class StartRefused(VeilError):

@@ -22,6 +22,8 @@ class Request:
     headers: Mapping[str, str]  # names in lower case; repeated ones joined by ", "
     body: bytes = b""
     peer: str = ""  # the address of the other end
+    # Asked before a large answer is made of what was read for it: whether the server can hold so many bytes more.
+    has_room: Callable[[int], bool] = field(default=lambda size_bytes: True, repr=False, compare=False)
 
     def header(self, name: str, default: str = "") -> str:
         """The header of that (lower-case) name, or the default."""

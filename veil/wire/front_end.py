@@ -14,11 +14,12 @@ from veil.wire import aws_json, aws_query, xml_answer
 from veil.wire.actions import ACTIONS
 from veil.wire.call import Call, QueueUrls, read_path
 from veil.wire.exchange import Request, RequestIds, Response
-from veil.wire.large import LARGE_BYTES, in_thread, is_large_form
+from veil.wire.large import LARGE_BYTES, check_room, in_thread, is_large_form
 from veil.wire.request_errors import (
     ActionMissing,
     ActionNotHere,
     ActionUnknown,
+    AnswersTooLarge,
     ChangeByGet,
     SignatureMissing,
 )
@@ -93,6 +94,7 @@ class SqsFrontEnd:
             if request.path != "/" and getattr(given, "QueueUrl", None) == "":
                 given.QueueUrl = request.path
             output = await action.run(call, given)
+            check_room(request, call.answer_bytes)
             if call.answer_bytes > LARGE_BYTES:
                 response = await in_thread(aws_json.answer_large, output, request_id)
             else:
@@ -103,6 +105,8 @@ class SqsFrontEnd:
             _take_back(call)
             raise
         except VeilError as error:
+            if isinstance(error, AnswersTooLarge):
+                _take_back(call)
             return aws_json.refuse(_worded(error, name.rpartition(".")[2], query=False), request_id)
         except Exception:
             _give_up(call, name, request_id)
@@ -144,6 +148,7 @@ class SqsFrontEnd:
             else:
                 given = aws_query.read_input(action, parameters, queue_path)
             output = await action.run(call, given)
+            check_room(request, call.answer_bytes)
             if call.answer_bytes > LARGE_BYTES:
                 response = await in_thread(xml_answer.answer_large, name, output, request_id, as_json)
             else:
@@ -156,6 +161,8 @@ class SqsFrontEnd:
         except ActionMissing:
             return xml_answer.refuse_without_action(request_id)
         except VeilError as error:
+            if isinstance(error, AnswersTooLarge):
+                _take_back(call)
             return xml_answer.refuse(_worded(error, name, query=True), request_id, as_json=as_json)
         except Exception:
             _give_up(call, name, request_id)

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from veil.core.message import StoredMessage
 from veil.wire.exchange import Request
-from veil.wire.request_errors import RequestUnreadable
+from veil.wire.request_errors import AnswersTooLarge, RequestUnreadable
 
 T = TypeVar("T")
 
@@ -47,6 +47,12 @@ def is_large_form(request: Request) -> bool:
     """Whether a request of the Query protocol is work for a thread: by its size, or by its parameters."""
     body = request.body
     return len(body) > LARGE_BYTES or body.count(b"&") + request.query.count("&") > PARAMETERS_MANY
+
+
+def check_room(request: Request, size_bytes: int) -> None:
+    """Raise AnswersTooLarge where the server cannot hold an answer of that size; otherwise it counts from now on."""
+    if size_bytes > LARGE_BYTES and not request.has_room(size_bytes):
+        raise AnswersTooLarge
 
 
 def answer_bytes(messages: list[StoredMessage]) -> int:

@@ -6,6 +6,7 @@
     ├── ActionNotHere         not an action of the address it was sent to
     ├── ActionMissing         no action at all
     ├── ChangeByGet           a change that any web page could have asked for
+    ├── AnswersTooLarge       no memory for the answer now
     ├── ParameterMissing · ParameterRefused
     ├── AddressRefused        a queue URL that names no queue
     └── Unsupported           SQS has it in its model and does not do it either
@@ -62,6 +63,13 @@ class ChangeByGet(RequestRefused):
             f"{action} by an unsigned GET is refused, because any web page could make a browser send it. "
             "Use POST, or sign the request in its Authorization header."
         )
+
+
+class AnswersTooLarge(RequestRefused):
+    """The server holds as many answers as it may that clients have not read yet."""
+
+    def __init__(self) -> None:
+        super().__init__("The server holds too many unread answers at the moment. Please try again.")
 
 
 class ParameterMissing(RequestRefused):

@@ -370,6 +370,7 @@ _TABLE: Final[dict[type[e.VeilError], _Wording]] = {
         _INVALID_ACTION, lambda error: f"The action {error.action} is not valid for this endpoint."
     ),
     r.ActionMissing: _says(_coral("UnknownOperationException", "InvalidAction", 404), "No action was given."),
+    r.AnswersTooLarge: _says(_UNAVAILABLE, str),
     r.ChangeByGet: _says(_coral("AccessDeniedException", "AccessDenied", 403), str),
     r.ParameterMissing: _says(
         _MISSING, lambda error: f"The request must contain the parameter {error.parameter}."

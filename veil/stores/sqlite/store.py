@@ -244,21 +244,25 @@ class SqliteStore:
     ) -> list[StoredMessage]:
         if self._is_due(queue):
             await self._settled(queue)
-        while self._claimed_bytes > CLAIMED_BYTES_MAX:
-            await self._do(_nothing)  # until the commit of what was claimed so far,
-            await asyncio.sleep(0)  # and until its receivers have taken it
         claimed_bytes = 0
 
-        def claim() -> list[StoredMessage]:
+        def claim() -> list[StoredMessage] | None:
             nonlocal claimed_bytes
-            messages = receive(self._db, queue, count, visibility_s, attempt_id, caller)
             self._claimed_bytes -= claimed_bytes  # where it is done again
+            claimed_bytes = 0
+            # Here, not before: operations may wait for the connection, and then all of them come at once.
+            if self._claimed_bytes > CLAIMED_BYTES_MAX:
+                return None
+            messages = receive(self._db, queue, count, visibility_s, attempt_id, caller)
             claimed_bytes = sum([message.body_bytes for message in messages])
             self._claimed_bytes += claimed_bytes
             return messages
 
         try:
-            return await self._do(claim, looks=True)
+            while (messages := await self._do(claim, looks=True)) is None:
+                await self._do(_nothing)  # until the commit of what was claimed so far,
+                await asyncio.sleep(0)  # and until its receivers have taken it
+            return messages
         finally:
             self._claimed_bytes -= claimed_bytes
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from veil.core import errors as e
-from veil.wire.request_errors import RequestRefused, SignatureRefused
+from veil.wire.request_errors import AnswersTooLarge, RequestRefused, SignatureRefused
 from veil.wire.smq import refusals as r
 
 # What clients call the settings of a queue.
@@ -90,6 +90,7 @@ _TABLE: Final[dict[type[e.VeilError], _Wording]] = {
     e.RedriveRefused: _INVALID,
     e.PolicyRefused: _INVALID,
     RequestRefused: _INVALID,
+    AnswersTooLarge: _says("InternalServerError", 503),
     # ---- the request
     r.SmqRefused: _INVALID,
     r.XmlMalformed: _says("MalformedXML"),

@@ -12,6 +12,7 @@ from veil.service.service import Service
 from veil.wire.exchange import Request, RequestIds, Response
 from veil.wire.front_end import DEFAULT_ACCOUNT, DEFAULT_REGION, KEY_ID_CHARS_MAX
 from veil.wire.large import LARGE_BYTES, in_thread
+from veil.wire.request_errors import AnswersTooLarge
 from veil.wire.smq import messages, queues
 from veil.wire.smq.call import SmqCall, route
 from veil.wire.smq.codes import INTERNAL, worded
@@ -89,6 +90,8 @@ class SmqFrontEnd:
         except VeilError as error:
             if isinstance(error, StoreError):
                 logger.error("%s: the store failed: %s", operation, error)
+            if isinstance(error, AnswersTooLarge) and call is not None and call.undelivered is not None:
+                call.undelivered()
             response = refuse(worded(error), request_id, self._host_id(request))
         except Exception:
             # The client sees no more than the request id; what was received for it must not stay hidden.

@@ -18,7 +18,7 @@ from veil.service.messages import SentMessage, delete, peek_next, send
 from veil.service.receive import give_back, receipt_text, receive
 from veil.service.rotate_receipt import rotate_receipt
 from veil.service.service import Service
-from veil.wire.large import LARGE_BYTES, answer_bytes, in_thread
+from veil.wire.large import LARGE_BYTES, answer_bytes, check_room, in_thread
 from veil.wire.smq.call import BATCH_MAX, SmqCall, read_number
 from veil.wire.smq.codes import worded
 from veil.wire.smq.refusals import (
@@ -243,7 +243,7 @@ async def receive_message(call: SmqCall) -> Reply:
     call.undelivered = lambda: give_back(service, queue, messages, caller=caller)
     wall_offset_ms = service.clock.wall_ms() - service.clock.now_ms()
     return await _printed(
-        messages, is_batch, lambda message: print_received(service, queue, message, wall_offset_ms)
+        call, messages, is_batch, lambda message: print_received(service, queue, message, wall_offset_ms)
     )
 
 
@@ -254,7 +254,7 @@ async def peek_message(call: SmqCall) -> Reply:
     messages = await peek_next(call.service, queue, limit=count)
     if not messages:
         raise NothingToReceive
-    return await _printed(messages, is_batch, print_peeked)
+    return await _printed(call, messages, is_batch, print_peeked)
 
 
 async def delete_message(call: SmqCall) -> Reply:
@@ -322,9 +322,11 @@ def _check_batch(count: int) -> None:
 
 
 async def _printed(
-    messages: list[StoredMessage], is_batch: bool, form: Callable[[StoredMessage], str]
+    call: SmqCall, messages: list[StoredMessage], is_batch: bool, form: Callable[[StoredMessage], str]
 ) -> Reply:
-    if answer_bytes(messages) > LARGE_BYTES:
+    size_bytes = answer_bytes(messages)
+    check_room(call.request, size_bytes)
+    if size_bytes > LARGE_BYTES:
         return await in_thread(_reply, messages, is_batch, form)
     return _reply(messages, is_batch, form)
 
