@@ -162,7 +162,7 @@ def _metered_handle(label: Callable[[Request], str], handle: Callable[..., Any])
 
 def _sqs_label(request: Request) -> str:
     if request.path.startswith("/console"):
-        parts = request.path.split("/")[2:]
+        parts = request.path.split("/")[2:7]
         # Region and name of a queue, and the key of a message, are no page of their own.
         page = "/".join(
             "*" if (place in (1, 2) and len(parts) > 2) or part.isdigit() else part
