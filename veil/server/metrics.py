@@ -221,29 +221,34 @@ class Metrics:
             yield from _about_journal(self.exporter.stats, self._outbox, self._service.clock.now_ms())
 
     def _about_queues(self, names: _Names, depths: Mapping[_Labels, _Depth]) -> Iterator[Metric]:
+        # Each is made when it is asked for: between two of them others go on.
+        yield GaugeMetricFamily("veil_queues", "Queues that exist.", value=len(names))
         messages = GaugeMetricFamily(
             "veil_messages", "Messages in the queue by state, exact.", labels=(*_LABELS, "state")
         )
+        for labels, depth in depths.items():
+            for state in ("visible", "in_flight", "delayed"):
+                messages.add_metric((*labels, state), getattr(depth, state))
+        yield messages
         oldest = GaugeMetricFamily(
             "veil_oldest_message_age_seconds",
             "Time since the oldest visible message was sent; 0 when there is none.",
             labels=_LABELS,
         )
+        now_ms = self._service.clock.now_ms()
+        for labels, depth in depths.items():
+            age_ms = 0 if depth.oldest_sent_ms is None else max(0, now_ms - depth.oldest_sent_ms)
+            oldest.add_metric(labels, age_ms / 1000)
+        yield oldest
         waiting = GaugeMetricFamily(
             "veil_long_polls_waiting", "Receives that wait for a message.", labels=_LABELS
         )
         polls: defaultdict[_Labels, int] = defaultdict(int)
         for queue_id, labels in names.items():
             polls[labels] += self._service.waiting.waiting(queue_id)
-        now_ms = self._service.clock.now_ms()
-        for labels, depth in depths.items():
-            for state in ("visible", "in_flight", "delayed"):
-                messages.add_metric((*labels, state), getattr(depth, state))
-            age_ms = 0 if depth.oldest_sent_ms is None else max(0, now_ms - depth.oldest_sent_ms)
-            oldest.add_metric(labels, age_ms / 1000)
+        for labels in depths:
             waiting.add_metric(labels, polls[labels])
-        queues = GaugeMetricFamily("veil_queues", "Queues that exist.", value=len(names))
-        yield from (queues, messages, oldest, waiting)
+        yield waiting
 
     def _about_events(self, names: _Names) -> Iterator[Metric]:
         sums: defaultdict[str, defaultdict[_Labels, int]] = defaultdict(lambda: defaultdict(int))
