@@ -519,12 +519,12 @@ def test_a_callback_of_a_lost_lease_may_talk_to_the_keeper():
 def test_holding_and_letting_go_cost_microseconds():
     async def story(rig: Rig) -> None:
         leases = [rig.queue.lease(number, 30) for number in range(5_000)]
-        began = time.perf_counter()
+        began = time.thread_time()
         for lease in leases:
             rig.keeper.hold(lease)
         for lease in leases:
             rig.keeper.let_go(lease)
-        assert (time.perf_counter() - began) / len(leases) < 200e-6  # some 15 on an idle core
+        assert (time.thread_time() - began) / len(leases) < 200e-6  # some 15 on an idle core
 
     in_virtual_time(story)
 
