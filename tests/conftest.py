@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,12 @@ import pytest
 from tests.postgres_kit import drop_database, new_database, why_no_postgres
 
 pytest_plugins = ["tests.punctuality"]
+
+
+def pytest_configure() -> None:
+    """A job in the background is started with Ctrl-C ignored, and so would be everything that it starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
