@@ -197,6 +197,11 @@ def test_the_pages_build_without_a_warning(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
+def test_the_page_for_language_models_names_every_page() -> None:
+    named = re.findall(r"^- \[.+\]\((.+\.md)\): \S", (ROOT / "docs" / "llms.txt").read_text(), re.M)
+    assert sorted(named) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
+
+
 def test_the_example_files_run(server: VeilServer) -> None:
     environ = {**os.environ, **server.environ}
 

@@ -1,0 +1,244 @@
+"""What stands in deploy/ and Containerfile is well-formed, fits Veil as it is, and says what it means.
+
+Containers and clusters cannot be started here: images and manifests are checked by the linters and schemas made for them, the
+rules of Prometheus by promtool on invented series, and every metric that a rule or a panel names by a real server.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import urllib.request
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from veil.server.settings import load_settings
+from veil.testing.process import VeilServer
+
+ROOT = Path(__file__).parent.parent
+DEPLOY = ROOT / "deploy"
+PLACE = DEPLOY / "compose"
+VALUES = {"POSTGRES_PASSWORD": "hunter2", "VEIL_KEYS": "AKIDSHOP:secret"}
+
+
+@pytest.fixture
+def compose() -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load((PLACE / "compose.yaml").read_text(encoding="utf-8"))
+    return content
+
+
+def filled(text: str) -> str:
+    """The text as compose would fill it in."""
+    return re.sub(r"\$\{(\w+):\?[^}]*\}", lambda found: VALUES[found[1]], text)
+
+
+def image_environment() -> dict[str, str]:
+    """What the image itself tells Veil."""
+    return dict(re.findall(r"(VEIL_\w+)=(\S+)", (ROOT / "Containerfile").read_text()))
+
+
+def tool(name: str) -> str:
+    """A program that .ci/run installs."""
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.exists() else shutil.which(name)
+    return found or pytest.skip(f"{name} is not installed")
+
+
+def run(*command: str | Path, **more: Any) -> str:
+    done = subprocess.run(
+        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, **more
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+# ---- compose
+
+
+def test_two_nodes_share_one_database_and_know_both_of_its_servers(compose: dict[str, Any]) -> None:
+    nodes = [service for name, service in compose["services"].items() if name.startswith("veil")]
+    assert len(nodes) == 2
+    assert len({tuple(node["ports"]) for node in nodes}) == 2
+    for node in nodes:
+        environment = image_environment() | {
+            name: filled(value) for name, value in node["environment"].items()
+        }
+        settings = load_settings({}, environment)
+        assert "@primary,standby/veil?target_session_attrs=read-write" in settings.store
+        assert (settings.host, len(settings.keys)) == ("0.0.0.0", 1)
+        pytest.importorskip("psycopg")
+        from veil.stores.postgres.connection import parse_dsn
+
+        parse_dsn(settings.store)
+
+
+def test_services_that_are_waited_for_exist_and_say_when_they_are_ready(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+    for service in services.values():
+        for name, how in service.get("depends_on", {}).items():
+            assert name in services
+            # A node's own check stands in its image.
+            tells = "healthcheck" in services[name] or "build" in services[name]
+            assert how["condition"] == "service_completed_successfully" or tells
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            assert source in compose["volumes"] or (PLACE / source).exists()
+
+
+def test_the_standby_is_waited_for_under_the_name_that_it_follows_by(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+    assert "application_name=standby" in services["standby"]["command"][-1]
+    assert any("FIRST 1 (standby)" in word for word in services["synchronous"]["command"])
+
+
+def test_the_scripts_are_shell(compose: dict[str, Any]) -> None:
+    follow = compose["services"]["standby"]["command"][-1].replace("$$", "$")
+    for script in (follow, (PLACE / "let-the-standby-in.sh").read_text()):
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+def test_every_value_that_must_be_given_is_in_the_readme(compose: dict[str, Any]) -> None:
+    wanted = set(re.findall(r"\$\{(\w+):\?", (PLACE / "compose.yaml").read_text()))
+    assert wanted == set(VALUES)
+    readme = (PLACE / "README.md").read_text()
+    assert all(f"{name}=" in readme for name in wanted)
+
+
+def test_the_balancer_asks_each_node_whether_it_is_ready(compose: dict[str, Any]) -> None:
+    text = (PLACE / "haproxy.cfg").read_text()
+    nodes = {name for name in compose["services"] if name.startswith("veil")}
+    assert set(re.findall(r"^  server (\w+) (?=\1:9324$)", text, re.M)) == nodes
+    assert "option httpchk GET /readyz" in text
+    run(tool("haproxy"), "-c", "-f", PLACE / "haproxy.cfg")
+
+
+# ---- the image, systemd, Kubernetes
+
+
+def test_the_image_runs_as_nobody_says_whether_it_is_ready_and_asks_for_keys(tmp_path: Path) -> None:
+    text = (ROOT / "Containerfile").read_text()
+    assert text.count("\nFROM ") + text.startswith("FROM ") == 2
+    assert "\nUSER 65534:65534\n" in text
+    assert "/readyz" in text.partition("HEALTHCHECK")[2]
+    run(tool("hadolint"), ROOT / "Containerfile")
+    run(tool("bash"), "-n", input="\n".join(re.findall(r"^RUN (.*(?:\\\n.*)*)", text, re.M)))
+    environment = image_environment() | {"VEIL_DATA": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    veil = Path(sys.executable).with_name("veil")
+    served = subprocess.run([veil, "serve"], env=environment, cwd=tmp_path, text=True, capture_output=True)
+    assert served.returncode == 2
+    assert "keys" in served.stderr
+
+
+def test_the_systemd_unit_is_one_and_leaves_the_server_little_room(tmp_path: Path) -> None:
+    unit = tmp_path / "veil.service"
+    text = (DEPLOY / "veil.service").read_text()
+    unit.write_text(text.replace("/opt/veil/bin/veil", str(Path(sys.executable).with_name("veil"))))
+    assert run(tool("systemd-analyze"), "verify", unit) == ""
+    exposure = run(tool("systemd-analyze"), "security", "--offline=true", "--threshold=20", unit)
+    assert "Overall exposure level" in exposure
+
+
+@pytest.mark.parametrize("name", ["single.yaml", "nodes.yaml"])
+def test_the_manifests_are_what_kubernetes_takes_and_what_veil_understands(name: str) -> None:
+    import kubernetes_validate
+
+    resources = list(yaml.safe_load_all((DEPLOY / "kubernetes" / name).read_text()))
+    for resource in resources:
+        kubernetes_validate.validate(resource, "1.29", strict=True)
+    (workload,) = (each for each in resources if each["kind"] in ("StatefulSet", "Deployment"))
+    pod = workload["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    secrets = {"keys": "AKIDSHOP:secret", "store": "postgresql://veil:secret@db1,db2/veil"}
+    given = {
+        each["name"]: each["value"] if "value" in each else secrets[each["valueFrom"]["secretKeyRef"]["key"]]
+        for each in container["env"]
+    }
+    settings = load_settings({}, image_environment() | given)
+    assert settings.store.startswith("postgresql://") == (name == "nodes.yaml")
+    # A Service named veil would put VEIL_PORT=tcp://… into the pod, which is a setting that stops the start.
+    assert pod["enableServiceLinks"] is False
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    assert pod["terminationGracePeriodSeconds"] > settings.stop_grace_s
+
+
+# ---- what watches it
+
+
+def test_the_alert_rules_fire_in_trouble_and_only_then() -> None:
+    rules = DEPLOY / "prometheus"
+    run(tool("promtool"), "check", "rules", rules / "alerts.yaml")
+    run(tool("promtool"), "test", "rules", rules / "alerts_test.yaml", cwd=rules)
+
+
+def test_every_metric_that_a_rule_or_a_panel_names_is_one_that_veil_tells(tmp_path: Path) -> None:
+    data = ("--data", str(tmp_path))
+    with VeilServer(*data) as server, urllib.request.urlopen(f"{server.endpoint_url}/metrics") as answer:
+        page = answer.read().decode()
+    run(tool("promtool"), "check", "metrics", input=page)
+    told = {name.removesuffix("_total") for name in re.findall(r"^# TYPE (\S+)", page, re.M)}
+    of_postgresql = {"veil_database_waiting"}
+    for path in (DEPLOY / "prometheus" / "alerts.yaml", DEPLOY / "grafana" / "veil.json"):
+        named = set(re.findall(r"\bveil_[a-z_]+", path.read_text()))
+        assert len(named) > 5
+        assert {re.sub("_(total|bucket|sum|count)$", "", name) for name in named} <= told | of_postgresql
+
+
+def test_the_dashboards_panels_ask_prometheus_something_it_can_answer() -> None:
+    dashboard = json.loads((DEPLOY / "grafana" / "veil.json").read_text())
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    assert len(expressions) > 15
+    variables = {"$queue": ".*", "$instance": ".*", "$__rate_interval": "5m"}
+    rules = []
+    for place, expression in enumerate(expressions):
+        for name, value in variables.items():
+            expression = expression.replace(name, value)
+        assert "$" not in expression
+        rules.append({"record": f"panel:{place}", "expr": expression})
+    text = yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]})
+    run(tool("promtool"), "check", "rules", "--lint=none", input=text)
+
+
+# ---- wheel and sdist
+
+
+def built(kind: str, into: Path) -> Path:
+    run(sys.executable, "-P", "-m", "hatchling", "build", "-t", kind, "-d", into, cwd=ROOT)
+    (made,) = into.iterdir()
+    return made
+
+
+def test_the_wheel_and_the_sdist_hold_what_veil_needs_and_nothing_else(tmp_path: Path) -> None:
+    with zipfile.ZipFile(built("wheel", tmp_path / "wheel")) as wheel:
+        in_wheel = {name for name in wheel.namelist() if name.startswith("veil/")}
+        others = {name.split("/")[0] for name in wheel.namelist()} - {"veil"}
+    tracked = run("git", "ls-files", "veil", cwd=ROOT).splitlines()
+    assert in_wheel == set(tracked)
+    assert all(name.endswith(".dist-info") for name in others)
+    with tarfile.open(built("sdist", tmp_path / "sdist")) as sdist:
+        in_sdist = {name.partition("/")[2] for name in sdist.getnames()}
+    assert set(tracked) | {"README.md", "LICENSE", "pyproject.toml"} <= in_sdist
+    assert not any(name.startswith(("tests/", "bench/", ".")) for name in in_sdist - {".gitignore"})
+
+
+def test_the_wheel_in_an_empty_environment_tells_the_life_of_a_message(tmp_path: Path) -> None:
+    wheel = built("wheel", tmp_path / "wheel")
+    run(sys.executable, "-m", "venv", tmp_path / "empty")
+    beside = tmp_path / "empty" / "bin"
+    pip = [beside / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    installed = subprocess.run([*pip, "-c", ROOT / "constraints.txt", wheel], text=True, capture_output=True)
+    if "No matching distribution" in installed.stderr or "Connection" in installed.stderr:
+        pytest.skip("the packages that Veil needs cannot be fetched here")
+    assert installed.returncode == 0, installed.stderr
+    told = run(
+        beside / "veil", "demo", "life", cwd=tmp_path, env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    )
+    assert re.search(r"All \d+ claims held", told), told
