@@ -1,4 +1,4 @@
-"""The timed parts, as they run in the generator's own process: one lap of send, receive, delete and whole lives.
+"""The timed parts, as they run in the generator's own process: one lap of send, receive, extend, delete and whole lives.
 
 What a part needs (a backlog to receive, receipts to delete by) is prepared in bulk before its clock starts.
 """
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import cycle
 from multiprocessing import get_context
 from typing import Final
 
@@ -19,8 +20,8 @@ from bench import wire_requests as wire
 from bench.load import LoadResult, process_cpu_s, run_load
 from bench.processes import HOST, await_rest
 
-SEND, RECEIVE, DELETE, LIFE = "send", "receive", "delete", "life"
-PARTS: Final = (SEND, RECEIVE, DELETE, LIFE)
+SEND, RECEIVE, EXTEND, DELETE, LIFE = "send", "receive", "extend", "delete", "life"
+PARTS: Final = (SEND, RECEIVE, EXTEND, DELETE, LIFE)
 # SQS lets 120,000 messages of a queue be in flight, so no part may receive more than this.
 _IN_FLIGHT_MAX: Final = 110_000
 _BULK: Final = 10
@@ -158,6 +159,29 @@ class _Runner:
         messages = len(self._receipts) - before
         self._backlog -= messages
         return replace(figure, messages=messages, errors=figure.errors + empty)
+
+    def extend(self) -> Figure:
+        lap = self._lap
+        if lap.canned:
+            same = wire.extend(self._queue, [_PLACEHOLDER] * lap.batch)
+            figure = self._timed(EXTEND, lambda _: same, None)
+            return replace(figure, messages=figure.requests * lap.batch)
+        self._prepare_receipts()
+        receipts, batch = self._receipts, lap.batch
+        requests = [
+            wire.extend(self._queue, receipts[at : at + batch])
+            for at in range(0, len(receipts) - batch + 1, batch)
+        ]
+        turns = cycle(requests)
+        refused = 0
+
+        def check(_: int, status: int, body: bytes) -> None:
+            nonlocal refused
+            if b'"SenderFault"' in body:
+                refused += wire.refused_entries_in(body)
+
+        figure = self._timed(EXTEND, lambda _: next(turns), check)
+        return replace(figure, messages=figure.requests * batch - refused, errors=figure.errors + refused)
 
     def delete(self) -> Figure:
         lap = self._lap

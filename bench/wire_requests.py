@@ -95,6 +95,26 @@ def delete(name: str, receipts: list[bytes]) -> bytes:
     return _HEAD % (b"DeleteMessageBatch", len(body), body)
 
 
+def extend(name: str, receipts: list[bytes]) -> bytes:
+    """ChangeMessageVisibility, or ChangeMessageVisibilityBatch for more than one."""
+    url = queue_url(name).encode()
+    if len(receipts) == 1:
+        body = b'{"QueueUrl":"%s","ReceiptHandle":"%s","VisibilityTimeout":%d}' % (
+            url,
+            receipts[0],
+            VISIBILITY_S,
+        )
+        return _HEAD % (b"ChangeMessageVisibility", len(body), body)
+    entries = b",".join(
+        [
+            b'{"Id":"%d","ReceiptHandle":"%s","VisibilityTimeout":%d}' % (*entry, VISIBILITY_S)
+            for entry in enumerate(receipts)
+        ]
+    )
+    body = b'{"QueueUrl":"%s","Entries":[%s]}' % (url, entries)
+    return _HEAD % (b"ChangeMessageVisibilityBatch", len(body), body)
+
+
 def receipts_in(body: bytes) -> list[bytes]:
     """The receipts in the answer to a receive."""
     return _RECEIPT.findall(body)

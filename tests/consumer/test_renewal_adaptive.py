@@ -217,12 +217,12 @@ def test_one_try_in_three_is_enough():
     import logging
 
     logging.getLogger(
-        "veil.consumer.renewal"
+        "veil.consumer.renewal.keeper"
     ).disabled = True  # a fault of the client is told with its traceback
     try:
         lost, renewed, failed = run_virtual(whole())
     finally:
-        logging.getLogger("veil.consumer.renewal").disabled = False
+        logging.getLogger("veil.consumer.renewal.keeper").disabled = False
     assert lost == 0
     assert renewed >= 10_000
     assert failed > 1.5 * renewed

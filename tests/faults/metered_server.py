@@ -21,10 +21,9 @@ from typing import Any
 
 import uvloop
 
-from veil.server.application import Application
+from veil.server.application import Application, SmqApplication
 from veil.server.http_connection import HttpConnection
 from veil.server.metrics import OTHER, action_of
-from veil.server.smq import SmqApplication
 from veil.wire.exchange import Request, Response
 from veil.wire.smq.call import route
 from veil.wire.smq.refusals import SmqRefused

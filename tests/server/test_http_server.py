@@ -631,13 +631,13 @@ async def test_a_failing_handler_gives_500_is_logged_once_and_closes(start, capl
         raise LookupError("secret detail")
 
     client = await Client.of(await start(fail))
-    with caplog.at_level(logging.INFO, "veil.http"):
+    with caplog.at_level(logging.INFO, "veil.server"):
         client.send(GET * 2)
         said = await client.rest()
 
     assert said.startswith(b"HTTP/1.1 500 ") and said.endswith(b"\r\n\r\ninternal error\n")
     assert b"secret" not in said
-    (record,) = [each for each in caplog.records if each.name == "veil.http"]
+    (record,) = [each for each in caplog.records if each.name == "veil.server.http_connection"]
     assert "LookupError" in str(record.exc_text or record.exc_info)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from veil.server.access import gather_keys
 from veil.server.http_limits import HttpLimits
-from veil.server.keys import gather_keys
 from veil.server.settings import Settings, SettingsError, load_settings, settings_table, shown_value
 from veil.wire.sigv4 import AccessKey
 

@@ -96,7 +96,7 @@ async def test_an_old_server_is_refused(postgres, monkeypatch):
 
 
 async def test_a_commit_that_is_not_waited_for_is_warned_of(postgres, caplog):
-    with caplog.at_level(logging.WARNING, logger="veil.store"):
+    with caplog.at_level(logging.WARNING, logger="veil.stores"):
         await opened(postgres + ("&" if "?" in postgres else "?") + "options=-csynchronous_commit%3Doff")
 
     assert "synchronous_commit=off" in caplog.text

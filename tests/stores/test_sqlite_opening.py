@@ -66,7 +66,7 @@ async def test_a_torn_end_of_the_log_is_accepted_and_told(tmp_path: Path, caplog
     crashed = await a_crash_with_sends(tmp_path, 5)
     log = crashed / WAL
     log.write_bytes(log.read_bytes()[:-1_000])
-    with caplog.at_level(logging.WARNING, "veil.store"):
+    with caplog.at_level(logging.WARNING, "veil.stores"):
         async with open_store(crashed) as store:
             [queue] = await store.all_queues()
             assert bodies(await store.peek(queue)) == ["m0", "m1", "m2", "m3"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.2
 _BACKOFF_FIRST_S: Final = 0.5
@@ -149,7 +149,7 @@ class Supervisor:
             # With --reload the next edit may mend it.
             return self._sources is not None and not self._stopping and self._rests(worker)
         wait_s = worker.crashed(now_s)
-        logger.warning("a worker ended with %s, next start in %.1f s", _in_words(code), wait_s)
+        _log.warning("a worker ended with %s, next start in %.1f s", _in_words(code), wait_s)
         return True
 
     def _rests(self, worker: Worker) -> bool:
@@ -157,7 +157,7 @@ class Supervisor:
         return True
 
     def _reload(self, path: Path) -> None:
-        logger.info("%s changed: restarting", path)
+        _log.info("%s changed: restarting", path)
         self._code = 0
         for worker in self._workers:
             worker.signal(signal.SIGTERM)

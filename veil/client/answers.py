@@ -12,7 +12,7 @@ from veil.client.api import ApiError, Attribute, Failure, RawMessage
 from veil.client.connection import HttpAnswer
 from veil.client.errors import classify, known, plain
 
-log = logging.getLogger("veil.consumer")
+_log = logging.getLogger(__name__)
 
 
 T = TypeVar("T")
@@ -118,7 +118,7 @@ def messages_in(answer: HttpAnswer, asked_at_s: float) -> list[RawMessage]:
             continue
         digest = each.md5_of_body
         if digest is not None and md5(each.body.encode(), usedforsecurity=False).hexdigest() != digest:
-            log.warning(
+            _log.warning(
                 "message %s: its body does not match its checksum %s; left in the queue",
                 each.message_id,
                 digest,

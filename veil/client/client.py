@@ -32,7 +32,7 @@ from veil.client.endpoint import find_endpoint, region_in
 from veil.client.errors import wants_other_credentials
 from veil.client.tls import BundleRefused, ca_bundle, client_context
 
-log = logging.getLogger("veil.consumer")
+_log = logging.getLogger(__name__)
 
 
 T = TypeVar("T")
@@ -322,7 +322,7 @@ class SqsClient(QueueApi):
             except ApiError:
                 failed += len(batch)
         if failed:
-            log.warning(
+            _log.warning(
                 "%d messages of a cancelled receive could not be released; they return when their window ends",
                 failed,
             )

@@ -15,7 +15,7 @@ from veil.client.endpoint import Endpoint
 from veil.client.tls import problem_in_words
 from veil.signing.sigv4 import PostSigner
 
-# ---- The bytes of a signed request: what never changes is written once.
+# ---- the bytes of a request
 
 # With the mode, services name errors in both spellings.
 _CONSTANT: Final = {"Content-Type": "application/x-amz-json-1.0", "x-amzn-query-mode": "true"}
@@ -57,7 +57,7 @@ class RequestHead:
         return head.encode() + body
 
 
-# ---- One HTTP/1.1 connection to the service: a request out, its answer in, one at a time.
+# ---- one connection
 
 # How long an answer that nobody waits for any more is still listened for.
 LINGER_S = 1.0
@@ -254,7 +254,7 @@ class HttpConnection(asyncio.Protocol):
             self._timer = self._loop.call_later(after_s, self._fail, "abandoned")
 
 
-# ---- The connections to one endpoint, kept alive and used again.
+# ---- the connection pool
 
 # Shorter than services wait before they close a connection at rest (Veil: 75 s).
 REST_S_MAX = 50.0

@@ -13,10 +13,10 @@ from typing import Final
 
 from veil.client.api import ApiError, Failure
 
-log = logging.getLogger("veil.consumer")
+_log = logging.getLogger(__name__)
 
 
-# ---- The shared configuration files of the AWS tools: one profile's settings, as far as plain reading goes.
+# ---- shared configuration files
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def _sections(given: str | None, usual: Path) -> dict[str, dict[str, str]]:
         parser.read(path, encoding="utf-8")
     except (configparser.Error, OSError, UnicodeDecodeError) as error:
         # The text of the error can hold the line itself, and a line can hold a secret.
-        log.warning("%s cannot be read (%s) and counts as empty", path, type(error).__name__)
+        _log.warning("%s cannot be read (%s) and counts as empty", path, type(error).__name__)
         return {}
     return {_spelled(name): dict(parser[name]) for name in parser.sections()}
 
@@ -77,7 +77,7 @@ def _nested(text: str) -> dict[str, str]:
     return {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
-# ---- Whose key signs: given, from the environment, from the shared files; every other kind through botocore.
+# ---- whose key signs
 #
 #     given ▸ environment ▸ static keys in the profile ▸ botocore (roles, SSO, web identity, process, container, instance)
 #

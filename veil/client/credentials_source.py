@@ -10,10 +10,10 @@ from typing import Any
 from veil.client.api import ApiError, Failure
 from veil.client.credentials import DUMMY, Credentials, hints_at_others, read_profile, static_credentials
 
-log = logging.getLogger("veil.consumer")
+_log = logging.getLogger(__name__)
 
 
-# ---- Credentials that must be fetched: botocore knows every kind, and how each is refreshed.
+# ---- fetched credentials
 #
 # Everything here may block on files, processes and the network, so it runs in a thread; botocore is imported on first use.
 
@@ -75,7 +75,7 @@ def _failed(error: Exception, *, served: bool) -> ApiError:
     )
 
 
-# ---- The credentials in use: found on first need, refreshed in time, without holding up the event loop.
+# ---- the credentials in use
 
 # Asking botocore whether it is time costs more than a request should, and the answer changes once an hour.
 _ASK_AGAIN_S = 5.0

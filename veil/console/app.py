@@ -43,7 +43,7 @@ from veil.console.web import (
 from veil.core.errors import StoreError, VeilError
 from veil.service.service import Service
 
-log = logging.getLogger("veil.console")
+_log = logging.getLogger(__name__)
 
 CONTENT_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -117,12 +117,12 @@ class Console:
         except Refused as refusal:
             answer = await self._refusal(request, refusal)
         except StoreError as problem:
-            log.error("the console could not answer %s: %s", request.path[:200], problem)
+            _log.error("the console could not answer %s: %s", request.path[:200], problem)
             answer = _plain(503, "The store did not answer. Try again in a moment.")
         except VeilError as problem:
             answer = await self._refusal(request, Refused(f"{problem}."))
         except Exception:
-            log.exception("the console failed on %s %s", request.method, request.path[:200])
+            _log.exception("the console failed on %s %s", request.method, request.path[:200])
             answer = _plain(500, "The console failed on this page. The server's log says why.")
         took_ms = (time.perf_counter() - began_s) * 1000
         kept = any(name == "Cache-Control" for name, _ in answer.headers)

@@ -22,7 +22,7 @@ from veil.console.web import Refused
 from veil.core.clock import Clock
 from veil.core.errors import VeilError
 
-log = logging.getLogger("veil.console")
+_log = logging.getLogger(__name__)
 
 
 # ---- How long something keeps the event loop to itself, while which nobody else is served.
@@ -184,7 +184,7 @@ class Live:
                 self._end(view, str(problem))
                 return
             except Exception:
-                log.exception("a live page failed")
+                _log.exception("a live page failed")
                 self._end(view, "It could not be drawn; the server's log says why.")
                 return
             changed = {name: html for name, html in fragments.items() if view.shown.get(name) != html}

@@ -32,7 +32,7 @@ from veil.service.moves import Wanted, redrive
 if TYPE_CHECKING:
     from veil.service.service import Service
 
-log = logging.getLogger("veil.console")
+_log = logging.getLogger(__name__)
 
 
 _STEPS_PER_S: Final = 10
@@ -131,7 +131,7 @@ class Redrives:
             task.status = "CANCELLED"
             raise
         except Exception as problem:
-            log.exception("a redrive of %s failed", queue.name)
+            _log.exception("a redrive of %s failed", queue.name)
             task.status, task.failure = "FAILED", type(problem).__name__
         else:
             task.status = "CANCELLED" if task.status == "CANCELLING" else "COMPLETED"

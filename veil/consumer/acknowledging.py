@@ -13,7 +13,7 @@ from veil.client.api import ApiError, Failure, QueueApi
 from veil.client.backoff import Backoff
 from veil.consumer.message import Message
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 # ---- Sends many small requests as few batches, without making any of them wait for company.
@@ -159,14 +159,14 @@ class Deletes:
         if len(self._handled) > _REMEMBERED_MAX:
             self._handled.popitem(last=False)
         if error.failure is Failure.LOST:
-            logger.warning(
+            _log.warning(
                 "message %s of %s was handled, but its lease had ended before the delete: %s",
                 message.id,
                 self._url,
                 error,
             )
         else:
-            logger.error(
+            _log.error(
                 "message %s of %s was handled, but not deleted: %s; when it comes back it is deleted, not handled again",
                 message.id,
                 self._url,
@@ -222,7 +222,7 @@ class Releases:
         )
         for (message, seconds), error in zip(changes, answers, strict=True):
             if error is not None and error.failure is not Failure.LOST:
-                logger.warning(
+                _log.warning(
                     "the message could not be made visible in %d s and comes back when its window ends: %s",
                     seconds,
                     error,

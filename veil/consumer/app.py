@@ -23,7 +23,7 @@ from veil.consumer.telemetry.health import HealthServer
 from veil.consumer.telemetry.metrics import ConsumerMetrics
 from veil.consumer.telemetry.tracing import AutoTracing
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -141,7 +141,7 @@ class Consumer:
         except ConsumerFailed:
             if error is None:
                 raise
-            logger.exception("the consumer had failed")
+            _log.exception("the consumer had failed")
 
     async def start(self, dependencies: Dependencies | None = None) -> None:
         """Start on the running event loop; returns once messages are received."""
@@ -233,10 +233,10 @@ class Consumer:
         if self._runner is None:
             return
         if self._signals == 1:
-            logger.info("%s: stopping", number.name)
+            _log.info("%s: stopping", number.name)
             self._runner.ask_to_stop()
         elif self._signals == 2:
-            logger.warning("second %s: handlers are interrupted", number.name)
+            _log.warning("second %s: handlers are interrupted", number.name)
             self._runner.hurry()
         else:
             logging.shutdown()

@@ -13,7 +13,7 @@ from veil.consumer.message import Message
 from veil.consumer.outcomes import LetExpire, Outcome
 from veil.consumer.receiver import RECEIVE_MAX
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 # ---- Which message is next: in arrival order on a standard queue, group by group on a FIFO queue. Pure, no waiting.
@@ -319,7 +319,7 @@ class Dispatch:
             task.uncancel()  # the stop ends the handler, not what has to become of its message
             outcomes = [Interrupted()] * len(messages)
         except Exception:
-            logger.exception("handling failed in an unforeseen way", extra={"facts": messages[0].facts})
+            _log.exception("handling failed in an unforeseen way", extra={"facts": messages[0].facts})
             outcomes = [LetExpire()] * len(messages)
         finally:
             del self._running[task]
@@ -332,7 +332,7 @@ class Dispatch:
         try:
             gone = await self._processor.settle(messages, outcomes, lambda: self._waiting.halt(messages[0]))
         except Exception:
-            logger.exception("settling failed in an unforeseen way", extra={"facts": messages[0].facts})
+            _log.exception("settling failed in an unforeseen way", extra={"facts": messages[0].facts})
         finally:
             if self._waiting.settled(messages[0], gone):
                 self._begin()

@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any, Protocol
 
-_LOG = logging.getLogger("veil.consumer")
+_log = logging.getLogger(__name__)
 _BY_HAND_TIMEOUT_S = 60.0
 
 
@@ -250,4 +250,4 @@ class Lease:
             except (
                 Exception
             ):  # whoever notices the loss keeps a thousand other leases and must not fail for one
-                _LOG.exception("lease of message %s: a callback failed", self.message_id)
+                _log.exception("lease of message %s: a callback failed", self.message_id)

@@ -13,7 +13,7 @@ from veil.consumer.lease import Lease
 from veil.consumer.message import Message
 from veil.core.limits import VISIBILITY_MAX_S
 
-_log = logging.getLogger("veil.consumer")
+_log = logging.getLogger(__name__)
 
 
 # ---- What is to become of a message once its handler has ended.

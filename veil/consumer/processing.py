@@ -31,7 +31,7 @@ from veil.consumer.outcomes import (
 from veil.consumer.receiver import QueueFacts
 from veil.consumer.renewal.keeper import Keeper
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 _GONE: Final = -1  # out of the queue
@@ -130,7 +130,7 @@ class MessageProcessor:
             return 0 if lease.lose("the consumer is stopping") else _LEFT
         if outcome is None or lease.released or not lease.end():
             if lease.lost and outcome is not None:
-                logger.warning(
+                _log.warning(
                     "its lease was lost, so the outcome is not carried out: %s",
                     lease.why,
                     extra={"facts": message.facts},
@@ -149,7 +149,7 @@ class MessageProcessor:
         url = self._facts.dead_letters_url
         facts = {"facts": message.facts}
         if url is None:
-            logger.warning(
+            _log.warning(
                 "%s has no dead letters, so the message stays until its window ends: %s",
                 message.queue,
                 outcome.reason,
@@ -167,7 +167,7 @@ class MessageProcessor:
                 deduplication_id=message.id if fifo else None,
             )
         except ApiError as error:
-            logger.error(
+            _log.error(
                 "the copy for the dead letters could not be sent, trying again later: %s", error, extra=facts
             )
             later = settled(DEFAULT_BACKOFF, message.lease, message.receive_count, self._random.random)

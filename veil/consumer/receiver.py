@@ -15,7 +15,7 @@ from typing import Final
 from veil.client.api import ApiError, Failure, QueueApi, RawMessage
 from veil.client.backoff import Backoff
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 # ---- How many messages to ask for: enough that quick handlers never wait, none that a slow handler would sit on.
@@ -176,9 +176,7 @@ class Receiver:
     def _ended(self, call: asyncio.Task[None]) -> None:
         self._calls.discard(call)
         if not call.cancelled() and (error := call.exception()) is not None:
-            logger.error(
-                "receiving from %s failed in an unforeseen way: %r", self._url, error, exc_info=error
-            )
+            _log.error("receiving from %s failed in an unforeseen way: %r", self._url, error, exc_info=error)
             self._failed(ApiError(Failure.UNREACHABLE, type(error).__name__, str(error)))
         self.pump()
 
@@ -194,7 +192,7 @@ class Receiver:
             return  # calls that were under way side by side fail together: one trouble, one step
         pause_s = BACKOFF.pause_s(self._failures, error.failure, self._random)
         self._failures += 1
-        logger.warning("receiving from %s failed, next try in %.1f s: %s", self._url, pause_s, error)
+        _log.warning("receiving from %s failed, next try in %.1f s: %s", self._url, pause_s, error)
         self._pause = asyncio.get_running_loop().create_task(self._wait(pause_s))
 
     async def _wait(self, pause_s: float) -> None:
@@ -243,7 +241,7 @@ class QueueFacts:
                 raise
             if error.failure is not Failure.FATAL:
                 raise
-            logger.warning(
+            _log.warning(
                 "the attributes of %s cannot be read, so its dead letters are unknown: %s", self.url, error
             )
             attributes = {}
@@ -260,7 +258,7 @@ class QueueFacts:
             await self.read()
         except ApiError as error:
             self._read_at_s = self._monotonic()
-            logger.warning("the attributes of %s could not be read again: %s", self.url, error)
+            _log.warning("the attributes of %s could not be read again: %s", self.url, error)
 
 
 def _dead_letters(url: str, redrive_policy: str) -> str | None:

@@ -31,7 +31,7 @@ from veil.consumer.renewal.keeper import Keeper
 from veil.consumer.settings import ConsumerSettings, SettingsError
 from veil.consumer.telemetry.metrics import ConsumerMetrics, RenewalWatch
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 # ---- The order in which a consumer stops, so that nothing it held stays hidden.
@@ -76,12 +76,12 @@ class Stopping:
         await self._receiver.stop()
         await self._processor.give_back(dispatch.not_begun())
         if dispatch.running:
-            logger.info("stopping: waiting for %d handlers, at most %g s", dispatch.running, drain_timeout_s)
+            _log.info("stopping: waiting for %d handlers, at most %g s", dispatch.running, drain_timeout_s)
         drained = asyncio.ensure_future(dispatch.drained())
         await self._first_of(drained, self._sleep(drain_timeout_s), self._hurried.wait())
         if not drained.done():
             if dispatch.running:
-                logger.warning("stopping: %d handlers are interrupted", dispatch.running)
+                _log.warning("stopping: %d handlers are interrupted", dispatch.running)
             dispatch.interrupt()
             self._deletes.hurry()
             self._releases.hurry()
@@ -225,7 +225,7 @@ class Runner:
         await keeper.start()
         self._join(api, keeper)
         self._reading = asyncio.get_running_loop().create_task(self._read_again())
-        logger.info(
+        _log.info(
             "consuming %s with %d slots, windows of %d s, renewal %r",
             url,
             settings.concurrency,
@@ -298,7 +298,7 @@ class Runner:
                     raise
                 pause_s = BACKOFF.pause_s(failures, error.failure, self._dependencies.random)
                 failures += 1
-                logger.warning("queue %s: %s; next try in %.1f s", self._settings.queue, error, pause_s)
+                _log.warning("queue %s: %s; next try in %.1f s", self._settings.queue, error, pause_s)
             await self._dependencies.sleep(pause_s)
 
     # ---- while it runs
@@ -358,7 +358,7 @@ class Runner:
         if self._reading is not None:
             self._reading.cancel()
         await self._stopping.run(self._settings.drain_timeout_s)
-        logger.info("stopped consuming %s", self.facts.url)
+        _log.info("stopped consuming %s", self.facts.url)
 
     async def _close(self) -> None:
         self.is_receiving = False

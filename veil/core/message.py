@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from veil.core.errors import PriorityRefused
 from veil.core.receipt import rotation_of
 
-# ---- Priority: which of a standard queue's visible messages goes first, before age counts.
+# ---- priority
 #
 # The lowest number goes first. A message keeps its priority for life: when it lapses, when it is dead-lettered, when it is
 # redriven. FIFO queues have none, since there the order within the group is the promise.
@@ -24,7 +24,7 @@ def check_priority(priority: int) -> None:
         raise PriorityRefused(priority)
 
 
-# ---- What a consumer writes on a message that it gives up: the names of the attributes that tell why.
+# ---- what a consumer writes on a message that it gives up
 #
 # The consumer writes them, the console and the pipeline read them.
 

@@ -15,7 +15,7 @@ from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_netw
 from operator import eq, ge, gt, le, lt
 from typing import Any, Final
 
-# ---- Match text against patterns in which `*` stands for any run of characters and `?` for any one.
+# ---- wildcards
 
 ARN_PARTS: Final = 6
 

@@ -11,7 +11,7 @@ from veil.core import limits
 from veil.core.errors import ArnRefused, NameRefused, SettingRefused, TagsRefused
 from veil.core.limits import TAG_KEY_MAX, TAG_VALUE_MAX, TAGS_MAX
 
-# ---- What tags a queue may carry.
+# ---- tags
 
 
 def check_tag_keys(keys: Iterable[str]) -> None:

@@ -69,7 +69,7 @@ def sequence_text(seq: int) -> str:
     return f"{seq:020d}"
 
 
-# ---- Fair queues: a group that floods a standard queue waits behind the quiet ones.
+# ---- fair queues
 #
 # A group is noisy while it holds more than a tenth of the messages in flight, and at least thirty of them. Messages of
 # quiet groups go first; among noisy groups the one with the fewest in flight does. A message without a group is a group of

@@ -7,7 +7,7 @@ from binascii import a2b_qp
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-# ---- Numbers in texts that somebody else wrote.
+# ---- numbers
 
 _SEQ_DIGITS_MAX: Final = 19
 _SEQ_MAX: Final = (1 << 63) - 1
@@ -29,7 +29,7 @@ def seq_number(text: str) -> int | None:
     return seq if seq is not None and 0 < seq <= _SEQ_MAX else None
 
 
-# ---- Forms and queries, decoded at the speed of C: `%41` by the million costs little more than letters do.
+# ---- forms and queries
 
 # Quoted-printable is percent-encoding with another sign, and binascii reads it without a step of Python for each escape.
 _AS_QUOTED_PRINTABLE: Final = bytes.maketrans(b"%+", b"= ")
@@ -85,7 +85,7 @@ def unquoted(text: bytes) -> bytes:
     return unquote_to_bytes(text.translate(_BLANKS))
 
 
-# ---- A fingerprint of an error's text: what differs from one message to the next is masked, what tells the error stays.
+# ---- fingerprints of errors
 #
 # The console masks in Python what it shows, the pipeline a million texts within Spark; both by these patterns, so that like
 # errors come together in the same way wherever one looks. Each pattern is bounded, so that no text, whoever wrote it, takes

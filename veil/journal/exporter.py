@@ -21,7 +21,7 @@ from veil.journal import frames
 from veil.journal.helper_process import ExportFailed
 from veil.journal.outbox import Outbox, PackedRow, Plan
 
-log = logging.getLogger("veil.journal")
+_log = logging.getLogger(__name__)
 
 SEGMENT_ROWS_MAX: Final = 1_000_000
 SEGMENT_BYTES_MAX: Final = 64 * 2**20  # packed: about 800,000 events
@@ -99,9 +99,9 @@ class Exporter:
                     await self.export_all()
                 await self._sink.close()
         except TimeoutError:
-            log.warning("the journal's last export took too long: what is left waits in the outbox")
+            _log.warning("the journal's last export took too long: what is left waits in the outbox")
         except VeilError as problem:
-            log.warning("the journal's last export failed, what is left waits in the outbox: %s", problem)
+            _log.warning("the journal's last export failed, what is left waits in the outbox: %s", problem)
         await self._sink.kill()
 
     async def abandon(self) -> None:
@@ -161,11 +161,11 @@ class Exporter:
         if self._complained_ms is None or now_ms - self._complained_ms >= _COMPLAINT_MS:
             self._complained_ms = now_ms
             told = problem if isinstance(problem, VeilError) else repr(problem)
-            log.error("the journal cannot be exported, its events wait in the outbox: %s", told)
+            _log.error("the journal cannot be exported, its events wait in the outbox: %s", told)
 
     def _recovered(self) -> None:
         if self._failed_in_a_row:
-            log.info("the journal is exported again")
+            _log.info("the journal is exported again")
         self._failed_in_a_row, self._complained_ms = 0, None
 
     # ---- one after the other
@@ -206,7 +206,7 @@ class Exporter:
         self.stats.segment_bytes += done.size
         self.stats.unreadable_rows += len(done.unreadable)
         for reason in done.unreadable:
-            log.error("the journal lacks events: %s", reason)
+            _log.error("the journal lacks events: %s", reason)
 
     async def _sweep_if_day_is_over(self) -> None:
         today = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC).date()
@@ -216,7 +216,7 @@ class Exporter:
             return
         before = (today - timedelta(days=self._retention_days)).isoformat()
         for day in await self._sink.sweep(before):
-            log.info("the journal of %s was removed: its %d days are over", day, self._retention_days)
+            _log.info("the journal of %s was removed: its %d days are over", day, self._retention_days)
         self._swept_day = today.isoformat()
 
 

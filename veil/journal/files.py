@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-# ---- What a place shows of its content, and what it gives to write to.
+# ---- what a place shows and takes
 
 
 class Entry(NamedTuple):
@@ -34,7 +34,7 @@ class ForWriting(Protocol):
     def tell(self) -> int: ...
 
 
-# ---- Files of this machine, written so that each appears whole and survives a power loss.
+# ---- files of this machine
 
 _DRAFT: Final = ".tmp"
 
@@ -135,7 +135,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-# ---- Files of a remote file system, through pyarrow; it is connected to when it is first used.
+# ---- files of a remote file system
 #
 # An object store shows an object only when its upload is complete, so there a file is put together here and uploaded under
 # its own name. Elsewhere (HDFS) it is written under another name and renamed.

@@ -19,7 +19,7 @@ from veil.journal.outbox import Outbox
 from veil.journal.schema import POSITION_BITS
 from veil.journal.segments import Segment, SegmentIndex, list_segments
 
-# ---- One event of one message's life, as those who look a single message up get it.
+# ---- one event of a life
 
 
 class LifeEvent(NamedTuple):
@@ -101,7 +101,7 @@ def _ms(instant: datetime | None) -> int | None:
     return None if instant is None else int(instant.timestamp()) * 1000 + instant.microsecond // 1000
 
 
-# ---- Look one message's life up: in the segments that can tell of it, and in what waits to be exported.
+# ---- looking a life up
 #
 # A message keeps its key for as long as it is in one queue, and mostly among the dead letters too. A redrive gives it a new
 # one, and its events name both, so that a life is followed from key to key. The look is bounded: by segments that must be

@@ -24,7 +24,7 @@ from veil.journal.schema import (
 from veil.journal.segments import segment_name
 from veil.journal.storage import Storage
 
-# ---- The journal's schema as pyarrow sees it; imported only where Parquet is written or read.
+# ---- the schema as pyarrow sees it
 
 TYPES: dict[str, Any] = {
     "text": pa.string(),
@@ -42,7 +42,7 @@ def arrow_schema(columns: Iterable[Column] = COLUMNS) -> Any:
 SCHEMA = arrow_schema()
 
 
-# ---- Packed outbox rows become columns.
+# ---- from packed rows to columns
 #
 # Column by column and not event by event: the events of a row are turned on their side at once, and names of queues and
 # callers are numbers into a dictionary all the way into the file.
@@ -192,7 +192,7 @@ def _named(index: Any, names: list[Any]) -> Any:
     )
 
 
-# ---- One Parquet segment from the rows of a plan: the same rows always make the same events under the same name.
+# ---- writing a segment
 
 EVENTS_AT_ONCE: Final = 32_768  # what is held as Python objects; a hundred bytes and more for each
 _ROW_GROUP_EVENTS: Final = 2**18

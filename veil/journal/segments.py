@@ -160,7 +160,7 @@ def _first_line(problem: Exception) -> str:
     return str(problem).strip().partition("\n")[0].rstrip(".")
 
 
-# ---- What the footers of segments tell: which part of a segment can hold a message or an instant, without reading it.
+# ---- footers
 
 _KEPT_MAX: Final = 50_000
 

@@ -13,7 +13,7 @@ from veil.core.errors import VeilError
 from veil.journal.files import SCHEMES, Entry, ForWriting, LocalFiles, RemoteFiles
 from veil.journal.schema import VERSION
 
-# ---- A directory on any file system that pyarrow and Spark both reach: the journal's location, or the tables'.
+# ---- a directory on any file system
 #
 # Names are relative, with `/` between folders. What is written appears whole or not at all, so that a reader that lists
 # the directory at any instant finds only finished files; names that begin with `_` or `.` are left to those who write.
@@ -143,7 +143,7 @@ def _inside(name: str) -> str:
     return tidy
 
 
-# ---- Where one store's journal lies: marked with whose it is, and cleared of the days whose time is over.
+# ---- the place of one store's journal
 
 MARK: Final = "_journal.json"
 

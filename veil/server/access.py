@@ -1,4 +1,4 @@
-"""Who may speak to the server before anything is parsed: addresses, hosts and sites.
+"""Who may speak to the server: the access keys, and before anything is parsed addresses, hosts and sites.
 
 The Query protocol is a plain form post, which any web page may send to any address: without these checks a
 page could purge a queue on the reader's own machine. A name that an attacker points at 127.0.0.1 would even
@@ -10,17 +10,25 @@ for `http://veil:9324` an image is asked for without a word. The front ends ther
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterable
+from dataclasses import replace
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from veil.server.setting_values import KEYS_EXPECTED, access_keys
+from veil.server.settings import Settings, SettingsError
 from veil.wire.exchange import Request, Response
+from veil.wire.sigv4 import AccessKey
 
 CONSOLE_ROOT: Final = "/console"
 _OWN_NAMES = frozenset(("localhost", "veil"))
 _FOREIGN_SITES = frozenset(("cross-site", "same-site"))
 _REMEMBERED_MAX = 256
+_KEYS_FILE_BYTES_MAX = 1 << 20
 
 
 def is_loopback(host: str) -> bool:
@@ -137,3 +145,53 @@ def _forbidden(request: Request, reason: str) -> Response:
         body = f'{{"__type":"com.amazon.coral.service#AccessDeniedException","message":"{text}"}}'
         return Response(403, body.encode("ascii", "replace"), "application/x-amz-json-1.0")
     return Response(403, reason.encode("ascii", "replace") + b"\n")
+
+
+# ---- access keys
+
+
+def gather_keys(settings: Settings) -> dict[str, AccessKey]:
+    """Every key by its id; reads the keys file anew. Raises SettingsError."""
+    keys = {key.key_id: key for key in settings.keys}
+    if settings.keys_file is not None:
+        for key in _read_keys(settings.keys_file):
+            if key.key_id in keys:
+                raise SettingsError(
+                    f"keys_file={settings.keys_file}: expected no id twice, found {key.key_id}"
+                )
+            keys[key.key_id] = replace(key, account=key.account or settings.account)
+        if not keys:
+            # Somebody wanted keys: an emptied file must not open the server to everybody.
+            raise SettingsError(f"keys_file={settings.keys_file}: expected at least one key")
+    return keys
+
+
+def _read_keys(path: Path) -> list[AccessKey]:
+    try:
+        with path.open("rb") as file:
+            # Of the opened file, not of the path: what is checked is what is read.
+            mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode) or mode & 0o077:
+                raise SettingsError(
+                    f"keys_file={path}: expected a file that only its owner can read (chmod 600), "
+                    f"its mode is {stat.S_IMODE(mode):04o}"
+                )
+            text = file.read(_KEYS_FILE_BYTES_MAX).decode("utf-8")
+    except OSError as problem:
+        raise SettingsError(
+            f"keys_file={path}: expected a file that can be read ({problem.strerror})"
+        ) from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"keys_file={path}: expected UTF-8") from None
+    keys: list[AccessKey] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        try:
+            keys += access_keys(line)
+        except ValueError:
+            raise SettingsError(f"keys_file={path}, line {number}: expected {KEYS_EXPECTED}") from None
+    if len({key.key_id for key in keys}) != len(keys):
+        raise SettingsError(f"keys_file={path}: expected no id twice")
+    return keys

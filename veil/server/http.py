@@ -6,9 +6,8 @@ import asyncio
 import ssl
 from collections.abc import Callable
 
-from veil.server.http_connection import HttpConnection
+from veil.server.http_connection import Capacity, HttpConnection, Roster
 from veil.server.http_limits import HttpLimits
-from veil.server.http_roster import Capacity, Roster
 from veil.server.tls_connection import TlsConnection
 from veil.wire.exchange import Handler
 

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import cast
 
+from veil.server.http_limits import REFUSED_LINGERING_MAX, HttpLimits
 from veil.server.http_reader import (
     BODY,
     CLOSES,
@@ -26,10 +27,9 @@ from veil.server.http_reader import (
     encode_refusal,
     encode_stream_head,
 )
-from veil.server.http_roster import Roster
-from veil.wire.exchange import Request, Response
+from veil.wire.exchange import Handler, Request, Response
 
-log = logging.getLogger("veil.http")
+_log = logging.getLogger(__name__)
 
 _NEVER = float("inf")
 # Beyond this, reading stops. Below it, it goes on behind a running request: only so is a client seen to go.
@@ -37,7 +37,93 @@ _HELD_BYTES_MAX = 64 * 1024
 # Smaller bodies and answers are not counted against the total: connections_max bounds them well enough.
 _LARGE_BYTES = 64 * 1024
 
+# What any client can bring about is logged at most this often, each kind by itself.
+_NOTE_EVERY_S = 60.0
+
 _OPEN, _LEAVING, _GONE = range(3)
+
+
+# ---- what connections share
+
+
+class Capacity:
+    """What all listeners of a process have together: seats for connections, and memory for what these hold."""
+
+    def __init__(self, limits: HttpLimits) -> None:
+        self.connections_max = limits.connections_max
+        # A refused newcomer lingers for a moment to be told so; beyond this many it is cut without a word.
+        self.refused_max = REFUSED_LINGERING_MAX
+        self.held_bytes_max = limits.body_bytes_total_max
+        self.connection_count = 0  # the refused included
+        self.seats_taken = 0  # by connections that may send requests; the refused linger without one
+        self.idle: dict[HttpConnection, float] = {}  # since when, in the order in which they fell idle
+        self.held_bytes = 0  # of large bodies that came in, and of answers that clients have not taken yet
+
+    def has_room_for(self, size_bytes: int) -> bool:
+        """Whether so many bytes more may be held."""
+        return self.held_bytes + size_bytes <= self.held_bytes_max
+
+    def overrun(self) -> bool:
+        """Whether so many refused connections linger that the next is not worth an answer."""
+        return self.connection_count - self.seats_taken > self.refused_max
+
+
+class Roster:
+    """What the connections of one listener share; made by the server, used by its connections."""
+
+    def __init__(
+        self, handler: Handler, limits: HttpLimits, capacity: Capacity, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.handler = handler
+        self.limits = limits
+        self.capacity = capacity
+        self.loop = loop
+        self.connections: set[HttpConnection] = set()
+        self.closing = False
+        self.emptied = asyncio.Event()
+        self._noted_s: dict[str, float] = {}  # when a kind of mistake was logged last; kinds are few
+
+    def enter(self, connection: HttpConnection) -> bool:
+        """Take the newcomer in, in place of the longest idle one if need be; False if it must be refused."""
+        self.connections.add(connection)
+        capacity, limits = self.capacity, self.limits
+        capacity.connection_count += 1
+        if capacity.seats_taken >= capacity.connections_max:
+            oldest = next(iter(capacity.idle), None)
+            if oldest is None or capacity.idle[oldest] + limits.idle_spared_s > self.loop.time():
+                return False
+            self.vacate(oldest)
+            oldest.abort()
+        capacity.seats_taken += 1
+        connection.seated = True
+        return True
+
+    def vacate(self, connection: HttpConnection) -> None:
+        """Free the connection's seat, once."""
+        if connection.seated:
+            connection.seated = False
+            self.capacity.seats_taken -= 1
+
+    def leave(self, connection: HttpConnection) -> None:
+        """Forget the connection: it is closed and its request has ended."""
+        self.vacate(connection)
+        if connection in self.connections:
+            self.connections.discard(connection)
+            self.capacity.connection_count -= 1
+        self.capacity.idle.pop(connection, None)
+        if not self.connections:
+            self.emptied.set()
+
+    def note(self, kind: str, text: str) -> None:
+        """Log a mistake of a client's, unless one of its kind was logged within the last minute."""
+        now_s = self.loop.time()
+        last_s = self._noted_s.get(kind)
+        if last_s is None or now_s >= last_s + _NOTE_EVERY_S:
+            self._noted_s[kind] = now_s
+            _log.warning("%s", text)
+
+
+# ---- one connection
 
 
 class HttpConnection(asyncio.Protocol):
@@ -273,7 +359,7 @@ class HttpConnection(asyncio.Protocol):
                 self.abort()
             raise
         except Exception:
-            log.exception("the handler failed on %s %s", request.method, request.path)
+            _log.exception("the handler failed on %s %s", request.method, request.path)
             self._take_back(response)
             answer, persistence, response = encode_refusal(500, "internal error"), CLOSES, None
         self._end_task()
@@ -315,7 +401,7 @@ class HttpConnection(asyncio.Protocol):
         except asyncio.CancelledError:
             pass  # the client is gone, or the server stops: the stream is over either way
         except Exception:
-            log.exception("a stream failed")
+            _log.exception("a stream failed")
         finally:
             close = getattr(stream, "aclose", None)
             if close is not None:
@@ -350,7 +436,7 @@ class HttpConnection(asyncio.Protocol):
         try:
             response.undelivered()
         except Exception:
-            log.exception("taking back an answer that was not delivered failed")
+            _log.exception("taking back an answer that was not delivered failed")
 
     # ---- the end
 

@@ -15,10 +15,10 @@ import httptools
 from veil.server.http_limits import HttpLimits
 from veil.wire.exchange import Request, Response
 
-log = logging.getLogger("veil.http")
+_log = logging.getLogger(__name__)
 
 
-# ---- The bytes of an answer, with as little work for each as its own data demands.
+# ---- writing answers
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -76,7 +76,7 @@ def _fields(headers: tuple[tuple[str, str], ...]) -> bytes:
     return text.encode("latin-1")
 
 
-# ---- The rules for a request's head: which requests are refused, with what status, and how its body is framed.
+# ---- the rules for a request's head
 #
 # The parser (llhttp, strict) already refuses what smuggling is made of: bare CR or LF, folded lines, control
 # characters, space before the colon, Content-Length twice or beside Transfer-Encoding, malformed chunks. This
@@ -327,7 +327,7 @@ class RequestReader:
         self.refusal = refusal_of(error)
         context = error.__context__
         if isinstance(error, httptools.HttpParserCallbackError) and not isinstance(context, Refusal):
-            log.error("reading a request failed", exc_info=context or error)
+            _log.error("reading a request failed", exc_info=context or error)
             self.refusal = Refusal(500, "internal error")
 
     def _decline_upgrade(self) -> None:

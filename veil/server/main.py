@@ -27,16 +27,16 @@ import uvloop
 
 from veil.core.clock import Clock
 from veil.core.errors import StoreBusy, StoreDamaged, StoreError, StoreTooNew, VeilError
-from veil.server.access import AccessRules, is_loopback
-from veil.server.application import Application
+from veil.core.queue import QueueKey
+from veil.server.access import AccessRules, gather_keys, is_loopback
+from veil.server.application import Application, SmqApplication
 from veil.server.companion import Companion
 from veil.server.console import ConsoleMount
-from veil.server.create_declared import create_declared
+from veil.server.declared_queues import settings_given
 from veil.server.greeting import address_url, endpoint_url, greeting
 from veil.server.http import HttpServer
+from veil.server.http_connection import Capacity
 from veil.server.http_limits import room_for_connections
-from veil.server.http_roster import Capacity
-from veil.server.keys import gather_keys
 from veil.server.logs import configure_logging
 from veil.server.make_store import (
     JOURNAL_FOLDER,
@@ -51,9 +51,9 @@ from veil.server.make_store import (
 from veil.server.metrics import Metrics, RequestTallies
 from veil.server.setting_values import without_password
 from veil.server.settings import DEFAULT, Settings, SettingsError
-from veil.server.smq import SmqApplication
 from veil.server.system_clock import SystemClock
 from veil.server.tls import Tls
+from veil.service.queues import ensure_queue
 from veil.service.service import Service, ServiceRules
 from veil.stores.store import Store
 from veil.wire.front_end import SqsFrontEnd
@@ -62,7 +62,7 @@ from veil.wire.sigv4 import AccessKey, Verifier
 if TYPE_CHECKING:
     from veil.journal.exporter import Exporter
 
-log = logging.getLogger("veil.server")
+_log = logging.getLogger(__name__)
 
 EXIT_STOPPED: Final = 0
 EXIT_NOT_STARTED: Final = 1
@@ -161,7 +161,7 @@ class _Server:
         try:
             self._check_journal()
             self._fit_connections()
-            await create_declared(service, settings.queues, settings.region, settings.account)
+            await self._create_declared_queues()
             await self._listen(self._http, "port", settings.port)
             if self._smq is not None:
                 await self._listen(self._smq, "smq_port", settings.smq_port or 0)
@@ -237,6 +237,11 @@ class _Server:
         self._capacity.connections_max, self._capacity.refused_max = room.connections, room.refused
         self._files_max = room.files
 
+    async def _create_declared_queues(self) -> None:
+        for declared in self._settings.queues:
+            key = QueueKey(self._settings.region, self._settings.account, declared.name)
+            await ensure_queue(self._service, key, settings_given(declared, key), declared.tags)
+
     async def _listen(self, http: HttpServer, setting: str, port: int) -> None:
         host = self._settings.host
         try:
@@ -293,7 +298,7 @@ class _Server:
                 certificate=None if self._tls is None else self._tls.certificate.text,
             )
             print(text, file=sys.stderr, flush=True)  # noqa: T201
-        log.info(
+        _log.info(
             "ready on %s port %d, %s, %s",
             facts["host"],
             facts["port"],
@@ -303,19 +308,19 @@ class _Server:
         )
         self._tell_connections()
         if is_on_postgres(settings) and settings.journal == "on":
-            log.info(
+            _log.info(
                 "no journal: the nodes of one database need a place that all of them reach; name it with --journal"
             )
         if self._tls is not None:
             self._tls.warn()
         elif not is_loopback(settings.host) and not (settings.base_url or "").startswith("https:"):
-            log.warning(
+            _log.warning(
                 "host=%s is reached over plain HTTP: messages travel in clear, and nobody can log in to the console from "
                 "another machine; set tls_cert and tls_key, or base_url to the https address of a proxy that speaks TLS",
                 settings.host,
             )
         if settings.origin("store") == "--store" and without_password(settings.store) != settings.store:
-            log.warning(
+            _log.warning(
                 "--store has a password in it, which the list of processes shows to everybody on this machine: "
                 "use VEIL_STORE or PGPASSFILE"
             )
@@ -325,7 +330,7 @@ class _Server:
         # The default asks for more than most need; whoever asked for a number wants to know.
         is_asked = self._settings.origin("http.connections_max") != DEFAULT
         if present < wanted and (is_asked or present < _CONNECTIONS_FEW):
-            log.warning(
+            _log.warning(
                 "http.connections_max is %d instead of %d: the process may have %d files open (ulimit -n, LimitNOFILE)",
                 present,
                 wanted,
@@ -363,13 +368,13 @@ class _Server:
     def _signal(self, number: signal.Signals) -> None:
         if self._signalled:
             # Asked twice: whoever asks does not want to wait. What was answered is on disk.
-            log.warning("second %s: leaving at once", number.name)
+            _log.warning("second %s: leaving at once", number.name)
             logging.shutdown()
             if self._ready_file is not None:
                 self._ready_file.unlink(missing_ok=True)
             os._exit(128 + number)
         self._signalled = True
-        log.info("%s: stopping", number.name)
+        _log.info("%s: stopping", number.name)
         self._ended.set()
 
     def _store_failed(self, error: BaseException) -> None:
@@ -378,7 +383,7 @@ class _Server:
     def _give_up(self, error: BaseException) -> None:
         # Nothing is retried: after a failed sync only a new start, which reads the disk again, knows what is
         # there.
-        log.critical("the store failed, the server stops: %s", error)
+        _log.critical("the store failed, the server stops: %s", error)
         self._exit_code = EXIT_STORE_FAILED
         self._application.down = "the store failed"
         self._ended.set()
@@ -397,10 +402,10 @@ class _Server:
         try:
             await self._service.stop()
         except StoreError as problem:
-            log.critical("the store failed while closing: %s", problem)
+            _log.critical("the store failed while closing: %s", problem)
             self._exit_code = EXIT_STORE_FAILED
             return
-        log.info("stopped")
+        _log.info("stopped")
 
     async def _close_http(self, grace_s: float) -> None:
         servers = [self._http] if self._smq is None else [self._http, self._smq]
@@ -415,18 +420,18 @@ class _Server:
         if self._keys:
             self._reload_keys()
         elif self._tls is None:
-            log.info("SIGHUP: there are no keys to reload")
+            _log.info("SIGHUP: there are no keys to reload")
 
     def _reload_keys(self) -> None:
         try:
             fresh = gather_keys(self._settings)
         except SettingsError as problem:
-            log.error("SIGHUP: the keys stay as they were: %s", problem)
+            _log.error("SIGHUP: the keys stay as they were: %s", problem)
             return
         # In place: the verifier looks keys up in this very mapping.
         self._keys.clear()
         self._keys.update(fresh)
-        log.info("SIGHUP: %d keys in effect", len(fresh))
+        _log.info("SIGHUP: %d keys in effect", len(fresh))
 
 
 def _give_back_large_blocks() -> None:

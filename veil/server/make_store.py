@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from veil.journal.exporter import Exporter
     from veil.stores.postgres.store import PostgresStore
 
-log = logging.getLogger("veil.server")
+_log = logging.getLogger(__name__)
 
 
 JOURNAL_FOLDER = "journal"
@@ -83,7 +83,7 @@ def _on_postgres(dsn: str, **given: Any) -> PostgresStore:
     return PostgresStore(dsn, **given)
 
 
-# ---- Whether a store that lives elsewhere answers: asked when somebody asks us, so that a probe tells the present.
+# ---- the probe of a store that lives elsewhere
 
 # Kubernetes gives a probe one second by default: the answer comes before that.
 PATIENCE_S: Final = 0.8
@@ -115,16 +115,16 @@ class StoreProbe:
                 await self._store.list_queues("", "", limit=1)
         except (TimeoutError, VeilError) as problem:
             if not self._was_away:
-                log.warning("not ready: the database does not answer (%s)", problem or "it took too long")
+                _log.warning("not ready: the database does not answer (%s)", problem or "it took too long")
             self._was_away = True
             return "the database does not answer"
         if self._was_away:
-            log.info("ready again: the database answers")
+            _log.info("ready again: the database answers")
         self._was_away = False
         return None
 
 
-# ---- The journal of a server: whose it is, and the exporter that writes it.
+# ---- the journal
 
 # Imported when they are used: whoever waits for a server to be ready does not wait for the journal.
 

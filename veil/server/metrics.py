@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from veil.journal.exporter import Exporter, ExportStats
 
 
-# ---- Which action a request asks for, and how many of each were answered how: plain numbers for metrics.
+# ---- answers by action
 
 # Only what the protocol knows becomes a label; whatever else a client makes up is counted as `other`.
 _KNOWN: Final = frozenset(ACTIONS)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from veil.wire.sigv4 import AccessKey
 
-# ---- A URL as it may be shown: in logs, in greetings, in refusals, by `veil config show`.
+# ---- URLs without their passwords
 
 HIDDEN: Final = "***"
 # To the last @, not to the first: where somebody forgot to escape one, too much is hidden rather than too little.

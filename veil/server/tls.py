@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from veil.server.settings import Settings, SettingsError
 
-log = logging.getLogger("veil.server")
+_log = logging.getLogger(__name__)
 
 _FILE_BYTES_MAX: Final = 1 << 20
 _LOOK_EVERY_S: Final = 2.0
@@ -62,15 +62,15 @@ class Tls:
         try:
             self.context, self.certificate = self._load()
         except SettingsError as problem:
-            log.error("%s: the certificate stays as it was: %s", why, problem)
+            _log.error("%s: the certificate stays as it was: %s", why, problem)
             return
-        log.info("%s: %s, in effect", why, self.certificate.text)
+        _log.info("%s: %s, in effect", why, self.certificate.text)
         self.warn()
 
     def warn(self) -> None:
         """Say so in the log if clients will refuse the certificate."""
         if self.certificate.problem is not None:
-            log.warning("tls_cert=%s: clients will refuse it (%s)", self._cert, self.certificate.problem)
+            _log.warning("tls_cert=%s: clients will refuse it (%s)", self._cert, self.certificate.problem)
 
     async def watch(self) -> None:
         """Reload whenever the files have changed, until cancelled."""

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, cast
 
-from veil.server.http_connection import HttpConnection
+from veil.server.http_connection import HttpConnection, Roster
 from veil.server.http_reader import encode_refusal
-from veil.server.http_roster import Roster
 
 _READ_BYTES: Final = 16 * 1024  # a record at the most
 # Every handshake begins with a record of this type; no request of HTTP does.

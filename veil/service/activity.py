@@ -14,7 +14,7 @@ from typing import Final
 from veil.core.clock import Clock, Timer
 from veil.core.message import Caller, StoredMessage
 
-# ---- How often what happened, in each queue, since the server started.
+# ---- counters
 
 
 class Tallies:

@@ -12,10 +12,10 @@ from veil.core.limits import MOVE_RATE_MAX
 from veil.core.move_task import MoveTask
 from veil.stores.store import Store
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
-# ---- Lets things happen when they are due: leases lapse, delays end, retention runs out.
+# ---- deadlines
 #
 # The store settles a queue whenever somebody looks at it, so this is for those who do not look: waiting
 # receivers, and messages that nobody asks for.
@@ -74,14 +74,14 @@ class Ticker:
             await self._store.settle()
         except VeilError as error:
             # Nothing is lost by trying later: every receive settles its own queue before it looks.
-            logger.error("settling failed, trying again in %d ms: %s", AFTER_FAILURE_MS, error)
+            _log.error("settling failed, trying again in %d ms: %s", AFTER_FAILURE_MS, error)
             self._not_before_ms = self._clock.now_ms() + AFTER_FAILURE_MS
         finally:
             self._settling = None
             self.look()
 
 
-# ---- Carries move tasks out, a step at a time, no faster than their rate.
+# ---- move tasks
 #
 # Of several nodes on one store each task has one that carries it out. The others look every other second whether a task has
 # been left behind.
@@ -118,7 +118,7 @@ class MoveRunners:
         try:
             await self.resume()
         except StoreError as error:
-            logger.debug("move tasks cannot be looked for: %s", error)
+            _log.debug("move tasks cannot be looked for: %s", error)
             self._next_look = self._clock.call_at(self._clock.now_ms() + LOOK_MS, self._look)
 
     def run(self, task: MoveTask) -> None:
@@ -163,10 +163,10 @@ class MoveRunners:
                 now_ms = self._clock.now_ms()
                 next_ms = max(next_ms + step * 1000 // rate_per_s, now_ms)
             except StoreError as error:
-                logger.error("move task %s: a step failed, trying again: %s", task.id, error)
+                _log.error("move task %s: a step failed, trying again: %s", task.id, error)
                 next_ms = self._clock.now_ms() + _AFTER_FAILURE_MS
             except VeilError as error:  # its queue or the task itself is gone
-                logger.warning("move task %s ended: %s", task.id, error)
+                _log.warning("move task %s ended: %s", task.id, error)
                 return
             if task.is_active:
                 await self._pause(task.id, next_ms)

@@ -23,7 +23,7 @@ from veil.core.receipt import Receipt
 from veil.service.service import Service
 from veil.stores.store import Extension
 
-# ---- Random identifiers, made cheaply: the system is asked for randomness once for many.
+# ---- message ids
 
 _IDS_AT_ONCE = 256
 _VARIANT = "89ab"
@@ -54,7 +54,7 @@ def new_id() -> str:
     return next(_ids)
 
 
-# ---- What kind of message it is, as the journal and the pipeline tell kinds apart.
+# ---- message types
 
 TYPE_CHARS_MAX: Final = 256
 
@@ -68,7 +68,7 @@ def message_type(attributes: Mapping[str, MessageAttribute], names: Sequence[str
     return None
 
 
-# ---- Send messages to a queue.
+# ---- send
 
 
 class SentMessage(NamedTuple):
@@ -146,7 +146,7 @@ def _checked(draft: Draft, settings: QueueSettings, sender: str) -> NewMessage:
     )
 
 
-# ---- Delete messages by their receipts.
+# ---- delete
 
 
 async def delete(
@@ -189,7 +189,7 @@ async def delete(
     return answers
 
 
-# ---- Give the holders of leases more time, or take it all: release.
+# ---- extend and release
 
 
 async def extend_lease(
@@ -231,7 +231,7 @@ async def extend_lease(
     return answers
 
 
-# ---- Look at messages without receiving them.
+# ---- peek
 
 PEEK_BYTES_MAX: Final = 16 << 20  # of bodies, for one look
 
@@ -268,7 +268,7 @@ async def peek_next(service: Service, queue: Queue, *, limit: int) -> list[Store
     return await service.store.peek_next(queue, limit=limit)
 
 
-# ---- Empty a queue.
+# ---- purge
 
 
 async def purge(service: Service, queue: Queue, *, caller: Caller = NOBODY) -> None:

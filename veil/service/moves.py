@@ -25,7 +25,7 @@ from veil.service.messages import message_type, new_id
 from veil.service.service import Service
 from veil.stores.store import Chosen, NewContent
 
-# ---- Start, cancel and list move tasks: the redrive of dead letters.
+# ---- move tasks
 
 
 async def start_move(
@@ -111,7 +111,7 @@ async def _queue_of(service: Service, parameter: str, arn: str, account: str) ->
     return queue
 
 
-# ---- Redrive chosen messages out of the dead letters, changed on the way if asked.
+# ---- redriving chosen messages
 
 REDRIVEN_FROM: Final = "Veil.RedrivenFrom"
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final
 
 from veil.core import limits
-from veil.core.errors import QueueExists, QueueMissing, SettingNotForQueueType, SettingRefused, SettingUnknown
+from veil.core.errors import (
+    QueueExists,
+    QueueMissing,
+    SettingNotForQueueType,
+    SettingRefused,
+    SettingUnknown,
+    VeilError,
+)
 from veil.core.event import NOBODY
 from veil.core.message import Caller
 from veil.core.policy import parse_policy
@@ -26,7 +34,10 @@ from veil.core.queue import (
 from veil.service.service import Service
 from veil.stores.store import QueueContent
 
-# ---- What a queue's settings become when a caller gives some of them: pure rules, one queue at a time.
+_log = logging.getLogger(__name__)
+
+
+# ---- settings
 
 _NAMES: Final = frozenset(field.name for field in fields(QueueSettings))
 _FIFO_ONLY: Final = ("fifo", "content_deduplication", "deduplication_scope", "throughput_limit")
@@ -125,6 +136,39 @@ async def create_queue(
         )
     compare_with_existing(queue, given, settings)
     return queue
+
+
+async def ensure_queue(
+    service: Service, key: QueueKey, given: Mapping[str, Any], tags: Mapping[str, str]
+) -> None:
+    """Create the queue where it is missing; what differs, or cannot be created now, is a warning that names it.
+
+    An existing queue is never changed: an old file on one machine could undo what an operator set an hour ago. Nor is the
+    difference an error, which would turn something harmless into an outage.
+    """
+    existing = await service.store.find_queue(key)
+    if existing is None:
+        try:
+            await create_queue(service, key, given, tags)
+            _log.info("created queue %s", key.name)
+        except VeilError as refusal:
+            _log.warning("could not create the declared queue %s: %s", key.name, refusal)
+        return
+    for setting, wanted in given.items():
+        found = getattr(existing.settings, setting)
+        if found != wanted:
+            difference = (setting, _shown(found), _shown(wanted))
+            _log.warning(
+                "queue %s exists with %s=%s and is declared with %s; it was not changed",
+                key.name,
+                *difference,
+            )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, RedrivePolicy):
+        return f"{value.dead_letters.name} after {value.receives_max} receives"
+    return str(value)
 
 
 async def change_settings(service: Service, queue: Queue, given: Mapping[str, Any]) -> Queue:

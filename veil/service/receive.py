@@ -15,7 +15,7 @@ from veil.core.queue import Queue
 from veil.core.receipt import Receipt
 from veil.service.service import Service
 
-# ---- Await something to its end, though the one who asked may leave.
+# ---- awaiting to the end what may not be cut short
 #
 # A receive that is cancelled while the store looks may have claimed messages, and only the store's answer tells
 # which. `asyncio.shield` would do, at the price of a task for every receive, several times the cost of all else
@@ -77,7 +77,7 @@ def undisturbed(work: Coroutine[Any, Any, T], undo: Callable[[T], None]) -> Gene
     return result
 
 
-# ---- Undo a receive whose answer nobody got.
+# ---- undo
 
 
 def give_back(
@@ -100,7 +100,7 @@ async def _undo(service: Service, queue: Queue, receipts: Sequence[Receipt], cal
         service.activity.ended([receipt.seq for receipt in receipts], "given_back", caller)
 
 
-# ---- Receive messages, waiting for them if asked to.
+# ---- receive
 
 # A full queue becomes free by deletes, which wake nobody, so receivers that met the limit look again by
 # themselves.

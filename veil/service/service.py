@@ -15,7 +15,7 @@ from veil.service.background import MoveRunners, Ticker
 from veil.service.waiting import WaitingRoom
 from veil.stores.store import Store
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Service:
     def _background_done(self, task: asyncio.Task[Any]) -> None:
         self._background.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("work in the background failed: %s", error, exc_info=error)
+            _log.error("work in the background failed: %s", error, exc_info=error)
 
     # ---- what the store reports (StoreEvents)
 

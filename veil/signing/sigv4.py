@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from urllib.parse import quote, quote_from_bytes, unquote_to_bytes
 
-# ---- AWS Signature Version 4: the one text that stands for a request, and the key that signs it.
+# ---- canonical requests and signing keys
 #
 # Signing and verifying share this file, so that they cannot drift apart.
 
@@ -91,7 +91,7 @@ def signature(key: bytes, text: bytes) -> str:
     return hmac.digest(key, text, "sha256").hex()
 
 
-# ---- Sign a request with AWS Signature Version 4, in its headers or in its query.
+# ---- signing one request
 
 EXPIRES_S_MAX = 604_800
 
@@ -194,7 +194,7 @@ def presign(
     return f"{query}&X-Amz-Signature={signature(signing_key(secret, timestamp[:8], region, service), text)}"
 
 
-# ---- Sign one kind of request over and over: POSTs to one address, alike but for target, body and time.
+# ---- signing one kind of request over and over
 
 _NAMED = frozenset({"host", "x-amz-date", "x-amz-security-token", "x-amz-target"})
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 OUTBOX_BYTES_MAX = 1 << 30
 _SAY_EVERY_MS = 60_000
 
-log = logging.getLogger("veil.store")
+_log = logging.getLogger(__name__)
 
 
 class OutboxBound:
@@ -28,7 +28,7 @@ class OutboxBound:
         self.lost_events += events
         if self._said_at_ms is None or now_ms - self._said_at_ms >= _SAY_EVERY_MS:
             self._said_at_ms = now_ms
-            log.warning(
+            _log.warning(
                 "the journal is not exported and its outbox has reached %d bytes: %d events were not recorded since the"
                 " start; the queues go on",
                 self.bytes_max,

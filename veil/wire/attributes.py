@@ -20,7 +20,7 @@ from veil.core.queue import (
     parse_arn,
 )
 
-# ---- The two redrive policies as JSON texts: read leniently, written in one normal form.
+# ---- redrive policies
 #
 # Terraform and its like compare what they wrote with what they read, so the form is fixed: no blanks, numbers as numbers.
 

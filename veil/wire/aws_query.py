@@ -15,7 +15,7 @@ from veil.wire.actions import Action
 from veil.wire.request_errors import ParameterRefused, RequestUnreadable
 from veil.wire.shapes import Shape
 
-# ---- How the Query protocol names lists and maps: flattened, in the singular, counted from one.
+# ---- names of lists and maps
 
 
 class MapName(NamedTuple):

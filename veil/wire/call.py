@@ -19,7 +19,7 @@ from veil.signing.sigv4 import path_segments
 from veil.wire.exchange import Request
 from veil.wire.request_errors import AddressRefused, ParameterMissing, ParameterRefused, SignatureMissing
 
-# ---- Queue URLs: read by their path alone, written with the host by which the caller reached us.
+# ---- queue URLs
 #
 # SDKs for JavaScript, Ruby and PHP and the old ones for Java send to the URL's own host, so a URL must be reachable by the
 # client that asked for it. On the way in the host says nothing: a queue is its account and its name.
@@ -80,7 +80,7 @@ def _path_of(text: str) -> str:
     return text.partition("?")[0]
 
 
-# ---- The token that asks for the next page: opaque to clients, the last name of the page before to us.
+# ---- page tokens
 
 _CHARS_MAX = 512
 

@@ -49,7 +49,7 @@ class Response:
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-# ---- Request ids: unlike each other and unlike those of any other process, at the price of a counter.
+# ---- request ids
 
 
 class RequestIds:

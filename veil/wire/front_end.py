@@ -26,7 +26,7 @@ from veil.wire.request_errors import (
 from veil.wire.sigv4 import Verifier, unverified_scope
 from veil.wire.sqs_codes import INTERNAL_FAILURE, Refusal, Situation, worded
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 DEFAULT_ACCOUNT: Final = "000000000000"
 DEFAULT_REGION: Final = "us-east-1"
@@ -191,15 +191,15 @@ class SqsFrontEnd:
 def _worded(error: VeilError, action: str, *, query: bool) -> Refusal:
     # Of a database that is away the store itself tells, once; a line for each request would be thousands a second.
     if isinstance(error, StoreUnavailable):
-        logger.debug("%.80r: %s", action, error)
+        _log.debug("%.80r: %s", action, error)
     elif isinstance(error, StoreError):
-        logger.error("%.80r: the store failed: %s", action, error)
+        _log.error("%.80r: the store failed: %s", action, error)
     return worded(error, Situation(action, query))
 
 
 def _give_up(call: Call | None, action: str, request_id: str) -> None:
     # The client sees no more than the request id; what was received for it must not stay hidden.
-    logger.exception("request %s (%.80r) failed", request_id, action)
+    _log.exception("request %s (%.80r) failed", request_id, action)
     _take_back(call)
 
 

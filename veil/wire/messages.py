@@ -23,7 +23,7 @@ from veil.wire.shapes import (
     SendMessageInput,
 )
 
-# ---- The order key of a message as Veil's own actions write it: decimal text, since JavaScript's numbers cannot hold it.
+# ---- order keys
 
 _MAX: Final = (1 << 63) - 1
 
@@ -37,7 +37,7 @@ def read_sequence_number(parameter: str, text: str) -> int:
     )
 
 
-# ---- From the parameters of a send to the draft of a message.
+# ---- drafts
 
 TRACE_HEADER = "AWSTraceHeader"
 
@@ -99,7 +99,7 @@ def _trace_of(attributes: AttributeValues) -> str:
     return attributes[TRACE_HEADER].StringValue or ""
 
 
-# ---- What a received message looks like to the client that asked for it: which attributes it wants, and their digest.
+# ---- received messages
 
 _SystemAttribute = Callable[[StoredMessage, bool], str | None]
 

@@ -114,7 +114,7 @@ def check_range(parameter: str, value: int, low: int, high: int, reason: str) ->
         raise ParameterRefused(parameter, value, reason)
 
 
-# ---- Why a signature was refused, in the words and codes that AWS uses.
+# ---- signatures
 #
 #     SignatureRefused
 #     ├── SignatureMissing      nothing was signed: the caller is anonymous

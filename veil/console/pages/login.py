@@ -10,7 +10,7 @@ from veil.console.sessions import Identity
 from veil.console.visit import Visit
 from veil.console.web import Answer, Forbidden, TooMany, see_other
 
-log = logging.getLogger("veil.console")
+_log = logging.getLogger(__name__)
 
 
 @page("/login", needs=None)
@@ -86,7 +86,7 @@ async def _record(visit: Visit, identity: Identity | None, action: str) -> None:
             outcome=DONE,
         )
     except AuditUnavailable as problem:
-        log.error("%s of key %s is not in the audit log: %s", action, identity.name, problem)
+        _log.error("%s of key %s is not in the audit log: %s", action, identity.name, problem)
 
 
 def _check_transport(visit: Visit) -> None:

@@ -32,7 +32,7 @@ from veil.consumer.outcomes import (
     told,
 )
 
-_log = logging.getLogger("veil.consumer")
+_log = logging.getLogger(__name__)
 
 
 # ---- What runs around handlers: each middleware is given the message and the rest of the way to go.

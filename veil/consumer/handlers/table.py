@@ -19,7 +19,7 @@ from veil.consumer.handlers.signature import handler_name, read_signature
 from veil.consumer.message import Message
 from veil.consumer.outcomes import Discard, FailurePolicy, FailureSpec, Outcome
 
-_log = logging.getLogger("veil.consumer")
+_log = logging.getLogger(__name__)
 
 BATCH_MAX: Final = 10_000
 NO_HANDLER: Final = "none"  # the name under which messages without a handler are counted

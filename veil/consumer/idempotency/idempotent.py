@@ -21,7 +21,7 @@ from veil.consumer.message import Message
 from veil.consumer.outcomes import Backoff, Delete, Outcome, Release, RetryAfter
 from veil.core.limits import RETENTION_DEFAULT_S, VISIBILITY_MAX_S
 
-_log = logging.getLogger("veil.consumer")
+_log = logging.getLogger(__name__)
 
 
 # ---- Where the idempotency key of a message comes from: a field of its payload, its id, or a function.

@@ -17,7 +17,7 @@ from veil.consumer.lease import Lease, LeaseLost, LeaseState, Settling
 from veil.consumer.renewal.ledger import Capped, Effect, Failed, Flight, Ledger, Lost, Renewed, Warned
 from veil.consumer.renewal.policy import RenewalPolicy
 
-_LOG = logging.getLogger("veil.consumer.renewal")
+_log = logging.getLogger(__name__)
 
 
 # ---- What every keeper does, wherever it runs.
@@ -277,7 +277,7 @@ class LeaseKeeper(Keeper):
             return [_unreachable(f"no answer within {timeout_s:.1f} s")] * len(changes)
         except Exception as problem:
             # A fault of the client must not end the renewal of everything else.
-            _LOG.exception("renewal: the client failed")
+            _log.exception("renewal: the client failed")
             return [_unreachable(repr(problem))] * len(changes)
         if len(results) != len(changes):
             return [_unreachable(f"{len(results)} answers to {len(changes)} entries")] * len(changes)
@@ -373,7 +373,7 @@ class LeaseKeeper(Keeper):
         try:
             call(*facts)
         except Exception:
-            _LOG.exception("renewal: whoever watches the keeper failed")
+            _log.exception("renewal: whoever watches the keeper failed")
 
 
 def promise() -> Future[None]:

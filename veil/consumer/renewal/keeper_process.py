@@ -23,7 +23,7 @@ from veil.consumer.renewal.helper_messages import FromHelper, ToHelper, line, re
 from veil.consumer.renewal.keeper import Keeper, KeeperEvents, RenewalApi, promise, steady_s
 from veil.consumer.renewal.policy import RenewalPolicy
 
-_LOG = logging.getLogger("veil.consumer.renewal")
+_log = logging.getLogger(__name__)
 
 
 # ---- A helper process seen from its parent: say something without ever waiting, hear what it says in a thread.
@@ -228,7 +228,7 @@ class KeeperProcess(Keeper):
         try:
             self._take(pipe, message)
         except Exception:
-            _LOG.exception("renewal: whoever watches the keeper failed")
+            _log.exception("renewal: whoever watches the keeper failed")
 
     def _take(self, pipe: HelperPipe, message: say.FromHelper | None) -> None:
         match message:
@@ -315,7 +315,7 @@ class KeeperProcess(Keeper):
         if self._restarts > _RESTARTS_MAX:
             self._give_up()
             return
-        _LOG.error("renewal: the helper process has ended, starting another one")
+        _log.error("renewal: the helper process has ended, starting another one")
         with self._lock:
             self._pipe = HelperPipe(self._api_factory, self._policy, self._heard)
             for number, lease in self._leases.items():
@@ -328,7 +328,7 @@ class KeeperProcess(Keeper):
             self._leases.clear()
             self._by_lease.clear()
         why = f"the helper process that renews leases has ended {self._restarts} times"
-        _LOG.critical("renewal: %s; nothing is renewed any more", why)
+        _log.critical("renewal: %s; nothing is renewed any more", why)
         for lease in leases:
             # Nobody would notice the end of its window.
             lease.lose(why)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-_log = logging.getLogger("veil.consumer")
+_log = logging.getLogger(__name__)
 
 
 LABELS_MAX: Final = 100

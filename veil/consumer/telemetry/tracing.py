@@ -16,7 +16,7 @@ from veil.consumer.handlers.running import CallNext, CallNextBatch
 from veil.consumer.message import Message
 from veil.consumer.outcomes import Outcome, label
 
-_log = logging.getLogger("veil.consumer")
+_log = logging.getLogger(__name__)
 
 
 # ---- The sender's trace, as it travels with a message: W3C attributes, or X-Ray's header.

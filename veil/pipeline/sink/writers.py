@@ -163,7 +163,7 @@ class PartitionWrite:
             refused.add(row, reason)
 
 
-log = logging.getLogger("veil.pipeline.sink")
+_log = logging.getLogger(__name__)
 
 _QUERY = "sql.streaming.queryId"  # survives a restart, unlike the run's
 _BATCH = "streaming.sql.batchId"
@@ -247,7 +247,7 @@ def _found(options: SinkOptions) -> QueueAddress:
 def _tell(messages: list[WriterCommitMessage | None]) -> None:
     done = [message for message in messages if isinstance(message, PartitionSent)]
     for queue in sorted({queue for each in done for queue in each.sent}):
-        log.info("queue %s: %d messages sent", queue, sum(each.sent[queue] for each in done))
+        _log.info("queue %s: %d messages sent", queue, sum(each.sent[queue] for each in done))
     refused = sum(each.refused for each in done)
     if refused:
-        log.warning("%d rows could not be sent and are in the error path", refused)
+        _log.warning("%d rows could not be sent and are in the error path", refused)

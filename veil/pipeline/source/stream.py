@@ -124,7 +124,7 @@ def backlog(client: QueueClient) -> int:
     return int(client.attributes().get("ApproximateNumberOfMessages", "0"))
 
 
-log = logging.getLogger("veil.pipeline.source")
+_log = logging.getLogger(__name__)
 
 _TIMES_A_WINDOW: Final = 3
 _AFTER_FAILURE: Final = 12  # of a window
@@ -178,7 +178,7 @@ class LeaseRenewer:
             kept = self._extend()
         except Exception as problem:
             # The thread must live as long as the query: the next try is sooner, and what cannot be kept is told by the batch.
-            log.warning("leases could not be extended: %s", problem)
+            _log.warning("leases could not be extended: %s", problem)
             return False
         if kept:
             self._kept_at_s = began_s  # a lease that came later was fresh then
@@ -271,7 +271,7 @@ class Tally:
         with self._lock:
             self.counts[name] += count
         if name == "lost":
-            log.warning(
+            _log.warning(
                 "queue %s: %d leases were lost before their batch was acknowledged; these messages may come again, with the "
                 "same message id",
                 self.queue,
@@ -290,7 +290,7 @@ class Tally:
         """A line in the log, once a minute at most unless asked for."""
         if now or time.monotonic() - self._said_at_s >= _EVERY_S:
             self._said_at_s = time.monotonic()
-            log.info("queue %s: %s", self.queue, self.text())
+            _log.info("queue %s: %s", self.queue, self.text())
 
     def text(self) -> str:
         """The counts in one line."""
@@ -302,11 +302,11 @@ class Tally:
 
 def speak_up() -> None:
     """Let the log be heard: Spark's process for a source has nobody who listens to it."""
-    if not log.hasHandlers():
+    if not _log.hasHandlers():
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        log.addHandler(handler)
-        log.setLevel(logging.INFO)
+        _log.addHandler(handler)
+        _log.setLevel(logging.INFO)
 
 
 def serve_metrics(tally: Tally, port: int) -> None:

@@ -22,7 +22,7 @@ from veil.stores.postgres.bulk import Operation
 from veil.stores.postgres.engine import Engine
 from veil.stores.postgres.transaction import Transaction
 
-log = logging.getLogger("veil.store")
+_log = logging.getLogger(__name__)
 
 GROUP_MAX: Final = 200  # operations
 # More at a time than one, so that one can be synced while the next is sent; few, so that groups are large.
@@ -139,7 +139,7 @@ class GroupCommit:
             else:
                 await self._one_by_one(group, error)
         except Exception as error:
-            log.exception("a group of operations failed in a way that is not known")
+            _log.exception("a group of operations failed in a way that is not known")
             self._fail(group, error)
         else:
             self._stats.record(len(group), time.perf_counter() - began)
@@ -179,7 +179,7 @@ class GroupCommit:
             _give(operation, answer)
 
     async def _one_by_one(self, group: list[Operation], cause: VeilError) -> None:
-        log.warning("a group of %d operations is redone one by one: %s", len(group), cause)
+        _log.warning("a group of %d operations is redone one by one: %s", len(group), cause)
         for operation in group:
             if not operation.answer.done():
                 await self._alone(operation)

@@ -42,7 +42,7 @@ T = TypeVar("T")
 Work = Callable[[Transaction], Awaitable[T]]
 Pool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
 
-log = logging.getLogger("veil.store")
+_log = logging.getLogger(__name__)
 
 REDONE_MAX: Final = 8
 # Connections that turn out to be dead are left for others this often: all of a pool may have died together.
@@ -179,7 +179,7 @@ class Engine:
                     redone += 1
                     if redone > REDONE_MAX:
                         raise in_our_words(error) from error
-                    log.debug("a transaction is redone: %s", error)
+                    _log.debug("a transaction is redone: %s", error)
                 except (psycopg.Error, OSError) as error:
                     lost += 1
                     if tx.is_ending or not is_lost(error) or lost > LOST_MAX:
@@ -390,4 +390,4 @@ class CountCompaction:
             async with self._engine.transaction() as tx:
                 await tx.fold_counts(queue_id, COMPACT_AFTER, COMPACT_WAIT_MS)
         except (VeilError, psycopg.Error, OSError) as error:
-            log.debug("the counts of queue %d were not compacted: %s", queue_id, error)
+            _log.debug("the counts of queue %d were not compacted: %s", queue_id, error)

@@ -20,7 +20,7 @@ from veil.stores.postgres.engine import Engine
 from veil.stores.postgres.pipeline import Q
 from veil.stores.postgres.transaction import Transaction
 
-log = logging.getLogger("veil.store")
+_log = logging.getLogger(__name__)
 
 BEAT_S: Final = 1.0
 ALONE_BEAT_S: Final = 0.25  # while nobody can tell us anything
@@ -102,7 +102,7 @@ class Nodes:
                     await self._wake_all()
                 await self._each_second()
             except StoreError as error:
-                log.debug("the database is away: %s", error)
+                _log.debug("the database is away: %s", error)
 
     async def _wake_all(self) -> None:
         """Whoever waits is told of everything visible: what was announced meanwhile did not reach us."""
@@ -125,7 +125,7 @@ class Nodes:
                         await self._heard(notification.payload)
             except (psycopg.Error, OSError, StoreError) as error:
                 if self._engine.is_told:
-                    log.warning("other nodes cannot be heard, looking for ourselves meanwhile: %s", error)
+                    _log.warning("other nodes cannot be heard, looking for ourselves meanwhile: %s", error)
             finally:
                 self._engine.is_told = False
                 self._listens.clear()

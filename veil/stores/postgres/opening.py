@@ -13,7 +13,7 @@ from veil.core.errors import StoreError, StoreTooNew, StoreUnavailable
 from veil.stores.postgres.connection import Dsn, first_line, in_our_words, parse_dsn
 from veil.stores.postgres.pipeline import Q
 
-log = logging.getLogger("veil.store")
+_log = logging.getLogger(__name__)
 
 SCHEMA_VERSION: Final = 2
 _MIGRATIONS: Final = {1: "001_schema.sql", 2: "002_count_generations.sql"}
@@ -88,12 +88,12 @@ async def _check(connection: psycopg.AsyncConnection) -> None:
     if encoding != "UTF8":
         raise StoreError(f"the database has the encoding {encoding}; Veil needs UTF8")
     if synchronous_commit == "off":
-        log.warning(
+        _log.warning(
             "PostgreSQL runs with synchronous_commit=off: what was acknowledged within the last moments before a crash is"
             " lost"
         )
     if full_page_writes != "on":
-        log.warning(
+        _log.warning(
             "PostgreSQL runs with full_page_writes=off: only a file system that never tears a page makes that safe"
         )
 

@@ -34,7 +34,7 @@ _Entry = tuple[
     Work, tuple[Any, ...], "asyncio.Future[Any]", Any
 ]  # the work, its arguments, who waits, its result
 
-log = logging.getLogger("veil.store")
+_log = logging.getLogger(__name__)
 
 # Keeps the WAL short: what a checkpoint costs, and what a damaged WAL could cost.
 CHECKPOINT_WAL_PAGES = 2_000
@@ -269,7 +269,7 @@ class GroupCommit:
         if isinstance(cause, apsw.FullError):
             self._on_full()
         else:
-            log.warning("a group of %d operations is redone one by one: %s", len(entries), cause)
+            _log.warning("a group of %d operations is redone one by one: %s", len(entries), cause)
         if self._syncing:
             # Not while the last commit is being synced: of two that are not on disk, a torn tail can spoil both.
             self._to_redo, self._lent = entries, True
@@ -306,7 +306,7 @@ class GroupCommit:
             raise
         except Exception as error:
             self._roll_back()
-            log.exception("an operation failed and was undone")
+            _log.exception("an operation failed and was undone")
             future.set_exception(error)
         else:
             # On the loop, which is right here: one commit is synced before the next is made (wal_scan.py relies on it).

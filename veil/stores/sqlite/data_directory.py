@@ -11,7 +11,7 @@ from pathlib import Path
 
 from veil.core.errors import StoreBusy
 
-log = logging.getLogger("veil.store")
+_log = logging.getLogger(__name__)
 
 DATABASE = "veil.db"
 RESERVE_BYTES = 16 << 20
@@ -124,6 +124,8 @@ def make_private(path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as problem:
-        log.warning("%s can be read by other users of this machine, and stays so: %s", path, problem.strerror)
+        _log.warning(
+            "%s can be read by other users of this machine, and stays so: %s", path, problem.strerror
+        )
     else:
-        log.warning("%s could be read by other users of this machine; now only its owner can", path)
+        _log.warning("%s could be read by other users of this machine; now only its owner can", path)

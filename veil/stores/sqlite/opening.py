@@ -16,7 +16,7 @@ from veil.stores.sqlite.data_directory import DATABASE, make_private, sync_direc
 from veil.stores.sqlite.database import Q
 from veil.stores.sqlite.recovery.wal_scan import scan_wal
 
-log = logging.getLogger("veil.store")
+_log = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 3
 _MIGRATIONS = {1: "schema.sql", 2: "002_holds.sql", 3: "003_priority.sql"}
@@ -36,7 +36,7 @@ def open_database(directory: Path) -> apsw.Connection:
             f"{path}-wal: {scan.explain()} Starting would silently drop what was acknowledged; run 'veil verify'"
         )
     if scan.verdict == "torn_tail":
-        log.warning("%s-wal: %s", path, scan.explain())
+        _log.warning("%s-wal: %s", path, scan.explain())
     try:
         connection = connect(path)
         _migrate(connection, path)

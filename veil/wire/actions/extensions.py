@@ -42,7 +42,7 @@ from veil.wire.shapes import (
     RedrivenEntry,
 )
 
-# ---- For Veil's own actions: no policy can speak of them, so nobody but the owner may ask.
+# ---- owners only
 
 
 async def own_queue(call: Call, url: str) -> Queue:
@@ -53,7 +53,7 @@ async def own_queue(call: Call, url: str) -> Queue:
     return queue
 
 
-# ---- Veil's own actions on holds: receive under a name; extend and delete by stream.
+# ---- holds
 
 _EVERYTHING: Final = ReceivedForm(
     ReceiveMessageInput(MessageSystemAttributeNames=["All"], MessageAttributeNames=["All"])
@@ -134,7 +134,7 @@ def _counted(tally: HoldTally) -> HoldTallyOutput:
     return HoldTallyOutput(tally.messages, tally.lost)
 
 
-# ---- Veil's own action: look at messages in any state without receiving them.
+# ---- peek
 
 PEEK_MAX = 1_000
 _INSTANT_MAX = (1 << 62) - 1
@@ -200,7 +200,7 @@ def _peeked(queue: Queue, message: StoredMessage, wall_offset_ms: int) -> Peeked
     )
 
 
-# ---- Veil's own action: redrive chosen dead letters, each to where it came from or to a queue of the caller's choice.
+# ---- redrive
 
 REDRIVE_MAX: Final = 1_000
 

@@ -143,7 +143,7 @@ async def change_message_visibility(call: Call, given: ChangeMessageVisibilityIn
         raise refusal
 
 
-# ---- The batch forms: what is wrong with the whole is raised, what is wrong with an entry fails that entry alone.
+# ---- batches
 
 _ENTRY_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
 

@@ -152,7 +152,7 @@ def _pages(call: Call, found: list[Queue], size: int, *, paged: bool) -> tuple[l
     return [call.url(queue) for queue in found[:size]], token
 
 
-# ---- What is written on a queue: tags, and who may use it.
+# ---- tags and permissions
 
 
 async def tag_queue_action(call: Call, given: TagQueueInput) -> None:

@@ -18,7 +18,7 @@ from veil.wire.large import LARGE_BYTES, in_thread
 from veil.wire.smq.refusals import ArgumentRefused, NoTopics, QueryRefused, UrlUnknown
 from veil.wire.smq.xml import read_xml
 
-# ---- From method, path and query to the operation that a request asks for.
+# ---- routes
 
 PARAMETERS_MAX: Final = 32
 _KEPT_CHARS_MAX: Final = 256
@@ -112,7 +112,7 @@ def _is_true(parameters: Parameters, name: str) -> bool:
     return parameters.get(name, "").lower() == "true"
 
 
-# ---- Whole numbers in elements, headers and parameters.
+# ---- whole numbers
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}\Z", re.ASCII)
 

@@ -20,7 +20,7 @@ from veil.wire.smq.refusals import ReceiveFromWebPage
 from veil.wire.smq.signature import SmqVerifier, check_digest, claimed_key_id
 from veil.wire.smq.xml import Reply, answer, refuse
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 OTHER: Final = "other"
 
@@ -89,13 +89,13 @@ class SmqFrontEnd:
             raise
         except VeilError as error:
             if isinstance(error, StoreError):
-                logger.error("%s: the store failed: %s", operation, error)
+                _log.error("%s: the store failed: %s", operation, error)
             if isinstance(error, AnswersTooLarge) and call is not None and call.undelivered is not None:
                 call.undelivered()
             response = refuse(worded(error), request_id, self._host_id(request))
         except Exception:
             # The client sees no more than the request id; what was received for it must not stay hidden.
-            logger.exception("request %s (%s) failed", request_id, operation)
+            _log.exception("request %s (%s) failed", request_id, operation)
             if call is not None and call.undelivered is not None:
                 call.undelivered()
             response = refuse(INTERNAL, request_id, self._host_id(request))

@@ -30,7 +30,7 @@ from veil.wire.smq.refusals import (
 )
 from veil.wire.smq.xml import Reply, children, document, element, escaped, local_name, texts
 
-# ---- Message properties: SMQ's user and system properties are the message attributes that SQS's clients see.
+# ---- message properties
 #
 # A boolean is a String with a label, since SQS has none. System properties stand among the attributes under their own
 # names; those of tracing are the ones that consumers look for there.
@@ -108,7 +108,7 @@ def _kind(data_type: str) -> str:
     return data_type.partition(".")[0].upper()
 
 
-# ---- Messages as SMQ writes them: drafts on the way in, received and peeked messages on the way out.
+# ---- messages in and out
 #
 # The body is a text to both protocols and is stored as it came. (SMQ's SDKs write base64 there, as a habit among themselves.)
 

@@ -24,7 +24,7 @@ from veil.wire.smq.call import SmqCall, read_number
 from veil.wire.smq.refusals import ArgumentRefused, NameTooLong, XmlMalformed
 from veil.wire.smq.xml import Reply, document, element, local_name, texts
 
-# ---- A queue's settings as SMQ writes them, on the way in and on the way out.
+# ---- queue settings
 
 MESSAGE_BYTES_MAX: Final = 65_536  # what SMQ lets a queue be set to, and gives it if nothing is said
 RETENTION_MAX_S: Final = 604_800

@@ -12,7 +12,7 @@ from veil.wire.exchange import Response
 from veil.wire.smq.codes import Refusal
 from veil.wire.smq.refusals import XmlMalformed
 
-# ---- Read the XML of a request, and nothing but that: no document type, no entities of its own, nothing deep, nothing endless.
+# ---- reading
 #
 # Elements are told by their local names: SMQ's SDKs disagree on the namespace.
 
@@ -156,7 +156,7 @@ def _reason(problem: str) -> str:
     return f"the XML is not well-formed: {problem}"
 
 
-# ---- Write the XML of an answer.
+# ---- writing
 
 DECLARATION: Final = '<?xml version="1.0" encoding="utf-8"?>'
 # Without the slash at the end that Alibaba's documents show: its SDK for Java reads an error in no other namespace, and the
@@ -187,7 +187,7 @@ def escaped(text: str) -> str:
     return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-# ---- SMQ's answers: an XML document under a status, or an error document.
+# ---- answers
 #
 # Names of headers are in lower case where the SDKs look them up so.
 
