@@ -95,3 +95,17 @@ def test_ctrl_c_stops_the_waiting_not_the_redrive(dead: Veil, monkeypatch: pytes
     assert "goes on at the server; stop it with: veil dlq cancel orders-dead" in ran.err
     assert dead("dlq", "ls", "--json").object["last_redrive"] == "RUNNING"
     dead("dlq", "cancel", "orders-dead")
+
+
+def test_redrive_of_what_matches_needs_no_spark(dead: Veil) -> None:
+    for body in ("a pear of nobody", "another pear"):
+        assert dead("msg", "send", "orders-dead", body).code == 0
+    stayed = dead("dlq", "redrive", "orders-dead", "--text", "of nobody")
+    assert (stayed.code, "1 messages stayed" in stayed.err) == (0, True)
+    ran = dead(
+        "dlq", "redrive", "orders-dead", "--text", "PEAR", "--not-redriven", "--to", "orders", "--json"
+    )
+    assert (ran.code, ran.object["moved"], ran.object["status"]) == (0, 2, "COMPLETED")
+    assert (counts(dead, "orders"), counts(dead, "orders-dead")) == (2, 12)
+    assert dead("dlq", "redrive", "orders-dead", "--error", "KeyError", "--json").object["moved"] == 0
+    assert dead("dlq", "redrive", "orders-dead", "--source", "orders", "--json").object["moved"] == 12

@@ -12,8 +12,8 @@ import pytest
 from tests.console.hostile import STRINGS
 from veil.console import formatting
 from veil.console.changes import aws_command
-from veil.console.turns import Turn, Turns
 from veil.console.web import Refused, read_form, read_query
+from veil.service.turns import Turn, Turns
 
 
 @pytest.mark.parametrize(

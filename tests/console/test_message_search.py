@@ -8,7 +8,6 @@ import pytest
 
 from veil.console.messages import Search, read_search, search_messages
 from veil.console.queue_views import LeaseName, LeaseOver, leased_message, open_leases
-from veil.console.turns import Turn, Turns
 from veil.console.web import read_query
 from veil.core.clock import ManualClock
 from veil.core.message_rules import Draft
@@ -17,6 +16,7 @@ from veil.service.messages import send
 from veil.service.queues import create_queue
 from veil.service.receive import receive
 from veil.service.service import Service
+from veil.service.turns import Turn, Turns
 from veil.stores.memory import MemoryStore
 
 

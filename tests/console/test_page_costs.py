@@ -10,7 +10,7 @@ import pytest
 from tests.console.page_costs import BODIES, MIB, Asked, Crowded, Watch
 from veil.console import routes
 from veil.console.messages import show_body
-from veil.console.turns import SLICE_S, Turn, Turns
+from veil.service.turns import SLICE_S, Turn, Turns
 
 # Ten milliseconds are usual, half a second was: what lies between is the machine's.
 LONGEST_MS = 100

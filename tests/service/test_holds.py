@@ -9,9 +9,9 @@ import pytest
 from tests.service.kit import Desk, open_desk
 from veil.core.errors import AttributeRefused, BodyTooLong, HoldNameRefused
 from veil.core.hold import HoldKey
-from veil.core.message import MessageAttribute
+from veil.core.message import MessageAttribute, Sent
 from veil.service.holds import delete_holds, extend_holds, open_stream, receive_hold
-from veil.service.moves import Redriven, Wanted, redrive
+from veil.service.moves import Wanted, redrive
 
 KEY = HoldKey("epoch", 0, 0)
 
@@ -85,7 +85,7 @@ async def test_what_is_changed_must_pass_the_checks_of_a_send_to_where_it_goes(o
         [long._replace(body="z" * 1_020), short._replace(attributes=wrong), short._replace(body="mended")],
     )
 
-    assert [type(answer) for answer in answers] == [BodyTooLong, AttributeRefused, Redriven]
+    assert [type(answer) for answer in answers] == [BodyTooLong, AttributeRefused, Sent]
     [moved] = await small.receive()
     assert (moved.body, moved.body_bytes, moved.attributes) == ("mended", 6, None)
     assert await orders.bodies() == ["x" * 1_020]
@@ -98,7 +98,7 @@ async def test_a_mark_and_new_attributes_count_for_the_type_and_the_rest_stays(o
     )
     wanted = Wanted(sent.seq, sent.message_id, other.queue.key)
     [moved] = await redrive(orders.service, orders.queue, [wanted], mark=True)
-    assert isinstance(moved, Redriven)
+    assert isinstance(moved, Sent)
 
     [message] = await other.receive()
     assert message.attributes is not None

@@ -6,8 +6,7 @@ import pytest
 
 from tests.service.kit import Desk, open_desk
 from veil.core.clock import ManualClock
-from veil.core.message import MessageAttribute
-from veil.service.messages import message_type
+from veil.core.message import MessageAttribute, message_type
 from veil.service.service import Service, ServiceRules
 from veil.stores.memory import MemoryStore
 

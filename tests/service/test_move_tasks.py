@@ -19,11 +19,14 @@ from veil.core.errors import (
     ResourceMissing,
     StoreError,
 )
-from veil.core.move_task import DESTINATION_MISSING, MoveTask
+from veil.core.message import MessageAttribute
+from veil.core.move_task import DESTINATION_MISSING, MoveTask, ScanStep
 from veil.service.background import MoveRunners
+from veil.service.dead_letters import LetterFilter
 from veil.service.moves import cancel_move, list_moves, read_task_handle, start_move, task_handle
 from veil.service.queues import change_settings, delete_queue
 from veil.service.service import Service
+from veil.service.turns import Turns
 
 
 @pytest.fixture
@@ -46,8 +49,15 @@ async def fill(work: Desk, count: int) -> None:
         pass
 
 
-async def start(dead: Desk, *, destination: str | None = None, rate_per_s: int | None = None) -> MoveTask:
-    return await start_move(dead.service, dead.queue.key.arn, destination, rate_per_s, account=ACCOUNT)
+async def start(
+    dead: Desk,
+    *,
+    destination: str | None = None,
+    rate_per_s: int | None = None,
+    letters: LetterFilter | None = None,
+) -> MoveTask:
+    arn = dead.queue.key.arn
+    return await start_move(dead.service, arn, destination, rate_per_s, account=ACCOUNT, letters=letters)
 
 
 async def newest(dead: Desk) -> MoveTask:
@@ -156,7 +166,7 @@ async def test_a_task_goes_on_after_a_restart(work: Desk, dead: Desk, clock: Man
     clock.advance(seconds=60)
     await quiet(dead.service)
     assert (await newest(dead)).moved == 1  # nobody carries it out
-    dead.service.moves = MoveRunners(dead.service.store, clock)
+    dead.service.moves = MoveRunners(dead.service.store, clock, Turns(), ())
     await dead.service.moves.resume()
     assert await moved_so_far(dead) == 2
     for _ in range(2):  # the last step is the one that finds nothing left
@@ -171,12 +181,12 @@ async def test_a_step_that_fails_is_tried_again(work: Desk, dead: Desk, clock: M
     step_move = dead.service.store.step_move
     tries = 0
 
-    async def fail_once(task_id: str, count: int) -> MoveTask:
+    async def fail_once(task_id: str, count: int, found: ScanStep | None = None) -> MoveTask:
         nonlocal tries
         tries += 1
         if tries == 1:
             raise StoreError("disk trouble")
-        return await step_move(task_id, count)
+        return await step_move(task_id, count, found)
 
     dead.service.store.step_move = fail_once  # type: ignore[method-assign]
     await start(dead)
@@ -266,3 +276,115 @@ async def test_a_task_on_a_queue_that_is_its_own_dead_letter_queue_ends_and_leav
     task = await start(own, destination=elsewhere.queue.key.arn)
     await until(lambda: not service.moves.is_running(task.id))
     assert ((await newest(own)).status, (await newest(own)).moved) == ("COMPLETED", 3)
+
+
+# ---- of what matches
+
+
+async def spent(work: Desk, *bodies: str) -> None:
+    """Messages of these bodies among the dead letters, and a millisecond later."""
+    for body in bodies:
+        await work.send(body)
+    while await work.receive(visibility_s=0):
+        pass
+    assert isinstance(work.clock, ManualClock)
+    work.clock.advance(1)
+
+
+async def ended(dead: Desk) -> MoveTask:
+    """The newest task, when time has passed until its end."""
+    for _ in range(1_000):
+        if not (task := await newest(dead)).is_active:
+            return task
+        assert isinstance(dead.clock, ManualClock)
+        dead.clock.advance(100)
+        await quiet(dead.service)
+    raise AssertionError("the task did not end")
+
+
+async def test_only_what_matches_is_redriven_and_marked(work: Desk, dead: Desk) -> None:
+    await spent(work, "apple", "pear", "apple pie")
+    await start(dead, letters=LetterFilter(text="APPLE"))
+    task = await ended(dead)
+    assert task.scan is not None
+    assert (task.status, task.moved, task.scan.looked) == ("COMPLETED", 2, 3)
+    first, second = await work.receive()
+    assert {first.body, second.body} == {"apple", "apple pie"}
+    assert first.attributes is not None and "Veil.RedrivenFrom" in first.attributes
+    assert (await dead.counts()).visible == 1
+
+
+async def test_a_filter_keeps_to_its_rate(work: Desk, dead: Desk, clock: ManualClock) -> None:
+    await spent(work, *"abcde")
+    await start(dead, letters=LetterFilter(source="work"), rate_per_s=10)
+    for moved in range(1, 6):
+        assert await moved_so_far(dead) == moved
+        clock.advance(99)
+        assert (await newest(dead)).moved == moved
+        clock.advance(1)
+        await quiet(dead.service)
+    assert (await ended(dead)).status == "COMPLETED"
+
+
+async def test_what_fails_again_meanwhile_is_not_redriven_for_ever(
+    work: Desk, dead: Desk, clock: ManualClock
+) -> None:
+    await spent(work, "a", "b")
+    await start(dead, letters=LetterFilter(), rate_per_s=10)
+    for moved in (1, 2):
+        assert await moved_so_far(dead) == moved
+        clock.advance(50)
+        while await work.receive(visibility_s=0):
+            pass  # it is back among the dead letters before the redrive has come to its end
+        clock.advance(50)
+        await quiet(dead.service)
+    assert (await ended(dead)).moved == 2
+    assert (await dead.counts()).visible == 2
+
+
+async def test_what_is_held_or_has_no_source_stays_and_is_counted(
+    work: Desk, dead: Desk, clock: ManualClock
+) -> None:
+    await spent(work, "held", "free")
+    await dead.receive(1, visibility_s=600)
+    await dead.send("of nobody")
+    gone = {"veil.source_queue": MessageAttribute("String", "gone")}
+    await dead.send("of a queue that is gone", attributes=gone)
+    clock.advance(1)
+    await start(dead, letters=LetterFilter())
+    task = await ended(dead)
+    assert task.scan is not None
+    assert (task.status, task.moved, task.scan.refused) == ("COMPLETED", 1, 3)
+    assert "gone" in task.scan.refusal
+
+
+async def test_a_filtered_task_is_cancelled_and_ends_with_its_queue(work: Desk, dead: Desk) -> None:
+    await spent(work, *"abc")
+    task = await start(dead, letters=LetterFilter(source="work"), rate_per_s=1)
+    assert await moved_so_far(dead) == 1
+    await cancel_move(dead.service, task.id)
+    assert ((await ended(dead)).status, (await newest(dead)).moved) == ("CANCELLED", 1)
+    await start(dead, letters=LetterFilter(source="work"), rate_per_s=1)
+    assert await moved_so_far(dead) == 1
+    await delete_queue(dead.service, dead.queue)
+    assert isinstance(dead.clock, ManualClock)
+    dead.clock.advance(1_000)
+    await until(lambda: not dead.service.moves._running)
+    assert await dead.service.store.active_moves() == []
+
+
+async def test_a_filtered_task_is_gone_on_with_where_it_was(
+    work: Desk, dead: Desk, clock: ManualClock
+) -> None:
+    await spent(work, "apple 1", "pear", "apple 2", "apple 3")
+    task = await start(dead, letters=LetterFilter(text="apple"), rate_per_s=10)
+    assert await moved_so_far(dead) == 1
+    await dead.service.moves.stop()
+    clock.advance(1_000)
+    left = await newest(dead)
+    assert left.is_active and left.scan is not None and left.scan.looked == 1
+    await dead.service.moves.resume()
+    task = await ended(dead)
+    assert task.scan is not None
+    assert (task.status, task.moved, task.scan.looked) == ("COMPLETED", 3, 4)
+    assert sorted(message.body for message in await work.receive()) == ["apple 1", "apple 2", "apple 3"]

@@ -63,6 +63,7 @@ def take_priorities_away(directory: Path) -> None:
         "DROP INDEX visible_grouped",
         "DROP INDEX visible_ranked",
         "DROP INDEX ranked_by_age",
+        "ALTER TABLE move_task DROP COLUMN scan",
         "ALTER TABLE message DROP COLUMN priority",
         "ALTER TABLE queue DROP COLUMN ranked",
         "CREATE INDEX visible_alone ON message (queue_id) WHERE state = 0 AND group_name IS NULL",

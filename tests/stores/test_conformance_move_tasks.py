@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.stores.kit import (
@@ -16,7 +18,7 @@ from tests.stores.kit import (
 )
 from veil.core.errors import MoveTaskMissing, MoveTaskNotRunning, MoveTaskRunning
 from veil.core.lease import Deletion
-from veil.core.move_task import DESTINATION_MISSING, SOURCE_UNKNOWN, MoveTask
+from veil.core.move_task import DESTINATION_MISSING, SOURCE_UNKNOWN, Chosen, MoveTask, Scan, ScanStep
 from veil.core.sequence import instant_of
 
 
@@ -248,3 +250,37 @@ async def test_a_task_goes_on_after_a_restart_where_it_was(store, reopen):
     task = await store.step_move("task-1", 10)
     assert (task.status, task.moved, task.to_move) == ("COMPLETED", 3, 3)
     assert (bodies(await store.peek(queue)), bodies(await store.peek(dead))) == (["a", "b", "c"], [])
+
+
+async def test_a_scan_goes_on_with_what_it_moved_and_over_a_restart(store, reopen):
+    queue, dead = await with_dead_letters(store, "a", "b", "c")
+    first, second, third = await store.peek(dead)
+    scan = Scan("{}", third.seq)
+    started = await store.start_move(replace(a_task(), scan=scan))
+    assert await store.active_moves() == [started]
+    chosen = [
+        Chosen(second.seq, second.message_id),
+        Chosen(first.seq, "another"),
+        Chosen(first.seq, first.message_id, a_key("nowhere")),
+    ]
+    task = await store.step_move("task-1", 10, ScanStep(chosen, second.seq, 2, is_last=False))
+    assert (task.status, task.moved, task.scan.after_seq, task.scan.looked) == ("RUNNING", 1, second.seq, 2)
+    assert (task.scan.refused, "nowhere" in task.scan.refusal) == (2, True)
+
+    store = await reopen()
+    assert await store.active_moves() == [task]
+    await store.cancel_move("task-1")
+    found = ScanStep([Chosen(third.seq, third.message_id)], third.seq, 1, is_last=True)
+    task = await store.step_move("task-1", 10, found)
+    assert (task.status, task.moved, task.scan.looked) == ("CANCELLED", 1, 2)
+    assert (bodies(await store.peek(queue)), bodies(await store.peek(dead))) == (["b"], ["a", "c"])
+
+
+async def test_the_last_step_of_a_scan_completes_it(store):
+    queue, dead = await with_dead_letters(store, "a")
+    [letter] = await store.peek(dead)
+    await store.start_move(replace(a_task(), scan=Scan("{}", letter.seq)))
+    found = ScanStep([Chosen(letter.seq, letter.message_id)], letter.seq, 1, is_last=True)
+    task = await store.step_move("task-1", 10, found)
+    assert (task.status, task.moved, task.scan.refused) == ("COMPLETED", 1, 0)
+    assert bodies(await store.peek(queue)) == ["a"]

@@ -245,6 +245,7 @@ async def test_veils_own_actions_are_the_owners_alone(action: str) -> None:
         "OpenStream": {"Stream": "s", "Owner": "o"},
         "PeekMessages": {},
         "ReceiveHold": {"Stream": "s", "Batch": 0, "Part": 0, "MaxNumberOfMessages": 1},
+        "StartRedrive": {},
         "RedriveMessages": {"Entries": [{"Id": "a", "MessageId": "m", "SequenceNumber": "1"}]},
     }[action]
     async with Signed() as wire:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from typing import Any
@@ -223,3 +224,19 @@ async def test_a_wrong_bound_is_named(wire: Wire, given: dict[str, Any], words: 
     with pytest.raises(Refused) as refused:
         await peeked(wire, await wire.queue(), **given)
     assert refused.value.message.startswith(words)
+
+
+async def test_a_redrive_of_what_matches_is_a_move_task(wire: Wire) -> None:
+    url, dead = await dead_letters(wire, "apple", "pear")
+    wire.clock.advance(1)
+    await wire.call("Veil.StartRedrive", QueueUrl=dead, ContainedText="PEAR", RedrivenBefore=False)
+    for _ in range(100):
+        (task,) = (await wire.call("ListMessageMoveTasks", SourceArn=ARN))["Results"]
+        if task["Status"] == "COMPLETED":
+            break
+        wire.clock.advance(100)
+        await asyncio.sleep(0)
+    assert (task["Status"], task["ApproximateNumberOfMessagesMoved"]) == ("COMPLETED", 1)
+    assert [message["Body"] for message in await peeked(wire, url)] == ["pear"]
+    with pytest.raises(Refused, match="MaxNumberOfMessagesPerSecond"):
+        await wire.call("Veil.StartRedrive", QueueUrl=dead, MaxNumberOfMessagesPerSecond=501)

@@ -37,6 +37,7 @@ _REPEATABLE = frozenset(
         "UntagQueue",
     }
 )
+_VEILS_OWN = frozenset({"PeekMessages", "StartRedrive"})
 _PAUSES_S = (0.1, 0.4)  # one try more than pauses
 _ANSWER_TIMEOUT_S = 30.0
 _PAGE = 1000
@@ -91,7 +92,7 @@ class Client:
 
     def call(self, action: str, parameters: Answer | None = None, *, wait_s: int = 0) -> Answer:
         """The answer to one operation; `wait_s` is how long the server may hold it back."""
-        target = f"Veil.{action}" if action == "PeekMessages" else f"AmazonSQS.{action}"
+        target = f"Veil.{action}" if action in _VEILS_OWN else f"AmazonSQS.{action}"
         body = json.dumps(parameters or {}).encode()
         invocation = str(uuid.uuid4())  # one id over all tries, as SDKs do
         pauses = iter(_PAUSES_S if action in _REPEATABLE else ())
@@ -112,6 +113,17 @@ class Client:
             if pause_s is None:
                 raise failure
             self._pause(pause_s)
+
+    def veils_own(self, action: str, queue: str, parameters: Answer) -> Answer:
+        """One of Veil's own operations on a queue; raises CommandFailed where the server is not Veil."""
+        try:
+            return self.on_queue(action, queue, parameters)
+        except ServiceError as error:
+            if error.code in ("UnknownOperationException", "InvalidAction"):
+                raise CommandFailed(
+                    f"{self.target.endpoint} is not a Veil server: it has no {action}, an extension of Veil's"
+                ) from None
+            raise
 
     def queue_url(self, name: str) -> str:
         """The URL of a queue by its name; a URL is taken as it is."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import typer
 
 from veil.cli.client import Client
 from veil.cli.failures import CommandFailed, ServiceError, plainly
 from veil.cli.options import AsJson, Endpoint, QueueName, Region, connect, whole_number
-from veil.cli.output import has_colour, is_terminal, say_json, show_table, talk
+from veil.cli.output import progress_bar, say_json, show_table, talk
 from veil.cli.queue_settings import read_redrive
 
 dlq_app = typer.Typer(
@@ -70,42 +67,84 @@ def ls(as_json: AsJson = False, endpoint: Endpoint = None, region: Region = None
         talk("no queue has dead letters; see: veil queue create --help")
 
 
-@dlq_app.command("redrive", epilog="Example: veil dlq redrive orders-dead --rate 50")
+@dlq_app.command(
+    "redrive",
+    epilog="Examples: veil dlq redrive orders-dead --rate 50 · "
+    "veil dlq redrive orders-dead --error TimeoutError --not-redriven",
+)
 @plainly
 def redrive(
     dlq: QueueName,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="QUEUE", help="All to this queue; else each to where it came from."),
+        typer.Option(
+            "--to", metavar="QUEUE", help="Send all to this queue; else each to where it came from."
+        ),
     ] = None,
     rate: Annotated[
         int | None,
-        typer.Option("--rate", metavar="N", parser=whole_number(1, 500), help="At most so many a second."),
+        typer.Option(
+            "--rate", metavar="N", parser=whole_number(1, 500), help="At most this many messages a second."
+        ),
     ] = None,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it and return.")] = False,
+    text: Annotated[
+        str | None,
+        typer.Option("--text", metavar="TEXT", help="Only messages with this text in body or attributes."),
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option("--source", metavar="QUEUE", help="Only messages that came from this queue.")
+    ] = None,
+    message_type: Annotated[
+        str | None, typer.Option("--type", metavar="TYPE", help="Only messages of this type.")
+    ] = None,
+    error: Annotated[
+        str | None,
+        typer.Option("--error", metavar="TYPE", help="Only messages that failed with this type of error."),
+    ] = None,
+    redriven: Annotated[
+        bool | None,
+        typer.Option(
+            "--redriven/--not-redriven", help="Only messages that were redriven before, or that were not."
+        ),
+    ] = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Start the redrive and return.")] = False,
     as_json: AsJson = False,
     endpoint: Endpoint = None,
     region: Region = None,
 ) -> None:
-    """Send dead letters back and wait until it is done; the server goes on if this command is stopped.
+    """Send dead letters back, all of them or those that match, and wait for the end.
 
-    Each arrives as a new message: new id, receive count from zero.
+    Each arrives as a new message with a new id and a receive count of zero. The server goes on if this command is stopped.
     """
+    given = {
+        "ContainedText": text,
+        "SourceQueueName": source,
+        "MessageType": message_type,
+        "ErrorType": error,
+        "RedrivenBefore": redriven,
+    }
+    letters = {name: value for name, value in given.items() if value is not None}
     with connect(endpoint, region) as client:
-        parameters: dict[str, Any] = {"SourceArn": client.arn(dlq)}
-        if to is not None:
-            parameters["DestinationArn"] = client.arn(to)
-        if rate is not None:
-            parameters["MaxNumberOfMessagesPerSecond"] = rate
-        client.call("StartMessageMoveTask", parameters)
+        arn = client.arn(dlq)
+        parameters: dict[str, Any] = {"MaxNumberOfMessagesPerSecond": rate} if rate is not None else {}
+        if letters:
+            if to is not None:
+                parameters["DestinationQueueUrl"] = client.queue_url(to)
+            client.veils_own("StartRedrive", dlq, {**parameters, **letters})
+        else:
+            if to is not None:
+                parameters["DestinationArn"] = client.arn(to)
+            client.call("StartMessageMoveTask", {"SourceArn": arn, **parameters})
         if no_wait:
             talk(f"redrive of {dlq} started; see: veil dlq ls")
             return
-        task = _watch(client, dlq, parameters["SourceArn"])
+        task = _watch(client, dlq, arn)
     if as_json:
         say_json(_as_object(dlq, task))
     moved = task["ApproximateNumberOfMessagesMoved"]
     talk(f"{dlq}: {moved} moved, {task['Status'].lower()}")
+    if letters and task.get("FailureReason"):
+        talk(f"{dlq}: {task['FailureReason']}")
     if task["Status"] != "COMPLETED":
         raise CommandFailed(
             f"redrive of {dlq} {task['Status'].lower()}: {task.get('FailureReason', 'not all moved')}"
@@ -113,11 +152,12 @@ def redrive(
 
 
 def _watch(client: Client, dlq: str, arn: str) -> Task:
-    with _progress(dlq) as bar:
+    with progress_bar(f"redrive {dlq}") as bar:
         while True:
             try:
                 task = _tasks(client, arn, 1)[0]
-                bar(task["ApproximateNumberOfMessagesMoved"], task["ApproximateNumberOfMessagesToMove"])
+                if bar is not None:
+                    bar(task["ApproximateNumberOfMessagesMoved"], task["ApproximateNumberOfMessagesToMove"])
                 if task["Status"] not in ("RUNNING", "CANCELLING"):
                     return task
                 time.sleep(_LOOK_EVERY_S)
@@ -125,30 +165,6 @@ def _watch(client: Client, dlq: str, arn: str) -> Task:
                 # The task is the server's: to stop watching must not leave half a redrive by accident.
                 talk(f"the redrive goes on at the server; stop it with: veil dlq cancel {dlq}")
                 raise
-
-
-class _Bar(Protocol):
-    def __call__(self, moved: int, to_move: int) -> None: ...
-
-
-@contextmanager
-def _progress(dlq: str) -> Iterator[_Bar]:
-    if not is_terminal(sys.stderr):
-        yield lambda moved, to_move: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True, no_color=not has_colour(sys.stderr))
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        shown = progress.add_task(f"redrive {dlq}", total=None)
-        yield lambda moved, to_move: progress.update(shown, completed=moved, total=max(moved, to_move))
 
 
 @dlq_app.command("cancel", epilog="Example: veil dlq cancel orders-dead")

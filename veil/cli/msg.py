@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from veil.cli.client import Client
-from veil.cli.failures import CommandFailed, ServiceError, plainly
+from veil.cli.failures import plainly
 from veil.cli.options import AsJson, Endpoint, QueueName, Region, connect, whole_number
 from veil.cli.output import inert, one_line, say, say_json, show_table, talk
 
@@ -189,14 +189,7 @@ def _page(client: Client, queue: str, token: str | None, size: int) -> tuple[lis
     parameters: dict[str, Any] = {"MaxResults": size}
     if token is not None:
         parameters["NextToken"] = token
-    try:
-        answer = client.on_queue("PeekMessages", queue, parameters)
-    except ServiceError as error:
-        if error.code in ("UnknownOperationException", "InvalidAction"):
-            raise CommandFailed(
-                f"{client.target.endpoint} cannot peek: that is an extension of Veil's, not of SQS"
-            ) from None
-        raise
+    answer = client.veils_own("PeekMessages", queue, parameters)
     return list(answer.get("Messages") or ()), answer.get("NextToken")
 
 

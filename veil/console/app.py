@@ -15,12 +15,10 @@ from veil.console.audit import REFUSED, Audit
 from veil.console.live import Live, Viewer
 from veil.console.lives import JournalLooks
 from veil.console.queue_views import QueueLooks
-from veil.console.redrives import Redrives
 from veil.console.routes import ROOT, Route
 from veil.console.sessions import Identity, Key, Sessions, Throttle
 from veil.console.templates import Static, templates
 from veil.console.timeout_findings import FindingsRead
-from veil.console.turns import Turn, Turns
 from veil.console.visit import Notices, Visit
 from veil.console.web import (
     EVENTS,
@@ -42,6 +40,7 @@ from veil.console.web import (
 )
 from veil.core.errors import StoreError, VeilError
 from veil.service.service import Service
+from veil.service.turns import Turn
 
 _log = logging.getLogger(__name__)
 
@@ -99,10 +98,9 @@ class Console:
         self.audit = Audit(audit_file, service.clock)
         self.live = Live(service.clock)
         self.notices = Notices()
-        self.turns = Turns()
+        self.turns = service.turns
         self.looks = QueueLooks(service, self.turns)
         self.journal_looks = JournalLooks(service, journal)
-        self.redrives = Redrives(service, self.turns)
         self.findings_read: tuple[tuple[int, int], FindingsRead] | None = None  # with what the file was then
         self.drawn_lives: dict[Any, Any] = {}  # by message; kept by its page
         self.static = Static()

@@ -10,7 +10,6 @@ from typing import Any, Final
 import msgspec
 
 from veil.console.queue_form import NumberField
-from veil.console.turns import Turn
 from veil.console.web import Form
 from veil.core.errors import (
     AttributeRefused,
@@ -25,6 +24,7 @@ from veil.core.limits import ATTRIBUTES_MAX, BODY_BYTES_MAX, DELAY_MAX_S
 from veil.core.message import PRIORITY_FIRST, PRIORITY_LAST, MessageAttribute
 from veil.core.message_rules import Draft, check_draft
 from veil.core.queue import QueueSettings
+from veil.service.turns import Turn
 
 LINES_MAX: Final = 1_000
 FILE_BYTES_MAX: Final = 2 << 20

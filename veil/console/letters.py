@@ -1,223 +1,24 @@
-"""A dead letter as people sort them: where it came from, what it is, why it is here, and whether it was redriven before.
-
-What the server itself knows is the source. The reason is written on the message by the consumer that gave it up, as
-attributes (`veil.error_type`, `veil.reason`, …: the consumer's `dead_letter` module); a message that was merely received
-too often bears none.
-"""
+"""The dead letters of a queue as pages show them: those that match, and what they are as groups; nothing is received."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from hashlib import sha256
 from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
+import msgspec
+
 from veil.console.messages import BYTES_AT_ONCE, BYTES_LOOKED_AT_MAX
-from veil.console.turns import Turn
+from veil.console.visit import Visit
 from veil.console.web import Form
-from veil.core.errors import ArnRefused
-from veil.core.limits import ATTRIBUTES_MAX
-from veil.core.message import (
-    ERROR_TYPE,
-    FIRST_RECEIVED_AT,
-    HANDLER,
-    LAST_RECEIVED_AT,
-    MESSAGE_ID,
-    REASON,
-    RECEIVE_COUNT,
-    SOURCE_QUEUE,
-    TRACEBACK,
-    MessageAttribute,
-    StoredMessage,
-)
-from veil.core.queue import Queue, QueueKey, parse_arn
-from veil.core.text import fingerprint, seq_number, whole_number
-from veil.service.moves import REDRIVEN_FROM
+from veil.core.message import StoredMessage
+from veil.core.move_task import MoveTask
+from veil.core.queue import Queue, QueueKey
+from veil.core.text import seq_number
+from veil.service.dead_letters import Letter, LetterFilter, read_filter, read_letter
 from veil.service.service import Service
-
-# What a consumer writes anew whenever it gives a message up; the least useful first.
-_FOR_A_MARK: Final = (LAST_RECEIVED_AT, FIRST_RECEIVED_AT, TRACEBACK, HANDLER)
-
-_COUNT_DIGITS_MAX: Final = 9
-# Whoever sends a message may write a megabyte into each of these.
-_TEXT_CHARS_MAX: Final = 500
-_REASON_CHARS_MAX: Final = 4_000
-
-
-class Letter(NamedTuple):
-    """One dead letter."""
-
-    message: StoredMessage
-    source: QueueKey | None
-    is_known_to_server: bool  # a move task finds its source too
-    message_type: str | None
-    error_type: str | None
-    reason: str | None
-    handler: str | None
-    first_id: str
-    redriven_from: str | None
-    receives: int
-
-    @property
-    def fingerprint(self) -> str:
-        """The reason with what differs from one message to the next masked."""
-        return _fingerprint(self.reason) if self.reason else ""
-
-    @property
-    def group(self) -> str:
-        """What letters of one source, type and reason have in common: twelve hexadecimal digits."""
-        keys = (self.source and self.source.name, self.message_type, self.error_type, self.fingerprint)
-        return sha256(repr(keys).encode("utf-8", "replace")).hexdigest()[:12]
-
-    @property
-    def snippet(self) -> str:
-        """The beginning of the body, on one line."""
-        return " ".join(self.message.body[:400].split())[:160]
-
-
-class LetterWish(NamedTuple):
-    """Which dead letters; what the address of the page says."""
-
-    text: str = ""  # in the body, the reason or an attribute, whatever the case
-    source: str = ""
-    type: str = ""
-    group: str = ""
-    redriven: str = ""  # yes, no, or either
-    after: int = 0
-
-    @property
-    def is_filtered(self) -> bool:
-        return any((self.text, self.source, self.type, self.group, self.redriven))
-
-    def matches(self, letter: Letter) -> bool:
-        """Whether the letter is one of these."""
-        if self.source and (letter.source is None or letter.source.name != self.source):
-            return False
-        if self.type and letter.message_type != self.type:
-            return False
-        if self.redriven and (letter.redriven_from is not None) != (self.redriven == "yes"):
-            return False
-        if self.group and letter.group != self.group:
-            return False
-        return not self.text or _mentions(letter, self.text.lower())
-
-    def query(self, **changed: object) -> str:
-        """The query of the same page, or of one that differs in this."""
-        wish = self._replace(**changed)  # type: ignore[arg-type]
-        return urlencode({name: value for name, value in wish._asdict().items() if value})
-
-    @property
-    def fields(self) -> list[tuple[str, str]]:
-        """What a form must carry to mean the same letters."""
-        return [(name, str(value)) for name, value in self._asdict().items() if value and name != "after"]
-
-    def words(self, reason: str = "") -> str:
-        """The filter as a sentence would say it; `reason` is that of the group."""
-        said = [
-            f"of source {self.source}" if self.source else "",
-            f"of type {self.type}" if self.type else "",
-            f"with the reason {reason!r}" if self.group else "",
-            {"yes": "redriven before", "no": "not redriven before"}.get(self.redriven, ""),
-            f"with {self.text!r} in body, reason or attributes" if self.text else "",
-        ]
-        return ", ".join(each for each in said if each) or "all"
-
-
-def read_wish(form: Form) -> LetterWish:
-    """What a query or a form asks for."""
-    redriven = form.text("redriven")
-    return LetterWish(
-        form.text("text")[:200],
-        form.text("source")[:100],
-        form.text("type")[:256],
-        form.text("group")[:12],
-        redriven if redriven in ("yes", "no") else "",
-        form.number("after", 0, 0, (1 << 63) - 1),
-    )
-
-
-def read_letter(queue: Queue, message: StoredMessage) -> Letter:
-    """What the message tells about itself."""
-    attributes = message.attributes or {}
-    reason = _text(attributes, REASON, _REASON_CHARS_MAX)
-    source = _source(queue, message)
-    receives = whole_number(_text(attributes, RECEIVE_COUNT), _COUNT_DIGITS_MAX)
-    return Letter(
-        message,
-        source,
-        message.dead_letter_source is not None,
-        message.message_type,
-        _text(attributes, ERROR_TYPE),
-        reason,
-        _text(attributes, HANDLER),
-        _text(attributes, MESSAGE_ID) or message.message_id,
-        _text(attributes, REDRIVEN_FROM),
-        message.receive_count if receives is None else receives,
-    )
-
-
-def with_room_for_mark(message: StoredMessage) -> dict[str, MessageAttribute] | None:
-    """The message's attributes with one place free for the mark of a redrive; None where they can stay as they are."""
-    attributes = message.attributes or {}
-    if len(attributes) < ATTRIBUTES_MAX or REDRIVEN_FROM in attributes:
-        return None
-    spare = next((name for name in _FOR_A_MARK if name in attributes), None)
-    if spare is None:
-        return None
-    return {name: value for name, value in attributes.items() if name != spare}
-
-
-def has_room_for_mark(message: StoredMessage) -> bool:
-    """Whether the mark of a redrive finds a place among the attributes."""
-    attributes = message.attributes or {}
-    return (
-        len(attributes) < ATTRIBUTES_MAX
-        or REDRIVEN_FROM in attributes
-        or any(name in attributes for name in _FOR_A_MARK)
-    )
-
-
-def _source(queue: Queue, message: StoredMessage) -> QueueKey | None:
-    if message.dead_letter_source is not None:
-        return parse_arn(message.dead_letter_source)
-    text = _text(message.attributes or {}, SOURCE_QUEUE)
-    if text is None:
-        return None
-    try:
-        key = parse_arn(text)
-    except ArnRefused:
-        # A name or a URL: the queue's name stands last.
-        name = text.rstrip("/").rsplit("/", 1)[-1]
-        return queue.key._replace(name=name) if name else None
-    # The sender of a message may write anything there: it leads to no other account.
-    return key if key.account == queue.key.account else None
-
-
-def _text(
-    attributes: Mapping[str, MessageAttribute], name: str, chars_max: int = _TEXT_CHARS_MAX
-) -> str | None:
-    found = attributes.get(name)
-    return found.value[:chars_max] if found is not None and isinstance(found.value, str) else None
-
-
-@lru_cache(maxsize=2_000)
-def _fingerprint(reason: str) -> str:
-    # Masking takes a hundred times as long as reading; letters of one error mostly have a few reasons.
-    return fingerprint(reason)
-
-
-def _mentions(letter: Letter, text: str) -> bool:
-    if text in letter.message.body.lower() or text in letter.message.message_id or text == letter.first_id:
-        return True
-    return any(
-        text in name.lower() or (isinstance(attribute.value, str) and text in attribute.value.lower())
-        for name, attribute in (letter.message.attributes or {}).items()
-    )
-
-
-# ---- Looks at the dead letters of a queue: a page of those that match, and what they are as groups; nothing is received.
+from veil.service.turns import Turn
 
 PAGE_ROWS: Final = 50
 ROWS_LOOKED_AT_MAX: Final = 5_000
@@ -228,6 +29,37 @@ _ROWS_AT_ONCE: Final = 250
 GROUPS_SHOWN_MAX: Final = 50
 GROUPS_MAX: Final = 2_000  # each keeps an example
 _CHOICES_MAX: Final = 200
+
+
+class LetterWish(NamedTuple):
+    """Which dead letters, and from where on; what the address of the page says."""
+
+    filter: LetterFilter = LetterFilter()
+    after: int = 0
+
+    def query(self, *, after: int = 0, **changed: str) -> str:
+        """The query of the page from there on, or of one whose filter differs in this."""
+        fields = msgspec.structs.asdict(msgspec.structs.replace(self.filter, **changed)) | {"after": after}
+        return urlencode({name: value for name, value in fields.items() if value})
+
+    @property
+    def fields(self) -> list[tuple[str, str]]:
+        """What a form must carry to mean the same letters."""
+        return [(name, value) for name, value in msgspec.structs.asdict(self.filter).items() if value]
+
+
+def read_wish(form: Form) -> LetterWish:
+    """What a query or a form asks for."""
+    redriven = form.text("redriven")
+    wanted = LetterFilter(
+        text=form.text("text")[:200],
+        source=form.text("source")[:100],
+        type=form.text("type")[:256],
+        error=form.text("error")[:256],
+        group=form.text("group")[:12],
+        redriven=redriven if redriven in ("yes", "no") else "",
+    )
+    return LetterWish(wanted, form.number("after", 0, 0, (1 << 63) - 1))
 
 
 class LetterPage(NamedTuple):
@@ -310,7 +142,7 @@ async def letter_page(service: Service, queue: Queue, wish: LetterWish, turn: Tu
             looked_bytes += message.held_bytes
             after = message.seq
             letter = read_letter(queue, message)
-            if wish.matches(letter):
+            if wish.filter.matches(letter):
                 found.append(letter)
                 if len(found) == PAGE_ROWS:
                     return LetterPage(found, rows, after, True)
@@ -333,7 +165,7 @@ async def letter_groups(
             looked_bytes += message.held_bytes
             letter = read_letter(queue, message)
             told.take(letter)
-            if wish.matches(letter):
+            if wish.filter.matches(letter):
                 told.matching += 1
                 told.movable += letter.is_known_to_server
                 told.sourceless += letter.source is None
@@ -351,3 +183,50 @@ def chosen_of(letters: Sequence[str]) -> list[tuple[int, str]]:
     pairs = (text.partition(":") for text in letters)
     numbered = ((seq_number(seq), message_id[:128]) for seq, _, message_id in pairs)
     return [(seq, message_id) for seq, message_id in numbered if seq is not None and message_id]
+
+
+# ---- moves of dead letters, as rows
+
+_TASKS_SHOWN: Final = 10
+STATUS_CHIPS: Final = {
+    "RUNNING": "in-flight",
+    "CANCELLING": "in-flight",
+    "COMPLETED": "done",
+    "CANCELLED": "",
+    "FAILED": "failed",
+}
+
+
+class MoveRow(NamedTuple):
+    """A move task, and how far it has come."""
+
+    task: MoveTask
+    words: str  # which letters
+    done: int  # of `total`: messages that were moved, or looked at where there is a filter
+    total: int
+
+    @property
+    def chip(self) -> str:
+        return STATUS_CHIPS.get(self.task.status, "")
+
+
+async def moves_of(visit: Visit, queue: Queue) -> list[MoveRow]:
+    """The moves out of a queue, the newest first."""
+    return [_move_row(each) for each in await visit.service.store.list_moves(queue.key, _TASKS_SHOWN)]
+
+
+async def active_moves(visit: Visit) -> dict[QueueKey, list[MoveRow]]:
+    """What moves at the moment, by the queue that it empties; of the visitor's account."""
+    found: dict[QueueKey, list[MoveRow]] = {}
+    for task in await visit.service.store.active_moves():
+        if task.source.account == visit.identity.account:
+            found.setdefault(task.source, []).append(_move_row(task))
+    return found
+
+
+def _move_row(task: MoveTask) -> MoveRow:
+    words, done = "all", task.moved
+    if task.scan is not None:
+        words = read_filter(task.scan.filter).words()
+        done = task.to_move if task.status == "COMPLETED" else task.scan.looked
+    return MoveRow(task, words, done, max(task.to_move, done))

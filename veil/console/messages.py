@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
 from veil.console.queue_form import NumberField
-from veil.console.turns import Turn
 from veil.console.web import Form
 from veil.core.lease import State
 from veil.core.limits import RETENTION_MAX_S
@@ -16,6 +15,7 @@ from veil.core.message import MessageAttribute, StoredMessage
 from veil.core.queue import Queue
 from veil.core.sequence import first_seq_of
 from veil.service.service import Service
+from veil.service.turns import Turn
 
 # ---- Bodies and attributes as people read them: text, never markup, and never more of it than somebody reads.
 

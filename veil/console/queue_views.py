@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 from veil.console.lives import Life, tell
 from veil.console.messages import Looked, Search, search_messages
 from veil.console.routes import link
-from veil.console.turns import Turn, Turns
 from veil.console.visit import Visit
 from veil.console.web import Answer
 from veil.core.errors import VeilError
@@ -22,6 +21,7 @@ from veil.journal.lives import LifeEvent
 from veil.service.activity import Holder
 from veil.service.messages import peek
 from veil.service.service import Service
+from veil.service.turns import Turn, Turns
 
 # ---- A message as the store has it now, and its life as the journal and the store tell it together.
 

@@ -11,8 +11,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from veil.console import charts, formatting
 from veil.console.routes import ROOT, find, link
-from veil.console.turns import Turn
 from veil.console.web import Answer, NotFound
+from veil.service.turns import Turn
 
 # ---- The console's own files: style, script, logo and the vendored htmx, each under an address that changes with it.
 

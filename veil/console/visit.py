@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from veil.console.routes import ROOT, find
 from veil.console.sessions import Identity
-from veil.console.turns import Turn
 from veil.console.web import Answer, Form, HttpRequest, NotFound, Role, read_cookies
 from veil.core.message import Caller
 from veil.core.queue import Queue, QueueKey
 from veil.service.service import Service
+from veil.service.turns import Turn
 
 if TYPE_CHECKING:
     from veil.console.app import Console

@@ -10,8 +10,8 @@ from enum import IntEnum
 from typing import NamedTuple, Protocol
 from urllib.parse import parse_qsl
 
-from veil.console.turns import Turn
 from veil.core.text import unquoted, whole_number
+from veil.service.turns import Turn
 
 # ---- What the console refuses, each with the status and the sentence that the page shows.
 

@@ -39,6 +39,7 @@ from veil.core.errors import (
     QueueMissing,
     ReceiptExpired,
     SourceUnknown,
+    VeilError,
     VisibilityTooLong,
 )
 from veil.core.hold import HOLD_BYTES_MAX, Member, MemberState, judge_member
@@ -55,7 +56,7 @@ from veil.core.lease import (
 )
 from veil.core.limits import SECOND_MS
 from veil.core.message import LeaseState, NewContent, NewMessage, StoredMessage
-from veil.core.move_task import DESTINATION_MISSING, SOURCE_UNKNOWN, Chosen, MoveTask
+from veil.core.move_task import DESTINATION_MISSING, SOURCE_UNKNOWN, Chosen, MoveTask, ScanStep
 from veil.core.queue import Queue, QueueKey, QueueSettings, parse_arn
 from veil.core.receipt import Receipt, delivery_of, rotation_of
 from veil.core.sequence import expires_at_ms, instant_of
@@ -444,6 +445,20 @@ def step_move(
     if failure is not None:
         return moves, replace(task, status="FAILED", failure=failure)
     return moves, replace(task, status="COMPLETED") if len(messages) < count else task
+
+
+def step_scan(task: MoveTask, step: ScanStep, answers: Sequence[object]) -> MoveTask:
+    """A running task of which the step's messages were redriven; `answers` are VeilErrors where one was refused."""
+    assert task.scan is not None
+    refusals = [str(answer) for answer in answers if isinstance(answer, VeilError)]
+    scan = task.scan._replace(
+        after_seq=step.after_seq,
+        looked=task.scan.looked + step.looked,
+        refused=task.scan.refused + len(refusals),
+        refusal=refusals[-1] if refusals else task.scan.refusal,
+    )
+    status = "COMPLETED" if step.is_last else task.status
+    return replace(task, scan=scan, moved=task.moved + len(answers) - len(refusals), status=status)
 
 
 def cancel_move(task: MoveTask) -> MoveTask:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -14,6 +14,17 @@ DESTINATION_MISSING: Final = "the destination does not exist"
 SOURCE_UNKNOWN: Final = "the source of a message is not known"
 
 MoveStatus = Literal["RUNNING", "COMPLETED", "CANCELLING", "CANCELLED", "FAILED"]
+
+
+class Scan(NamedTuple):
+    """How far a task that moves only the messages that match has looked through its source."""
+
+    filter: str  # which messages: text that means something to the service alone
+    up_to_seq: int  # what comes back meanwhile is newer, and is not moved again
+    after_seq: int = 0
+    looked: int = 0  # messages
+    refused: int = 0  # of those that matched
+    refusal: str = ""  # why the last of them was
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +40,7 @@ class MoveTask:
     to_move: int  # counted at the start
     started_wall_ms: int
     failure: str | None = None
+    scan: Scan | None = None  # None: the task moves every message
 
     @property
     def is_active(self) -> bool:
@@ -43,3 +55,12 @@ class Chosen(NamedTuple):
     destination: QueueKey | None = None
     # A pure function of the message and the queue that it goes to; what it raises refuses the message.
     change: Callable[[StoredMessage, Queue], NewContent] | None = None
+
+
+class ScanStep(NamedTuple):
+    """What a look at further messages of a scanned source found."""
+
+    chosen: Sequence[Chosen]
+    after_seq: int  # the last message looked at
+    looked: int
+    is_last: bool

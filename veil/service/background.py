@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 from veil.core.clock import Clock, Timer
 from veil.core.errors import StoreError, VeilError
 from veil.core.limits import MOVE_RATE_MAX
-from veil.core.move_task import MoveTask
+from veil.core.move_task import Chosen, MoveTask, Scan, ScanStep
+from veil.service.dead_letters import read_filter, read_letter, to_chosen
+from veil.service.turns import Turn, Turns
 from veil.stores.store import Store
 
 _log = logging.getLogger(__name__)
@@ -89,13 +92,16 @@ class Ticker:
 _STEPS_PER_S: Final = 10
 _AFTER_FAILURE_MS: Final = 1_000
 LOOK_MS: Final = 2_000
+# At most a little over a megabyte, so that neither a look nor a step holds others up for long.
+_LOOKED_AT_ONCE: Final = 500
+_BYTES_AT_ONCE: Final = 1 << 20
 
 
 class MoveRunners:
     """One runner for each active task that is ours. The store knows how far each has come, so stopping loses nothing."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
-        self._store, self._clock = store, clock
+    def __init__(self, store: Store, clock: Clock, turns: Turns, type_attributes: Sequence[str]) -> None:
+        self._store, self._clock, self._turns, self._type_attributes = store, clock, turns, type_attributes
         self._running: dict[str, asyncio.Task[None]] = {}
         self.pauses: dict[
             str, asyncio.Future[None]
@@ -157,11 +163,13 @@ class MoveRunners:
             try:
                 if not await self._store.has_duty(f"move:{task.id}"):
                     return  # another node carries it out
-                task = await self._store.step_move(task.id, step)
+                found = None if task.scan is None else await self._look_on(task, task.scan, step)
+                task = await self._store.step_move(task.id, step, found)
+                moved = step if found is None else len(found.chosen)
                 # Counted from the last step's due time, not from its end, so that slow steps do not lower
                 # the rate; but what a stall has cost is not caught up in one rush.
                 now_ms = self._clock.now_ms()
-                next_ms = max(next_ms + step * 1000 // rate_per_s, now_ms)
+                next_ms = max(next_ms + moved * 1000 // rate_per_s, now_ms)
             except StoreError as error:
                 _log.error("move task %s: a step failed, trying again: %s", task.id, error)
                 next_ms = self._clock.now_ms() + _AFTER_FAILURE_MS
@@ -170,6 +178,31 @@ class MoveRunners:
                 return
             if task.is_active:
                 await self._pause(task.id, next_ms)
+
+    async def _look_on(self, task: MoveTask, scan: Scan, count: int) -> ScanStep:
+        """Look at the next messages until `count` of them match, or a page of them is over."""
+        queue = await self._store.find_queue(task.source)
+        if queue is None:
+            return ScanStep((), scan.after_seq, 0, is_last=True)  # as with any task: nothing is left to move
+        messages = await self._store.peek(
+            queue,
+            after_seq=scan.after_seq,
+            up_to_seq=scan.up_to_seq,
+            limit=_LOOKED_AT_ONCE,
+            bytes_max=_BYTES_AT_ONCE,
+        )
+        wanted, turn = read_filter(scan.filter), Turn(self._turns)
+        found: list[Chosen] = []
+        for looked, message in enumerate(messages, 1):
+            await turn.pause()
+            letter = read_letter(queue, message)
+            if wanted.matches(letter):
+                found.append(to_chosen(letter, task.destination, self._type_attributes))
+                if len(found) == count:
+                    return ScanStep(found, message.seq, looked, is_last=False)
+        return ScanStep(
+            found, messages[-1].seq if messages else scan.after_seq, len(messages), is_last=not messages
+        )
 
     async def _pause(self, task_id: str, until_ms: int) -> None:
         pause = self.pauses[task_id] = asyncio.get_running_loop().create_future()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from veil.core.errors import (
@@ -16,7 +16,13 @@ from veil.core.errors import (
 )
 from veil.core.event import NOBODY
 from veil.core.lease import Deletion
-from veil.core.message import PRIORITY_DEFAULT, Caller, MessageAttribute, NewMessage, StoredMessage
+from veil.core.message import (
+    PRIORITY_DEFAULT,
+    Caller,
+    NewMessage,
+    StoredMessage,
+    message_type,
+)
 from veil.core.message_rules import Draft, body_md5, check_draft, content_deduplication_id
 from veil.core.queue import Queue, QueueSettings
 from veil.core.receipt import Receipt
@@ -52,20 +58,6 @@ os.register_at_fork(after_in_child=_start_anew)
 def new_id() -> str:
     """A random UUID (version 4) as text."""
     return next(_ids)
-
-
-# ---- message types
-
-TYPE_CHARS_MAX: Final = 256
-
-
-def message_type(attributes: Mapping[str, MessageAttribute], names: Sequence[str]) -> str | None:
-    """The value of the first of the names that the message has as a String attribute, cut to 256 characters."""
-    for name in names:
-        found = attributes.get(name)
-        if found is not None and isinstance(found.value, str) and found.data_type.startswith("String"):
-            return found.value[:TYPE_CHARS_MAX]
-    return None
 
 
 # ---- send

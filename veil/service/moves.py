@@ -1,12 +1,12 @@
-"""Start, cancel and list move tasks, and redrive chosen messages out of the dead letters."""
+"""Redrive dead letters: by move tasks in the background, all of a queue or what matches a filter; or chosen one by one."""
 
 from __future__ import annotations
 
 import binascii
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from veil.core.errors import (
     MoveTaskHandleInvalid,
@@ -17,15 +17,13 @@ from veil.core.errors import (
     VeilError,
 )
 from veil.core.event import NOBODY
-from veil.core.message import Caller, MessageAttribute, StoredMessage
-from veil.core.message_rules import Draft, body_md5, check_draft
-from veil.core.move_task import MoveTask
+from veil.core.message import Caller, MessageAttribute, Sent
+from veil.core.move_task import Chosen, MoveTask, Scan
 from veil.core.queue import Queue, QueueKey, parse_arn
-from veil.service.messages import message_type, new_id
+from veil.core.sequence import first_seq_of
+from veil.service.dead_letters import Letter, LetterFilter, changed_content, to_chosen, write_filter
+from veil.service.messages import new_id
 from veil.service.service import Service
-from veil.stores.store import Chosen, NewContent
-
-# ---- move tasks
 
 
 async def start_move(
@@ -35,12 +33,14 @@ async def start_move(
     rate_per_s: int | None,
     *,
     account: str,
+    letters: LetterFilter | None = None,
     caller: Caller = NOBODY,
 ) -> MoveTask:
-    """Begin to empty a dead-letter queue, to the destination or to where each message came from.
+    """Begin to redrive a dead-letter queue, to the destination or to where each message came from.
 
-    Raises ArnRefused, ResourceMissing, NotDeadLetters, NotForQueueType (a destination of the other type), MoveToItself
-    and MoveTaskRunning.
+    With `letters` only what matches is moved, marked with the message id it had, once through the queue as it is now; a
+    message that cannot be moved stays and is counted. Without, everything is, as SQS does it. Raises ArnRefused,
+    ResourceMissing, NotDeadLetters, NotForQueueType (a destination of the other type), MoveToItself and MoveTaskRunning.
     """
     source = await _queue_of(service, "SourceArn", source_arn, account)
     destination = None
@@ -50,8 +50,12 @@ async def start_move(
             raise NotForQueueType("DestinationArn", destination_arn, fifo=source.settings.fifo)
         if destination.key == source.key:
             raise MoveToItself(source.name)
-    if not await service.store.dead_letter_sources(source.key, limit=1):
+    if letters is None and not await service.store.dead_letter_sources(source.key, limit=1):
         raise NotDeadLetters(source.name)
+    scan = None
+    if letters is not None:
+        # What comes back meanwhile has a later key: so a message that fails again at once is not redriven for ever.
+        scan = Scan(write_filter(letters), first_seq_of(service.clock.now_ms()) - 1)
     task = await service.store.start_move(
         MoveTask(
             id=new_id(),
@@ -62,6 +66,7 @@ async def start_move(
             moved=0,
             to_move=0,  # the store counts
             started_wall_ms=service.clock.wall_ms(),
+            scan=scan,
         ),
         caller=caller,
     )
@@ -113,8 +118,6 @@ async def _queue_of(service: Service, parameter: str, arn: str, account: str) ->
 
 # ---- redriving chosen messages
 
-REDRIVEN_FROM: Final = "Veil.RedrivenFrom"
-
 
 class Wanted(NamedTuple):
     """A message to be redriven, and what is to be another on it; None leaves it as it is."""
@@ -126,16 +129,9 @@ class Wanted(NamedTuple):
     attributes: dict[str, MessageAttribute] | None = None
 
 
-class Redriven(NamedTuple):
-    """The message that goes on in place of the old one."""
-
-    message_id: str
-    seq: int
-
-
 async def redrive(
     service: Service, queue: Queue, wanted: Sequence[Wanted], *, mark: bool = False, caller: Caller = NOBODY
-) -> list[Redriven | VeilError]:
+) -> list[Sent | VeilError]:
     """Move each, in that order and in one transaction; a refusal stands in its place and holds up no other.
 
     `mark` writes the old message id on the new message, as the attribute Veil.RedrivenFrom. What is changed must pass
@@ -143,34 +139,30 @@ async def redrive(
     """
     types = service.rules.type_attributes
     chosen = [
-        Chosen(one.seq, one.message_id, one.destination, _change(one, mark=mark, type_attributes=types))
+        Chosen(
+            one.seq,
+            one.message_id,
+            one.destination,
+            changed_content(one.body, one.attributes, types, mark=mark)
+            if mark or one.body is not None or one.attributes is not None
+            else None,
+        )
         for one in wanted
     ]
-    answers = await service.store.redrive(queue, chosen, caller=caller)
-    moved: list[Redriven | VeilError] = [
-        answer if isinstance(answer, VeilError) else Redriven(answer.message_id, answer.seq)
-        for answer in answers
-    ]
+    return await _redrive(service, queue, chosen, caller)
+
+
+async def redrive_letters(
+    service: Service, queue: Queue, letters: Sequence[Letter], destination: QueueKey | None, caller: Caller
+) -> list[Sent | VeilError]:
+    """Redrive these letters in one transaction, marked with the message ids they had, as a filtered task does."""
+    types = service.rules.type_attributes
+    return await _redrive(service, queue, [to_chosen(each, destination, types) for each in letters], caller)
+
+
+async def _redrive(
+    service: Service, queue: Queue, chosen: Sequence[Chosen], caller: Caller
+) -> list[Sent | VeilError]:
+    answers = await service.store.redrive(queue, chosen, caller=caller) if chosen else []
     service.ticker.look()
-    return moved
-
-
-def _change(
-    wanted: Wanted, *, mark: bool, type_attributes: Sequence[str]
-) -> Callable[[StoredMessage, Queue], NewContent] | None:
-    if wanted.body is None and wanted.attributes is None and not mark:
-        return None
-
-    def change(message: StoredMessage, target: Queue) -> NewContent:
-        body = message.body if wanted.body is None else wanted.body
-        attributes = dict((message.attributes if wanted.attributes is None else wanted.attributes) or {})
-        if mark:
-            attributes[REDRIVEN_FROM] = MessageAttribute("String", message.message_id)
-        # On a FIFO queue its new id will be its deduplication id, so what stands here is of no account.
-        deduplication_id = message.message_id if target.settings.fifo else None
-        draft = Draft(body, attributes or None, message.trace_header, None, message.group, deduplication_id)
-        body_utf8 = check_draft(draft, target.settings)
-        found = message_type(attributes, type_attributes) if attributes else None
-        return NewContent(body, body_md5(body_utf8), len(body_utf8), attributes or None, found)
-
-    return change
+    return answers

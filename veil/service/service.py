@@ -12,6 +12,7 @@ from veil.core import limits
 from veil.core.clock import Clock
 from veil.service.activity import Activity, Tallies
 from veil.service.background import MoveRunners, Ticker
+from veil.service.turns import Turns
 from veil.service.waiting import WaitingRoom
 from veil.stores.store import Store
 
@@ -43,7 +44,8 @@ class Service:
         self.activity: Activity | None = None  # where somebody may look: see `watch`
         self.waiting = WaitingRoom(clock)
         self.ticker = Ticker(store, clock)
-        self.moves = MoveRunners(store, clock)
+        self.turns = Turns()
+        self.moves = MoveRunners(store, clock, self.turns, self.rules.type_attributes)
         self.looks = asyncio.Semaphore(LOOKS_AT_ONCE)
         self._background: set[asyncio.Task[Any]] = set()
         self._started = self._stopped = False

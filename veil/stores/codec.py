@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from veil.core.event import NOBODY
 from veil.core.message import Caller, MessageAttribute, StoredMessage
-from veil.core.queue import QueueKey, QueueSettings, RedriveAllow, RedrivePolicy
+from veil.core.move_task import MoveTask, Scan
+from veil.core.queue import QueueKey, QueueSettings, RedriveAllow, RedrivePolicy, parse_arn
 
 _attributes_encoder = msgspec.msgpack.Encoder()
 _attributes_decoder = msgspec.msgpack.Decoder(dict[str, tuple[str, Any]])
 _caller_decoder = msgspec.msgpack.Decoder(Caller)
 _tags_decoder = msgspec.json.Decoder(dict[str, str])
 _settings_decoder = msgspec.json.Decoder(dict[str, Any])
+_scan_decoder = msgspec.json.Decoder(Scan)
 _DEFAULTS = QueueSettings()
 _FIELDS = tuple(QueueSettings.__dataclass_fields__)
 
@@ -71,3 +74,16 @@ def encode_caller(caller: Caller) -> bytes:
 def decode_caller(blob: bytes | None) -> Caller:
     """The inverse of `encode_caller`; nobody where there is nothing."""
     return NOBODY if blob is None else _caller_decoder.decode(blob)
+
+
+def encode_scan(scan: Scan | None) -> str | None:
+    """How far a move task has looked, as JSON; None for one that moves everything."""
+    return None if scan is None else msgspec.json.encode(scan).decode()
+
+
+def to_task(row: Any) -> MoveTask:
+    """A row of one of the queries for move tasks."""
+    task_id, source, destination, *progress, scan = row
+    target = parse_arn(destination) if destination else None
+    task = MoveTask(task_id, parse_arn(source), target, *progress)
+    return task if scan is None else replace(task, scan=_scan_decoder.decode(scan))

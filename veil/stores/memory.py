@@ -68,7 +68,7 @@ from veil.core.hold import NOTHING_CLOSED, STREAM_REST_MS, HoldContent, HoldKey,
 from veil.core.lease import Deletion, State
 from veil.core.limits import ATTEMPT_MS, DEDUPLICATION_MS, REPEATED_SEND_MS
 from veil.core.message import Caller, NewMessage, Sent, StoredMessage
-from veil.core.move_task import Chosen, MoveTask
+from veil.core.move_task import Chosen, MoveTask, ScanStep
 from veil.core.queue import DeduplicationScope, Queue, QueueCounts, QueueKey
 from veil.core.receipt import Receipt, ReceiptBook
 from veil.core.sequence import SequenceSource, expires_at_ms, instant_of, noisy_groups
@@ -692,14 +692,18 @@ class MemoryStore:
     ) -> list[Sent | VeilError]:
         """Move the chosen messages, each on its own."""
         with self._operation() as op:
-            source = self._of(queue)
-            moved: list[Sent | VeilError] = []
-            for one in chosen:
-                try:
-                    moved.append(self._redrive_one(op, source, one, caller))
-                except VeilError as refusal:
-                    moved.append(refusal)
-            return moved
+            return self._redrive(op, self._of(queue), chosen, caller)
+
+    def _redrive(
+        self, op: Operation, source: QueueContents, chosen: Sequence[Chosen], caller: Caller
+    ) -> list[Sent | VeilError]:
+        moved: list[Sent | VeilError] = []
+        for one in chosen:
+            try:
+                moved.append(self._redrive_one(op, source, one, caller))
+            except VeilError as refusal:
+                moved.append(refusal)
+        return moved
 
     def _redrive_one(self, op: Operation, source: QueueContents, chosen: Chosen, caller: Caller) -> Sent:
         message = source.messages.get(chosen.seq)
@@ -720,17 +724,21 @@ class MemoryStore:
             self._moves[task.id] = replace(task, status="RUNNING", to_move=len(self._movable(task)))
             return self._moves[task.id]
 
-    async def step_move(self, task_id: str, count: int) -> MoveTask:
-        """Move up to `count` visible messages, oldest first, each to its destination as a new message."""
+    async def step_move(self, task_id: str, count: int, found: ScanStep | None = None) -> MoveTask:
+        """Move up to `count` visible messages, oldest first, or those found, each to its destination as a new message."""
         with self._operation() as op:
             task = self._find_move(task_id)
+            source = self._find(task.source)
             if task.status == "CANCELLING":
                 self._moves[task_id] = replace(task, status="CANCELLED")
+            elif task.status == "RUNNING" and found is not None:
+                caller = self._move_callers[task_id]
+                answers = self._redrive(op, self._of(source), found.chosen, caller) if source else []
+                self._moves[task_id] = decide.step_scan(task, found, answers)
             elif task.status == "RUNNING":
                 messages = self._movable(task)[:count]
                 moves, self._moves[task_id] = decide.step_move(task, messages, count, self._find)
                 for message, target in moves:
-                    source = self._find(task.source)
                     assert source is not None  # the message was found in it
                     new = (self._sequence.next(op.now_ms), str(uuid4()))
                     moved = decide.redrive(message, target, *new, op.now_ms, op.wall_ms)

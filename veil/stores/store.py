@@ -69,7 +69,7 @@ from veil.core.lease import Deletion
 from veil.core.message import Caller, NewMessage, Sent, StoredMessage
 from veil.core.message import NewContent as NewContent
 from veil.core.move_task import Chosen as Chosen
-from veil.core.move_task import MoveTask
+from veil.core.move_task import MoveTask, ScanStep
 from veil.core.queue import Queue, QueueCounts, QueueKey, QueueSettings
 from veil.core.receipt import Receipt, ReceiptBook
 
@@ -319,11 +319,12 @@ class Store(Protocol):
     async def start_move(self, task: MoveTask, *, caller: Caller = NOBODY) -> MoveTask:
         """Record a running task, with `to_move` counted now; raises MoveTaskRunning while the source has an active one."""
 
-    async def step_move(self, task_id: str, count: int) -> MoveTask:
+    async def step_move(self, task_id: str, count: int, found: ScanStep | None = None) -> MoveTask:
         """Move up to `count` visible messages, oldest first, each to its destination as a new message (new id and seq, receive
         count zero, no dead-letter source), and count them in the same transaction. A task with nothing left to move
         becomes COMPLETED, one that was cancelled CANCELLED, one whose destination does not exist FAILED with
-        DESTINATION_MISSING, one that meets a message of unknown source FAILED with SOURCE_UNKNOWN."""
+        DESTINATION_MISSING, one that meets a message of unknown source FAILED with SOURCE_UNKNOWN. A task with a `scan` is
+        given the messages instead: they are redriven as `redrive` does, and its scan goes on in the same transaction."""
 
     async def cancel_move(self, task_id: str) -> MoveTask:
         """Ask a running task to stop; raises MoveTaskMissing, MoveTaskNotRunning."""

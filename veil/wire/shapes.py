@@ -260,6 +260,17 @@ class RedriveMessagesInput(Shape):
     MarkRedriven: bool = False
 
 
+class StartRedriveInput(Shape):
+    QueueUrl: Text = ""
+    DestinationQueueUrl: Text | None = None
+    MaxNumberOfMessagesPerSecond: Int | None = None
+    ContainedText: Text = ""
+    SourceQueueName: Text = ""
+    MessageType: Text = ""
+    ErrorType: Text = ""
+    RedrivenBefore: bool | None = None
+
+
 class RedrivenEntry(Shape):
     Id: str
     NewMessageId: str

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from veil.cli.failures import CommandFailed, confirm, plainly
 from veil.cli.options import AsJson, Endpoint, Region, Yes, complete_queue
-from veil.cli.output import has_colour, is_terminal, one_line, say_json, show_table, talk
+from veil.cli.output import one_line, progress_bar, say_json, show_table, talk
 from veil.cli.pipeline.dead_letters import failures_told, found_queues, iso
 from veil.cli.pipeline.options import Conf, Data, Master, TablesPlace, places, spark_session
 
@@ -85,23 +83,7 @@ def tell_end(run: RedriveRun, progress: RedriveProgress, *, as_json: bool) -> No
         talk(f"left: {one_line(f'{example.message_id}: {example.reason or example.code}', 200)}")
 
 
-@contextmanager
-def shown_progress(run: RedriveRun) -> Iterator[Callable[[RedriveProgress], None]]:
-    """A bar on a terminal during the block; what is given is to be told how far the run is."""
-    if not is_terminal(sys.stderr):
-        yield lambda progress: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True, no_color=not has_colour(sys.stderr))
-    columns = (TextColumn("redrive"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=run.messages)
-        yield lambda progress: bar.update(task, completed=progress.settled)
-
-
-# ---- `veil pipeline redrive`: choose dead letters, change them if need be, and send them back exactly once.
+# ---- the command
 
 
 def read_rate(text: str | float) -> float:
@@ -234,7 +216,12 @@ def _go(run: RedriveRun, tables: Storage, rate: float | None, endpoint: str | No
 
     talk(f"run {run.id}; if it is stopped, go on with: veil pipeline redrive --resume {run.id}")
     where = QueueAddress(run.queue, endpoint=endpoint or run.endpoint, region=run.region)
-    with opened(where, run.queue) as queue, shown_progress(run) as told:
+    with opened(where, run.queue) as queue, progress_bar("redrive") as bar:
+
+        def told(progress: RedriveProgress) -> None:
+            if bar is not None:
+                bar(progress.settled, run.messages)
+
         progress = redrive(run, tables, queue, pace=RateLimit(rate), told=told)
     tell_end(run, progress, as_json=as_json)
     if progress.left:

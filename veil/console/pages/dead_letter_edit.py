@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from veil.console.changes import NO_COMMAND, Change, Difference, Done, offer, send_commands
-from veil.console.letters import Letter, has_room_for_mark, read_letter, with_room_for_mark
 from veil.console.pages.dead_letter_redrive import read_destination
 from veil.console.routes import change, link, page
 from veil.console.visit import Visit
@@ -17,7 +16,14 @@ from veil.core.message import MessageAttribute
 from veil.core.message_rules import Draft
 from veil.core.queue import Queue
 from veil.core.text import seq_number
-from veil.service.moves import REDRIVEN_FROM, Wanted, redrive
+from veil.service.dead_letters import (
+    REDRIVEN_FROM,
+    Letter,
+    has_room_for_mark,
+    read_letter,
+    with_room_for_mark,
+)
+from veil.service.moves import Wanted, redrive
 
 _OURS = ("veil.", REDRIVEN_FROM)  # written by consumers and redrives: not for people to edit
 _EMPTY_ROWS = 2

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from veil.console.changes import Change, Difference, Done, aws_command, offer
 from veil.console.formatting import plural
-from veil.console.letters import PAGE_ROWS, LetterWish, chosen_of, letter_groups, read_letter, read_wish
+from veil.console.letters import PAGE_ROWS, LetterWish, chosen_of, letter_groups, read_wish
 from veil.console.pages.dead_letters import letters_shown
-from veil.console.redrives import redrive_letters
 from veil.console.routes import change, link
 from veil.console.visit import Visit
 from veil.console.web import Answer, FormRefused, NotFound, Role
@@ -16,7 +17,8 @@ from veil.core.errors import ArnRefused, VeilError
 from veil.core.limits import MOVE_RATE_MAX
 from veil.core.queue import Queue, QueueKey, parse_arn
 from veil.core.text import whole_number
-from veil.service.moves import cancel_move, list_moves, start_move, task_handle
+from veil.service.dead_letters import read_letter
+from veil.service.moves import cancel_move, list_moves, redrive_letters, start_move, task_handle
 
 _ELSEWHERE = "where each came from"
 _LISTED_MAX = 20
@@ -31,7 +33,7 @@ class NothingMoved(VeilError):
 async def redrive_dead_letters(visit: Visit) -> Answer:
     """Show what would be moved, then move it."""
     queue = await visit.queue()
-    wish = read_wish(visit.form)._replace(after=0)
+    wish = read_wish(visit.form)
     try:
         destination = await read_destination(visit, queue, visit.form.text("to"))
         rate_per_s = _rate(visit.form.text("rate"))
@@ -66,9 +68,11 @@ async def _offer_ticked(
             found = await visit.service.store.peek(queue, after_seq=seq - 1, up_to_seq=seq, limit=1)
             letters = [read_letter(queue, each) for each in found if each.message_id == message_id]
             gone += not letters
-            some, refused = await redrive_letters(visit.service, queue, letters, destination, visit.caller)
-            moved += some
-            refusals += refused
+            for answer in await redrive_letters(visit.service, queue, letters, destination, visit.caller):
+                if isinstance(answer, VeilError):
+                    refusals.append(str(answer))
+                else:
+                    moved += 1
             await visit.turn.pause()
         told = [*refusals[:3], *([f"{plural(gone, 'message')} gone meanwhile"] if gone else [])]
         if not moved:
@@ -110,44 +114,37 @@ async def _offer_matching(
     if not groups.matching and groups.is_all:
         raise FormRefused({"ticked": "No message matches, so there is nothing to redrive."})
     # A move task finds back only what the server itself has dead-lettered, and stops at the first that it did not.
-    is_whole = not wish.is_filtered
+    is_whole = not wish.filter
     as_task = is_whole and (destination is not None or groups.movable == groups.matching)
     back = _back(queue, wish)
-    group = groups.by_key.get(wish.group)
+    group = groups.by_key.get(wish.filter.group)
     reason = "" if group is None else group.example.fingerprint
-    words = wish.words(reason or "received too often")
+    letters = msgspec.structs.replace(wish.filter, reason=reason or "received too often")
     target = _ELSEWHERE if destination is None else destination.name
     rate = f"at most {rate_per_s or MOVE_RATE_MAX} a second"
 
     async def make() -> Done:
-        if as_task:
-            await start_move(
-                visit.service,
-                queue.key.arn,
-                None if destination is None else destination.arn,
-                rate_per_s,
-                account=visit.identity.account,
-                caller=visit.caller,
-            )
-        else:
-            await visit.console.redrives.start(
-                queue, wish, words, destination=destination, rate_per_s=rate_per_s, caller=visit.caller
-            )
-        return Done(f"The redrive of {queue.name} has begun: see below how far it has come.", back)
+        await start_move(
+            visit.service,
+            queue.key.arn,
+            None if destination is None else destination.arn,
+            rate_per_s,
+            account=visit.identity.account,
+            letters=None if as_task else letters,
+            caller=visit.caller,
+        )
+        return Done(f"The redrive of {queue.name} has begun.", back)
 
     seen = plural(groups.matching, "message")
     of = "" if groups.is_all else f", of the first {groups.rows:,} that were looked at"
     notes = [
         f"{seen} {'matches' if groups.matching == 1 else 'match'} at the moment{of}. It is done by the server, {rate}."
     ]
-    if as_task:
-        notes.append("It is a move task: it goes on after a restart, and writes no mark on the messages.")
-    else:
-        notes.append(
-            "Each goes on as a new message, marked with the id it had. A restart ends it; begin it again then."
-        )
-        if not is_whole:
-            notes.append("Amazon's commands have no equal: they move a whole queue, or nothing.")
+    notes.append("It goes on after a restart, and can be cancelled.")
+    if not as_task:
+        notes.append("Each goes on as a new message, marked with the id it had.")
+    if not is_whole:
+        notes.append("Amazon's commands have no equal: they move a whole queue, or nothing.")
     if groups.sourceless and destination is None:
         notes.append(
             f"Of {plural(groups.sourceless, 'message')} nobody knows the source: these stay, unless you name a queue."
@@ -164,10 +161,10 @@ async def _offer_matching(
             action="redrive queue" if is_whole else "redrive matching messages",
             target=queue.name,
             title=f"Redrive the dead letters of {queue.name}",
-            button="Redrive all that match" if wish.is_filtered else "Redrive all",
+            button="Redrive all" if is_whole else "Redrive all that match",
             back=back,
             make=make,
-            differences=[Difference(f"Dead letters: {words}", queue.name, target)],
+            differences=[Difference(f"Dead letters: {letters.words()}", queue.name, target)],
             commands=[command] if as_task else (),
             notes=notes,
         ),
@@ -181,27 +178,17 @@ async def cancel(visit: Visit) -> Answer:
     task_id = visit.form.text("task")[:64]
     tasks = await list_moves(visit.service, queue.key.arn, _MOVES_LOOKED_AT)
     task = next((each for each in tasks if each.id == task_id), None)
-    redrives = visit.console.redrives
-    if task is None and all(each.id != task_id for each in redrives.of(queue.key)):
+    if task is None:
         raise NotFound(f"Queue {queue.name} has no such move.")
     back = _back(queue, LetterWish())
 
     async def make() -> Done:
-        if task is not None:
-            moved = (await cancel_move(visit.service, task.id)).moved
-        else:
-            stopped = redrives.cancel(task_id)
-            if stopped is None:
-                raise NothingMoved("it is at its end already")
-            moved = stopped.moved
+        moved = (await cancel_move(visit.service, task.id)).moved
         return Done(f"The move stops; {plural(moved, 'message')} moved so far.", back)
 
-    commands = []
-    if task is not None:
-        parameters = {"TaskHandle": task_handle(task)}
-        commands.append(
-            aws_command("cancel-message-move-task", visit.endpoint_url, queue.key.region, parameters)
-        )
+    command = aws_command(
+        "cancel-message-move-task", visit.endpoint_url, queue.key.region, {"TaskHandle": task_handle(task)}
+    )
     return await offer(
         visit,
         Change(
@@ -212,7 +199,7 @@ async def cancel(visit: Visit) -> Answer:
             back=back,
             make=make,
             differences=[Difference("Move", "running", "cancelled")],
-            commands=commands,
+            commands=[command],
             notes=["What was moved stays moved; the rest stays among the dead letters."],
         ),
     )
@@ -248,5 +235,5 @@ def _rate(text: str) -> int | None:
 
 
 def _back(queue: Queue, wish: LetterWish) -> str:
-    query = wish.query(after=0)
+    query = wish.query()
     return link("dead-letters", queue.key.region, queue.name) + (f"?{query}" if query else "")

@@ -11,12 +11,14 @@ from veil.console.letters import (
     GROUPED_ROWS_MAX,
     GROUPS_SHOWN_MAX,
     LetterWish,
+    MoveRow,
+    active_moves,
     letter_groups,
     letter_page,
+    moves_of,
     read_wish,
 )
 from veil.console.queue_views import STATES, Look
-from veil.console.redrives import MoveRow, active_moves, moves_of
 from veil.console.routes import link, live, page
 from veil.console.visit import Visit
 from veil.console.web import Answer
@@ -142,7 +144,7 @@ def _row(queue: Queue, look: Look, sources: list[Queue], moves: list[MoveRow]) -
     )
 
 
-# ---- The dead letters of one queue: as groups by source, type and reason, one by one, and what is on its way back.
+# ---- the dead letters of one queue
 
 _SOURCES_OF_QUEUE_SHOWN: Final = 20
 _QUEUES_LISTED_MAX: Final = 300
@@ -192,7 +194,7 @@ async def letters_shown(
         groups=groups,
         groups_max=GROUPS_SHOWN_MAX,
         more_rows=min(rows_max * 5, GROUPED_ROWS_MAX) if rows_max < GROUPED_ROWS_MAX else None,
-        chosen_group=groups.by_key.get(wish.group),
+        chosen_group=groups.by_key.get(wish.filter.group),
         found=found,
         sources=sources,
         targets=[

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from veil.console.letters import read_letter
 from veil.console.life_drawing import HOW, WENT, draw
 from veil.console.lives import FURTHER_MAX
 from veil.console.messages import BYTES_AT_ONCE, attributes_of, cut, show_body
@@ -17,6 +16,7 @@ from veil.core.queue import Queue, QueueKey
 from veil.core.sequence import instant_of
 from veil.core.text import seq_number
 from veil.journal.message_finding import Sighting
+from veil.service.dead_letters import read_letter
 
 # ---- Find a message by its id: in the journal, the newest first, and in the queues themselves where there is none.
 

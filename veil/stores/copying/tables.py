@@ -59,7 +59,7 @@ TABLES = (
         "move_task",
         (
             "number", "id", "source", "destination", "rate_per_s", "status", "moved", "to_move", "started_wall_ms",
-            "failure", "caller",
+            "failure", "caller", "scan",
         ),
     ),
 )  # fmt: skip

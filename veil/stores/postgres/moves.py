@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import uuid4
 
 from veil.core import decide
 from veil.core.effect import Redriven
 from veil.core.errors import MoveTaskMissing, MoveTaskRunning, VeilError
 from veil.core.message import Caller, NewContent, Sent, StoredMessage
-from veil.core.move_task import Chosen, MoveTask
-from veil.core.queue import Queue, QueueKey, parse_arn
+from veil.core.move_task import Chosen, MoveTask, ScanStep
+from veil.core.queue import Queue, QueueKey
 from veil.core.sequence import expired_below
-from veil.stores.codec import decode_caller, encode_caller, to_message
+from veil.stores.codec import decode_caller, encode_caller, encode_scan, to_message, to_task
 from veil.stores.postgres import queues
 from veil.stores.postgres.apply import apply
 from veil.stores.postgres.messages import messages_by_seq
@@ -42,20 +42,34 @@ async def start(tx: Transaction, task: MoveTask, caller: Caller) -> MoveTask:
     destination = begun.destination.arn if begun.destination else None
     facts = {"id": begun.id, "source": begun.source.arn, "destination": destination}
     progress = {"status": begun.status, "moved": begun.moved, "to_move": begun.to_move}
-    origin = {"started_wall_ms": begun.started_wall_ms, "caller": encode_caller(caller)}
+    origin = {
+        "started_wall_ms": begun.started_wall_ms,
+        "scan": encode_scan(begun.scan),
+        "caller": encode_caller(caller),
+    }
     tx.later(Q.insert_move, {**facts, **progress, **origin, "rate_per_s": begun.rate_per_s})
     tx.later(Q.forget_moves, {"source": begun.source.arn})
     return begun
 
 
-async def step(tx: Transaction, known: KnownQueues, task_id: str, count: int) -> MoveTask | AlsoNeeded:
-    """Move up to `count` messages and note how far the task has come."""
+async def step(
+    tx: Transaction, known: KnownQueues, task_id: str, count: int, found: ScanStep | None
+) -> MoveTask | AlsoNeeded:
+    """Move up to `count` messages, or those found, and note how far the task has come."""
     task = await find(tx, task_id)
     if task.status == "CANCELLING":
         return _advanced(tx, replace(task, status="CANCELLED"))
     if task.status != "RUNNING":
         return task
     source = tx.by_key.get(task.source)
+    if found is not None:
+        answers: list[Sent | VeilError] | AlsoNeeded = []
+        if source is not None and found.chosen:
+            [(caller,)] = await tx.rows(Q.move_caller, {"id": task.id})
+            answers = await redrive(tx, known, source.queue, found.chosen, decode_caller(caller))
+        if isinstance(answers, AlsoNeeded):
+            return answers
+        return _advanced(tx, decide.step_scan(task, found, answers))
     messages: list[StoredMessage] = []
     if source is not None:
         rows = await tx.rows(Q.visible_oldest, {"queue": source.id, "limit": count})
@@ -87,15 +101,9 @@ async def find(tx: Transaction, task_id: str) -> MoveTask:
     return to_task(row)
 
 
-def to_task(row: Any) -> MoveTask:
-    """A row of one of the queries for tasks."""
-    task_id, source, destination, *rest = row
-    return MoveTask(task_id, parse_arn(source), parse_arn(destination) if destination else None, *rest)
-
-
 def _advanced(tx: Transaction, task: MoveTask) -> MoveTask:
     progress = {"status": task.status, "moved": task.moved, "failure": task.failure}
-    tx.later(Q.advance_move, {"id": task.id, **progress})
+    tx.later(Q.advance_move, {"id": task.id, **progress, "scan": encode_scan(task.scan)})
     return task
 
 

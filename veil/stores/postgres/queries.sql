@@ -535,27 +535,28 @@ FROM veil.outbox_count;
 SELECT id FROM veil.move_task WHERE source = %(source)s AND status IN ('RUNNING', 'CANCELLING');
 
 -- name: insert_move
-INSERT INTO veil.move_task (id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, caller)
+INSERT INTO veil.move_task (id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, scan, caller)
 VALUES (%(id)s, %(source)s, %(destination)s, %(rate_per_s)s, %(status)s, %(moved)s, %(to_move)s, %(started_wall_ms)s,
-        %(caller)s);
+        %(scan)s, %(caller)s);
 
 -- name: move_caller
 SELECT caller FROM veil.move_task WHERE id = %(id)s;
 
 -- name: find_move
-SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure FROM veil.move_task
+SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure, scan FROM veil.move_task
 WHERE id = %(id)s FOR UPDATE;
 
 -- name: list_moves
-SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure FROM veil.move_task
+SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure, scan FROM veil.move_task
 WHERE source = %(source)s ORDER BY number DESC LIMIT %(limit)s;
 
 -- name: active_moves
-SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure FROM veil.move_task
+SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure, scan FROM veil.move_task
 WHERE status IN ('RUNNING', 'CANCELLING') ORDER BY number;
 
 -- name: advance_move
-UPDATE veil.move_task SET status = %(status)s, moved = %(moved)s, failure = %(failure)s WHERE id = %(id)s;
+UPDATE veil.move_task SET status = %(status)s, moved = %(moved)s, failure = %(failure)s, scan = %(scan)s
+WHERE id = %(id)s;
 
 -- name: forget_moves
 -- Only the latest tasks of a source are ever listed.

@@ -16,10 +16,11 @@ from veil.core.event import NOBODY
 from veil.core.hold import HoldContent, HoldKey, HoldTally
 from veil.core.lease import Deletion
 from veil.core.message import Caller, NewMessage, Sent, StoredMessage
-from veil.core.move_task import MoveTask
+from veil.core.move_task import MoveTask, ScanStep
 from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.core.receipt import Receipt, ReceiptBook
 from veil.core.sequence import expires_at_ms, instant_of
+from veil.stores.codec import to_task
 from veil.stores.commit_stats import CommitStats
 from veil.stores.outbox import OUTBOX_BYTES_MAX
 from veil.stores.postgres import holds, leases, moves, opening, queues
@@ -395,23 +396,29 @@ class PostgresStore:
     async def start_move(self, task: MoveTask, *, caller: Caller = NOBODY) -> MoveTask:
         return await self._run(lambda tx: moves.start(tx, task, caller), queues=[task.source])
 
-    async def step_move(self, task_id: str, count: int) -> MoveTask:
+    async def step_move(self, task_id: str, count: int, found: ScanStep | None = None) -> MoveTask:
         known = self._engine.queues
         task = await self._run(lambda tx: moves.find(tx, task_id))
         needed: list[Queue | QueueKey] = [task.source]
         if task.destination is not None:
             needed.append(task.destination)
-        return await self._with_all_queues(lambda tx: moves.step(tx, known, task_id, count), needed)
+        numbers = 0
+        if found is not None:
+            numbers = len(found.chosen)
+            needed += {one.destination for one in found.chosen if one.destination is not None}
+        return await self._with_all_queues(
+            lambda tx: moves.step(tx, known, task_id, count, found), needed, numbers=numbers
+        )
 
     async def cancel_move(self, task_id: str) -> MoveTask:
         return await self._run(lambda tx: moves.cancel(tx, task_id))
 
     async def list_moves(self, source: QueueKey, limit: int) -> list[MoveTask]:
         rows = await self._engine.ask(Q.list_moves, {"source": source.arn, "limit": limit})
-        return [moves.to_task(row) for row in rows]
+        return [to_task(row) for row in rows]
 
     async def active_moves(self) -> list[MoveTask]:
-        return [moves.to_task(row) for row in await self._engine.ask(Q.active_moves, {})]
+        return [to_task(row) for row in await self._engine.ask(Q.active_moves, {})]
 
 
 async def _nothing(tx: Transaction) -> None:

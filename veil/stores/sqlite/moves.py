@@ -5,16 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 from uuid import uuid4
 
 from veil.core import decide
 from veil.core.errors import MoveTaskMissing, MoveTaskRunning, VeilError
 from veil.core.message import Caller, NewContent, Sent, StoredMessage
-from veil.core.move_task import Chosen, MoveTask
-from veil.core.queue import Queue, parse_arn
+from veil.core.move_task import Chosen, MoveTask, ScanStep
+from veil.core.queue import Queue
 from veil.core.sequence import expired_below
-from veil.stores.codec import decode_caller, encode_caller, to_message
+from veil.stores.codec import decode_caller, encode_caller, encode_scan, to_message, to_task
 from veil.stores.sqlite.apply import apply
 from veil.stores.sqlite.database import Database, Q, QueueState
 
@@ -28,19 +27,22 @@ def start(db: Database, task: MoveTask, caller: Caller) -> MoveTask:
     destination = task.destination.arn if task.destination else None
     progress = (task.status, task.moved, task.to_move, task.started_wall_ms)
     named = (task.id, task.source.arn, destination, task.rate_per_s)
-    db.execute(Q.insert_move, (*named, *progress, encode_caller(caller)))
+    db.execute(Q.insert_move, (*named, *progress, encode_scan(task.scan), encode_caller(caller)))
     db.execute(Q.forget_moves, (task.source.arn,))
     return task
 
 
-def step(db: Database, task_id: str, count: int) -> MoveTask:
-    """Move up to `count` messages and note how far the task has come."""
+def step(db: Database, task_id: str, count: int, found: ScanStep | None) -> MoveTask:
+    """Move up to `count` messages, or those found, and note how far the task has come."""
     task = find(db, task_id)
     if task.status == "RUNNING":
         source = db.by_key.get(task.source)
+        caller = decode_caller(db.execute(Q.move_caller, (task.id,)).get)
+        if found is not None:
+            answers = redrive(db, source.queue, found.chosen, caller) if source else []
+            return _advance(db, decide.step_scan(task, found, answers))
         messages = _oldest_visible(db, source, count) if source else []
         moves, task = decide.step_move(task, messages, count, db.find)
-        caller = decode_caller(db.execute(Q.move_caller, (task.id,)).get)
         for message, target in moves:
             assert source is not None  # the messages are its own
             _redrive(db, source, message, target, caller)
@@ -55,7 +57,7 @@ def cancel(db: Database, task_id: str) -> MoveTask:
 
 
 def _advance(db: Database, task: MoveTask) -> MoveTask:
-    db.execute(Q.advance_move, (task.status, task.moved, task.failure, task.id))
+    db.execute(Q.advance_move, (task.status, task.moved, task.failure, encode_scan(task.scan), task.id))
     return task
 
 
@@ -65,12 +67,6 @@ def find(db: Database, task_id: str) -> MoveTask:
     if row is None:
         raise MoveTaskMissing
     return to_task(row)
-
-
-def to_task(row: Any) -> MoveTask:
-    """A row of one of the queries for tasks."""
-    task_id, source, destination, *rest = row
-    return MoveTask(task_id, parse_arn(source), parse_arn(destination) if destination else None, *rest)
 
 
 def _oldest_visible(db: Database, source: QueueState, count: int) -> list[StoredMessage]:

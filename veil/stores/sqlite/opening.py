@@ -18,8 +18,8 @@ from veil.stores.sqlite.recovery.wal_scan import scan_wal
 
 _log = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 3
-_MIGRATIONS = {1: "schema.sql", 2: "002_holds.sql", 3: "003_priority.sql"}
+SCHEMA_VERSION = 4
+_MIGRATIONS = {1: "schema.sql", 2: "002_holds.sql", 3: "003_priority.sql", 4: "004_filtered_moves.sql"}
 # Before 3.51.3 a WAL that was written and checkpointed at once could be corrupted.
 SQLITE_VERSION_MIN = 3_051_003
 CACHE_KIB = 24 * 1024

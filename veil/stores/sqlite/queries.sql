@@ -454,28 +454,28 @@ RETURNING length(packed);
 -- ---- move tasks
 
 -- name: insert_move
-INSERT INTO move_task (id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, caller)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO move_task (id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, scan, caller)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: move_caller
 SELECT caller FROM move_task WHERE id = ?;
 
 -- name: find_move
-SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure FROM move_task WHERE id = ?;
+SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure, scan FROM move_task WHERE id = ?;
 
 -- name: list_moves
-SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure FROM move_task
+SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure, scan FROM move_task
 WHERE source = ? ORDER BY number DESC LIMIT ?;
 
 -- name: active_moves
-SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure FROM move_task
+SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure, scan FROM move_task
 WHERE status IN ('RUNNING', 'CANCELLING') ORDER BY number;
 
 -- name: active_move_of
 SELECT id FROM move_task WHERE source = ? AND status IN ('RUNNING', 'CANCELLING');
 
 -- name: advance_move
-UPDATE move_task SET status = ?, moved = ?, failure = ? WHERE id = ?;
+UPDATE move_task SET status = ?, moved = ?, failure = ?, scan = ? WHERE id = ?;
 
 -- name: forget_moves
 -- Only the latest tasks of a source are ever listed.

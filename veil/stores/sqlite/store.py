@@ -15,10 +15,11 @@ from veil.core.event import NOBODY
 from veil.core.hold import HoldContent, HoldKey, HoldTally
 from veil.core.lease import Deletion
 from veil.core.message import Caller, NewMessage, Sent, StoredMessage
-from veil.core.move_task import MoveTask
+from veil.core.move_task import MoveTask, ScanStep
 from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.core.receipt import Receipt, ReceiptBook
 from veil.core.sequence import instant_of
+from veil.stores.codec import to_task
 from veil.stores.commit_stats import CommitStats
 from veil.stores.outbox import OUTBOX_BYTES_MAX, OutboxBound, PlanBuilder
 from veil.stores.sqlite import holds, leases, moves, queues
@@ -418,9 +419,9 @@ class SqliteStore:
         await self._settled_source(task)
         return await self._do(moves.start, self._db, task, caller)
 
-    async def step_move(self, task_id: str, count: int) -> MoveTask:
+    async def step_move(self, task_id: str, count: int, found: ScanStep | None = None) -> MoveTask:
         await self._settled_source(await self._do(moves.find, self._db, task_id))
-        return await self._do(moves.step, self._db, task_id, count)
+        return await self._do(moves.step, self._db, task_id, count, found)
 
     async def _settled_source(self, task: MoveTask) -> None:
         state = self._db.by_key.get(task.source)
@@ -432,11 +433,11 @@ class SqliteStore:
 
     async def list_moves(self, source: QueueKey, limit: int) -> list[MoveTask]:
         rows = await self._do(self._read_all, Q.list_moves, source.arn, limit, looks=True)
-        return [moves.to_task(row) for row in rows]
+        return [to_task(row) for row in rows]
 
     async def active_moves(self) -> list[MoveTask]:
         rows = await self._do(self._read_all, Q.active_moves, looks=True)
-        return [moves.to_task(row) for row in rows]
+        return [to_task(row) for row in rows]
 
 
 def _nothing() -> None:

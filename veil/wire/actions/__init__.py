@@ -76,5 +76,6 @@ EXTENSIONS: Final[Mapping[str, Action]] = {
         ("PeekMessages", shapes.PeekMessagesInput, extensions.peek_messages),
         ("ReceiveHold", shapes.ReceiveHoldInput, extensions.receive_hold),
         ("RedriveMessages", shapes.RedriveMessagesInput, extensions.redrive_messages),
+        ("StartRedrive", shapes.StartRedriveInput, extensions.start_redrive),
     )
 }

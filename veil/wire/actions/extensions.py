@@ -11,9 +11,11 @@ from veil.core.lease import State
 from veil.core.message import StoredMessage
 from veil.core.queue import Queue, QueueKey
 from veil.service import holds
+from veil.service.dead_letters import LetterFilter
 from veil.service.messages import PEEK_BYTES_MAX, peek
-from veil.service.moves import Wanted, redrive
+from veil.service.moves import Wanted, redrive, start_move, task_handle
 from veil.wire.actions.messages import checked_entries, failed_entry
+from veil.wire.actions.move_tasks import check_rate
 from veil.wire.call import Call, read_page_token, write_page_token
 from veil.wire.large import LARGE_BYTES, answer_bytes, in_thread
 from veil.wire.messages import (
@@ -40,6 +42,8 @@ from veil.wire.shapes import (
     RedriveMessagesInput,
     RedriveMessagesOutput,
     RedrivenEntry,
+    StartMessageMoveTaskOutput,
+    StartRedriveInput,
 )
 
 # ---- owners only
@@ -201,6 +205,34 @@ def _peeked(queue: Queue, message: StoredMessage, wall_offset_ms: int) -> Peeked
 
 
 # ---- redrive
+
+
+async def start_redrive(call: Call, given: StartRedriveInput) -> StartMessageMoveTaskOutput:
+    """StartRedrive: a move task that moves only what matches.
+
+    Not a parameter of StartMessageMoveTask: another service would pass over a filter that it does not know, and move all.
+    """
+    queue = await own_queue(call, given.QueueUrl)
+    check_rate(given.MaxNumberOfMessagesPerSecond)
+    to = given.DestinationQueueUrl
+    letters = LetterFilter(
+        text=given.ContainedText,
+        source=given.SourceQueueName,
+        type=given.MessageType,
+        error=given.ErrorType,
+        redriven={None: "", True: "yes", False: "no"}[given.RedrivenBefore],
+    )
+    task = await start_move(
+        call.service,
+        queue.key.arn,
+        _destination(call, to).arn if to else None,
+        given.MaxNumberOfMessagesPerSecond,
+        account=call.owner(),
+        letters=letters,
+        caller=call.caller,
+    )
+    return StartMessageMoveTaskOutput(task_handle(task))
+
 
 REDRIVE_MAX: Final = 1_000
 

@@ -29,20 +29,12 @@ async def start_message_move_task(call: Call, given: StartMessageMoveTaskInput) 
     _own_arn(call, "SourceArn", given.SourceArn)
     if given.DestinationArn is not None:
         _own_arn(call, "DestinationArn", given.DestinationArn)
-    rate = given.MaxNumberOfMessagesPerSecond
-    if rate is not None:
-        check_range(
-            "MaxNumberOfMessagesPerSecond",
-            rate,
-            1,
-            MOVE_RATE_MAX,
-            f"Must be between 1 and {MOVE_RATE_MAX}, if provided.",
-        )
+    check_rate(given.MaxNumberOfMessagesPerSecond)
     task = await start_move(
         call.service,
         given.SourceArn,
         given.DestinationArn,
-        rate,
+        given.MaxNumberOfMessagesPerSecond,
         account=call.owner(),
         caller=call.caller,
     )
@@ -85,6 +77,13 @@ async def list_message_move_tasks(call: Call, given: ListMessageMoveTasksInput) 
     return ListMessageMoveTasksOutput([_entry(task) for task in tasks] or None)
 
 
+def check_rate(rate_per_s: int | None) -> None:
+    """Raises ParameterRefused for a rate that no task can have."""
+    if rate_per_s is not None:
+        expected = f"Must be between 1 and {MOVE_RATE_MAX}, if provided."
+        check_range("MaxNumberOfMessagesPerSecond", rate_per_s, 1, MOVE_RATE_MAX, expected)
+
+
 def _own_arn(call: Call, parameter: str, arn: str) -> None:
     if not arn:
         raise ParameterMissing(parameter)
@@ -111,5 +110,11 @@ def _entry(task: MoveTask) -> MoveTaskEntry:
         TaskHandle=task_handle(task) if task.status == "RUNNING" else None,
         DestinationArn=task.destination.arn if task.destination is not None else None,
         MaxNumberOfMessagesPerSecond=task.rate_per_s,
-        FailureReason=None if task.failure is None else _FAILURES.get(task.failure, task.failure),
+        FailureReason=_failure(task),
     )
+
+
+def _failure(task: MoveTask) -> str | None:
+    if task.scan is not None and task.scan.refused:
+        return f"{task.scan.refused:,} messages stayed; the last because {task.scan.refusal}"
+    return None if task.failure is None else _FAILURES.get(task.failure, task.failure)

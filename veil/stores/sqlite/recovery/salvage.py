@@ -311,9 +311,11 @@ def _described(message: SavedMessage, wrong: str) -> bytes:
 
 
 def _copy_plainly(damaged: apsw.Connection, fresh: apsw.Connection, table: str) -> None:
-    for row in _readable(damaged, f"SELECT * FROM {table}"):  # noqa: S608
+    # By name: data of an older version has fewer columns.
+    columns = ", ".join(name for _, name, *_ in _readable(damaged, f"PRAGMA table_info({table})"))
+    for row in _readable(damaged, f"SELECT {columns} FROM {table}"):  # noqa: S608
         marks = ", ".join("?" * len(row))
-        fresh.execute(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", row)  # noqa: S608
+        fresh.execute(f"INSERT OR IGNORE INTO {table} ({columns}) VALUES ({marks})", row)  # noqa: S608
 
 
 def _copy_holds(damaged: apsw.Connection, fresh: apsw.Connection) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from veil.console.letters import LetterWish, fingerprint, read_letter, with_room_for_mark
 from veil.core.message import MessageAttribute, StoredMessage
 from veil.core.queue import Queue, QueueKey, QueueSettings
+from veil.core.text import fingerprint
+from veil.service.dead_letters import LetterFilter, read_filter, read_letter, with_room_for_mark, write_filter
 
 DEAD = Queue(1, QueueKey("us-east-1", "000000000000", "orders-dead"), QueueSettings())
 
@@ -60,17 +61,19 @@ def test_the_servers_own_word_comes_before_the_consumers():
 
 def test_a_filter_lets_through_what_fits_all_of_it():
     letter = read_letter(DEAD, a_message("Order ONE", veil__reason="no lines", veil__source_queue="orders"))
-    assert LetterWish().matches(letter)
-    assert LetterWish(text="order one", source="orders", redriven="no").matches(letter)
-    assert LetterWish(text="NO LINES", group=letter.group).matches(letter)
+    assert LetterFilter().matches(letter)
+    assert LetterFilter(text="order one", source="orders", redriven="no").matches(letter)
+    assert LetterFilter(text="NO LINES", group=letter.group).matches(letter)
     for wish in (
-        LetterWish(text="two"),
-        LetterWish(source="mails"),
-        LetterWish(redriven="yes"),
-        LetterWish(type="A"),
-        LetterWish(group="000000000000"),
+        LetterFilter(text="two"),
+        LetterFilter(source="mails"),
+        LetterFilter(redriven="yes"),
+        LetterFilter(type="A"),
+        LetterFilter(error="KeyError"),
+        LetterFilter(group="000000000000"),
     ):
         assert not wish.matches(letter)
+        assert read_filter(write_filter(wish)) == wish
 
 
 def test_room_for_the_mark_is_made_of_what_consumers_write_and_never_of_what_senders_wrote():

@@ -1,0 +1,244 @@
+"""A dead letter as people sort them: its source, its type, why it is here, and whether it was redriven before.
+
+The server itself knows the source of what it dead-lettered. The reason is written on the message by the consumer that gave
+it up, as attributes (`veil.error_type`, `veil.reason`, …: the consumer's `dead_letter` module); a message that was merely
+received too often has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from hashlib import sha256
+from typing import Final, NamedTuple
+
+import msgspec
+
+from veil.core.errors import ArnRefused
+from veil.core.limits import ATTRIBUTES_MAX
+from veil.core.message import (
+    ERROR_TYPE,
+    FIRST_RECEIVED_AT,
+    HANDLER,
+    LAST_RECEIVED_AT,
+    MESSAGE_ID,
+    REASON,
+    RECEIVE_COUNT,
+    SOURCE_QUEUE,
+    TRACEBACK,
+    MessageAttribute,
+    NewContent,
+    StoredMessage,
+    message_type,
+)
+from veil.core.message_rules import Draft, body_md5, check_draft
+from veil.core.move_task import Chosen
+from veil.core.queue import Queue, QueueKey, parse_arn
+from veil.core.text import fingerprint, whole_number
+
+REDRIVEN_FROM: Final = "Veil.RedrivenFrom"
+# What a consumer writes again whenever it gives a message up; the least useful first.
+_FOR_A_MARK: Final = (LAST_RECEIVED_AT, FIRST_RECEIVED_AT, TRACEBACK, HANDLER)
+
+_COUNT_DIGITS_MAX: Final = 9
+# Whoever sends a message may write a megabyte into each of these.
+_TEXT_CHARS_MAX: Final = 500
+_REASON_CHARS_MAX: Final = 4_000
+
+
+class Letter(NamedTuple):
+    """One dead letter."""
+
+    message: StoredMessage
+    source: QueueKey | None
+    is_known_to_server: bool  # the server dead-lettered it, and so knows its source
+    message_type: str | None
+    error_type: str | None
+    reason: str | None
+    handler: str | None
+    first_id: str
+    redriven_from: str | None
+    receives: int
+
+    @property
+    def fingerprint(self) -> str:
+        """The reason with what differs from one message to the next masked."""
+        return _fingerprint(self.reason) if self.reason else ""
+
+    @property
+    def group(self) -> str:
+        """What letters of one source, type and reason have in common: twelve hexadecimal digits."""
+        keys = (self.source and self.source.name, self.message_type, self.error_type, self.fingerprint)
+        return sha256(repr(keys).encode("utf-8", "replace")).hexdigest()[:12]
+
+    @property
+    def snippet(self) -> str:
+        """The beginning of the body, on one line."""
+        return " ".join(self.message.body[:400].split())[:160]
+
+
+def read_letter(queue: Queue, message: StoredMessage) -> Letter:
+    """What the message tells about itself."""
+    attributes = message.attributes or {}
+    receives = whole_number(_text(attributes, RECEIVE_COUNT), _COUNT_DIGITS_MAX)
+    return Letter(
+        message,
+        _source(queue, message),
+        message.dead_letter_source is not None,
+        message.message_type,
+        _text(attributes, ERROR_TYPE),
+        _text(attributes, REASON, _REASON_CHARS_MAX),
+        _text(attributes, HANDLER),
+        _text(attributes, MESSAGE_ID) or message.message_id,
+        _text(attributes, REDRIVEN_FROM),
+        message.receive_count if receives is None else receives,
+    )
+
+
+def _source(queue: Queue, message: StoredMessage) -> QueueKey | None:
+    if message.dead_letter_source is not None:
+        return parse_arn(message.dead_letter_source)
+    text = _text(message.attributes or {}, SOURCE_QUEUE)
+    if text is None:
+        return None
+    try:
+        key = parse_arn(text)
+    except ArnRefused:
+        # A name or a URL: the queue's name stands last.
+        name = text.rstrip("/").rsplit("/", 1)[-1]
+        return queue.key._replace(name=name) if name else None
+    # The sender of a message may write anything there: it leads to no other account.
+    return key if key.account == queue.key.account else None
+
+
+def _text(
+    attributes: Mapping[str, MessageAttribute], name: str, chars_max: int = _TEXT_CHARS_MAX
+) -> str | None:
+    found = attributes.get(name)
+    return found.value[:chars_max] if found is not None and isinstance(found.value, str) else None
+
+
+@lru_cache(maxsize=2_000)
+def _fingerprint(reason: str) -> str:
+    # Masking takes a hundred times as long as reading; letters of one error mostly have a few reasons.
+    return fingerprint(reason)
+
+
+class LetterFilter(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which dead letters; every field that is given must match."""
+
+    text: str = ""  # in the body, the reason or an attribute, whatever the case
+    source: str = ""
+    type: str = ""
+    error: str = ""  # the error's type
+    group: str = ""
+    redriven: str = ""  # yes, no, or either
+    reason: str = ""  # of the group: for people, nothing is compared with it
+
+    def __bool__(self) -> bool:
+        return any((self.text, self.source, self.type, self.error, self.group, self.redriven))
+
+    def matches(self, letter: Letter) -> bool:
+        """Whether the letter is one of these."""
+        if self.source and (letter.source is None or letter.source.name != self.source):
+            return False
+        if self.type and letter.message_type != self.type:
+            return False
+        if self.error and letter.error_type != self.error:
+            return False
+        if self.redriven and (letter.redriven_from is not None) != (self.redriven == "yes"):
+            return False
+        if self.group and letter.group != self.group:
+            return False
+        return not self.text or _mentions(letter, self.text.lower())
+
+    def words(self) -> str:
+        """The filter as a sentence would say it."""
+        said = [
+            f"of source {self.source}" if self.source else "",
+            f"of type {self.type}" if self.type else "",
+            f"with error {self.error}" if self.error else "",
+            f"with the reason {self.reason!r}" if self.group else "",
+            {"yes": "redriven before", "no": "not redriven before"}.get(self.redriven, ""),
+            f"with {self.text!r} in body, reason or attributes" if self.text else "",
+        ]
+        return ", ".join(each for each in said if each) or "all"
+
+
+def _mentions(letter: Letter, text: str) -> bool:
+    if text in letter.message.body.lower() or text in letter.message.message_id or text == letter.first_id:
+        return True
+    return any(
+        text in name.lower() or (isinstance(attribute.value, str) and text in attribute.value.lower())
+        for name, attribute in (letter.message.attributes or {}).items()
+    )
+
+
+def write_filter(given: LetterFilter) -> str:
+    """The filter as a store keeps it with its task."""
+    return msgspec.json.encode(given).decode()
+
+
+def read_filter(text: str) -> LetterFilter:
+    """The inverse of `write_filter`."""
+    return msgspec.json.decode(text, type=LetterFilter)
+
+
+# ---- redriving
+
+
+def to_chosen(letter: Letter, destination: QueueKey | None, type_attributes: Sequence[str]) -> Chosen:
+    """The letter as a store is to redrive it: marked, and to where its consumer says where the server does not know."""
+    if destination is None and not letter.is_known_to_server:
+        destination = letter.source  # None: the store refuses, and says why
+    message = letter.message
+    # A message that is full of its sender's attributes goes without the mark: better than not at all.
+    change = None
+    if has_room_for_mark(message):
+        change = changed_content(None, with_room_for_mark(message), type_attributes, mark=True)
+    return Chosen(message.seq, message.message_id, destination, change)
+
+
+def with_room_for_mark(message: StoredMessage) -> dict[str, MessageAttribute] | None:
+    """The message's attributes with one place free for the mark of a redrive; None where they can stay as they are."""
+    attributes = message.attributes or {}
+    if len(attributes) < ATTRIBUTES_MAX or REDRIVEN_FROM in attributes:
+        return None
+    spare = next((name for name in _FOR_A_MARK if name in attributes), None)
+    if spare is None:
+        return None
+    return {name: value for name, value in attributes.items() if name != spare}
+
+
+def has_room_for_mark(message: StoredMessage) -> bool:
+    """Whether the mark of a redrive finds a place among the attributes."""
+    attributes = message.attributes or {}
+    return (
+        len(attributes) < ATTRIBUTES_MAX
+        or REDRIVEN_FROM in attributes
+        or any(name in attributes for name in _FOR_A_MARK)
+    )
+
+
+def changed_content(
+    body: str | None,
+    attributes: Mapping[str, MessageAttribute] | None,
+    type_attributes: Sequence[str],
+    *,
+    mark: bool,
+) -> Callable[[StoredMessage, Queue], NewContent]:
+    """What a message becomes on its way; None leaves its body or attributes as they are. Checked as a send would be."""
+
+    def change(message: StoredMessage, target: Queue) -> NewContent:
+        new_body = message.body if body is None else body
+        new = dict((message.attributes if attributes is None else attributes) or {})
+        if mark:
+            new[REDRIVEN_FROM] = MessageAttribute("String", message.message_id)
+        # On a FIFO queue its new id will be its deduplication id, so what stands here is of no account.
+        deduplication_id = message.message_id if target.settings.fifo else None
+        draft = Draft(new_body, new or None, message.trace_header, None, message.group, deduplication_id)
+        body_utf8 = check_draft(draft, target.settings)
+        found = message_type(new, type_attributes) if new else None
+        return NewContent(new_body, body_md5(body_utf8), len(body_utf8), new or None, found)
+
+    return change
