@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from veil.client.queue import Outgoing, Queue, SendFailed
     from veil.consumer.app import Consumer
     from veil.consumer.lease import Lease
     from veil.consumer.message import Message
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 # Where each name lives. Imported on first use, so that `import veil` costs nothing to those who want another part.
 _HOMES = {
     "Consumer": "veil.consumer.app",
+    **dict.fromkeys(("Outgoing", "Queue", "SendFailed"), "veil.client.queue"),
     "ConsumerFailed": "veil.consumer.runner",
     "SettingsError": "veil.consumer.settings",
     "Lease": "veil.consumer.lease",
@@ -74,11 +76,14 @@ __all__ = [
     "Message",
     "NoRenewal",
     "Outcome",
+    "Outgoing",
+    "Queue",
     "Reject",
     "Release",
     "Retry",
     "RetryAfter",
     "RetryNow",
+    "SendFailed",
     "SettingsError",
     "Stop",
 ]

@@ -107,11 +107,9 @@ def test_the_address_of_aws_is_the_one_that_the_sdk_calls(
     assert found(region=region) == (called, region)
 
 
-def test_without_a_region_aws_cannot_be_called_but_others_can() -> None:
-    assert found("http://127.0.0.1:9324") == ("http://127.0.0.1:9324", "us-east-1")
-    with pytest.raises(ApiError, match="AWS_REGION") as raised:
-        SqsClient()
-    assert raised.value.failure is Failure.FATAL
+def test_where_nothing_speaks_of_aws_the_server_is_this_machines_own() -> None:
+    assert found("http://10.0.0.1:9324") == ("http://10.0.0.1:9324", "us-east-1")
+    assert found() == ("http://127.0.0.1:9324", "us-east-1")
 
 
 @pytest.mark.parametrize("region", ["eu west", "evil.example/", "-x", "EU-WEST-1"])
@@ -148,6 +146,7 @@ def test_loopback_is_known_by_name_and_number(url: str, loopback: bool) -> None:
 def test_the_region_is_read_from_the_urls_of_aws_only() -> None:
     assert region_in("https://sqs.eu-west-1.amazonaws.com/1/q") == "eu-west-1"
     assert region_in("https://sqs.cn-north-1.amazonaws.com.cn/1/q") == "cn-north-1"
+    assert region_in("arn:aws:sqs:eu-west-1:000000000000:q") == "eu-west-1"
     assert region_in("http://127.0.0.1:9324/000000000000/q") is None
 
 

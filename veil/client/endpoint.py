@@ -13,9 +13,11 @@ from urllib.parse import urlsplit
 from veil.client.api import ApiError, Failure
 from veil.client.credentials import Profile
 
+LOCAL = "http://127.0.0.1:9324"  # where `veil serve` listens unless told otherwise
 REGION_OF_OTHERS = "us-east-1"  # what a service that is not AWS is told when nobody says otherwise
 
 _REGION: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_ARN = re.compile(r"arn:[a-z-]+:sqs:([a-z0-9-]+):")
 _AWS_URL: Final = re.compile(r"https?://sqs(?:-fips)?\.([a-z0-9-]+)\.(?:amazonaws\.|api\.)")
 # Regions whose names begin so belong to a partition with a domain of its own.
 _DOMAINS: Final = (
@@ -54,7 +56,8 @@ class Endpoint:
 def find_endpoint(
     given: str | None, region: str | None, profile: Profile, environ: Mapping[str, str] = os.environ
 ) -> tuple[Endpoint, str]:
-    """Endpoint and region: what the caller gives, then the environment, then the profile, then AWS's own address."""
+    """Endpoint and region: what the caller gives, then the environment, then the profile, then AWS's own address of the
+    region; where no region is found either, Veil on this machine."""
     url = given or _configured(profile, environ)
     region = (
         region
@@ -64,10 +67,8 @@ def find_endpoint(
         or (REGION_OF_OTHERS if url else None)
     )
     if region is None:
-        raise _unusable(
-            "no region: set AWS_REGION, or region in the profile "
-            f"{profile.name!r}, or AWS_ENDPOINT_URL_SQS for a service that is not AWS"
-        )
+        # Nothing speaks of AWS: whoever tries Veil out has its server on this machine.
+        url, region = LOCAL, REGION_OF_OTHERS
     if not _REGION.fullmatch(region):
         raise _unusable(f"region {region!r}: expected a name such as eu-central-1")
     return parse_endpoint(url or _of_aws(region, profile, environ)), region
@@ -101,9 +102,9 @@ def parse_endpoint(url: str) -> Endpoint:
     return Endpoint(f"{parts.scheme}://{host_header}", secure, host, port or usual_port, host_header, path)
 
 
-def region_in(queue_url: str) -> str | None:
-    """The region of a queue, if its URL is one of AWS's and says so."""
-    found = _AWS_URL.match(queue_url)
+def region_in(queue: str) -> str | None:
+    """The region of a queue, if it is given by an ARN, or by a URL of AWS's that says so."""
+    found = _ARN.match(queue) or _AWS_URL.match(queue)
     return found[1] if found else None
 
 

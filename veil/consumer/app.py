@@ -6,11 +6,12 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final
 
+from veil.client.queue import Queue
 from veil.consumer.dependencies import Dependencies, real_dependencies
 from veil.consumer.handlers.running import HandlingSettings, Middleware
 from veil.consumer.handlers.table import HandlerTable
@@ -79,6 +80,7 @@ class Consumer:
         self.handler = self._table.handler
         self._tracing = AutoTracing()
         self._table.use(self._tracing)  # first, so that its span covers every other middleware
+        self._queue: Queue | None = None
         self._runner: Runner | None = None
         self._running: asyncio.Task[None] | None = None
         self._health: HealthServer | None = None
@@ -118,6 +120,33 @@ class Consumer:
         if self.is_running:
             raise RuntimeError("the consumer is running; its settings are those it was started with")
         self._settings = replace(self._settings, **changes)
+        self._queue = None
+
+    # ---- sending
+
+    @property
+    def queue(self) -> Queue:
+        """The queue that it consumes, to send to."""
+        if self._queue is None:
+            told = self._settings
+            self._queue = Queue(
+                told.queue,
+                endpoint=told.endpoint,
+                region=told.region,
+                profile=told.profile,
+                type_attribute=told.message_type_attribute,
+            )
+        return self._queue
+
+    @property
+    def send(self) -> Callable[..., str]:
+        """Send to its own queue: `app.send({"id": 7}, type="order")`, as `Queue.send` does."""
+        return self.queue.send
+
+    @property
+    def asend(self) -> Callable[..., Coroutine[Any, Any, str]]:
+        """Send to its own queue from a coroutine, as `Queue.asend` does."""
+        return self.queue.asend
 
     # ---- running
 

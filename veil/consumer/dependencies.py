@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from veil.client.api import QueueApi
+from veil.client.endpoint import region_in
 from veil.consumer.renewal.keeper import Keeper, KeeperEvents, steady_s
 from veil.consumer.renewal.policy import RenewalPolicy
 from veil.consumer.settings import ConsumerSettings
@@ -38,7 +39,7 @@ def real_dependencies(settings: ConsumerSettings) -> Dependencies:
     api = functools.partial(
         SqsClient,
         endpoint=settings.endpoint,
-        region=settings.region,
+        region=settings.region or region_in(settings.queue),
         profile=settings.profile,
         monotonic=steady_s,
     )

@@ -1,0 +1,282 @@
+"""Sending with `veil.Queue`: against a real server, and against one that breaks off after it has stored."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import http.server
+import json
+import multiprocessing
+import threading
+import urllib.request
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import boto3
+import pydantic
+import pytest
+
+from veil import Consumer, Outgoing, Queue, SendFailed
+from veil.client.api import ApiError, Failure
+from veil.testing.process import VeilServer
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[VeilServer]:
+    with VeilServer() as running:
+        yield running
+
+
+@pytest.fixture
+def sqs(server: VeilServer) -> Any:
+    return boto3.client(
+        "sqs",
+        endpoint_url=server.endpoint_url,
+        region_name="us-east-1",
+        aws_access_key_id="veil",
+        aws_secret_access_key="veil",
+    )
+
+
+@pytest.fixture
+def url(sqs: Any, request: pytest.FixtureRequest) -> str:
+    name = f"q-{abs(hash(request.node.name))}"
+    return str(sqs.create_queue(QueueName=name)["QueueUrl"])
+
+
+def queue_at(url: str, **settings: Any) -> Queue:
+    endpoint = url.rsplit("/", 2)[0]
+    return Queue(url.rsplit("/", 1)[1], endpoint=endpoint, **settings)
+
+
+def everything_in(sqs: Any, url: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    while True:
+        some = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, MessageAttributeNames=["All"])
+        if not some.get("Messages"):
+            return found
+        found += some["Messages"]
+
+
+@dataclasses.dataclass
+class Order:
+    id: int
+
+
+class Model(pydantic.BaseModel):
+    id: int
+
+
+@pytest.mark.parametrize("payload", [{"id": 7}, Order(7), Model(id=7)], ids=["dict", "dataclass", "pydantic"])
+def test_a_payload_is_sent_as_json_with_its_type_and_attributes(sqs: Any, url: str, payload: Any) -> None:
+    with queue_at(url) as queue:
+        sent = queue.send(payload, type="order.paid", attributes={"tries": 3, "raw": b"\x00", "by": "shop"})
+    (message,) = everything_in(sqs, url)
+    assert message["MessageId"] == sent
+    assert json.loads(message["Body"]) == {"id": 7}
+    values = {
+        name: value.get("StringValue", value.get("BinaryValue"))
+        for name, value in message["MessageAttributes"].items()
+    }
+    assert values == {"type": "order.paid", "tries": "3", "raw": b"\x00", "by": "shop"}
+
+
+def test_text_is_sent_as_it_is_and_may_be_delayed(sqs: Any, url: str) -> None:
+    with queue_at(url) as queue:
+        queue.send("cat.jpg")
+        queue.send("later", delay=timedelta(minutes=5))
+    assert [message["Body"] for message in everything_in(sqs, url)] == ["cat.jpg"]
+    said = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert said["ApproximateNumberOfMessagesDelayed"] == "1"
+
+
+def requests(server: VeilServer, action: str) -> float:
+    with urllib.request.urlopen(f"{server.endpoint_url}/metrics") as page:
+        lines = page.read().decode().splitlines()
+    wanted = f'veil_requests_total{{action="{action}",status="2xx"}} '
+    return sum(float(line.removeprefix(wanted)) for line in lines if line.startswith(wanted))
+
+
+def test_what_is_sent_together_travels_by_tens(server: VeilServer, sqs: Any, url: str) -> None:
+    before = requests(server, "SendMessageBatch")
+    with queue_at(url) as queue:
+        ids = queue.send_many({"id": number} for number in range(100))
+    assert (
+        requests(server, "SendMessageBatch") - before <= 20
+    )  # the first turns of the loop find fewer than ten
+    found = everything_in(sqs, url)
+    assert {message["MessageId"] for message in found} == set(ids)
+    by_id = {message["MessageId"]: json.loads(message["Body"])["id"] for message in found}
+    assert [by_id[each] for each in ids] == list(range(100))
+
+
+def test_coroutines_and_threads_send_through_one_queue(sqs: Any, url: str) -> None:
+    async def many() -> list[str]:
+        async with queue_at(url) as queue:
+            sent = await asyncio.gather(*(queue.asend(str(number)) for number in range(30)))
+            return sent + await queue.asend_many(["a", "b"])
+
+    ids = asyncio.run(many())
+    with queue_at(url) as queue:
+        threads = [threading.Thread(target=queue.send, args=(f"thread {number}",)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found = everything_in(sqs, url)
+    assert len(found) == 40
+    assert set(ids) <= {message["MessageId"] for message in found}
+
+
+def test_send_in_a_coroutine_says_what_to_call_instead(url: str) -> None:
+    async def wrong() -> None:
+        queue_at(url).send("x")
+
+    with pytest.raises(RuntimeError, match="asend"):
+        asyncio.run(wrong())
+
+
+def test_groups_keep_their_order(sqs: Any, server: VeilServer) -> None:
+    url = sqs.create_queue(
+        QueueName="steps.fifo", Attributes={"FifoQueue": "true", "ContentBasedDeduplication": "true"}
+    )["QueueUrl"]
+    with queue_at(url) as queue:
+        queue.send_many(Outgoing(str(number), group="one") for number in range(45))
+        with pytest.raises(ValueError, match=r"steps\.fifo is a FIFO queue, expected a message group"):
+            queue.send("nobody's")
+    bodies = []
+    while messages := sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages"):
+        for message in messages:
+            bodies.append(message["Body"])
+            sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+    assert bodies == [str(number) for number in range(45)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"payload": b"raw"}, TypeError, "body is text"),
+        ({"payload": object()}, TypeError, "object: cannot be sent as JSON"),
+        ({"payload": "x" * (1 << 20) + "x"}, ValueError, "expected at most 1,048,576"),
+        ({"payload": "x", "delay": 901}, ValueError, "delay=901: expected whole seconds from 0 to 900"),
+        ({"payload": "x", "attributes": {"a": None}}, TypeError, "attribute a=None: expected text"),
+        (
+            {"payload": "x", "type": "t", "attributes": {str(n): "" for n in range(10)}},
+            ValueError,
+            "11 attributes",
+        ),
+    ],
+)
+def test_what_cannot_be_sent_is_said_before_it_travels(
+    url: str, arguments: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with queue_at(url) as queue, pytest.raises(error, match=words):
+        queue.send(**arguments)
+
+
+def test_a_queue_that_does_not_exist_and_a_message_that_is_refused_are_named(
+    server: VeilServer, url: str
+) -> None:
+    with (
+        Queue("nowhere", endpoint=server.endpoint_url) as queue,
+        pytest.raises(ApiError, match=r"NonExistentQueue|QueueDoesNotExist") as raised,
+    ):
+        queue.send("x")
+    assert raised.value.failure is Failure.FATAL
+    with (
+        queue_at(url) as queue,
+        pytest.raises(SendFailed, match="1 of 3 messages were not sent; number 1") as some,
+    ):
+        queue.send_many(["good", "bad \x00", "good too"])
+    assert list(some.value.errors) == [1]
+    assert [each is not None for each in some.value.ids] == [True, False, True]
+
+
+class Forgetful(http.server.BaseHTTPRequestHandler):
+    """Passes requests on to Veil, and breaks the connection instead of passing on the first answer to a send."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        target = self.headers["x-amz-target"]
+        headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
+        request = urllib.request.Request(self.server.behind + self.path, body, headers)  # type: ignore[attr-defined]
+        with urllib.request.urlopen(request) as answer:
+            said = answer.read()
+        if target.endswith("SendMessageBatch"):
+            self.server.sends += 1  # type: ignore[attr-defined]
+            if self.server.sends == 1:  # type: ignore[attr-defined]
+                self.close_connection = True
+                self.connection.close()
+                return
+        self.send_response(200)
+        self.send_header("content-length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def finish(self) -> None:
+        if not self.connection._closed:  # type: ignore[attr-defined]
+            super().finish()
+
+
+def test_an_answer_that_was_lost_does_not_store_the_message_twice(
+    server: VeilServer, sqs: Any, url: str
+) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Forgetful) as between:
+        between.behind, between.sends = server.endpoint_url, 0  # type: ignore[attr-defined]
+        threading.Thread(target=between.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{between.server_address[1]}"
+        with Queue(url.rsplit("/", 1)[1], endpoint=endpoint) as queue:
+            sent = queue.send("once")
+        between.shutdown()
+        assert between.sends == 2  # type: ignore[attr-defined]
+    assert [message["MessageId"] for message in everything_in(sqs, url)] == [sent]
+
+
+def test_a_server_that_is_away_is_tried_for_as_long_as_was_said() -> None:
+    with (
+        Queue("orders", endpoint="http://127.0.0.1:1", timeout=0.5) as queue,
+        pytest.raises(ApiError) as raised,
+    ):
+        queue.send("x")
+    assert raised.value.failure is Failure.UNREACHABLE
+
+
+def send_in_child(queue: Queue) -> None:
+    queue.send("child")
+
+
+def test_a_child_of_fork_sends_on_its_own(sqs: Any, url: str) -> None:
+    with queue_at(url) as queue:
+        queue.send("parent")
+        child = multiprocessing.get_context("fork").Process(target=send_in_child, args=(queue,))
+        child.start()
+        child.join(30)
+        assert child.exitcode == 0
+        queue.send("parent again")
+    assert {message["Body"] for message in everything_in(sqs, url)} == {"parent", "child", "parent again"}
+
+
+def test_a_consumer_sends_to_its_own_queue(sqs: Any, url: str) -> None:
+    app = Consumer(url, endpoint=url.rsplit("/", 2)[0])
+    handled: list[dict[str, Any]] = []
+
+    @app.handler
+    async def handle(order: dict[str, Any]) -> None:
+        handled.append(order)
+        if order["id"] < 3:
+            await app.asend({"id": order["id"] + 1})
+
+    async def until_three() -> None:
+        async with app:
+            while len(handled) < 3:
+                await asyncio.sleep(0.01)
+
+    app.send({"id": 1})
+    asyncio.run(until_three())
+    assert [order["id"] for order in handled] == [1, 2, 3]

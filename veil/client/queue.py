@@ -1,0 +1,401 @@
+"""Sending to a queue, from threads and from coroutines alike.
+
+All sends of a process to one queue share a thread with an event loop: what is sent at the same time travels together, ten to a
+request, and what fails for a reason that passes is tried again under the name of the first try, by which Veil knows it. So
+nothing is stored twice on Veil; on Amazon SQS only a FIFO queue can promise that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import random
+import sys
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
+
+from veil.client.api import ApiError, Attribute, Failure
+from veil.client.backoff import Backoff
+from veil.client.client import SqsClient
+from veil.client.endpoint import region_in
+from veil.core.limits import DELAY_MAX_S
+
+BATCH_MAX: Final = 10
+BATCH_BYTES_MAX: Final = 1 << 20
+ATTRIBUTES_MAX: Final = 10
+_CALLS_AT_ONCE: Final = 8
+_BACKOFF: Final = Backoff(first_s=0.1, max_s=5.0, throttled=4.0)
+_RANDOM: Final = random.Random()  # noqa: S311 - spreads load, hides nothing
+_encode: Final = msgspec.json.Encoder().encode
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message for `send_many` that has more than a payload."""
+
+    payload: Any
+    type: str | None = None
+    attributes: Mapping[str, str | int | float | bytes] | None = None
+    delay: float | timedelta | None = None
+    group: str | None = None
+    deduplication_id: str | None = None
+
+
+class SendFailed(Exception):
+    """Some of many messages were not sent, or nobody knows: `errors` has each by its place, `ids` what was sent."""
+
+    def __init__(self, errors: Mapping[int, Exception], ids: list[str | None]) -> None:
+        place, first = next(iter(errors.items()))
+        super().__init__(f"{len(errors)} of {len(ids)} messages were not sent; number {place}: {first}")
+        self.errors, self.ids = errors, ids
+
+
+class Queue:
+    """A queue to send to, given by name, URL or ARN. Every method may be called from any thread.
+
+    Endpoint, region and profile are found as every AWS tool finds them where they are not given. `send` returns once the
+    message is on disk; it tries for `timeout` seconds, then raises ApiError, and whether the message is there is unknown.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        endpoint: str | None = None,
+        region: str | None = None,
+        profile: str | None = None,
+        timeout: float = 30.0,
+        type_attribute: str = "type",
+    ) -> None:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"name={name!r}: expected the name, the URL or the ARN of a queue")
+        if timeout <= 0:
+            raise ValueError(f"timeout={timeout!r}: expected more than 0 seconds")
+        self.name = name
+        self._short_name = name.rsplit("/", 1)[-1].rsplit(":", 1)[-1]
+        self._timeout_s = timeout
+        self._type_attribute = type_attribute
+        self._client_for: Callable[[], SqsClient] = lambda: SqsClient(
+            endpoint=endpoint, region=region or region_in(name), profile=profile
+        )
+        self._lock = threading.Lock()
+        self._sender: _Sender | None = None
+
+    # ---- one message
+
+    def send(
+        self,
+        payload: Any,
+        *,
+        type: str | None = None,
+        attributes: Mapping[str, str | int | float | bytes] | None = None,
+        delay: float | timedelta | None = None,
+        group: str | None = None,
+        deduplication_id: str | None = None,
+    ) -> str:
+        """Send one message and return its id. Text is sent as it is, everything else as JSON."""
+        _refuse_to_block()
+        message = Outgoing(payload, type, attributes, delay, group, deduplication_id)
+        return self._submit(message).result()
+
+    async def asend(
+        self,
+        payload: Any,
+        *,
+        type: str | None = None,
+        attributes: Mapping[str, str | int | float | bytes] | None = None,
+        delay: float | timedelta | None = None,
+        group: str | None = None,
+        deduplication_id: str | None = None,
+    ) -> str:
+        """`send` for coroutines. Cancelling it does not take the message back."""
+        message = Outgoing(payload, type, attributes, delay, group, deduplication_id)
+        return await asyncio.wrap_future(self._submit(message))
+
+    # ---- many
+
+    def send_many(self, payloads: Iterable[Any]) -> list[str]:
+        """Send payloads, or `Outgoing` messages, and return their ids in order; raises SendFailed if any failed."""
+        _refuse_to_block()
+        futures = [self._submit(each if isinstance(each, Outgoing) else Outgoing(each)) for each in payloads]
+        errors: dict[int, Exception] = {}
+        ids: list[str | None] = []
+        for place, future in enumerate(futures):
+            try:
+                ids.append(future.result())
+            except ApiError as error:
+                ids.append(None)
+                errors[place] = error
+        if errors:
+            raise SendFailed(errors, ids)
+        return [each for each in ids if each is not None]
+
+    async def asend_many(self, payloads: Iterable[Any]) -> list[str]:
+        """`send_many` for coroutines."""
+        return await asyncio.to_thread(self.send_many, payloads)
+
+    def close(self) -> None:
+        """Wait for what is under way and close the connections; a later send opens new ones."""
+        with self._lock:
+            sender, self._sender = self._sender, None
+        if sender is not None:
+            sender.close()
+
+    def __enter__(self) -> Queue:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Queue:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.close)
+
+    # ---- within
+
+    def _submit(self, message: Outgoing) -> Future[str]:
+        entry = self._entry(message)  # whatever is wrong with it is said here, to whoever sends it
+        with self._lock:
+            if self._sender is None or self._sender.pid != os.getpid():
+                # A child of fork has the object, but neither its thread nor its connections.
+                self._sender = _Sender(self.name, self._client_for, self._timeout_s)
+            return self._sender.submit(entry)
+
+    def _entry(self, message: Outgoing) -> _Waiting:
+        entry: dict[str, Any] = {"MessageBody": _body(message.payload)}
+        attributes = {name: _attribute(name, value) for name, value in (message.attributes or {}).items()}
+        if message.type is not None:
+            attributes[self._type_attribute] = _attribute(self._type_attribute, message.type)
+        if "traceparent" not in attributes and len(attributes) < ATTRIBUTES_MAX:
+            parent = _traceparent()
+            if parent is not None:
+                attributes["traceparent"] = _attribute("traceparent", parent)
+        if len(attributes) > ATTRIBUTES_MAX:
+            raise ValueError(
+                f"{len(attributes)} attributes: expected at most {ATTRIBUTES_MAX}, type included"
+            )
+        if attributes:
+            entry["MessageAttributes"] = attributes
+        if message.delay is not None:
+            entry["DelaySeconds"] = _delay_s(message.delay)
+        if self._short_name.endswith(".fifo") and message.group is None:
+            raise ValueError(f"group=None: {self._short_name} is a FIFO queue, expected a message group")
+        if message.group is not None:
+            entry["MessageGroupId"] = message.group
+        if message.deduplication_id is not None:
+            entry["MessageDeduplicationId"] = message.deduplication_id
+        size = len(_encode(entry))
+        # JSON's own marks are not counted by the service: what is too large even without them is refused before it travels.
+        if size > 2 * BATCH_BYTES_MAX or len(entry["MessageBody"].encode()) > BATCH_BYTES_MAX:
+            raise ValueError(f"a message of {size:,} bytes: expected at most {BATCH_BYTES_MAX:,}")
+        return _Waiting(entry, size)
+
+
+class _Waiting:
+    """An entry of a batch, and who waits for it."""
+
+    __slots__ = ("bytes", "entry", "future")
+
+    def __init__(self, entry: dict[str, Any], size: int) -> None:
+        self.entry, self.bytes = entry, size
+        self.future: Future[str] = Future()
+
+
+class _SentEntry(msgspec.Struct, rename="pascal"):
+    id: str
+    message_id: str
+
+
+class _FailedEntry(msgspec.Struct, rename="pascal"):
+    id: str
+    code: str = ""
+    message: str | None = None
+    sender_fault: bool = True
+
+
+class _SentBatch(msgspec.Struct, rename="pascal"):
+    successful: list[_SentEntry] | None = None
+    failed: list[_FailedEntry] | None = None
+
+
+class _Sender:
+    """The thread that sends for everybody."""
+
+    def __init__(self, queue: str, client_for: Callable[[], SqsClient], timeout_s: float) -> None:
+        self.pid = os.getpid()
+        self._queue = queue
+        self._client = client_for()
+        self._timeout_s = timeout_s
+        # The messages of a group must not overtake each other: one request after the other.
+        self._calls_max = 1 if queue.endswith(".fifo") else _CALLS_AT_ONCE
+        self._url: str | None = None
+        self._waiting: deque[_Waiting] = deque()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=f"veil sends to {queue}", daemon=True)
+        self._thread.start()
+
+    def submit(self, waiting: _Waiting) -> Future[str]:
+        self._loop.call_soon_threadsafe(self._take, waiting)
+        return waiting.future
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._drain(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    def _take(self, waiting: _Waiting) -> None:
+        if not self._waiting and len(self._calls) < self._calls_max:
+            self._loop.call_soon(self._start)  # after everything else that arrived in this turn
+        self._waiting.append(waiting)
+
+    def _start(self) -> None:
+        while self._waiting and len(self._calls) < self._calls_max:
+            batch = [self._waiting.popleft()]
+            size = batch[0].bytes
+            while self._waiting and len(batch) < BATCH_MAX:
+                size += self._waiting[0].bytes
+                if size > BATCH_BYTES_MAX:
+                    break
+                batch.append(self._waiting.popleft())
+            task = self._loop.create_task(self._send(batch))
+            self._calls.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._calls.discard(task)
+        self._start()
+
+    async def _drain(self) -> None:
+        while self._waiting or self._calls:
+            self._start()
+            await asyncio.wait(self._calls)
+        await self._client.close()
+
+    async def _send(self, batch: list[_Waiting]) -> None:
+        deadline_s = time.monotonic() + self._timeout_s
+        failures = 0
+        invocation = str(uuid.uuid4())
+        while batch:
+            try:
+                url = self._url = self._url or await self._client.queue_url(self._queue)
+                entries = [{"Id": str(place), **each.entry} for place, each in enumerate(batch)]
+                answer = await self._client.ask(
+                    "SendMessageBatch",
+                    {"QueueUrl": url, "Entries": entries},
+                    _SentBatch,
+                    repeatable=True,
+                    invocation=invocation,
+                )
+            except ApiError as error:
+                rest, last = batch, error
+            except Exception as error:  # whoever waits must hear of it, whatever it is
+                for each in batch:
+                    each.future.set_exception(error)
+                return
+            else:
+                rest, last = _settle(batch, answer)
+                if rest and len(rest) < len(batch):
+                    invocation = str(uuid.uuid4())  # another request than before
+            if not rest:
+                return
+            pause_s = _BACKOFF.pause_s(failures, last.failure, _RANDOM)
+            passes = last.failure in (Failure.UNREACHABLE, Failure.THROTTLED)
+            if not passes or time.monotonic() + pause_s > deadline_s:
+                for each in rest:
+                    each.future.set_exception(last)
+                return
+            batch, failures = rest, failures + 1
+            await asyncio.sleep(pause_s)
+
+
+def _settle(batch: list[_Waiting], answer: _SentBatch) -> tuple[list[_Waiting], ApiError]:
+    """Tell those whose message was sent or refused; those that may be tried again, and why."""
+    last = ApiError(Failure.UNREACHABLE, "", "the answer passes the message over")
+    sent = {each.id: each.message_id for each in answer.successful or ()}
+    failed = {each.id: each for each in answer.failed or ()}
+    rest = []
+    for place, each in enumerate(batch):
+        refused = failed.get(str(place))
+        if str(place) in sent:
+            each.future.set_result(sent[str(place)])
+        elif refused is not None and refused.sender_fault:
+            each.future.set_exception(ApiError(Failure.REFUSED, refused.code, refused.message or ""))
+        else:
+            if refused is not None:
+                last = ApiError(Failure.UNREACHABLE, refused.code, refused.message or "")
+            rest.append(each)
+    return rest, last
+
+
+def _body(payload: Any) -> str:
+    if isinstance(payload, str):
+        return payload
+    if isinstance(payload, bytes | bytearray | memoryview):
+        raise TypeError(
+            "bytes: a message's body is text; send them as a Binary attribute, or encode them (base64)"
+        )
+    as_json = getattr(payload, "model_dump_json", None)  # a pydantic model
+    if callable(as_json):
+        return str(as_json())
+    try:
+        return _encode(payload).decode()
+    except TypeError as error:
+        raise TypeError(f"{type(payload).__qualname__}: cannot be sent as JSON: {error}") from None
+
+
+def _attribute(name: str, value: object) -> dict[str, str | bytes]:
+    if isinstance(value, Attribute):
+        kind = "BinaryValue" if isinstance(value.value, bytes) else "StringValue"
+        return {"DataType": value.data_type, kind: value.value}
+    if isinstance(value, str):
+        return {"DataType": "String", "StringValue": value}
+    if isinstance(value, bytes):
+        return {"DataType": "Binary", "BinaryValue": value}
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return {"DataType": "Number", "StringValue": repr(value)}
+    raise TypeError(f"attribute {name}={value!r}: expected text, a number or bytes")
+
+
+def _delay_s(delay: float | timedelta) -> int:
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if not 0 <= seconds <= DELAY_MAX_S or seconds != int(seconds):
+        raise ValueError(f"delay={delay!r}: expected whole seconds from 0 to {DELAY_MAX_S}, or a timedelta")
+    return int(seconds)
+
+
+def _refuse_to_block() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(
+        "send() would stop the event loop until the message is stored; use `await queue.asend(…)`"
+    )
+
+
+def _traceparent() -> str | None:
+    """The span in which this is sent, as W3C writes it, where OpenTelemetry is in use."""
+    trace = sys.modules.get("opentelemetry.trace")  # importing it here would cost everybody else
+    if trace is None:
+        return None
+    span = trace.get_current_span().get_span_context()
+    return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}" if span.is_valid else None
