@@ -9,6 +9,7 @@ import pytest
 from tests.core.test_lease import DELAYED, FREE, LAPSED, NOW_MS, OPEN, receipt
 from tests.stores.kit import redrive_to
 from veil.core import decide, effect
+from veil.core.attempt import Said
 from veil.core.effect import (
     DeadLettered,
     Deleted,
@@ -176,9 +177,32 @@ def test_an_extension_extends_releases_does_nothing_or_is_refused():
     assert isinstance(too_long, VisibilityTooLong)
 
 
+def test_less_time_than_was_left_is_a_give_back_and_so_is_whatever_the_holder_says_to_be_the_end():
+    said = Said("failed", "ValueError", "no", "  File …")
+    held = OPEN._replace(due_at_ms=NOW_MS + 30_000)
+    later, earlier = 31, 29
+    for visibility_s, told, kind in (
+        (later, None, Extended),
+        (earlier, None, effect.GivenBack),
+        (later, said, effect.GivenBack),
+    ):
+        changed = decide.decide_extension(held, receipt(3), visibility_s, NOW_MS, fifo=False, said=told)
+        assert type(changed) is kind
+    # A lease that had lapsed has nothing left that could become less.
+    assert type(decide.decide_extension(LAPSED, receipt(3), 1, NOW_MS, fifo=False)) is Extended
+    [event] = _events(decide.decide_extension(OPEN, receipt(3), 0, NOW_MS, fifo=False, said=said))
+    assert (event.kind, *event[-4:]) == (Kind.RELEASED, *said)
+    for ended in (
+        decide.decide_deletion(OPEN, receipt(3), NOW_MS, fifo=False, said=said),
+        decide.decide_deletion(None, receipt(3), NOW_MS, fifo=False, said=said),
+        decide.decide_extension(None, receipt(3), 5, NOW_MS, fifo=False, said=said),
+    ):
+        assert _events(ended)[0][-4:] == said
+
+
 def test_a_rotation_begins_the_lease_again_and_a_delay_stays_one():
     rotated = decide.decide_rotation(OPEN, receipt(3), 5, NOW_MS)
-    assert isinstance(rotated, Extended)
+    assert isinstance(rotated, Extended | effect.GivenBack)
     assert rotated.lease[:5] == (
         State.IN_FLIGHT,
         NOW_MS + 5_000,
@@ -272,7 +296,12 @@ def test_every_effect_has_its_event_and_a_lapse_has_none():
     told = {
         Kind.SENT: decide.enqueue(NewMessage("m", "b", "d"), 7, QueueSettings(), NOW_MS),
         Kind.RECEIVED: decide.open_lease(a_stored(), 30, NOW_MS, 1),
-        Kind.EXTENDED: decide.decide_rotation(OPEN, receipt(3), 5, NOW_MS),
+        Kind.EXTENDED: decide.decide_rotation(OPEN, receipt(3), 500, NOW_MS),
+        Kind.GIVEN_BACK: decide.decide_extension(
+            OPEN._replace(due_at_ms=NOW_MS + 2_000), receipt(3), 1, NOW_MS, fifo=False
+        ),
+        Kind.HOLDER_SEEN: effect.HolderSeen(7, 3),
+        Kind.HOLDER_SILENT: effect.HolderSilent(7, 3),
         Kind.RELEASED: decide.decide_extension(OPEN, receipt(3), 0, NOW_MS, fifo=False),
         Kind.UNDONE: decide.decide_undo(OPEN, receipt(3), NOW_MS),
         Kind.DELETED: decide.decide_deletion(OPEN, receipt(3), NOW_MS, fifo=False),

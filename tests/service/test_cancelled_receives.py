@@ -29,7 +29,7 @@ async def test_what_was_claimed_for_a_cancelled_receiver_is_given_back_uncounted
     await quiet(orders.service)
     message = await orders.receive_one()
     assert (message.body, message.receive_count) == ("a", 1)
-    assert (orders.tally("received"), orders.tally("given_back")) == (1, 1)
+    assert (orders.tally("received"), orders.tally("undone")) == (1, 1)
 
 
 async def test_a_message_given_back_wakes_the_next_receiver(orders: Desk) -> None:
@@ -68,7 +68,7 @@ async def test_a_receipt_that_was_given_back_does_not_disturb_the_next_holder(or
 
 async def test_giving_back_nothing_is_nothing(orders: Desk) -> None:
     give_back(orders.service, orders.queue, [])
-    assert orders.tally("given_back") == 0
+    assert orders.tally("undone") == 0
 
 
 async def test_stopping_waits_until_everything_is_given_back(orders: Desk) -> None:
@@ -76,7 +76,7 @@ async def test_stopping_waits_until_everything_is_given_back(orders: Desk) -> No
     messages = await orders.receive()
     give_back(orders.service, orders.queue, messages)
     await orders.service.stop()
-    assert orders.tally("given_back") == 1
+    assert orders.tally("undone") == 1
 
 
 async def test_many_cancellations_at_any_point_lose_nothing(orders: Desk) -> None:

@@ -15,6 +15,8 @@ from tests.stores.kit import (
     redrive_to,
     some_messages,
 )
+from veil.core.attempt import Said
+from veil.core.effect import HolderSeen, HolderSilent
 from veil.core.errors import MessageGone, ReceiptExpired, VisibilityTooLong
 from veil.core.event import NOBODY
 from veil.core.lease import Deletion
@@ -137,6 +139,62 @@ async def test_a_repeated_attempt_is_told_as_an_extension(store, clock):
     event = await the_one(store)
     assert (event.kind, event.delivery, event.receive_count) == ("extended", first.delivery, 1)
     assert (event.deadline_ms, event.caller) == (clock.now_ms() + 10_000, A_CALLER)
+
+
+async def test_less_time_than_was_left_is_told_as_a_give_back(store, clock):
+    queue = await make_queue(store, visibility_s=30)
+    await store.send(queue, [a_message()])
+    message = await received(store, queue)
+    clock.advance(seconds=3)
+    await store.extend(queue, [Extension(receipt_of(queue, message), 5)], caller=A_CALLER)
+
+    event = await the_one(store)
+    assert (event.kind, event.delivery, event.deadline_ms) == (
+        "given_back",
+        message.delivery,
+        clock.now_ms() + 5_000,
+    )
+    assert (event.caller, event.said) == (A_CALLER, None)
+
+
+@pytest.mark.parametrize("visibility_s", [0, 5, 60])
+async def test_what_a_holder_says_of_its_attempt_is_told_with_the_change(store, visibility_s):
+    said = Said("failed", "shop.NoStock", "none left", "  File …")
+    queue = await make_queue(store, visibility_s=30)
+    await store.send(queue, [a_message()])
+    message = await received(store, queue)
+    await store.extend(queue, [Extension(receipt_of(queue, message), visibility_s, said)])
+
+    event = await the_one(store)
+    assert (event.kind, event.said) == ("given_back" if visibility_s else "released", said)
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+async def test_a_delete_may_say_that_its_attempt_failed(store, fifo):
+    said = Said("failed", "shop.Poison")
+    queue = await make_queue(store, "orders.fifo" if fifo else "orders")
+    await store.send(queue, [a_grouped_message("a") if fifo else a_message()])
+    message = await received(store, queue)
+    receipt = receipt_of(queue, message)
+    await store.delete(queue, [receipt], said={receipt.seq: said})
+    assert [(event.kind, event.said) for event in await exported(store)] == [("deleted", said)]
+    await store.delete(queue, [receipt], said={receipt.seq: said})
+    assert [(event.kind, event.said) for event in await exported(store)] == [("delete_refused", said)]
+
+
+async def test_signs_of_life_are_told_of_leases_that_have_lapsed(store, clock):
+    queue = await make_queue(store, visibility_s=30)
+    await store.send(queue, [a_message()])
+    message = await received(store, queue)
+    clock.advance(seconds=31)
+    await store.note_holders(queue, [HolderSeen(message.seq, 1), HolderSilent(message.seq, 1)])
+
+    told = await exported(store)
+    assert [(event.kind, event.seq, event.delivery) for event in told] == [
+        ("holder_seen", message.seq, 1),
+        ("holder_silent", message.seq, 1),
+    ]
+    assert (await store.counts(queue)).visible == 1
 
 
 async def test_a_release_is_told_with_the_deadline_it_gave_up(store, clock):

@@ -249,7 +249,7 @@ async def test_an_answer_that_finds_nobody_gives_its_messages_back(smq: SmqWire)
     response = await smq.ask("GET", path)
     assert response.undelivered is not None
     response.undelivered()
-    await until(lambda: smq.service.tallies.of("given_back", 1) == 1)
+    await until(lambda: smq.service.tallies.of("undone", 1) == 1)
 
     assert (await smq.smq_receive(path))["DequeueCount"] == "1"
 

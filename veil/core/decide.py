@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from veil.core import limits
+from veil.core.attempt import Said
 from veil.core.effect import (
     DeadLettered,
     DelayChanged,
@@ -20,6 +21,7 @@ from veil.core.effect import (
     Expired,
     Extended,
     ExtensionRefused,
+    GivenBack,
     Lapsed,
     Opened,
     Postponed,
@@ -219,40 +221,63 @@ def repeat_attempt(
 
 
 def decide_deletion(
-    message: MessageFacts | None, receipt: Receipt, now_ms: int, *, fifo: bool, strict: bool = False
+    message: MessageFacts | None,
+    receipt: Receipt,
+    now_ms: int,
+    *,
+    fifo: bool,
+    strict: bool = False,
+    said: Said | None = None,
 ) -> Deleted | DeleteRefused:
     """Delete by a receipt, or do not."""
     try:
         verdict = judge_deletion(message, receipt, now_ms, fifo=fifo, strict=strict)
     except ReceiptExpired as refusal:
-        return DeleteRefused(message, receipt.seq, receipt.delivery, Deletion.STALE, refusal)
+        return DeleteRefused(message, receipt.seq, receipt.delivery, Deletion.STALE, refusal, said)
     if verdict is Deletion.DELETED and message is not None:
-        return Deleted(message, receipt.delivery, _own_deadline(message, receipt.delivery))
-    return DeleteRefused(message, receipt.seq, receipt.delivery, verdict, None)
+        return Deleted(message, receipt.delivery, _own_deadline(message, receipt.delivery), said)
+    return DeleteRefused(message, receipt.seq, receipt.delivery, verdict, None, said)
 
 
 def decide_extension(
-    message: MessageFacts | None, receipt: Receipt, visibility_s: int, now_ms: int, *, fifo: bool
-) -> Extended | Released | ExtensionRefused | VisibilityTooLong | None:
+    message: MessageFacts | None,
+    receipt: Receipt,
+    visibility_s: int,
+    now_ms: int,
+    *,
+    fifo: bool,
+    said: Said | None = None,
+) -> Extended | GivenBack | Released | ExtensionRefused | VisibilityTooLong | None:
     """Change the visibility by a receipt; None where that changes nothing, and the error where the length is what is wrong."""
     try:
         deadline_ms = judge_extension(message, receipt, visibility_s, now_ms, fifo=fifo)
     except VisibilityTooLong as too_long:
         return too_long
     except (MessageGone, ReceiptExpired) as refusal:
-        return ExtensionRefused(message, receipt.seq, receipt.delivery, refusal)
+        return ExtensionRefused(message, receipt.seq, receipt.delivery, refusal, said)
     assert message is not None  # the rule refuses where there is no message
     if deadline_ms is not None:
-        return _extended(message, receipt.delivery, receipt.holder, deadline_ms, None)
+        extended = _extended(message, receipt.delivery, receipt.holder, deadline_ms, None)
+        return _told_apart(extended, now_ms, said)
     if message.state == State.VISIBLE:
         return None
     own_ms = _own_deadline(message, receipt.delivery)
-    return Released(message, receipt.delivery, own_ms, _visible(message))
+    return Released(message, receipt.delivery, own_ms, _visible(message), said)
+
+
+def _told_apart(extended: Extended, now_ms: int, said: Said | None) -> Extended | GivenBack:
+    """A new deadline as what it means: whoever says that the attempt is over, or asks for less time than it had left, gives
+    the message back."""
+    message, deadline_ms = extended.message, extended.deadline_ms
+    is_earlier = is_open(message, now_ms) and (deadline_ms or 0) < (message.due_at_ms or 0)
+    if said is None and not is_earlier:
+        return extended
+    return GivenBack(message, extended.delivery, deadline_ms, extended.lease, said)
 
 
 def decide_rotation(
     message: MessageFacts | None, receipt: Receipt, visibility_s: int, now_ms: int
-) -> Extended | Released | DelayChanged | ExtensionRefused:
+) -> Extended | GivenBack | Released | DelayChanged | ExtensionRefused:
     """Give the lease, or the delay, of a receipt to its successor (`rotated_receipt`), or do not."""
     try:
         deadline_ms = judge_rotation(message, receipt, visibility_s, now_ms)
@@ -267,7 +292,8 @@ def decide_rotation(
         return DelayChanged(message, WAITING, deadline_ms or now_ms, waiting)
     if deadline_ms is None:
         return Released(message, receipt.delivery, message.due_at_ms, _visible(message))
-    return _extended(message, receipt.delivery, rotated_receipt(receipt).holder, deadline_ms, now_ms)
+    rotated = _extended(message, receipt.delivery, rotated_receipt(receipt).holder, deadline_ms, now_ms)
+    return _told_apart(rotated, now_ms, None)
 
 
 def rotated_receipt(receipt: Receipt) -> Receipt:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from veil.core.attempt import Said
 from veil.core.errors import VeilError
 from veil.core.lease import Deletion, MessageFacts, State
 from veil.core.message import LeaseState, NewContent, NewMessage, StoredMessage
@@ -50,12 +51,20 @@ class Extended(LeaseChange, frozen=True, gc=False):
     """Its lease has a new deadline: extended, rotated, begun again, or taken back."""
 
 
+class GivenBack(LeaseChange, frozen=True, gc=False):
+    """Its holder ended the attempt and set when it is visible again: as it said, or as a deadline moved earlier tells."""
+
+    said: Said | None = None
+
+
 class DelayChanged(LeaseChange, frozen=True, gc=False):
     """Its sender set anew when it becomes visible."""
 
 
 class Released(LeaseChange, frozen=True, gc=False):
     """Whoever held it, or waited with it, set the visibility to zero."""
+
+    said: Said | None = None
 
 
 class Undone(LeaseChange, frozen=True, gc=False):
@@ -75,6 +84,8 @@ class Removal(Effect, frozen=True, gc=False):
 
 class Deleted(Removal, frozen=True, gc=False):
     """By a receipt."""
+
+    said: Said | None = None
 
 
 class Expired(Removal, frozen=True, gc=False):
@@ -115,6 +126,7 @@ class DeleteRefused(msgspec.Struct, frozen=True, gc=False):
     delivery: int
     deletion: Deletion
     error: VeilError | None
+    said: Said | None = None
 
 
 class ExtensionRefused(msgspec.Struct, frozen=True, gc=False):
@@ -124,6 +136,29 @@ class ExtensionRefused(msgspec.Struct, frozen=True, gc=False):
     seq: int
     delivery: int
     error: VeilError
+    said: Said | None = None
+
+
+# ---- signs of life: what was learned of a holder after its lease had lapsed
+
+
+class HolderSeen(msgspec.Struct, frozen=True, gc=False):
+    """It went on calling, and has not come back for this message."""
+
+    seq: int
+    delivery: int
+    message: None = None
+
+
+class HolderSilent(msgspec.Struct, frozen=True, gc=False):
+    """Nothing was heard of it while other callers of the queue went on."""
+
+    seq: int
+    delivery: int
+    message: None = None
+
+
+HolderSign = HolderSeen | HolderSilent
 
 
 class Postponed(msgspec.Struct, frozen=True, gc=False):
@@ -133,7 +168,7 @@ class Postponed(msgspec.Struct, frozen=True, gc=False):
     wake_at_ms: int
 
 
-AnyEffect = Enqueued | Effect | DeleteRefused | ExtensionRefused
+AnyEffect = Enqueued | Effect | DeleteRefused | ExtensionRefused | HolderSign
 
 
 def counted_as(effect: AnyEffect) -> str | None:

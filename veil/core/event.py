@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from veil.core.attempt import RULE, Said
 from veil.core.effect import (
     AnyEffect,
     DeadLettered,
@@ -27,6 +28,9 @@ from veil.core.effect import (
     Expired,
     Extended,
     ExtensionRefused,
+    GivenBack,
+    HolderSeen,
+    HolderSilent,
     Lapsed,
     LeaseChange,
     Opened,
@@ -57,6 +61,9 @@ class Kind(IntEnum):
     EXPIRED = 11  # its retention ended
     PURGED = 12  # with its queue's content, or with the queue
     DELAYED = 13  # its sender set anew when it becomes visible
+    GIVEN_BACK = 14  # the holder ended its attempt and set when the message is visible again
+    HOLDER_SEEN = 15  # after the lapse: its holder went on, and did not come back for it (core.attempt)
+    HOLDER_SILENT = 16  # after the lapse: nothing was heard of its holder, while others of the queue went on
 
     @property
     def label(self) -> str:
@@ -82,6 +89,11 @@ class Event(NamedTuple):
     other_seq: int | None = (
         None  # its key there, or (when sent by a redrive) the key it had in the dead letters
     )
+    # What the holder said of the end of its attempt: core.attempt.Said.
+    outcome: str | None = None
+    error_type: str | None = None
+    error_text: str | None = None
+    traceback: str | None = None
 
 
 class EventBatch(NamedTuple):
@@ -90,6 +102,7 @@ class EventBatch(NamedTuple):
     queues: list[QueueKey]
     callers: list[Caller]
     events: list[Event]
+    rule: int = 1  # that attempts can be judged by: core.attempt.RULE of who recorded them
 
 
 NOBODY: Final = Caller()  # what the store does by itself: retention, dead-lettering
@@ -101,6 +114,7 @@ _KINDS: Final[dict[type, int]] = {
     Enqueued: int(Kind.SENT),
     Opened: int(Kind.RECEIVED),
     Extended: int(Kind.EXTENDED),
+    GivenBack: int(Kind.GIVEN_BACK),
     Released: int(Kind.RELEASED),
     Undone: int(Kind.UNDONE),
     Deleted: int(Kind.DELETED),
@@ -111,10 +125,13 @@ _KINDS: Final[dict[type, int]] = {
     Expired: int(Kind.EXPIRED),
     Purged: int(Kind.PURGED),
     DelayChanged: int(Kind.DELAYED),
+    HolderSeen: int(Kind.HOLDER_SEEN),
+    HolderSilent: int(Kind.HOLDER_SILENT),
     Lapsed: 0,  # not recorded: it follows from the deadline
 }
-_SENT, _DELETED = int(Kind.SENT), int(Kind.DELETED)
-_OPENS_A_LEASE: Final = (int(Kind.RECEIVED), int(Kind.EXTENDED))
+_SENT, _RECEIVED, _DELETED = int(Kind.SENT), int(Kind.RECEIVED), int(Kind.DELETED)
+_OPENS_A_LEASE: Final = (int(Kind.RECEIVED), int(Kind.EXTENDED), int(Kind.GIVEN_BACK))
+_NOWHERE: Final = (None, None)  # other_queue and other_seq, before what was said
 
 # Message id, delivery, deadline, receive count, size and type: as they follow one another in an event.
 LeaseFacts = tuple[str, int, int | None, int, int, str | None]
@@ -122,12 +139,18 @@ LeaseFacts = tuple[str, int, int | None, int, int, str | None]
 
 def pack(queues: Iterable[QueueKey], callers: Iterable[Caller], events: list[tuple[object, ...]]) -> bytes:
     """The packed row of one transaction; `events` holds tuples in the order of Event's fields."""
-    return _encode((tuple(queues), tuple(callers), events))
+    return _encode((tuple(queues), tuple(callers), events, RULE))
 
 
 def unpack(packed: bytes) -> EventBatch:
     """The events of a packed row."""
     return _decode(packed)
+
+
+def _told(effect: AnyEffect) -> tuple[object, ...]:
+    """The end of an event's fields: what the holder said, if it said anything."""
+    said: Said | None = getattr(effect, "said", None)
+    return () if said is None else (*_NOWHERE, *said)
 
 
 class EventRecorder:
@@ -185,28 +208,37 @@ class EventRecorder:
                     message.message_type,
                 )
                 if kind:
-                    append((kind, at_ms, index, message.seq, *lease, who))
+                    told = () if kind == _RECEIVED else _told(effect)
+                    append((kind, at_ms, index, message.seq, *lease, who, *told))
                 if self._leases_max and kind in _OPENS_A_LEASE:
                     self._keep(message.seq, lease)
             elif isinstance(effect, DeadLettered | Redriven):
                 self._record_move(kind, at_ms, index, effect, who)
             elif effect.message is None:
-                append((kind, at_ms, index, effect.seq, None, effect.delivery, None, None, None, None, who))
+                nothing = (None, effect.delivery, None, None, None, None)
+                append((kind, at_ms, index, effect.seq, *nothing, who, *_told(effect)))
             else:
                 message = effect.message
                 facts = (message.receive_count, message.body_bytes, message.message_type)
                 deadline_ms = effect.deadline_ms if isinstance(effect, Effect) else None
                 lease_told = (message.message_id, effect.delivery, deadline_ms)
-                append((kind, at_ms, index, message.seq, *lease_told, *facts, who))
+                append((kind, at_ms, index, message.seq, *lease_told, *facts, who, *_told(effect)))
 
     def record_deletion(
-        self, at_ms: int, queue: QueueKey, seq: int, facts: LeaseFacts, caller: Caller
+        self,
+        at_ms: int,
+        queue: QueueKey,
+        seq: int,
+        facts: LeaseFacts,
+        caller: Caller,
+        said: Said | None = None,
     ) -> None:
         """The same for a delete that knows nothing but the facts."""
         if queue is not self._last_queue or caller is not self._last_caller:
             self._look_up(queue, caller)
         index, who = self._indexes
-        self.events.append((_DELETED, at_ms, index, seq, *facts, who))
+        told = () if said is None else (*_NOWHERE, *said)
+        self.events.append((_DELETED, at_ms, index, seq, *facts, who, *told))
 
     def lease(self, seq: int, delivery: int) -> LeaseFacts | None:
         """What was last told of that delivery's lease, once; None where that is not known any more."""

@@ -41,11 +41,16 @@ class LifeEvent(NamedTuple):
     caller_key: str | None = None
     caller_address: str | None = None
     user_agent: str | None = None
+    outcome: str | None = None  # from here on what the holder said of the end of its attempt
+    error_type: str | None = None
+    error_text: str | None = None
+    traceback: str | None = None
 
 
 COLUMNS: Final = (
     "position", "at", "kind", "region", "account", "queue", "seq", "message_id", "delivery", "deadline", "receive_count",
     "body_bytes", "message_type", "other_queue", "other_seq", "caller_key", "caller_address", "user_agent",
+    "outcome", "error_type", "error_text", "traceback",
 )  # fmt: skip
 
 
@@ -68,12 +73,16 @@ def from_row(row: Mapping[str, Any]) -> LifeEvent:
         row["caller_key"],
         row["caller_address"],
         row["user_agent"],
+        row["outcome"],
+        row["error_type"],
+        row["error_text"],
+        row["traceback"],
     )
 
 
 def from_packed(number: int, packed: bytes) -> Iterator[LifeEvent]:
     """The events of a row of the outbox that waits to be exported."""
-    queues, callers, events = unpack(packed)
+    queues, callers, events, _ = unpack(packed)
     for place, event in enumerate(events):
         caller = callers[event.caller] if callers else None
         yield LifeEvent(
@@ -93,6 +102,10 @@ def from_packed(number: int, packed: bytes) -> Iterator[LifeEvent]:
             (caller.key_id or None) if caller else None,
             (caller.peer or None) if caller else None,
             (caller.user_agent or None) if caller else None,
+            event.outcome,
+            event.error_type,
+            event.error_text,
+            event.traceback,
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-VERSION: Final = 1
+VERSION: Final = 2
 VERSION_KEY: Final = "veil.journal.version"  # in a segment's metadata
 JOURNAL_KEY: Final = "veil.journal.id"  # which store's life the segment tells
 FIRST_KEY: Final = "veil.journal.first"  # the outbox rows it holds
@@ -45,4 +45,9 @@ COLUMNS: Final = (
     Column("caller_key", "text", True, 1, "access key id of who asked; null for nobody known and for the store itself"),
     Column("caller_address", "text", True, 1, "address of who asked"),
     Column("user_agent", "text", True, 1, "how the asking client names itself"),
+    Column("outcome", "text", True, 2, "what the holder said of its attempt with this call: failed, given_back; null: nothing"),
+    Column("error_type", "text", True, 2, "the class of the error that ended the attempt, as its holder said"),
+    Column("error_text", "text", True, 2, "what that error says, masked and cut by who said it"),
+    Column("traceback", "text", True, 2, "where it was raised, from the user's own code on"),
+    Column("rule", "int", True, 2, "the rule that attempts can be judged by: core.attempt.RULE; null before version 2"),
 )  # fmt: skip

@@ -69,6 +69,7 @@ class Columns:
 
     def _start(self) -> None:
         self._positions: list[int] = []
+        self._rules: list[int | None] = []
         self._fields: list[list[Any]] = [[] for _ in Event._fields]
 
     @property
@@ -79,7 +80,7 @@ class Columns:
     def put(self, number: int, packed: bytes) -> None:
         """Add the events of a row; raises ValueError for one that cannot be read."""
         try:
-            queues, callers, events = _decode(packed)
+            queues, callers, events, *rule = _decode(packed)
             if not events:
                 return
             fields = _sideways(events)
@@ -98,6 +99,7 @@ class Columns:
             raise ValueError(f"outbox row {number} cannot be read: {len(events)} events are too many")
         start = number << POSITION_BITS
         self._positions.extend(range(start, start + len(events)))
+        self._rules += [rule[0] if rule else None] * len(events)
         self.events += len(events)
         for column, values in zip(self._fields, fields, strict=True):
             column.extend(values)
@@ -118,6 +120,10 @@ class Columns:
             caller,
             other,
             other_seq,
+            outcome,
+            error_type,
+            error_text,
+            traceback,
         ) = self._fields
         regions, accounts, names = self._queues.parts(3)
         _, keys, agents, addresses = self._callers.parts(4)
@@ -142,6 +148,11 @@ class Columns:
             "caller_key": _named(caller_index, keys),
             "caller_address": _named(caller_index, addresses),
             "user_agent": _named(caller_index, agents),
+            "outcome": _repeated(outcome),
+            "error_type": _repeated(error_type),
+            "error_text": _repeated(error_text),
+            "traceback": _repeated(traceback),
+            "rule": pa.array(self._rules, pa.int32()),
         }  # fmt: skip
         self._start()
         fields = [
@@ -180,6 +191,11 @@ class _Numbered:
 
 def _instants(values: list[int | None]) -> Any:
     return pa.array(values, pa.int64()).cast(_MILLISECONDS).cast(_MICROSECONDS)
+
+
+def _repeated(values: list[str | None]) -> Any:
+    """Texts of which few differ: the same error, with the same traceback, ends many attempts."""
+    return pa.array(values, pa.string()).dictionary_encode()
 
 
 def _named(index: Any, names: list[Any]) -> Any:

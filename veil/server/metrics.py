@@ -97,11 +97,8 @@ _EVENTS: Final = (
     ("extended", "veil_leases_extended", "Leases given a new visibility deadline."),
     ("released", "veil_leases_released", "Leases ended by their holder with a visibility of 0."),
     ("lapsed", "veil_leases_lapsed", "Leases whose visibility deadline passed without a delete."),
-    (
-        "given_back",
-        "veil_messages_given_back",
-        "Messages put back because their receive's answer found nobody.",
-    ),
+    ("undone", "veil_receives_undone", "Messages put back because their receive's answer found nobody."),
+    ("outcome_ignored", "veil_outcomes_ignored", "Outcomes said in a header that could not be read."),
     ("dead_lettered", "veil_messages_dead_lettered", "Messages moved from this queue to its dead letters."),
     (
         "stale_receipt",

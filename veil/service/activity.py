@@ -20,7 +20,7 @@ from veil.core.message import Caller, StoredMessage
 class Tallies:
     """Plain counters by event and queue id; adding costs next to nothing, and metrics read them when asked.
 
-    The service adds `sent`, `received`, `empty_receive`, `deleted`, `extended`, `released`, `given_back`,
+    The service adds `sent`, `received`, `empty_receive`, `deleted`, `extended`, `released`, `undone`,
     `purged`; the store, through `counted`, what only it sees: `lapsed`, `dead_lettered`, `expired`,
     `stale_receipt`, `duplicate`, `repeated_send`.
     """
@@ -219,7 +219,7 @@ class Activity:
                 claim.renewed[seq] = (times + 1, now_ms, deadline_ms)
 
     def ended(self, seqs: Iterable[int], how: str, caller: Caller) -> None:
-        """These leases are over: `deleted`, `released`, or `given_back` because the answer found nobody."""
+        """These leases are over: `deleted`, `released`, or `undone` because the answer found nobody."""
         now_ms = self._clock.now_ms()
         consumer = self._consumers.get(caller) or self._newcomer(caller, now_ms)
         consumer.last_seen_ms = now_ms

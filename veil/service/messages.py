@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from veil.core.attempt import NOTHING_SAID, Said
 from veil.core.errors import (
     DeduplicationMissing,
     GroupMissing,
@@ -148,9 +149,11 @@ async def delete(
     *,
     strict: bool = False,
     caller: Caller = NOBODY,
+    said: Sequence[Said | None] = (),
 ) -> list[VeilError | None]:
     """Delete each on its own; a refusal stands in its place, None is success (also with nothing left).
 
+    `said` has, for each handle, what its holder says of an attempt that did not complete; left out, nobody says anything.
     With `strict` a receipt dies with its deadline, and MessageGone tells of every message that was not deleted.
     """
     answers: list[VeilError | None] = [None] * len(handles)
@@ -166,7 +169,11 @@ async def delete(
     if not receipts:
         return answers
     deleted: list[int] = []
-    outcomes = await service.store.delete(queue, receipts, strict=strict, caller=caller)
+    told = NOTHING_SAID
+    if any(said):
+        by_place = {receipt.seq: said[place] for place, receipt in zip(places, receipts, strict=True)}
+        told = {seq: each for seq, each in by_place.items() if each is not None}
+    outcomes = await service.store.delete(queue, receipts, strict=strict, caller=caller, said=told)
     for place, receipt, outcome in zip(places, receipts, outcomes, strict=True):
         if outcome is Deletion.DELETED:
             deleted.append(receipt.seq)
@@ -185,16 +192,25 @@ async def delete(
 
 
 async def extend_lease(
-    service: Service, queue: Queue, changes: Sequence[tuple[str, int]], *, caller: Caller = NOBODY
+    service: Service,
+    queue: Queue,
+    changes: Sequence[tuple[str, int]],
+    *,
+    caller: Caller = NOBODY,
+    said: Sequence[Said | None] = (),
 ) -> list[VeilError | None]:
-    """Set each visibility (receipt, seconds from now; 0 releases) on its own; a refusal takes its place."""
+    """Set each visibility (receipt, seconds from now; 0 releases) on its own; a refusal takes its place.
+
+    `said` has, for each change, what the holder says of the attempt that it ends; left out, nobody says anything.
+    """
     answers: list[VeilError | None] = [None] * len(changes)
     extensions: list[Extension] = []
     places: list[int] = []
     read = service.store.receipts.read
     for place, (text, visibility_s) in enumerate(changes):
         try:
-            extensions.append(Extension(read(text, queue.id), visibility_s))
+            told = said[place] if said else None
+            extensions.append(Extension(read(text, queue.id), visibility_s, told))
             places.append(place)
         except ReceiptInvalid as refusal:
             answers[place] = refusal

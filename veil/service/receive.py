@@ -95,9 +95,9 @@ async def _undo(service: Service, queue: Queue, receipts: Sequence[Receipt], cal
         await service.store.undo_receive(queue, receipts, caller=caller)
     except QueueMissing:  # deleted meanwhile, its messages with it
         return
-    service.tallies.add("given_back", queue.id, len(receipts))
+    service.tallies.add("undone", queue.id, len(receipts))
     if service.activity is not None:
-        service.activity.ended([receipt.seq for receipt in receipts], "given_back", caller)
+        service.activity.ended([receipt.seq for receipt in receipts], "undone", caller)
 
 
 # ---- receive

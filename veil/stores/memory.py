@@ -32,13 +32,14 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from uuid import uuid4
 
 from veil.core import decide
+from veil.core.attempt import NOTHING_SAID, Said
 from veil.core.clock import Clock
 from veil.core.effect import (
     AnyEffect,
@@ -47,6 +48,7 @@ from veil.core.effect import (
     DeleteRefused,
     Enqueued,
     ExtensionRefused,
+    HolderSign,
     LeaseChange,
     Postponed,
     Redriven,
@@ -479,18 +481,35 @@ class MemoryStore:
     # ---- what a receipt can do
 
     async def delete(
-        self, queue: Queue, receipts: Sequence[Receipt], *, strict: bool = False, caller: Caller = NOBODY
+        self,
+        queue: Queue,
+        receipts: Sequence[Receipt],
+        *,
+        strict: bool = False,
+        caller: Caller = NOBODY,
+        said: Mapping[int, Said] = NOTHING_SAID,
     ) -> list[Deletion | VeilError]:
         """Delete by receipt, each on its own."""
         with self._operation() as op:
             contents = self._of(queue)
-            return [self._delete_one(op, contents, receipt, strict, caller) for receipt in receipts]
+            return [
+                self._delete_one(op, contents, receipt, strict, caller, said.get(receipt.seq))
+                for receipt in receipts
+            ]
 
     def _delete_one(
-        self, op: Operation, contents: QueueContents, receipt: Receipt, strict: bool, caller: Caller
+        self,
+        op: Operation,
+        contents: QueueContents,
+        receipt: Receipt,
+        strict: bool,
+        caller: Caller,
+        said: Said | None,
     ) -> Deletion | VeilError:
         message = contents.find(receipt)
-        effect = decide.decide_deletion(message, receipt, op.now_ms, fifo=contents.fifo, strict=strict)
+        effect = decide.decide_deletion(
+            message, receipt, op.now_ms, fifo=contents.fifo, strict=strict, said=said
+        )
         self._apply(op, contents, [effect], caller)
         if isinstance(effect, DeleteRefused):
             return effect.error or effect.deletion
@@ -507,9 +526,11 @@ class MemoryStore:
     def _extend_one(
         self, op: Operation, contents: QueueContents, extension: Extension, caller: Caller
     ) -> VeilError | None:
-        receipt, visibility_s = extension
+        receipt, visibility_s, said = extension
         message = contents.find(receipt)
-        effect = decide.decide_extension(message, receipt, visibility_s, op.now_ms, fifo=contents.fifo)
+        effect = decide.decide_extension(
+            message, receipt, visibility_s, op.now_ms, fifo=contents.fifo, said=said
+        )
         if effect is None or isinstance(effect, VeilError):
             return effect
         self._apply(op, contents, [effect], caller)
@@ -526,7 +547,7 @@ class MemoryStore:
     def _rotate_one(
         self, op: Operation, contents: QueueContents, extension: Extension, caller: Caller
     ) -> Rotated | VeilError:
-        receipt, visibility_s = extension
+        receipt, visibility_s, _ = extension
         effect = decide.decide_rotation(contents.find(receipt), receipt, visibility_s, op.now_ms)
         self._apply(op, contents, [effect], caller)
         if isinstance(effect, ExtensionRefused):
@@ -542,6 +563,11 @@ class MemoryStore:
             for receipt in receipts:
                 undone = decide.decide_undo(contents.find(receipt), receipt, op.now_ms)
                 self._apply(op, contents, [] if undone is None else [undone], caller)
+
+    async def note_holders(self, queue: Queue, signs: Sequence[HolderSign]) -> None:
+        """Record what was learned of holders whose leases had lapsed."""
+        with self._operation() as op:
+            self._record(op, self._of(queue).queue.key, signs, NOBODY)
 
     # ---- the content of a queue as a whole
 

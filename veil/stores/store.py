@@ -59,9 +59,11 @@ What every store must keep, besides the rules in `core.lease`:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from veil.core.attempt import NOTHING_SAID, Said
+from veil.core.effect import HolderSign
 from veil.core.errors import VeilError
 from veil.core.event import NOBODY
 from veil.core.hold import HoldContent, HoldKey, HoldTally
@@ -86,6 +88,7 @@ class Extension(NamedTuple):
 
     receipt: Receipt
     visibility_s: int
+    said: Said | None = None  # the attempt is over, and this is what its holder says of it
 
 
 class Rotated(NamedTuple):
@@ -218,10 +221,16 @@ class Store(Protocol):
         that has 120,000 in flight (a FIFO queue gives nothing then)."""
 
     async def delete(
-        self, queue: Queue, receipts: Sequence[Receipt], *, strict: bool = False, caller: Caller = NOBODY
+        self,
+        queue: Queue,
+        receipts: Sequence[Receipt],
+        *,
+        strict: bool = False,
+        caller: Caller = NOBODY,
+        said: Mapping[int, Said] = NOTHING_SAID,
     ) -> list[Deletion | VeilError]:
         """Delete by receipt, each on its own; refusals are returned in place. With `strict` a receipt dies with its deadline.
-        Raises QueueMissing."""
+        `said` has what the holders of attempts that failed say of them, by seq. Raises QueueMissing."""
 
     async def extend(
         self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
@@ -238,6 +247,9 @@ class Store(Protocol):
     ) -> None:
         """The answer to a receive never left: make its messages visible again and do not count the receive. Receipts that no
         longer hold their lease are passed over."""
+
+    async def note_holders(self, queue: Queue, signs: Sequence[HolderSign]) -> None:
+        """Record what was learned of holders whose leases had lapsed; nothing else changes. Raises QueueMissing."""
 
     async def purge(self, queue: Queue, *, rest_ms: int, caller: Caller = NOBODY) -> None:
         """Remove every message sent before the call and the deduplication history; raises QueueMissing, and PurgeInProgress

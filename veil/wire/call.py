@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from urllib.parse import unquote
 
+from veil.core.attempt import HEADER, Said, read_header
 from veil.core.errors import AccessDenied, QueueMissing
 from veil.core.message import Caller
 from veil.core.policy import OWNER_ONLY_ACTIONS, evaluate, is_account, parse_policy
@@ -158,6 +159,18 @@ class Call:
         request = self.request
         user_agent = request.headers.get("user-agent", "")
         return _known_caller(self.account, self.key_id, user_agent[:_USER_AGENT_CHARS_MAX], request.peer)
+
+    def said(self, queue: Queue, entry_ids: Sequence[str]) -> Sequence[Said | None]:
+        """What the request says of the attempts that it ends, entry by entry, and () where it says nothing; a header that is
+        not understood says nothing, and is counted."""
+        text = self.request.headers.get(HEADER)
+        if text is None:
+            return ()
+        header = read_header(text)
+        if header is None:
+            self.service.tallies.add("outcome_ignored", queue.id)
+            return ()
+        return [header.of(each) for each in entry_ids]
 
     def retry_key(self) -> bytes | None:
         """What names this call over the SDK's repetitions of it; None for a client that gives no such id.

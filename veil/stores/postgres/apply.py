@@ -12,6 +12,8 @@ from veil.core.effect import (
     DeleteRefused,
     Enqueued,
     ExtensionRefused,
+    HolderSeen,
+    HolderSilent,
     LeaseChange,
     Postponed,
     Purged,
@@ -92,7 +94,7 @@ def apply(
                 dead_lettered.append(effect)
             case Redriven():
                 redriven.append(effect)
-            case Enqueued() | DeleteRefused() | ExtensionRefused():
+            case Enqueued() | DeleteRefused() | ExtensionRefused() | HolderSeen() | HolderSilent():
                 pass
     if leases:
         tx.later(

@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import psycopg
 
 from veil.core import decide
+from veil.core.attempt import Said
 from veil.core.effect import Deleted, Enqueued, Opened
 from veil.core.lease import Deletion, State
 from veil.core.limits import REPEATED_SEND_MS
@@ -123,9 +124,10 @@ class Delete(Operation):
 
     receipts: Sequence[Receipt]
     strict: bool
+    said: Mapping[int, Said]
 
     async def work(self, tx: Transaction) -> Any:
-        return await leases.delete(tx, self.queue, self.receipts, self.strict, self.caller)
+        return await leases.delete(tx, self.queue, self.receipts, self.strict, self.caller, self.said)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -304,7 +306,7 @@ class _GroupAttempt:
         return statements
 
     def _held(self, queue_id: int) -> Statement:
-        seqs = sorted({receipt.seq for each in self._extends[queue_id] for receipt, _ in each.extensions})
+        seqs = sorted({receipt.seq for each in self._extends[queue_id] for receipt, *_ in each.extensions})
         return Q.held, {"queue": queue_id, "seqs": seqs}
 
     def _wanted(self, queue_id: int, visibility_s: int) -> int:
@@ -389,7 +391,8 @@ class _GroupAttempt:
             for receipt in delete.receipts:
                 message = taken.pop((receipt.seq, receipt.holder), None)
                 if message is not None:
-                    deleted.append(Deleted(message, receipt.delivery, message.due_at_ms))
+                    said = delete.said.get(receipt.seq)
+                    deleted.append(Deleted(message, receipt.delivery, message.due_at_ms, said))
                     tx.shift(state, message.state, None, message.seq, None, message.group)
                 verdicts.append(None if message is None else Deletion.DELETED)
             if tx.journal is not None and deleted:
@@ -402,7 +405,7 @@ class _GroupAttempt:
         """Gone, stale, or lapsed: the rules decide, on the message as it stands."""
         verdicts = self._answers[delete]
         left = [r for r, verdict in zip(delete.receipts, verdicts, strict=True) if verdict is None]
-        others = iter(await leases.delete(tx, delete.queue, left, delete.strict, delete.caller))
+        others = iter(await leases.delete(tx, delete.queue, left, delete.strict, delete.caller, delete.said))
         self._answers[delete] = [next(others) if verdict is None else verdict for verdict in verdicts]
 
     def _extend(self, tx: Transaction, state: QueueState, rows: list[Any]) -> None:

@@ -3,11 +3,12 @@ messages at once (purge)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from veil.core import decide
-from veil.core.effect import AnyEffect, Deleted, DeleteRefused, ExtensionRefused, LeaseChange
+from veil.core.attempt import NOTHING_SAID, Said
+from veil.core.effect import AnyEffect, Deleted, DeleteRefused, ExtensionRefused, HolderSign, LeaseChange
 from veil.core.errors import VeilError
 from veil.core.lease import Deletion
 from veil.core.message import Caller, HeldMessage
@@ -49,7 +50,12 @@ def take_in(messages: HeldMessages, effect: object) -> None:
 
 
 async def delete(
-    tx: Transaction, queue: Queue, receipts: Sequence[Receipt], strict: bool, caller: Caller
+    tx: Transaction,
+    queue: Queue,
+    receipts: Sequence[Receipt],
+    strict: bool,
+    caller: Caller,
+    said: Mapping[int, Said] = NOTHING_SAID,
 ) -> list[Deletion | VeilError]:
     """Delete by receipt, each on its own."""
     state = tx.state_of(queue)
@@ -57,7 +63,9 @@ async def delete(
     effects: list[Deleted | DeleteRefused] = []
     for receipt in receipts:
         message = messages.get(receipt.seq)
-        effect = decide.decide_deletion(message, receipt, tx.now_ms, fifo=state.fifo, strict=strict)
+        effect = decide.decide_deletion(
+            message, receipt, tx.now_ms, fifo=state.fifo, strict=strict, said=said.get(receipt.seq)
+        )
         take_in(messages, effect)
         effects.append(effect)
     apply(tx, state, effects, caller)
@@ -72,7 +80,7 @@ async def extend(
 ) -> list[VeilError | None]:
     """Change visibility by receipt, each on its own."""
     state = tx.state_of(queue)
-    messages = await held_messages(tx, state, (receipt.seq for receipt, _ in extensions))
+    messages = await held_messages(tx, state, (each.receipt.seq for each in extensions))
     return extend_held(tx, state, messages, extensions, caller)
 
 
@@ -86,9 +94,11 @@ def extend_held(
     """The same on messages that were read before."""
     effects: list[AnyEffect] = []
     answers: list[VeilError | None] = []
-    for receipt, visibility_s in extensions:
+    for receipt, visibility_s, said in extensions:
         message = messages.get(receipt.seq)
-        effect = decide.decide_extension(message, receipt, visibility_s, tx.now_ms, fifo=state.fifo)
+        effect = decide.decide_extension(
+            message, receipt, visibility_s, tx.now_ms, fifo=state.fifo, said=said
+        )
         if effect is None or isinstance(effect, VeilError):
             answers.append(effect)
             continue
@@ -104,10 +114,10 @@ async def rotate(
 ) -> list[Rotated | VeilError]:
     """Change visibility and receipt, each on its own."""
     state = tx.state_of(queue)
-    messages = await held_messages(tx, state, (receipt.seq for receipt, _ in extensions))
+    messages = await held_messages(tx, state, (each.receipt.seq for each in extensions))
     effects: list[AnyEffect] = []
     answers: list[Rotated | VeilError] = []
-    for receipt, visibility_s in extensions:
+    for receipt, visibility_s, _ in extensions:
         effect = decide.decide_rotation(messages.get(receipt.seq), receipt, visibility_s, tx.now_ms)
         take_in(messages, effect)
         effects.append(effect)
@@ -130,6 +140,11 @@ async def undo_receive(tx: Transaction, queue: Queue, receipts: Sequence[Receipt
             take_in(messages, undone)
             effects.append(undone)
     apply(tx, state, effects, caller)
+
+
+async def note_holders(tx: Transaction, queue: Queue, signs: Sequence[HolderSign]) -> None:
+    """Record what was learned of holders whose leases had lapsed."""
+    apply(tx, tx.state_of(queue), signs)
 
 
 # ---- what happens by itself

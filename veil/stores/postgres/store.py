@@ -10,7 +10,9 @@ from typing import Any, TypeVar, cast
 import psycopg
 from psycopg_pool import AsyncConnectionPool
 
+from veil.core.attempt import NOTHING_SAID, Said
 from veil.core.clock import Clock
+from veil.core.effect import HolderSign
 from veil.core.errors import StoreError, VeilError
 from veil.core.event import NOBODY
 from veil.core.hold import HoldContent, HoldKey, HoldTally
@@ -259,9 +261,15 @@ class PostgresStore:
         return cast(list[StoredMessage], await self._groups.do(receive))
 
     async def delete(
-        self, queue: Queue, receipts: Sequence[Receipt], *, strict: bool = False, caller: Caller = NOBODY
+        self,
+        queue: Queue,
+        receipts: Sequence[Receipt],
+        *,
+        strict: bool = False,
+        caller: Caller = NOBODY,
+        said: Mapping[int, Said] = NOTHING_SAID,
     ) -> list[Deletion | VeilError]:
-        delete = Delete(queue=queue, caller=caller, receipts=receipts, strict=strict)
+        delete = Delete(queue=queue, caller=caller, receipts=receipts, strict=strict, said=said)
         return cast(list[Deletion | VeilError], await self._groups.do(delete))
 
     async def extend(
@@ -279,6 +287,9 @@ class PostgresStore:
         self, queue: Queue, receipts: Sequence[Receipt], *, caller: Caller = NOBODY
     ) -> None:
         await self._run(lambda tx: leases.undo_receive(tx, queue, receipts, caller), queues=[queue])
+
+    async def note_holders(self, queue: Queue, signs: Sequence[HolderSign]) -> None:
+        await self._run(lambda tx: leases.note_holders(tx, queue, signs), queues=[queue])
 
     async def purge(self, queue: Queue, *, rest_ms: int, caller: Caller = NOBODY) -> None:
         locked = partial(self._run, queues=[queue], exclusive=True)

@@ -9,6 +9,7 @@ from veil.core.effect import (
     DeadLettered,
     DeleteRefused,
     ExtensionRefused,
+    HolderSign,
     LeaseChange,
     Postponed,
     Purged,
@@ -80,8 +81,8 @@ def apply(
                 _redrive(db, state, effect)
     if told and db.journal is not None:
         db.journal.record(now_ms, state.queue.key, told, caller)
-        if all(isinstance(effect, DeleteRefused | ExtensionRefused) for effect in told):
-            # A refusal changes no message, and a group without a change would not be committed.
+        if all(isinstance(effect, DeleteRefused | ExtensionRefused | HolderSign) for effect in told):
+            # A refusal or a sign changes no message, and a group without a change would not be committed.
             db.execute(Q.touch_mark)
 
 

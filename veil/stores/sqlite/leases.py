@@ -3,11 +3,12 @@ messages at once (purge)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from veil.core import decide
-from veil.core.effect import DeleteRefused, ExtensionRefused
+from veil.core.attempt import NOTHING_SAID, Said
+from veil.core.effect import DeleteRefused, ExtensionRefused, HolderSign
 from veil.core.errors import VeilError
 from veil.core.lease import Deletion, State
 from veil.core.message import Caller, HeldMessage
@@ -34,28 +35,43 @@ def held_message(db: Database, state: QueueState, seq: int, now_ms: int) -> Held
 
 
 def delete(
-    db: Database, queue: Queue, receipts: Sequence[Receipt], strict: bool, caller: Caller
+    db: Database,
+    queue: Queue,
+    receipts: Sequence[Receipt],
+    strict: bool,
+    caller: Caller,
+    said: Mapping[int, Said] = NOTHING_SAID,
 ) -> list[Deletion | VeilError]:
     """Delete by receipt, each on its own."""
     state, now_ms = db.state_of(queue), db.clock.now_ms()
-    return [_delete_one(db, state, receipt, strict, now_ms, caller) for receipt in receipts]
+    return [
+        _delete_one(db, state, receipt, strict, now_ms, caller, said.get(receipt.seq)) for receipt in receipts
+    ]
 
 
 def _delete_one(
-    db: Database, state: QueueState, receipt: Receipt, strict: bool, now_ms: int, caller: Caller
+    db: Database,
+    state: QueueState,
+    receipt: Receipt,
+    strict: bool,
+    now_ms: int,
+    caller: Caller,
+    said: Said | None,
 ) -> Deletion | VeilError:
-    if not state.has_groups and _delete_held(db, state, receipt, now_ms, caller):
+    if not state.has_groups and _delete_held(db, state, receipt, now_ms, caller, said):
         return Deletion.DELETED
     message = held_message(db, state, receipt.seq, now_ms)
     fifo = state.queue.settings.fifo
-    effect = decide.decide_deletion(message, receipt, now_ms, fifo=fifo, strict=strict)
+    effect = decide.decide_deletion(message, receipt, now_ms, fifo=fifo, strict=strict, said=said)
     apply(db, state, [effect], now_ms, caller)
     if isinstance(effect, DeleteRefused):
         return effect.error or effect.deletion
     return Deletion.DELETED
 
 
-def _delete_held(db: Database, state: QueueState, receipt: Receipt, now_ms: int, caller: Caller) -> bool:
+def _delete_held(
+    db: Database, state: QueueState, receipt: Receipt, now_ms: int, caller: Caller, said: Said | None
+) -> bool:
     """The shortcut `delete_held` of queries.sql; False where the receipt does not hold the message, which is then decided."""
     seq = receipt.seq
     if seq < expired_below(now_ms, state.queue.settings.retention_s):
@@ -72,7 +88,7 @@ def _delete_held(db: Database, state: QueueState, receipt: Receipt, now_ms: int,
         if facts is None:
             return False
     if journal is not None and facts is not None:
-        journal.record_deletion(now_ms, state.queue.key, seq, facts, caller)
+        journal.record_deletion(now_ms, state.queue.key, seq, facts, caller, said)
     db.shift(state, _IN_FLIGHT, None, seq, None, None)
     return True
 
@@ -88,10 +104,10 @@ def extend(
 def _extend_one(
     db: Database, state: QueueState, extension: Extension, now_ms: int, caller: Caller
 ) -> VeilError | None:
-    receipt, visibility_s = extension
+    receipt, visibility_s, said = extension
     message = held_message(db, state, receipt.seq, now_ms)
     fifo = state.queue.settings.fifo
-    effect = decide.decide_extension(message, receipt, visibility_s, now_ms, fifo=fifo)
+    effect = decide.decide_extension(message, receipt, visibility_s, now_ms, fifo=fifo, said=said)
     if effect is None or isinstance(effect, VeilError):
         return effect
     if isinstance(effect, ExtensionRefused):
@@ -107,7 +123,7 @@ def rotate(
     """Change visibility and receipt, each on its own."""
     state, now_ms = db.state_of(queue), db.clock.now_ms()
     answers: list[Rotated | VeilError] = []
-    for receipt, visibility_s in extensions:
+    for receipt, visibility_s, _ in extensions:
         message = held_message(db, state, receipt.seq, now_ms)
         effect = decide.decide_rotation(message, receipt, visibility_s, now_ms)
         apply(db, state, [effect], now_ms, caller)
@@ -125,6 +141,11 @@ def undo_receive(db: Database, queue: Queue, receipts: Sequence[Receipt], caller
         undone = decide.decide_undo(held_message(db, state, receipt.seq, now_ms), receipt, now_ms)
         if undone is not None:
             apply_leases(db, state, [undone], now_ms, caller)
+
+
+def note_holders(db: Database, queue: Queue, signs: Sequence[HolderSign]) -> None:
+    """Record what was learned of holders whose leases had lapsed."""
+    apply(db, db.state_of(queue), signs, db.clock.now_ms())
 
 
 # ---- what happens by itself

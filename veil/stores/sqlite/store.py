@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import apsw
 
+from veil.core.attempt import NOTHING_SAID, Said
 from veil.core.clock import Clock, ClockMark
+from veil.core.effect import HolderSign
 from veil.core.errors import StoreError, StoreFull, VeilError
 from veil.core.event import NOBODY
 from veil.core.hold import HoldContent, HoldKey, HoldTally
@@ -268,11 +270,17 @@ class SqliteStore:
             self._claimed_bytes -= claimed_bytes
 
     async def delete(
-        self, queue: Queue, receipts: Sequence[Receipt], *, strict: bool = False, caller: Caller = NOBODY
+        self,
+        queue: Queue,
+        receipts: Sequence[Receipt],
+        *,
+        strict: bool = False,
+        caller: Caller = NOBODY,
+        said: Mapping[int, Said] = NOTHING_SAID,
     ) -> list[Deletion | VeilError]:
         if self._is_due(queue):
             await self._settled(queue)
-        return await self._do(leases.delete, self._db, queue, receipts, strict, caller)
+        return await self._do(leases.delete, self._db, queue, receipts, strict, caller, said)
 
     async def extend(
         self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
@@ -293,6 +301,9 @@ class SqliteStore:
     ) -> None:
         await self._settled(queue)
         await self._do(leases.undo_receive, self._db, queue, receipts, caller)
+
+    async def note_holders(self, queue: Queue, signs: Sequence[HolderSign]) -> None:
+        await self._do(leases.note_holders, self._db, queue, signs)
 
     async def purge(self, queue: Queue, *, rest_ms: int, caller: Caller = NOBODY) -> None:
         await self._settled(queue)

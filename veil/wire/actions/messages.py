@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final, TypeVar
 
 from veil.core import limits
+from veil.core.attempt import ANY_ENTRY
 from veil.core.errors import (
     BatchEmpty,
     BatchIdRefused,
@@ -122,7 +123,8 @@ async def delete_message(call: Call, given: DeleteMessageInput) -> None:
     queue = await call.queue(given.QueueUrl)
     if not given.ReceiptHandle:
         raise ParameterMissing("ReceiptHandle")
-    (refusal,) = await delete(call.service, queue, (given.ReceiptHandle,), caller=call.caller)
+    said = call.said(queue, (ANY_ENTRY,))
+    (refusal,) = await delete(call.service, queue, (given.ReceiptHandle,), caller=call.caller, said=said)
     if refusal is not None:
         raise refusal
 
@@ -137,7 +139,11 @@ async def change_message_visibility(call: Call, given: ChangeMessageVisibilityIn
         raise ParameterMissing("VisibilityTimeout")
     check_range("VisibilityTimeout", visibility_s, 0, limits.VISIBILITY_MAX_S, VISIBILITY_RANGE)
     (refusal,) = await extend_lease(
-        call.service, queue, ((given.ReceiptHandle, visibility_s),), caller=call.caller
+        call.service,
+        queue,
+        ((given.ReceiptHandle, visibility_s),),
+        caller=call.caller,
+        said=call.said(queue, (ANY_ENTRY,)),
     )
     if refusal is not None:
         raise refusal
@@ -206,9 +212,9 @@ async def delete_message_batch(call: Call, given: DeleteMessageBatchInput) -> Ba
     """DeleteMessageBatch."""
     queue = await call.queue(given.QueueUrl)
     entries = checked_entries(given.Entries, call.bulk_max)
-    answers = await delete(
-        call.service, queue, [entry.ReceiptHandle for entry in entries], caller=call.caller
-    )
+    handles = [entry.ReceiptHandle for entry in entries]
+    said = call.said(queue, [entry.Id for entry in entries])
+    answers = await delete(call.service, queue, handles, caller=call.caller, said=said)
     return _output(call, entries, answers)
 
 
@@ -220,6 +226,7 @@ async def change_message_visibility_batch(
     entries = checked_entries(given.Entries, call.bulk_max)
     refusals: list[VeilError | None] = []
     changes: list[tuple[str, int]] = []
+    changed: list[str] = []
     for entry in entries:
         try:
             visibility_s = entry.VisibilityTimeout
@@ -227,10 +234,14 @@ async def change_message_visibility_batch(
                 raise ParameterMissing("VisibilityTimeout")
             check_range("VisibilityTimeout", visibility_s, 0, limits.VISIBILITY_MAX_S, VISIBILITY_RANGE)
             changes.append((entry.ReceiptHandle, visibility_s))
+            changed.append(entry.Id)
             refusals.append(None)
         except VeilError as refusal:
             refusals.append(refusal)
-    answers = iter(await extend_lease(call.service, queue, changes, caller=call.caller) if changes else ())
+    said = call.said(queue, changed)
+    answers = iter(
+        await extend_lease(call.service, queue, changes, caller=call.caller, said=said) if changes else ()
+    )
     return _output(call, entries, [refusal if refusal is not None else next(answers) for refusal in refusals])
 
 

@@ -1,0 +1,138 @@
+"""The rule that says what came of an attempt, in Python and in SQL, and the header by which a holder says it itself."""
+
+from __future__ import annotations
+
+import sqlite3
+from itertools import product
+
+import pytest
+
+from veil.core.attempt import (
+    ANY_ENTRY,
+    FAILED,
+    GIVEN_BACK,
+    HEADER_BYTES_MAX,
+    OUTCOME_SQL,
+    PATIENCE_MAX_MS,
+    PATIENCE_MIN_MS,
+    AttemptFacts,
+    Outcome,
+    Said,
+    outcome_of,
+    patience_ms,
+    read_header,
+    write_header,
+)
+
+NOW = 10
+AT = (None, 4, 5, 6)
+
+
+def every_case() -> list[AttemptFacts]:
+    """Each fact unknown, before, at and after a deadline of 5, and with a deadline that is to come."""
+    return [
+        AttemptFacts(*case)
+        for case in product(
+            (None, 5, 15),
+            (None, 4),
+            (None, "failed", "given_back"),
+            (None, 4),
+            (False, True),
+            AT,
+            (None, 6),
+            AT,
+            AT,
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("facts", "outcome"),
+    [
+        (AttemptFacts(deadline=15), Outcome.OPEN),
+        (AttemptFacts(deadline=15, deleted_at=4), Outcome.COMPLETED),
+        (AttemptFacts(deadline=5, deleted_at=8), Outcome.COMPLETED),
+        (AttemptFacts(deadline=15, said="failed", is_returned=True), Outcome.FAILED),
+        (AttemptFacts(deadline=15, said="failed", deleted_at=4), Outcome.FAILED),
+        (AttemptFacts(deadline=15, is_returned=True), Outcome.GIVEN_BACK),
+        (AttemptFacts(deadline=15, gone_at=9), Outcome.REMOVED),
+        (AttemptFacts(deadline=5), Outcome.UNKNOWN),
+        (AttemptFacts(deadline=5, refused_at=8, silent_at=7), Outcome.OVERRAN),
+        (AttemptFacts(deadline=5, seen_at=8), Outcome.FAILED),
+        (AttemptFacts(deadline=5, silent_at=8), Outcome.CRASHED),
+        (AttemptFacts(deadline=5, seen_at=4, silent_at=4), Outcome.UNKNOWN),
+        (AttemptFacts(deadline=15, undone_at=4), Outcome.UNDONE),
+    ],
+)
+def test_an_attempt_is_judged_by_what_is_known_of_it(facts: AttemptFacts, outcome: Outcome):
+    assert outcome_of(facts, NOW) is outcome
+
+
+def test_the_rule_in_sql_is_the_rule():
+    database = sqlite3.connect(":memory:")
+    cases = every_case()
+    database.execute(f"create table attempts ({', '.join(AttemptFacts._fields)})")
+    database.executemany(f"insert into attempts values ({', '.join('?' * len(AttemptFacts._fields))})", cases)
+    judged = database.execute(f"select {OUTCOME_SQL.format(now=NOW)} from attempts order by rowid").fetchall()
+    assert [outcome for (outcome,) in judged] == [outcome_of(case, NOW).value for case in cases]
+    assert {outcome for (outcome,) in judged} == {outcome.value for outcome in Outcome}
+
+
+def test_silence_counts_after_a_window_of_the_holder_and_not_before_a_minute():
+    assert patience_ms(30_000) == PATIENCE_MIN_MS
+    assert patience_ms(600_000) == 600_000
+    assert patience_ms(43_200_000) == PATIENCE_MAX_MS
+
+
+# ---- the header
+
+
+def test_a_header_says_of_each_entry_what_was_said_of_it():
+    error = Said("failed", "shop.NoStock", "none left: ∅", "  File …")
+    said = {"0": error, "1": GIVEN_BACK, "2": FAILED, "3": error}
+    text = write_header(said)
+    assert text.isascii()
+    header = read_header(text)
+    assert header is not None
+    assert {each: header.of(each) for each in said} == said
+    assert (header.of("4"), len(header.errors)) == (None, 1)
+
+
+def test_one_word_may_stand_for_every_entry():
+    header = read_header(write_header({ANY_ENTRY: GIVEN_BACK}))
+    assert header is not None
+    assert header.of("17") == GIVEN_BACK
+
+
+@pytest.mark.parametrize("size", [10, 3_000, 100_000])
+def test_errors_that_do_not_fit_are_cut_and_the_outcomes_stay(size: int):
+    said = {str(at): Said("failed", f"E{at}", "é" * size, f"{'x' * size}{at}") for at in range(10)}
+    text = write_header(said)
+    assert len(text) <= HEADER_BYTES_MAX
+    header = read_header(text)
+    assert header is not None
+    for at, each in said.items():
+        cut = header.of(at)
+        assert cut is not None
+        assert (cut.outcome, cut.error_type) == ("failed", each.error_type)
+        assert each.traceback is not None and cut.traceback is not None
+        assert each.traceback.endswith(cut.traceback)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "[]",
+        '{"failed":[]}',
+        '{"failed":{"0":0}}',
+        '{"failed":{"0":-1},"errors":[["a","b","c"]]}',
+        '{"failed":{"0":0},"errors":[["a","b"]]}',
+        '{"failed":{"0":0},"errors":[["a","b","\\ud800"]]}',
+        '{"given_back":["\ud800"]}',
+        f'{{"given_back":["{"x" * HEADER_BYTES_MAX}"]}}',
+    ],
+)
+def test_a_header_that_is_not_one_says_nothing(text: str):
+    assert read_header(text) is None

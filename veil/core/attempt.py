@@ -1,0 +1,207 @@
+"""What came of an attempt: the words, and the one rule by which every part of Veil uses them.
+
+A receive begins an attempt. SQS's API cannot say how one ends: a failed handler that backs off, a message that is given
+back untouched and a renewal are all ChangeMessageVisibility, and a handler that left its message to lapse looks like a
+process that died. Veil's own consumer therefore says it (`Said`), and for every other client `outcome_of` goes by what its
+calls did and by the holder's signs of life.
+
+The rule reads facts of one attempt only, each of them a minimum or a maximum over the journal's events of that delivery (and
+of its message, for `gone_at_ms`). The same rule stands below in SQL, for tables; `tests/pipeline/test_attempt_rule.py` holds
+the one to the other.
+
+**Signs of life.** A lapse alone tells nothing of its holder. Whoever answers requests sees more: every poll, empty ones too. So
+the server waits for a while after a lapse (`patience_ms`) and then records one of two events with the lease: `holder_seen`,
+the caller went on (it did not crash, and never came back for this message: its handler failed and left it), or
+`holder_silent`, nothing was heard of it while other callers of the queue went on. A late word about the message itself, a
+delete or an extension that came after its deadline, counts more than both. Where there is none of these the outcome is unknown,
+and says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+import msgspec
+
+RULE: Final = 2  # the rule that events written by this version can be judged by; before the first, `given_back` had no event
+
+
+class Outcome(StrEnum):
+    """How an attempt ended. The values are what the journal, the tables and the wire say."""
+
+    COMPLETED = "completed"  # deleted
+    FAILED = (
+        "failed"  # the handler raised; the message waits for its retry, was left to lapse, or was given up
+    )
+    GIVEN_BACK = "given_back"  # made visible by its holder before the deadline: drained, not for us, or a client that cannot say
+    OVERRAN = "overran"  # the deadline passed, and its holder came later
+    CRASHED = "crashed"  # the deadline passed, and its holder was gone
+    UNKNOWN = "unknown"  # the deadline passed, and nothing tells (yet) which of the others it was
+    OPEN = "open"
+    REMOVED = (
+        "removed"  # retention, a purge or somebody else's delete took the message away during the attempt
+    )
+    UNDONE = "undone"  # the answer to the receive never left
+
+    @property
+    def label(self) -> str:
+        """The outcome as people read it."""
+        return self.value.replace("_", " ")
+
+
+SAYABLE: Final = (Outcome.FAILED, Outcome.GIVEN_BACK)
+
+
+class Said(NamedTuple):
+    """What a holder says of the end of its attempt, with the error that ended it; all texts are bounded by who read them."""
+
+    outcome: str  # one of SAYABLE
+    error_type: str | None = None
+    error_text: str | None = None
+    traceback: str | None = None
+
+
+NOTHING_SAID: Final[Mapping[int, Said]] = MappingProxyType({})  # by the seq of the message
+
+
+class AttemptFacts(NamedTuple):
+    """What is known of one attempt; instants in any one unit."""
+
+    deadline: int | None = None  # as it was set last
+    undone_at: int | None = None
+    said: str | None = None  # the latest outcome that its holder said
+    deleted_at: int | None = None
+    is_returned: bool = (
+        False  # the last change of its deadline gave the message back: `released` or `given_back`
+    )
+    gone_at: int | None = None  # the message went away, whoever took it
+    refused_at: int | None = None  # a delete or an extension by its receipt came too late to count
+    seen_at: int | None = None  # `holder_seen`
+    silent_at: int | None = None  # `holder_silent`
+
+
+def outcome_of(facts: AttemptFacts, now: int) -> Outcome:
+    """Judge an attempt by all that is known of it at an instant."""
+    deadline = facts.deadline
+    if facts.undone_at is not None:
+        return Outcome.UNDONE
+    if facts.said is not None:
+        return Outcome(facts.said)
+    if facts.deleted_at is not None:
+        return Outcome.COMPLETED
+    if facts.is_returned:
+        return Outcome.GIVEN_BACK
+    if deadline is not None and facts.gone_at is not None and facts.gone_at < deadline:
+        return Outcome.REMOVED
+    if deadline is not None and deadline > now:
+        return Outcome.OPEN
+    if facts.refused_at is not None:
+        return Outcome.OVERRAN
+    if deadline is not None and facts.seen_at is not None and facts.seen_at >= deadline:
+        return Outcome.FAILED
+    if deadline is not None and facts.silent_at is not None and facts.silent_at >= deadline:
+        return Outcome.CRASHED
+    return Outcome.UNKNOWN
+
+
+# The same in SQL, over columns of the same names; `{now}` is the last known instant, of the columns' type.
+OUTCOME_SQL: Final = f"""case
+    when undone_at is not null then '{Outcome.UNDONE}'
+    when said is not null then said
+    when deleted_at is not null then '{Outcome.COMPLETED}'
+    when is_returned then '{Outcome.GIVEN_BACK}'
+    when gone_at < deadline then '{Outcome.REMOVED}'
+    when deadline > {{now}} then '{Outcome.OPEN}'
+    when refused_at is not null then '{Outcome.OVERRAN}'
+    when seen_at >= deadline then '{Outcome.FAILED}'
+    when silent_at >= deadline then '{Outcome.CRASHED}'
+    else '{Outcome.UNKNOWN}' end"""
+
+# A holder that is busy polls rarely: for as long as its window was, within these bounds, silence means nothing.
+PATIENCE_MIN_MS: Final = 60_000
+PATIENCE_MAX_MS: Final = 15 * 60_000
+
+
+def patience_ms(window_ms: int) -> int:
+    """How long after a lapse its holder may be silent without being taken for gone."""
+    return min(max(window_ms, PATIENCE_MIN_MS), PATIENCE_MAX_MS)
+
+
+# ---- The header by which a holder says it.
+#
+# `x-veil-outcome: {"failed":{"0":0,"2":null},"given_back":["1"],"errors":[["ValueError","no stock","  File …"]]}`: of the
+# entries of a batch by their ids, or of a call for one message by `*`, which stands for every entry that is not named. An error
+# is type, text and traceback, and stands once however many attempts it ended. The text is ASCII, as all of HTTP's headers are.
+
+HEADER: Final = "x-veil-outcome"
+HEADER_BYTES_MAX: Final = 6_144  # below the 8 KiB that many servers and proxies allow for all headers
+ANY_ENTRY: Final = "*"
+
+
+class SaidHeader(msgspec.Struct, omit_defaults=True):
+    """What one request says of the attempts that it ends."""
+
+    failed: dict[str, int | None] = {}  # entry: which of the errors
+    given_back: list[str] = []
+    errors: list[tuple[str, str, str]] = []  # type, text, traceback
+
+    def of(self, entry_id: str) -> Said | None:
+        """What is said of one entry."""
+        for each in (entry_id, ANY_ENTRY):
+            if each in self.failed:
+                error = self.failed[each]
+                return FAILED if error is None else Said(Outcome.FAILED.value, *self.errors[error])
+            if each in self.given_back:
+                return GIVEN_BACK
+        return None
+
+
+FAILED: Final = Said(Outcome.FAILED.value)
+GIVEN_BACK: Final = Said(Outcome.GIVEN_BACK.value)
+_decode_header = msgspec.json.Decoder(SaidHeader).decode
+
+
+def read_header(text: str) -> SaidHeader | None:
+    """What a header says; None for one that is too long or not as above."""
+    if len(text) > HEADER_BYTES_MAX:
+        return None
+    try:
+        header = _decode_header(text)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return None
+    known = range(len(header.errors))
+    return header if all(each is None or each in known for each in header.failed.values()) else None
+
+
+def write_header(said: Mapping[str, Said]) -> str:
+    """The header that says so of each entry. Tracebacks are cut where they do not fit together, their ends kept."""
+    header = SaidHeader({}, [], [])
+    places: dict[tuple[str, str, str], int] = {}
+    for entry_id, each in said.items():
+        if each.outcome == Outcome.GIVEN_BACK:
+            header.given_back.append(entry_id)
+            continue
+        error = (each.error_type or "", each.error_text or "", each.traceback or "")
+        header.failed[entry_id] = places.setdefault(error, len(places)) if each.error_type else None
+    header.errors = list(places)
+    text = _ascii(header)
+    room = HEADER_BYTES_MAX // 2
+    while len(text) > HEADER_BYTES_MAX:
+        share = room // len(places)
+        header.errors = [
+            (kind[:128], what[:share], trace[-share:] if share else "") for kind, what, trace in places
+        ]
+        text = _ascii(header)
+        room //= 2
+        if not room:
+            return _ascii(SaidHeader(dict.fromkeys(header.failed), header.given_back, []))
+    return text
+
+
+def _ascii(header: SaidHeader) -> str:
+    text = msgspec.json.encode(header).decode()
+    return text if text.isascii() else json.dumps(msgspec.to_builtins(header), separators=(",", ":"))
