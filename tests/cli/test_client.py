@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Veil
-from veil.cli.client import Client
-from veil.cli.credentials import ServiceTarget
+from veil.cli.client import Client, ServiceTarget
 from veil.cli.failures import ServiceError, Unreachable
 from veil.client.credentials import DUMMY
 from veil.testing import VeilServer

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from veil.cli.credentials import find_target
+from veil.cli.client import find_target
 from veil.cli.failures import CommandFailed
 from veil.client.credentials import DUMMY
 

@@ -16,8 +16,7 @@ import pytest
 
 import veil.demo.command as demo_command
 from tests.cli.conftest import Veil
-from veil.cli.client import Client
-from veil.cli.credentials import ServiceTarget
+from veil.cli.client import Client, ServiceTarget
 from veil.cli.failures import CommandFailed
 from veil.client.credentials import DUMMY
 from veil.demo.command import demo_folder

@@ -150,8 +150,7 @@ def test_tail_shows_what_is_there_when_asked_and_stops_at_the_count(orders: Veil
 
 
 def test_tail_shows_only_what_is_new_across_pages_and_deletes(orders: Veil, veil_server: VeilServer) -> None:
-    from veil.cli.client import Client
-    from veil.cli.credentials import find_target
+    from veil.cli.client import Client, find_target
     from veil.cli.msg import follow
 
     sqs = veil_server.client()

@@ -9,7 +9,8 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.console.web import Visitor
-from veil.console import pages, routes
+from veil.console import pages
+from veil.console import web as routes
 from veil.console.web import Role
 from veil.testing import VeilServer
 

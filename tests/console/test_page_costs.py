@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.console.page_costs import BODIES, MIB, Asked, Crowded, Watch
-from veil.console import routes
+from veil.console import web as routes
 from veil.console.messages import show_body
 from veil.service.turns import SLICE_S, Turn, Turns
 
@@ -40,12 +40,14 @@ def test_every_page_lets_others_go_on(crowded: Crowded):
 
 def test_every_route_that_shows_something_is_measured(crowded: Crowded):
     asked = list(crowded.requests().values())
-    found = {routes.find(each.method, each.path.removeprefix(routes.ROOT)) is not None for each in asked}
+    found = {
+        routes.find_route(each.method, each.path.removeprefix(routes.ROOT)) is not None for each in asked
+    }
     assert found == {True, False}  # one of them is no page
     measured = {
         tuple(match[0].parts)
         for each in asked
-        if (match := routes.find(each.method, each.path.removeprefix(routes.ROOT))) is not None
+        if (match := routes.find_route(each.method, each.path.removeprefix(routes.ROOT))) is not None
     }
     shown = {route.parts for route in routes._routes if route.method != "POST"}
     assert shown - measured == set()

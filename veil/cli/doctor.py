@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import typer
 
-from veil.cli.credentials import ServiceTarget, find_target
+from veil.cli.client import ServiceTarget, find_target
 from veil.cli.failures import CommandFailed, EndpointRefused, ServiceError, Unreachable, plainly
 from veil.cli.options import AsJson, Endpoint, Region
 from veil.cli.output import has_colour, inert, say, say_json
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from veil.server.settings import Settings
 
 
-# ---- What one check of `veil doctor` came to.
+# ---- results
 
 Verdict = Literal["ok", "warn", "fail"]
 
@@ -43,7 +43,7 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-# ---- What `veil doctor` says of a PostgreSQL: whether it can be reached, whether it keeps promises, what slows it down.
+# ---- PostgreSQL
 
 _CONNECT_TIMEOUT_S: Final = 3
 _OLD_TRANSACTION_S: Final = 300

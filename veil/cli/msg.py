@@ -17,7 +17,7 @@ from veil.cli.failures import plainly
 from veil.cli.options import AsJson, Endpoint, QueueName, Region, connect, whole_number
 from veil.cli.output import inert, one_line, say, say_json, show_table, talk
 
-# ---- Bodies and attributes from the command line.
+# ---- reading bodies and attributes
 
 AttributeValue = dict[str, str]
 
@@ -75,7 +75,7 @@ def _decoded(content: bytes, parameter: str, source: str) -> str:
         ) from None
 
 
-# ---- A message as a command shows it: a few lines for people, or one object for scripts.
+# ---- showing messages
 
 Message = dict[str, Any]
 
@@ -148,7 +148,7 @@ def _number(text: str | None) -> int | None:
     return None if text is None else int(text)
 
 
-# ---- Look at a queue without receiving from it, page by page, and follow what is new.
+# ---- peek and tail
 
 _PAGE = 100
 

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from veil.cli.client import Client
-from veil.cli.credentials import find_target
+from veil.cli.client import Client, find_target
 from veil.cli.failures import CommandFailed
 
 _COMPLETION_TIMEOUT_S = 1.0

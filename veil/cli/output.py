@@ -113,7 +113,7 @@ def seconds(text: str | int) -> str:
     return f"{count} s"
 
 
-# ---- A bar on a terminal for what takes a while; nothing where nobody looks.
+# ---- progress
 
 
 @contextmanager

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from veil.consumer.app import Consumer
 
 
-# ---- From `module:app` to the consumer it names, or one line that says why not.
+# ---- loading the consumer
 
 DEFAULT_NAME = "app"
 

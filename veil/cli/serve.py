@@ -14,7 +14,7 @@ from veil.cli.failures import CommandFailed, plainly
 from veil.cli.output import say, say_json, show_table
 from veil.server.settings import SettingsError, load_settings, settings_table, shown_value
 
-# ---- The server's table of settings as options of a command.
+# ---- settings as options
 
 CONFIG_HELP = "Read this file instead of ./veil.toml."
 
@@ -99,7 +99,7 @@ def serve(
     raise typer.Exit(code)
 
 
-# ---- `veil config`: which settings are in effect, and where each came from.
+# ---- config
 
 
 def register(app: typer.Typer) -> None:

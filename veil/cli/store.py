@@ -35,7 +35,7 @@ def need_driver(dsn: str) -> None:
         raise CommandFailed(f"{without_password(dsn)}: {problem}") from None
 
 
-# ---- `veil migrate`: bring the schema in a PostgreSQL to the present version.
+# ---- migrate
 
 # The store is imported when it is used: its driver takes longer to load than the rest of the command.
 
@@ -126,7 +126,7 @@ async def _migrate(dsn: str, *, citus: bool, dry_run: bool) -> tuple[int, int, l
     return before, opening.SCHEMA_VERSION, calls
 
 
-# ---- `veil store copy`: a whole store from SQLite to PostgreSQL, or back; and `veil store restored`.
+# ---- store
 
 # The stores are imported when they are used: their libraries take longer to load than the rest of the command.
 

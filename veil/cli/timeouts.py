@@ -28,7 +28,7 @@ from veil.core.findings import (
     decode,
 )
 
-# ---- What setting the recommended timeouts would change in the queues as they are now, and which must be left alone.
+# ---- planned changes
 
 _TIMEOUT_MAX_S: Final = 43_200
 
@@ -81,7 +81,7 @@ def _alone(finding: Finding, why: str, before_s: int = 0) -> Planned:
     return Planned(finding.queue, finding.certainty, before_s, before_s, why)
 
 
-# ---- Findings about timeouts as a table, as JSON, and one queue's in words.
+# ---- output
 
 _COLUMNS = ["queue", "type", "leases", "duplicates", "present", "recommended", "certainty", "p50", "p99"]
 

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from veil.console import pages, routes
+from veil.console import pages
 from veil.console.audit import REFUSED, Audit
 from veil.console.live import Live, Viewer
 from veil.console.lives import JournalLooks
 from veil.console.queue_views import QueueLooks
-from veil.console.routes import ROOT, Route
 from veil.console.sessions import Identity, Key, Sessions, Throttle
 from veil.console.templates import Static, templates
-from veil.console.timeout_findings import FindingsRead
+from veil.console.timeouts import FindingsRead
 from veil.console.visit import Notices, Visit
 from veil.console.web import (
     EVENTS,
+    ROOT,
     TEXT,
     Answer,
     Forbidden,
@@ -30,8 +30,12 @@ from veil.console.web import (
     NotFound,
     Refused,
     Role,
+    Route,
     TooMany,
     cookie_name,
+    find_route,
+    link,
+    methods_of,
     read_cookies,
     read_form,
     read_query,
@@ -137,10 +141,10 @@ class Console:
         if path.startswith("/static/") and request.method in ("GET", "HEAD"):
             return self.static.answer(path.removeprefix("/static/"))
         if path in ("", "/"):
-            return see_other(routes.link("queues"))
-        found = routes.find(request.method, path)
+            return see_other(link("queues"))
+        found = find_route(request.method, path)
         if found is None:
-            allowed = routes.methods_of(path)
+            allowed = methods_of(path)
             if allowed:
                 return Answer(405, b"not allowed\n", TEXT, (("Allow", ", ".join(allowed)),))
             raise NotFound("There is no such page.")

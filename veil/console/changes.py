@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from veil.console.visit import Visit
 
 
-# ---- The aws command that does the same, ready to paste into a shell.
+# ---- aws commands
 #
 # Whatever stands in a value, the command takes it as a text: the aws command reads a value that begins with `file://` or
 # `fileb://` from a file of whoever runs it, fetches one that begins with `http://`, and takes one that begins with `-` for an
@@ -131,7 +131,7 @@ def _attribute(attribute: MessageAttribute) -> dict[str, str]:
     return {"DataType": attribute.data_type, "BinaryValue": base64.b64encode(attribute.value).decode()}
 
 
-# ---- A queue's settings under the names and in the texts that AWS gives them: for commands and for exports.
+# ---- AWS's names of settings
 
 # The wire layer has a table of its own, since it reads what clients write; this one only writes.
 ATTRIBUTE_OF_SETTING: Final[Mapping[str, str]] = {

@@ -45,7 +45,7 @@ def in_pairs(values: Sequence[int]) -> list[int]:
     return [sum(values[place : place + 2]) for place in range(0, len(values), 2)]
 
 
-# ---- How much happened when, drawn: bars over time with a scale.
+# ---- activity charts
 
 _ACTIVITY_WIDTH, _ACTIVITY_HEIGHT, _BASE = 600, 110, 100
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from veil.console.changes import ATTRIBUTE_OF_SETTING, redrive_document
 from veil.core.queue import Queue, QueueKey, QueueSettings
 
-# ---- Names for queues inside a template: made of plain letters and digits, no two the same.
+# ---- names of resources
 
 
 def names_for(queues: Sequence[Queue], shape: Callable[[list[str]], str]) -> dict[QueueKey, str]:
@@ -28,7 +28,7 @@ def names_for(queues: Sequence[Queue], shape: Callable[[list[str]], str]) -> dic
     return names
 
 
-# ---- Queues as the tables of veil.toml, which `veil serve` creates at its start.
+# ---- veil.toml
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
 _LENGTHS: Final = {
@@ -96,7 +96,7 @@ def _text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-# ---- Queues as a CloudFormation template.
+# ---- CloudFormation
 
 _DOCUMENTS: Final = ("redrive", "redrive_allow", "policy")
 
@@ -152,7 +152,7 @@ def _properties(queue: Queue, names: Mapping[QueueKey, str]) -> dict[str, Any]:
     return properties
 
 
-# ---- Queues as Terraform resources of the AWS provider.
+# ---- Terraform
 
 _ARGUMENTS: Final = {
     "visibility_timeout_seconds": "visibility_s",

@@ -185,7 +185,7 @@ def chosen_of(letters: Sequence[str]) -> list[tuple[int, str]]:
     return [(seq, message_id) for seq, message_id in numbered if seq is not None and message_id]
 
 
-# ---- moves of dead letters, as rows
+# ---- moves
 
 _TASKS_SHOWN: Final = 10
 STATUS_CHIPS: Final = {

@@ -25,7 +25,7 @@ from veil.core.errors import VeilError
 _log = logging.getLogger(__name__)
 
 
-# ---- How long something keeps the event loop to itself, while which nobody else is served.
+# ---- time on the event loop
 
 T = TypeVar("T")
 

@@ -217,7 +217,7 @@ def _lapse(stay: Stay, now_ms: int) -> None:
             lease.ended_at_ms, lease.how = lease.deadline_ms, LAPSED
 
 
-# ---- Time across a drawing: true to scale where something happens, cut short where a message only waits.
+# ---- time scale
 
 # A wait longer than this part of all that happens is cut to it: a message that rests for a week shall not press the
 # seconds of its leases into one line.
@@ -286,7 +286,7 @@ def _edges(begin_ms: int, end_ms: int, busy: Iterable[tuple[int, int]]) -> tuple
     return edges, idle
 
 
-# ---- Looks into the journal for single messages: one at a time, so that visitors do not read a year of it side by side.
+# ---- reading the journal
 
 FURTHER_MAX: Final = 64
 

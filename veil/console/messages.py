@@ -17,7 +17,7 @@ from veil.core.sequence import first_seq_of
 from veil.service.service import Service
 from veil.service.turns import Turn
 
-# ---- Bodies and attributes as people read them: text, never markup, and never more of it than somebody reads.
+# ---- bodies and attributes
 
 PREVIEW_CHARS: Final = 200
 # Longer ones are shown as they were sent: to lay them out takes longer than a page may take.
@@ -132,7 +132,7 @@ def _value(attribute: MessageAttribute, chars_max: int) -> str:
     )
 
 
-# ---- Which messages of a queue to show: looked for a page at a time, a bounded number of rows in one go.
+# ---- search
 
 PAGE_ROWS: Final = 50
 ROWS_LOOKED_AT_MAX: Final = 5_000

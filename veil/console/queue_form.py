@@ -26,7 +26,7 @@ from veil.core.queue import (
 from veil.service.queues import changed_settings, check_redrive_target
 from veil.service.service import Service
 
-# ---- The settings of a queue as people fill them in: what each is called, means and may be.
+# ---- fields
 
 _UNITS_S: Final = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
 _LENGTH: Final = re.compile(r"([0-9]{1,9}) ?(s|m|min|h|d)?\Z", re.ASCII)
@@ -177,7 +177,7 @@ def setting_text(setting: str, value: Any) -> str:
     return str(value)
 
 
-# ---- Tags as people write them: KEY=VALUE, one on a line; what would be misread stands in quotes, as in JSON.
+# ---- tags
 
 # Each character of a tag may be written in an escape of up to twelve: what is longer cannot be tags of one queue.
 _CHARS_MAX: Final = TAGS_MAX * (TAG_KEY_MAX + TAG_VALUE_MAX + 10) * 12

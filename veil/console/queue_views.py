@@ -8,9 +8,8 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from veil.console.lives import Life, tell
 from veil.console.messages import Looked, Search, search_messages
-from veil.console.routes import link
 from veil.console.visit import Visit
-from veil.console.web import Answer
+from veil.console.web import Answer, link
 from veil.core.errors import VeilError
 from veil.core.lease import State
 from veil.core.message import StoredMessage
@@ -23,7 +22,7 @@ from veil.service.messages import peek
 from veil.service.service import Service
 from veil.service.turns import Turn, Turns
 
-# ---- A message as the store has it now, and its life as the journal and the store tell it together.
+# ---- messages
 
 STATES = {State.VISIBLE: "visible", State.DELAYED: "delayed", State.IN_FLIGHT: "in flight"}
 
@@ -152,7 +151,7 @@ def _source(message: StoredMessage) -> QueueKey | None:
     return None if message.dead_letter_source is None else parse_arn(message.dead_letter_source)
 
 
-# ---- The open leases of a queue, and what may be done to them from outside.
+# ---- leases
 
 PAGE_LEASES: Final = 100
 # Looked at once a second for as long as somebody watches: less than what a single search may cost.
@@ -212,7 +211,7 @@ async def leased_message(service: Service, queue: Queue, name: LeaseName) -> Sto
     return message
 
 
-# ---- How many messages queues hold, looked up at most once a second for everybody who looks.
+# ---- counts
 
 FRESH_MS: Final = 900
 # Sums over all queues are for sorting and hiding: they may be a little older.
@@ -299,7 +298,7 @@ class QueueLooks:
         self._kept[queue.id, with_oldest] = Look(counts, oldest_ms, now_ms)
 
 
-# ---- What stands above every page of a queue: its name, its counts, and the ways to its other pages.
+# ---- heads of pages
 
 _TABS: Final = (
     ("messages", "Messages"),

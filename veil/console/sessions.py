@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from veil.console.web import Role, role_named
 from veil.core.clock import Clock
 
-# ---- Guessing secrets is slow: failures are counted by address and by key, and too many close the door for a while.
+# ---- rate limit for log-ins
 
 WINDOW_MS: Final = 5 * 60_000
 ADDRESS_FAILURES_MAX: Final = 10

@@ -10,11 +10,10 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from veil.console import charts, formatting
-from veil.console.routes import ROOT, find, link
-from veil.console.web import Answer, NotFound
+from veil.console.web import ROOT, Answer, NotFound, find_route, link
 from veil.service.turns import Turn
 
-# ---- The console's own files: style, script, logo and the vendored htmx, each under an address that changes with it.
+# ---- static files
 
 _FOLDER: Final = Path(__file__).parent / "static"
 _TYPES: Final = {
@@ -126,5 +125,5 @@ def _nav(path: str) -> list[tuple[str, str, bool]]:
     return [
         (name, link(word), path.startswith(link(word)))
         for name, word in _NAV
-        if find("GET", f"/{word}") is not None
+        if find_route("GET", f"/{word}") is not None
     ]

@@ -6,9 +6,8 @@ import secrets
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
-from veil.console.routes import ROOT, find
 from veil.console.sessions import Identity
-from veil.console.web import Answer, Form, HttpRequest, NotFound, Role, read_cookies
+from veil.console.web import ROOT, Answer, Form, HttpRequest, NotFound, Role, find_route, read_cookies
 from veil.core.message import Caller
 from veil.core.queue import Queue, QueueKey
 from veil.service.service import Service
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from veil.console.app import Console
 
 
-# ---- A sentence for the next page: what was done, said once, to the one who did it.
+# ---- notices
 
 _KEPT_MAX = 500
 
@@ -152,7 +151,7 @@ class Visit:
     @staticmethod
     def has_page(path: str) -> bool:
         """Whether there is a page at that path below /console."""
-        return find("GET", path) is not None
+        return find_route("GET", path) is not None
 
     def may(self, role: str) -> bool:
         """Whether the visitor has that role, or a higher one."""

@@ -1,19 +1,22 @@
-"""What the console needs of HTTP: requests and answers, forms, cookies, roles."""
+"""What the console needs of HTTP: requests and answers, forms, cookies, roles, and which path is answered by whom."""
 
 from __future__ import annotations
 
 import re
 from codecs import getincrementaldecoder
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple, Protocol
-from urllib.parse import parse_qsl
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+from urllib.parse import parse_qsl, quote, unquote
 
 from veil.core.text import unquoted, whole_number
 from veil.service.turns import Turn
 
-# ---- What the console refuses, each with the status and the sentence that the page shows.
+if TYPE_CHECKING:
+    from veil.console.visit import Visit
+
+# ---- refusals
 
 
 class Refused(Exception):
@@ -58,7 +61,7 @@ class FormRefused(Refused):
         self.problems = problems
 
 
-# ---- What the console is asked and what it answers, without a word about sockets.
+# ---- requests and answers
 
 HTML = "text/html; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
@@ -104,7 +107,7 @@ def download(pieces: AsyncIterator[bytes], name: str, content_type: str = TEXT) 
     return Answer(200, b"", content_type, headers, pieces)
 
 
-# ---- The console's one cookie, and the colours a visitor chose.
+# ---- cookies
 
 _PORT = re.compile(r":([0-9]{1,5})\Z", re.ASCII)
 
@@ -133,7 +136,7 @@ def set_cookie(name: str, value: str, *, secure: bool) -> tuple[str, str]:
     return "Set-Cookie", text + ("; Secure" if secure else "")
 
 
-# ---- What a form brings: fields in order, repeated ones included, and files.
+# ---- forms
 
 _FIELDS_MAX = 2_000
 _FIELD_BYTES_MAX = 2 << 20  # a message has at most half of it; a page shows again what was filled in
@@ -273,7 +276,7 @@ def _shown(quoted: bytes) -> str:
     return text.replace("%22", '"').replace("%0D", "\r").replace("%0A", "\n")
 
 
-# ---- Who may do what: a viewer looks, an operator works on messages, an admin on queues.
+# ---- roles
 
 
 class Role(IntEnum):
@@ -291,3 +294,93 @@ class Role(IntEnum):
 def role_named(name: str) -> Role:
     """The role of that name."""
     return Role[name.upper()]
+
+
+# ---- routes
+
+ROOT = "/console"
+
+PageHandler = Callable[["Visit"], Awaitable[Answer]]
+LiveHandler = Callable[["Visit"], Awaitable[Mapping[str, str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One path and what answers it."""
+
+    method: str  # GET, POST, or LIVE: a GET that is answered with a stream
+    parts: tuple[str, ...]  # `{name}` stands for any one part
+    needs: Role | None  # None: open to who is not logged in
+    page: PageHandler | None = None
+    live: LiveHandler | None = None
+
+
+_routes: list[Route] = []
+
+
+def page(path: str, *, needs: Role | None = Role.VIEWER) -> Callable[[PageHandler], PageHandler]:
+    """What answers a GET of the path, below /console; it changes nothing."""
+
+    def put(handler: PageHandler) -> PageHandler:
+        _routes.append(Route("GET", _parts(path), needs, page=handler))
+        return handler
+
+    return put
+
+
+def change(path: str, *, needs: Role | None) -> Callable[[PageHandler], PageHandler]:
+    """What answers a POST of the path: its token and the visitor's role have been checked."""
+
+    def put(handler: PageHandler) -> PageHandler:
+        _routes.append(Route("POST", _parts(path), needs, page=handler))
+        return handler
+
+    return put
+
+
+def live(path: str, *, needs: Role = Role.VIEWER) -> Callable[[LiveHandler], LiveHandler]:
+    """What renders the fragments of a stream at the path, once a second while somebody looks."""
+
+    def put(handler: LiveHandler) -> LiveHandler:
+        _routes.append(Route("LIVE", _parts(path), needs, live=handler))
+        return handler
+
+    return put
+
+
+def find_route(method: str, path: str) -> tuple[Route, dict[str, str]] | None:
+    """The route of a path below /console and the parts that it leaves open."""
+    parts = [unquote(part) for part in path.split("/") if part]
+    kinds = ("GET", "LIVE") if method in ("GET", "HEAD") else (method,)
+    # Fixed words before open ones: /queues/new is a page, not a region.
+    best: tuple[Route, dict[str, str]] | None = None
+    for route in _routes:
+        if route.method in kinds and len(route.parts) == len(parts):
+            found = _match(route.parts, parts)
+            if found is not None and (best is None or len(found) < len(best[1])):
+                best = route, found
+    return best
+
+
+def methods_of(path: str) -> list[str]:
+    """The methods that the path has a route for."""
+    return [method for method in ("GET", "POST") if find_route(method, path) is not None]
+
+
+def link(*parts: str) -> str:
+    """A path below /console, its parts percent-encoded."""
+    return ROOT + "".join("/" + quote(part, safe="") for part in parts)
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(part for part in path.split("/") if part)
+
+
+def _match(pattern: tuple[str, ...], parts: list[str]) -> dict[str, str] | None:
+    found: dict[str, str] = {}
+    for wanted, part in zip(pattern, parts, strict=True):
+        if wanted.startswith("{"):
+            found[wanted[1:-1]] = part
+        elif wanted != part:
+            return None
+    return found

@@ -16,7 +16,7 @@ from veil.consumer.message import Message
 _log = logging.getLogger(__name__)
 
 
-# ---- Sends many small requests as few batches, without making any of them wait for company.
+# ---- batching
 
 E = TypeVar("E")
 
@@ -120,7 +120,7 @@ class Batcher(Generic[E]):
         task.add_done_callback(self._pauses.discard)
 
 
-# ---- Takes handled messages out of the queue, and remembers those it could not take out.
+# ---- deleting
 
 _REMEMBERED_MAX: Final = 10_000
 
@@ -179,7 +179,7 @@ class Deletes:
         self._collector.hurry()
 
 
-# ---- Makes messages visible again: at once, or after a while.
+# ---- releasing
 
 
 class Releases:

@@ -16,7 +16,7 @@ from veil.consumer.receiver import RECEIVE_MAX
 _log = logging.getLogger(__name__)
 
 
-# ---- Which message is next: in arrival order on a standard queue, group by group on a FIFO queue. Pure, no waiting.
+# ---- order
 
 # A group that failed so long ago is somebody else's by now, or mended.
 _FAILING_S: Final = 900.0
@@ -191,7 +191,7 @@ class FifoWaiting:
         return rest
 
 
-# ---- Gives messages to their handlers: as many at a time as there are slots, in the order of those that wait.
+# ---- dispatching
 
 
 @dataclass(frozen=True, slots=True)

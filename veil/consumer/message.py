@@ -14,7 +14,7 @@ import msgspec
 from veil.client.api import Attribute, RawMessage
 from veil.consumer.lease import Lease
 
-# ---- What senders wrap around a payload: CloudEvents always, SNS and EventBridge when asked for.
+# ---- envelopes
 #
 # Only the outermost names are read; the payload stays the bytes it was, for the handler's own type to decode once.
 
@@ -119,7 +119,7 @@ def _content(event: _CloudEvent) -> Content:
     return Content(event.type, json=bytes(event.data))
 
 
-# ---- A message as a handler sees it.
+# ---- messages
 
 DEFAULT_ENVELOPES: Final = Envelopes()
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

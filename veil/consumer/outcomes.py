@@ -16,7 +16,7 @@ from veil.core.limits import VISIBILITY_MAX_S
 _log = logging.getLogger(__name__)
 
 
-# ---- What is to become of a message once its handler has ended.
+# ---- outcomes
 
 
 class Outcome:
@@ -116,7 +116,7 @@ def _check(owner: str, name: str, value: object, least: float, most: float) -> N
         raise ValueError(f"{owner}: {name} is {value!r}, expected {least:g} to {most:g}")
 
 
-# ---- What a handler raises to say what shall become of its message, and how long a retry waits.
+# ---- exceptions
 
 # Between this decision and the service's there is a request; a delay to the last second would be refused.
 _MARGIN_S = 1.0
@@ -211,7 +211,7 @@ def settled(outcome: Outcome, lease: Lease, receive_count: int, random: Callable
     return RetryAfter(min(math.ceil(wanted_s), left_s))
 
 
-# ---- What becomes of a message whose handler failed, by what was raised.
+# ---- failure policies
 
 Decide = Callable[[BaseException, Message], Outcome]
 FailureSpec = Outcome | Mapping[type[BaseException], Outcome] | Decide

@@ -18,7 +18,7 @@ from veil.client.backoff import Backoff
 _log = logging.getLogger(__name__)
 
 
-# ---- How many messages to ask for: enough that quick handlers never wait, none that a slow handler would sit on.
+# ---- demand
 
 RECEIVE_MAX: Final = 10
 # A message received ahead should find a slot within about this long. Longer, and another consumer could have had it.
@@ -68,7 +68,7 @@ def to_ask_for(*, slots: int, taken: int, asked: int, prefetch: int) -> int:
     return room if room >= min(RECEIVE_MAX, max(1, prefetch // 2)) else 0
 
 
-# ---- Asks the queue for messages: as many calls at a time as there is work for, never for more than there is room.
+# ---- receiving
 
 WAIT_S: Final = 20  # the longest there is: a waiting call costs nothing, an empty answer costs a request
 # Full jitter: consumers that lost the same server at the same instant must not come back as one.
@@ -203,7 +203,7 @@ class Receiver:
         self.pump()
 
 
-# ---- What the consumer knows about its queue: the URL, the window it gives, and where its dead letters go.
+# ---- queue facts
 
 _FRESH_S: Final = 60.0
 _VISIBILITY_DEFAULT_S: Final = 30  # what SQS gives a queue for which nobody said

@@ -34,7 +34,7 @@ from veil.consumer.telemetry.metrics import ConsumerMetrics, RenewalWatch
 _log = logging.getLogger(__name__)
 
 
-# ---- The order in which a consumer stops, so that nothing it held stays hidden.
+# ---- stopping
 #
 # 1. Begin nothing, ask for nothing; a receive that waits is cancelled. Only now may anything be given back: a receive of our
 #    own that still waited would take it again.

@@ -16,8 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final
 
-from veil.cli.client import Client
-from veil.cli.credentials import ServiceTarget
+from veil.cli.client import Client, ServiceTarget
 from veil.cli.failures import CommandFailed, Unreachable
 from veil.client.credentials import DUMMY
 

@@ -16,8 +16,7 @@ from itertools import count
 from typing import Final
 
 from veil import Adaptive, Consumer, Message
-from veil.cli.client import Client
-from veil.cli.credentials import find_target
+from veil.cli.client import Client, find_target
 from veil.cli.output import say
 from veil.client.api import ApiError, RawMessage
 from veil.client.client import SqsClient

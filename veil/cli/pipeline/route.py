@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from veil.cli import output
-from veil.cli.credentials import find_target
+from veil.cli.client import find_target
 from veil.cli.failures import CommandFailed, plainly
 from veil.cli.options import AsJson, Endpoint, Region, whole_number
 from veil.cli.output import say_json, seconds, talk
@@ -110,7 +110,7 @@ class Counts:
             output.show_table(["queue", "messages"], rows, right=["messages"])
 
 
-# ---- `veil pipeline route`: from one intake queue to the queue whose timeout suits the message.
+# ---- the command
 
 BANDS = "short=30s,medium=5min,long=1h"
 

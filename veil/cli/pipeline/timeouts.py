@@ -83,7 +83,7 @@ SCHEDULES: Final[tuple[RenewalSchedule, ...]] = (
 )
 
 
-# ---- `veil pipeline timeouts`: find from the tables which timeout each queue should have.
+# ---- the command
 
 
 class Policy(StrEnum):

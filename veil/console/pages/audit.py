@@ -7,9 +7,8 @@ from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
 from veil.console.audit import ASKED, AuditEntry
-from veil.console.routes import page
 from veil.console.visit import Visit
-from veil.console.web import Answer
+from veil.console.web import Answer, page
 
 PAGE_ROWS: Final = 50
 _CHIPS: Final = {"done": "done", "failed": "failed", "refused": "failed", ASKED: ""}

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
-from veil.console.routes import link, live, page
 from veil.console.visit import Visit
-from veil.console.web import Answer
+from veil.console.web import Answer, link, live, page
 from veil.service.activity import CONSUMERS_MAX, Consumer
 
 PAGE_ROWS: Final = 100

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from veil.console.changes import NO_COMMAND, Change, Difference, Done, offer, send_commands
 from veil.console.pages.dead_letter_redrive import read_destination
-from veil.console.routes import change, link, page
 from veil.console.visit import Visit
-from veil.console.web import Answer, FormRefused, NotFound, Role
+from veil.console.web import Answer, FormRefused, NotFound, Role, change, link, page
 from veil.core.errors import VeilError
 from veil.core.lease import State
 from veil.core.message import MessageAttribute

@@ -10,9 +10,8 @@ from veil.console.changes import Change, Difference, Done, aws_command, offer
 from veil.console.formatting import plural
 from veil.console.letters import PAGE_ROWS, LetterWish, chosen_of, letter_groups, read_wish
 from veil.console.pages.dead_letters import letters_shown
-from veil.console.routes import change, link
 from veil.console.visit import Visit
-from veil.console.web import Answer, FormRefused, NotFound, Role
+from veil.console.web import Answer, FormRefused, NotFound, Role, change, link
 from veil.core.errors import ArnRefused, VeilError
 from veil.core.limits import MOVE_RATE_MAX
 from veil.core.queue import Queue, QueueKey, parse_arn

@@ -19,9 +19,8 @@ from veil.console.letters import (
     read_wish,
 )
 from veil.console.queue_views import STATES, Look
-from veil.console.routes import link, live, page
 from veil.console.visit import Visit
-from veil.console.web import Answer
+from veil.console.web import Answer, link, live, page
 from veil.core.limits import MOVE_RATE_MAX
 from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.service.queues import dead_letter_sources

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 
 from veil.console.audit import DONE, REFUSED, AuditUnavailable
-from veil.console.routes import ROOT, change, link, page
 from veil.console.sessions import Identity
 from veil.console.visit import Visit
-from veil.console.web import Answer, Forbidden, TooMany, see_other
+from veil.console.web import ROOT, Answer, Forbidden, TooMany, change, link, page, see_other
 
 _log = logging.getLogger(__name__)
 
@@ -105,7 +104,7 @@ async def _form(visit: Visit, place: str, problem: str = "", key_id: str = "", s
     )
 
 
-# ---- Light, dark, or as the system says: kept in a cookie, so that a page is drawn right from its first pixel.
+# ---- colours
 
 THEMES = ("system", "light", "dark")
 

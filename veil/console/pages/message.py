@@ -9,16 +9,15 @@ from veil.console.life_drawing import HOW, WENT, draw
 from veil.console.lives import FURTHER_MAX
 from veil.console.messages import BYTES_AT_ONCE, attributes_of, cut, show_body
 from veil.console.queue_views import Present, Told, find_present, tell_message
-from veil.console.routes import link, live, page
 from veil.console.visit import Visit
-from veil.console.web import Answer, NotFound, see_other
+from veil.console.web import Answer, NotFound, link, live, page, see_other
 from veil.core.queue import Queue, QueueKey
 from veil.core.sequence import instant_of
 from veil.core.text import seq_number
 from veil.journal.message_finding import Sighting
 from veil.service.dead_letters import read_letter
 
-# ---- Find a message by its id: in the journal, the newest first, and in the queues themselves where there is none.
+# ---- search by id
 
 ROWS_LOOKED_AT_MAX: Final = 5_000
 BYTES_LOOKED_AT_MAX: Final = 64 << 20

@@ -29,9 +29,8 @@ from veil.console.queue_views import (
     queue_head,
     queue_page,
 )
-from veil.console.routes import change, link, live, page
 from veil.console.visit import Visit
-from veil.console.web import Answer, Refused, Role
+from veil.console.web import Answer, Refused, Role, change, link, live, page
 from veil.core.errors import VeilError
 from veil.core.lease import State
 from veil.core.limits import VISIBILITY_MAX_S
@@ -132,7 +131,7 @@ def _has_page(visit: Visit, head: Head) -> bool:
     return visit.has_page(f"/queues/{head.queue.key.region}/{head.queue.name}/messages/1")
 
 
-# ---- What is in flight: who holds which message, since when, and how long still.
+# ---- in flight
 
 
 class LeaseRow(NamedTuple):
@@ -223,7 +222,7 @@ def _lease_row(visit: Visit, head: Head, message: StoredMessage, has_page: bool)
     )
 
 
-# ---- Release, extend or delete what somebody else holds.
+# ---- acting on leases
 
 _EXTENSION: Final = NumberField("extend_s", "Extend by", "seconds", 1, VISIBILITY_MAX_S, "")
 _COMMANDS_MAX: Final = 10

@@ -21,9 +21,8 @@ from veil.console.queue_form import (
     settings_after,
     write_tags,
 )
-from veil.console.routes import change, link, page
 from veil.console.visit import Visit
-from veil.console.web import Answer, NotFound, Role
+from veil.console.web import Answer, NotFound, Role, change, link, page
 from veil.core.errors import NameRefused, VeilError
 from veil.core.queue import Queue, QueueCounts, QueueKey, QueueSettings, check_name, check_tags
 from veil.service.messages import purge
@@ -168,7 +167,7 @@ async def _form(
     )
 
 
-# ---- Delete a queue or empty it: how much that is, said and confirmed by the queue's name.
+# ---- delete and purge
 
 
 @page("/queues/{region}/{name}/delete", needs=Role.ADMIN)

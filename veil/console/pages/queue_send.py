@@ -12,9 +12,8 @@ from veil.console.changes import NO_COMMAND, Change, Difference, Done, offer, se
 from veil.console.drafts import FILE_BYTES_MAX, LINES_MAX, DraftRefused, read_draft, read_lines
 from veil.console.formatting import file_size, length, plural
 from veil.console.queue_views import queue_head, queue_page
-from veil.console.routes import change, link, page
 from veil.console.visit import Visit
-from veil.console.web import Answer, Role
+from veil.console.web import Answer, Role, change, link, page
 from veil.core.errors import VeilError
 from veil.core.message_rules import Draft, size_bytes
 from veil.core.queue import Queue

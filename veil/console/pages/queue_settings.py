@@ -22,9 +22,8 @@ from veil.console.queue_form import (
     write_tags,
 )
 from veil.console.queue_views import queue_head, queue_page
-from veil.console.routes import change, link, page
 from veil.console.visit import Visit
-from veil.console.web import Answer, Role
+from veil.console.web import Answer, Role, change, link, page
 from veil.core.errors import PolicyRefused, TagsRefused, VeilError
 from veil.core.policy import POLICY_BYTES_MAX, parse_policy
 from veil.core.queue import Queue, QueueSettings, check_tags
@@ -55,7 +54,7 @@ async def settings_page(visit: Visit) -> Answer:
     )
 
 
-# ---- Edit a queue's settings: the visibility timeout first, with what it means and what it may be.
+# ---- edit
 
 
 @page("/queues/{region}/{name}/edit", needs=Role.ADMIN)
@@ -153,7 +152,7 @@ async def _form(
     )
 
 
-# ---- A queue's tags.
+# ---- tags
 
 
 @page("/queues/{region}/{name}/tags")
@@ -231,7 +230,7 @@ async def _tags_page(visit: Visit, queue: Queue, written: str, problem: str, sta
     return await queue_page(visit, head, "queue_tags.html", status=status, written=written, problem=problem)
 
 
-# ---- A queue's policy: who besides its own account may use it.
+# ---- policy
 
 
 @page("/queues/{region}/{name}/policy")

@@ -12,9 +12,8 @@ from veil.console.charts import Chart, activity_chart, in_pairs, sparkline
 from veil.console.exports import as_cloudformation, as_terraform, as_toml
 from veil.console.formatting import plural
 from veil.console.queue_views import Look, live_facts, queue_head, queue_page
-from veil.console.routes import link, live, page
 from veil.console.visit import Visit
-from veil.console.web import TEXT, Answer, download
+from veil.console.web import TEXT, Answer, download, link, live, page
 from veil.core.queue import Queue, QueueCounts
 from veil.service.activity import COARSE_S, FINE_S, Activity
 
@@ -188,7 +187,7 @@ def _recent(activity: Activity, queue: Queue) -> tuple[Markup, Mapping[str, floa
     return drawn, {event: sum(values[-_RATE_BUCKETS:]) / minute_s for event, values in fine.items()}
 
 
-# ---- What happened in a queue lately: sends, receives, deletes, lapses, dead letters.
+# ---- activity
 
 _ACTIVITY_EVENTS: Final = (
     ("sent", "Sent"),
@@ -238,7 +237,7 @@ def _charts(visit: Visit, queue: Queue, is_long: bool) -> list[Chart]:
     ]
 
 
-# ---- Take queues away as text: for veil.toml, CloudFormation or Terraform.
+# ---- export
 
 
 class _Format(NamedTuple):

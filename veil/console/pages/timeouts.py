@@ -12,20 +12,21 @@ from veil import words
 from veil.charts import TimeoutPoint
 from veil.console.changes import Change, Difference, Done, aws_command, offer, queue_url
 from veil.console.formatting import length
-from veil.console.routes import change, link, page
-from veil.console.timeout_charts import dilemma, point_of, spark
-from veil.console.timeout_findings import (
+from veil.console.timeouts import (
     RIGHT,
     TOO_LONG,
     TOO_SHORT,
     UNKNOWN,
     cost_s,
+    dilemma,
+    point_of,
     read_findings,
+    spark,
     verdict,
     why_not,
 )
 from veil.console.visit import Visit
-from veil.console.web import Answer, NotFound, Refused, Role
+from veil.console.web import Answer, NotFound, Refused, Role, change, link, page
 from veil.core.findings import FILE, NO_RENEWAL, Finding, Findings
 from veil.core.queue import Queue, QueueKey
 from veil.service.queues import change_settings

@@ -100,7 +100,7 @@ def answered(result: Any) -> Outcome:
     return Delete()
 
 
-# ---- What a batch handler says about its messages by returning.
+# ---- batch results
 
 
 def failed_ids(answer: Any, messages: Sequence[Message]) -> set[str]:
@@ -157,7 +157,7 @@ def _refused(answer: Any) -> AnswerRefused:
     )
 
 
-# ---- One function that handles several messages at once, and says which of them failed.
+# ---- batch handlers
 
 
 class BatchHandler:

@@ -10,7 +10,7 @@ from msgspec import inspect as shapes
 
 from veil.consumer.message import Content
 
-# ---- What can go wrong between a message and its handler.
+# ---- errors
 #
 # HandlerRefused      the function cannot be a handler; said when it is decorated
 # HandlingError

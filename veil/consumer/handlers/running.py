@@ -35,7 +35,7 @@ from veil.consumer.outcomes import (
 _log = logging.getLogger(__name__)
 
 
-# ---- What runs around handlers: each middleware is given the message and the rest of the way to go.
+# ---- middleware
 #
 #     async def timed(message: Message, call_next: CallNext) -> Outcome:
 #         ...
@@ -84,7 +84,7 @@ def _through(middleware: Any, call_next: Any, given: Any) -> Any:
     return middleware(given, call_next)
 
 
-# ---- What all handlers of a consumer share, apart from their functions.
+# ---- shared by all handlers
 
 
 class HandlingObserver(Protocol):
@@ -122,7 +122,7 @@ class HandlingSettings:
         return outcome
 
 
-# ---- What came of handling a message, judged: the outcome for the runner, a line in the log, a count for the metrics.
+# ---- judging outcomes
 
 
 def is_from_outside(error: BaseException) -> bool:
@@ -210,7 +210,7 @@ class Judge:
         return {"facts": facts, **facts}
 
 
-# ---- Running a function for messages: in this task or in a thread, until it ends or its leases are lost.
+# ---- running functions
 
 
 async def run_async(call: Callable[[], Any], leases: Sequence[Lease], *, cancel: bool = True) -> Any:

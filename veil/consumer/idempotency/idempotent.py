@@ -24,7 +24,7 @@ from veil.core.limits import RETENTION_DEFAULT_S, VISIBILITY_MAX_S
 _log = logging.getLogger(__name__)
 
 
-# ---- Where the idempotency key of a message comes from: a field of its payload, its id, or a function.
+# ---- keys
 
 KeySpec = str | Callable[[Message], str]
 
@@ -70,7 +70,7 @@ def _field(message: Message, spec: str, steps: list[str | int]) -> str:
     return msgspec.json.encode(value).decode()
 
 
-# ---- The contract of a store of idempotency keys, and the rule that every store keeps.
+# ---- stores
 #
 # A key is claimed before its message is handled, and finished or given up afterwards. Times are lengths, counted on the
 # store's own clock, because several consumers share it and their clocks differ.

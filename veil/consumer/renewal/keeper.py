@@ -20,7 +20,7 @@ from veil.consumer.renewal.policy import RenewalPolicy
 _log = logging.getLogger(__name__)
 
 
-# ---- What every keeper does, wherever it runs.
+# ---- common to all keepers
 
 
 class RenewalApi(Protocol):
@@ -84,7 +84,7 @@ class Keeper(Protocol):
         """Stop; what is still held is renewed no more."""
 
 
-# ---- The clock that leases are counted on.
+# ---- clock
 
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
 

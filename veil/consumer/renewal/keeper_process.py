@@ -26,7 +26,7 @@ from veil.consumer.renewal.policy import RenewalPolicy
 _log = logging.getLogger(__name__)
 
 
-# ---- A helper process seen from its parent: say something without ever waiting, hear what it says in a thread.
+# ---- the helper process
 
 _FLUSH_CHECK_S = 0.2
 

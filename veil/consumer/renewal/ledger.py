@@ -20,7 +20,7 @@ from veil.client.api import ApiError, Failure
 from veil.consumer.lease import Lease, LeaseState
 from veil.consumer.renewal.policy import LIFETIME_S, RenewalPolicy, Window
 
-# ---- One lease in a keeper's table.
+# ---- leases
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -14,7 +14,7 @@ from veil.consumer.renewal.policy import (
     whole_seconds,
 )
 
-# ---- How long handlers of one kind usually take, learned from those that have ended.
+# ---- handling times
 
 _FINEST_S = 0.001
 _STEP = math.log(1.1)  # buckets 10 % apart: nobody needs to know it better
@@ -65,7 +65,7 @@ class UsualTime:
         raise AssertionError("all that was counted is in some bucket")
 
 
-# ---- Renew early, for as long as the work deserves: Veil's own policy, and the default.
+# ---- Adaptive
 
 # Renewing at half of the window leaves the other half for some forty tries. Beyond a minute more reserve buys little: an
 # outage that outlasts it is not a hiccup, and every second of reserve is paid for with more calls.
@@ -182,7 +182,7 @@ class Adaptive(RenewalPolicy):
         return min((window.deadline_s - window.asked_at_s) * _GRACE, _GRACE_MAX_S)
 
 
-# ---- Renew shortly before the window ends: the rule of the NServiceBus SQS transport.
+# ---- Buffered
 
 BUFFER_MAX_S = 10.0
 AT_ONCE_BELOW_S = 0.4
@@ -250,7 +250,7 @@ def _remaining_s(window: Window, now_s: float) -> float:
     return round(window.deadline_s - now_s, 6)
 
 
-# ---- Look at every interval, renew what is within the threshold: the rule of the AWS Message Processing Framework for .NET.
+# ---- Heartbeat
 
 
 class Heartbeat(RenewalPolicy):
@@ -309,7 +309,7 @@ class Heartbeat(RenewalPolicy):
         return self.threshold_s
 
 
-# ---- Leave every window as the receive opened it.
+# ---- NoRenewal
 
 
 class NoRenewal(RenewalPolicy):

@@ -189,7 +189,7 @@ def _collected(families: Callable[[], Iterable[Metric]]) -> Any:
     return Collected()
 
 
-# ---- What the keeper of leases tells, as counts and log lines.
+# ---- renewal
 
 
 class RenewalWatch(KeeperEvents):

@@ -19,7 +19,7 @@ from veil.consumer.outcomes import Outcome, label
 _log = logging.getLogger(__name__)
 
 
-# ---- The sender's trace, as it travels with a message: W3C attributes, or X-Ray's header.
+# ---- trace context
 
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?\Z")
 _ROOT: Final = re.compile(r"1-([0-9a-fA-F]{8})-([0-9a-fA-F]{24})\Z")
@@ -172,7 +172,7 @@ class _Span:
             _log.debug("a span could not be told", exc_info=True)
 
 
-# ---- Spans without being asked: for processes that have set OpenTelemetry up, and at no cost to those that have not.
+# ---- spans
 
 
 class AutoTracing:
