@@ -58,7 +58,7 @@ def clean_modules() -> Iterator[None]:
         ("shop.py", "'shop.py': expected module:app"),
         ("faulty_import:app", "importing faulty_import failed at .*faulty_import.py:1: ModuleNotFoundError: .*'zzz'"),
         ("faulty_syntax:app", "importing faulty_syntax failed at .*faulty_syntax.py:1: SyntaxError"),
-        ("faulty_setting:app", "importing faulty_setting failed at .*SettingsError: concurrency=0: expected"),
+        ("faulty_setting:app", "failed at .*faulty_setting.py:2: SettingsError: concurrency=0: expected"),
     ],
 )  # fmt: skip
 def test_a_consumer_that_cannot_be_found_is_told_in_one_line(command: Veil, target: str, words: str):
@@ -198,6 +198,20 @@ def test_workers_share_the_queue_and_stop_together(start: Start, send: Callable[
     assert running.pids() <= workers
     assert running.stop() == 0
     assert running.out().count("stopped consuming") == 2
+    assert not any(map(alive, workers))
+
+
+def test_several_consumers_get_a_process_each(start: Start, send: Callable[[str], None], tmp_path: Path):
+    (tmp_path / "second.py").write_text(APP.replace("handled {body}", "seen {body}"))
+    running = start("second:app", "--concurrency", "1")
+    workers = until(lambda: len(running.children()) == 2 and running.children())
+    until(lambda: running.out().count("consuming") == 2)
+    for number in range(40):
+        send(str(number))
+    until(lambda: running.out().count("handled") + running.out().count("seen") == 40)
+    assert "handled" in running.out()
+    assert "seen" in running.out()
+    assert running.stop() == 0
     assert not any(map(alive, workers))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import veil
+from tests.consumer.renewal_stories import play
 from veil import Adaptive, Consumer, Heartbeat, NoRenewal, SettingsError
 from veil.consumer.outcomes import PolicyRefused
 
@@ -57,6 +58,14 @@ def test_lengths_of_time_are_seconds_or_timedeltas():
     app = Consumer("orders", visibility=timedelta(minutes=2), drain_timeout=timedelta(seconds=90))
     assert app.settings.visibility_s == 120
     assert app.settings.drain_timeout_s == 90
+
+
+def test_a_length_of_visibility_is_meant_for_every_window():
+    own = play(Consumer("orders", visibility=5).settings.renewal, visibility_s=5, handler_s=60)
+    assert own.deleted_at_s == 60
+    assert {asked for _, _, asked, _ in own.events} == {5}
+    chosen = Adaptive(window_min=timedelta(seconds=20))
+    assert Consumer("orders", visibility=5, renewal=chosen).settings.renewal is chosen
 
 
 def test_the_defaults_are_those_of_the_guide():

@@ -1,4 +1,4 @@
-"""`veil run`: a consumer, or several of them under supervision."""
+"""`veil run`: a consumer, or several processes of them under supervision."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import veil
 from veil.cli.failures import CommandFailed, plainly
 from veil.cli.options import Region, whole_number
 from veil.cli.output import inert, talk
@@ -97,11 +98,16 @@ def _import_failed(name: str, error: Exception) -> AppMissing:
     if isinstance(error, SyntaxError) and error.filename:
         place = f"{error.filename}:{error.lineno}"
     else:
-        last = traceback.extract_tb(error.__traceback__)[-1]
+        frames = traceback.extract_tb(error.__traceback__)
+        # Of a setting that Veil refuses, the line that gave it: ours says nothing to whoever wrote it.
+        files = [(frame, Path(frame.filename)) for frame in frames]
+        theirs = [frame for frame, file in files if file.is_file() and not file.is_relative_to(_OURS)]
+        last = (theirs or frames)[-1]
         place = f"{last.filename}:{last.lineno}"
     return AppMissing(f"importing {name} failed at {place}: {type(error).__name__}: {error}")
 
 
+_OURS = Path(veil.__file__).parent
 _LEVELS = ("debug", "info", "warning", "error")
 _PARENT_LOOK_S = 1.0
 _THREADS_PATIENCE_S = 0.5
@@ -118,8 +124,12 @@ def register(app: typer.Typer) -> None:
 
 @plainly
 def run(
-    target: Annotated[
-        str, typer.Argument(metavar="MODULE:APP", help="The consumer, found from the current directory.")
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODULE:APP...",
+            help="The consumers, found from the current directory; several get a process each.",
+        ),
     ],
     concurrency: Annotated[
         int | None,
@@ -132,7 +142,7 @@ def run(
         typer.Option(
             metavar="N",
             parser=whole_number(1, 256),
-            help="Processes, each with that many handlers; restarted if they crash.",
+            help="Processes for each consumer, each with that many handlers; restarted if they crash.",
         ),
     ] = 1,
     reload: Annotated[
@@ -148,7 +158,7 @@ def run(
         typer.Option(
             metavar="N",
             parser=whole_number(0, 65_535),
-            help="Answer /healthz, /readyz and /metrics there; worker k of several on N + k.",
+            help="Answer /healthz, /readyz and /metrics there; process k of several on N + k.",
         ),
     ] = None,
     health_host: Annotated[
@@ -161,7 +171,7 @@ def run(
     ] = "text",
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Run a consumer until it is told to stop.
+    """Run a consumer, or several, until they are told to stop.
 
     SIGTERM and SIGINT stop it properly: nothing new is received, handlers may end, everything else is given back. A second
     signal interrupts the handlers.
@@ -175,11 +185,12 @@ def run(
         "health_host": health_host,
     }
     changes = {name: value for name, value in given.items() if value is not None}
-    if workers > 1 or reload:
+    if len(targets) > 1 or workers > 1 or reload:
         if not reload:
-            _configured(target, changes)  # a mistake is told once, before anything is started
-        raise typer.Exit(_supervised(target, changes, workers, reload, log_level, log_format))
-    consumer = _configured(target, changes)
+            for target in targets:
+                _configured(target, changes)  # a mistake is told once, before anything is started
+        raise typer.Exit(_supervised(targets, changes, workers, reload, log_level, log_format))
+    consumer = _configured(targets[0], changes)
     if parent is not None:
         threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
     raise typer.Exit(_run(consumer))
@@ -225,14 +236,14 @@ def _leave_handlers_behind(failure: CommandFailed | None) -> None:
 
 
 def _supervised(
-    target: str, changes: dict[str, Any], workers: int, reload: bool, log_level: str, log_format: str
+    targets: list[str], changes: dict[str, Any], workers: int, reload: bool, log_level: str, log_format: str
 ) -> int:
     from veil.cli.supervise import Supervisor, worker_command
 
     commands = []
-    for number in range(workers):
+    for number, target in enumerate(target for target in targets for _ in range(workers)):
         own = dict(changes)
-        if workers > 1 and own.get("health_port"):
+        if own.get("health_port"):
             own["health_port"] += number
         options = [f"--{name.replace('_', '-')}={value}" for name, value in own.items()]
         commands.append(

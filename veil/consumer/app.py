@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final
 
@@ -57,6 +58,8 @@ class Consumer:
         health_host: str = "127.0.0.1",
         metrics: ConsumerMetrics | None = None,
     ) -> None:
+        self._queue: Queue | None = None
+        self._running: asyncio.Task[None] | None = None
         self._settings = ConsumerSettings(
             queue=queue,
             concurrency=concurrency,
@@ -73,6 +76,10 @@ class Consumer:
             health_port=health_port,
             health_host=health_host,
         )
+        if renewal is None and self._settings.visibility_s is not None:
+            # Whoever names a length means it for every window, not only for the first.
+            window = timedelta(seconds=self._settings.visibility_s)
+            self.configure(renewal=Adaptive(window_min=window, window_max=window))
         handling = HandlingSettings(on_failure=FailurePolicy(on_failure), on_poison=on_poison)
         self._table = HandlerTable(handling, on_unknown=on_unknown)
         self.metrics = metrics or ConsumerMetrics()
@@ -80,9 +87,7 @@ class Consumer:
         self.handler = self._table.handler
         self._tracing = AutoTracing()
         self._table.use(self._tracing)  # first, so that its span covers every other middleware
-        self._queue: Queue | None = None
         self._runner: Runner | None = None
-        self._running: asyncio.Task[None] | None = None
         self._health: HealthServer | None = None
         self._signals = 0
 
