@@ -77,11 +77,12 @@ def ask(dsn: str, statement: str) -> list[tuple[Any, ...]]:
 
 
 def cut(dsn: str, which: str = "true") -> int:
-    """End the connections of the database's nodes, as a failing network or an operator would; how many they were."""
+    """End the connections of the database's nodes, as a failing network or an operator would, and return when they are gone; how
+    many they were."""
     return len(
         ask(
             dsn,
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity"
             f" WHERE datname = current_database() AND pid <> pg_backend_pid() AND {which}",
         )
     )

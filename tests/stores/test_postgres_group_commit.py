@@ -248,7 +248,7 @@ async def begun(operation):
 
 
 async def test_a_few_wait_for_the_group_under_way_and_go_together(held_up, monkeypatch):
-    monkeypatch.setattr(commit, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(commit, "SMALL_GROUP_WAIT_S", 60.0)
     store, busy, free, over = held_up
     before = store.commit_stats.commits
     sends = [await begun(store.send(queue, [a_message()])) for queue in (busy, *[free] * 5)]
@@ -264,6 +264,40 @@ async def test_a_group_that_has_to_wait_for_somebody_does_not_hold_up_the_next_f
     stuck = await begun(store.send(busy, [a_message("a")]))
 
     await asyncio.wait_for(store.send(free, [a_message("b")]), 10)
+
+    assert not stuck.done()
+    over.set()
+    await stuck
+
+
+async def test_nobody_is_left_without_an_answer_when_a_group_fails_twice(store, monkeypatch):
+    """Once together for a reason that the store knows, and then each alone for one that it does not."""
+    queue = await make_queue(store)
+
+    async def refuses(engine, group):
+        raise StoreError("odd")
+
+    async def breaks(*args, **given):
+        raise KeyError("nobody thought of it")
+
+    monkeypatch.setattr(commit.bulk, "run", refuses)
+    monkeypatch.setattr(store._engine, "run", breaks)
+    sends = [store.send(queue, [a_message()]) for _ in range(3)]
+
+    answers = await asyncio.wait_for(asyncio.gather(*sends, return_exceptions=True), 20)
+
+    assert {type(answer) for answer in answers} == {KeyError}
+
+
+async def test_one_that_came_while_two_groups_were_under_way_waits_for_neither_for_long(held_up):
+    store, busy, free, over = held_up
+    stuck = await begun(store.send(busy, [a_message("a")]))
+    beside = [store.send(free, [a_message("b")]) for _ in range(commit.BESIDE_FROM)]
+    under_way = asyncio.gather(*beside)
+    last = await begun(store.send(free, [a_message("c")]))
+    assert store._groups._plain.running == 2
+
+    await asyncio.wait_for(asyncio.gather(under_way, last), 10)
 
     assert not stuck.done()
     over.set()

@@ -16,6 +16,7 @@ from veil.stores.postgres import nodes as nodes_module
 from veil.stores.postgres import transaction
 
 LISTENER = "query = 'LISTEN veil'"
+ASLEEP = "query = 'SELECT pg_sleep(600)'"
 
 
 async def test_a_store_whose_connections_were_all_cut_goes_on(postgres):
@@ -29,6 +30,22 @@ async def test_a_store_whose_connections_were_all_cut_goes_on(postgres):
             await store.delete(queue, receipts_of(queue, await store.receive(queue, 1)))
 
         assert await store.counts(queue) == QueueCounts(2, 0, 0)
+
+
+async def test_who_is_cancelled_while_the_connection_breaks_is_cancelled(postgres):
+    """The store stops its tasks by cancelling them: one that took the broken connection for its end would go on for ever."""
+    async with nodes(postgres, 1) as [store]:
+
+        async def sleep():
+            async with store._engine.transaction() as tx:
+                await tx.rows("SELECT pg_sleep(600)")
+
+        asleep = asyncio.create_task(sleep())
+        await until(lambda: ask(postgres, f"SELECT 1 FROM pg_stat_activity WHERE {ASLEEP}") != [])
+        assert cut(postgres, ASLEEP) == 1
+        asleep.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asleep
 
 
 async def test_a_connection_that_breaks_at_the_commit_leaves_it_unknown_and_a_retry_is_safe(

@@ -58,6 +58,33 @@ async def test_what_another_transaction_is_about_is_waited_for(postgres, lapsed,
     assert answer == QueueCounts(1, 0, 0) if look == "counts" else bodies(answer) == ["back"]
 
 
+@pytest.mark.parametrize("look", ["counts", "receive"])
+async def test_what_this_node_is_about_is_waited_for_however_long_it_takes(lapsed, monkeypatch, look):
+    """A loaded machine may let a transaction stand between two statements for longer than any pause."""
+    store, queue = lapsed
+    monkeypatch.setattr(engine, "PAUSES_S", ())
+    settle, begun, goes_on = engine.settle, asyncio.Event(), asyncio.Event()
+
+    async def slow(tx, state):
+        more = await settle(tx, state)
+        await tx.many()
+        begun.set()
+        await goes_on.wait()
+        return more
+
+    monkeypatch.setattr(engine, "settle", slow)
+    settling = asyncio.create_task(store.settle())
+    await begun.wait()
+    monkeypatch.setattr(engine, "settle", settle)
+    asked = asyncio.create_task(store.counts(queue) if look == "counts" else store.receive(queue, 1))
+    done, _ = await asyncio.wait([asked], timeout=0.3)
+    assert not done
+    goes_on.set()
+    await settling
+    answer = await asked
+    assert answer == QueueCounts(1, 0, 0) if look == "counts" else bodies(answer) == ["back"]
+
+
 async def test_what_another_transaction_did_meanwhile_is_counted(postgres, monkeypatch):
     """Between the look at the counts and the look at what is due."""
     clock = ManualClock()

@@ -30,7 +30,10 @@ PLAIN_GROUPS: Final = 2
 # Operations that are worth a group beside the one under way; fewer wait for its end and become more: a transaction costs
 # node and database far more than an operation in it.
 BESIDE_FROM: Final = 16
-PATIENCE_S: Final = 0.02  # that they wait: a group may itself have to wait, for somebody's long transaction
+# Which they do no longer than this: the group may itself have to wait, for somebody's long transaction.
+SMALL_GROUP_WAIT_S: Final = 0.02
+
+Run = Callable[[list[Operation]], Awaitable[None]]
 
 
 class WaitingLine:
@@ -44,11 +47,9 @@ class WaitingLine:
         self.scheduled = False
         self.held_back = False  # a timer runs, after which also a small group sets out
 
-    def may_start(self, groups_max: int) -> bool:
+    def is_worth_a_group(self) -> bool:
         """Whether the next group may set out now; a small one waits while another is under way, and grows."""
-        if self.running == 0:
-            return True
-        return self.running < groups_max and len(self.waiting) >= BESIDE_FROM
+        return self.running == 0 or len(self.waiting) >= BESIDE_FROM
 
 
 class GroupCommit:
@@ -76,59 +77,66 @@ class GroupCommit:
 
     # ---- waiting
 
-    def _wait(
-        self,
-        line: WaitingLine,
-        operation: Operation,
-        groups_max: int,
-        run: Callable[[list[Operation]], Awaitable[None]],
-    ) -> None:
+    def _wait(self, line: WaitingLine, operation: Operation, groups_max: int, run: Run) -> None:
         line.waiting.append(operation)
-        if not line.scheduled and line.may_start(groups_max):
-            # At the end of the loop's turn: what arrives together goes together.
-            line.scheduled = True
-            asyncio.get_running_loop().call_soon(self._start, line, groups_max, run)
-        elif not line.scheduled and not line.held_back and line.running < groups_max:
-            line.held_back = True
-            asyncio.get_running_loop().call_later(PATIENCE_S, self._start_anyway, line, groups_max, run)
+        self._look(line, groups_max, run)
 
-    def _start_anyway(
-        self, line: WaitingLine, groups_max: int, run: Callable[[list[Operation]], Awaitable[None]]
-    ) -> None:
+    def _look(self, line: WaitingLine, groups_max: int, run: Run) -> None:
+        """Let a group set out at the end of the loop's turn, so that what arrives together goes together; or after a while,
+        where it is too small to be worth one beside the group under way."""
+        if not line.waiting or line.scheduled or line.running >= groups_max:
+            return
+        loop = asyncio.get_running_loop()
+        if line.is_worth_a_group():
+            line.scheduled = True
+            loop.call_soon(self._start, line, groups_max, run)
+        elif not line.held_back:
+            line.held_back = True
+            loop.call_later(SMALL_GROUP_WAIT_S, self._start_small, line, groups_max, run)
+
+    def _start_small(self, line: WaitingLine, groups_max: int, run: Run) -> None:
         line.held_back = False
         if line.waiting and line.running < groups_max:
             self._start_group(line, groups_max, run)
 
-    def _start(
-        self, line: WaitingLine, groups_max: int, run: Callable[[list[Operation]], Awaitable[None]]
-    ) -> None:
+    def _start(self, line: WaitingLine, groups_max: int, run: Run) -> None:
         line.scheduled = False
-        if line.waiting and line.may_start(groups_max):
+        if line.waiting and line.running < groups_max and line.is_worth_a_group():
             self._start_group(line, groups_max, run)
+        else:
+            self._look(line, groups_max, run)
 
-    def _start_group(
-        self, line: WaitingLine, groups_max: int, run: Callable[[list[Operation]], Awaitable[None]]
-    ) -> None:
+    def _start_group(self, line: WaitingLine, groups_max: int, run: Run) -> None:
         size = min(GROUP_MAX, len(line.waiting))
         if size > BESIDE_FROM:
             # Side by side: while the database works on one, the rules are applied to another.
             size = -(-size // (groups_max - line.running))
         group = [line.waiting.popleft() for _ in range(size)]
         line.running += 1
-        task = asyncio.create_task(self._timed(run, group))
+        task = asyncio.create_task(self._answer_all(run, group))
         self._tasks.add(task)
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
             line.running -= 1
-            self._start(line, groups_max, run)
-            if not line.waiting and not line.running:
-                self._sequential.pop(group[0].queue.id, None) if line is not self._plain else None
+            self._look(line, groups_max, run)
+            if line is not self._plain and not line.waiting and not line.running:
+                self._sequential.pop(group[0].queue.id, None)
 
         task.add_done_callback(ended)
-        self._start(line, groups_max, run)
+        self._look(line, groups_max, run)
 
-    async def _timed(self, run: Callable[[list[Operation]], Awaitable[None]], group: list[Operation]) -> None:
+    async def _answer_all(self, run: Run, group: list[Operation]) -> None:
+        """Run the group; whatever happens, none of it is left without an answer."""
+        try:
+            await self._timed(run, group)
+        except Exception as error:
+            _log.exception("a group of operations failed in a way that is not known")
+            self._fail(group, error)
+        finally:
+            self._fail(group, StoreUnavailable("the node stopped before the operation was done"))
+
+    async def _timed(self, run: Run, group: list[Operation]) -> None:
         began = time.perf_counter()
         try:
             await run(group)
@@ -138,9 +146,6 @@ class GroupCommit:
                 self._fail(group, error)
             else:
                 await self._one_by_one(group, error)
-        except Exception as error:
-            _log.exception("a group of operations failed in a way that is not known")
-            self._fail(group, error)
         else:
             self._stats.record(len(group), time.perf_counter() - began)
 

@@ -48,9 +48,9 @@ REDONE_MAX: Final = 8
 # Connections that turn out to be dead are left for others this often: all of a pool may have died together.
 LOST_MAX: Final = 12
 SLOTS_PER_NODE: Final = 64
-# What is due may be in the hands of another transaction, which is over soon; one that hangs is not waited for much longer.
-PAUSES_S: Final = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
-
+# What is due may be in the hands of another node's transaction, which is over soon; one that hangs is not waited for much
+# longer. A transaction of this node is waited for until it is over.
+PAUSES_S: Final = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
 
 COMPACT_AFTER: Final = 2_000  # changes
 # Everybody else waits behind it, so it gives up soon; another one will come.
@@ -100,6 +100,9 @@ class Engine:
         self._slept = False
         self._turns = asyncio.Semaphore(pool.max_size)
         self._free_slots = list(range(SLOTS_PER_NODE))
+        self._settling: dict[
+            Transaction, asyncio.Future[None]
+        ] = {}  # those that let happen what is due, until their end
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(
@@ -162,12 +165,13 @@ class Engine:
         redone = lost = paused = 0
         while True:
             locks = self.locks(queues, exclusive, dead_letters)
-            begun = Begun.AGAIN
+            begun, ours = Begun.AGAIN, list[asyncio.Future[None]]()
             async with self.transaction() as tx:
                 tx.redone = redone
                 try:
                     begun = await self._begin(tx, locks, queues, exclusive, dead_letters, numbers)
-                    if begun is Begun.OTHERS and paused == len(PAUSES_S):
+                    ours = self._settling_beside(tx) if begun is Begun.OTHERS else []
+                    if begun is Begun.OTHERS and not ours and paused == len(PAUSES_S):
                         begun = Begun.READY
                     elif begun is Begun.OTHERS:
                         await self.commit(tx)  # what of it was ours
@@ -186,8 +190,19 @@ class Engine:
                         raise in_our_words(error) from error
             if begun is Begun.OTHERS:
                 # Without the locks and the connection, which others can use.
-                await asyncio.sleep(PAUSES_S[paused])
-                paused += 1
+                if ours:
+                    await asyncio.wait(ours)
+                else:
+                    await asyncio.sleep(PAUSES_S[paused])
+                    paused += 1
+
+    def _settling_beside(self, tx: Transaction) -> list[asyncio.Future[None]]:
+        """The ends of this node's other transactions that let happen what is due in the same queues."""
+        return [
+            end
+            for other, end in self._settling.items()
+            if other is not tx and not other.states.keys().isdisjoint(tx.states)
+        ]
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
@@ -202,12 +217,17 @@ class Engine:
             except (PoolTimeout, PoolClosed, psycopg.OperationalError) as error:
                 raise in_our_words(error) from error
             slot = self._free_slots.pop()
+            recorder = EventRecorder() if self.recording else None
+            tx = Transaction(connection, self.node * SLOTS_PER_NODE + slot, recorder)
             try:
-                recorder = EventRecorder() if self.recording else None
-                yield Transaction(connection, self.node * SLOTS_PER_NODE + slot, recorder)
+                yield tx
             finally:
                 self._free_slots.append(slot)
-                await self._let_go(connection)
+                try:
+                    await self._let_go(connection)
+                finally:
+                    if (end := self._settling.pop(tx, None)) is not None:
+                        end.set_result(None)
 
     def locks(self, queues: Sequence[Queue | QueueKey], exclusive: bool, dead_letters: bool) -> Locks:
         """What a transaction about these queues has to lock, as far as is known."""
@@ -298,6 +318,7 @@ class Engine:
         if not due:
             return Begun.READY
         more = False
+        self._settling[tx] = asyncio.get_running_loop().create_future()
         for state in due:
             more |= await settle(tx, state)
             tx.write_groups(state)

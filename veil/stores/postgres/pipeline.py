@@ -7,6 +7,7 @@ lists of them), every query says what its arrays hold, and a whole round trip le
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -73,6 +74,12 @@ class Pipeline:
                 pgconn.send_query_prepared(name, values, formats, _BINARY)
             pgconn.pipeline_sync()
             results = await self._connection.wait(_exchange(pgconn))
+        except psycopg.Error as error:
+            # Cancelled, the driver asks the server to stop; where the connection is gone too, its error takes the place of the
+            # cancellation, and whoever retries after errors would never end.
+            if isinstance(error.__context__, asyncio.CancelledError):
+                raise asyncio.CancelledError from error
+            raise
         finally:
             if pgconn.status == pq.ConnStatus.OK and pgconn.pipeline_status != pq.PipelineStatus.OFF:
                 pgconn.exit_pipeline_mode()
@@ -164,11 +171,11 @@ def _bound(text: str, arguments: Arguments) -> tuple[_Query, list[bytes | None],
     return query, values, tuple(types), formats
 
 
-def _exchange(pgconn: pq.abc.PGconn) -> Generator[Wait, Ready | int, list[pq.abc.PGresult]]:
+def _exchange(pgconn: pq.abc.PGconn) -> Generator[Wait, Ready | int | None, list[pq.abc.PGresult]]:
     """Write everything, reading meanwhile what comes back, until the end of the pipeline."""
     while pgconn.flush():
         ready = yield Wait.RW
-        if ready & Ready.R:
+        if ready is None or ready & Ready.R:  # None: begun again, after a cancellation
             pgconn.consume_input()
     results: list[pq.abc.PGresult] = []
     while True:
@@ -177,6 +184,8 @@ def _exchange(pgconn: pq.abc.PGconn) -> Generator[Wait, Ready | int, list[pq.abc
             pgconn.consume_input()
         result = pgconn.get_result()
         if result is None:
+            if pgconn.status == pq.ConnStatus.BAD:
+                raise psycopg.OperationalError("the connection is lost")
             continue  # between the answers of two statements
         if result.status == pq.ExecStatus.PIPELINE_SYNC:
             return results
