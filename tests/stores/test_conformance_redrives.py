@@ -11,9 +11,9 @@ from tests.stores.kit import a_key, a_message, bodies, make_queue, receipt_of, s
 from tests.stores.test_conformance_move_tasks import with_dead_letters
 from veil.core.errors import (
     BodyMissing,
+    DestinationRefused,
     MessageMissing,
     MessageNotVisible,
-    NotForQueueType,
     QueueMissing,
     SourceUnknown,
 )
@@ -74,7 +74,7 @@ async def test_an_entry_that_cannot_move_fails_alone(store):
         MessageNotVisible,
         SourceUnknown,
         QueueMissing,
-        NotForQueueType,
+        DestinationRefused,
         MessageMissing,
     ]
     assert [str(answers[1])[-9:], str(answers[2])[-7:]] == ["in flight", "delayed"]

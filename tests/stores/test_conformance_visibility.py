@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.stores.kit import a_message, bodies, make_queue, receipt_of, receipts_of, some_messages
+from tests.stores.kit import a_message, bodies, make_queue, receipt_of, receipts_of, redrive_to, some_messages
 from veil.core.errors import InFlightLimit, MessageGone, VisibilityTooLong
 from veil.core.lease import Deletion, State
 from veil.stores.store import Extension
@@ -44,6 +44,19 @@ async def test_a_receive_with_visibility_zero_counts_but_hides_nothing(store, cl
     assert (look.state, look.due_at_ms, look.delivery, look.receive_count) == (State.VISIBLE, None, 1, 1)
     assert look.received_at_ms == clock.now_ms()
     assert (real.delivery, real.receive_count) == (2, 2)
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+async def test_a_receive_of_many_stops_at_so_many_bytes_of_bodies(store, monkeypatch, group):
+    monkeypatch.setattr("veil.core.limits.RECEIVE_BYTES_MAX", 25)
+    await make_queue(store, "dead")
+    queue = await make_queue(store, redrive=redrive_to("dead", 1))
+    await store.send(queue, [a_message("spent, and not counted", group=group)])
+    await store.receive(queue, 1, visibility_s=0)
+    await store.send(queue, [a_message(f"ten bytes{n}", group=group) for n in range(5)])
+
+    assert bodies(await store.receive(queue, 11)) == ["ten bytes0", "ten bytes1", "ten bytes2"]
+    assert bodies(await store.receive(queue, 10)) == ["ten bytes3", "ten bytes4"]
 
 
 async def test_one_receive_never_gives_the_same_message_twice(store):

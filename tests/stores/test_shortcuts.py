@@ -156,8 +156,16 @@ async def _check_claim(store, queue, message):
     found = {"receives_max": 2, "priority": 0, "from": 0}
     now = f"SELECT set_config('veil.now_ms', '{NOW_MS}', false)"
     async with store._engine.transaction() as tx:
+        undone = [
+            ("BEGIN", {}),
+            (now, {}),
+            (Q.claim_bounded, {**named, **found, "bytes_max": 1}),
+            ("ROLLBACK", {}),
+        ]
+        _, _, bounded, _ = await tx.many(*undone)
         _, rows = await tx.many((now, {}), (Q.claim, {**named, **found}))
     [claimed] = [to_message(row) for row in rows]
+    assert rows == bounded
     taken, spent = decide.ReceiveBudget(5, None, 2).choose([message])
     if taken:
         message.set_lease(decide.open_lease(message, 30, NOW_MS, 9).lease)

@@ -23,7 +23,7 @@ from tests.stores.kit import (
 from tests.stores.sqlite_kit import WAL, change, crashed_copy, flip_bit, flip_bit_in_text, open_store
 from tests.stores.test_sqlite_crashes import ROOT, said, start_sender
 from veil.core.clock import ManualClock
-from veil.core.errors import ReceiptExpired, StoreBusy, StoreDamaged, StoreError
+from veil.core.errors import MessageGone, ReceiptExpired, StoreBusy, StoreDamaged, StoreError
 from veil.core.lease import Deletion
 from veil.core.queue import QueueCounts
 from veil.stores.sqlite.data_directory import DATABASE
@@ -88,6 +88,23 @@ async def test_no_receipt_of_the_lost_time_is_written_again(tmp_path: Path, cloc
         # But what it has handled it may delete, while nobody else has it.
         assert await store.delete(queue, [receipt_of(queue, before)]) == [Deletion.DELETED]
         assert (await make_queue(store, "other")).id > later.id
+
+
+async def test_a_receipt_of_the_lost_time_does_not_end_a_delay(tmp_path: Path, clock: ManualClock):
+    data, out = tmp_path / "data", tmp_path / "monday.veil"
+    async with open_store(data, clock) as store:
+        queue = await make_queue(store)
+        await store.send(queue, [a_message(delay_s=60)])
+        backup(data, out)
+        clock.advance(seconds=60)
+        [received] = await store.receive(queue, 1)
+    clock.advance(seconds=-30)
+    restore(out, tmp_path / "again")
+    async with open_store(tmp_path / "again", clock) as store:
+        for visibility_s in (0, 10):
+            [refusal] = await store.extend(queue, [Extension(receipt_of(queue, received), visibility_s)])
+            assert isinstance(refusal, MessageGone)
+        assert await store.counts(queue) == QueueCounts(0, 0, 1)
 
 
 async def test_fifo_groups_are_restored_with_their_order_and_holders(tmp_path: Path, clock: ManualClock):

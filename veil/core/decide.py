@@ -32,12 +32,12 @@ from veil.core.effect import (
 )
 from veil.core.errors import (
     ArnRefused,
+    DestinationRefused,
     InFlightLimit,
     MessageGone,
     MessageMissing,
     MessageNotVisible,
     MoveTaskNotRunning,
-    NotForQueueType,
     QueueMissing,
     ReceiptExpired,
     SourceUnknown,
@@ -150,13 +150,15 @@ def receive_budget(
     left = in_flight_left(in_flight)
     if left <= 0 and not hold and not queue.settings.fifo:
         raise InFlightLimit(limits.IN_FLIGHT_MAX)
-    bytes_max = None
-    if hold:
-        bytes_max = HOLD_BYTES_MAX
-    elif count > limits.RECEIVE_MAX:  # ten messages cannot be too large, a thousand can
-        bytes_max = limits.RECEIVE_BYTES_MAX
+    bytes_max = HOLD_BYTES_MAX if hold else receive_bytes_max(count)
     spent_at = None if dead_letters is None else receives_max(queue, dead_letters)
     return ReceiveBudget(count if count < left else left, bytes_max, spent_at)
+
+
+def receive_bytes_max(count: int) -> int | None:
+    """Where the bodies of a receive of so many are counted, the bytes at which no more are taken: ten messages cannot be too
+    large, a thousand can."""
+    return limits.RECEIVE_BYTES_MAX if count > limits.RECEIVE_MAX else None
 
 
 def receives_max(queue: Queue, dead_letters: Queue | None) -> int | None:
@@ -507,7 +509,7 @@ def redrive_target(source: Queue, chosen: Chosen, message: StoredMessage | None,
     if target is None:
         raise QueueMissing(key.name)
     if target.settings.fifo != source.settings.fifo:
-        raise NotForQueueType("DestinationQueueUrl", key.name, fifo=source.settings.fifo)
+        raise DestinationRefused(key.name, fifo=source.settings.fifo)
     return target
 
 

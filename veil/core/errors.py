@@ -16,7 +16,7 @@
     ├── HoldRefused
     │   ├── HoldClosed · StreamTaken · HoldNameRefused
     ├── RedriveRefused
-    │   ├── MessageMissing · MessageNotVisible · SourceUnknown
+    │   ├── MessageMissing · MessageNotVisible · SourceUnknown · DestinationRefused
     ├── PolicyRefused (the members stand in core/policy.py)
     ├── AccessDenied
     └── StoreError
@@ -405,6 +405,14 @@ class SourceUnknown(RedriveRefused):
     def __init__(self, message_id: str) -> None:
         super().__init__(f"message {message_id} came from no other queue: a destination is needed")
         self.message_id = message_id
+
+
+class DestinationRefused(RedriveRefused):
+    """FIFO messages go to FIFO queues, standard ones to standard queues."""
+
+    def __init__(self, name: str, fifo: bool) -> None:
+        super().__init__(f"destination {name}: expected a {'FIFO' if fifo else 'standard'} queue")
+        self.name, self.fifo = name, fifo
 
 
 # ---- access

@@ -83,6 +83,9 @@ def judge_extension(
     """The new deadline, or None for visible at once; raises where the caller may not change the visibility."""
     if held is None or receipt.delivery > held.delivery or receipt.delivery == WAITING:
         raise MessageGone(receipt.text)
+    if is_waiting(held, now_ms):
+        # Nobody has received it here, so the receipt is from data that was restored to an earlier state.
+        raise MessageGone(receipt.text)
     if is_open(held, now_ms):
         if held.holder != receipt.holder:
             raise ReceiptExpired(receipt.text) if fifo else MessageGone(receipt.text)

@@ -309,7 +309,7 @@ class Store(Protocol):
         self, queue: Queue, chosen: Sequence[Chosen], *, caller: Caller = NOBODY
     ) -> list[Sent | VeilError]:
         """Move the chosen messages, in that order; the new id and seq, or in its place why not: MessageMissing,
-        MessageNotVisible, SourceUnknown, QueueMissing (the destination), NotForQueueType, what `change` raises. Raises
+        MessageNotVisible, SourceUnknown, QueueMissing (the destination), DestinationRefused, what `change` raises. Raises
         QueueMissing."""
 
     # ---- the journal

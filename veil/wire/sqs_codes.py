@@ -138,6 +138,10 @@ def _not_for_type(error: e.NotForQueueType, situation: Situation) -> Refusal:
     return Refusal(_INVALID_VALUE, _value(error.parameter, error.value, reason))
 
 
+def _destination_refused(error: e.DestinationRefused, situation: Situation) -> Refusal:
+    return _not_for_type(e.NotForQueueType("DestinationQueueUrl", error.name, error.fifo), situation)
+
+
 def _batch_empty(error: e.BatchEmpty, situation: Situation) -> Refusal:
     return Refusal(
         _sqs("EmptyBatchRequest"),
@@ -312,6 +316,7 @@ _TABLE: Final[dict[type[e.VeilError], _Wording]] = {
             "The message was not dead-lettered from any queue; must have a DestinationQueueUrl.",
         ),
     ),
+    e.DestinationRefused: _destination_refused,
     # ---- access
     e.AccessDenied: _says(
         _coral("AccessDeniedException", "AccessDenied", 403),

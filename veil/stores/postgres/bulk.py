@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import psycopg
 
@@ -199,6 +199,20 @@ async def run(engine: Engine, group: list[Operation]) -> list[Operation]:
         await attempt.settle_what_is_due()
 
 
+class _Claim(NamedTuple):
+    """Receives of one queue that are served by one statement."""
+
+    queue_id: int
+    visibility_s: int
+    bytes_max: int | None  # of bodies, where they count
+    receives: list[Receive]
+
+    @property
+    def wanted(self) -> int:
+        """How many messages they want."""
+        return sum(receive.count for receive in self.receives)
+
+
 class _GroupAttempt:
     """One try to do a group."""
 
@@ -210,7 +224,7 @@ class _GroupAttempt:
             operation.queue.id: engine.queues.by_id[operation.queue.id].queue.settings.retention_s * 1000
             for operation in group
         }
-        self._claims: dict[tuple[int, int], list[Receive]] = {}  # by queue and visibility
+        self._claims: list[_Claim] = []
         self._deletes: dict[int, list[Delete]] = {}
         self._extends: dict[int, list[Extend]] = {}
         self._sends: list[Send] = []
@@ -221,8 +235,7 @@ class _GroupAttempt:
         self._claimed: dict[int, tuple[int, int] | None] = {}  # the first that was there, by queue
         for operation in group:
             if isinstance(operation, Receive):
-                visibility_s = operation.length_s(engine.queues.by_id[operation.queue.id].queue)
-                self._claims.setdefault((operation.queue.id, visibility_s), []).append(operation)
+                self._add_receive(operation)
             elif isinstance(operation, Delete):
                 self._deletes.setdefault(operation.queue.id, []).append(operation)
             elif isinstance(operation, Extend):
@@ -252,8 +265,8 @@ class _GroupAttempt:
         engine.know(tx, looks, asked, time.monotonic() - began_s)
         self._due = [state for state in tx.states.values() if state.next_due_ms <= tx.now_ms]
         wanted: Counter[int] = Counter()
-        for queue_id, visibility_s in self._claims:
-            wanted[queue_id] += self._wanted(queue_id, visibility_s)
+        for claim in self._claims:
+            wanted[claim.queue_id] += claim.wanted
         self.is_odd = any(
             count > decide.in_flight_left(tx.states[queue_id].in_flight) for queue_id, count in wanted.items()
         )
@@ -299,8 +312,7 @@ class _GroupAttempt:
                 "holders": [receipt.holder for receipt in receipts],
             }
             statements.append((Q.take_held, named))
-        for queue_id, visibility_s in self._claims:
-            statements.append(self._claim(queue_id, visibility_s, self._wanted(queue_id, visibility_s)))
+        statements += [self._statement(claim, claim.wanted, claim.bytes_max) for claim in self._claims]
         # After the claims: an extension that comes late finds the message with its new holder.
         statements += [self._held(queue_id) for queue_id in self._extends]
         return statements
@@ -309,23 +321,31 @@ class _GroupAttempt:
         seqs = sorted({receipt.seq for each in self._extends[queue_id] for receipt, *_ in each.extensions})
         return Q.held, {"queue": queue_id, "seqs": seqs}
 
-    def _wanted(self, queue_id: int, visibility_s: int) -> int:
-        return sum(receive.count for receive in self._claims[queue_id, visibility_s])
+    def _add_receive(self, receive: Receive) -> None:
+        """Receives of one length share a claim, except those whose bodies are counted."""
+        queue_id = receive.queue.id
+        visibility_s = receive.length_s(self._engine.queues.by_id[queue_id].queue)
+        bytes_max = decide.receive_bytes_max(receive.count)
+        for claim in self._claims:
+            if bytes_max is None and (queue_id, visibility_s, None) == claim[:3]:
+                claim.receives.append(receive)
+                return
+        self._claims.append(_Claim(queue_id, visibility_s, bytes_max, [receive]))
 
-    def _claim(self, queue_id: int, visibility_s: int, limit: int) -> Statement:
+    def _statement(self, claim: _Claim, limit: int, bytes_max: int | None) -> Statement:
         clock_given = self._engine.given_now_ms() is not None
-        priority, seq = self._engine.watermarks.scan_from(queue_id)
+        priority, seq = self._engine.watermarks.scan_from(claim.queue_id)
         named = {
-            "queue": queue_id,
-            "visibility_ms": visibility_s * 1000,
-            "retention_ms": self._retention_ms[queue_id],
+            "queue": claim.queue_id,
+            "visibility_ms": claim.visibility_s * 1000,
+            "retention_ms": self._retention_ms[claim.queue_id],
             "wall_ms": self._engine.clock.wall_ms() if clock_given else None,
             "limit": limit,
-            "receives_max": self._receives_max(queue_id),
+            "receives_max": self._receives_max(claim.queue_id),
             "priority": priority,
             "from": seq,
         }
-        return Q.claim, named
+        return (Q.claim, named) if bytes_max is None else (Q.claim_bounded, {**named, "bytes_max": bytes_max})
 
     def _receives_max(self, queue_id: int) -> int:
         """The first receive count that is spent, where there is somewhere to go."""
@@ -342,8 +362,8 @@ class _GroupAttempt:
             known = next(remaining)
         for queue_id in self._deletes:
             self._delete(tx, tx.states[queue_id], next(remaining))
-        for queue_id, visibility_s in self._claims:
-            await self._receive(tx, tx.states[queue_id], visibility_s, next(remaining))
+        for claim in self._claims:
+            await self._receive(tx, tx.states[claim.queue_id], claim, next(remaining))
         for queue_id in self._extends:
             rows = next(remaining)
             if self._moved:
@@ -415,11 +435,11 @@ class _GroupAttempt:
         for extend in self._extends[state.id]:
             self._answers[extend] = leases.extend_held(tx, state, present, extend.extensions, extend.caller)
 
-    async def _receive(self, tx: Transaction, state: QueueState, visibility_s: int, rows: list[Any]) -> None:
-        taken = await self._without_spent(tx, state, visibility_s, [to_message(row) for row in rows])
+    async def _receive(self, tx: Transaction, state: QueueState, claim: _Claim, rows: list[Any]) -> None:
+        taken = await self._without_spent(tx, state, claim, [to_message(row) for row in rows])
         # In the order of arrival: each takes what it asked for from what is left.
         at = 0
-        for receive in self._claims[state.id, visibility_s]:
+        for receive in claim.receives:
             given = taken[at : at + receive.count]
             at += len(given)
             if tx.journal is not None:
@@ -428,10 +448,10 @@ class _GroupAttempt:
             self._answers[receive] = given
 
     async def _without_spent(
-        self, tx: Transaction, state: QueueState, visibility_s: int, claimed: list[StoredMessage]
+        self, tx: Transaction, state: QueueState, claim: _Claim, claimed: list[StoredMessage]
     ) -> list[StoredMessage]:
         """What the receives may have, spent messages moved out of the way and others claimed in their place."""
-        taken, wanted = list[StoredMessage](), self._wanted(state.id, visibility_s)
+        taken, bytes_left = list[StoredMessage](), claim.bytes_max
         target = decide.dead_letters_of(state.queue, tx.find)
         retention_s = state.queue.settings.retention_s
         while True:
@@ -443,13 +463,15 @@ class _GroupAttempt:
                     wake_ms = wake_at_ms(message.seq, message.due_at_ms, retention_s)
                     tx.shift(state, _VISIBLE, message.state, message.seq, wake_ms, message.group)
                     taken.append(message)
+                    if bytes_left is not None:
+                        bytes_left -= message.body_bytes
             if target is None or not spent:
                 return taken
             await messages.dead_letter(tx, state, tx.states[target.id], spent)
             self._moved = True
-            if len(taken) == wanted:
+            if len(taken) == claim.wanted or (bytes_left is not None and bytes_left <= 0):
                 return taken
-            rows = await tx.rows(*self._claim(state.id, visibility_s, wanted - len(taken)))
+            rows = await tx.rows(*self._statement(claim, claim.wanted - len(taken), bytes_left))
             claimed = [to_message(row) for row in rows]
 
 

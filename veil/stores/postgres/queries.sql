@@ -214,12 +214,39 @@ ORDER BY seq LIMIT %(limit)s;
 -- name: claim
 -- A shortcut past `core.decide.open_lease`, for receives of plain standard queues: the first that nobody else is about to
 -- take are in flight from now on. Read first and decided then, a receive takes a round trip more, with its rows locked
--- meanwhile. Those that are spent come along as they were, still visible. In no particular order. Chosen once, whatever the planner thinks: a choice
--- that was made again would lock others.
+-- meanwhile. Those that are spent come along as they were, still visible. In no particular order. Chosen once, whatever the
+-- planner thinks: a choice that was made again would lock others.
 WITH chosen AS MATERIALIZED (
     SELECT seq FROM veil.message WHERE queue_id = %(queue)s AND state = {VISIBLE}
       AND (priority, seq) >= (%(priority)s, %(from)s)
     ORDER BY priority, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+)
+UPDATE veil.message SET
+    state = CASE WHEN receive_count < %(receives_max)s THEN {IN_FLIGHT} ELSE state END,
+    due_at_ms = CASE WHEN receive_count < %(receives_max)s THEN t.now_ms + %(visibility_ms)s END,
+    wake_at_ms = CASE WHEN receive_count < %(receives_max)s
+                      THEN least(t.now_ms + %(visibility_ms)s, (seq >> {COUNTER_BITS}) + %(retention_ms)s) END,
+    received_at_ms = CASE WHEN receive_count < %(receives_max)s THEN t.now_ms ELSE received_at_ms END,
+    delivery = CASE WHEN receive_count < %(receives_max)s THEN delivery + 1 ELSE delivery END,
+    holder = CASE WHEN receive_count < %(receives_max)s THEN delivery + 1 ELSE holder END,
+    receive_count = CASE WHEN receive_count < %(receives_max)s THEN receive_count + 1 ELSE receive_count END,
+    first_received_wall_ms = CASE WHEN receive_count < %(receives_max)s
+        THEN coalesce(first_received_wall_ms, %(wall_ms)s::bigint, t.now_ms) ELSE first_received_wall_ms END
+FROM (SELECT current_setting('veil.now_ms')::bigint AS now_ms) t
+WHERE queue_id = %(queue)s AND seq = ANY (ARRAY(SELECT seq FROM chosen))
+  AND seq BETWEEN (SELECT min(seq) FROM chosen) AND (SELECT max(seq) FROM chosen)
+RETURNING {MESSAGE};
+
+-- name: claim_bounded
+-- The same for a receive of so many that their bodies have to be counted (`core.decide.ReceiveBudget`): no more once they come to
+-- that many bytes. Receives of up to ten are spared the sum.
+WITH visible AS MATERIALIZED (
+    SELECT priority, seq, CASE WHEN receive_count < %(receives_max)s THEN body_bytes ELSE 0 END AS bytes FROM veil.message WHERE queue_id = %(queue)s AND state = {VISIBLE}
+      AND (priority, seq) >= (%(priority)s, %(from)s)
+    ORDER BY priority, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+), chosen AS MATERIALIZED (
+    SELECT seq FROM (SELECT seq, sum(bytes) OVER (ORDER BY priority, seq) - bytes AS before FROM visible) v
+    WHERE before < %(bytes_max)s
 )
 UPDATE veil.message SET
     state = CASE WHEN receive_count < %(receives_max)s THEN {IN_FLIGHT} ELSE state END,
