@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from veil.client.queue import Outgoing, Queue, SendFailed
     from veil.consumer.app import Consumer
+    from veil.consumer.handlers.depends import Depends
     from veil.consumer.lease import Lease
     from veil.consumer.message import Message
     from veil.consumer.outcomes import (
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Consumer": "veil.consumer.app",
     **dict.fromkeys(("Outgoing", "Queue", "SendFailed"), "veil.client.queue"),
+    "Depends": "veil.consumer.handlers.depends",
     "ConsumerFailed": "veil.consumer.runner",
     "SettingsError": "veil.consumer.settings",
     "Lease": "veil.consumer.lease",
@@ -67,6 +69,7 @@ __all__ = [
     "ConsumerFailed",
     "DeadLetter",
     "Delete",
+    "Depends",
     "Discard",
     "Drop",
     "Fatal",

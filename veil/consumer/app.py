@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import timedelta
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any, Final
 
 from veil.client.queue import Queue
@@ -57,7 +59,11 @@ class Consumer:
         health_port: int | None = None,
         health_host: str = "127.0.0.1",
         metrics: ConsumerMetrics | None = None,
+        lifespan: Callable[[Consumer], AbstractAsyncContextManager[Any]] | None = None,
     ) -> None:
+        # What a lifespan opens, for the handlers and dependencies of this consumer.
+        self.state = SimpleNamespace()
+        self._lifespan = lifespan
         self._queue: Queue | None = None
         self._running: asyncio.Task[None] | None = None
         self._settings = ConsumerSettings(
@@ -226,6 +232,11 @@ class Consumer:
     # ---- within
 
     async def _watched(self, runner: Runner, started: Callable[[], None]) -> None:
+        # Around everything: what the handlers need is open before the first message and closed after the last.
+        async with contextlib.nullcontext() if self._lifespan is None else self._lifespan(self):
+            await self._served(runner, started)
+
+    async def _served(self, runner: Runner, started: Callable[[], None]) -> None:
         settings = self._settings
         if settings.health_port is None:
             await runner.run(started)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from veil.consumer.handlers.depends import made
 from veil.consumer.handlers.payload import AnswerRefused, ItemFailed
 from veil.consumer.handlers.running import (
     BatchMiddleware,
@@ -21,6 +23,7 @@ from veil.consumer.handlers.running import (
     run_sync,
 )
 from veil.consumer.handlers.signature import Signature
+from veil.consumer.lease import Lease
 from veil.consumer.message import Message
 from veil.consumer.outcomes import Delete, FailurePolicy, Outcome, Release
 from veil.consumer.telemetry.logs import CURRENT
@@ -79,13 +82,53 @@ class Handler:
     async def _run(self, message: Message) -> Outcome:
         signature = self._signature
         payload = None if signature.decoder is None else signature.decoder(message.content)
-        args, kwargs = signature.arguments(payload, message, message.lease)
-        call = functools.partial(self.function, *args, **kwargs)
-        if self.is_async:
-            result = await run_async(call, (message.lease,), cancel=self._cancel_when_lost)
-        else:
-            result = await run_sync(call, self._settings.executor)
-        return answered(result)
+        given = (payload, message, message.lease)
+        cancelled_by = (message.lease,) if self._cancel_when_lost else ()
+        return answered(await call(self.function, signature, given, self._settings, cancelled_by))
+
+
+async def call(
+    function: Callable[..., Any],
+    signature: Signature,
+    given: tuple[Any, Any, Any],
+    settings: HandlingSettings,
+    cancelled_by: Sequence[Lease],
+) -> Any:
+    """What a handler returns, called with payload, message, lease and what it depends on."""
+    args, kwargs = signature.arguments(*given)
+    if not signature.dependencies:
+        return await _run(function, args, kwargs, signature.is_async, settings, cancelled_by)
+    ended: list[BaseException | None] = []  # empty: not even begun
+    async with contextlib.AsyncExitStack() as stack:
+        known: dict[Callable[..., Any], Any] = {}
+        for name, dependency in signature.dependencies:
+            kwargs[name] = await made(dependency, given, stack, known, run_sync, settings.executor)
+        try:
+            result = await _run(function, args, kwargs, signature.is_async, settings, cancelled_by)
+            ended.append(None)
+        except BaseException as error:
+            ended.append(error)
+            raise
+    # A dependency that swallows an error has not done the work: the message must not be deleted.
+    if not ended:
+        raise AnswerRefused("a dependency swallowed the error of another one, and the handler was not called")
+    if ended[0] is not None:
+        raise ended[0]
+    return result
+
+
+async def _run(
+    function: Callable[..., Any],
+    args: list[Any],
+    kwargs: dict[str, Any],
+    is_async: bool,
+    settings: HandlingSettings,
+    cancelled_by: Sequence[Lease],
+) -> Any:
+    bound = functools.partial(function, *args, **kwargs)
+    if is_async:
+        return await run_async(bound, cancelled_by, cancel=bool(cancelled_by))
+    return await run_sync(bound, settings.executor)
 
 
 def answered(result: Any) -> Outcome:
@@ -226,12 +269,9 @@ class BatchHandler:
         leases = [message.lease for message in messages]
         wanted = [payloads[id(message)] for message in messages] if payloads else []
         # Lists of their own: what a handler does to its arguments must not reach the book-keeping.
-        args, kwargs = self._signature.arguments(wanted, list(messages), list(leases))
-        call = functools.partial(self.function, *args, **kwargs)
-        if self.is_async:
-            answer = await run_async(call, leases, cancel=self._cancel_when_lost)
-        else:
-            answer = await run_sync(call, self._settings.executor)
+        given = (wanted, list(messages), list(leases))
+        cancelled_by = leases if self._cancel_when_lost else ()
+        answer = await call(self.function, self._signature, given, self._settings, cancelled_by)
         failed = failed_ids(answer, messages)
         return [self._named(message) if message.id in failed else Delete() for message in messages]
 

@@ -1,7 +1,7 @@
 """What a handler asks for, read once from its annotations when it is decorated.
 
-One parameter is the payload; `Message` and `Lease` are given to whoever names them, in any place; a parameter with
-a default keeps it, so that dependencies can be bound beforehand.
+One parameter is the payload; `Message` and `Lease` are given to whoever names them, in any place; one marked with `Depends` is
+made for the call; a parameter with a default keeps it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from veil.consumer.handlers.depends import Dependency, depends_in, refuse_circle
 from veil.consumer.handlers.payload import PAYLOAD_TYPES, Decoder, HandlerRefused, TypeRefused, decoder_for
 from veil.consumer.lease import Lease
 from veil.consumer.message import Message
@@ -37,6 +38,7 @@ class Signature:
     by_place: tuple[Asked, ...]
     by_name: tuple[tuple[str, Asked], ...]
     decoder: Decoder | None  # None: the handler wants no payload, only the message
+    dependencies: tuple[tuple[str, Dependency], ...] = ()  # given by name
 
     def arguments(self, payload: Any, message: Any, lease: Any) -> tuple[list[Any], dict[str, Any]]:
         """The arguments for a call; in a batch each of the three is a list."""
@@ -51,10 +53,18 @@ def read_signature(function: Callable[..., Any], *, batch: bool = False, name: s
     hints = _hints(function, name)
     by_place: list[Asked] = []
     by_name: list[tuple[str, Asked]] = []
+    dependencies: list[tuple[str, Dependency]] = []
     payload: tuple[str, Any] | None = None
     places_end = False  # once a default was left alone, what follows can only be given by name
     for parameter in inspect.signature(function).parameters.values():
         annotation = hints.get(parameter.name, parameter.annotation)
+        mark = depends_in(annotation, parameter.default)
+        if mark is not None:
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                raise HandlerRefused(name, f"parameter {parameter.name!r} is positional-only and has Depends")
+            dependencies.append((parameter.name, _dependency(mark.function, name, batch, ())))
+            places_end = True
+            continue
         _check_parameter(parameter, annotation, name)
         asked = _asked(annotation, parameter, name, batch)
         if parameter.default is not parameter.empty and asked is Asked.PAYLOAD:
@@ -80,7 +90,43 @@ def read_signature(function: Callable[..., Any], *, batch: bool = False, name: s
     if not wanted & {Asked.PAYLOAD, Asked.MESSAGE}:
         raise HandlerRefused(name, f"no parameter asks for the payload, expected one of {PAYLOAD_TYPES}")
     decoder = _payload_decoder(*payload, name, batch) if payload else None
-    return Signature(name, is_coroutine_function(function), tuple(by_place), tuple(by_name), decoder)
+    return Signature(
+        name,
+        is_coroutine_function(function),
+        tuple(by_place),
+        tuple(by_name),
+        decoder,
+        tuple(dependencies),
+    )
+
+
+def _dependency(
+    function: Callable[..., Any], name: str, batch: bool, above: tuple[Callable[..., Any], ...]
+) -> Dependency:
+    """A function that a handler depends on, with all that it needs itself."""
+    refuse_circle(function, above, name)
+    hints = _hints(function, name) if not isinstance(function, type) else {}
+    given: list[tuple[str, int]] = []
+    dependencies: list[tuple[str, Dependency]] = []
+    for parameter in inspect.signature(function).parameters.values():
+        annotation = hints.get(parameter.name, parameter.annotation)
+        mark = depends_in(annotation, parameter.default)
+        if mark is not None:
+            below = _dependency(mark.function, name, batch, (*above, function))
+            dependencies.append((parameter.name, below))
+            continue
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        asked = _asked(annotation, parameter, name, batch)
+        if asked is not Asked.PAYLOAD:
+            given.append((parameter.name, asked))
+        elif parameter.default is parameter.empty:
+            raise HandlerRefused(
+                name,
+                f"parameter {parameter.name!r} of the dependency {handler_name(function)}: expected Message, Lease, "
+                "Depends(…) or a default",
+            )
+    return Dependency(function, tuple(given), tuple(dependencies))
 
 
 def handler_name(function: Callable[..., Any]) -> str:
