@@ -355,7 +355,10 @@ async def test_a_failure_is_logged_with_the_facts_of_the_message_and_without_its
     with caplog.at_level(logging.INFO, "veil.consumer"):
         await a_handler(ship, on_failure=Discard(), name="ship").call(a_message("secret", receive_count=4))
     (record,) = caplog.records
-    assert record.getMessage() == "handler ship failed: ValueError: no stock; outcome discard"
+    assert (
+        record.getMessage()
+        == "handler ship failed: ValueError: no stock; outcome discard; message m-1, receive 4"
+    )
     assert (record.message_id, record.queue, record.receive_count) == ("m-1", "orders", 4)
     assert record.facts["outcome"] == "discard"
     assert "secret" not in caplog.text

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from veil.core.attempt import Said
+
 
 class Failure(Enum):
     """Why a call, or one entry of a batch, did not succeed; what to do about it depends on nothing else."""
@@ -81,11 +83,18 @@ class QueueApi(Protocol):
     ) -> list[RawMessage]:
         """Up to ten messages with all their attributes; None for the visibility means the queue's own."""
 
-    async def delete(self, url: str, receipts: Sequence[str]) -> list[ApiError | None]:
-        """Delete up to ten by receipt, in one call; what failed is said in its place. Raises ApiError when the whole call did."""
+    async def delete(
+        self, url: str, receipts: Sequence[str], *, said: Sequence[Said | None] = ()
+    ) -> list[ApiError | None]:
+        """Delete up to ten by receipt, in one call; what failed is said in its place. Raises ApiError when the whole call did.
 
-    async def extend(self, url: str, changes: Sequence[tuple[str, int]]) -> list[ApiError | None]:
-        """Set the visibility of up to ten, in one call, as `delete` does."""
+        `said` has, for each, what came of an attempt that did not complete; Veil records it, other services ignore it.
+        """
+
+    async def extend(
+        self, url: str, changes: Sequence[tuple[str, int]], *, said: Sequence[Said | None] = ()
+    ) -> list[ApiError | None]:
+        """Set the visibility of up to ten, in one call, as `delete` does; `said` of those whose attempt is over."""
 
     async def send(
         self,

@@ -31,6 +31,7 @@ from veil.client.credentials_source import CredentialsSource
 from veil.client.endpoint import find_endpoint, region_in
 from veil.client.errors import wants_other_credentials
 from veil.client.tls import BundleRefused, ca_bundle, client_context
+from veil.core.attempt import GIVEN_BACK, Said, write_header
 
 _log = logging.getLogger(__name__)
 
@@ -161,14 +162,18 @@ class SqsClient(QueueApi):
             heir=lambda answer: self._give_back(url, answer),
         )
 
-    async def delete(self, url: str, receipts: Sequence[str]) -> list[ApiError | None]:
+    async def delete(
+        self, url: str, receipts: Sequence[str], *, said: Sequence[Said | None] = ()
+    ) -> list[ApiError | None]:
         """Delete up to ten by receipt, in one call; what failed is said in its place. Raises ApiError when the whole call did."""
         entries = [{"Id": str(at), "ReceiptHandle": receipt} for at, receipt in enumerate(receipts)]
-        return await self._batch("DeleteMessageBatch", url, entries)
+        return await self._batch("DeleteMessageBatch", url, entries, said=said)
 
-    async def extend(self, url: str, changes: Sequence[tuple[str, int]]) -> list[ApiError | None]:
+    async def extend(
+        self, url: str, changes: Sequence[tuple[str, int]], *, said: Sequence[Said | None] = ()
+    ) -> list[ApiError | None]:
         """Set the visibility of up to ten, in one call, as `delete` does."""
-        return await self._extend(url, changes)
+        return await self._extend(url, changes, said=said)
 
     async def send(
         self,
@@ -233,25 +238,38 @@ class SqsClient(QueueApi):
     # ---- within
 
     async def _extend(
-        self, url: str, changes: Sequence[tuple[str, int]], *, closing: bool = False
+        self,
+        url: str,
+        changes: Sequence[tuple[str, int]],
+        *,
+        said: Sequence[Said | None] = (),
+        closing: bool = False,
     ) -> list[ApiError | None]:
         entries = [
             {"Id": str(at), "ReceiptHandle": receipt, "VisibilityTimeout": visibility_s}
             for at, (receipt, visibility_s) in enumerate(changes)
         ]
-        return await self._batch("ChangeMessageVisibilityBatch", url, entries, closing=closing)
+        return await self._batch("ChangeMessageVisibilityBatch", url, entries, said=said, closing=closing)
 
     async def _batch(
-        self, action: str, url: str, entries: list[dict[str, Any]], *, closing: bool = False
+        self,
+        action: str,
+        url: str,
+        entries: list[dict[str, Any]],
+        *,
+        said: Sequence[Said | None] = (),
+        closing: bool = False,
     ) -> list[ApiError | None]:
         if not entries:
             return []
+        told = {str(at): each for at, each in enumerate(said) if each is not None} if said else None
         return await self._call(
             action,
             {"QueueUrl": url, "Entries": entries},
             lambda answer: answers.results_in(answer, len(entries)),
             repeatable=True,
             closing=closing,
+            outcome=write_header(told) if told else None,
         )
 
     async def _call(
@@ -266,6 +284,7 @@ class SqsClient(QueueApi):
         heir: Heir | None = None,
         closing: bool = False,
         invocation: str | None = None,
+        outcome: str | None = None,
     ) -> T:
         if self._closed and not closing:
             raise self._unreachable("the client was closed")
@@ -278,7 +297,7 @@ class SqsClient(QueueApi):
             credentials = self._credentials.ready() or await self._credentials.current()
             try:
                 answer = await self._pool.exchange(
-                    self._head.request(target, body, credentials, invocation, attempt),
+                    self._head.request(target, body, credentials, invocation, attempt, outcome),
                     timeout_s=timeout_s or self._read_timeout_s,
                     answer_bytes_max=answer_bytes_max,
                     rest_s_max=rest_s_max,
@@ -318,7 +337,9 @@ class SqsClient(QueueApi):
         for start in range(0, len(receipts), _BATCH):
             batch = [(receipt, 0) for receipt in receipts[start : start + _BATCH]]
             try:
-                failed += sum(result is not None for result in await self._extend(url, batch, closing=True))
+                said = [GIVEN_BACK] * len(batch)
+                results = await self._extend(url, batch, said=said, closing=True)
+                failed += sum(result is not None for result in results)
             except ApiError:
                 failed += len(batch)
         if failed:

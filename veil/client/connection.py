@@ -13,6 +13,7 @@ import httptools
 from veil.client.credentials import Credentials
 from veil.client.endpoint import Endpoint
 from veil.client.tls import problem_in_words
+from veil.core.attempt import HEADER as OUTCOME_HEADER
 from veil.signing.sigv4 import PostSigner
 
 # ---- the bytes of a request
@@ -36,9 +37,15 @@ class RequestHead:
         )
 
     def request(
-        self, target: str, body: bytes, credentials: Credentials, invocation: str, attempt: int
+        self,
+        target: str,
+        body: bytes,
+        credentials: Credentials,
+        invocation: str,
+        attempt: int,
+        outcome: str | None = None,
     ) -> bytes:
-        """Head and body, signed for now."""
+        """Head and body, signed for now; `outcome` is told beside the signature, for Veil alone."""
         token = credentials.session_token
         timestamp, authorization = self._signer.sign(
             target=target,
@@ -49,10 +56,11 @@ class RequestHead:
             now_ms=self._wall_ms(),
         )
         token_line = "" if token is None else f"X-Amz-Security-Token: {token}\r\n"
+        outcome_line = "" if outcome is None else f"{OUTCOME_HEADER}: {outcome}\r\n"
         head = (
             f"{self._start}{target}\r\nX-Amz-Date: {timestamp}\r\n{token_line}Authorization: {authorization}\r\n"
             f"amz-sdk-invocation-id: {invocation}\r\namz-sdk-request: attempt={attempt}\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n"
+            f"{outcome_line}Content-Length: {len(body)}\r\n\r\n"
         )
         return head.encode() + body
 

@@ -12,6 +12,7 @@ from typing import Final, Generic, TypeVar
 from veil.client.api import ApiError, Failure, QueueApi
 from veil.client.backoff import Backoff
 from veil.consumer.message import Message
+from veil.core.attempt import GIVEN_BACK, Said
 
 _log = logging.getLogger(__name__)
 
@@ -131,8 +132,10 @@ class Deletes:
     def __init__(
         self, api: QueueApi, url: str, *, sleep: Callable[[float], Awaitable[None]], random: Random
     ) -> None:
-        async def delete(receipts: Sequence[str]) -> list[ApiError | None]:
-            return await api.delete(url, receipts)
+        async def delete(entries: Sequence[tuple[str, Said | None]]) -> list[ApiError | None]:
+            receipts = [receipt for receipt, _ in entries]
+            said = [each for _, each in entries]
+            return await (api.delete(url, receipts, said=said) if any(said) else api.delete(url, receipts))
 
         self._collector = Batcher(delete, sleep=sleep, random=random)
         self._handled: OrderedDict[str, None] = OrderedDict()
@@ -147,9 +150,9 @@ class Deletes:
         """Whether the message was handled before and only its delete failed."""
         return message_id in self._handled
 
-    async def delete(self, message: Message) -> bool:
+    async def delete(self, message: Message, said: Said | None = None) -> bool:
         """Take the message out; False when it may still be there. Its lease must have been let go of."""
-        error = await self._collector.add(message.raw.receipt)
+        error = await self._collector.add((message.raw.receipt, said))
         if error is None:
             self._handled.pop(message.id, None)
             return True
@@ -197,14 +200,16 @@ class Releases:
         sleep: Callable[[float], Awaitable[None]],
         random: Random,
     ) -> None:
-        async def extend(changes: Sequence[tuple[str, int]]) -> list[ApiError | None]:
-            return await api.extend(url, changes)
+        async def extend(changes: Sequence[tuple[str, int, Said]]) -> list[ApiError | None]:
+            said = [each for *_, each in changes]
+            return await api.extend(url, [(receipt, seconds) for receipt, seconds, _ in changes], said=said)
 
         self._collector = Batcher(extend, sleep=sleep, random=random)
         self._fifo = fifo
 
     async def give_back(self, changes: Sequence[tuple[Message, int]]) -> None:
-        """Make each visible after so many seconds, 0 at once; on a FIFO queue from the first on."""
+        """Make each visible after so many seconds, 0 at once; on a FIFO queue from the first on. With the change goes what its
+        handler has come to, if it had one."""
         if not self._fifo:
             await self._change(changes)
             return
@@ -218,7 +223,10 @@ class Releases:
 
     async def _change(self, changes: Sequence[tuple[Message, int]]) -> None:
         answers = await asyncio.gather(
-            *(self._collector.add((message.raw.receipt, seconds)) for message, seconds in changes)
+            *(
+                self._collector.add((message.raw.receipt, seconds, message.said or GIVEN_BACK))
+                for message, seconds in changes
+            )
         )
         for (message, seconds), error in zip(changes, answers, strict=True):
             if error is not None and error.failure is not Failure.LOST:

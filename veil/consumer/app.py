@@ -58,6 +58,7 @@ class Consumer:
         message_type_attribute: str = "type",
         health_port: int | None = None,
         health_host: str = "127.0.0.1",
+        worker: str | None = None,
         metrics: ConsumerMetrics | None = None,
         lifespan: Callable[[Consumer], AbstractAsyncContextManager[Any]] | None = None,
     ) -> None:
@@ -81,6 +82,7 @@ class Consumer:
             on_poison=on_poison,
             health_port=health_port,
             health_host=health_host,
+            worker=worker,
         )
         if renewal is None and self._settings.visibility_s is not None:
             # Whoever names a length means it for every window, not only for the first.

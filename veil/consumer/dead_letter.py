@@ -7,14 +7,13 @@ whoever looks at the dead letters, as many as there is room for, the long ones c
 from __future__ import annotations
 
 import re
-import traceback
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from veil.client.api import Attribute
 from veil.consumer.message import Message
-from veil.consumer.outcomes import DeadLetter, held_s
+from veil.consumer.outcomes import DeadLetter, class_name, held_s, traceback_text
 from veil.core.limits import ATTRIBUTES_MAX, BODY_BYTES_MAX
 from veil.core.message import (
     ERROR_TYPE,
@@ -63,15 +62,15 @@ def dead_letter_copy(
 def _ours(message: Message, outcome: DeadLetter, now: datetime) -> Iterator[tuple[str, str, str, int]]:
     error = outcome.error
     if error is not None:
-        yield ERROR_TYPE, "String", _class_name(error), _TEXT_BYTES_MAX
+        yield ERROR_TYPE, "String", class_name(error), _TEXT_BYTES_MAX
     yield REASON, "String", outcome.reason, REASON_BYTES_MAX
     yield SOURCE_QUEUE, "String", message.queue, _TEXT_BYTES_MAX
     # After a redrive the message has a new id: the first one is what the sender's records know.
     yield MESSAGE_ID, "String", _first_id(message.attributes) or message.id, _TEXT_BYTES_MAX
     yield RECEIVE_COUNT, "Number", str(message.receive_count), _TEXT_BYTES_MAX
     yield HANDLER, "String", outcome.handler, _TEXT_BYTES_MAX
-    if error is not None and error.__traceback__ is not None:
-        yield TRACEBACK, "String", "".join(traceback.format_exception(error)), TRACEBACK_BYTES_MAX
+    if error is not None and (trace := traceback_text(error)):
+        yield TRACEBACK, "String", trace, TRACEBACK_BYTES_MAX
     if message.first_received_at is not None:
         yield FIRST_RECEIVED_AT, "String", _iso(message.first_received_at), _TEXT_BYTES_MAX
     yield LAST_RECEIVED_AT, "String", _iso(now - timedelta(seconds=held_s(message.lease))), _TEXT_BYTES_MAX
@@ -80,11 +79,6 @@ def _ours(message: Message, outcome: DeadLetter, now: datetime) -> Iterator[tupl
 def _first_id(attributes: Mapping[str, Attribute]) -> str | None:
     known = attributes.get(MESSAGE_ID)
     return known.value if known is not None and isinstance(known.value, str) else None
-
-
-def _class_name(error: BaseException) -> str:
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _iso(instant: datetime) -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import random
+import re
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -32,6 +35,13 @@ class Dependencies:
     random: random.Random = field(default_factory=random.Random)
 
 
+def worker_agent(name: str | None) -> str:
+    """How this process names itself to the queue, so that whoever looks can tell its workers apart."""
+    parts = {"host": socket.gethostname(), "pid": str(os.getpid()), "worker": name or ""}
+    plain = {part: re.sub(r"[^A-Za-z0-9._-]", "-", text)[:64] for part, text in parts.items() if text}
+    return " ".join(f"{part}/{text}" for part, text in plain.items())
+
+
 def real_dependencies(settings: ConsumerSettings) -> Dependencies:
     """The service that the settings, the environment and the profile name, and a keeper with connections of its own."""
     from veil.client.client import SqsClient
@@ -42,6 +52,7 @@ def real_dependencies(settings: ConsumerSettings) -> Dependencies:
         region=settings.region or region_in(settings.queue),
         profile=settings.profile,
         monotonic=steady_s,
+        user_agent_extra=worker_agent(settings.worker),
     )
 
     def make_keeper(policy: RenewalPolicy, events: KeeperEvents) -> Keeper:

@@ -13,6 +13,7 @@ import msgspec
 
 from veil.client.api import Attribute, RawMessage
 from veil.consumer.lease import Lease
+from veil.core.attempt import Said
 
 # ---- envelopes
 #
@@ -139,6 +140,7 @@ class Message:
         self.lease = lease
         self._envelopes = envelopes
         self._content: Content | None = None
+        self.said: Said | None = None  # what came of this attempt, where its handler failed
 
     @property
     def id(self) -> str:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import inspect
 import logging
 import math
+import re
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 from veil.consumer.lease import Lease
 from veil.consumer.message import Message
+from veil.core.attempt import Outcome as Attempt
+from veil.core.attempt import Said
 from veil.core.limits import VISIBILITY_MAX_S
 
 _log = logging.getLogger(__name__)
@@ -277,13 +283,74 @@ def explained(outcome: Outcome, error: BaseException) -> Outcome:
     return outcome
 
 
+# ---- What is told of an error: to people in the log, on dead letters, and to the queue with the end of the attempt.
+
+TEXT_CHARS_MAX: Final = 512
+TRACEBACK_CHARS_MAX: Final = 4_096
+_VEIL: Final = str(Path(__file__).parents[1])
+# What looks like a secret, a person or an account, wherever it stands: credentials in URLs, values after names such as
+# `password=`, keys of clouds, addresses of mail, and long runs of digits or of hexadecimal.
+_SECRETS: Final = re.compile(
+    r"""(?P<keep>://[^\s/:@]{0,64}:)[^\s/@]{1,256}(?=@)
+    | (?P<name>(?:passw(?:or)?d|secret|token|api[_-]?key|authorization|credential)[\w.-]{0,32}["']?\s{0,4}[=:]\s{0,4}["']?
+        (?:bearer\s|basic\s)?)[^\s"',;&]{1,512}
+    | \b(?:AKIA|ASIA)[A-Z0-9]{16}\b
+    | \b[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64}){1,4}\b
+    | \b[0-9a-f]{32,128}\b
+    | \b\d(?:[ -]?\d){11,18}\b""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_MASK: Final = "***"
+
+
+def masked(text: str) -> str:
+    """The text without what looks like a secret or a person's data."""
+    return _SECRETS.sub(lambda found: (found["keep"] or found["name"] or "") + _MASK, text)
+
+
+def class_name(error: BaseException) -> str:
+    """The error's class with its module, unless that is Python's own."""
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def users_traceback(error: BaseException) -> TracebackType | None:
+    """The error's traceback from the first frame on that is not Veil's own; None where all of them are."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_VEIL):
+        trace = trace.tb_next
+    return trace
+
+
+def traceback_text(error: BaseException) -> str:
+    """The traceback as text, from the user's own code on; empty where the error has none there."""
+    trace = users_traceback(error)
+    if trace is None:
+        return ""
+    try:
+        return "".join(traceback.format_exception(type(error), error, trace))
+    except Exception:  # an exception whose own words fail must not fail the consumer
+        return "".join(traceback.format_tb(trace))
+
+
+def said_of(error: BaseException) -> Said:
+    """What the queue is told of an attempt that ended in this error: masked, and bounded."""
+    text = masked(_words(error)[: TEXT_CHARS_MAX * 2])[:TEXT_CHARS_MAX]
+    trace = masked(traceback_text(error)[-TRACEBACK_CHARS_MAX:])
+    return Said(Attempt.FAILED.value, class_name(error), text, trace)
+
+
 def told(error: BaseException) -> str:
     """An error in one line: its class, and what it says."""
-    try:
-        text = str(error)
-    except Exception:  # an exception whose own words fail must not fail the consumer
-        text = ""
+    text = _words(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # an exception whose own words fail must not fail the consumer
+        return ""
 
 
 def _only_one(error: BaseException, spec: FailureSpec) -> BaseException:

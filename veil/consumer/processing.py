@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from random import Random
@@ -30,6 +31,7 @@ from veil.consumer.outcomes import (
 )
 from veil.consumer.receiver import QueueFacts
 from veil.consumer.renewal.keeper import Keeper
+from veil.core.receipt import looks_like_ours
 
 _log = logging.getLogger(__name__)
 
@@ -137,9 +139,14 @@ class MessageProcessor:
                 )
             return _LEFT
         if isinstance(outcome, Delete | Discard):
-            return _GONE if await self._deletes.delete(message) else _LEFT
+            return _GONE if await self._deletes.delete(message, message.said) else _LEFT
         if isinstance(outcome, LetExpire):
-            return _LEFT
+            # To say why takes a call, and that sets a deadline: the one it has, to the second. Only Veil listens.
+            left_s = math.ceil(lease.remaining_s)
+            if message.said is None or left_s <= 0 or not looks_like_ours(message.raw.receipt):
+                return _LEFT
+            await letting_go
+            return left_s
         await letting_go  # a renewal that overtook the release would hide the message again
         return int(outcome.seconds) if isinstance(outcome, RetryAfter) else 0
 

@@ -45,6 +45,7 @@ class ConsumerSettings:
     message_type_attribute: str = "type"
     health_port: int | None = None
     health_host: str = "127.0.0.1"
+    worker: str | None = None  # what the console calls it, beside its host and its process
 
     def __post_init__(self) -> None:
         _check(

@@ -69,19 +69,21 @@ NOTHING_SAID: Final[Mapping[int, Said]] = MappingProxyType({})  # by the seq of 
 
 
 class AttemptFacts(NamedTuple):
-    """What is known of one attempt; instants in any one unit."""
+    """What is known of one attempt; instants in any one unit.
 
-    deadline: int | None = None  # as it was set last
-    undone_at: int | None = None
-    said: str | None = None  # the latest outcome that its holder said
-    deleted_at: int | None = None
-    is_returned: bool = (
-        False  # the last change of its deadline gave the message back: `released` or `given_back`
-    )
-    gone_at: int | None = None  # the message went away, whoever took it
-    refused_at: int | None = None  # a delete or an extension by its receipt came too late to count
-    seen_at: int | None = None  # `holder_seen`
-    silent_at: int | None = None  # `holder_silent`
+    The latest of its events `received`, `extended`, `given_back` and `released`, by position, sets `deadline` (of `released`:
+    its instant) and `is_returned`. The latest of those with an outcome sets `said`.
+    """
+
+    deadline: int | None = None
+    undone_at: int | None = None  # `undone`
+    said: str | None = None
+    deleted_at: int | None = None  # `deleted`, by its own receipt
+    is_returned: bool = False  # by `given_back` or `released`
+    gone_at: int | None = None  # of its message: the first of `deleted`, `expired`, `purged`, `redriven`
+    refused_at: int | None = None  # `delete_refused` or `extension_refused`, the latest
+    seen_at: int | None = None  # `holder_seen`, the latest
+    silent_at: int | None = None  # `holder_silent`, the latest
 
 
 def outcome_of(facts: AttemptFacts, now: int) -> Outcome:

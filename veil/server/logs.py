@@ -33,6 +33,9 @@ class TextLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         text = _ACTIVE.sub(lambda found: repr(found[0])[1:-1], record.getMessage())
+        message_id = getattr(record, "facts", {}).get("message_id")
+        if message_id is not None and message_id not in text:
+            text = f"{text}; message {message_id}"
         line = f"{_at(record)} {record.levelname.lower():<8} {record.name}: {text}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from veil.client.api import ApiError, Attribute, Failure, QueueApi, RawMessage
+from veil.core.attempt import Said
 from veil.core.clock import ManualClock
 from veil.core.errors import (
     MessageGone,
@@ -53,6 +54,7 @@ class InProcessService:
         self.service = Service(MemoryStore(clock), clock)
         self.calls: Counter[str] = Counter()
         self.deleted: list[StoredMessage] = []
+        self.said: list[Said | None] = []  # of attempts that ended other than by a plain delete
         self._failures: dict[str, deque[ApiError]] = {}
 
     def api(self) -> QueueApi:
@@ -154,21 +156,27 @@ class _InProcessApi:
             raise _told(error) from error
         return [self._raw(queue, message, asked_at_s) for message in messages]
 
-    async def delete(self, url: str, receipts: Sequence[str]) -> list[ApiError | None]:
+    async def delete(
+        self, url: str, receipts: Sequence[str], *, said: Sequence[Said | None] = ()
+    ) -> list[ApiError | None]:
         self._owner.injected("delete")
         queue = await self._queue(url)
         answers: list[VeilError | None] = []
-        for receipt in receipts:
+        for at, receipt in enumerate(receipts):
             before = {message.seq: message for message in await self._service.store.peek(queue, limit=10_000)}
-            answers += await delete(self._service, queue, [receipt])
+            answers += await delete(self._service, queue, [receipt], said=said[at : at + 1])
+            self._owner.said += said[at : at + 1]
             for message in await self._service.store.peek(queue, limit=10_000):
                 before.pop(message.seq, None)
             self._owner.deleted.extend(before.values())
         return _answers(answers)
 
-    async def extend(self, url: str, changes: Sequence[tuple[str, int]]) -> list[ApiError | None]:
+    async def extend(
+        self, url: str, changes: Sequence[tuple[str, int]], *, said: Sequence[Said | None] = ()
+    ) -> list[ApiError | None]:
         self._owner.injected("extend")
-        return _answers(await extend_lease(self._service, await self._queue(url), changes))
+        self._owner.said += said
+        return _answers(await extend_lease(self._service, await self._queue(url), changes, said=said))
 
     async def send(
         self,

@@ -22,14 +22,20 @@ from veil.consumer.message import Message
 from veil.consumer.outcomes import (
     DeadLetter,
     Delete,
+    Drop,
     FailurePolicy,
     Fatal,
     LetExpire,
     Outcome,
+    RetryAfter,
+    RetryNow,
+    Stop,
     Verdict,
     label,
+    said_of,
     settled,
     told,
+    users_traceback,
 )
 
 _log = logging.getLogger(__name__)
@@ -155,6 +161,8 @@ class Judge:
         """What becomes of a message whose handling ended in this error; the trace may have been told before."""
         if message.lease.lost or isinstance(error, LeaseLost):
             return None
+        if not isinstance(error, Drop | RetryNow | Stop):  # those were not tried, or are done with
+            message.said = said_of(error)
         if isinstance(error, PayloadRefused):
             outcome = self._settings.poison(error, self._on_poison)
             self._say(logging.ERROR, "poison: %s", message, outcome, error, trace=False)
@@ -163,6 +171,7 @@ class Judge:
             self._say(logging.ERROR, "ended the process: %s", message, outcome, error, trace=trace)
         else:
             outcome = (self._on_failure or self._settings.on_failure).decide(error, message)
+            outcome = settled(outcome, message.lease, message.receive_count, self._settings.random)
             if isinstance(error, Verdict):
                 self._say(logging.INFO, "said: %s", message, outcome, error, trace=False)
             else:
@@ -190,18 +199,29 @@ class Judge:
         return outcome
 
     def _log(self, text: str, message: Message, *values: object) -> None:
-        _log.warning(f"handler %s {text}", self._name, *values, extra=self._extra(message, None))
+        _log.warning(
+            f"handler %s {text}; message %s",
+            self._name,
+            *values,
+            message.id,
+            extra=self._extra(message, None),
+        )
 
     def _say(
         self, level: int, text: str, message: Message, outcome: Outcome, error: BaseException, *, trace: bool
     ) -> None:
+        after = f" {outcome.seconds:g} s" if isinstance(outcome, RetryAfter) else ""
+        trail = (type(error), error, users_traceback(error)) if trace else None
         _log.log(
             level,
-            f"handler %s {text}; outcome %s",
+            f"handler %s {text}; outcome %s%s; message %s, receive %d",
             self._name,
             told(error),
             label(outcome),
-            exc_info=error if trace else None,
+            after,
+            message.id,
+            message.receive_count,
+            exc_info=trail,
             extra=self._extra(message, outcome),
         )
 

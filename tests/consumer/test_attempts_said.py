@@ -1,0 +1,210 @@
+"""The consumer says what came of each attempt that it ends other than by a delete: which outcome, and which error."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.journal.kit import events_of
+from veil import (
+    Consumer,
+    ConsumerFailed,
+    DeadLetter,
+    Discard,
+    Drop,
+    Fatal,
+    LetExpire,
+    Message,
+    Outcome,
+    Reject,
+    Release,
+    Retry,
+    RetryAfter,
+    RetryNow,
+)
+from veil.consumer.dependencies import worker_agent
+from veil.consumer.outcomes import TEXT_CHARS_MAX, TRACEBACK_CHARS_MAX, masked, said_of
+from veil.core.attempt import FAILED, GIVEN_BACK, AttemptFacts, Said, outcome_of
+from veil.journal.storage import Storage
+from veil.testing import ConsumerHarness, VeilServer
+
+
+async def said_by(app: Consumer, sent: int = 1, **queue: object) -> list[Said]:
+    """What the consumer said of its first attempts."""
+    harness = ConsumerHarness(app, **queue)  # type: ignore[arg-type]
+    with suppress(ConsumerFailed):  # as `Fatal` wants it
+        async with harness:
+            for _ in range(sent):
+                await harness.send()
+            await harness.settle()
+    return [each for each in harness.service.said if each is not None]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [None, RetryAfter(5), RetryAfter(3_600), Release(), LetExpire(), Discard(), DeadLetter(), Fatal()],
+    ids=lambda policy: type(policy).__name__,
+)
+async def test_whatever_the_policy_a_failure_is_said_with_its_error(policy: Outcome | None):
+    app = Consumer("orders", on_failure=policy)
+
+    @app.handler
+    async def ship(message: Message) -> None:
+        raise LookupError("no stock")
+
+    first = (await said_by(app))[0]
+    assert (first.outcome, first.error_type, first.error_text) == ("failed", "LookupError", "no stock")
+    lines = (first.traceback or "").splitlines()
+    assert __file__ in lines[1]  # no frame of Veil's own before the handler
+    assert lines[-1] == "LookupError: no stock"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "outcome"),
+    [(Retry("later"), "failed"), (Reject("never"), "failed"), (RetryNow(), "given_back"), (Drop(), None)],
+)
+async def test_a_handler_that_decides_itself_is_taken_at_its_word(verdict: Exception, outcome: str | None):
+    app = Consumer("orders")
+    left = [verdict]
+
+    @app.handler
+    async def ship(message: Message) -> None:
+        if left:
+            raise left.pop()
+
+    said = await said_by(app)
+    assert [each.outcome for each in said] == ([] if outcome is None else [outcome])
+
+
+async def test_poison_and_the_failed_of_a_batch_are_said_too():
+    app = Consumer("orders", on_poison=Release())
+
+    @app.handler(batch=10)
+    def ship(orders: list[Mapping[str, int]], messages: list[Message]) -> list[str]:
+        return [message.id for message in messages]
+
+    async with ConsumerHarness(app) as harness:
+        await harness.send({"id": 1})
+        await harness.send("no object")
+        await harness.settle()
+        kinds = {each.error_type for each in harness.service.said if each is not None}
+    assert len(kinds) == 2
+    assert all(kind is not None and kind.endswith(("ItemFailed", "PayloadRefused")) for kind in kinds)
+
+
+async def test_what_is_not_begun_when_a_consumer_stops_is_given_back():
+    app = Consumer("orders", concurrency=1, prefetch=5, drain_timeout=25)
+
+    @app.handler
+    async def ship(message: Message) -> None:
+        await harness.sleep(1_000)
+
+    async with ConsumerHarness(app) as harness:
+        for _ in range(3):
+            await harness.send()
+        await harness.settle()
+        stopping = asyncio.ensure_future(app.stop())
+        await harness.settle()
+        assert harness.service.said == [GIVEN_BACK] * 2
+        await harness.advance(25)
+        await stopping
+        assert harness.service.said == [GIVEN_BACK] * 3
+
+
+async def test_a_completed_attempt_says_nothing():
+    app = Consumer("orders")
+
+    @app.handler
+    async def ship(message: Message) -> None: ...
+
+    assert await said_by(app) == []
+
+
+# ---- what is told of an error
+
+
+def raised(error: Exception) -> Exception:
+    try:
+        raise error
+    except Exception as caught:
+        return caught
+
+
+def test_an_error_is_told_bounded():
+    said = said_of(raised(ValueError("x" * 100_000)))
+    assert len(said.error_text or "") == TEXT_CHARS_MAX
+    assert len(said.traceback or "") <= TRACEBACK_CHARS_MAX
+    assert said._replace(error_type=None, error_text=None, traceback=None) == FAILED
+
+
+def test_an_error_that_cannot_speak_is_told_by_its_class():
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    said = said_of(raised(Mute()))
+    assert (said.error_type or "").endswith("Mute") and said.error_text == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgres://shop:hunter2@db/orders is down", "postgres://shop:***@db/orders is down"),
+        ("password=hunter2, retry", "password=***, retry"),
+        ("Authorization: Bearer abc.def", "Authorization: Bearer ***"),
+        ("AKIAIOSFODNN7EXAMPLE is disabled", "*** is disabled"),
+        ("no account of jane.doe@example.com", "no account of ***"),
+        ("card 4111 1111 1111 1111 refused", "card *** refused"),
+        ("hash " + "ab" * 16, "hash ***"),
+        ("order 1234567 has 3 items", "order 1234567 has 3 items"),
+    ],
+)
+def test_what_looks_like_a_secret_is_masked(text: str, shown: str):
+    assert masked(text) == shown
+
+
+def test_workers_are_told_apart_by_host_process_and_name():
+    assert worker_agent("nightly run").split()[2] == "worker/nightly-run"
+    assert [part.partition("/")[0] for part in worker_agent(None).split()] == ["host", "pid"]
+
+
+# ---- through a real server
+
+
+def test_five_messages_whose_handler_only_raises_have_failed_and_nobody_crashed(tmp_path: Path, caplog):
+    """Timeout 600 s, the default policy: the first attempts of all five end within a second, as failures."""
+    with VeilServer("--data", str(tmp_path)) as server:
+        sqs = server.client()
+        url = sqs.create_queue(QueueName="orders", Attributes={"VisibilityTimeout": "600"})["QueueUrl"]
+        for number in range(5):
+            sqs.send_message(QueueUrl=url, MessageBody=str(number))
+        app = Consumer("orders", endpoint=server.endpoint_url, region="us-east-1", worker="first")
+        failed: set[str] = set()
+
+        @app.handler
+        async def ship(message: Message) -> None:
+            failed.add(message.id)
+            raise ValueError(f"no stock for {message.body}")
+
+        async def run() -> None:
+            async with app:
+                while len(failed) < 5:
+                    await asyncio.sleep(0.01)
+
+        with caplog.at_level(logging.WARNING, "veil.consumer"):
+            asyncio.run(asyncio.wait_for(run(), 60))
+    assert all(any(each in record.getMessage() for record in caplog.records) for each in failed)
+    events = events_of(Storage.at(tmp_path / "journal"))
+    ends = [event for event in events if event["kind"] == "given_back"]
+    assert {event["message_id"] for event in ends} >= failed
+    for event in ends:
+        assert (event["outcome"], event["error_type"]) == ("failed", "ValueError")
+        assert "no stock for" in event["error_text"] and "in ship" in event["traceback"]
+        assert "worker/first" in event["user_agent"] and event["rule"] == 2
+        facts = AttemptFacts(1, said=event["outcome"], is_returned=True)
+        assert outcome_of(facts, 2) == "failed"
