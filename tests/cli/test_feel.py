@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ import pytest
 from tests.cli.conftest import Veil
 from veil.cli.main import COMMANDS
 from veil.cli.output import inert, json_line, one_line, seconds
+from veil.cli.pipeline.command import JOBS
 from veil.testing import VeilServer
 
 SUBCOMMANDS = [
@@ -123,3 +125,85 @@ def test_a_terminal_that_is_not_utf8_still_gets_its_output(veil: Veil) -> None:
     ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30)
     assert ran.returncode == 0
     assert "\\u2713" in ran.stdout
+
+
+ALL_HELP = [
+    (),
+    *((name,) for name in COMMANDS),
+    *SUBCOMMANDS,
+    *(("pipeline", name) for name in JOBS),
+    *(("timeouts", verb) for verb in ("show", "apply")),
+    *(("store", verb) for verb in ("copy", "restored")),
+    ("config", "show"),
+]
+
+
+@pytest.mark.parametrize("words", dict.fromkeys(ALL_HELP), ids=" ".join)
+def test_help_is_not_cut_and_shows_no_types_of_python(command: Veil, words: tuple[str, ...]) -> None:
+    text = " ".join(command(*words, "--help").out.split())
+    assert not re.search(r"\w\.\.\.(?! \[)", text.replace("[ARGS]...", "").replace("QUEUE...", "")), text
+    assert not re.search(r"<\w+[^|>]*>|list\[|\('|\[\[|x>=|env var", text), text
+
+
+def test_the_commands_that_people_use_most_come_first(command: Veil) -> None:
+    listed = re.findall(r"^  (\w+)", command("--help").out.partition("Commands:")[2], re.MULTILINE)
+    assert listed[:5] == ["serve", "run", "queue", "msg", "dlq"]
+    assert [name for name in listed if name in COMMANDS] == list(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds_"),
+    [("90", 90), ("90s", 90), ("5m", 300), ("5min", 300), ("2h", 7200), ("1h 30min", 5400), ("1h30m", 5400)],
+)
+def test_lengths_are_read_as_people_write_them(veil: Veil, text: str, seconds_: int) -> None:
+    assert veil("queue", "create", "orders", "--visibility-timeout", text).code == 0
+    assert veil("queue", "show", "orders", "--json").object["visibility_timeout_s"] == seconds_
+
+
+@pytest.mark.parametrize("text", ["5 parsecs", "m5", "-5", "13h", "1.5h", "", "²", "1h90"])
+def test_a_length_that_is_none_is_refused_with_what_is_expected(veil: Veil, text: str) -> None:
+    ran = veil("queue", "create", "orders", "--visibility-timeout", text)
+    assert ran.code == 2
+    assert (
+        "--visibility-timeout" in ran.err
+        and "expected a length from 0 to 12h, such as 90, 90s or 5m" in ran.err
+    )
+
+
+def test_a_missing_queue_is_named_with_where_it_was_looked_for(veil: Veil) -> None:
+    ran = veil("msg", "send", "nope", "x")
+    assert (
+        ran.code == 1 and "there is no queue 'nope' at http://" in ran.err and "see: veil queue ls" in ran.err
+    )
+    dead = veil("queue", "create", "orders", "--dead-letter", "nope", "--max-receives", "3")
+    assert dead.code == 1 and "--dead-letter: there is no queue 'nope'" in dead.err
+
+
+def test_a_message_for_a_fifo_queue_needs_a_group_in_the_commands_own_words(veil: Veil) -> None:
+    veil("queue", "create", "steps.fifo", "--fifo")
+    assert "--group" in veil("msg", "send", "steps.fifo", "x").err
+    without = veil("msg", "send", "steps.fifo", "x", "--group", "g").err
+    assert "--dedup-id" in without and "MessageDeduplicationId" not in without
+
+
+def test_no_queue_of_a_prefix_is_not_no_queue_at_all(veil: Veil) -> None:
+    assert "create one" in veil("queue", "ls").err
+    veil("queue", "create", "orders")
+    assert veil("queue", "ls", "zzz").err == "no queue's name begins with 'zzz'\n"
+
+
+def test_peek_chooses_by_state_and_text_and_cuts_no_body(veil: Veil) -> None:
+    veil("queue", "create", "orders")
+    long = "a pear, " * 20 + "the end"
+    for body in ("apple", long):
+        veil("msg", "send", "orders", body)
+    receipt = veil("msg", "receive", "orders", "--json").object["receipt"]
+    assert [
+        each["body"] for each in veil("msg", "peek", "orders", "--state", "in_flight", "--json").objects
+    ] == ["apple"]
+    assert [
+        each["body"] for each in veil("msg", "peek", "orders", "--contains", "PEAR", "--json").objects
+    ] == [long]
+    assert "the end" in veil("msg", "peek", "orders").out
+    assert veil("msg", "release", "orders", receipt).code == 0
+    assert veil("msg", "peek", "orders", "--state", "in_flight").err == "orders: no messages match\n"

@@ -202,7 +202,7 @@ def test_a_body_cannot_speak_to_a_real_terminal_either(nasty: Veil, monkeypatch:
         ),
         (["send", "orders", "x", "--attribute", "a=1", "--attribute", "a=2"], "'a': given twice"),
         (["receive", "orders", "--max", "11"], "'--max': 11: expected a whole number from 1 to 10"),
-        (["extend", "orders", "r", "never"], "'never': expected a whole number from 0 to 43200"),
+        (["extend", "orders", "r", "never"], "'never': expected a length from 0 to 12h"),
     ],
 )
 def test_a_wrong_argument_is_told_in_one_line(orders: Veil, arguments: list[str], named: str) -> None:

@@ -1,15 +1,80 @@
-"""The root of the command `veil`; every command file adds its own with `register`."""
+"""The root of the command `veil`, and how every command shows its help: nothing cut, no types of Python."""
 
 from __future__ import annotations
 
-import typer
+import re
+from collections.abc import Callable
+from typing import Any
 
-# Plain help: drawing it in colour costs more time than everything else a small command does.
-app = typer.Typer(
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+
+class _Command(TyperCommand):
+    """A command whose help names arguments as people write them."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        # Typer writes {QUEUE}, and [[QUEUE]...]... where the name has brackets already.
+        pieces = super().collect_usage_pieces(ctx)
+        return [
+            re.sub(r"^\{(.*)\}$", r"\1", re.sub(r"^\[(\[.*\](\.\.\.)?)\](\.\.\.)?$", r"\1", piece))
+            for piece in pieces
+        ]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is None:
+                continue
+            name, text = record
+            if param.param_type_name == "argument":
+                name, text = name.partition(" <")[0], text.removesuffix("[required]").rstrip()
+            sections["Arguments" if param.param_type_name == "argument" else "Options"].append((name, text))
+        for title, rows in sections.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+class CommandGroup(TyperGroup):
+    """A group that lists each of its commands with the whole first paragraph of its help."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [
+            (name, " ".join((each.help or "").split("\n\n")[0].split()))
+            for name, each in commands
+            if each is not None
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+class _Root(CommandGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        from veil.cli.main import COMMANDS
+
+        return [name for name in COMMANDS if name in self.commands]
+
+
+class Commands(typer.Typer):
+    """A group of commands."""
+
+    def __init__(self, help: str | None = None, **settings: Any) -> None:
+        # Plain help: drawing it in colour costs more time than everything else a small command does.
+        plain: dict[str, Any] = {"cls": CommandGroup, "no_args_is_help": True, "rich_markup_mode": None}
+        super().__init__(**plain | ({} if help is None else {"help": help}) | settings)
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
+        """As Typer's, with help of the house."""
+        return super().command(name, cls=_Command, **settings)
+
+
+app = Commands(
+    "A durable message queue that speaks Amazon SQS, built around the visibility timeout.",
     name="veil",
-    help="A durable message queue that speaks Amazon SQS, built around the visibility timeout.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+    cls=_Root,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -13,7 +13,15 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
-from veil.cli.failures import CommandFailed, EndpointRefused, ServiceError, TlsFailed, Unreachable
+from veil.cli.failures import (
+    CommandFailed,
+    EndpointRefused,
+    KeyRefused,
+    QueueMissing,
+    ServiceError,
+    TlsFailed,
+    Unreachable,
+)
 from veil.client.api import ApiError
 from veil.client.credentials import DUMMY, Credentials, Profile, read_profile, static_credentials
 from veil.client.tls import BundleRefused, ca_bundle, client_context, problem_in_words
@@ -99,6 +107,16 @@ _REPEATABLE = frozenset(
     }
 )
 _VEILS_OWN = frozenset({"PeekMessages", "StartRedrive"})
+_KEY_REFUSALS = frozenset(
+    {
+        "InvalidClientTokenId",
+        "InvalidSignatureException",
+        "MissingAuthenticationToken",
+        "MissingAuthenticationTokenException",
+        "SignatureDoesNotMatch",
+        "UnrecognizedClientException",
+    }
+)
 _PAUSES_S = (0.1, 0.4)  # one try more than pauses
 _ANSWER_TIMEOUT_S = 30.0
 _PAGE = 1000
@@ -161,7 +179,7 @@ class Client:
             try:
                 status, text = self._exchange(target, body, invocation, self._timeout_s + wait_s)
                 if status < 500:
-                    return _read(status, text)
+                    return self._read(status, text)
                 failure: Exception = _error(status, text)
             except ConnectionRefusedError as error:
                 raise Unreachable(self.target.endpoint, _reason(error), refused=True) from None
@@ -191,7 +209,12 @@ class Client:
         if "://" in name:
             return name
         if name not in self._urls:
-            self._urls[name] = str(self.call("GetQueueUrl", {"QueueName": name})["QueueUrl"])
+            try:
+                self._urls[name] = str(self.call("GetQueueUrl", {"QueueName": name})["QueueUrl"])
+            except ServiceError as refusal:
+                if refusal.is_missing_queue:
+                    raise QueueMissing(name, self.target.endpoint, self.target.region) from None
+                raise
         return self._urls[name]
 
     def on_queue(
@@ -221,6 +244,15 @@ class Client:
     def arn(self, queue: str) -> str:
         """The queue's ARN."""
         return self.attributes(queue, "QueueArn")["QueueArn"]
+
+    def _read(self, status: int, text: bytes) -> Answer:
+        try:
+            return _read(status, text)
+        except ServiceError as refusal:
+            if refusal.code not in _KEY_REFUSALS:
+                raise
+            key = self.target.credentials
+            raise KeyRefused(refusal, self.target.endpoint, None if key is DUMMY else key.key_id) from None
 
     def _exchange(self, target: str, body: bytes, invocation: str, timeout_s: float) -> tuple[int, bytes]:
         region, key = self.target.region, self.target.credentials

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -13,13 +12,21 @@ import typer
 
 from veil.cli.failures import CommandFailed, plainly
 from veil.cli.options import AsJson
-from veil.cli.output import has_colour, inert, is_terminal, say, say_json, talk
+from veil.cli.output import inert, progress_bar, say, say_json, talk
 from veil.core.errors import VeilError
 
 # The store is imported when it is used: its library takes longer to load than the rest of the command.
 
 Data = Annotated[
-    Path, typer.Option("--data", metavar="DIR", help="The data directory [VEIL_DATA].", envvar="VEIL_DATA")
+    Path,
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        envvar="VEIL_DATA",
+        show_envvar=False,
+        show_default=False,
+        help="The data directory; else VEIL_DATA, veil-data.",
+    ),
 ]
 DATA_DEFAULT = Path("veil-data")
 
@@ -69,7 +76,7 @@ def verify(
     if salvage is not None:
         _salvage(data, salvage, as_json=as_json)
         return
-    with _told(), _progress() as shown:
+    with _told(), progress_bar("messages") as shown:
         from veil.stores.sqlite.recovery.verify import verify as find
 
         findings = find(data, shown)
@@ -95,21 +102,6 @@ def _salvage(data: Path, out: Path, *, as_json: bool) -> None:
     else:
         say(inert(str(report)))
     talk(f"saved to {out}; start it with: veil serve --data {out}")
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    if not is_terminal(sys.stderr):
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(
-        console=Console(stderr=True, no_color=not has_colour(sys.stderr)), transient=True
-    ) as progress:
-        task = progress.add_task("messages", total=None)
-        yield lambda done, expected: progress.update(task, completed=done, total=max(done, expected))
 
 
 @contextmanager

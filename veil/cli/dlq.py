@@ -7,15 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
+from veil.cli.app import Commands
 from veil.cli.client import Client
 from veil.cli.failures import CommandFailed, ServiceError, plainly
 from veil.cli.options import AsJson, Endpoint, QueueName, Region, connect, whole_number
 from veil.cli.output import progress_bar, say_json, show_table, talk
 from veil.cli.queue_settings import read_redrive
 
-dlq_app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="See dead letters and send them back."
-)
+dlq_app = Commands("See dead letters and send them back.")
 
 Task = dict[str, Any]
 _LOOK_EVERY_S = 0.2
@@ -24,7 +23,7 @@ _LOOK_EVERY_S = 0.2
 @dlq_app.command("ls", epilog="Example: veil dlq ls --json | jq 'select(.visible > 0)'")
 @plainly
 def ls(as_json: AsJson = False, endpoint: Endpoint = None, region: Region = None) -> None:
-    """List the queues that are dead letters of others, with their counts and sources."""
+    """List the dead-letter queues with their counts and sources."""
     sources: dict[str, list[str]] = {}
     rows = []
     with connect(endpoint, region) as client:
@@ -112,9 +111,10 @@ def redrive(
     endpoint: Endpoint = None,
     region: Region = None,
 ) -> None:
-    """Send dead letters back, all of them or those that match, and wait for the end.
+    """Send dead letters back, all of them or those that match.
 
-    Each arrives as a new message with a new id and a receive count of zero. The server goes on if this command is stopped.
+    Waits for the end; the server goes on if this command is stopped. Each message arrives with a new id and a receive
+    count of zero.
     """
     given = {
         "ContainedText": text,

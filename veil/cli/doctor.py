@@ -8,7 +8,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from email.utils import parsedate_to_datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # ---- results
 
-Verdict = Literal["ok", "warn", "fail"]
+Verdict = Literal["ok", "skip", "warn", "fail"]  # skip: could not be checked, or does not apply
 
 
 class Finding(NamedTuple):
@@ -127,22 +127,23 @@ DISK_FAIL_BYTES, DISK_WARN_BYTES = 100 * 2**20, 2**30
 SKEW_WARN_S, SKEW_FAIL_S = 60, 900  # signatures are refused beyond 15 minutes
 CERTIFICATE_WARN_DAYS = 14
 _TIMEOUT_S = 3.0
-_COLOURS: dict[Verdict, str] = {"ok": "32", "warn": "33", "fail": "31"}
+_COLOURS: dict[Verdict, str] = {"ok": "32", "skip": "2", "warn": "33", "fail": "31"}
 
 
 @plainly
 def doctor(as_json: AsJson = False, endpoint: Endpoint = None, region: Region = None) -> None:
     """Check this machine, the settings and the server.
 
-    Each line is ok, warn or fail, with what to do. Exit code 1 if something fails.
+    Each line is ok, warn or fail, with what to do, or skip where there was nothing to check. Exit code 1 if something fails.
     """
     place = find_target(endpoint, region)
+    answered = check_server(place)
     findings = [
         check_python(),
         check_sqlite(),
         *check_settings(),
-        *check_server(place),
-        check_credentials(place),
+        *answered,
+        check_credentials(place, answered),
     ]
     coloured = has_colour(sys.stdout)
     for finding in findings:
@@ -257,7 +258,7 @@ def check_journal(settings: Settings) -> Finding:
 
     where = journal_location(settings)
     if where is None:
-        return Finding("journal", "ok", "off")
+        return Finding("journal", "skip", "off")
     if find_spec("pyarrow") is None:
         return Finding("journal", "fail", "pyarrow is missing", "reinstall: pip install veilmq")
     place = Storage.at(where)
@@ -327,21 +328,27 @@ def check_clock(server_date: str | None, wall_s: float) -> Finding:
     try:
         server_s = parsedate_to_datetime(server_date or "").timestamp()
     except (TypeError, ValueError, IndexError):
-        return Finding("clock", "ok", "the server does not tell its time")
+        return Finding("clock", "skip", "not checked: the server does not tell its time")
     skew_s = max(0, round(abs(wall_s - server_s)) - 1)  # the header has whole seconds
     verdict: Verdict = "fail" if skew_s >= SKEW_FAIL_S else "warn" if skew_s >= SKEW_WARN_S else "ok"
     advice = "" if verdict == "ok" else "set the clocks by NTP: signatures are refused beyond 15 minutes"
     return Finding("clock", verdict, f"{skew_s} s apart from the server's", advice)
 
 
-def check_credentials(place: ServiceTarget) -> Finding:
-    """Which key signs the requests."""
+def check_credentials(place: ServiceTarget, answered: Sequence[Finding]) -> Finding:
+    """Which key signs the requests, and whether the server has accepted it."""
     key = place.credentials
+    accepted: Verdict = answered[0].verdict if answered[0].verdict == "ok" else "skip"
     if key is DUMMY:
         return Finding(
-            "credentials", "ok", "none found: dummies are used, which a server without keys accepts"
+            "credentials",
+            accepted,
+            "no key found: requests are signed with a dummy, which only a server without keys accepts",
         )
-    return Finding("credentials", "ok", f"key {key.key_id} from {key.origin}, region {place.region}")
+    checked = "accepted" if accepted == "ok" else "not checked"
+    return Finding(
+        "credentials", accepted, f"{checked}: key {key.key_id} from {key.origin}, region {place.region}"
+    )
 
 
 def register(app: typer.Typer) -> None:

@@ -2,6 +2,8 @@
 
 CommandFailed
 ├── ServiceError      the server refused                       exit 1
+│   ├── QueueMissing  there is no such queue
+│   └── KeyRefused    the key is missing, or not accepted
 ├── Unreachable       no server answered                       exit 1
 ├── TlsFailed         the server's certificate, or ours, will not do  exit 1
 ├── EndpointRefused   the endpoint is no URL                   exit 2
@@ -12,9 +14,10 @@ CommandFailed
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 import typer
 
@@ -22,6 +25,21 @@ from veil.cli.output import inert, is_terminal, talk
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+# What SQS calls a parameter, and what the command calls it.
+_OUR_WORDS: Final = {
+    "MessageGroupId": "--group",
+    "MessageDeduplicationId": "--dedup-id",
+    "ContentBasedDeduplication": "--content-deduplication",
+    "DelaySeconds": "--delay",
+    "MaxNumberOfMessagesPerSecond": "--rate",
+    "ReceiptHandle": "RECEIPT",
+}
+
+
+def _in_our_words(text: str) -> str:
+    return re.sub("|".join(_OUR_WORDS), lambda found: _OUR_WORDS[found[0]], text)
 
 
 class CommandFailed(Exception):
@@ -34,12 +52,32 @@ class ServiceError(CommandFailed):
     """The server refused, with its code and text."""
 
     def __init__(self, code: str, message: str, status: int) -> None:
-        super().__init__(f"{code}: {message}" if message else code)
+        super().__init__(f"{code}: {_in_our_words(message)}" if message else code)
         self.code, self.status = code, status
 
     @property
     def is_missing_queue(self) -> bool:
         return self.code == "QueueDoesNotExist"
+
+
+class QueueMissing(ServiceError):
+    """There is no queue of that name."""
+
+    def __init__(self, queue: str, endpoint: str, region: str) -> None:
+        super().__init__("QueueDoesNotExist", "", 400)
+        self.args = (f"there is no queue {queue!r} at {endpoint} in {region}; see: veil queue ls",)
+
+
+class KeyRefused(ServiceError):
+    """The server does not accept the key that signed the request."""
+
+    def __init__(self, refusal: ServiceError, endpoint: str, key_id: str | None) -> None:
+        super().__init__(refusal.code, "", refusal.status)
+        self.args = (
+            f"{endpoint} needs a key: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            if key_id is None
+            else f"{endpoint} does not accept the key {key_id}: check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY ({refusal})",
+        )
 
 
 class Unreachable(CommandFailed):

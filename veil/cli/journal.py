@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from veil.cli.app import Commands
 from veil.cli.failures import CommandFailed, plainly
-from veil.cli.options import AsJson
+from veil.cli.options import AsJson, DataDirectory
 from veil.cli.output import has_colour, inert, is_terminal, say, say_json, show_table, talk
 from veil.core.errors import StoreBusy, VeilError
 
@@ -24,16 +25,9 @@ if TYPE_CHECKING:
 
 # pyarrow, the store and the settings are imported when they are used: `--help` needs none of them.
 
-journal_app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Look at the journal, check it, export what waits."
-)
+journal_app = Commands("Look at the journal, check it, export what waits.")
 
-Data = Annotated[
-    str | None,
-    typer.Option(
-        "--data", metavar="DIR", help="The server's data directory; else VEIL_DATA, veil.toml, veil-data."
-    ),
-]
+Data = DataDirectory
 Where = Annotated[
     str | None,
     typer.Option("--journal", metavar="PLACE", help="The journal: a directory, s3://… or hdfs://…; else the server's."),

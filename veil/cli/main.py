@@ -8,25 +8,25 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 
-# The first word of a command line, and the file that has it. Each file exposes `register(app: typer.Typer) ->
-# None`.
+# The first word of a command line, and the file that has it, in the order in which help lists them. Each file exposes
+# `register(app: typer.Typer) -> None`.
 COMMANDS = {
     "serve": "veil.cli.serve",
     "run": "veil.cli.run",
     "queue": "veil.cli.queue",
     "msg": "veil.cli.msg",
     "dlq": "veil.cli.dlq",
-    "journal": "veil.cli.journal",
-    "demo": "veil.demo.command",
     "doctor": "veil.cli.doctor",
+    "demo": "veil.demo.command",
+    "timeouts": "veil.cli.timeouts",
+    "pipeline": "veil.cli.pipeline.command",
+    "journal": "veil.cli.journal",
+    "config": "veil.cli.serve",
     "backup": "veil.cli.data",
     "restore": "veil.cli.data",
     "verify": "veil.cli.data",
-    "migrate": "veil.cli.store",
     "store": "veil.cli.store",
-    "config": "veil.cli.serve",
-    "pipeline": "veil.cli.pipeline.command",
-    "timeouts": "veil.cli.timeouts",
+    "migrate": "veil.cli.store",
 }
 
 USAGE = 2

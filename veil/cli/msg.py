@@ -7,14 +7,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from veil.cli.app import Commands
 from veil.cli.client import Client
 from veil.cli.failures import plainly
-from veil.cli.options import AsJson, Endpoint, QueueName, Region, connect, whole_number
+from veil.cli.options import AsJson, Endpoint, QueueName, Region, connect, interval, length, whole_number
 from veil.cli.output import inert, one_line, say, say_json, show_table, talk
 
 # ---- reading bodies and attributes
@@ -151,18 +153,34 @@ def _number(text: str | None) -> int | None:
 # ---- peek and tail
 
 _PAGE = 100
+_STATES = ("visible", "in_flight", "delayed")
 
 
-def peek_messages(client: Client, queue: str, limit: int) -> Iterator[Message]:
-    """Up to that many messages of the queue, oldest first."""
+def peek_messages(client: Client, queue: str) -> Iterator[Message]:
+    """The messages of the queue, oldest first, read a page at a time."""
     token: str | None = None
-    left = limit
-    while left > 0:
-        messages, token = _page(client, queue, token, min(left, _PAGE))
+    while True:
+        messages, token = _page(client, queue, token, _PAGE)
         yield from messages
-        left -= len(messages)
         if token is None:
             return
+
+
+def read_state(text: str) -> str:
+    """The state that messages must have."""
+    if text not in _STATES:
+        raise typer.BadParameter(f"{text!r}: expected {', '.join(_STATES[:-1])} or {_STATES[-1]}")
+    return text
+
+
+def _matches(message: Message, state: str | None, contains: str | None) -> bool:
+    if state is not None and message.get("State") != state:
+        return False
+    if contains is None:
+        return True
+    attributes = (message.get("MessageAttributes") or {}).values()
+    texts = [message["Body"], *(each.get("StringValue") or "" for each in attributes)]
+    return any(contains.lower() in text.lower() for text in texts)
 
 
 def follow(
@@ -193,12 +211,10 @@ def _page(client: Client, queue: str, token: str | None, size: int) -> tuple[lis
     return list(answer.get("Messages") or ()), answer.get("NextToken")
 
 
-msg_app = typer.Typer(
-    no_args_is_help=True, help="Send, receive, look at, follow, delete and extend messages."
-)
+msg_app = Commands("Send, receive, look at, follow, extend, release and delete messages.")
 
 Receipt = Annotated[str, typer.Argument(metavar="RECEIPT", help="The receipt that a receive gave.")]
-BODY_WIDTH = 60
+_BODY_CHARS_MAX = 1_000
 
 
 @msg_app.command(
@@ -209,14 +225,23 @@ BODY_WIDTH = 60
 @plainly
 def send(
     queue: QueueName,
-    body: Annotated[str, typer.Argument(metavar="BODY", help="The body; - reads stdin, @FILE a file.")],
+    body: Annotated[
+        str, typer.Argument(metavar="BODY", help="The body; - reads it from stdin, @FILE from a file.")
+    ],
     delay: Annotated[
         int | None,
-        typer.Option("--delay", metavar="SECONDS", parser=whole_number(0, 900), help="Visible only then."),
+        typer.Option(
+            "--delay",
+            metavar="LENGTH",
+            parser=length(0, 900),
+            help="How long the message waits until it is visible.",
+        ),
     ] = None,
-    group: Annotated[str | None, typer.Option("--group", metavar="ID", help="The message group.")] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="ID", help="The message group; a FIFO queue needs one.")
+    ] = None,
     dedup_id: Annotated[
-        str | None, typer.Option("--dedup-id", metavar="ID", help="FIFO: the deduplication id.")
+        str | None, typer.Option("--dedup-id", metavar="ID", help="For FIFO queues: the deduplication id.")
     ] = None,
     attribute: Annotated[
         list[str] | None,
@@ -230,7 +255,14 @@ def send(
     endpoint: Endpoint = None,
     region: Region = None,
 ) -> None:
-    """Send one message and print its id; when the id is there, the message is on disk."""
+    """Send one message and print its id.
+
+    When the id is printed, the message is on disk.
+    """
+    if group is None and queue.endswith(".fifo"):
+        raise typer.BadParameter(
+            f"{queue} is a FIFO queue: expected the group of the message", param_hint="--group"
+        )
     parameters: dict[str, Any] = {"MessageBody": read_body(body)}
     attributes = read_attributes(attribute or [])
     if attributes:
@@ -258,24 +290,27 @@ def send(
 def receive(
     queue: QueueName,
     max_messages: Annotated[
-        int, typer.Option("--max", metavar="N", parser=whole_number(1, 10), help="At most so many.")
+        int,
+        typer.Option(
+            "--max", metavar="N", parser=whole_number(1, 10), help="How many messages to receive at most."
+        ),
     ] = 1,
     visibility_timeout: Annotated[
         int | None,
         typer.Option(
             "--visibility-timeout",
-            metavar="SECONDS",
-            parser=whole_number(0, 43_200),
-            help="Invisible to others for so long; else the queue's own.",
+            metavar="LENGTH",
+            parser=length(0, 43_200),
+            help="How long the messages stay invisible to others; else the queue's own timeout.",
         ),
     ] = None,
     wait: Annotated[
         int | None,
         typer.Option(
             "--wait",
-            metavar="SECONDS",
-            parser=whole_number(0, 20),
-            help="Wait for a message; else the queue's own.",
+            metavar="LENGTH",
+            parser=length(0, 20),
+            help="How long to wait for a message, up to 20s; else the queue's own wait.",
         ),
     ] = None,
     delete: Annotated[bool, typer.Option("--delete", help="Delete each message once it is printed.")] = False,
@@ -283,7 +318,10 @@ def receive(
     endpoint: Endpoint = None,
     region: Region = None,
 ) -> None:
-    """Receive messages: each is hidden from everybody else until its deadline, and counts as received."""
+    """Receive messages and print them.
+
+    Each message is invisible to everybody else until its deadline, and its receive count goes up.
+    """
     parameters: dict[str, Any] = {
         "MaxNumberOfMessages": max_messages,
         "MessageSystemAttributeNames": ["All"],
@@ -303,20 +341,42 @@ def receive(
         talk(f"{queue}: no message is visible")
 
 
-@msg_app.command("peek", epilog="Example: veil msg peek orders --max 50 --json | jq .state")
+@msg_app.command("peek", epilog="Example: veil msg peek orders --state in_flight --max 50")
 @plainly
 def peek(
     queue: QueueName,
     max_messages: Annotated[
-        int, typer.Option("--max", metavar="N", parser=whole_number(1), help="At most so many, oldest first.")
+        int,
+        typer.Option(
+            "--max",
+            metavar="N",
+            parser=whole_number(1),
+            help="How many messages to show at most, oldest first.",
+        ),
     ] = 10,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            "--state", metavar="STATE", parser=read_state, help="Only visible, in_flight or delayed messages."
+        ),
+    ] = None,
+    contains: Annotated[
+        str | None,
+        typer.Option(
+            "--contains", metavar="TEXT", help="Only messages with this text in body or attributes."
+        ),
+    ] = None,
     as_json: AsJson = False,
     endpoint: Endpoint = None,
     region: Region = None,
 ) -> None:
-    """Look at messages in whatever state without receiving them: nothing is hidden, nothing counted."""
+    """Show messages in any state without receiving them.
+
+    No message becomes invisible, and no receive count goes up.
+    """
     with connect(endpoint, region) as client:
-        messages = list(peek_messages(client, queue, max_messages))
+        found = (each for each in peek_messages(client, queue) if _matches(each, state, contains))
+        messages = list(islice(found, max_messages))
     if as_json:
         for message in messages:
             say_json(as_object(message))
@@ -324,12 +384,13 @@ def peek(
         columns = ["state", "receives", "message", "body"]
         show_table(columns, [_row(message) for message in messages], right=["receives"])
     else:
-        talk(f"{queue}: empty")
+        talk(f"{queue}: {'empty' if state is None and contains is None else 'no messages match'}")
 
 
 def _row(message: Message) -> list[str]:
     facts = as_object(message)
-    body = one_line(facts["body"], BODY_WIDTH)
+    # A terminal's table folds what is too long for it; into a pipe a line of this many characters is enough.
+    body = one_line(facts["body"], _BODY_CHARS_MAX)
     return [str(facts.get("state", "")), str(facts.get("receive_count", "")), facts["message_id"], body]
 
 
@@ -339,21 +400,21 @@ def tail(
     queue: QueueName,
     count: Annotated[
         int | None,
-        typer.Option("--count", metavar="N", parser=whole_number(1), help="Stop after so many messages."),
+        typer.Option("--count", metavar="N", parser=whole_number(1), help="Stop after this many messages."),
     ] = None,
     from_start: Annotated[
-        bool, typer.Option("--from-start", help="Begin with the messages already there.")
+        bool, typer.Option("--from-start", help="Begin with the messages that are there already.")
     ] = False,
     interval: Annotated[
-        float, typer.Option("--interval", metavar="SECONDS", min=0.05, help="How often to look.")
+        float, typer.Option("--interval", metavar="LENGTH", parser=interval, help="How often to look.")
     ] = 0.5,
     as_json: AsJson = False,
     endpoint: Endpoint = None,
     region: Region = None,
 ) -> None:
-    """Follow new messages by peeking, until Ctrl-C; never receives, so consumers notice nothing.
+    """Follow new messages without receiving them, until Ctrl-C.
 
-    A message that is sent and deleted between two looks is not seen.
+    Consumers notice nothing. A message that is sent and deleted between two looks is not seen.
     """
     shown = 0
     with connect(endpoint, region) as client:
@@ -368,12 +429,15 @@ def tail(
 @msg_app.command("delete", epilog='Example: veil msg delete orders "$receipt"')
 @plainly
 def delete(queue: QueueName, receipt: Receipt, endpoint: Endpoint = None, region: Region = None) -> None:
-    """Delete the message that the receipt holds; one that a later receive has replaced changes nothing."""
+    """Delete the message that a receipt holds.
+
+    A receipt that a later receive has replaced deletes nothing.
+    """
     with connect(endpoint, region) as client:
         client.on_queue("DeleteMessage", queue, {"ReceiptHandle": receipt})
 
 
-@msg_app.command("extend", epilog='Example: veil msg extend orders "$receipt" 120')
+@msg_app.command("extend", epilog='Example: veil msg extend orders "$receipt" 2m')
 @plainly
 def extend(
     queue: QueueName,
@@ -381,16 +445,25 @@ def extend(
     visibility_s: Annotated[
         int,
         typer.Argument(
-            metavar="SECONDS", parser=whole_number(0, 43_200), help="From now; 0 makes it visible at once."
+            metavar="LENGTH",
+            parser=length(0, 43_200),
+            help="How long the message stays invisible from now on; 0 releases it.",
         ),
     ],
     endpoint: Endpoint = None,
     region: Region = None,
 ) -> None:
-    """Give the holder of a message more time, or give the message back with 0."""
+    """Give the holder of a message more time."""
     with connect(endpoint, region) as client:
         parameters = {"ReceiptHandle": receipt, "VisibilityTimeout": visibility_s}
         client.on_queue("ChangeMessageVisibility", queue, parameters)
+
+
+@msg_app.command("release", epilog='Example: veil msg release orders "$receipt"')
+@plainly
+def release(queue: QueueName, receipt: Receipt, endpoint: Endpoint = None, region: Region = None) -> None:
+    """Give a message back: it becomes visible at once."""
+    extend(queue, receipt, 0, endpoint, region)
 
 
 def _show(message: Message, *, as_json: bool) -> None:

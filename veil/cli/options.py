@@ -10,8 +10,10 @@ import typer
 
 from veil.cli.client import Client, find_target
 from veil.cli.failures import CommandFailed
+from veil.core.text import length_s
 
 _COMPLETION_TIMEOUT_S = 1.0
+_INTERVAL_MIN_S = 0.05
 
 
 def complete_queue(incomplete: str) -> list[str]:
@@ -39,6 +41,39 @@ def whole_number(low: int, high: int | None = None) -> Callable[[str | int], int
     return read
 
 
+def length(low_s: int, high_s: int) -> Callable[[str | int], int]:
+    """A reader of lengths of time in that range, in seconds."""
+    expected = f"a length from {_short(low_s)} to {_short(high_s)}, such as 90, 90s or 5m"
+
+    def read(text: str | int) -> int:
+        seconds = length_s(str(text))
+        if seconds is None or not low_s <= seconds <= high_s:
+            raise typer.BadParameter(f"{str(text)!r}: expected {expected}")
+        return seconds
+
+    return read
+
+
+def interval(text: str | float) -> float:
+    """Seconds between two looks: a length, or a fraction of a second such as 0.5."""
+    try:
+        seconds = float(length_s(str(text)) or text)
+    except ValueError:
+        seconds = 0.0
+    if not _INTERVAL_MIN_S <= seconds <= 86_400:
+        raise typer.BadParameter(
+            f"{str(text)!r}: expected a length from {_INTERVAL_MIN_S} to 1d, such as 0.5, 5s or 1m"
+        )
+    return seconds
+
+
+def _short(seconds: int) -> str:
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds and seconds % size == 0:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s" if seconds else "0"
+
+
 def connect(endpoint: str | None, region: str | None) -> Client:
     """A client for the place that the options, the environment and the profile name."""
     return Client(find_target(endpoint, region))
@@ -64,4 +99,10 @@ Region = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Data as JSON, one object per line.")]
+DataDirectory = Annotated[
+    str | None,
+    typer.Option(
+        "--data", metavar="DIR", help="The server's data directory; else VEIL_DATA, veil.toml, veil-data."
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

@@ -6,9 +6,20 @@ from typing import Annotated
 
 import typer
 
+from veil.cli.app import Commands
 from veil.cli.client import Client
 from veil.cli.failures import CommandFailed, ServiceError, confirm, plainly
-from veil.cli.options import AsJson, Endpoint, QueueName, Region, Yes, complete_queue, connect, whole_number
+from veil.cli.options import (
+    AsJson,
+    Endpoint,
+    QueueName,
+    Region,
+    Yes,
+    complete_queue,
+    connect,
+    length,
+    whole_number,
+)
 from veil.cli.output import inert, say, say_json, seconds, show_table, talk
 from veil.cli.queue_settings import (
     SHOWN,
@@ -26,32 +37,33 @@ from veil.cli.queue_settings import (
 from veil.core.errors import NameRefused
 from veil.core.queue import check_name
 
-queue_app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Create, look at, edit, empty and remove queues."
-)
+queue_app = Commands("Create, look at, edit, empty and remove queues.")
 
 Visibility = Annotated[
     int | None,
     typer.Option(
         "--visibility-timeout",
-        metavar="SECONDS",
-        parser=whole_number(0, 43_200),
-        help="How long a received message stays invisible (30 unless set).",
+        metavar="LENGTH",
+        parser=length(0, 43_200),
+        help="How long a received message stays invisible (30s).",
     ),
 ]
 Delay = Annotated[
     int | None,
     typer.Option(
-        "--delay", metavar="SECONDS", parser=whole_number(0, 900), help="How long new messages wait."
+        "--delay",
+        metavar="LENGTH",
+        parser=length(0, 900),
+        help="How long a new message waits until it is visible (0).",
     ),
 ]
 Retention = Annotated[
     int | None,
     typer.Option(
         "--retention",
-        metavar="SECONDS",
-        parser=whole_number(60, 1_209_600),
-        help="How long messages are kept (4 days).",
+        metavar="LENGTH",
+        parser=length(60, 1_209_600),
+        help="How long a message is kept (4d).",
     ),
 ]
 MaxBytes = Annotated[
@@ -66,7 +78,7 @@ MaxBytes = Annotated[
 Wait = Annotated[
     int | None,
     typer.Option(
-        "--wait", metavar="SECONDS", parser=whole_number(0, 20), help="How long an empty receive waits."
+        "--wait", metavar="LENGTH", parser=length(0, 20), help="How long a receive waits for a message (0)."
     ),
 ]
 DeadLetter = Annotated[
@@ -75,20 +87,23 @@ DeadLetter = Annotated[
         "--dead-letter",
         metavar="QUEUE",
         autocompletion=complete_queue,
-        help="Where messages go that were received too often; with --max-receives.",
+        help="The queue for messages that were received too often; with --max-receives.",
     ),
 ]
 MaxReceives = Annotated[
     int | None,
     typer.Option(
-        "--max-receives", metavar="N", parser=whole_number(1, 1000), help="How many receives are enough."
+        "--max-receives",
+        metavar="N",
+        parser=whole_number(1, 1000),
+        help="After how many receives a message goes to the dead letters.",
     ),
 ]
 ContentDeduplication = Annotated[
     bool | None,
     typer.Option(
         "--content-deduplication/--no-content-deduplication",
-        help="FIFO: equal bodies within five minutes are one message.",
+        help="For FIFO queues: equal bodies within five minutes are one message.",
     ),
 ]
 Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="A tag; may be repeated.")]
@@ -97,12 +112,14 @@ Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", he
 @queue_app.command("ls", epilog="Example: veil queue ls --json | jq -r .name")
 @plainly
 def ls(
-    prefix: Annotated[str, typer.Argument(help="Only names that begin so.")] = "",
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="Only queues whose names begin with this.")
+    ] = "",
     as_json: AsJson = False,
     endpoint: Endpoint = None,
     region: Region = None,
 ) -> None:
-    """List queues with their counts, which are exact."""
+    """List queues with their exact counts."""
     rows = []
     with connect(endpoint, region) as client:
         for name in list(client.queue_names(prefix)):
@@ -121,7 +138,11 @@ def ls(
         columns = ["queue", "visible", "in flight", "delayed", "visibility", "dead letters"]
         show_table(columns, rows, right=columns[1:5])
     elif not as_json:
-        talk("no queues; create one with: veil queue create NAME")
+        talk(
+            f"no queue's name begins with {prefix!r}"
+            if prefix
+            else "there are no queues; create one with: veil queue create NAME"
+        )
 
 
 @queue_app.command(
@@ -131,11 +152,13 @@ def ls(
 )
 @plainly
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="1 to 80 of A-Z a-z 0-9 _ -")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The queue's name: 1 to 80 of A-Z a-z 0-9 _ -")],
     visibility_timeout: Visibility = None,
     dead_letter: DeadLetter = None,
     max_receives: MaxReceives = None,
-    fifo: Annotated[bool, typer.Option("--fifo", help="Ordered by group; the name ends in .fifo.")] = False,
+    fifo: Annotated[
+        bool, typer.Option("--fifo", help="Keep the order within each group; the name must end in .fifo.")
+    ] = False,
     delay: Delay = None,
     retention: Retention = None,
     max_message_bytes: MaxBytes = None,
@@ -146,7 +169,10 @@ def create(
     endpoint: Endpoint = None,
     region: Region = None,
 ) -> None:
-    """Create a queue and print its URL; the same again is no error."""
+    """Create a queue and print its URL.
+
+    To create it again with the same settings is no error.
+    """
     if fifo and not name.endswith(".fifo"):
         raise typer.BadParameter(f"{name!r}: expected a name that ends in .fifo", param_hint="NAME")
     try:

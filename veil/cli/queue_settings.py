@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import typer
 
 from veil.cli.client import Client
+from veil.cli.failures import CommandFailed, QueueMissing
 from veil.cli.output import seconds
 
 
@@ -63,7 +64,10 @@ def given_attributes(
 
 def redrive_policy(client: Client, dead_letter: str, max_receives: int) -> str:
     """The redrive policy that names a dead-letter queue, by name or ARN."""
-    arn = dead_letter if dead_letter.startswith("arn:") else client.arn(dead_letter)
+    try:
+        arn = dead_letter if dead_letter.startswith("arn:") else client.arn(dead_letter)
+    except QueueMissing as missing:
+        raise CommandFailed(f"--dead-letter: {missing}") from None
     return json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": max_receives})
 
 

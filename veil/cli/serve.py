@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from veil.cli.app import Commands
 from veil.cli.failures import CommandFailed, plainly
 from veil.cli.output import say, say_json, show_table
 from veil.server.settings import SettingsError, load_settings, settings_table, shown_value
@@ -59,7 +60,9 @@ def _option(name: str, kind: type, option: Any) -> inspect.Parameter:
 def _default(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
-    return "none" if value is None or value == () else str(value)
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
 
 
 class SettingWrong(CommandFailed):
@@ -106,7 +109,7 @@ def register(app: typer.Typer) -> None:
     """Add `serve` and `config` to the root."""
     codes = "Exit codes: 0 stopped when asked, 1 could not start, 2 a setting is wrong, 70 the store failed."
     app.command("serve", epilog=codes)(with_settings(serve))
-    group = typer.Typer(help="Look at the server's settings.", no_args_is_help=True)
+    group = Commands("Look at the server's settings.")
     group.command("show")(with_settings(show))
     group.command("reference")(reference)
     app.add_typer(group, name="config")

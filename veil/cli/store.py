@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from veil.cli.app import Commands
 from veil.cli.failures import CommandFailed, plainly
 from veil.cli.options import AsJson
 from veil.cli.output import progress_bar, say, say_json, talk
@@ -142,7 +143,7 @@ def register(app: typer.Typer) -> None:
     app.command("migrate", epilog="Example: veil migrate --store postgresql://veil@db/veil --dry-run")(
         migrate
     )
-    group = typer.Typer(help="Work on whole stores.", no_args_is_help=True)
+    group = Commands("Work on whole stores.")
     example = "Example: veil store copy sqlite:///var/lib/veil postgresql://veil@db/veil"
     group.command("copy", epilog=example)(copy)
     group.command("restored", epilog="Example: veil store restored postgresql://veil@db/veil")(restored)

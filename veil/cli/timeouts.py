@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from veil import words
+from veil.cli.app import Commands
 from veil.cli.client import Client
 from veil.cli.failures import CommandFailed, ServiceError, confirm, plainly
 from veil.cli.options import AsJson, Endpoint, Region, Yes, complete_queue, connect
@@ -186,9 +187,7 @@ def _words(finding: Finding) -> Sequence[str]:
     return lines
 
 
-timeouts_app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Look at the timeouts that were found, and set them."
-)
+timeouts_app = Commands("Look at the timeouts that were found, and set them.")
 _OLD_DAYS = 30
 
 

@@ -23,13 +23,12 @@ from veil.core.queue import (
     ThroughputLimit,
     check_name,
 )
+from veil.core.text import length_s, whole_number
 from veil.service.queues import changed_settings, check_redrive_target
 from veil.service.service import Service
 
 # ---- fields
 
-_UNITS_S: Final = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
-_LENGTH: Final = re.compile(r"([0-9]{1,9}) ?(s|m|min|h|d)?\Z", re.ASCII)
 _WORDS: Final = {
     0: "0",
     60: "1 minute",
@@ -58,11 +57,9 @@ class NumberField(NamedTuple):
 
     def read(self, text: str) -> int:
         """The number; raises ValueError with a sentence for the field."""
-        match = _LENGTH.match(text)
-        if match is not None and (self.unit == "seconds" or not match[2]):
-            number = int(match[1]) * _UNITS_S[match[2] or ""]
-            if self.low <= number <= self.high:
-                return number
+        number = length_s(text) if self.unit == "seconds" else whole_number(text)
+        if number is not None and self.low <= number <= self.high:
+            return number
         raise ValueError(f"{text[:40]!r}: expected {self.expected}")
 
     def shown(self, number: int) -> str:

@@ -23,6 +23,20 @@ def whole_number(text: str | None, digits_max: int = 18) -> int | None:
     return int(text)
 
 
+_UNITS_S: Final = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
+_LENGTH: Final = re.compile(r"(?:[0-9]{1,9} ?(?:s|min|m|h|d) ?)+", re.ASCII)
+_PART: Final = re.compile(r"([0-9]+) ?(s|min|m|h|d)", re.ASCII)
+
+
+def length_s(text: str) -> int | None:
+    """The seconds that a length such as 90, 90s, 5m, 5 min, 1h30m or 4d means; None for anything else."""
+    text = text.strip()
+    seconds = whole_number(text, 9)
+    if seconds is not None or len(text) > 60 or _LENGTH.fullmatch(text) is None:
+        return seconds
+    return sum(int(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))
+
+
 def seq_number(text: str) -> int | None:
     """The key of a message; None for what cannot be one."""
     seq = whole_number(text, _SEQ_DIGITS_MAX)

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import typer
 
 from veil import words
+from veil.cli.app import Commands
 from veil.cli.failures import CommandFailed, plainly
 from veil.cli.options import AsJson
 from veil.cli.output import is_terminal, say, say_json, show_table, talk
@@ -256,7 +257,7 @@ def _scratch(folder: Path) -> Path:
 _WITHOUT: Final = "without it there is: veil demo life"
 _WITHOUT_SPARK: Final = f'the demo needs Spark: pip install "veilmq[spark]"; {_WITHOUT}'
 
-demo_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+demo_app = Commands(invoke_without_command=True, no_args_is_help=False)
 
 
 @demo_app.callback(epilog="Example: veil demo --out shop")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from veil.core.errors import VeilError
 from veil.core.queue import QueueKey, QueueSettings, RedrivePolicy, check_name
+from veil.core.text import length_s
 
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_LENGTH = re.compile(r"([0-9]{1,9})([smhd])\Z", re.ASCII)
 # The name in veil.toml, and the setting of a queue that it means.
 _LENGTHS = {
     "visibility_timeout": "visibility_s",
@@ -121,10 +119,10 @@ def _named(name: str, fifo: bool) -> str:
 def _length_s(name: str, word: str, value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    match = _LENGTH.match(value) if isinstance(value, str) else None
-    if match is None:
+    seconds = length_s(value) if isinstance(value, str) and not value.isdigit() else None
+    if seconds is None:
         raise ValueError(f'seconds or a text such as "30s", "5m", "12h", "4d" for {word} in [queues.{name}]')
-    return int(match[1]) * _UNITS_S[match[2]]
+    return seconds
 
 
 def _dead_letters_first(declared: dict[str, DeclaredQueue]) -> tuple[DeclaredQueue, ...]:

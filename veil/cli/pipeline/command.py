@@ -7,7 +7,8 @@ from importlib.util import find_spec
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+
+from veil.cli.app import CommandGroup, Commands
 
 # The word after `veil pipeline`, and the file that has it. Each file exposes `register(group: typer.Typer) -> None`.
 JOBS = {
@@ -22,7 +23,7 @@ JOBS = {
 }
 
 
-class _Jobs(TyperGroup):
+class _Jobs(CommandGroup):
     """A group that knows its commands by name, and loads the file of one only to run or describe it."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -31,17 +32,13 @@ class _Jobs(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.list_commands(ctx):
             return None
-        holder = typer.Typer(rich_markup_mode=None)
+        holder = Commands()
         holder.callback()(lambda: None)  # a group even of one command
         import_module(JOBS[cmd_name]).register(holder)
         return typer.main.get_group(holder).commands[cmd_name]
 
 
-pipeline_app = typer.Typer(
-    cls=_Jobs,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+pipeline_app = Commands(cls=_Jobs)
 
 
 @pipeline_app.callback()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from veil.cli.failures import CommandFailed, plainly
-from veil.cli.options import AsJson
+from veil.cli.options import AsJson, interval
 from veil.cli.output import inert, say, say_json, talk
 from veil.cli.pipeline.options import Conf, Data, JournalPlace, Master, TablesPlace, places, spark_session
 from veil.core.errors import VeilError
@@ -21,7 +21,10 @@ Follow = Annotated[bool, typer.Option("--follow", help="Go on as long as the jou
 Every = Annotated[
     float,
     typer.Option(
-        "--every", metavar="SECONDS", min=0.1, help="With --follow: how often to look for new segments."
+        "--every",
+        metavar="LENGTH",
+        parser=interval,
+        help="With --follow: how often to look for new segments.",
     ),
 ]
 

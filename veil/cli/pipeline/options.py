@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from veil.cli.failures import CommandFailed
+from veil.cli.options import DataDirectory
 from veil.cli.output import talk
 from veil.core.errors import VeilError
 
@@ -25,12 +26,7 @@ if TYPE_CHECKING:
 
 # Spark and the server's settings are imported when they are used: `--help` needs neither.
 
-Data = Annotated[
-    str | None,
-    typer.Option(
-        "--data", metavar="DIR", help="The server's data directory; else VEIL_DATA, veil.toml, veil-data."
-    ),
-]
+Data = DataDirectory
 JournalPlace = Annotated[
     str | None,
     typer.Option("--journal", metavar="PLACE", help="The journal: a directory, s3://… or hdfs://…; else DATA/journal."),

@@ -14,7 +14,7 @@ import typer
 from veil.cli import output
 from veil.cli.client import find_target
 from veil.cli.failures import CommandFailed, plainly
-from veil.cli.options import AsJson, Endpoint, Region, whole_number
+from veil.cli.options import AsJson, Endpoint, Region, interval, length, whole_number
 from veil.cli.output import say_json, seconds, talk
 from veil.cli.pipeline.options import Conf, Data, Master, TablesPlace, places, spark_session
 from veil.cli.pipeline.timeouts import read_date
@@ -174,14 +174,17 @@ def route(
     ] = None,
     relearn: Annotated[
         int,
-        typer.Option("--relearn", metavar="SECONDS", parser=whole_number(1), help="How often to look again."),
+        typer.Option(
+            "--relearn", metavar="LENGTH", parser=length(1, 86_400), help="How often to learn again."
+        ),
     ] = 3600,
     create_queues: Annotated[
         bool, typer.Option("--create-queues", help="Create targets that are missing, with their timeouts.")
     ] = False,
     once: Annotated[bool, typer.Option("--once", help="Route what is there now, and end.")] = False,
     every: Annotated[
-        float, typer.Option("--every", metavar="SECONDS", min=0.1, help="How often to look for messages.")
+        float,
+        typer.Option("--every", metavar="LENGTH", parser=interval, help="How often to look for messages."),
     ] = 1.0,
     max_messages: Annotated[
         int,

@@ -19,6 +19,7 @@ import msgspec
 from veil import words
 from veil.core.errors import VeilError
 from veil.core.limits import VISIBILITY_MAX_S
+from veil.core.text import length_s
 from veil.pipeline.sql import TYPE_ATTRIBUTES, message_type
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ class RouteRefused(VeilError):
     """Bands, rules, queues or the state do not fit; says which, and what was expected."""
 
 
-_UNITS: Final = {"": 1, "s": 1, "min": 60, "h": 3600}
-_LENGTH: Final = re.compile(r"([0-9]{1,6}) ?(s|min|h)?")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
 DEFAULT: Final = "short=30s,medium=5min,long=1h"
 
@@ -44,9 +43,8 @@ class Band(NamedTuple):
 
 def read_length_s(text: str, what: str) -> int:
     """A timeout such as 30s, 5min or 1h; raises RouteRefused."""
-    found = _LENGTH.fullmatch(text.strip())
-    seconds = int(found[1]) * _UNITS[found[2] or ""] if found else 0
-    if not 1 <= seconds <= VISIBILITY_MAX_S:
+    seconds = length_s(text)
+    if seconds is None or not 1 <= seconds <= VISIBILITY_MAX_S:
         raise RouteRefused(f"{what} {text!r}: expected a timeout from 1s to 12h, such as 30s, 5min or 1h")
     return seconds
 
