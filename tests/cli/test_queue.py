@@ -224,3 +224,24 @@ def test_queues_are_listed_over_all_pages(veil: Veil, monkeypatch: pytest.Monkey
     for name in names:
         veil("queue", "create", name)
     assert [queue["name"] for queue in veil("queue", "ls", "--json").objects] == names
+
+
+def test_a_pause_stops_deliveries_and_is_seen_wherever_the_queue_is(veil: Veil) -> None:
+    veil("queue", "create", "orders")
+    veil("msg", "send", "orders", "hello")
+    assert veil("queue", "pause", "orders").code == 0
+
+    assert veil("msg", "receive", "orders", "--json").objects == []
+    assert "orders (paused)" in veil("queue", "ls").out
+    assert veil("queue", "ls", "--json").object["paused"] is True
+    assert "deliveries" in veil("queue", "show", "orders").out
+
+    assert veil("queue", "resume", "orders").code == 0
+    assert veil("queue", "ls", "--json").object["paused"] is False
+    assert veil("msg", "receive", "orders", "--json").object["body"] == "hello"
+
+
+def test_a_pause_of_a_missing_queue_says_so(veil: Veil) -> None:
+    ran = veil("queue", "pause", "nowhere")
+    assert ran.code == 1
+    assert "there is no queue 'nowhere'" in ran.err

@@ -1,10 +1,12 @@
-"""Delete and purge in a browser: the count is said, the name is typed, then it is done."""
+"""Delete and purge in a browser: the count is said, the name is typed, then it is done. And pauses."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from tests.console.conftest import OpenPage
+from tests.console.web import Visitor
 from veil.testing import VeilServer
 
 
@@ -70,3 +72,27 @@ def test_a_queue_that_is_gone_meanwhile_is_said_to_be(server: VeilServer, sqs: A
     page.get_by_label("Type orders to confirm").fill("orders")
     page.get_by_role("button", name="Remove every message").click()
     assert page.get_by_role("alert").inner_text() == "There is no queue orders in us-east-1."
+
+
+def test_a_pause_is_confirmed_audited_and_shown_wherever_the_queue_is(server: VeilServer, sqs: Any):
+    url = filled(sqs, "orders")
+    visitor, address = Visitor(server), "/console/queues/us-east-1/orders"
+    shown = visitor.get(f"{address}/pause")
+    assert "veil queue pause orders" in shown.text
+    plan = re.search('name="plan" value="([0-9a-f]+)"', shown.text)
+    assert plan is not None
+
+    done = visitor.post(f"{address}/pause", {"token": shown.token, "step": "make", "plan": plan[1]})
+    assert done.status == 303
+    assert "Messages" not in sqs.receive_message(QueueUrl=url)
+    assert "Deliveries are paused" in visitor.get(f"{address}/messages").text
+    assert '<span class="chip paused">paused</span>' in visitor.get("/console/queues").text
+    assert "pause queue" in visitor.get("/console/audit").text
+    metrics = visitor.get("/metrics").text
+    assert 'veil_queue_paused{account="000000000000",queue="orders",region="us-east-1"} 1.0' in metrics
+
+    shown = visitor.get(f"{address}/resume")
+    plan = re.search('name="plan" value="([0-9a-f]+)"', shown.text)
+    assert plan is not None
+    visitor.post(f"{address}/resume", {"token": shown.token, "step": "make", "plan": plan[1]})
+    assert sqs.receive_message(QueueUrl=url)["Messages"]

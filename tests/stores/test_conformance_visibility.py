@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.stores.kit import a_message, bodies, make_queue, receipt_of, receipts_of, redrive_to, some_messages
@@ -290,3 +292,50 @@ async def test_the_holder_still_holds_after_a_restart_and_nobody_else_does(store
     assert isinstance(refusal, MessageGone)
     assert agreed is None
     assert await store.delete(queue, [receipt_of(queue, current)]) == [Deletion.DELETED]
+
+
+# ---- pauses
+
+
+def _pausing(paused):
+    return lambda content: content._replace(settings=replace(content.settings, paused=paused))
+
+
+@pytest.mark.parametrize("name", ["plain", "steps.fifo"])
+async def test_a_paused_queue_gives_nothing_until_it_is_resumed(store, events, name):
+    queue = await make_queue(store, name)
+    group = "g" if name.endswith(".fifo") else None
+    await store.send(queue, [a_message(body, group=group, deduplication_id=body) for body in "abc"])
+    await store.edit_queue(queue, _pausing(True))
+    assert await store.receive(queue, 3) == []
+    assert (await store.counts(queue)).visible == 3
+    assert len(await store.peek_next(queue)) == 3
+
+    events.available.clear()
+    await store.edit_queue(queue, _pausing(False))
+    assert events.available[queue.id] == 3  # whoever waits is woken
+    assert len(await store.receive(queue, 3)) == 3
+
+
+async def test_a_pause_leaves_open_leases_alone_and_dead_letters_nothing(store, clock):
+    await make_queue(store, "dead")
+    queue = await make_queue(store, visibility_s=30, redrive=redrive_to("dead", 1))
+    await store.send(queue, some_messages(*"abc"))
+    held = await store.receive(queue, 2)
+    await store.edit_queue(queue, _pausing(True))
+
+    assert await store.extend(queue, [Extension(receipt_of(queue, held[0]), 60)]) == [None]
+    assert await store.delete(queue, [receipt_of(queue, held[1])]) == [Deletion.DELETED]
+    clock.advance(seconds=60)
+    assert await store.receive(queue, 10) == []
+    assert await store.counts(queue) == (2, 0, 0)  # the spent one stays until somebody may receive
+
+
+async def test_a_pause_outlives_a_restart(store, reopen):
+    queue = await make_queue(store)
+    await store.send(queue, [a_message()])
+    await store.edit_queue(queue, _pausing(True))
+
+    store = await reopen()
+    assert (await store.find_queue(queue.key)).settings.paused
+    assert await store.receive(queue, 1) == []

@@ -138,6 +138,19 @@ async def test_an_edit_on_one_node_counts_on_the_other_at_once(postgres):
         assert found.settings.visibility_s == 77
 
 
+async def test_a_queue_that_one_node_pauses_and_resumes_is_so_for_the_other(postgres, no_beats):
+    async with nodes(postgres, clock=ManualClock()) as (one, other):
+        queue = await make_queue(one)
+        await one.send(queue, [a_message()])
+        await one.edit_queue(queue, edited(paused=True))
+        assert await other.receive(queue, 1) == []
+
+        heard_by(other).available.clear()
+        await one.edit_queue(queue, edited(paused=False))
+        await heard_by(other).wake(queue.id)
+        assert len(await other.receive(queue, 1)) == 1
+
+
 async def test_an_edit_reaches_a_node_that_does_nothing(postgres, no_beats):
     async with nodes(postgres) as (one, other):
         queue = await make_queue(one)

@@ -237,13 +237,15 @@ async def test_a_stranger_cannot_cancel_a_task_by_pairing_it_with_his_own_queue(
         assert await wire.outcome("OWNERKEY", "CancelMessageMoveTask", TaskHandle=handle) == "ok"
 
 
-@pytest.mark.parametrize("action", sorted(EXTENSIONS))
+@pytest.mark.parametrize("action", sorted(set(EXTENSIONS) - {"DescribeQueues"}))
 async def test_veils_own_actions_are_the_owners_alone(action: str) -> None:
     given = {
         "DeleteHolds": {"Stream": "s", "Owner": "o", "UpToBatch": 0},
         "ExtendHolds": {"Stream": "s", "Owner": "o", "VisibilityTimeout": 1},
         "OpenStream": {"Stream": "s", "Owner": "o"},
+        "PauseQueue": {},
         "PeekMessages": {},
+        "ResumeQueue": {},
         "ReceiveHold": {"Stream": "s", "Batch": 0, "Part": 0, "MaxNumberOfMessages": 1},
         "StartRedrive": {},
         "RedriveMessages": {"Entries": [{"Id": "a", "MessageId": "m", "SequenceNumber": "1"}]},

@@ -222,3 +222,47 @@ async def test_a_policy_is_read_back_without_blanks(wire: Wire) -> None:
     }
     url = await wire.queue("q", Policy=json.dumps(policy, indent=2))
     assert (await attributes(wire, url))["Policy"] == json.dumps(policy, separators=(",", ":"))
+
+
+# ---- Veil's own: how queues stand, and pauses
+
+
+async def test_a_description_says_how_each_queue_stands_and_no_attribute_tells_of_a_pause(wire: Wire):
+    dead = (await wire.call("CreateQueue", QueueName="b-dead"))["QueueUrl"]
+    arn = "arn:aws:sqs:us-east-1:000000000000:b-dead"
+    policy = {"RedrivePolicy": json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 3})}
+    url = (await wire.call("CreateQueue", QueueName="a", Attributes=policy))["QueueUrl"]
+    before = await wire.call("GetQueueAttributes", QueueUrl=url, AttributeNames=["All"])
+    await wire.call("Veil.PauseQueue", QueueUrl=url)
+    sent_at = wire.clock.wall_ms()
+    await wire.call("SendMessage", QueueUrl=url, MessageBody="x")
+    wire.clock.advance(seconds=5)
+    assert "Messages" not in await wire.call("ReceiveMessage", QueueUrl=url)
+
+    first = await wire.call("Veil.DescribeQueues", MaxResults=1)
+    assert first["Queues"] == [
+        {
+            "QueueName": "a",
+            "QueueUrl": url,
+            "Paused": True,
+            "Visible": 1,
+            "InFlight": 0,
+            "Delayed": 0,
+            "OldestSentAt": sent_at,
+            "VisibilityTimeout": 30,
+            "DeadLetterQueueName": "b-dead",
+            "Sent": 1,
+            "Received": 0,
+            "Deleted": 0,
+            "Lapsed": 0,
+            "DeadLettered": 0,
+        }
+    ]
+    rest = await wire.call("Veil.DescribeQueues", NextToken=first["NextToken"])
+    assert [queue["QueueUrl"] for queue in rest["Queues"]] == [dead]
+    assert "NextToken" not in rest
+
+    await wire.call("Veil.ResumeQueue", QueueUrl=url)
+    after = await wire.call("GetQueueAttributes", QueueUrl=url, AttributeNames=["All"])
+    assert after["Attributes"].keys() == before["Attributes"].keys()
+    assert len((await wire.call("ReceiveMessage", QueueUrl=url))["Messages"]) == 1

@@ -17,6 +17,7 @@ from veil.cli.failures import (
     CommandFailed,
     EndpointRefused,
     KeyRefused,
+    NotVeil,
     QueueMissing,
     ServiceError,
     TlsFailed,
@@ -94,19 +95,22 @@ _REPEATABLE = frozenset(
         "ChangeMessageVisibility",
         "CreateQueue",
         "DeleteMessage",
+        "DescribeQueues",
         "GetQueueAttributes",
         "GetQueueUrl",
         "ListDeadLetterSourceQueues",
         "ListMessageMoveTasks",
         "ListQueueTags",
         "ListQueues",
+        "PauseQueue",
         "PeekMessages",
+        "ResumeQueue",
         "SetQueueAttributes",
         "TagQueue",
         "UntagQueue",
     }
 )
-_VEILS_OWN = frozenset({"PeekMessages", "StartRedrive"})
+_VEILS_OWN = frozenset({"DescribeQueues", "PauseQueue", "PeekMessages", "ResumeQueue", "StartRedrive"})
 _KEY_REFUSALS = frozenset(
     {
         "InvalidClientTokenId",
@@ -193,16 +197,26 @@ class Client:
                 raise failure
             self._pause(pause_s)
 
-    def veils_own(self, action: str, queue: str, parameters: Answer) -> Answer:
-        """One of Veil's own operations on a queue; raises CommandFailed where the server is not Veil."""
+    def veils_own(self, action: str, queue: str | None, parameters: Answer | None = None) -> Answer:
+        """One of Veil's own operations, on a queue unless there is none; raises NotVeil where the server is another."""
         try:
-            return self.on_queue(action, queue, parameters)
+            return (
+                self.call(action, parameters) if queue is None else self.on_queue(action, queue, parameters)
+            )
         except ServiceError as error:
             if error.code in ("UnknownOperationException", "InvalidAction"):
-                raise CommandFailed(
-                    f"{self.target.endpoint} is not a Veil server: it has no {action}, an extension of Veil's"
-                ) from None
+                raise NotVeil(self.target.endpoint, action) from None
             raise
+
+    def descriptions(self, prefix: str = "") -> Iterator[Answer]:
+        """How every queue stands, page by page; raises NotVeil."""
+        query: Answer = {"MaxResults": _PAGE, **({"QueueNamePrefix": prefix} if prefix else {})}
+        while True:
+            answer = self.veils_own("DescribeQueues", None, query)
+            yield from answer.get("Queues", ())
+            if not answer.get("NextToken"):
+                return
+            query["NextToken"] = answer["NextToken"]
 
     def queue_url(self, name: str) -> str:
         """The URL of a queue by its name; a URL is taken as it is."""

@@ -6,6 +6,7 @@ CommandFailed
 │   └── KeyRefused    the key is missing, or not accepted
 ├── Unreachable       no server answered                       exit 1
 ├── TlsFailed         the server's certificate, or ours, will not do  exit 1
+├── NotVeil           another SQS, without Veil's extensions   exit 1
 ├── EndpointRefused   the endpoint is no URL                   exit 2
 ├── NotConfirmed      a question nobody could or would answer  exit 2 or 1
 └── (itself)          anything else a command has to say       exit 1
@@ -91,6 +92,13 @@ class Unreachable(CommandFailed):
 
 class TlsFailed(CommandFailed):
     """No connection that could be trusted."""
+
+
+class NotVeil(CommandFailed):
+    """The server speaks SQS, but has none of Veil's own operations."""
+
+    def __init__(self, endpoint: str, action: str) -> None:
+        super().__init__(f"{endpoint} is not a Veil server: it has no {action}, an extension of Veil's")
 
 
 class EndpointRefused(CommandFailed):

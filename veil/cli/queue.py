@@ -8,7 +8,7 @@ import typer
 
 from veil.cli.app import Commands
 from veil.cli.client import Client
-from veil.cli.failures import CommandFailed, ServiceError, confirm, plainly
+from veil.cli.failures import CommandFailed, NotVeil, ServiceError, confirm, plainly
 from veil.cli.options import (
     AsJson,
     Endpoint,
@@ -119,9 +119,10 @@ def ls(
     endpoint: Endpoint = None,
     region: Region = None,
 ) -> None:
-    """List queues with their exact counts."""
+    """List queues with their exact counts and whether they are paused."""
     rows = []
     with connect(endpoint, region) as client:
+        paused = _paused_queues(client, prefix)
         for name in list(client.queue_names(prefix)):
             try:
                 queue = summary(name, client.queue_url(name), client.attributes(name))
@@ -130,10 +131,13 @@ def ls(
                     continue
                 raise
             if as_json:
-                say_json(queue)
+                say_json({**queue, "paused": name in paused})
                 continue
             counts = [str(queue[count]) for count in ("visible", "in_flight", "delayed")]
-            rows.append([name, *counts, seconds(queue["visibility_timeout_s"]), queue["dead_letters"] or "-"])
+            shown = f"{name} (paused)" if name in paused else name
+            rows.append(
+                [shown, *counts, seconds(queue["visibility_timeout_s"]), queue["dead_letters"] or "-"]
+            )
     if rows:
         columns = ["queue", "visible", "in flight", "delayed", "visibility", "dead letters"]
         show_table(columns, rows, right=columns[1:5])
@@ -143,6 +147,14 @@ def ls(
             if prefix
             else "there are no queues; create one with: veil queue create NAME"
         )
+
+
+def _paused_queues(client: Client, prefix: str) -> set[str]:
+    """The names of those whose deliveries are paused; none on another SQS, which cannot pause."""
+    try:
+        return {queue["QueueName"] for queue in client.descriptions(prefix) if queue["Paused"]}
+    except NotVeil:
+        return set()
 
 
 @queue_app.command(
@@ -210,11 +222,13 @@ def show(name: QueueName, as_json: AsJson = False, endpoint: Endpoint = None, re
     with connect(endpoint, region) as client:
         attributes = client.attributes(name)
         tags = client.on_queue("ListQueueTags", name).get("Tags", {})
-        queue = {**summary(name, client.queue_url(name), attributes), "tags": tags}
+        is_paused = name in _paused_queues(client, name)
+        queue = {**summary(name, client.queue_url(name), attributes), "paused": is_paused, "tags": tags}
     if as_json:
         say_json(queue)
         return
     lines = [("queue", name), ("url", queue["url"]), ("arn", queue["arn"])]
+    lines += [("deliveries", "paused")] if is_paused else []
     lines += [(count.replace("_", " "), str(queue[count])) for count in ("visible", "in_flight", "delayed")]
     lines += [(label(key), readable(key, attributes[key]) or "-") for key in SHOWN if key in attributes]
     lines += [(f"tag {key}", value) for key, value in tags.items()]
@@ -328,6 +342,24 @@ def purge(name: QueueName, yes: Yes = False, endpoint: Endpoint = None, region: 
         confirm(f"Purge {content} from queue {name}?", yes=yes)
         client.on_queue("PurgeQueue", name)
     talk(f"purged {name}")
+
+
+@queue_app.command("pause", epilog="Example: veil queue pause orders")
+@plainly
+def pause(name: QueueName, endpoint: Endpoint = None, region: Region = None) -> None:
+    """Pause deliveries: receives get nothing and long polls wait. Sends and open leases go on."""
+    with connect(endpoint, region) as client:
+        client.veils_own("PauseQueue", name)
+    talk(f"paused {name}; resume with: veil queue resume {name}")
+
+
+@queue_app.command("resume", epilog="Example: veil queue resume orders")
+@plainly
+def resume(name: QueueName, endpoint: Endpoint = None, region: Region = None) -> None:
+    """Deliver messages again; receivers that wait get them at once."""
+    with connect(endpoint, region) as client:
+        client.veils_own("ResumeQueue", name)
+    talk(f"resumed {name}")
 
 
 def _content(client: Client, name: str) -> str:

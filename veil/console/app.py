@@ -103,7 +103,7 @@ class Console:
         self.live = Live(service.clock)
         self.notices = Notices()
         self.turns = service.turns
-        self.looks = QueueLooks(service, self.turns)
+        self.looks = QueueLooks(service)
         self.journal_looks = JournalLooks(service, journal)
         self.findings_read: tuple[tuple[int, int], FindingsRead] | None = None  # with what the file was then
         self.drawn_lives: dict[Any, Any] = {}  # by message; kept by its page

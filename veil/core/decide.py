@@ -145,8 +145,10 @@ def in_flight_left(in_flight: int) -> int:
 def receive_budget(
     queue: Queue, in_flight: int, count: int, dead_letters: Queue | None, *, hold: bool = False
 ) -> ReceiveBudget:
-    """What a receive of so many may take. A standard queue at its limit refuses (InFlightLimit); a FIFO queue, and a
-    receive for a hold, get less, or nothing."""
+    """What a receive of so many may take: nothing of a paused queue. A standard queue at its limit refuses (InFlightLimit); a
+    FIFO queue, and a receive for a hold, get less, or nothing."""
+    if queue.settings.paused:
+        return ReceiveBudget(0, None, None)
     left = in_flight_left(in_flight)
     if left <= 0 and not hold and not queue.settings.fifo:
         raise InFlightLimit(limits.IN_FLIGHT_MAX)

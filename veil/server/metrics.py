@@ -19,7 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from veil.core.errors import VeilError
-from veil.core.queue import Queue
+from veil.service.queues import queue_depths
 from veil.service.service import Service
 from veil.stores.commit_stats import GROUP_BOUNDS, SECONDS_BOUNDS, CommitStats
 from veil.stores.store import OutboxSize
@@ -74,8 +74,6 @@ _Names = Mapping[int, _Labels]  # by the number of the queue
 _OTHER: Final = ("_other", "", "")
 _ALL: Final = ("_all", "", "")
 _LABELS: Final = ("queue", "region", "account")
-# A store answers many looks in one group; more at once would only queue up in front of the requests.
-_LOOKS_AT_ONCE: Final = 64
 # Of one family: a thousand lines take ten milliseconds to write.
 _SAMPLES_MANY: Final = 500
 # Scrapes closer together share one look at the store.
@@ -113,10 +111,10 @@ _EVENTS: Final = (
 class _Depth:
     """The present of one queue, or the sum of several."""
 
-    __slots__ = ("delayed", "in_flight", "oldest_sent_ms", "visible")
+    __slots__ = ("delayed", "in_flight", "oldest_sent_ms", "paused", "visible")
 
     def __init__(self) -> None:
-        self.visible = self.in_flight = self.delayed = 0
+        self.visible = self.in_flight = self.delayed = self.paused = 0
         self.oldest_sent_ms: int | None = None
 
     def add(self, visible: int, in_flight: int, delayed: int, oldest_sent_ms: int | None) -> None:
@@ -131,6 +129,7 @@ def _sum(depths: Mapping[_Labels, _Depth]) -> _Depth:
     total = _Depth()
     for depth in depths.values():
         total.add(depth.visible, depth.in_flight, depth.delayed, depth.oldest_sent_ms)
+        total.paused += depth.paused
     return total
 
 
@@ -185,22 +184,17 @@ class Metrics:
             for place, queue in enumerate(queues)
         }
         depths: dict[_Labels, _Depth] = defaultdict(_Depth)
-        for first in range(0, len(queues), _LOOKS_AT_ONCE):
-            some = queues[first : first + _LOOKS_AT_ONCE]
-            await asyncio.gather(*(self._look_at(queue, depths[self._names[queue.id]]) for queue in some))
+        found = await queue_depths(self._service, queues)
+        for queue in queues:
+            depth = depths[self._names[queue.id]]
+            depth.paused += queue.settings.paused
+            if queue.id in found:
+                counts, oldest_ms = found[queue.id]
+                depth.add(*counts, oldest_ms)
         self._depths = depths
         if self.exporter is not None:
             with suppress(VeilError):  # the store has failed, which /readyz tells
                 self._outbox = await self._service.store.outbox_size()
-
-    async def _look_at(self, queue: Queue, depth: _Depth) -> None:
-        store = self._service.store
-        try:
-            counts = await store.counts(queue)
-            oldest_ms = await store.oldest_sent_ms(queue) if counts.visible else None
-        except VeilError:
-            return  # deleted since it was listed, or the store has failed, which /readyz tells
-        depth.add(counts.visible, counts.in_flight, counts.delayed, oldest_ms)
 
     # ---- families, in the order in which they are shown
 
@@ -237,6 +231,12 @@ class Metrics:
             age_ms = 0 if depth.oldest_sent_ms is None else max(0, now_ms - depth.oldest_sent_ms)
             oldest.add_metric(labels, age_ms / 1000)
         yield oldest
+        paused = GaugeMetricFamily(
+            "veil_queue_paused", "Queues whose deliveries are paused: 1 or 0 for one queue.", labels=_LABELS
+        )
+        for labels, depth in depths.items():
+            paused.add_metric(labels, depth.paused)
+        yield paused
         waiting = GaugeMetricFamily(
             "veil_long_polls_waiting", "Receives that wait for a message.", labels=_LABELS
         )

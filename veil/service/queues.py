@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from veil.core import limits
 from veil.core.errors import (
@@ -32,6 +33,7 @@ from veil.core.queue import (
     check_tags,
 )
 from veil.service.service import Service
+from veil.service.turns import Turn
 from veil.stores.store import QueueContent
 
 _log = logging.getLogger(__name__)
@@ -39,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 # ---- settings
 
-_NAMES: Final = frozenset(field.name for field in fields(QueueSettings))
+_NAMES: Final = frozenset(field.name for field in fields(QueueSettings)) - {"paused"}
 _FIFO_ONLY: Final = ("fifo", "content_deduplication", "deduplication_scope", "throughput_limit")
 _REMOVED_BY_EMPTY_TEXT: Final = ("policy", "kms_key")
 _ONE_ENCRYPTION: Final = (
@@ -183,6 +185,25 @@ async def change_settings(service: Service, queue: Queue, given: Mapping[str, An
     return edited
 
 
+async def pause_queue(service: Service, queue: Queue, *, caller: Caller = NOBODY) -> Queue:
+    """From now on a receive gets nothing, and long polls wait; leases that are open stay, and sends go on."""
+    return await _set_paused(service, queue, True, caller)
+
+
+async def resume_queue(service: Service, queue: Queue, *, caller: Caller = NOBODY) -> Queue:
+    """Deliver again; receivers that wait get what is visible at once."""
+    return await _set_paused(service, queue, False, caller)
+
+
+async def _set_paused(service: Service, queue: Queue, paused: bool, caller: Caller) -> Queue:
+    edited = await service.store.edit_queue(
+        queue, lambda content: content._replace(settings=replace(content.settings, paused=paused))
+    )
+    word = "paused" if paused else "resumed"
+    _log.info("queue %s was %s by %s at %s", queue.name, word, caller.key_id or "nobody", caller.peer)
+    return edited
+
+
 async def delete_queue(service: Service, queue: Queue, *, caller: Caller = NOBODY) -> None:
     """Remove the queue and everything in it; receivers that wait there get QueueMissing."""
     await service.store.delete_queue(queue, caller=caller)
@@ -255,6 +276,49 @@ async def remove_permission(service: Service, queue: Queue, label: str) -> Queue
 async def counts(service: Service, queue: Queue) -> QueueCounts:
     """How many messages are where, exactly, now."""
     return await service.store.counts(queue)
+
+
+# ---- how queues stand
+
+_LOOKS_AT_ONCE: Final = 64  # more at once would only queue up in front of the requests
+
+
+class QueueDepth(NamedTuple):
+    """How a queue stands."""
+
+    counts: QueueCounts
+    oldest_sent_ms: int | None  # engine time; None: nothing is visible, or nobody asked
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts)
+
+
+async def queue_depths(
+    service: Service, queues: Sequence[Queue], *, with_oldest: bool = True
+) -> dict[int, QueueDepth]:
+    """How each of the queues stands, by id; those deleted meanwhile are left out, and where the store has failed, all."""
+    depths: dict[int, QueueDepth] = {}
+    turn = Turn(service.turns)
+
+    async def look(some: Sequence[Queue]) -> None:
+        for queue in some:
+            try:
+                counts = await service.store.counts(queue)
+                oldest_ms = (
+                    await service.store.oldest_sent_ms(queue) if with_oldest and counts.visible else None
+                )
+            except VeilError:  # deleted since it was listed; that the store has failed /readyz tells
+                continue
+            depths[queue.id] = QueueDepth(counts, oldest_ms)
+            await turn.pause()
+
+    # Side by side for a store that has to be asked, one after the other within each share: most stores know
+    # the counts at once, and then a task for each of ten thousand queues would cost more than the looks.
+    await asyncio.gather(
+        *(look(queues[first::_LOOKS_AT_ONCE]) for first in range(min(len(queues), _LOOKS_AT_ONCE)))
+    )
+    return depths
 
 
 async def _check_redrive(service: Service, source: QueueKey, settings: QueueSettings) -> None:

@@ -234,6 +234,7 @@ class MemoryStore:
             self._receivable = {
                 (queue_id, message.seq)
                 for queue_id, contents in self._queues.items()
+                if not contents.queue.settings.paused
                 for message in contents.receivable()
             }
             for queue_id, count in Counter(queue_id for queue_id, _ in self._receivable - before).items():

@@ -16,6 +16,8 @@ What every store must keep, besides the rules in `core.lease`:
   leases that ended (ordered by instant, then `seq`), retention. An expired message is gone, held or not.
 * **Edits.** A new retention counts for every message at once. A new delay does not reach messages that are waiting, except
   on FIFO queues, where their delay then counts anew from their send.
+* **Pauses.** A paused queue gives nothing to a receive, nor to a hold's first one, and dead-letters nothing; what was received
+  before stays with its holder, repeated attempts and holds included, and deadlines go on. A resume announces what is visible.
 * **Dead letters.** A message that `is_spent` when a receive would take it moves to the dead-letter queue in the same
   transaction and is not returned; the receive goes on to the next message. It keeps id, body, attributes and receive
   count, gets `dead_letter_source`; on standard queues it keeps its `seq`, on FIFO it gets a new one (so retention starts
@@ -127,8 +129,8 @@ class StoreEvents(Protocol):
     """What a store tells its owner, after the change is durable. Both are called on the event loop and must not block."""
 
     def messages_available(self, queue_id: int, count: int) -> None:
-        """Up to that many messages of the queue may have become receivable: sent, delayed no longer, lapsed, released, or
-        unlocked by a delete in their group. More than there are is allowed, fewer is not."""
+        """Up to that many messages of the queue may have become receivable: sent, delayed no longer, lapsed, released,
+        unlocked by a delete in their group, or in a queue that was resumed. More than there are is allowed, fewer is not."""
 
     def counted(self, event: str, queue_id: int, count: int) -> None:
         """Something happened that only the store sees: `lapsed`, `dead_lettered`, `expired`, `stale_receipt`, `duplicate`,

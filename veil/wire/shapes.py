@@ -286,7 +286,7 @@ class RedriveMessagesOutput(Shape):
 
 
 class QueueInput(Shape):
-    """DeleteQueue, PurgeQueue and ListQueueTags need nothing else."""
+    """DeleteQueue, PurgeQueue, ListQueueTags, and Veil's PauseQueue and ResumeQueue need nothing else."""
 
     QueueUrl: Text = ""
 
@@ -343,6 +343,30 @@ class ListDeadLetterSourceQueuesOutput(Shape):
     """`queueUrls` (lower case in AWS's model) is required there, so it is written even when empty."""
 
     queue_urls: list[str] = field(name="queueUrls")
+    NextToken: str | None = None
+
+
+class QueueDescription(Shape):
+    """A queue as it stands, Veil's own; instants are milliseconds since 1970, the last five are counts since the start."""
+
+    QueueName: str
+    QueueUrl: str
+    Paused: bool
+    Visible: int
+    InFlight: int
+    Delayed: int
+    OldestSentAt: int | None
+    VisibilityTimeout: int
+    DeadLetterQueueName: str | None
+    Sent: int
+    Received: int
+    Deleted: int
+    Lapsed: int
+    DeadLettered: int
+
+
+class DescribeQueuesOutput(Shape):
+    Queues: list[QueueDescription] | None = None
     NextToken: str | None = None
 
 

@@ -18,16 +18,16 @@ from veil.console.letters import (
     moves_of,
     read_wish,
 )
-from veil.console.queue_views import STATES, Look
+from veil.console.queue_views import STATES
 from veil.console.visit import Visit
 from veil.console.web import Answer, link, live, page
 from veil.core.limits import MOVE_RATE_MAX
 from veil.core.queue import Queue, QueueCounts, QueueKey
-from veil.service.queues import dead_letter_sources
+from veil.service.queues import QueueDepth, dead_letter_sources
 
 PAGE_ROWS: Final = 50
 _SOURCES_SHOWN: Final = 5
-_NOTHING: Final = Look(QueueCounts(), None, 0)
+_NOTHING: Final = QueueDepth(QueueCounts(), None)
 
 
 class Wish(NamedTuple):
@@ -52,7 +52,7 @@ class DeadLetterQueueRow(NamedTuple):
     """One dead-letter queue."""
 
     queue: Queue
-    look: Look
+    look: QueueDepth
     sources: list[Queue]
     more_sources: int
     moves: list[MoveRow]
@@ -131,7 +131,7 @@ async def _find(visit: Visit, wish: Wish) -> DeadLetterQueues:
     return DeadLetterQueues(rows, missing[:PAGE_ROWS], len(queues), sum(key in own for key in sources), pages)
 
 
-def _row(queue: Queue, look: Look, sources: list[Queue], moves: list[MoveRow]) -> DeadLetterQueueRow:
+def _row(queue: Queue, look: QueueDepth, sources: list[Queue], moves: list[MoveRow]) -> DeadLetterQueueRow:
     sources.sort(key=lambda source: source.name)
     return DeadLetterQueueRow(
         queue,

@@ -1,8 +1,9 @@
-"""Create a queue, from nothing or as a copy of another."""
+"""Create a queue, from nothing or as a copy of another; delete, empty, pause and resume it."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
@@ -26,7 +27,14 @@ from veil.console.web import Answer, NotFound, Role, change, link, page
 from veil.core.errors import NameRefused, VeilError
 from veil.core.queue import Queue, QueueCounts, QueueKey, QueueSettings, check_name, check_tags
 from veil.service.messages import purge
-from veil.service.queues import counts, create_queue, dead_letter_sources, delete_queue
+from veil.service.queues import (
+    counts,
+    create_queue,
+    dead_letter_sources,
+    delete_queue,
+    pause_queue,
+    resume_queue,
+)
 
 _REGION: Final = re.compile(r"[a-z0-9-]{1,40}\Z")
 
@@ -240,6 +248,56 @@ async def purge_page(visit: Visit) -> Answer:
             ],
             is_danger=True,
             word=queue.name,
+        ),
+    )
+
+
+# ---- pause and resume
+
+
+@page("/queues/{region}/{name}/pause", needs=Role.OPERATOR)
+@change("/queues/{region}/{name}/pause", needs=Role.OPERATOR)
+async def pause_page(visit: Visit) -> Answer:
+    """Say what a pause means; then stop deliveries."""
+    return await _offer_pause(visit, await visit.queue(), pause=True)
+
+
+@page("/queues/{region}/{name}/resume", needs=Role.OPERATOR)
+@change("/queues/{region}/{name}/resume", needs=Role.OPERATOR)
+async def resume_page(visit: Visit) -> Answer:
+    """Say what waits; then deliver again."""
+    return await _offer_pause(visit, await visit.queue(), pause=False)
+
+
+async def _offer_pause(visit: Visit, queue: Queue, *, pause: bool) -> Answer:
+    held = await counts(visit.service, queue)
+    word, back = "pause" if pause else "resume", link("queues", queue.key.region, queue.name)
+
+    async def make() -> Done:
+        await (pause_queue if pause else resume_queue)(visit.service, queue, caller=visit.caller)
+        return Done(f"Deliveries of {queue.name} are {word}d.", back)
+
+    if pause:
+        note = (
+            "From then on a receive gets nothing, and long polls wait. Sends go on, and so do the "
+            f"{plural(held.in_flight, 'lease')} open now. Retention goes on too: a message that gets too old is gone."
+        )
+    else:
+        note = f"{plural(held.visible, 'visible message')} can be received again at once."
+    states = ["paused" if is_paused else "running" for is_paused in (queue.settings.paused, pause)]
+    where = f"--endpoint {shlex.quote(visit.endpoint_url)} --region {shlex.quote(queue.key.region)}"
+    return await offer(
+        visit,
+        Change(
+            action=f"{word} queue",
+            target=queue.name,
+            title=f"{word.capitalize()} {queue.name}",
+            button=f"{word.capitalize()} deliveries",
+            back=back,
+            make=make,
+            differences=[Difference("Deliveries", *states)],
+            commands=[f"veil queue {word} {shlex.quote(queue.name)} {where}"],
+            notes=[note],
         ),
     )
 

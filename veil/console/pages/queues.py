@@ -11,11 +11,12 @@ from markupsafe import Markup
 from veil.console.charts import Chart, activity_chart, in_pairs, sparkline
 from veil.console.exports import as_cloudformation, as_terraform, as_toml
 from veil.console.formatting import plural
-from veil.console.queue_views import Look, live_facts, queue_head, queue_page
+from veil.console.queue_views import live_facts, queue_head, queue_page
 from veil.console.visit import Visit
 from veil.console.web import TEXT, Answer, download, link, live, page
 from veil.core.queue import Queue, QueueCounts
 from veil.service.activity import COARSE_S, FINE_S, Activity
+from veil.service.queues import QueueDepth
 
 PAGE_ROWS: Final = 50
 # A live list looks at its rows every second, but only now and then for queues that have come or gone.
@@ -24,7 +25,7 @@ _RATE_BUCKETS: Final = 12  # a minute
 _EVENTS: Final = ("sent", "received", "deleted")
 
 # How to sort: what each column compares, and whether its first order is the falling one.
-_SORTS: Final[Mapping[str, tuple[Callable[[Queue, Look], Any], bool]]] = {
+_SORTS: Final[Mapping[str, tuple[Callable[[Queue, QueueDepth], Any], bool]]] = {
     "name": (lambda queue, _: queue.name, False),
     "visible": (lambda _, look: look.counts.visible, True),
     "in-flight": (lambda _, look: look.counts.in_flight, True),
@@ -33,7 +34,7 @@ _SORTS: Final[Mapping[str, tuple[Callable[[Queue, Look], Any], bool]]] = {
     "timeout": (lambda queue, _: queue.settings.visibility_s, False),
 }
 _QUIET: Final = sparkline({}, "Nothing in the last ten minutes")
-_NOTHING: Final = Look(QueueCounts(), None, 0)
+_NOTHING: Final = QueueDepth(QueueCounts(), None)
 
 
 class Wish(NamedTuple):
@@ -73,7 +74,7 @@ class QueueRow(NamedTuple):
     """One queue of the list."""
 
     queue: Queue
-    look: Look
+    look: QueueDepth
     spark: Markup
     rates: Mapping[str, float]
     address: str
@@ -149,7 +150,7 @@ async def _matching(visit: Visit, wish: Wish) -> tuple[list[Queue], int, list[st
 
 async def _ordered(visit: Visit, wish: Wish, queues: Sequence[Queue]) -> list[Queue]:
     compared, _ = _SORTS[wish.sort]
-    looks: Mapping[int, Look] = {}
+    looks: Mapping[int, QueueDepth] = {}
     # Only these orders need a look at every queue; the usual one looks at those on the page.
     if wish.hide_empty or wish.sort not in ("name", "timeout"):
         looks = await visit.console.looks.at(queues, with_oldest=wish.sort == "oldest")
@@ -160,7 +161,7 @@ async def _ordered(visit: Visit, wish: Wish, queues: Sequence[Queue]) -> list[Qu
     return kept
 
 
-def _row(visit: Visit, queue: Queue, look: Look) -> QueueRow:
+def _row(visit: Visit, queue: Queue, look: QueueDepth) -> QueueRow:
     spark, rates = _recent(visit.console.activity, queue)
     redrive = queue.settings.redrive
     return QueueRow(

@@ -151,6 +151,8 @@ def fits(engine: Engine, operation: Operation) -> bool:
     if isinstance(operation, Receive):
         if operation.attempt_id is not None or not operation.length_s(known.queue) or operation.count < 1:
             return False
+        if known.queue.settings.paused:
+            return False
         target = _target(engine, known)
         return target is None or not target.is_sequential
     if isinstance(operation, Delete):

@@ -13,7 +13,7 @@ from veil.core.sequence import SEQ_MAX
 from veil.stores.codec import decode_caller, encode_caller, encode_settings, encode_tags
 from veil.stores.postgres.leases import Purge, sweep
 from veil.stores.postgres.pipeline import Q
-from veil.stores.postgres.transaction import KnownQueues, QueueLook, QueueState, Transaction
+from veil.stores.postgres.transaction import AVAILABLE, KnownQueues, QueueLook, QueueState, Transaction
 from veil.stores.store import QueueContent
 
 # How long the row of a queue outlives it: nodes learn of the deletion by it, and one that slept longer reads everything anew.
@@ -66,6 +66,8 @@ async def edit(tx: Transaction, queue: Queue, change: Callable[[QueueContent], Q
             },
         )
         await look_ahead(tx, [state])
+    if before.settings.paused and not settings.paused:
+        tx.happened[AVAILABLE, state.id] += state.visible
     tx.later(
         Q.update_queue,
         {

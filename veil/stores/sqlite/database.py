@@ -215,6 +215,11 @@ class Database:
             state.next_expiry_ms = expiry_ms
             self._note_due(state, expiry_ms)
 
+    def announce_visible(self, state: QueueState) -> None:
+        """Whoever waits at the queue may have what is visible there."""
+        state.became_available += state.visible
+        self._dirty.add(state)
+
     def rank(self, state: QueueState, priority: int) -> None:
         """A message of that priority arrived."""
         if priority != PRIORITY_DEFAULT and not state.ranked:

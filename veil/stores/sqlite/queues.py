@@ -48,6 +48,8 @@ def edit(db: Database, queue: Queue, change: Callable[[QueueContent], QueueConte
     new_delay = content.settings.fifo and content.settings.delay_s != before.settings.delay_s
     if new_delay or content.settings.retention_s != before.settings.retention_s:
         reschedule_hidden(db, state, new_delay=new_delay)
+    if before.settings.paused and not content.settings.paused:
+        db.announce_visible(state)
     return state.queue
 
 

@@ -26,7 +26,7 @@ class Action(NamedTuple):
     @property
     def only_reads(self) -> bool:
         """Whether it leaves everything as it was; a receive does not, since it hides what it gives."""
-        return self.name.startswith(("Get", "List"))
+        return self.name.startswith(("Get", "List", "Describe"))
 
 
 ACTIONS: Final[Mapping[str, Action]] = {
@@ -71,11 +71,14 @@ EXTENSIONS: Final[Mapping[str, Action]] = {
     name: Action(name, given, run)
     for name, given, run in (
         ("DeleteHolds", shapes.DeleteHoldsInput, extensions.delete_holds),
+        ("DescribeQueues", shapes.ListQueuesInput, extensions.describe_queues),
         ("ExtendHolds", shapes.ExtendHoldsInput, extensions.extend_holds),
         ("OpenStream", shapes.OpenStreamInput, extensions.open_stream),
+        ("PauseQueue", shapes.QueueInput, extensions.pause_queue_action),
         ("PeekMessages", shapes.PeekMessagesInput, extensions.peek_messages),
         ("ReceiveHold", shapes.ReceiveHoldInput, extensions.receive_hold),
         ("RedriveMessages", shapes.RedriveMessagesInput, extensions.redrive_messages),
+        ("ResumeQueue", shapes.QueueInput, extensions.resume_queue_action),
         ("StartRedrive", shapes.StartRedriveInput, extensions.start_redrive),
     )
 }

@@ -1,4 +1,4 @@
-"""Veil's own actions: receiving under a name, looking without receiving, redriving chosen messages."""
+"""Veil's own actions: holds, looking without receiving, pauses, redriving what was chosen."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from veil.service import holds
 from veil.service.dead_letters import LetterFilter
 from veil.service.messages import PEEK_BYTES_MAX, peek
 from veil.service.moves import Wanted, redrive, start_move, task_handle
+from veil.service.queues import QueueDepth, list_queues, pause_queue, queue_depths, resume_queue
 from veil.wire.actions.messages import checked_entries, failed_entry
 from veil.wire.actions.move_tasks import check_rate
+from veil.wire.actions.queues import read_page
 from veil.wire.call import Call, read_page_token, write_page_token
 from veil.wire.large import LARGE_BYTES, answer_bytes, in_thread
 from veil.wire.messages import (
@@ -28,13 +30,17 @@ from veil.wire.messages import (
 from veil.wire.request_errors import ParameterMissing, ParameterRefused, check_range
 from veil.wire.shapes import (
     DeleteHoldsInput,
+    DescribeQueuesOutput,
     ExtendHoldsInput,
     FailedEntry,
     HoldTallyOutput,
+    ListQueuesInput,
     OpenStreamInput,
     PeekedMessage,
     PeekMessagesInput,
     PeekMessagesOutput,
+    QueueDescription,
+    QueueInput,
     ReceiveHoldInput,
     ReceiveHoldOutput,
     ReceiveMessageInput,
@@ -45,6 +51,9 @@ from veil.wire.shapes import (
     StartMessageMoveTaskOutput,
     StartRedriveInput,
 )
+
+# In the order of QueueDescription's last fields.
+_EVENTS: Final = ("sent", "received", "deleted", "lapsed", "dead_lettered")
 
 # ---- owners only
 
@@ -136,6 +145,48 @@ def _number(parameter: str, value: int | None) -> int:
 
 def _counted(tally: HoldTally) -> HoldTallyOutput:
     return HoldTallyOutput(tally.messages, tally.lost)
+
+
+# ---- queues
+
+
+async def pause_queue_action(call: Call, given: QueueInput) -> None:
+    """PauseQueue: a receive gets nothing until it is resumed."""
+    await pause_queue(call.service, await own_queue(call, given.QueueUrl), caller=call.caller)
+
+
+async def resume_queue_action(call: Call, given: QueueInput) -> None:
+    """ResumeQueue: deliver again."""
+    await resume_queue(call.service, await own_queue(call, given.QueueUrl), caller=call.caller)
+
+
+async def describe_queues(call: Call, given: ListQueuesInput) -> DescribeQueuesOutput:
+    """DescribeQueues: how each of the caller's own queues stands, a page at a time."""
+    size, after = read_page(given.MaxResults, given.NextToken)
+    prefix = given.QueueNamePrefix or ""
+    queues = await list_queues(
+        call.service, call.region, call.owner(), prefix=prefix, after=after, limit=size + 1
+    )
+    page = queues[:size]
+    depths = await queue_depths(call.service, page)
+    found = [_described(call, queue, depths[queue.id]) for queue in page if queue.id in depths]
+    token = write_page_token(page[-1].name) if len(queues) > size else None
+    return DescribeQueuesOutput(found or None, token)
+
+
+def _described(call: Call, queue: Queue, depth: QueueDepth) -> QueueDescription:
+    settings, clock, tallies = queue.settings, call.service.clock, call.service.tallies
+    oldest_ms = depth.oldest_sent_ms
+    return QueueDescription(
+        queue.name,
+        call.url(queue),
+        settings.paused,
+        *depth.counts,
+        None if oldest_ms is None else oldest_ms + clock.wall_ms() - clock.now_ms(),
+        settings.visibility_s,
+        None if settings.redrive is None else settings.redrive.dead_letters.name,
+        *(tallies.of(event, queue.id) for event in _EVENTS),
+    )
 
 
 # ---- peek

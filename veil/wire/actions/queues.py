@@ -104,7 +104,7 @@ async def set_queue_attributes(call: Call, given: SetQueueAttributesInput) -> No
 async def list_queues_action(call: Call, given: ListQueuesInput) -> ListQueuesOutput:
     """ListQueues."""
     account = call.owner()
-    size, after = _page(given.MaxResults, given.NextToken)
+    size, after = read_page(given.MaxResults, given.NextToken)
     found = await list_queues(
         call.service, call.region, account, prefix=given.QueueNamePrefix or "", after=after, limit=size + 1
     )
@@ -117,7 +117,7 @@ async def list_dead_letter_source_queues(
 ) -> ListDeadLetterSourceQueuesOutput:
     """ListDeadLetterSourceQueues."""
     queue = await call.queue(given.QueueUrl)
-    size, after = _page(given.MaxResults, given.NextToken)
+    size, after = read_page(given.MaxResults, given.NextToken)
     found = await dead_letter_sources(call.service, queue, after=after, limit=size + 1)
     return ListDeadLetterSourceQueuesOutput(*_pages(call, found, size, paged=given.MaxResults is not None))
 
@@ -138,7 +138,8 @@ def _check_encryption(given: Mapping[str, Any], present: QueueSettings | None) -
         raise EncryptionTwice
 
 
-def _page(size: int | None, token: str | None) -> tuple[int, str]:
+def read_page(size: int | None, token: str | None) -> tuple[int, str]:
+    """How many are wanted, and the name that they come after."""
     if size is None:
         size = PAGE_MAX
     else:
