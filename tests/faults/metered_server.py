@@ -23,8 +23,8 @@ import uvloop
 
 from veil.server.application import Application, SmqApplication
 from veil.server.http_connection import HttpConnection
-from veil.server.metrics import OTHER, action_of
 from veil.wire.exchange import Request, Response
+from veil.wire.front_end import OTHER, action_of
 from veil.wire.smq.call import route
 from veil.wire.smq.refusals import SmqRefused
 

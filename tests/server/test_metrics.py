@@ -9,14 +9,15 @@ from veil.core.clock import ManualClock
 from veil.core.message_rules import Draft
 from veil.core.queue import QueueKey
 from veil.server import metrics as metrics_module
-from veil.server.metrics import Metrics, RequestTallies, action_of
+from veil.server.metrics import Metrics
 from veil.service.messages import send
 from veil.service.queues import create_queue, delete_queue
 from veil.service.receive import receive
 from veil.service.service import Service
 from veil.stores.commit_stats import GROUP_BOUNDS, CommitStats
 from veil.stores.memory import MemoryStore
-from veil.wire.exchange import Request
+from veil.wire.exchange import AnswerCounts, Request
+from veil.wire.front_end import action_of
 
 LABELS = ("queue", "region", "account", "state", "action", "status", "version", "le")
 
@@ -32,7 +33,7 @@ async def service():
 
 @pytest.fixture
 def metrics(service: Service) -> Metrics:
-    return Metrics(service, RequestTallies(), lambda: 3, "1.2.3")
+    return Metrics(service, AnswerCounts(), lambda: 3, "1.2.3")
 
 
 async def a_queue(service: Service, name: str):
@@ -153,13 +154,19 @@ def test_only_actions_of_the_protocol_become_labels(request_made, action):
     assert action_of(request_made) == action
 
 
+async def test_answers_are_shown_by_action_and_class_of_status(service: Service):
+    metrics = Metrics(service, AnswerCounts({("ListQueues", 4): 2}), lambda: 3, "1.2.3")
+    page = (await metrics.page()).decode()
+    assert 'veil_requests_total{action="ListQueues",status="4xx"} 2.0' in page
+
+
 async def test_scrapes_of_many_queues_within_a_second_are_made_once(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ):
     made = []
     generate = metrics_module.generate_latest
     monkeypatch.setattr(metrics_module, "generate_latest", lambda family: made.append(1) or generate(family))
-    metrics = Metrics(service, RequestTallies(), lambda: 3, "1.2.3")
+    metrics = Metrics(service, AnswerCounts(), lambda: 3, "1.2.3")
     for number in range(101):
         await a_queue(service, f"q{number}")
     first = await metrics.page()

@@ -9,10 +9,10 @@ from typing import Any
 from tests.stores.kit import a_key
 from veil.core.clock import ManualClock
 from veil.core.errors import VeilError
-from veil.core.message import StoredMessage
+from veil.core.message import Sent, StoredMessage
 from veil.core.message_rules import Draft
 from veil.core.queue import Queue, QueueCounts
-from veil.service.messages import SentMessage, delete, extend_lease, send
+from veil.service.messages import delete, extend_lease, send
 from veil.service.queues import change_settings, counts, create_queue
 from veil.service.receive import receipt_text, receive
 from veil.service.service import Service
@@ -26,7 +26,7 @@ class Desk:
         self.clock = service.clock
         assert isinstance(self.clock, ManualClock)
 
-    async def send(self, body: str = "hello", **given: Any) -> SentMessage:
+    async def send(self, body: str = "hello", **given: Any) -> Sent:
         (answer,) = await send(self.service, self.queue, [Draft(body, **given)], sender="tester")
         if isinstance(answer, VeilError):
             raise answer

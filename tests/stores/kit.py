@@ -64,12 +64,16 @@ class HeardEvents:
     def __init__(self) -> None:
         self.available: Counter[int] = Counter()
         self.totals: Counter[tuple[str, int]] = Counter()
+        self.sooner = 0
 
     def messages_available(self, queue_id: int, count: int) -> None:
         self.available[queue_id] += count
 
     def counted(self, event: str, queue_id: int, count: int) -> None:
         self.totals[event, queue_id] += count
+
+    def due_sooner(self) -> None:
+        self.sooner += 1
 
 
 _numbers = itertools.count(1)

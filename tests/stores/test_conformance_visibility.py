@@ -187,6 +187,25 @@ async def test_the_next_due_instant_is_never_later_than_the_next_lapse(store, cl
     assert due_ms is not None and due_ms <= clock.now_ms() + 10_000
 
 
+async def test_the_owner_is_told_whenever_something_is_due_sooner(store, clock, events):
+    queue, other = await make_queue(store, "orders"), await make_queue(store, "other")
+
+    async def due_after_s(change) -> int:
+        told = events.sooner
+        await change()
+        assert events.sooner > told
+        return (store.next_due_ms() - clock.now_ms()) // 1000
+
+    assert await due_after_s(lambda: store.send(queue, some_messages("a", "b"))) == 345_600  # the retention
+    assert await due_after_s(lambda: store.receive(queue, 1, visibility_s=20)) == 20
+    assert await due_after_s(lambda: store.send(other, [a_message(delay_s=15)])) == 15
+    [second] = await store.receive(queue, 1, visibility_s=20)
+    assert await due_after_s(lambda: store.extend(queue, [Extension(receipt_of(queue, second), 10)])) == 10
+    clock.advance(seconds=10)
+    await store.settle()
+    assert await due_after_s(lambda: store.receive(queue, 1, visibility_s=3)) == 3
+
+
 async def test_an_undone_receive_is_not_counted_and_its_receipt_is_void(store, events):
     queue = await make_queue(store)
     await store.send(queue, [a_message()])

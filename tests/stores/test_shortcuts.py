@@ -21,6 +21,7 @@ from veil.core.message import HeldMessage, LeaseState
 from veil.core.receipt import Receipt, delivery_of
 from veil.stores.codec import to_message
 from veil.stores.queries import CONSTANTS
+from veil.stores.store import NoEvents
 
 NOW_MS = 1_700_000_000_000
 numbers = st.integers(0, 3)
@@ -57,7 +58,7 @@ def test_sqlite_deletes_at_once_only_what_the_rules_delete(tmp_path: Path, lease
     from veil.stores.sqlite.opening import _migrate
 
     class Owner:
-        events = None
+        events = NoEvents()
 
     connection = apsw.Connection(":memory:")
     _migrate(connection, Path(":memory:"))

@@ -8,7 +8,7 @@ from xml.sax.saxutils import escape
 
 from tests.wire.kit import Wire
 from veil.service.service import ServiceRules
-from veil.wire.exchange import Request, Response
+from veil.wire.exchange import AnswerCounts, Request, Response
 from veil.wire.smq.front_end import SmqFrontEnd
 from veil.wire.smq.signature import SmqVerifier
 
@@ -29,11 +29,11 @@ class SmqWire(Wire):
 
     def __init__(self, *, smq_verifier: SmqVerifier | None = None, **options: Any) -> None:
         super().__init__(rules=ServiceRules(0, 0), **options)
-        self.counted: list[tuple[str, int]] = []
+        self.answers = AnswerCounts()
         self.smq = SmqFrontEnd(
             self.service,
             verifier=smq_verifier,
-            count=lambda operation, status: self.counted.append((operation, status)),
+            answers=self.answers,
         )
 
     async def ask(self, method: str, target: str, body: str | bytes = b"", **headers: str) -> Response:

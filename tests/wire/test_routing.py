@@ -10,6 +10,7 @@ import pytest
 
 from tests.wire.kit import Refused, Wire, read_json, read_xml
 from veil.wire.actions import ACTIONS
+from veil.wire.exchange import AnswerCounts
 
 QUEUE = "/000000000000/q"
 
@@ -227,3 +228,21 @@ async def test_every_answer_has_an_id_of_its_own(wire: Wire) -> None:
     ids = {dict((await wire.post("ListQueues", {})).headers)["x-amzn-RequestId"] for _ in range(100)}
     assert len(ids) == 100
     assert all(len(one) == 36 for one in ids)
+
+
+async def test_every_answer_is_counted_by_its_action_and_class_of_status() -> None:
+    answers = AnswerCounts()
+    async with Wire(answers=answers) as wire:
+        await wire.queue("q")
+        await wire.post("SendMessage", {"QueueUrl": QUEUE, "MessageBody": ""})
+        await wire.post("Invented", {})
+        await wire.query("ListQueues", {})
+        await wire.form("PurgeQueue", {"QueueUrl": "http://localhost:9324/000000000000/missing"})
+        await wire.request("PUT")
+    assert answers == {
+        ("CreateQueue", 2): 1,
+        ("SendMessage", 4): 1,
+        ("other", 4): 2,
+        ("ListQueues", 2): 1,
+        ("PurgeQueue", 4): 1,
+    }

@@ -190,7 +190,7 @@ async def test_every_answer_is_counted_by_its_operation(smq: SmqWire) -> None:
     path = await smq.smq_queue("q")
     await smq.refusal("GET", path)
     await smq.refusal("GET", "/nowhere")
-    assert smq.counted == [("CreateQueue", 201), ("ReceiveMessage", 404), ("other", 400)]
+    assert smq.answers == {("Smq.CreateQueue", 2): 1, ("Smq.ReceiveMessage", 4): 1, ("Smq.other", 4): 1}
 
 
 async def test_what_a_policy_denies_is_denied_over_smq_too(smq: SmqWire) -> None:

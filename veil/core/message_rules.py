@@ -62,6 +62,7 @@ class Draft:
     group: str | None = None
     deduplication_id: str | None = None
     priority: int | None = None
+    body_md5: str = ""  # known once it was sent: clients compare it
 
 
 def check_draft(draft: Draft, settings: QueueSettings) -> bytes:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Awaitable
 from typing import Final
 
 from veil.core.errors import AccessDenied, VeilError
 from veil.server.access import AccessRules, is_console, is_loopback
 from veil.server.make_store import StoreProbe
-from veil.server.metrics import CONTENT_TYPE, Metrics, RequestTallies, action_of
+from veil.server.metrics import CONTENT_TYPE, Metrics
 from veil.server.settings import Settings
 from veil.service.service import Service
-from veil.wire.exchange import Handler, Request, Response
+from veil.wire.exchange import AnswerCounts, Handler, Request, Response
 from veil.wire.sigv4 import AccessKey
 from veil.wire.smq.codes import Refusal, worded
 from veil.wire.smq.front_end import SmqFrontEnd
@@ -23,8 +24,6 @@ Point an SQS client at this address: endpoint_url in boto3, --endpoint-url in th
 Console: /console. Health: /healthz and /readyz. Metrics: /metrics.
 """
 
-# In front of an operation, among the actions that are counted: SQS has some of the same name.
-LABEL: Final = "Smq."
 _ABOUT_SMQ: Final = b"""This is Veil, a message queue, at the port where it speaks the protocol of Alibaba SMQ (MNS).
 Point an SMQ client at this address. Health and metrics are at the server's other port.
 """
@@ -37,7 +36,6 @@ class Application:
         self,
         front_end: Handler,
         access: AccessRules,
-        requests: RequestTallies,
         metrics: Metrics,
         *,
         metrics_for: str = "open",
@@ -47,7 +45,6 @@ class Application:
         self._front_end = front_end
         self._access = access
         self._has_keys = access.has_keys
-        self._requests = requests
         self._metrics = metrics
         self._metrics_for = metrics_for
         self._metrics_token = metrics_token
@@ -55,25 +52,24 @@ class Application:
         self.down: str | None = "starting"  # why it is not ready
         self.store_probe: StoreProbe | None = None  # of a store that lives elsewhere
 
-    async def handle(self, request: Request) -> Response:
+    def handle(self, request: Request) -> Awaitable[Response]:
         """The answer to one request."""
         path = request.path
         # Probes come before the rules of access: they call by address or by any name, tell nothing and change
         # nothing.
         if path == "/healthz" or path == "/readyz":
-            return await self._health(path, request.method)
+            return self._health(path, request.method)
         refusal = self._access.refusal(request)
         if refusal is not None:
-            return refusal
-        if path == "/metrics":
-            return await self._metrics_page(request)
-        if self._console is not None and is_console(path):
-            return await self._console(request)
-        if path == "/" and _is_visit(request):
-            return Response(200, _ABOUT)
-        response = await self._front_end(request)
-        self._requests.add(action_of(request), response.status)
-        return response
+            return _answered(refusal)
+        if path == "/":
+            if request.method == "GET" and _is_visit(request):
+                return _answered(Response(200, _ABOUT))
+        elif path == "/metrics":
+            return self._metrics_page(request)
+        elif self._console is not None and is_console(path):
+            return self._console(request)
+        return self._front_end(request)
 
     async def _health(self, path: str, method: str) -> Response:
         if method not in ("GET", "HEAD"):
@@ -116,7 +112,7 @@ class SmqApplication:
         service: Service,
         keys: dict[str, AccessKey],
         access: AccessRules,
-        requests: RequestTallies,
+        answers: AnswerCounts,
     ) -> None:
         self._access = access
         self._scheme = settings.scheme
@@ -126,7 +122,7 @@ class SmqApplication:
             default_account=settings.account,
             region=settings.region,
             scheme=settings.scheme,
-            count=lambda operation, status: requests.add(LABEL + operation, status),
+            answers=answers,
         )
 
     async def handle(self, request: Request) -> Response:
@@ -141,6 +137,10 @@ class SmqApplication:
         return await self._front_end.handle(request)
 
 
+async def _answered(response: Response) -> Response:
+    return response
+
+
 def _is_visit(request: Request) -> bool:
     # A person with a browser, not a client: a GET that asks for nothing and is not signed.
-    return request.method == "GET" and not request.query and "authorization" not in request.headers
+    return not request.query and "authorization" not in request.headers

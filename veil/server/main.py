@@ -48,7 +48,7 @@ from veil.server.make_store import (
     make_store,
     store_directory,
 )
-from veil.server.metrics import Metrics, RequestTallies
+from veil.server.metrics import Metrics
 from veil.server.setting_values import without_password
 from veil.server.settings import DEFAULT, Settings, SettingsError
 from veil.server.system_clock import SystemClock
@@ -56,6 +56,7 @@ from veil.server.tls import Tls
 from veil.service.queues import ensure_queue
 from veil.service.service import Service, ServiceRules
 from veil.stores.store import Store
+from veil.wire.exchange import AnswerCounts
 from veil.wire.front_end import SqsFrontEnd
 from veil.wire.sigv4 import AccessKey, Verifier
 
@@ -126,6 +127,7 @@ class _Server:
         types = settings.journal_type_attributes
         rules = ServiceRules(type_attributes=types) if settings.rest_rules else ServiceRules(0, 0, types)
         self._service = service = Service(store, clock, rules)
+        answers = AnswerCounts()
         front_end = SqsFrontEnd(
             service,
             verifier=Verifier(self._keys) if self._keys else None,
@@ -134,16 +136,16 @@ class _Server:
             base_url=settings.base_url,
             scheme=settings.scheme,
             bulk=settings.bulk,
+            answers=answers,
         )
-        requests, version = RequestTallies(), server_version()
+        version = server_version()
         access = AccessRules(
             has_keys=bool(self._keys), allowed_hosts=settings.allowed_hosts, base_url=settings.base_url
         )
-        metrics = Metrics(service, requests, self._connection_count, version)
+        metrics = Metrics(service, answers, self._connection_count, version)
         self._application = Application(
             front_end.handle,
             access,
-            requests,
             metrics,
             metrics_for=settings.metrics,
             metrics_token=settings.metrics_token,
@@ -154,7 +156,7 @@ class _Server:
         self._capacity = Capacity(settings.http)
         self._http = HttpServer(self._application.handle, settings.http, self._capacity)
         if settings.smq_port is not None:
-            smq = SmqApplication(settings, service, self._keys, access, requests)
+            smq = SmqApplication(settings, service, self._keys, access, answers)
             self._smq = HttpServer(smq.handle, settings.http, self._capacity)
 
         await self._open_store()

@@ -23,48 +23,10 @@ from veil.service.queues import queue_depths
 from veil.service.service import Service
 from veil.stores.commit_stats import GROUP_BOUNDS, SECONDS_BOUNDS, CommitStats
 from veil.stores.store import OutboxSize
-from veil.wire.actions import ACTIONS
-from veil.wire.exchange import Request
+from veil.wire.exchange import AnswerCounts
 
 if TYPE_CHECKING:
     from veil.journal.exporter import Exporter, ExportStats
-
-
-# ---- answers by action
-
-# Only what the protocol knows becomes a label; whatever else a client makes up is counted as `other`.
-_KNOWN: Final = frozenset(ACTIONS)
-_BY_TARGET: Final = {f"AmazonSQS.{name}": name for name in ACTIONS}
-OTHER: Final = "other"
-_ACTION_BYTES_MAX = 64
-
-
-def action_of(request: Request) -> str:
-    """The SQS action that the request names, or `other`."""
-    target = request.headers.get("x-amz-target")
-    if target is not None:
-        return _BY_TARGET.get(target, OTHER)
-    body = request.body
-    start = 0 if body.startswith(b"Action=") else body.find(b"&Action=") + 1
-    if start or body.startswith(b"Action="):
-        raw = body[start + 7 : start + 7 + _ACTION_BYTES_MAX].partition(b"&")[0]
-        name = raw.decode("ascii", "replace")
-    else:
-        name = f"&{request.query}".partition("&Action=")[2].partition("&")[0]
-    return name if name in _KNOWN else OTHER
-
-
-class RequestTallies:
-    """Answers by action and status class."""
-
-    __slots__ = ("counts",)
-
-    def __init__(self) -> None:
-        self.counts: defaultdict[tuple[str, int], int] = defaultdict(int)
-
-    def add(self, action: str, status: int) -> None:
-        """Count one answer."""
-        self.counts[action, status // 100] += 1
 
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
@@ -137,10 +99,10 @@ class Metrics:
     """The page behind /metrics."""
 
     def __init__(
-        self, service: Service, requests: RequestTallies, connection_count: Callable[[], int], version: str
+        self, service: Service, answers: AnswerCounts, connection_count: Callable[[], int], version: str
     ) -> None:
         self._service = service
-        self._requests = requests
+        self._answers = answers
         self._connection_count = connection_count
         self._version = version
         self.exporter: Exporter | None = None  # of the journal, where there is one
@@ -249,7 +211,7 @@ class Metrics:
 
     def _about_events(self, names: _Names) -> Iterator[Metric]:
         sums: defaultdict[str, defaultdict[_Labels, int]] = defaultdict(lambda: defaultdict(int))
-        for event, queue_id, count in self._service.tallies:
+        for event, queue_id, count in self._service.tallies.totals():
             labels = names.get(queue_id)
             if labels is not None:
                 sums[event][labels] += count
@@ -263,7 +225,7 @@ class Metrics:
         requests = CounterMetricFamily(
             "veil_requests", "Requests answered, by action and class of status.", labels=("action", "status")
         )
-        for (action, status_class), count in self._requests.counts.items():
+        for (action, status_class), count in self._answers.items():
             requests.add_metric((action, f"{status_class}xx"), count)
         connections = GaugeMetricFamily(
             "veil_connections", "Open connections.", value=self._connection_count()

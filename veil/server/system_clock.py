@@ -45,7 +45,8 @@ class SystemClock:
         return asyncio.get_running_loop().call_later(delay_s, call)
 
     def mark(self) -> ClockMark:
-        return ClockMark(self.now_ms(), self.wall_ms(), _boot_ms(), self._boot_id)
+        boot_ms = time.clock_gettime_ns(_SINCE_BOOT) // 1_000_000
+        return ClockMark(boot_ms + self._offset_ms, time.time_ns() // 1_000_000, boot_ms, self._boot_id)
 
     def resume(self, saved: ClockMark) -> None:
         present = self.mark()

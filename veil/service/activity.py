@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from veil.core.clock import Clock, Timer
@@ -17,47 +17,40 @@ from veil.core.message import Caller, StoredMessage
 # ---- counters
 
 
-class Tallies:
-    """Plain counters by event and queue id; adding costs next to nothing, and metrics read them when asked.
+class Tallies(defaultdict[tuple[str, int], int]):
+    """Counters by event and queue id; `tallies["sent", queue_id] += 1` costs next to nothing.
 
-    The service adds `sent`, `received`, `empty_receive`, `deleted`, `extended`, `released`, `undone`,
-    `purged`; the store, through `counted`, what only it sees: `lapsed`, `dead_lettered`, `expired`,
-    `stale_receipt`, `duplicate`, `repeated_send`.
+    The service counts `sent`, `received`, `empty_receive`, `deleted`, `extended`, `released`, `undone`, `purged`; the
+    store, through `counted`, what only it sees: `lapsed`, `dead_lettered`, `expired`, `stale_receipt`, `duplicate`,
+    `repeated_send`. What stands in the dictionary itself is what is new since `take_fresh`; `of` and `totals` tell of all.
     """
 
-    __slots__ = ("_counts", "_fresh")
-
     def __init__(self) -> None:
-        self._counts: defaultdict[tuple[str, int], int] = defaultdict(int)
-        self._fresh: defaultdict[tuple[str, int], int] = defaultdict(int)  # not yet in _counts
+        super().__init__(int)
+        self._taken: defaultdict[tuple[str, int], int] = defaultdict(int)
 
-    def add(self, event: str, queue_id: int, count: int = 1) -> None:
-        """Count the event that many times more."""
-        self._fresh[event, queue_id] += count
-
-    def fresh(self) -> Mapping[tuple[str, int], int]:
+    def take_fresh(self) -> Mapping[tuple[str, int], int]:
         """What was counted since this was last asked."""
-        fresh, self._fresh = self._fresh, defaultdict(int)
+        fresh = dict(self)
+        self.clear()
         for key, count in fresh.items():
-            self._counts[key] += count
+            self._taken[key] += count
         return fresh
 
     def of(self, event: str, queue_id: int) -> int:
-        """How often the event happened in that queue."""
+        """How often the event happened in that queue since the server started."""
         key = (event, queue_id)
-        return self._counts.get(key, 0) + self._fresh.get(key, 0)
+        return self._taken.get(key, 0) + self.get(key, 0)
+
+    def totals(self) -> list[tuple[str, int, int]]:
+        """Every counter as event, queue id and count since the server started."""
+        return [(*key, self._taken.get(key, 0) + self.get(key, 0)) for key in self._taken | self]
 
     def forget(self, queue_id: int) -> None:
         """Drop the counters of a queue that no longer exists."""
-        for counts in (self._counts, self._fresh):
+        for counts in (self._taken, self):
             for key in [key for key in counts if key[1] == queue_id]:
                 del counts[key]
-
-    def __iter__(self) -> Iterator[tuple[str, int, int]]:
-        """Every counter as event, queue id and count."""
-        return iter(
-            [(*key, self._counts.get(key, 0) + self._fresh.get(key, 0)) for key in self._counts | self._fresh]
-        )
 
 
 TICK_MS: Final = 1_000
@@ -302,7 +295,7 @@ class Activity:
     def tick(self) -> None:
         """Put what was counted since the last tick into the present buckets."""
         now_s = self._clock.now_ms() // 1000
-        for key, count in self._tallies.fresh().items():
+        for key, count in self._tallies.take_fresh().items():
             for rings, span_s, buckets in (
                 (self._fine, FINE_S, _FINE_BUCKETS),
                 (self._coarse, COARSE_S, _COARSE_BUCKETS),

@@ -45,7 +45,7 @@ class Ticker:
         self.look()
 
     def look(self) -> None:
-        """Take note of a due instant that may have come nearer; cheap, for it follows every operation."""
+        """Take note of a due instant that may have come nearer: the store says so (`StoreEvents.due_sooner`)."""
         due_ms = self._store.next_due_ms()
         if due_ms is None or self._stopped or self._settling is not None:
             return

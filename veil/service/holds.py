@@ -34,7 +34,7 @@ async def receive_hold(
     check_number("Part", key.part)
     content = await service.store.receive_hold(queue, key, count, visibility_s=visibility_s, caller=caller)
     if content.messages:
-        service.tallies.add("extended" if content.again else "received", queue.id, len(content.messages))
+        service.tallies["extended" if content.again else "received", queue.id] += len(content.messages)
         if service.activity is not None:
             if content.again:
                 seqs = [message.seq for message in content.messages]
@@ -42,8 +42,7 @@ async def receive_hold(
             else:
                 service.activity.received(queue.id, content.messages, visibility_s, caller)
     elif not content.again:
-        service.tallies.add("empty_receive", queue.id)
-    service.ticker.look()
+        service.tallies["empty_receive", queue.id] += 1
     return content
 
 
@@ -55,8 +54,7 @@ async def extend_holds(
     check_name("Owner", owner)
     tally = await service.store.extend_holds(queue, stream, owner, visibility_s=visibility_s, caller=caller)
     if tally.messages:
-        service.tallies.add("extended", queue.id, tally.messages)
-    service.ticker.look()
+        service.tallies["extended", queue.id] += tally.messages
     return tally
 
 
@@ -69,5 +67,5 @@ async def delete_holds(
     check_number("UpToBatch", up_to_batch)
     tally = await service.store.delete_holds(queue, stream, owner, up_to_batch=up_to_batch, caller=caller)
     if tally.messages:
-        service.tallies.add("deleted", queue.id, tally.messages)
+        service.tallies["deleted", queue.id] += tally.messages
     return tally

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from veil.core.attempt import NOTHING_SAID, Said
 from veil.core.errors import (
@@ -21,6 +21,7 @@ from veil.core.message import (
     PRIORITY_DEFAULT,
     Caller,
     NewMessage,
+    Sent,
     StoredMessage,
     message_type,
 )
@@ -64,17 +65,6 @@ def new_id() -> str:
 # ---- send
 
 
-class SentMessage(NamedTuple):
-    """A message that is stored, or whose duplicate is: the id and seq are then the first one's."""
-
-    message_id: str
-    seq: int
-    body_md5: str
-
-
-_TO_COME: Final = SentMessage("", 0, "")  # keeps the place of a draft that is on its way to the store
-
-
 async def send(
     service: Service,
     queue: Queue,
@@ -83,43 +73,37 @@ async def send(
     sender: str,
     retry_key: bytes | None = None,
     caller: Caller = NOBODY,
-) -> list[SentMessage | VeilError]:
+) -> Sequence[Sent | VeilError]:
     """Store the drafts, in order and together; a refused one is answered in its place and holds up no other.
 
     A call that comes again under the same retry key is answered like the first one and stores nothing.
     Raises GroupMissing and DeduplicationMissing for the whole call, and what the store raises.
     """
-    answers: list[SentMessage | VeilError] = []
+    refused: dict[int, VeilError] = {}
     messages: list[NewMessage] = []
-    for draft in drafts:
+    for place, draft in enumerate(drafts):
         try:
-            message = _checked(draft, queue.settings, sender)
-            if message.attributes is not None:
-                message.message_type = message_type(message.attributes, service.rules.type_attributes)
+            messages.append(_checked(draft, queue.settings, sender, service.rules.type_attributes))
         except (GroupMissing, DeduplicationMissing):
             raise
         except MessageRefused as refusal:
-            answers.append(refusal)
-        else:
-            answers.append(_TO_COME)
-            messages.append(message)
+            refused[place] = refusal
     if not messages:
-        return answers
+        return list(refused.values())
     stored = await service.store.send(queue, messages, retry_key=retry_key, caller=caller)
-    place = duplicates = 0
-    for message, sent in zip(messages, stored, strict=True):
-        while answers[place] is not _TO_COME:
-            place += 1
-        answers[place] = SentMessage(sent.message_id, sent.seq, message.body_md5)
-        duplicates += sent.duplicate
-    service.tallies.add("sent", queue.id, len(stored) - duplicates)
-    service.ticker.look()
-    return answers
+    service.tallies["sent", queue.id] += len([sent for sent in stored if not sent.duplicate])
+    if not refused:
+        return stored
+    answers = iter(stored)
+    return [refused.get(place) or next(answers) for place in range(len(drafts))]
 
 
-def _checked(draft: Draft, settings: QueueSettings, sender: str) -> NewMessage:
+def _checked(
+    draft: Draft, settings: QueueSettings, sender: str, type_attributes: Sequence[str]
+) -> NewMessage:
     """The message to store; raises a MessageRefused member unless the queue takes the draft."""
     body_utf8 = check_draft(draft, settings)
+    draft.body_md5 = body_md5(body_utf8)
     deduplication_id, delay_s = draft.deduplication_id, draft.delay_s
     if settings.fifo:
         delay_s = None  # a FIFO message has no delay of its own: 0 means the queue's
@@ -128,14 +112,15 @@ def _checked(draft: Draft, settings: QueueSettings, sender: str) -> NewMessage:
     return NewMessage(
         new_id(),
         draft.body,
-        body_md5(body_utf8),
+        draft.body_md5,
         draft.attributes or None,
         draft.trace_header,
         sender,
         delay_s,
         draft.group,
         deduplication_id,
-        priority=PRIORITY_DEFAULT if draft.priority is None else draft.priority,
+        message_type(draft.attributes, type_attributes) if draft.attributes else None,
+        PRIORITY_DEFAULT if draft.priority is None else draft.priority,
     )
 
 
@@ -182,7 +167,7 @@ async def delete(
         elif strict:
             answers[place] = MessageGone(handles[place])
     if deleted:
-        service.tallies.add("deleted", queue.id, len(deleted))
+        service.tallies["deleted", queue.id] += len(deleted)
         if service.activity is not None:
             service.activity.ended(deleted, "deleted", caller)
     return answers
@@ -227,15 +212,14 @@ async def extend_lease(
         else:
             released.append(extension.receipt.seq)
     if extended:
-        service.tallies.add("extended", queue.id, len(extended))
+        service.tallies["extended", queue.id] += len(extended)
     if released:
-        service.tallies.add("released", queue.id, len(released))
+        service.tallies["released", queue.id] += len(released)
     if service.activity is not None:
         for one in extended:
             service.activity.renewed((one.receipt.seq,), one.visibility_s, caller)
         if released:
             service.activity.ended(released, "released", caller)
-    service.ticker.look()
     return answers
 
 
@@ -282,6 +266,6 @@ async def peek_next(service: Service, queue: Queue, *, limit: int) -> list[Store
 async def purge(service: Service, queue: Queue, *, caller: Caller = NOBODY) -> None:
     """Remove every message sent so far, held or not; raises PurgeInProgress soon after the last purge."""
     await service.store.purge(queue, rest_ms=service.rules.rest_after_purge_ms, caller=caller)
-    service.tallies.add("purged", queue.id)
+    service.tallies["purged", queue.id] += 1
     if service.activity is not None:
         service.activity.emptied(queue.id)

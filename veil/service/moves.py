@@ -163,6 +163,4 @@ async def redrive_letters(
 async def _redrive(
     service: Service, queue: Queue, chosen: Sequence[Chosen], caller: Caller
 ) -> list[Sent | VeilError]:
-    answers = await service.store.redrive(queue, chosen, caller=caller) if chosen else []
-    service.ticker.look()
-    return answers
+    return await service.store.redrive(queue, chosen, caller=caller) if chosen else []

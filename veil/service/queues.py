@@ -178,11 +178,9 @@ async def change_settings(service: Service, queue: Queue, given: Mapping[str, An
     wanted = changed_settings(queue.settings, given)
     if "redrive" in given:
         await _check_redrive(service, queue.key, wanted)
-    edited = await service.store.edit_queue(
+    return await service.store.edit_queue(
         queue, lambda content: content._replace(settings=changed_settings(content.settings, given))
     )
-    service.ticker.look()  # a shorter retention or delay brings what is due nearer
-    return edited
 
 
 async def pause_queue(service: Service, queue: Queue, *, caller: Caller = NOBODY) -> Queue:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from types import coroutine
 from typing import Any, Final, TypeVar
 
@@ -95,7 +95,7 @@ async def _undo(service: Service, queue: Queue, receipts: Sequence[Receipt], cal
         await service.store.undo_receive(queue, receipts, caller=caller)
     except QueueMissing:  # deleted meanwhile, its messages with it
         return
-    service.tallies.add("undone", queue.id, len(receipts))
+    service.tallies["undone", queue.id] += len(receipts)
     if service.activity is not None:
         service.activity.ended([receipt.seq for receipt in receipts], "undone", caller)
 
@@ -136,9 +136,9 @@ async def receive(
     if service.activity is not None:
         service.activity.received(queue.id, messages, visibility_s, caller)
     if not messages:
-        service.tallies.add("empty_receive", queue.id)
+        service.tallies["empty_receive", queue.id] += 1
         return messages
-    service.tallies.add("received", queue.id, len(messages))
+    service.tallies["received", queue.id] += len(messages)
     if visibility_s == 0:
         # Received and visible in the same instant: for the store nothing became available, for others it is.
         service.waiting.messages_available(queue.id, len(messages))
@@ -192,18 +192,16 @@ async def _long_poll(
         waiting.leave(queue.id, room)
 
 
-async def _claim(
+def _claim(
     service: Service,
     queue: Queue,
     count: int,
     visibility_s: int | None,
     attempt_id: str | None,
     caller: Caller,
-) -> list[StoredMessage]:
+) -> Awaitable[list[StoredMessage]]:
     """What the store has for us now; if our caller goes away while it looks, that is given back."""
-    messages = await undisturbed(
+    return undisturbed(
         service.store.receive(queue, count, visibility_s=visibility_s, attempt_id=attempt_id, caller=caller),
         lambda claimed: give_back(service, queue, claimed, caller=caller),
     )
-    service.ticker.look()
-    return messages

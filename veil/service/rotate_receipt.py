@@ -31,13 +31,12 @@ async def rotate_receipt(
     new = rotated.receipt
     if new.delivery != WAITING:
         _count(service, queue, new.seq, visibility_s, caller)
-    service.ticker.look()
     text = service.store.receipts.write(new.queue_id, new.seq, new.delivery, new.rotation)
     return NewReceipt(text, rotated.deadline_ms)
 
 
 def _count(service: Service, queue: Queue, seq: int, visibility_s: int, caller: Caller) -> None:
-    service.tallies.add("extended" if visibility_s else "released", queue.id)
+    service.tallies["extended" if visibility_s else "released", queue.id] += 1
     if service.activity is None:
         return
     if visibility_s:

@@ -49,6 +49,9 @@ class Service:
         self.looks = asyncio.Semaphore(LOOKS_AT_ONCE)
         self._background: set[asyncio.Task[Any]] = set()
         self._started = self._stopped = False
+        # What the store reports (StoreEvents) goes straight to those whom it concerns.
+        self.messages_available = self.waiting.messages_available
+        self.due_sooner = self.ticker.look
         store.events = self
 
     def watch(self) -> Activity:
@@ -98,10 +101,6 @@ class Service:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("work in the background failed: %s", error, exc_info=error)
 
-    # ---- what the store reports (StoreEvents)
-
-    def messages_available(self, queue_id: int, count: int) -> None:
-        self.waiting.messages_available(queue_id, count)
-
     def counted(self, event: str, queue_id: int, count: int) -> None:
-        self.tallies.add(event, queue_id, count)
+        """The store has seen something happen."""
+        self.tallies[event, queue_id] += count

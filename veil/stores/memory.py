@@ -241,6 +241,7 @@ class MemoryStore:
                 self.events.messages_available(queue_id, count)
             for (event, queue_id), count in op.happened.items():
                 self.events.counted(event, queue_id, count)
+            self.events.due_sooner()
 
     def _settle(self, op: Operation) -> None:
         """Let everything happen that is due by now, in every queue."""

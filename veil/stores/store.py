@@ -61,7 +61,7 @@ What every store must keep, besides the rules in `core.lease`:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from veil.core.attempt import NOTHING_SAID, Said
@@ -126,15 +126,20 @@ class OutboxSize(NamedTuple):
 
 
 class StoreEvents(Protocol):
-    """What a store tells its owner, after the change is durable. Both are called on the event loop and must not block."""
+    """What a store tells its owner, on the event loop: nothing here may block."""
 
     def messages_available(self, queue_id: int, count: int) -> None:
-        """Up to that many messages of the queue may have become receivable: sent, delayed no longer, lapsed, released,
-        unlocked by a delete in their group, or in a queue that was resumed. More than there are is allowed, fewer is not."""
+        """Up to that many messages of the queue may have become receivable, durably: sent, delayed no longer, lapsed,
+        released, unlocked by a delete in their group, or in a queue that was resumed. More than there are is allowed, fewer is
+        not."""
 
     def counted(self, event: str, queue_id: int, count: int) -> None:
         """Something happened that only the store sees: `lapsed`, `dead_lettered`, `expired`, `stale_receipt`, `duplicate`,
         `repeated_send`."""
+
+    def due_sooner(self) -> None:
+        """Something may be due before the instant that `next_due_ms` gave when it was last asked. Told with the change, or
+        before it is durable."""
 
 
 class NoEvents:
@@ -144,6 +149,9 @@ class NoEvents:
         """Ignored."""
 
     def counted(self, event: str, queue_id: int, count: int) -> None:
+        """Ignored."""
+
+    def due_sooner(self) -> None:
         """Ignored."""
 
 
@@ -199,14 +207,14 @@ class Store(Protocol):
 
     # ---- messages
 
-    async def send(
+    def send(
         self,
         queue: Queue,
         messages: Sequence[NewMessage],
         *,
         retry_key: bytes | None = None,
         caller: Caller = NOBODY,
-    ) -> list[Sent]:
+    ) -> Awaitable[list[Sent]]:
         """Store the messages in order; `retry_key` names this call over its repetitions. Raises QueueMissing, StoreFull."""
 
     async def receive(
@@ -222,7 +230,7 @@ class Store(Protocol):
         more are taken once their bodies come to RECEIVE_BYTES_MAX. Raises QueueMissing, and InFlightLimit on a standard queue
         that has 120,000 in flight (a FIFO queue gives nothing then)."""
 
-    async def delete(
+    def delete(
         self,
         queue: Queue,
         receipts: Sequence[Receipt],
@@ -230,18 +238,18 @@ class Store(Protocol):
         strict: bool = False,
         caller: Caller = NOBODY,
         said: Mapping[int, Said] = NOTHING_SAID,
-    ) -> list[Deletion | VeilError]:
+    ) -> Awaitable[list[Deletion | VeilError]]:
         """Delete by receipt, each on its own; refusals are returned in place. With `strict` a receipt dies with its deadline.
         `said` has what the holders of attempts that failed say of them, by seq. Raises QueueMissing."""
 
-    async def extend(
+    def extend(
         self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
-    ) -> list[VeilError | None]:
+    ) -> Awaitable[list[VeilError | None]]:
         """Change visibility by receipt, each on its own; refusals are returned in place. Raises QueueMissing."""
 
-    async def rotate(
+    def rotate(
         self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
-    ) -> list[Rotated | VeilError]:
+    ) -> Awaitable[list[Rotated | VeilError]]:
         """Change visibility and receipt, each on its own; refusals are returned in place. Raises QueueMissing."""
 
     async def undo_receive(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from veil.wire.actions import ACTIONS, EXTENSIONS, Action
+from veil.wire.actions import ACTIONS, EXTENSIONS
+from veil.wire.call import Call
 from veil.wire.exchange import Response
 from veil.wire.large import check_structure, encode_in_pieces
 from veil.wire.request_errors import RequestUnreadable
@@ -22,13 +23,14 @@ _VEIL_PREFIX: Final = "Veil."
 class Target(NamedTuple):
     """An action as a target header names it, with the decoder of its input made ready."""
 
-    action: Action
+    name: str
+    run: Callable[[Call, Any], Awaitable[Shape | None]]
     decode: Callable[[bytes], Any]
 
 
 # Not strict: hand-made clients send numbers as texts, and AWS takes them.
 TARGETS: Final[Mapping[str, Target]] = {
-    prefix + name: Target(action, msgspec.json.Decoder(action.input, strict=False).decode)
+    prefix + name: Target(name, action.run, msgspec.json.Decoder(action.input, strict=False).decode)
     for prefix, actions in ((_SQS_PREFIX, ACTIONS), (_VEIL_PREFIX, EXTENSIONS))
     for name, action in actions.items()
 }
@@ -55,16 +57,13 @@ def read_large_input(target: Target, body: bytes) -> Any:
 
 def answer(output: Shape | None, request_id: str) -> Response:
     """A success."""
-    return _success(b"{}" if output is None else _encode(output), request_id)
+    body = b"{}" if output is None else _encode(output)
+    return Response(200, body, CONTENT_TYPE, (("x-amzn-RequestId", request_id),))
 
 
 def answer_large(output: Shape, request_id: str) -> Response:
     """The same for an answer beyond LARGE_BYTES."""
-    return _success(encode_in_pieces(output), request_id)
-
-
-def _success(body: bytes, request_id: str) -> Response:
-    return Response(200, body, CONTENT_TYPE, (("x-amzn-RequestId", request_id),))
+    return Response(200, encode_in_pieces(output), CONTENT_TYPE, (("x-amzn-RequestId", request_id),))
 
 
 def refuse(refusal: Refusal, request_id: str) -> Response:

@@ -7,6 +7,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from veil.core.attempt import HEADER, Said, read_header
@@ -107,6 +108,14 @@ ANONYMOUS = "anonymous"
 _USER_AGENT_CHARS_MAX = 256
 
 
+class CallPlace(NamedTuple):
+    """Where calls are made: the same for all of a front end."""
+
+    service: Service
+    urls: QueueUrls
+    bulk_max: int  # how many messages one receive, delete or extend may name
+
+
 class Call:
     """What an action needs to know besides its input; lives for one request."""
 
@@ -126,25 +135,22 @@ class Call:
 
     def __init__(
         self,
-        service: Service,
-        urls: QueueUrls,
+        place: CallPlace,
         request: Request,
         action: str,
         account: str | None,
         key_id: str,
         region: str,
+        *,
         query: bool,
-        bulk_max: int,
     ) -> None:
-        self.service = service
-        self.urls = urls
+        self.service, self.urls, self.bulk_max = place
         self.request = request
         self.action = action
         self.account = account  # None: nobody we know
         self.key_id = key_id  # of the signature; what the request claims, where signatures are not verified
         self.region = region
         self.query = query  # the Query protocol
-        self.bulk_max = bulk_max  # how many messages one receive, delete or extend may name
         self.undelivered: Callable[[], None] | None = None
         self.answer_bytes = 0  # about how many the answer will have, where it can be large
 
@@ -168,7 +174,7 @@ class Call:
             return ()
         header = read_header(text)
         if header is None:
-            self.service.tallies.add("outcome_ignored", queue.id)
+            self.service.tallies["outcome_ignored", queue.id] += 1
             return ()
         return [header.of(each) for each in entry_ids]
 

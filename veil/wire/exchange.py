@@ -6,7 +6,8 @@ that a front end can be tested by calling it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from uuid import uuid4
@@ -47,20 +48,9 @@ class Response:
 
 
 Handler = Callable[[Request], Awaitable[Response]]
+AnswerCounts = Counter[tuple[str, int]]  # by action and class of status
 
 
-# ---- request ids
-
-
-class RequestIds:
-    """Gives out ids in the form of UUIDs: a random half for the process, a counted one for the request."""
-
-    __slots__ = ("_counter", "_prefix")
-
-    def __init__(self) -> None:
-        self._prefix = str(uuid4())[:24]
-        self._counter = count(1)
-
-    def next(self) -> str:
-        """An id that was not given out before."""
-        return f"{self._prefix}{next(self._counter):012x}"
+def request_ids() -> Iterator[str]:
+    """Ids in the form of UUIDs, unlike each other and those of any other process: a random half, and a counted one."""
+    return map((str(uuid4())[:24] + "%012x").__mod__, count(1))

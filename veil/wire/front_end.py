@@ -12,8 +12,8 @@ from veil.core.limits import RECEIVE_MAX
 from veil.service.service import Service
 from veil.wire import aws_json, aws_query, xml_answer
 from veil.wire.actions import ACTIONS
-from veil.wire.call import Call, QueueUrls, read_path
-from veil.wire.exchange import Request, RequestIds, Response
+from veil.wire.call import Call, CallPlace, QueueUrls, read_path
+from veil.wire.exchange import AnswerCounts, Request, Response, request_ids
 from veil.wire.large import LARGE_BYTES, check_room, in_thread, is_large_form
 from veil.wire.request_errors import (
     ActionMissing,
@@ -23,7 +23,7 @@ from veil.wire.request_errors import (
     ChangeByGet,
     SignatureMissing,
 )
-from veil.wire.sigv4 import Verifier, unverified_scope
+from veil.wire.sigv4 import Verifier, read_scope, unverified_scope
 from veil.wire.sqs_codes import INTERNAL_FAILURE, Refusal, Situation, worded
 
 _log = logging.getLogger(__name__)
@@ -32,6 +32,24 @@ DEFAULT_ACCOUNT: Final = "000000000000"
 DEFAULT_REGION: Final = "us-east-1"
 BULK_MAX: Final = 1_000
 KEY_ID_CHARS_MAX: Final = 128  # of one that nobody verifies
+OTHER: Final = "other"
+_BY_TARGET: Final = {f"AmazonSQS.{name}": name for name in ACTIONS}
+_ACTION_BYTES_MAX: Final = 64
+
+
+def action_of(request: Request) -> str:
+    """The SQS action that the request names, or `other`: what a client makes up becomes no label of metrics."""
+    target = request.headers.get("x-amz-target")
+    if target is not None:
+        return _BY_TARGET.get(target, OTHER)
+    body = request.body
+    start = 0 if body.startswith(b"Action=") else body.find(b"&Action=") + 1
+    if start or body.startswith(b"Action="):
+        raw = body[start + 7 : start + 7 + _ACTION_BYTES_MAX].partition(b"&")[0]
+        name = raw.decode("ascii", "replace")
+    else:
+        name = f"&{request.query}".partition("&Action=")[2].partition("&")[0]
+    return name if name in ACTIONS else OTHER
 
 
 class SqsFrontEnd:
@@ -47,16 +65,17 @@ class SqsFrontEnd:
         base_url: str | None = None,
         scheme: str = "http",
         bulk: bool = False,
+        answers: AnswerCounts | None = None,
     ) -> None:
         """`base_url` fixes the start of queue URLs, which else follow `scheme` and the Host header; `bulk` lets one
-        receive, delete or change of visibility name a thousand messages instead of ten."""
+        receive, delete or change of visibility name a thousand messages instead of ten; every answer is counted in `answers`."""
         self._service = service
         self._verifier = verifier
         self._default_account = default_account
         self._default_region = default_region
-        self._urls = QueueUrls(base_url, scheme)
-        self._bulk_max = BULK_MAX if bulk else RECEIVE_MAX
-        self._request_ids = RequestIds()
+        self._place = CallPlace(service, QueueUrls(base_url, scheme), BULK_MAX if bulk else RECEIVE_MAX)
+        self._request_ids = request_ids()
+        self._answers = AnswerCounts() if answers is None else answers
 
     def handle(self, request: Request) -> Coroutine[Any, Any, Response]:
         """The answer to a request. Awaiting it raises nothing but CancelledError."""
@@ -66,64 +85,54 @@ class SqsFrontEnd:
         return self._handle_query(request)
 
     async def _handle_json(self, request: Request, name: str) -> Response:
-        request_id = self._request_ids.next()
+        request_id = next(self._request_ids)
         call: Call | None = None
         try:
-            is_large = len(request.body) > LARGE_BYTES
+            body = request.body
+            is_large = len(body) > LARGE_BYTES
             caller = await in_thread(self._caller, request) if is_large else self._caller(request)
-            account, key_id, region = caller
             target = aws_json.TARGETS.get(name)
             if target is None or request.method != "POST":
                 raise ActionUnknown(name.rpartition(".")[2])
-            action = target.action
-            call = Call(
-                self._service,
-                self._urls,
-                request,
-                action.name,
-                account,
-                key_id,
-                region,
-                False,
-                self._bulk_max,
-            )
+            call = Call(self._place, request, target.name, *caller, query=False)
             if is_large:
-                given = await in_thread(aws_json.read_large_input, target, request.body)
+                given = await in_thread(aws_json.read_large_input, target, body)
             else:
-                given = aws_json.read_input(target, request.body)
+                given = aws_json.read_input(target, body)
             if request.path != "/" and getattr(given, "QueueUrl", None) == "":
                 given.QueueUrl = request.path
-            output = await action.run(call, given)
-            check_room(request, call.answer_bytes)
+            output = await target.run(call, given)
             if call.answer_bytes > LARGE_BYTES:
+                check_room(request, call.answer_bytes)
                 response = await in_thread(aws_json.answer_large, output, request_id)
             else:
                 response = aws_json.answer(output, request_id)
             response.undelivered = call.undelivered
-            return response
         except asyncio.CancelledError:
             _take_back(call)
             raise
         except VeilError as error:
             if isinstance(error, AnswersTooLarge):
                 _take_back(call)
-            return aws_json.refuse(_worded(error, name.rpartition(".")[2], query=False), request_id)
+            response = aws_json.refuse(_worded(error, name.rpartition(".")[2], query=False), request_id)
         except Exception:
             _give_up(call, name, request_id)
-            return aws_json.refuse(INTERNAL_FAILURE, request_id)
+            response = aws_json.refuse(INTERNAL_FAILURE, request_id)
+        self._answers[_BY_TARGET.get(name, OTHER), response.status // 100] += 1
+        return response
 
     async def _handle_query(self, request: Request) -> Response:
-        request_id = self._request_ids.next()
+        request_id = next(self._request_ids)
+        if request.method not in ("GET", "POST"):
+            self._answers[action_of(request), 4] += 1
+            return _not_allowed(request_id)
         as_json = "application/json" in request.headers.get("accept", "")
         name = ""
         call: Call | None = None
         try:
-            if request.method not in ("GET", "POST"):
-                return _not_allowed(request_id)
             # Whose it is comes first: what a stranger sends is not read, however large.
             is_large = is_large_form(request)
             caller = await in_thread(self._caller, request) if is_large else self._caller(request)
-            account, key_id, region = caller
             form = (request.query, request.body)
             if is_large:
                 parameters = await in_thread(aws_query.read_parameters, *form)
@@ -138,11 +147,9 @@ class SqsFrontEnd:
             queue_path = request.path if read_path(request.path) is not None else None
             if queue_path is not None and not action.on_queue:
                 raise ActionNotHere(name)
-            if request.method == "GET" and not action.only_reads and not self._is_signed(request, account):
+            if request.method == "GET" and not action.only_reads and not self._is_signed(request, caller[0]):
                 raise ChangeByGet(name)
-            call = Call(
-                self._service, self._urls, request, name, account, key_id, region, True, self._bulk_max
-            )
+            call = Call(self._place, request, name, *caller, query=True)
             if is_large:
                 given = await in_thread(aws_query.read_input, action, parameters, queue_path)
             else:
@@ -154,25 +161,30 @@ class SqsFrontEnd:
             else:
                 response = xml_answer.answer(name, output, request_id, as_json)
             response.undelivered = call.undelivered
-            return response
         except asyncio.CancelledError:
             _take_back(call)
             raise
         except ActionMissing:
-            return xml_answer.refuse_without_action(request_id)
+            response = xml_answer.refuse_without_action(request_id)
         except VeilError as error:
             if isinstance(error, AnswersTooLarge):
                 _take_back(call)
-            return xml_answer.refuse(_worded(error, name, query=True), request_id, as_json=as_json)
+            response = xml_answer.refuse(_worded(error, name, query=True), request_id, as_json=as_json)
         except Exception:
             _give_up(call, name, request_id)
-            return xml_answer.refuse(INTERNAL_FAILURE, request_id, as_json=as_json)
+            response = xml_answer.refuse(INTERNAL_FAILURE, request_id, as_json=as_json)
+        self._answers[action_of(request), response.status // 100] += 1
+        return response
 
     def _caller(self, request: Request) -> tuple[str | None, str, str]:
         """Account, key id and region; the account is None for a request that nobody signed."""
         verifier = self._verifier
         if verifier is None:
-            key_id, region = unverified_scope(request)
+            # Nearly every header begins with the scope, and that is the same all day: it is known by its text.
+            text = request.headers.get("authorization", "")
+            start, end = text.find("Credential="), text.find(",")
+            scope = read_scope(text[start + 11 : end]) if 0 <= start < end else unverified_scope(request)
+            key_id, region = scope
             return self._default_account, (key_id or "")[:KEY_ID_CHARS_MAX], region or self._default_region
         try:
             signer = verifier.verify(request, self._service.clock.wall_ms())

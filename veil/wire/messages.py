@@ -1,26 +1,22 @@
-"""Messages between the wire and the service: what a send brings, what a receive shows."""
+"""Messages as clients see them: what a receive shows of each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
-from veil.core.errors import AttributeRefused, BodyMissing
-from veil.core.limits import DELAY_MAX_S
 from veil.core.message import MessageAttribute, StoredMessage
-from veil.core.message_rules import Draft, attributes_md5
+from veil.core.message_rules import attributes_md5
 from veil.core.queue import Queue
 from veil.core.sequence import sequence_text
 from veil.service.receive import receipt_text
 from veil.service.service import Service
-from veil.wire.request_errors import ParameterRefused, Unsupported, check_range
+from veil.wire.request_errors import ParameterRefused
 from veil.wire.shapes import (
     AttributeValue,
     AttributeValues,
     ReceivedMessage,
     ReceiveMessageInput,
-    SendEntry,
-    SendMessageInput,
 )
 
 # ---- order keys
@@ -35,68 +31,6 @@ def read_sequence_number(parameter: str, text: str) -> int:
     raise ParameterRefused(
         parameter, text, f"Must be a whole number between 0 and {_MAX}, in decimal digits."
     )
-
-
-# ---- drafts
-
-TRACE_HEADER = "AWSTraceHeader"
-
-
-def read_draft(given: SendMessageInput | SendEntry, http_trace: str | None) -> Draft:
-    """The draft, its delay in range; the trace header of the HTTP request counts unless the message brings its own."""
-    body = given.MessageBody
-    if not body:
-        raise BodyMissing
-    delay_s = given.DelaySeconds
-    if delay_s:
-        check_range(
-            "DelaySeconds", delay_s, 0, DELAY_MAX_S, f"DelaySeconds must be >= 0 and <= {DELAY_MAX_S}."
-        )
-    trace = http_trace or None
-    if given.MessageSystemAttributes:
-        trace = _trace_of(given.MessageSystemAttributes)
-    attributes = given.MessageAttributes
-    return Draft(
-        body,
-        read_attributes(attributes) if attributes else None,
-        trace,
-        delay_s,
-        given.MessageGroupId,
-        given.MessageDeduplicationId,
-    )
-
-
-def read_attributes(given: AttributeValues) -> dict[str, MessageAttribute]:
-    """Message attributes as a caller wrote them, not yet checked."""
-    return {name: _attribute(value) for name, value in given.items()}
-
-
-def system_md5(given: SendMessageInput | SendEntry) -> str:
-    """The digest of the system attributes as they were sent."""
-    return attributes_md5(read_attributes(given.MessageSystemAttributes or {}))
-
-
-def _attribute(value: AttributeValue) -> MessageAttribute:
-    if value.StringListValues or value.BinaryListValues:
-        raise Unsupported("Message attribute list values in SendMessage operation are not supported.")
-    # A value of the other kind counts as none: the rules then say which kind is expected.
-    if value.DataType.startswith("Binary"):
-        return MessageAttribute(value.DataType, value.BinaryValue or b"")
-    return MessageAttribute(value.DataType, value.StringValue or "")
-
-
-def _trace_of(attributes: AttributeValues) -> str:
-    for name, value in attributes.items():
-        if name != TRACE_HEADER:
-            raise AttributeRefused(
-                name,
-                f"Message system attribute name '{name[:256]}' is invalid. The only one is {TRACE_HEADER}.",
-            )
-        if value.DataType != "String" or not value.StringValue:
-            raise AttributeRefused(
-                name, f"Message (system) attribute '{name}' must contain a non-empty value of type 'String'."
-            )
-    return attributes[TRACE_HEADER].StringValue or ""
 
 
 # ---- received messages

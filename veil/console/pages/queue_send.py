@@ -15,9 +15,10 @@ from veil.console.queue_views import queue_head, queue_page
 from veil.console.visit import Visit
 from veil.console.web import Answer, Role, change, link, page
 from veil.core.errors import VeilError
+from veil.core.message import Sent
 from veil.core.message_rules import Draft, size_bytes
 from veil.core.queue import Queue
-from veil.service.messages import SentMessage, send
+from veil.service.messages import send
 
 _FIELDS: Final = ("body", "attributes", "group", "deduplication_id", "delay_s", "priority")
 _SHOWN_CHARS: Final = 500
@@ -84,7 +85,7 @@ def _change(visit: Visit, queue: Queue, drafts: Sequence[Draft], lines: str | No
         refusals = [answer for answer in answers if isinstance(answer, VeilError)]
         if len(refusals) == len(answers):
             raise refusals[0]
-        sent = [answer for answer in answers if isinstance(answer, SentMessage)]
+        sent = [answer for answer in answers if isinstance(answer, Sent)]
         notice = (
             f"Sent message {sent[0].message_id}."
             if lines is None

@@ -343,6 +343,7 @@ class Engine:
             self.watermarks.committed(state, tx.now_ms)
             self.compaction.look(state)
         events = self.events()
+        events.due_sooner()
         for (event, queue_id), count in tx.happened.items():
             if event == AVAILABLE:
                 events.messages_available(queue_id, count)

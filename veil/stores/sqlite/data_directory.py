@@ -95,14 +95,11 @@ class Reserve:
         self.is_released = True
         self._retry_at_ms = now_ms + RETRY_MS
 
-    def has_room(self, now_ms: int) -> bool:
-        """Whether sends may be accepted; tries to take the reserve back, at most once a second."""
-        if not self.is_released:
-            return True
-        if now_ms < self._retry_at_ms:
-            return False
-        self._retry_at_ms = now_ms + RETRY_MS
-        return self.take()
+    def retake(self, now_ms: int) -> None:
+        """Try to take the room back, at most once a second."""
+        if self.is_released and now_ms >= self._retry_at_ms:
+            self._retry_at_ms = now_ms + RETRY_MS
+            self.take()
 
 
 def sync_directory(directory: Path) -> None:

@@ -278,12 +278,18 @@ class Database:
             state.next_expiry_ms = expires_at_ms(oldest, state.queue.settings.retention_s)
         state.next_due_ms = min(state.next_wake_ms, state.next_expiry_ms)
         if state.next_due_ms < NEVER:
-            heapq.heappush(self._due, (state.next_due_ms, state.queue.id))
+            self._push_due(state)
 
     def _note_due(self, state: QueueState, instant_ms: int) -> None:
         if instant_ms < state.next_due_ms:
             state.next_due_ms = instant_ms
-            heapq.heappush(self._due, (instant_ms, state.queue.id))
+            self._push_due(state)
+
+    def _push_due(self, state: QueueState) -> None:
+        is_first = not self._due or state.next_due_ms < self._due[0][0]
+        heapq.heappush(self._due, (state.next_due_ms, state.queue.id))
+        if is_first:
+            self.owner.events.due_sooner()
 
     def next_due_ms(self) -> int | None:
         """The earliest instant at which any queue has something due."""

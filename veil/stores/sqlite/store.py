@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 
 from veil.core.attempt import NOTHING_SAID, Said
 from veil.core.clock import Clock, ClockMark
 from veil.core.effect import HolderSign
-from veil.core.errors import StoreError, StoreFull, VeilError
+from veil.core.errors import StoreError, VeilError
 from veil.core.event import NOBODY
 from veil.core.hold import HoldContent, HoldKey, HoldTally
 from veil.core.lease import Deletion
@@ -26,7 +26,7 @@ from veil.stores.commit_stats import CommitStats
 from veil.stores.outbox import OUTBOX_BYTES_MAX, OutboxBound, PlanBuilder
 from veil.stores.sqlite import holds, leases, moves, queues
 from veil.stores.sqlite.commit import GroupCommit
-from veil.stores.sqlite.data_directory import DISK_FULL, DataLock, Reserve
+from veil.stores.sqlite.data_directory import DataLock, Reserve
 from veil.stores.sqlite.database import Database, Q
 from veil.stores.sqlite.messages import Peek, peek_next, receive, send
 from veil.stores.sqlite.opening import open_database
@@ -44,6 +44,8 @@ from veil.stores.store import (
     listed_queues,
     sources_of,
 )
+
+T = TypeVar("T")
 
 FORGET_EVERY_MS = 10_000
 # Of bodies that were claimed and wait for their commit. A group may have hundreds of receives, each of ten large messages.
@@ -222,19 +224,28 @@ class SqliteStore:
 
     # ---- messages
 
-    async def send(
+    def _change(self, queue: Queue, work: Callable[..., T], *given: Any) -> Awaitable[T]:
+        """Do the work on the queue once everything due there has happened; nearly always it has."""
+        state = self._db.states.get(queue.id)
+        if state is not None and state.next_due_ms <= self._clock.now_ms():
+            return self._settle_and_change(queue, work, *given)
+        return self._do(work, self._db, queue, *given)
+
+    async def _settle_and_change(self, queue: Queue, work: Callable[..., T], *given: Any) -> T:
+        await self._settled(queue)
+        return await self._do(work, self._db, queue, *given)
+
+    def send(
         self,
         queue: Queue,
         messages: Sequence[NewMessage],
         *,
         retry_key: bytes | None = None,
         caller: Caller = NOBODY,
-    ) -> list[Sent]:
-        if self._reserve.is_released and not self._reserve.has_room(self._clock.now_ms()):
-            raise StoreFull(DISK_FULL)
-        if self._is_due(queue):
-            await self._settled(queue)
-        return await self._do(send, self._db, queue, messages, retry_key, caller)
+    ) -> Awaitable[list[Sent]]:
+        if self._reserve.is_released:
+            self._reserve.retake(self._clock.now_ms())  # while there is no room for it, the work is refused
+        return self._change(queue, send, messages, retry_key, caller)
 
     async def receive(
         self,
@@ -269,7 +280,7 @@ class SqliteStore:
         finally:
             self._claimed_bytes -= claimed_bytes
 
-    async def delete(
+    def delete(
         self,
         queue: Queue,
         receipts: Sequence[Receipt],
@@ -277,24 +288,18 @@ class SqliteStore:
         strict: bool = False,
         caller: Caller = NOBODY,
         said: Mapping[int, Said] = NOTHING_SAID,
-    ) -> list[Deletion | VeilError]:
-        if self._is_due(queue):
-            await self._settled(queue)
-        return await self._do(leases.delete, self._db, queue, receipts, strict, caller, said)
+    ) -> Awaitable[list[Deletion | VeilError]]:
+        return self._change(queue, leases.delete, receipts, strict, caller, said)
 
-    async def extend(
+    def extend(
         self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
-    ) -> list[VeilError | None]:
-        if self._is_due(queue):
-            await self._settled(queue)
-        return await self._do(leases.extend, self._db, queue, extensions, caller)
+    ) -> Awaitable[list[VeilError | None]]:
+        return self._change(queue, leases.extend, extensions, caller)
 
-    async def rotate(
+    def rotate(
         self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
-    ) -> list[Rotated | VeilError]:
-        if self._is_due(queue):
-            await self._settled(queue)
-        return await self._do(leases.rotate, self._db, queue, extensions, caller)
+    ) -> Awaitable[list[Rotated | VeilError]]:
+        return self._change(queue, leases.rotate, extensions, caller)
 
     async def undo_receive(
         self, queue: Queue, receipts: Sequence[Receipt], *, caller: Caller = NOBODY

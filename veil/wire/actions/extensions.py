@@ -15,7 +15,7 @@ from veil.service.dead_letters import LetterFilter
 from veil.service.messages import PEEK_BYTES_MAX, peek
 from veil.service.moves import Wanted, redrive, start_move, task_handle
 from veil.service.queues import QueueDepth, list_queues, pause_queue, queue_depths, resume_queue
-from veil.wire.actions.messages import checked_entries, failed_entry
+from veil.wire.actions.messages import checked_entries, failed_entry, read_attributes
 from veil.wire.actions.move_tasks import check_rate
 from veil.wire.actions.queues import read_page
 from veil.wire.call import Call, read_page_token, write_page_token
@@ -23,7 +23,6 @@ from veil.wire.large import LARGE_BYTES, answer_bytes, in_thread
 from veil.wire.messages import (
     ReceivedForm,
     attribute_values,
-    read_attributes,
     read_sequence_number,
     system_attributes,
 )

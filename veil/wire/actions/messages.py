@@ -9,22 +9,27 @@ from typing import Final, TypeVar
 from veil.core import limits
 from veil.core.attempt import ANY_ENTRY
 from veil.core.errors import (
+    AttributeRefused,
     BatchEmpty,
     BatchIdRefused,
     BatchIdRepeated,
     BatchTooLong,
     BatchTooMany,
+    BodyMissing,
     VeilError,
 )
+from veil.core.message import MessageAttribute, Sent
 from veil.core.message_rules import Draft, attributes_md5, size_bytes
 from veil.core.sequence import sequence_text
-from veil.service.messages import SentMessage, delete, extend_lease, send
+from veil.service.messages import delete, extend_lease, send
 from veil.service.receive import give_back, receive
 from veil.wire.call import Call
 from veil.wire.large import LARGE_BYTES, answer_bytes, in_thread
-from veil.wire.messages import ReceivedForm, read_draft, system_md5
-from veil.wire.request_errors import ParameterMissing, check_range
+from veil.wire.messages import ReceivedForm
+from veil.wire.request_errors import ParameterMissing, Unsupported, check_range
 from veil.wire.shapes import (
+    AttributeValue,
+    AttributeValues,
     BatchOutput,
     ChangeMessageVisibilityBatchInput,
     ChangeMessageVisibilityInput,
@@ -60,7 +65,7 @@ async def send_message(call: Call, given: SendMessageInput) -> SendMessageOutput
         raise sent
     return SendMessageOutput(
         sent.message_id,
-        sent.body_md5,
+        draft.body_md5,
         attributes_md5(draft.attributes) if draft.attributes else None,
         system_md5(given) if given.MessageSystemAttributes else None,
         sequence_text(sent.seq) if queue.settings.fifo else None,
@@ -149,6 +154,72 @@ async def change_message_visibility(call: Call, given: ChangeMessageVisibilityIn
         raise refusal
 
 
+# ---- from the parameters of a send to a draft
+
+TRACE_HEADER = "AWSTraceHeader"
+
+
+def read_draft(given: SendMessageInput | SendEntry, http_trace: str | None) -> Draft:
+    """The draft, its delay in range; the trace header of the HTTP request counts unless the message brings its own."""
+    body = given.MessageBody
+    if not body:
+        raise BodyMissing
+    delay_s = given.DelaySeconds
+    if delay_s:
+        check_range(
+            "DelaySeconds",
+            delay_s,
+            0,
+            limits.DELAY_MAX_S,
+            f"DelaySeconds must be >= 0 and <= {limits.DELAY_MAX_S}.",
+        )
+    trace = http_trace or None
+    if given.MessageSystemAttributes:
+        trace = _trace_of(given.MessageSystemAttributes)
+    attributes = given.MessageAttributes
+    return Draft(
+        body,
+        read_attributes(attributes) if attributes else None,
+        trace,
+        delay_s,
+        given.MessageGroupId,
+        given.MessageDeduplicationId,
+    )
+
+
+def read_attributes(given: AttributeValues) -> dict[str, MessageAttribute]:
+    """Message attributes as a caller wrote them, not yet checked."""
+    return {name: _attribute(value) for name, value in given.items()}
+
+
+def system_md5(given: SendMessageInput | SendEntry) -> str:
+    """The digest of the system attributes as they were sent."""
+    return attributes_md5(read_attributes(given.MessageSystemAttributes or {}))
+
+
+def _attribute(value: AttributeValue) -> MessageAttribute:
+    if value.StringListValues or value.BinaryListValues:
+        raise Unsupported("Message attribute list values in SendMessage operation are not supported.")
+    # A value of the other kind counts as none: the rules then say which kind is expected.
+    if value.DataType.startswith("Binary"):
+        return MessageAttribute(value.DataType, value.BinaryValue or b"")
+    return MessageAttribute(value.DataType, value.StringValue or "")
+
+
+def _trace_of(attributes: AttributeValues) -> str:
+    for name, value in attributes.items():
+        if name != TRACE_HEADER:
+            raise AttributeRefused(
+                name,
+                f"Message system attribute name '{name[:256]}' is invalid. The only one is {TRACE_HEADER}.",
+            )
+        if value.DataType != "String" or not value.StringValue:
+            raise AttributeRefused(
+                name, f"Message (system) attribute '{name}' must contain a non-empty value of type 'String'."
+            )
+    return attributes[TRACE_HEADER].StringValue or ""
+
+
 # ---- batches
 
 _ENTRY_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
@@ -191,13 +262,13 @@ async def send_message_batch(call: Call, given: SendMessageBatchInput) -> SendMe
     failed: list[FailedEntry] = []
     for entry, outcome in zip(entries, outcomes, strict=True):
         answer = outcome if isinstance(outcome, VeilError) else next(answers)
-        if isinstance(answer, SentMessage):
+        if isinstance(answer, Sent):
             assert isinstance(outcome, Draft)
             successful.append(
                 SentEntry(
                     entry.Id,
                     answer.message_id,
-                    answer.body_md5,
+                    outcome.body_md5,
                     attributes_md5(outcome.attributes) if outcome.attributes else None,
                     system_md5(entry) if entry.MessageSystemAttributes else None,
                     sequence_text(answer.seq) if queue.settings.fifo else None,

@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element
 
 from veil.core.queue import Queue, QueueKey
 from veil.service.service import Service
-from veil.wire.call import Call, QueueUrls
+from veil.wire.call import Call, CallPlace, QueueUrls
 from veil.wire.exchange import Request
 from veil.wire.large import LARGE_BYTES, in_thread
 from veil.wire.smq.refusals import ArgumentRefused, NoTopics, QueryRefused, UrlUnknown
@@ -154,7 +154,8 @@ class SmqCall:
         self._scheme = scheme
         self.service, self.request, self.route = service, request, route
         action = _ACTIONS.get(route.operation, route.operation)
-        self._call = Call(service, _URLS, request, action, account, key_id, region, False, BATCH_MAX)
+        place = CallPlace(service, _URLS, BATCH_MAX)
+        self._call = Call(place, request, action, account, key_id, region, query=False)
         self.caller = self._call.caller
         self.undelivered: Callable[[], None] | None = None
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from veil.core.errors import StoreError, VeilError
 from veil.service.service import Service
-from veil.wire.exchange import Request, RequestIds, Response
-from veil.wire.front_end import DEFAULT_ACCOUNT, DEFAULT_REGION, KEY_ID_CHARS_MAX
+from veil.wire.exchange import AnswerCounts, Request, Response, request_ids
+from veil.wire.front_end import DEFAULT_ACCOUNT, DEFAULT_REGION, KEY_ID_CHARS_MAX, OTHER
 from veil.wire.large import LARGE_BYTES, in_thread
 from veil.wire.request_errors import AnswersTooLarge
 from veil.wire.smq import messages, queues
@@ -22,7 +22,8 @@ from veil.wire.smq.xml import Reply, answer, refuse
 
 _log = logging.getLogger(__name__)
 
-OTHER: Final = "other"
+# In front of an operation, among the actions that are counted: SQS has some of the same name.
+LABEL: Final = "Smq."
 
 _RUN: Final[Mapping[str, Callable[[SmqCall], Awaitable[Reply]]]] = {
     "CreateQueue": queues.create,
@@ -44,7 +45,7 @@ _RUN: Final[Mapping[str, Callable[[SmqCall], Awaitable[Reply]]]] = {
 class SmqFrontEnd:
     """Speaks SMQ over one service; without a verifier everybody is the default account.
 
-    `count` is told of every answer: the operation (`other` for what is none) and the status.
+    Every answer is counted in `answers`, by its operation (`other` for what is none).
     """
 
     def __init__(
@@ -55,19 +56,19 @@ class SmqFrontEnd:
         default_account: str = DEFAULT_ACCOUNT,
         region: str = DEFAULT_REGION,
         scheme: str = "http",
-        count: Callable[[str, int], None] = lambda operation, status: None,
+        answers: AnswerCounts | None = None,
     ) -> None:
         self._service = service
         self._verifier = verifier
         self._default_account = default_account
         self._region = region  # SMQ's requests name none
         self._scheme = scheme
-        self._count = count
-        self._request_ids = RequestIds()
+        self._answers = AnswerCounts() if answers is None else answers
+        self._request_ids = request_ids()
 
     async def handle(self, request: Request) -> Response:
         """The answer to a request. Awaiting it raises nothing but CancelledError."""
-        request_id = self._request_ids.next()
+        request_id = next(self._request_ids)
         operation = OTHER
         call: SmqCall | None = None
         try:
@@ -99,7 +100,7 @@ class SmqFrontEnd:
             if call is not None and call.undelivered is not None:
                 call.undelivered()
             response = refuse(INTERNAL, request_id, self._host_id(request))
-        self._count(operation, response.status)
+        self._answers[LABEL + operation, response.status // 100] += 1
         return response
 
     def _caller(self, request: Request) -> tuple[str, str]:

@@ -11,10 +11,10 @@ from xml.etree.ElementTree import Element
 from veil.core.errors import BatchEmpty, BatchTooLong, BatchTooMany, BodyMissing, VeilError
 from veil.core.lease import WAITING
 from veil.core.limits import DELAY_LONGEST_S, VISIBILITY_MAX_S, WAIT_LONGEST_S
-from veil.core.message import PRIORITY_FIRST, PRIORITY_LAST, MessageAttribute, StoredMessage
+from veil.core.message import PRIORITY_FIRST, PRIORITY_LAST, MessageAttribute, Sent, StoredMessage
 from veil.core.message_rules import Draft, size_bytes
 from veil.core.queue import Queue
-from veil.service.messages import SentMessage, delete, peek_next, send
+from veil.service.messages import delete, peek_next, send
 from veil.service.receive import give_back, receipt_text, receive
 from veil.service.rotate_receipt import rotate_receipt
 from veil.service.service import Service
@@ -202,25 +202,26 @@ async def _send_batch(call: SmqCall, queue: Queue, messages: Sequence[Element]) 
         entries = [
             _printed_sent(answer, draft)
             for draft, answer in results
-            if isinstance(answer, SentMessage) and isinstance(draft, Draft)
+            if isinstance(answer, Sent) and isinstance(draft, Draft)
         ]
         return Reply(201, document("Messages", _each("Message", entries)))
     # Of a batch that failed in part SDKs read these elements and stumble over any other.
-    entries = [
-        _printed_error(answer)
-        if isinstance(answer, VeilError)
-        else element("MessageId", answer.message_id) + element("MessageBodyMD5", answer.body_md5.upper())
-        for _, answer in results
-    ]
+    entries = []
+    for draft, answer in results:
+        if isinstance(answer, VeilError):
+            entries.append(_printed_error(answer))
+        elif isinstance(draft, Draft):
+            md5 = element("MessageBodyMD5", draft.body_md5.upper())
+            entries.append(element("MessageId", answer.message_id) + md5)
     return Reply(worded(refused[0]).status, document("Messages", _each("Message", entries)))
 
 
-def _printed_sent(sent: SentMessage, draft: Draft) -> str:
+def _printed_sent(sent: Sent, draft: Draft) -> str:
     group = "" if draft.group is None else element("MessageGroupId", draft.group)
-    return f"<MessageId>{sent.message_id}</MessageId><MessageBodyMD5>{sent.body_md5.upper()}</MessageBodyMD5>{group}"
+    return f"<MessageId>{sent.message_id}</MessageId><MessageBodyMD5>{draft.body_md5.upper()}</MessageBodyMD5>{group}"
 
 
-def _receipt_while_it_waits(call: SmqCall, queue: Queue, draft: Draft, sent: SentMessage) -> str:
+def _receipt_while_it_waits(call: SmqCall, queue: Queue, draft: Draft, sent: Sent) -> str:
     delay_s = queue.settings.delay_s if draft.delay_s is None else draft.delay_s
     if not delay_s:
         return ""
