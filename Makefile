@@ -52,6 +52,7 @@ bench: setup
 
 faults: setup
 	$(BIN)/python -m tests.faults
+	VEIL_TEST_PLACED=1 $(PYTEST) -q -n 2 -k placed tests/stores
 
 docs: setup
 	$(BIN)/mkdocs build --strict

@@ -12,7 +12,7 @@ from tests.postgres_server import why_no_server
 if (reason := why_no_server()) is not None:
     pytest.skip(reason, allow_module_level=True)
 
-from bench import pgmq, postgres, postgres_backlog, postgres_churn
+from bench import pgmq, postgres, postgres_backlog, postgres_churn, postgres_servers
 from bench.elasticmq import NotAvailable
 
 
@@ -74,3 +74,11 @@ def test_where_pgmq_cannot_be_had_it_says_why(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     with pytest.raises(NotAvailable, match="pip could not fetch it"):
         pgmq.fetch(tmp_path / "pgmq")
+
+
+def test_the_cost_of_several_servers_is_told_for_few_and_many_queues(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["postgres_servers", "--smoke", "--callers", "4"])
+    assert postgres_servers.main() == 0
+    assert capsys.readouterr().out.count("two servers") == 4

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Veil
-from tests.postgres_kit import why_no_postgres
+from tests.postgres_kit import drop_database, new_database, why_no_postgres
 from veil.testing import VeilServer
 
 pytestmark = pytest.mark.skipif(why_no_postgres() is not None, reason=str(why_no_postgres()))
@@ -107,7 +107,7 @@ def test_a_migration_is_shown_first_and_then_done_once(command: Veil, postgres: 
     assert command("migrate", "--store", postgres, "--dry-run", "--json").object["from"] == 0
 
     done = command("migrate", "--store", postgres, "--json").object
-    assert done["from"] == 0 and done["to"] >= 1 and done["citus"] == []
+    assert done["from"] == 0 and done["to"] >= 1
     again = command("migrate", "--store", postgres)
     assert f"has version {done['to']} already" in again.err
 
@@ -129,35 +129,11 @@ def test_only_a_database_is_migrated(command: Veil, monkeypatch: pytest.MonkeyPa
     assert "store=sqlite: expected postgresql://" in ran.err
 
 
-def test_without_citus_nothing_can_be_distributed(command: Veil, postgres: str):
-    ran = command("migrate", "--store", postgres, "--citus")
-    assert (ran.code, ran.err.count("\n")) == (1, 1)
-    assert "the extension citus is not in this database" in ran.err
-
-
-def test_with_citus_every_table_whose_key_begins_with_the_queue_is_distributed_by_it(
-    command: Veil, postgres: str
-):
-    import psycopg
-
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        # The extension is not here; what is checked is which calls it would get.
-        connection.execute("CREATE TABLE public.called (name text, by text, beside text)")
-        connection.execute(
-            """CREATE FUNCTION public.create_distributed_table(t regclass, c text, colocate_with text DEFAULT 'default')
-               RETURNS void LANGUAGE sql AS
-               'INSERT INTO public.called SELECT relname, c, colocate_with FROM pg_class WHERE oid = t'"""
-        )
-        assert command("migrate", "--store", postgres, "--citus", "--dry-run").code == 0
-        assert connection.execute("SELECT count(*) FROM public.called").fetchone() == (0,)
-
-        ran = command("migrate", "--store", postgres, "--citus")
-
-        assert ran.code == 0
-        calls = connection.execute("SELECT name, by, beside FROM public.called").fetchall()
-        keyed = connection.execute(
-            "SELECT table_name FROM information_schema.columns WHERE table_schema = 'veil' AND column_name = 'queue_id'"
-        ).fetchall()
-    assert calls[0] == ("message", "queue_id", "default")
-    assert {call[1:] for call in calls[1:]} == {("queue_id", "veil.message")}
-    assert sorted(call[0] for call in calls) == sorted(name for (name,) in keyed)
+def test_every_server_of_several_is_migrated(command: Veil, postgres: str):
+    second = new_database()
+    try:
+        ran = command("migrate", "--store", f"{with_password(postgres)} {second}", "--json")
+        assert [(each["from"], each["to"] >= 1) for each in ran.objects] == [(0, True), (0, True)]
+        assert PASSWORD not in ran.out
+    finally:
+        drop_database(second)

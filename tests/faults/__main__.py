@@ -101,6 +101,12 @@ RIGS = {
     "postgres-stops": Rig(
         postgres_stops.run_stops, postgres_stops.STOPS, "immediate stops of PostgreSQL", why_no_server
     ),
+    "postgres-servers": Rig(
+        postgres_stops.run_server_stops,
+        postgres_stops.STOPS,
+        "immediate stops of one of two PostgreSQL servers under one set of queues",
+        why_no_server,
+    ),
     "postgres-promotions": Rig(
         postgres_promotions.run_promotions,
         postgres_promotions.PROMOTIONS,

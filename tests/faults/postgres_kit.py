@@ -17,7 +17,7 @@ from tests.postgres_server import PostgresServer
 
 AWAY_S_MAX = 10.0  # how long service may be away
 DATABASE = "veil"
-_PROBE = "probe"
+PROBE = "probe"
 _DRAIN_S = 60.0
 _LOOK_EVERY_S = 0.02
 
@@ -29,11 +29,11 @@ class Stage:
         self.outcome, self.nodes, self.load = outcome, nodes, load
         self.away_s: list[float] = []
 
-    async def until_served(self, since_s: float, *ports: int) -> None:
+    async def until_served(self, since_s: float, *ports: int, queue: str = PROBE) -> None:
         """Wait until a send is answered again on each of these ports, and hold it against the nodes if that took too long."""
         for port in ports:
             client = Client(port, retry_s=AWAY_S_MAX)
-            while not await _is_served(client):
+            while not await is_served(client, queue):
                 if time.monotonic() - since_s > 3 * AWAY_S_MAX:
                     self.outcome.add("away", f"no service after {3 * AWAY_S_MAX:g} s")
                     break
@@ -45,9 +45,10 @@ class Stage:
             self.outcome.add("away", f"service was away for {away_s:.1f} s")
 
 
-async def _is_served(client: Client) -> bool:
+async def is_served(client: Client, queue: str = PROBE) -> bool:
+    """Whether a send to the queue is answered."""
     try:
-        await client.call("SendMessage", QueueUrl=_PROBE, MessageBody="are you there")
+        await client.call("SendMessage", QueueUrl=queue, MessageBody="are you there")
     except (Refused, Unknown):
         return False
     return True
@@ -94,7 +95,7 @@ async def _run(stage: Stage, work: Callable[[Stage], Awaitable[None]]) -> None:
     for node in stage.nodes:
         await asyncio.to_thread(node.start)
     client = Client(stage.nodes[0].port)
-    await client.call("CreateQueue", QueueName=_PROBE)
+    await client.call("CreateQueue", QueueName=PROBE)
     client.close()
     await stage.load.create_queues()
     stage.load.start()

@@ -6,7 +6,7 @@ import pytest
 
 from tests.faults.postgres_nodes import run_node_kills
 from tests.faults.postgres_promotions import run_promotions
-from tests.faults.postgres_stops import run_stops
+from tests.faults.postgres_stops import run_server_stops, run_stops
 from tests.postgres_server import why_no_server
 
 SEED = 20_261_116
@@ -39,5 +39,11 @@ def test_the_promotion_of_a_synchronous_standby_loses_nothing() -> None:
 
 def test_when_one_node_is_killed_the_other_serves_on() -> None:
     outcome = run_node_kills(3, SEED)
+
+    assert outcome.ok, str(outcome)
+
+
+def test_the_stop_of_one_of_two_servers_concerns_its_own_queues_only() -> None:
+    outcome = run_server_stops(2, SEED)
 
     assert outcome.ok, str(outcome)

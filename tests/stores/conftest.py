@@ -90,9 +90,26 @@ def reopen(request: pytest.FixtureRequest, opener: OpenStores) -> Callable[[], A
     return opener.reopen
 
 
+# Where two servers differ from one, as docs/postgresql.md tells.
+_SAME_MS = "messages of two servers that were sent in the same millisecond have no order among them"
+_APART = {
+    "test_an_old_letter_stands_before_the_younger_ones_already_there": _SAME_MS,
+    "test_a_task_with_a_destination_moves_everything_there": _SAME_MS,
+    "test_messages_in_flight_or_delayed_stay": _SAME_MS,
+    "test_a_message_of_unknown_source_fails_the_task_and_stays": _SAME_MS,
+    "test_an_entry_that_cannot_move_fails_alone": _SAME_MS,
+    "test_a_fifo_dead_letter_is_told_with_its_new_place": "a FIFO dead letter gets its place where it arrives",
+    "test_the_queue_goes_on_when_the_outbox_is_full_and_counts_what_it_lost": "each server has its share of the bound",
+}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave restarts out where nothing is promised to survive them: not a skip, there is nothing to run."""
     items[:] = [item for item in items if not _restarts_a_forgetful_store(item)]
+    for item in items:
+        name, _, kind = item.name.partition("[")
+        if kind == "placed]" and name in _APART:
+            item.add_marker(pytest.mark.xfail(reason=_APART[name], strict=True))
 
 
 def _restarts_a_forgetful_store(item: pytest.Item) -> bool:

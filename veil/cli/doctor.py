@@ -228,7 +228,7 @@ def check_place(settings: Settings) -> list[Finding]:
         return check_data(settings.data)
     from veil.cli.doctor import check_database
 
-    return check_database(settings.store)
+    return [finding for dsn in settings.store.split() for finding in check_database(dsn)]
 
 
 def check_data(data: Path) -> list[Finding]:

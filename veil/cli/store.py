@@ -13,7 +13,7 @@ import typer
 from veil.cli.app import Commands
 from veil.cli.failures import CommandFailed, plainly
 from veil.cli.options import AsJson
-from veil.cli.output import progress_bar, say, say_json, talk
+from veil.cli.output import progress_bar, say_json, talk
 from veil.cli.serve import SettingWrong
 from veil.core.errors import StoreError, VeilError
 from veil.server.setting_values import without_password
@@ -46,10 +46,6 @@ def migrate(
     store: Annotated[
         str | None, typer.Option("--store", metavar="URL", help="The database [VEIL_STORE, or veil.toml].")
     ] = None,
-    citus: Annotated[
-        bool,
-        typer.Option("--citus", help="Distribute the tables by queue, where the extension citus is there."),
-    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")
     ] = False,
@@ -60,29 +56,25 @@ def migrate(
     A server does this by itself when it starts; this is for whoever wants to do it before, or with rights that the server
     does not have. Data directories are brought up by the server alone.
     """
-    dsn = _dsn(store)
-    need_driver(dsn)
-    try:
-        import asyncio
+    for dsn in _dsns(store):
+        need_driver(dsn)
+        try:
+            import asyncio
 
-        before, after, calls = asyncio.run(_migrate(dsn, citus=citus, dry_run=dry_run))
-    except VeilError as problem:
-        raise CommandFailed(str(problem)) from problem
-    if as_json:
-        say_json({"from": before, "to": after, "citus": calls, "dry_run": dry_run})
-        return
-    would = "would be" if dry_run else "was"
-    if before == after:
-        talk(f"the schema of {without_password(dsn)} has version {after} already")
-    else:
-        talk(f"the schema of {without_password(dsn)} {would} brought from version {before} to {after}")
-    for call in calls:
-        say(call + ";")
-    if citus and not calls:
-        talk("every table that can be distributed is distributed already")
+            before, after = asyncio.run(_migrate(dsn, dry_run=dry_run))
+        except VeilError as problem:
+            raise CommandFailed(f"{without_password(dsn)}: {problem}") from problem
+        if as_json:
+            say_json({"store": without_password(dsn), "from": before, "to": after, "dry_run": dry_run})
+            continue
+        would = "would be" if dry_run else "was"
+        if before == after:
+            talk(f"the schema of {without_password(dsn)} has version {after} already")
+        else:
+            talk(f"the schema of {without_password(dsn)} {would} brought from version {before} to {after}")
 
 
-def _dsn(given: str | None) -> str:
+def _dsns(given: str | None) -> list[str]:
     from veil.server.settings import SettingsError, load_settings
 
     try:
@@ -93,16 +85,15 @@ def _dsn(given: str | None) -> str:
         raise SettingWrong(
             f"store={store}: expected postgresql://USER@HOST/DATABASE; a data directory is brought up when its server starts"
         )
-    return store
+    return store.split()
 
 
-async def _migrate(dsn: str, *, citus: bool, dry_run: bool) -> tuple[int, int, list[str]]:
+async def _migrate(dsn: str, *, dry_run: bool) -> tuple[int, int]:
     import psycopg
 
     from veil.core.errors import StoreTooNew, StoreUnavailable
     from veil.stores.postgres import opening
     from veil.stores.postgres.connection import in_our_words, parse_dsn
-    from veil.stores.postgres.offline import calls_to_distribute
 
     text = parse_dsn(dsn).text
     try:
@@ -119,12 +110,9 @@ async def _migrate(dsn: str, *, citus: bool, dry_run: bool) -> tuple[int, int, l
                 )
             if not dry_run:
                 await opening.migrate(text)
-            calls = await calls_to_distribute(connection) if citus else []
-            for call in calls if not dry_run else ():
-                await connection.execute(call.encode())
     except psycopg.Error as error:
         raise in_our_words(error) from error
-    return before, opening.SCHEMA_VERSION, calls
+    return before, opening.SCHEMA_VERSION
 
 
 # ---- store

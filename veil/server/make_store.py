@@ -16,6 +16,7 @@ from veil.stores.store import Store
 
 if TYPE_CHECKING:
     from veil.journal.exporter import Exporter
+    from veil.stores.placed import PlacedStore
     from veil.stores.postgres.store import PostgresStore
 
 _log = logging.getLogger(__name__)
@@ -73,14 +74,16 @@ def make_store(
     return store, clock
 
 
-def _on_postgres(dsn: str, **given: Any) -> PostgresStore:
+def _on_postgres(store: str, **given: Any) -> PostgresStore | PlacedStore:
     try:
+        from veil.stores.placed import PlacedStore
         from veil.stores.postgres.store import PostgresStore
     except ImportError as missing:
         raise StoreError(
             f"the driver is not installed ({missing.name}): pip install 'veilmq[postgres]'"
         ) from None
-    return PostgresStore(dsn, **given)
+    dsns = store.split()
+    return PostgresStore(dsns[0], **given) if len(dsns) == 1 else PlacedStore(dsns, **given)
 
 
 # ---- the probe of a store that lives elsewhere

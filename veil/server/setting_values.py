@@ -39,7 +39,8 @@ ROLES = ("viewer", "operator", "admin")  # in the console, from the least to the
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{16,256}\Z")
 _ATTRIBUTE = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
 STORE_EXPECTED = (
-    "sqlite (in the data directory), sqlite:///DIRECTORY, memory or postgresql://USER:PASSWORD@HOST/DATABASE"
+    "sqlite (in the data directory), sqlite:///DIRECTORY, memory or postgresql://USER:PASSWORD@HOST/DATABASE, of which "
+    "there may be several, separated by spaces"
 )
 KEYS_EXPECTED = (
     "id:secret[:account[:role]], several separated by commas, no id twice, account of 12 digits, "
@@ -167,8 +168,16 @@ def a_base_url(value: object) -> str:
 
 
 def a_store(value: object) -> str:
-    """Which store to keep messages in, in its short form."""
+    """Which store to keep messages in, in its short form; several PostgreSQL are separated by single spaces."""
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        value = " ".join(value)
     text = value.strip() if isinstance(value, str) else ""
+    several = text.split()
+    if len(several) > 1:
+        dsns = [a_store(each) for each in several]
+        if all(dsn.startswith("postgresql://") for dsn in dsns) and len(set(dsns)) == len(dsns):
+            return " ".join(dsns)
+        raise ValueError(STORE_EXPECTED)
     scheme, _, rest = text.partition("://")
     if scheme in ("postgres", "postgresql") and rest.strip("/"):
         return f"postgresql://{rest}"

@@ -660,3 +660,53 @@ WHERE queue_id = %(queue)s AND group_name = ANY (%(groups)s::text[]) AND seq >= 
 -- With their holds.
 WITH gone AS (DELETE FROM veil.stream WHERE used_at_ms <= %(before_ms)s RETURNING queue_id, name)
 DELETE FROM veil.hold h USING gone WHERE h.queue_id = gone.queue_id AND h.stream = gone.name;
+
+-- ---- several servers
+
+-- name: servers
+SELECT number, store_id FROM veil.server ORDER BY number;
+
+-- name: add_server
+-- The table is locked: two nodes that start with the same new server must not both give it a number.
+INSERT INTO veil.server (number, store_id)
+SELECT coalesce(max(number) + 1, 0), %(store_id)s FROM veil.server
+ON CONFLICT (store_id) DO NOTHING;
+
+-- name: has_queues
+SELECT EXISTS (SELECT FROM veil.queue);
+
+-- name: placements
+SELECT region, account, name, server FROM veil.placement;
+
+-- name: placement_of
+SELECT server FROM veil.placement WHERE region = %(region)s AND account = %(account)s AND name = %(name)s;
+
+-- name: place
+INSERT INTO veil.placement (region, account, name, server) VALUES (%(region)s, %(account)s, %(name)s, %(server)s)
+ON CONFLICT DO NOTHING;
+
+-- name: unplace
+DELETE FROM veil.placement WHERE region = %(region)s AND account = %(account)s AND name = %(name)s;
+
+-- name: note_carried
+INSERT INTO veil.carried (queue_id, seq, at_ms)
+SELECT %(queue)s, seq, %(now_ms)s FROM unnest(%(seqs)s::bigint[]) AS seq
+ON CONFLICT DO NOTHING RETURNING seq;
+
+-- name: forget_carried
+DELETE FROM veil.carried WHERE queue_id = %(queue)s AND at_ms < %(before_ms)s AND seq & 63 = %(server)s;
+
+-- name: adopt_messages
+INSERT INTO veil.message (seq, queue_id, state, priority, wake_at_ms, due_at_ms, first_received_wall_ms, sent_wall_ms, delivery,
+                          receive_count, body_bytes, message_id, group_name, deduplication_id, dead_letter_source,
+                          trace_header, sender, message_type, body_md5, attributes, body)
+SELECT seq, %(queue)s, state, priority, wake_at_ms, due_at_ms, first_received_wall_ms, sent_wall_ms, delivery,
+       receive_count, body_bytes, message_id, group_name, deduplication_id, dead_letter_source,
+       trace_header, sender, message_type, body_md5, attributes, body
+FROM unnest(%(seqs)s::bigint[], %(states)s::smallint[], %(priorities)s::smallint[], %(wakes)s::bigint[], %(dues)s::bigint[],
+            %(firsts)s::bigint[], %(walls)s::bigint[], %(deliveries)s::int[], %(receive_counts)s::int[], %(sizes)s::int[],
+            %(ids)s::text[], %(groups)s::text[], %(deduplications)s::text[], %(sources)s::text[], %(traces)s::text[],
+            %(senders)s::text[], %(types)s::text[], %(digests)s::text[], %(attributes)s::bytea[], %(bodies)s::text[])
+  AS m (seq, state, priority, wake_at_ms, due_at_ms, first_received_wall_ms, sent_wall_ms, delivery, receive_count, body_bytes,
+        message_id, group_name, deduplication_id, dead_letter_source, trace_header, sender, message_type, body_md5, attributes,
+        body);

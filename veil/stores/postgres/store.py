@@ -25,7 +25,7 @@ from veil.core.sequence import expires_at_ms, instant_of
 from veil.stores.codec import to_task
 from veil.stores.commit_stats import CommitStats
 from veil.stores.outbox import OUTBOX_BYTES_MAX
-from veil.stores.postgres import holds, leases, moves, opening, queues
+from veil.stores.postgres import holds, leases, moves, opening, queues, servers
 from veil.stores.postgres.bulk import Delete, Extend, Receive, Send
 from veil.stores.postgres.commit import GroupCommit
 from veil.stores.postgres.connection import parse_dsn
@@ -76,7 +76,9 @@ class PostgresStore:
         *,
         journal: bool = False,
         outbox_bytes_max: int = OUTBOX_BYTES_MAX,
+        one_of_several: bool = False,
     ) -> None:
+        self._one_of_several = one_of_several
         self._dsn = parse_dsn(dsn)
         self._pool: AsyncConnectionPool[psycopg.AsyncConnection[Any]] = AsyncConnectionPool(
             self._dsn.text,
@@ -118,6 +120,8 @@ class PostgresStore:
         try:
             async with self._pool.connection() as connection:
                 known = await opening.identity(connection)
+                if not self._one_of_several:
+                    await servers.refuse_alone(connection)
             self.receipts = ReceiptBook(known.receipt_key)
             self.store_id = known.store_id
             self._exports = Exports(self._engine, known.journal_id)
@@ -387,6 +391,65 @@ class PostgresStore:
             if not isinstance(result, moves.AlsoNeeded):
                 return result
             needed = [*needed, *result.keys]
+
+    # ---- as one of several servers (stores/placed.py)
+
+    def known_queues(self) -> list[Queue]:
+        """The queues as they were last heard of, also while the database is away."""
+        return self._engine.queues.all()
+
+    def known_queue(self, queue_id: int) -> Queue | None:
+        """The queue of that id, as far as was heard."""
+        known = self._engine.queues.by_id.get(queue_id)
+        return None if known is None else known.queue
+
+    async def number_servers(self, store_ids: Sequence[str]) -> dict[str, int]:
+        """As the first server: a number for each."""
+        async with self._pool.connection() as connection:
+            return await servers.register(connection, store_ids)
+
+    async def take_number(self, home: str, number: int) -> None:
+        """Keep to the number that the first server gave; raises StoreError where this cannot be one of its servers."""
+        async with self._pool.connection() as connection:
+            await servers.take_number(connection, home, number)
+
+    async def placements(self) -> dict[QueueKey, int]:
+        """As the first server: where every queue lives."""
+        rows = await self._engine.ask(Q.placements, {})
+        return {QueueKey(region, account, name): server for region, account, name, server in rows}
+
+    async def place(self, key: QueueKey, server: int) -> int:
+        """As the first server: note where a new queue lives; where it does already, if it does."""
+
+        async def placed(tx: Transaction) -> int:
+            tx.later(Q.place, {**key._asdict(), "server": server})
+            [(found,)] = await tx.rows(Q.placement_of, key._asdict())
+            return int(found)
+
+        return await self._run(placed)
+
+    async def unplace(self, key: QueueKey) -> None:
+        """As the first server: forget where a queue lived."""
+        await self._engine.ask(Q.unplace, key._asdict())
+
+    async def has_move(self, task_id: str) -> bool:
+        """Whether it has that move task."""
+        return bool(await self._engine.ask(Q.find_move, {"id": task_id}))
+
+    async def adopt(self, queue: Queue, messages: Sequence[StoredMessage], *, seen_ms: int) -> None:
+        """Store messages that were seen on another server at that time of this one's clock; those that came before are passed
+        over."""
+        await self._run(
+            lambda tx: servers.adopt(tx, queue, messages, seen_ms), queues=[queue], exclusive=True
+        )
+
+    async def dismiss(self, queue: Queue, messages: Sequence[StoredMessage]) -> None:
+        """Remove messages that another server has adopted."""
+        await self._run(lambda tx: servers.dismiss(tx, queue, messages), queues=[queue], exclusive=True)
+
+    async def forget_carried(self, queue: Queue, server: int) -> None:
+        """That server has nothing left for the queue: let go of older notes about what came from it."""
+        await self._run(lambda tx: servers.forget_carried(tx, queue, server), queues=[queue])
 
     # ---- the journal
 

@@ -1,0 +1,539 @@
+"""Several PostgreSQL servers under one set of queues: each queue lives on one of them, and its operations touch no other.
+
+The first server also knows where each queue lives. Nodes remember that, so that the death of any server concerns its own queues
+only; while the first one is away, queues cannot be made or deleted.
+
+What moves between queues (dead letters, redrives, move tasks) is one transaction where both live on the same server; so a queue
+is placed with its dead letters, if they exist by then. Where they do not, the queue has a *stand-in* on the other
+server: an ordinary queue of the same name there, which clients never see. The move goes into the stand-in, in one transaction,
+as it would go into the queue. A carrier then takes the messages over: it stores them where they belong, with a note of it in the
+same transaction, then removes them from the stand-in. Whoever dies in between, each message arrives once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+from veil.core.clock import Clock
+from veil.core.decide import origin_of
+from veil.core.errors import MoveTaskMissing, QueueMissing, StoreError, StoreUnavailable, VeilError
+from veil.core.event import NOBODY
+from veil.core.limits import RETENTION_MAX_S
+from veil.core.message import Caller, Sent
+from veil.core.move_task import MoveTask, ScanStep
+from veil.core.queue import Queue, QueueKey, QueueSettings
+from veil.core.receipt import Receipt, ReceiptBook
+from veil.stores.commit_stats import CommitStats
+from veil.stores.outbox import OUTBOX_BYTES_MAX
+from veil.stores.postgres.servers import SERVERS_MAX, server_of
+from veil.stores.postgres.store import PostgresStore
+from veil.stores.store import (
+    Chosen,
+    ExportPlan,
+    NoEvents,
+    OutboxRow,
+    OutboxSize,
+    QueueContent,
+    StoreEvents,
+    listed_queues,
+    sources_of,
+)
+
+_log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_CARRY_EVERY_S: Final = 1.0
+_CARRIED_AT_ONCE: Final = 100
+_CARRIED_BYTES: Final = 8 << 20
+_OPEN_AGAIN_S: Final = 2.0
+_DUTY: Final = "carry"
+_STAND_IN: Final = "*stand-in*"  # a tag that nobody can give a queue: clients' tags have no asterisks
+
+
+def _routed(
+    method: Callable[Concatenate[PostgresStore, Queue, P], Awaitable[T]],
+) -> Callable[Concatenate[PlacedStore, Queue, P], Coroutine[Any, Any, T]]:
+    """The same operation, on the server where the queue lives."""
+
+    async def call(self: PlacedStore, queue: Queue, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await method(self._server(queue.id), queue, *args, **kwargs)
+
+    return call
+
+
+def _with_delay(delay_s: int, content: QueueContent) -> QueueContent:
+    return content._replace(settings=replace(content.settings, delay_s=delay_s))
+
+
+def _is_stand_in(queue: Queue) -> bool:
+    return _STAND_IN in queue.tags
+
+
+class PlacedStore:
+    """The contract of `stores/store.py` over several PostgreSQL; the first one keeps the map."""
+
+    is_shared = True
+
+    def __init__(
+        self,
+        dsns: Sequence[str],
+        clock: Clock | None = None,
+        *,
+        journal: bool = False,
+        outbox_bytes_max: int = OUTBOX_BYTES_MAX,
+    ) -> None:
+        if not 2 <= len(dsns) <= SERVERS_MAX:
+            raise StoreError(f"{len(dsns)} servers: expected 2 to {SERVERS_MAX}")
+        bound = outbox_bytes_max // len(dsns)
+        self._all = [
+            PostgresStore(dsn, clock, journal=journal, outbox_bytes_max=bound, one_of_several=True)
+            for dsn in dsns
+        ]
+        self._home = self._all[0]
+        self._by_number: dict[int, PostgresStore] = {}  # those that were opened
+        self._placed: dict[QueueKey, int] = {}
+        self._owner: StoreEvents = NoEvents()
+        self._wakes_carrier = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._moving: dict[str, PostgresStore] = {}  # which server has which move task
+        self._exporting: dict[str, PostgresStore] = {}  # by the id of its journal
+        self.store_id = ""
+        self.receipts: ReceiptBook = _Receipts(self._by_number)
+        self.commit_stats: CommitStats = self._home.commit_stats
+
+    @property
+    def clock(self) -> Clock:
+        """The first server's: each decides by its own, and waiting is all that this one is for."""
+        return self._home.clock
+
+    @property
+    def events(self) -> StoreEvents:
+        return self._owner
+
+    @events.setter
+    def events(self, owner: StoreEvents) -> None:
+        self._owner = owner
+        for server in self._by_number.values():
+            server.events = _Heard(self, server)
+
+    def pool_stats(self) -> Mapping[str, int]:
+        """The sums over all servers."""
+        sums: dict[str, int] = {}
+        for server in self._all:
+            for name, value in server.pool_stats().items():
+                sums[name] = sums.get(name, 0) + value
+        return sums
+
+    # ---- opening and closing
+
+    async def open(self) -> None:
+        """Raises what the first server does; another one that is away is opened when it is back."""
+        await self._home.open()
+        try:
+            self.store_id = self._home.store_id
+            await self._join(self._home)
+            for server in self._all[1:]:
+                try:
+                    await self._open_member(server)
+                except StoreUnavailable as problem:
+                    _log.warning("a server is away, its queues answer 503 until it is back: %s", problem)
+                    self._tasks.append(asyncio.create_task(self._open_later(server)))
+            await self._learn()
+        except BaseException:
+            await self.close()
+            raise
+        self._tasks.append(asyncio.create_task(self._carry_on()))
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(server.close() for server in self._by_number.values()))
+
+    async def _open_member(self, server: PostgresStore) -> None:
+        await server.open()
+        try:
+            await self._join(server)
+        except BaseException:
+            await server.close()
+            raise
+
+    async def _open_later(self, server: PostgresStore) -> None:
+        while True:
+            await asyncio.sleep(_OPEN_AGAIN_S)
+            try:
+                await self._open_member(server)
+            except StoreUnavailable:
+                continue
+            except StoreError as problem:
+                _log.error("a server that is back cannot be used: %s", problem)
+                return
+            _log.info("a server is back, and its queues with it")
+            return
+
+    async def _join(self, server: PostgresStore) -> None:
+        numbers = await self._home.number_servers([server.store_id])
+        number = numbers[server.store_id]
+        if (number == 0) != (server is self._home):
+            raise StoreError(
+                "the servers are in another order than before: the first one must stay the first"
+            )
+        await server.take_number(self._home.store_id, number)
+        self._by_number[number] = server
+        if server is self._home:
+            for key in {queue.key for queue in server.known_queues()} - set(await server.placements()):
+                await server.place(key, 0)  # those that were there before it was one of several
+        server.events = _Heard(self, server)
+
+    # ---- where things are
+
+    def _server(self, queue_id: int) -> PostgresStore:
+        server = self._by_number.get(server_of(queue_id))
+        if server is None:
+            raise StoreUnavailable("the server on which the queue lives is away")
+        return server
+
+    async def _learn(self) -> None:
+        self._placed = await self._home.placements()
+
+    async def _at(self, key: QueueKey) -> PostgresStore | None:
+        """The server on which the queue lives, if it exists."""
+        if key not in self._placed:
+            await self._learn()
+        number = self._placed.get(key)
+        if number is None:
+            return None
+        server = self._by_number.get(number)
+        if server is None:
+            raise StoreUnavailable(f"the server on which the queue {key.name} lives is away")
+        return server
+
+    async def _everywhere(self) -> list[Queue]:
+        """Every queue of every server; of one that is away, as it was last heard of."""
+        with suppress(StoreError):
+            await self._learn()
+        found: list[Queue] = []
+        away: list[StoreError] = []
+        for server in self._by_number.values():
+            try:
+                found += await server.all_queues()
+            except StoreError as problem:
+                away.append(problem)
+                found += server.known_queues()
+        if len(away) == len(self._by_number):
+            raise away[0]
+        return [queue for queue in found if not _is_stand_in(queue)]
+
+    async def _stand_in(self, server: PostgresStore, key: QueueKey) -> None:
+        """Let the server have something of that name to move messages to, if the queue lives elsewhere."""
+        real_at = await self._at(key)
+        if real_at is None or real_at is server or await server.find_queue(key) is not None:
+            return
+        real = await real_at.find_queue(key)
+        if real is not None:
+            settings = QueueSettings(
+                fifo=real.settings.fifo, delay_s=real.settings.delay_s, retention_s=RETENTION_MAX_S
+            )
+            await server.create_queue(key, QueueContent(settings, {_STAND_IN: ""}), rest_ms=0)
+
+    # ---- queues
+
+    async def find_queue(self, key: QueueKey) -> Queue | None:
+        server = await self._at(key)
+        found = None if server is None else await server.find_queue(key)
+        if server is not None and (found is None or _is_stand_in(found)):
+            await self._learn()  # it may have been deleted, and made anew elsewhere
+            server = await self._at(key)
+            found = None if server is None else await server.find_queue(key)
+        return None if found is None or _is_stand_in(found) else found
+
+    async def create_queue(self, key: QueueKey, content: QueueContent, *, rest_ms: int) -> Queue:
+        await self._learn()
+        number = await self._home.place(key, self._placed.get(key, self._chosen(key, content)))
+        self._placed[key] = number
+        server = self._by_number.get(number)
+        if server is None:
+            raise StoreUnavailable(f"the server on which the queue {key.name} lives is away")
+        if content.settings.redrive is not None:
+            await self._stand_in(server, content.settings.redrive.dead_letters)
+        before = await server.find_queue(key)
+        if before is not None and _is_stand_in(before):
+            await server.delete_queue(before)  # of an earlier queue of that name, which is gone
+        queue = await server.create_queue(key, content, rest_ms=0 if before is not None else rest_ms)
+        for other in self._by_number.values():
+            # Queues may name their dead letters before these exist.
+            if other is not server and sources_of(other.known_queues(), key, "", 1):
+                await self._stand_in(other, key)
+        return queue
+
+    def _chosen(self, key: QueueKey, content: QueueContent) -> int:
+        """Where a new queue is to live: with its dead letters, else wherever its name says, the same on every node."""
+        redrive = content.settings.redrive
+        with_it = None if redrive is None else self._placed.get(redrive.dead_letters)
+        if with_it is not None:
+            return with_it
+
+        def weight(number: int) -> bytes:
+            return hashlib.blake2s(f"{number}\n{key.arn}".encode(), digest_size=8).digest()
+
+        return max(self._by_number, key=weight)
+
+    async def edit_queue(self, queue: Queue, edit: Callable[[QueueContent], QueueContent]) -> Queue:
+        server = self._server(queue.id)
+        changed = edit(QueueContent(queue.settings, dict(queue.tags)))
+        if changed.settings.redrive is not None:
+            await self._stand_in(server, changed.settings.redrive.dead_letters)
+        edited = await server.edit_queue(queue, edit)
+        delay_s = edited.settings.delay_s
+        if delay_s != queue.settings.delay_s:
+            for other in self._by_number.values():
+                if other is not server and (stand_in := await other.find_queue(queue.key)) is not None:
+                    await other.edit_queue(stand_in, partial(_with_delay, delay_s))
+        return edited
+
+    async def delete_queue(self, queue: Queue, *, caller: Caller = NOBODY) -> None:
+        server = self._server(queue.id)
+        await server.delete_queue(queue, caller=caller)
+        for other in self._by_number.values():
+            if other is not server and (stand_in := await other.find_queue(queue.key)) is not None:
+                await other.delete_queue(stand_in, caller=caller)
+        await self._home.unplace(queue.key)
+        self._placed.pop(queue.key, None)
+
+    async def list_queues(
+        self, region: str, account: str, *, prefix: str = "", after: str = "", limit: int = 1000
+    ) -> list[Queue]:
+        return listed_queues(await self._everywhere(), region, account, prefix, after, limit)
+
+    async def dead_letter_sources(self, key: QueueKey, *, after: str = "", limit: int = 1000) -> list[Queue]:
+        return sources_of(await self._everywhere(), key, after, limit)
+
+    async def all_queues(self) -> list[Queue]:
+        return await self._everywhere()
+
+    # ---- what concerns one queue
+
+    send = _routed(PostgresStore.send)
+    receive = _routed(PostgresStore.receive)
+    delete = _routed(PostgresStore.delete)
+    extend = _routed(PostgresStore.extend)
+    rotate = _routed(PostgresStore.rotate)
+    undo_receive = _routed(PostgresStore.undo_receive)
+    note_holders = _routed(PostgresStore.note_holders)
+    purge = _routed(PostgresStore.purge)
+    counts = _routed(PostgresStore.counts)
+    oldest_sent_ms = _routed(PostgresStore.oldest_sent_ms)
+    peek = _routed(PostgresStore.peek)
+    peek_next = _routed(PostgresStore.peek_next)
+    open_stream = _routed(PostgresStore.open_stream)
+    receive_hold = _routed(PostgresStore.receive_hold)
+    extend_holds = _routed(PostgresStore.extend_holds)
+    delete_holds = _routed(PostgresStore.delete_holds)
+
+    # ---- redrives and move tasks
+
+    async def redrive(
+        self, queue: Queue, chosen: Sequence[Chosen], *, caller: Caller = NOBODY
+    ) -> list[Sent | VeilError]:
+        server = self._server(queue.id)
+        for key in {one.destination for one in chosen if one.destination is not None}:
+            await self._stand_in(server, key)
+        return await server.redrive(queue, chosen, caller=caller)
+
+    async def start_move(self, task: MoveTask, *, caller: Caller = NOBODY) -> MoveTask:
+        server = await self._at(task.source)
+        if server is None:
+            raise QueueMissing(task.source.name)
+        if task.destination is not None:
+            await self._stand_in(server, task.destination)
+        self._moving[task.id] = server
+        return await server.start_move(task, caller=caller)
+
+    async def step_move(self, task_id: str, count: int, found: ScanStep | None = None) -> MoveTask:
+        server = await self._with_move(task_id)
+        for key in {
+            one.destination for one in (found.chosen if found else ()) if one.destination is not None
+        }:
+            await self._stand_in(server, key)
+        return await server.step_move(task_id, count, found)
+
+    async def cancel_move(self, task_id: str) -> MoveTask:
+        return await (await self._with_move(task_id)).cancel_move(task_id)
+
+    async def list_moves(self, source: QueueKey, limit: int) -> list[MoveTask]:
+        server = await self._at(source)
+        tasks = [] if server is None else await server.list_moves(source, limit)
+        if server is not None:
+            self._moving |= dict.fromkeys((task.id for task in tasks), server)
+        return tasks
+
+    async def active_moves(self) -> list[MoveTask]:
+        found: list[MoveTask] = []
+        for server in self._by_number.values():
+            with suppress(StoreUnavailable):  # its tasks go on when it is back
+                tasks = await server.active_moves()
+                self._moving |= dict.fromkeys((task.id for task in tasks), server)
+                found += tasks
+        return found
+
+    async def _with_move(self, task_id: str) -> PostgresStore:
+        if task_id not in self._moving:
+            for server in self._by_number.values():
+                if await server.has_move(task_id):
+                    self._moving[task_id] = server
+                    break
+            else:
+                raise MoveTaskMissing
+        return self._moving[task_id]
+
+    # ---- time and duties
+
+    def next_due_ms(self) -> int | None:
+        return min(
+            (due for server in self._by_number.values() if (due := server.next_due_ms()) is not None),
+            default=None,
+        )
+
+    async def settle(self) -> None:
+        settled = await asyncio.gather(
+            *(server.settle() for server in self._by_number.values()), return_exceptions=True
+        )
+        for problem in settled:
+            # One that is away settles when it is back; the others must not wait for it.
+            if isinstance(problem, BaseException) and not isinstance(problem, StoreError):
+                raise problem
+
+    async def has_duty(self, duty: str) -> bool:
+        return await self._home.has_duty(duty)
+
+    # ---- the journal: each server's own, in turn
+
+    async def plan_export(self, *, rows_max: int, bytes_max: int) -> ExportPlan | None:
+        for server in [*self._by_number.values()]:
+            try:
+                plan = await server.plan_export(rows_max=rows_max, bytes_max=bytes_max)
+            except StoreUnavailable:
+                continue
+            if plan is not None:
+                self._exporting[plan.journal_id] = server
+                return plan
+        return None
+
+    async def outbox_rows(self, plan: ExportPlan, *, after: int = 0, limit: int = 1000) -> list[OutboxRow]:
+        server = self._exporting.get(plan.journal_id)
+        return [] if server is None else await server.outbox_rows(plan, after=after, limit=limit)
+
+    async def finish_export(self, plan: ExportPlan) -> None:
+        server = self._exporting.get(plan.journal_id)
+        if server is not None:
+            await server.finish_export(plan)
+
+    async def outbox_size(self) -> OutboxSize:
+        sizes = [await server.outbox_size() for server in self._by_number.values()]
+        return OutboxSize(
+            sum(size.rows for size in sizes),
+            sum(size.packed_bytes for size in sizes),
+            min((size.oldest_ms for size in sizes if size.oldest_ms is not None), default=None),
+            sum(size.lost_events for size in sizes),
+        )
+
+    # ---- the carrier
+
+    def wake_carrier(self) -> None:
+        """Messages came into a stand-in."""
+        self._wakes_carrier.set()
+
+    async def _carry_on(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CARRY_EVERY_S):
+                    await self._wakes_carrier.wait()
+            self._wakes_carrier.clear()
+            for number, server in [*self._by_number.items()]:
+                try:
+                    if self._stand_ins(server) and await server.has_duty(_DUTY):
+                        await self.carry(number)
+                except VeilError as problem:
+                    _log.debug("messages wait on server %d to be carried over: %s", number, problem)
+                except Exception:
+                    _log.exception("messages wait on server %d to be carried over", number)
+
+    @staticmethod
+    def _stand_ins(server: PostgresStore) -> list[Queue]:
+        return [queue for queue in server.known_queues() if _is_stand_in(queue)]
+
+    async def carry(self, number: int) -> int:
+        """Take everything from the stand-ins of a server to where it belongs; how many messages that were."""
+        server, carried = self._by_number[number], 0
+        await self._learn()
+        for stand_in in self._stand_ins(server):
+            target = await self._at(stand_in.key)
+            real = None if target is None else await target.find_queue(stand_in.key)
+            if target is None or real is None or _is_stand_in(real):
+                continue  # deleted; its stand-ins go with it
+            while True:
+                # Of their clock, before the look: what is seen later than they think is at worst looked at again.
+                seen_ms = target.clock.now_ms()
+                messages = await server.peek(stand_in, limit=_CARRIED_AT_ONCE, bytes_max=_CARRIED_BYTES)
+                if not messages:
+                    break
+                for origin in {key for message in messages if (key := origin_of(message)) is not None}:
+                    await self._stand_in(target, origin)  # so that they can be redriven from there
+                await target.adopt(real, messages, seen_ms=seen_ms)
+                await server.dismiss(stand_in, messages)
+                carried += len(messages)
+            await target.forget_carried(real, number)
+        return carried
+
+
+class _Heard:
+    """What a server tells: stand-ins concern the carrier, everything else the owner."""
+
+    def __init__(self, store: PlacedStore, server: PostgresStore) -> None:
+        self._store, self._server = store, server
+
+    def _is_stand_in(self, queue_id: int) -> bool:
+        known = self._server.known_queue(queue_id)
+        return known is not None and _is_stand_in(known)
+
+    def messages_available(self, queue_id: int, count: int) -> None:
+        if self._is_stand_in(queue_id):
+            self._store.wake_carrier()
+        else:
+            self._store.events.messages_available(queue_id, count)
+
+    def counted(self, event: str, queue_id: int, count: int) -> None:
+        self._store.events.counted(event, queue_id, count)
+
+    def due_sooner(self) -> None:
+        self._store.events.due_sooner()
+
+
+class _Receipts(ReceiptBook):
+    """Each server has a key of its own."""
+
+    __slots__ = ("_servers",)
+
+    def __init__(self, servers: Mapping[int, PostgresStore]) -> None:
+        self._servers = servers
+
+    def _book(self, queue_id: int) -> ReceiptBook:
+        server = self._servers.get(server_of(queue_id))
+        if server is None:
+            raise StoreUnavailable("the server on which the queue lives is away")
+        return server.receipts
+
+    def write(self, queue_id: int, seq: int, delivery: int, rotation: int = 0) -> str:
+        return self._book(queue_id).write(queue_id, seq, delivery, rotation)
+
+    def read(self, text: str, queue_id: int) -> Receipt:
+        return self._book(queue_id).read(text, queue_id)
