@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import itertools
 import os
+import socket
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -63,9 +65,55 @@ def _placed(directory: Path, clock: Clock, **given: Any) -> Store:
     return CarriedAtOnce(dsns, clock, **given)
 
 
+def _remote(directory: Path, clock: Clock, **given: Any) -> Store:
+    from veil.core.receipt import ReceiptBook
+    from veil.stores.memory import MemoryStore
+    from veil.stores.remote import STORE_METHODS, Link, RemoteStore, ServedStore
+
+    class Remote(RemoteStore):
+        """A remote store with its other end in the same process, and with what that end keeps to itself: time and events."""
+
+        async def open(self) -> None:
+            inner = self.inner = MemoryStore(clock, **given)
+            inner.events = self.events
+            await inner.open()
+            self.receipts, self.store_id = inner.receipts, inner.store_id
+            ours, theirs = socket.socketpair()
+            connect = asyncio.get_running_loop().create_connection
+            served = Served(inner, self)
+            await connect(lambda: Link((), STORE_METHODS, served, find_queue=inner.find_queue), sock=theirs)
+            _, self.link = await connect(lambda: Link(STORE_METHODS, (), None), sock=ours)
+
+        def next_due_ms(self) -> int | None:
+            return self.inner.next_due_ms()
+
+        async def close(self) -> None:
+            await super().close()
+            await self.inner.close()
+
+    class Served(ServedStore):
+        """Has its one remote forget what changes."""
+
+        def __init__(self, store: Store, remote: RemoteStore) -> None:
+            super().__init__(store)
+            self._remote = remote
+
+        async def swap_content(self, queue: Queue, *given: Any) -> Queue:
+            edited = await super().swap_content(queue, *given)
+            self._remote.forget_queue(queue.key)
+            return edited
+
+        async def delete_queue(self, queue: Queue, **given: Any) -> None:
+            await self._store.delete_queue(queue, **given)
+            self._remote.forget_queue(queue.key)
+
+    return Remote(ReceiptBook(b""), "")
+
+
 # One line makes another store answer to every test here and to the model.
 STORES = {
     "memory": StoreKind(_memory, durable=False),
+    "remote": StoreKind(_remote, durable=False),
     "sqlite": StoreKind(_sqlite, durable=True),
     "postgres": StoreKind(_postgres, durable=True),
 }

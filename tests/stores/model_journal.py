@@ -40,7 +40,7 @@ class JournalReplay:
 
     def _happened(self, event: Told) -> None:
         seq = event.seq
-        if event.kind in ("received", "extended"):
+        if event.kind in ("received", "extended", "given_back"):
             assert event.deadline_ms is not None
             self._leases[seq] = (event.delivery, event.deadline_ms)
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -513,7 +513,7 @@ class LockStep:
 
 
 _PAIRED = {"seq", "message_id", "deduplication_id"}
-_PLAIN_FIELDS = [each.name for each in fields(StoredMessage) if each.name not in _PAIRED]
+_PLAIN_FIELDS = [name for name in StoredMessage.__struct_fields__ if name not in _PAIRED]
 
 
 def receipt_label(queue: str, message: StoredMessage) -> str:

@@ -24,7 +24,7 @@ from veil.stores.memory import MemoryStore
 
 OTHER_STORES = [name for name in kit.STORES if name != "memory"]
 # A step on PostgreSQL is some twenty round trips.
-STEPS = {"sqlite": 4_000, "postgres": 1_000}
+STEPS = {"sqlite": 4_000, "remote": 1_000, "postgres": 1_000}
 
 
 @pytest.mark.parametrize("seed", range(5))

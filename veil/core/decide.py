@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from msgspec import structs
+
 from veil.core import limits
 from veil.core.attempt import Said
 from veil.core.effect import (
@@ -528,7 +530,7 @@ def redrive(
     for a duplicate: on a FIFO queue its new id is its deduplication id too."""
     settings = target.settings
     due_at_ms = now_ms + settings.delay_s * SECOND_MS if settings.delay_s else None
-    moved = replace(
+    moved = structs.replace(
         message,
         seq=new_seq,
         message_id=new_id,
@@ -538,5 +540,5 @@ def redrive(
     )
     moved.set_lease(LeaseState(_VISIBLE if due_at_ms is None else _DELAYED, due_at_ms, None, 0, 0, 0, None))
     if content is not None:
-        moved = replace(moved, **content._asdict())
+        moved = structs.replace(moved, **content._asdict())
     return Redriven(message, 0, None, moved, target, content)

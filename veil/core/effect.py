@@ -142,7 +142,7 @@ class ExtensionRefused(msgspec.Struct, frozen=True, gc=False):
 # ---- signs of life: what was learned of a holder after its lease had lapsed
 
 
-class HolderSeen(msgspec.Struct, frozen=True, gc=False):
+class HolderSeen(msgspec.Struct, frozen=True, gc=False, tag=True):
     """It went on calling, and has not come back for this message."""
 
     seq: int
@@ -150,7 +150,7 @@ class HolderSeen(msgspec.Struct, frozen=True, gc=False):
     message: None = None
 
 
-class HolderSilent(msgspec.Struct, frozen=True, gc=False):
+class HolderSilent(msgspec.Struct, frozen=True, gc=False, tag=True):
     """Nothing was heard of it while other callers of the queue went on."""
 
     seq: int

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
 
 from veil.core.errors import PriorityRefused
 from veil.core.receipt import rotation_of
@@ -41,19 +42,24 @@ FIRST_RECEIVED_AT: Final = "veil.first_received_at"
 LAST_RECEIVED_AT: Final = "veil.last_received_at"
 
 
+if TYPE_CHECKING:
+    AttributeValue = str | bytes
+else:
+    AttributeValue = Any  # msgpack itself tells the two apart; msgspec takes no such union
+
+
 class MessageAttribute(NamedTuple):
     """One attribute a sender put on a message; text for String and Number, bytes for Binary."""
 
     data_type: str
-    value: str | bytes
+    value: AttributeValue
 
     @property
     def is_binary(self) -> bool:
         return isinstance(self.value, bytes)
 
 
-@dataclass(slots=True)
-class NewMessage:
+class NewMessage(msgspec.Struct, array_like=True):
     """A message on its way in, already checked against the queue's settings."""
 
     message_id: str
@@ -106,8 +112,7 @@ class HeldMessage(NamedTuple):
     first_received_wall_ms: int | None
 
 
-@dataclass(slots=True)
-class StoredMessage:
+class StoredMessage(msgspec.Struct, array_like=True):
     """A message as it stands in a store, its lease included."""
 
     seq: int

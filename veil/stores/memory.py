@@ -34,9 +34,12 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from uuid import uuid4
+
+from msgspec import structs
 
 from veil.core import decide
 from veil.core.attempt import NOTHING_SAID, Said
@@ -453,7 +456,7 @@ class MemoryStore:
             return []
         repeated = decide.repeat_attempt(attempt.claims, contents.messages, visibility_s, op.now_ms)
         self._apply(op, contents, repeated or [], caller)
-        return [replace(contents.messages[effect.message.seq]) for effect in repeated or []]
+        return [copy(contents.messages[effect.message.seq]) for effect in repeated or []]
 
     def _take(
         self,
@@ -478,7 +481,7 @@ class MemoryStore:
         if contents.fifo:
             for group in dict.fromkeys(message.group for message in taken):
                 contents.turns[group] = self._next_turn()
-        return [replace(message) for message in taken]
+        return [copy(message) for message in taken]
 
     # ---- what a receipt can do
 
@@ -619,14 +622,14 @@ class MemoryStore:
                     and (sent_after_ms is None or message.sent_wall_ms >= sent_after_ms)
                     and (sent_before_ms is None or message.sent_wall_ms <= sent_before_ms)
                 ):
-                    found.append(replace(message))
+                    found.append(copy(message))
                     found_bytes += message.held_bytes
         return found
 
     async def peek_next(self, queue: Queue, *, limit: int = 100) -> list[StoredMessage]:
         """The messages that a receive would come to first, in its order."""
         with self._operation():
-            return [replace(message) for message in self._of(queue).receivable()[:limit]]
+            return [copy(message) for message in self._of(queue).receivable()[:limit]]
 
     # ---- holds: receives that have a name
 
@@ -652,7 +655,7 @@ class MemoryStore:
                 stream.holds[key.batch, key.part] = Hold(members)
                 return HoldContent(taken)
             kept = self._keep_hold(op, contents, hold, visibility_s, caller, again=True)
-            messages = [replace(contents.messages[seq], delivery=delivery) for seq, delivery in kept]
+            messages = [structs.replace(contents.messages[seq], delivery=delivery) for seq, delivery in kept]
             return HoldContent(messages, hold.lost, again=True)
 
     async def extend_holds(
@@ -737,7 +740,7 @@ class MemoryStore:
         message = source.messages.get(chosen.seq)
         target = decide.redrive_target(source.queue, chosen, message, self._find)
         assert message is not None  # the rule refuses where there is none
-        content = None if chosen.change is None else chosen.change(replace(message), target)
+        content = None if chosen.change is None else chosen.change(copy(message), target)
         seq, message_id = self._sequence.next(op.now_ms), str(uuid4())
         moved = decide.redrive(message, target, seq, message_id, op.now_ms, op.wall_ms, content)
         self._apply(op, source, [moved], caller)

@@ -7,7 +7,6 @@ are put into the text, not bound: a partial index is only used for a condition t
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
@@ -31,7 +30,7 @@ CONSTANTS: Final = {
     "DELIVERY_MASK": DELIVERY_MASK,
     "NOISY_COUNT_MIN": NOISY_COUNT_MIN,
     "PRIORITY_DEFAULT": PRIORITY_DEFAULT,
-    "MESSAGE": _columns(tuple(field.name for field in fields(StoredMessage))),
+    "MESSAGE": _columns(StoredMessage.__struct_fields__),
     "HELD_MESSAGE": _columns(HeldMessage._fields),
 }
 _CONSTANT: Final = re.compile(r"\{([A-Z_]+)\}")

@@ -4,6 +4,7 @@ one by one, all that a call names in one transaction."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import NamedTuple
 from uuid import uuid4
@@ -127,7 +128,7 @@ async def redrive(
         try:
             target = decide.redrive_target(source.queue, one, message, tx.find)
             assert message is not None  # the rule refuses where there is none
-            content = None if one.change is None else one.change(replace(message), target)
+            content = None if one.change is None else one.change(copy(message), target)
         except VeilError as refusal:
             answers.append(refusal)
             continue

@@ -4,6 +4,7 @@ one by one, all that a call names in one transaction."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from uuid import uuid4
 
@@ -90,7 +91,7 @@ def redrive(db: Database, queue: Queue, chosen: Sequence[Chosen], caller: Caller
         try:
             target = decide.redrive_target(source.queue, one, message, db.find)
             assert message is not None  # the rule refuses where there is none
-            content = None if one.change is None else one.change(replace(message), target)
+            content = None if one.change is None else one.change(copy(message), target)
         except VeilError as refusal:
             moved.append(refusal)
             continue

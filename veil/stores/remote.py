@@ -1,0 +1,481 @@
+"""The store of another process: the contract of `stores/store.py` over a local socket, for `veil serve --workers`.
+
+Both ends are a `Link`. What can be asked over it is a contract, a class whose methods have annotated signatures; how arguments
+and results are written follows from these, so a new operation of the store needs nothing here. What comes about in one turn
+of the event loop leaves in one write, in both directions. Errors travel as themselves.
+
+Three things do not travel. A queue is named by its id and key, and the other end uses it as it stands there. A function (the
+edit of a queue, the change of a redriven message) is called on this side, and what it comes to is sent. And time stays with the
+store's owner: a remote store has nothing due, for its owner settles it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import struct
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cache, reduce
+from operator import or_
+from types import UnionType
+from typing import Any, Final, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from veil.core.errors import QueueMissing, StoreError, StoreFailed, VeilError
+from veil.core.event import NOBODY
+from veil.core.message import Caller, NewContent, Sent
+from veil.core.move_task import Chosen, MoveTask, ScanStep
+from veil.core.queue import Queue, QueueKey, QueueSettings, parse_arn
+from veil.core.receipt import ReceiptBook
+from veil.stores.store import NoEvents, QueueContent, Store, StoreEvents
+
+_log = logging.getLogger(__name__)
+
+_HEAD: Final = struct.Struct("<IIH")  # bytes that follow, the number of the call, what it is
+_BLANK: Final = bytes(_HEAD.size)
+_ANSWER, _ERROR, _FIRST_METHOD = range(3)
+# Beyond this nothing more is read from an end that does not take its answers.
+_UNSENT_BYTES_MAX: Final = 32 << 20
+_QUEUES_KNOWN_MAX: Final = 10_000
+
+
+# ---- what is written
+
+
+class QueueRef(NamedTuple):
+    """Which queue is meant; a name may be used again, an id never is."""
+
+    id: int
+    key: QueueKey
+
+
+class _WrittenError(msgspec.Struct):
+    """An error as it travels: its class by name, its text, and what it knows."""
+
+    name: str
+    text: list[str]
+    facts: dict[str, Any]
+
+    def read(self) -> VeilError:
+        kind = _error_classes().get(self.name, StoreError)
+        error = kind.__new__(kind)
+        error.args = tuple(self.text)
+        vars(error).update(self.facts)
+        return error
+
+
+@cache
+def _error_classes() -> dict[str, type[VeilError]]:
+    # Members of the family that stand outside core.errors.
+    import veil.core.policy  # noqa: F401
+
+    found: dict[str, type[VeilError]] = {}
+    unseen: list[type[VeilError]] = [VeilError]
+    while unseen:
+        kind = unseen.pop()
+        found[kind.__name__] = kind
+        unseen += kind.__subclasses__()
+    return found
+
+
+def _unknown_to_msgspec(value: Any) -> Any:
+    if isinstance(value, VeilError):
+        return _WrittenError(type(value).__name__, [str(each) for each in value.args], vars(value))
+    if isinstance(value, Mapping):
+        return dict(value)
+    return str(value)  # what an error knows of a value that was refused
+
+
+_encoder: Final = msgspec.msgpack.Encoder(enc_hook=_unknown_to_msgspec)
+
+
+def _written(hint: Any) -> Any:
+    """The type as it travels."""
+    if hint is Queue:
+        return QueueRef
+    if hint is VeilError:
+        return _WrittenError
+    if get_origin(hint) in (Union, UnionType):
+        return reduce(or_, [_written(each) for each in get_args(hint)])
+    return hint
+
+
+class Method:
+    """One operation of a contract, and how it travels."""
+
+    def __init__(self, kind: int, function: Callable[..., Any]) -> None:
+        self.kind, self.name = kind, function.__name__
+        self.answers = inspect.iscoroutinefunction(function)
+        hints = get_type_hints(function)
+        parameters = list(inspect.signature(function).parameters.values())[1:]
+        self.defaults = [(each.name, each.default) for each in parameters]
+        self.positional = sum(each.kind is not each.KEYWORD_ONLY for each in parameters)
+        self.keywords = tuple(each.name for each in parameters[self.positional :])
+        self.on_queue = bool(parameters) and hints[parameters[0].name] is Queue
+        types = tuple(_written(hints[each.name]) for each in parameters)
+        self.read_given = msgspec.msgpack.Decoder(tuple[types] if types else tuple[()]).decode  # type: ignore[valid-type]
+        result = hints["return"]
+        # A list in which refusals stand in their places.
+        self.has_refusals = get_origin(result) is list and VeilError in get_args(get_args(result)[0])
+        if self.has_refusals:
+            result = list[_written(get_args(result)[0])]  # type: ignore[misc]
+        self._read = msgspec.msgpack.Decoder(result).decode
+
+    def given(self, given: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+        """The arguments of a call in the order of the parameters."""
+        rest = self.defaults[len(given) :]
+        all_given = [*given, *(named.get(name, default) for name, default in rest)]
+        if self.on_queue:
+            all_given[0] = (all_given[0].id, all_given[0].key)
+        return all_given
+
+    def read_result(self, written: memoryview) -> Any:
+        """What the call came to."""
+        result = self._read(written)
+        if self.has_refusals:
+            return [each.read() if type(each) is _WrittenError else each for each in result]
+        return result
+
+
+def methods_of(*contracts: type) -> tuple[Method, ...]:
+    """What can be asked over a link: the public methods of the contracts, in their order."""
+    functions = [
+        each
+        for contract in contracts
+        for name, each in vars(contract).items()
+        if inspect.isfunction(each) and not name.startswith("_")
+    ]
+    return tuple(Method(kind, each) for kind, each in enumerate(functions, _FIRST_METHOD))
+
+
+# ---- the link
+
+
+class Link(asyncio.Protocol):
+    """One end of a socket between two processes, each of which may ask the other."""
+
+    def __init__(
+        self,
+        asks: Sequence[Method],
+        offers: Sequence[Method],
+        handler: object,
+        *,
+        find_queue: Callable[[QueueKey], Awaitable[Queue | None]] | None = None,
+        on_lost: Callable[[], None] = lambda: None,
+        before_write: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`handler` has a method for each of the offers; `on_lost` is called when the other end is gone."""
+        self._asks = {method.name: method for method in asks}
+        self._offers = {method.kind: (method, getattr(handler, method.name)) for method in offers}
+        self._find_queue = find_queue
+        self._on_lost, self._before_write = on_lost, before_write
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[int, tuple[asyncio.Future[Any], Method]] = {}
+        self._number = 0
+        self._out = bytearray()
+        self._rest = bytearray()  # of a frame that has not arrived whole
+        self._needed = 0
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self.is_lost = False
+
+    # ---- asking
+
+    def ask(self, name: str, *given: Any, **named: Any) -> asyncio.Future[Any]:
+        """What the other end answers; raises what it raised, and StoreFailed where it is gone."""
+        method = self._asks[name]
+        future = self._loop.create_future()
+        if self.is_lost:
+            future.set_exception(StoreFailed("the other process is gone"))
+            return future
+        self._number = number = self._number + 1 & 0xFFFFFFFF
+        self._write(number, method.kind, method.given(given, named))
+        self._waiting[number] = (future, method)
+        return future
+
+    def tell(self, name: str, *given: Any) -> None:
+        """Let the other end know; nothing is answered."""
+        if not self.is_lost:
+            self._write(0, self._asks[name].kind, given)
+
+    def close(self) -> None:
+        """End the link from this side."""
+        self._flush()
+        self._transport.close()
+
+    # ---- called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.set_write_buffer_limits(high=_UNSENT_BYTES_MAX)
+        self._transport = transport
+
+    def pause_writing(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_lost = True
+        waiting, self._waiting = self._waiting, {}
+        for future, _ in waiting.values():
+            if not future.done():
+                future.set_exception(StoreFailed("the other process is gone"))
+        self._on_lost()
+
+    def data_received(self, data: bytes) -> None:
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._needed:
+                return
+            data = bytes(self._rest)
+            self._rest = bytearray()
+        at, end, view = 0, len(data), memoryview(data)
+        self._needed = _HEAD.size
+        while end - at >= _HEAD.size:
+            length, number, kind = _HEAD.unpack_from(data, at)
+            start = at + _HEAD.size
+            if start + length > end:
+                self._needed = _HEAD.size + length
+                break
+            at = start + length
+            self._take(number, kind, view[start:at])
+        self._rest += view[at:]
+
+    # ---- frames
+
+    def _take(self, number: int, kind: int, written: memoryview) -> None:
+        if kind >= _FIRST_METHOD:
+            method, call = self._offers[kind]
+            given = method.read_given(written)
+            if method.answers:
+                task = self._loop.create_task(self._run(number, method, call, given))
+                self._running[number] = task
+            else:
+                call(*given)
+            return
+        future, method = self._waiting.pop(number)
+        if future.done():  # whoever asked has gone away
+            return
+        if kind == _ANSWER:
+            future.set_result(method.read_result(written))
+        else:
+            future.set_exception(_read_error(written).read())
+
+    async def _run(
+        self, number: int, method: Method, call: Callable[..., Awaitable[Any]], given: Sequence[Any]
+    ) -> None:
+        try:
+            if method.on_queue:
+                given = (await self._queue_of(given[0]), *given[1:])
+            if method.keywords:
+                first = method.positional
+                named = dict(zip(method.keywords, given[first:], strict=True))
+                result = await call(*given[:first], **named)
+            else:
+                result = await call(*given)
+        except VeilError as refusal:
+            self._write(number, _ERROR, refusal)
+        except Exception as error:
+            _log.exception("%s failed", method.name)
+            self._write(number, _ERROR, StoreError(f"{method.name} failed: {error!r}"))
+        else:
+            self._write(number, _ANSWER, result)
+        finally:
+            del self._running[number]
+
+    async def _queue_of(self, ref: QueueRef) -> Queue:
+        assert self._find_queue is not None, "this end knows no queues"
+        queue = await self._find_queue(ref.key)
+        # One that is gone gets no settings: whatever is asked of it, the store says QueueMissing.
+        return queue if queue is not None and queue.id == ref.id else Queue(ref.id, ref.key, QueueSettings())
+
+    def _write(self, number: int, kind: int, value: Any) -> None:
+        if self.is_lost:
+            return
+        out = self._out
+        start = len(out)
+        out += _BLANK
+        try:
+            _encoder.encode_into(value, out, -1)
+        except BaseException:
+            del out[start:]
+            raise
+        _HEAD.pack_into(out, start, len(out) - start - _HEAD.size, number, kind)
+        if start == 0:
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        if self._out and not self.is_lost:
+            self._before_write()
+            out, self._out = self._out, bytearray()
+            self._transport.write(out)
+
+
+_read_error: Final = msgspec.msgpack.Decoder(_WrittenError).decode
+
+
+# ---- the store
+
+
+class ContentChanged(VeilError):
+    """The queue is not any more what an edit was made from."""
+
+
+class _Change(NamedTuple):
+    """A chosen message with what its change comes to, or why it is refused."""
+
+    seq: int
+    message_id: str
+    destination: QueueKey | None
+    content: NewContent | _WrittenError | None
+
+    def read(self) -> Chosen:
+        content = self.content
+        if content is None:
+            return Chosen(self.seq, self.message_id, self.destination)
+
+        def change(*_: Any) -> NewContent:
+            if isinstance(content, _WrittenError):
+                raise content.read()
+            return content
+
+        return Chosen(self.seq, self.message_id, self.destination, change)
+
+
+class ServedStore:
+    """The other end of a remote store: a store, and in another form the operations that take functions."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def swap_content(self, queue: Queue, present: QueueContent, new: QueueContent) -> Queue:
+        """`edit_queue`, once the edit is made; raises ContentChanged where it was made from something else."""
+
+        def edit(content: QueueContent) -> QueueContent:
+            if content != present:
+                raise ContentChanged
+            return new
+
+        return await self._store.edit_queue(queue, edit)
+
+    async def redrive_changes(
+        self, queue: Queue, changes: Sequence[_Change], *, caller: Caller = NOBODY
+    ) -> list[Sent | VeilError]:
+        """`redrive`, once the changes are made."""
+        return await self._store.redrive(queue, [each.read() for each in changes], caller=caller)
+
+    async def step_changes(
+        self, task_id: str, count: int, changes: Sequence[_Change] | None, scan: tuple[int, int, bool]
+    ) -> MoveTask:
+        """`step_move`, once the changes of what was found are made."""
+        found = None if changes is None else ScanStep([each.read() for each in changes], *scan)
+        return await self._store.step_move(task_id, count, found)
+
+
+_NOT_ASKED: Final = ("open", "close", "next_due_ms", "edit_queue", "redrive", "step_move")
+_OPERATIONS: Final = type(
+    "Operations", (), {name: each for name, each in vars(Store).items() if name not in _NOT_ASKED}
+)
+STORE_METHODS: Final = methods_of(_OPERATIONS, ServedStore)
+
+
+class RemoteStore(Store):
+    """The store behind a link. What it knows of queues stays true: the other end has it forget a queue before a change of
+    that queue is answered to anybody."""
+
+    is_shared = False
+    events: StoreEvents
+
+    def __init__(self, receipts: ReceiptBook, store_id: str) -> None:
+        self.receipts, self.store_id = receipts, store_id
+        self.events = NoEvents()
+        self._queues: dict[QueueKey, Queue] = {}
+        self.link: Link  # given before the first operation
+
+    async def close(self) -> None:
+        self.link.close()
+
+    def next_due_ms(self) -> int | None:
+        return None
+
+    async def find_queue(self, key: QueueKey) -> Queue | None:
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = await self.link.ask("find_queue", key)
+            if queue is not None:
+                if len(self._queues) >= _QUEUES_KNOWN_MAX:
+                    self._queues.clear()
+                self._queues[key] = queue
+        return queue
+
+    def forget_queue(self, key: QueueKey) -> None:
+        """The queue has changed, or is gone."""
+        self._queues.pop(key, None)
+
+    async def edit_queue(self, queue: Queue, edit: Callable[[QueueContent], QueueContent]) -> Queue:
+        while True:
+            present: Queue | None = await self.link.ask("find_queue", queue.key)
+            if present is None or present.id != queue.id:
+                raise QueueMissing(queue.name)
+            content = QueueContent(present.settings, dict(present.tags))
+            try:
+                edited: Queue = await self.link.ask("swap_content", queue, content, edit(content))
+            except ContentChanged:
+                continue
+            return edited
+
+    async def redrive(
+        self, queue: Queue, chosen: Sequence[Chosen], *, caller: Caller = NOBODY
+    ) -> list[Sent | VeilError]:
+        changes = await self._changes(queue, chosen)
+        answers: list[Sent | VeilError] = await self.link.ask(
+            "redrive_changes", queue, changes, caller=caller
+        )
+        return answers
+
+    async def step_move(self, task_id: str, count: int, found: ScanStep | None = None) -> MoveTask:
+        changes = None
+        if found is not None:
+            # Whoever owns the store carries the tasks out, and changes messages as they go.
+            assert not any(each.change for each in found.chosen), "a move task is stepped from afar"
+            changes = [_Change(each.seq, each.message_id, each.destination, None) for each in found.chosen]
+        scan = (0, 0, False) if found is None else found[1:]
+        task: MoveTask = await self.link.ask("step_changes", task_id, count, changes, scan)
+        return task
+
+    async def _changes(self, queue: Queue, chosen: Sequence[Chosen]) -> list[_Change]:
+        return [await self._change(queue, each) for each in chosen]
+
+    async def _change(self, queue: Queue, chosen: Chosen) -> _Change:
+        """The message's change as it stands now. Where message or destination is missing the store says so."""
+        content: Any = None
+        if chosen.change is not None:
+            messages = await self.peek(queue, after_seq=chosen.seq - 1, up_to_seq=chosen.seq, limit=1)
+            source = messages[0].dead_letter_source if messages else None
+            goes_to = chosen.destination or (parse_arn(source) if source is not None else None)
+            target = None if goes_to is None else await self.find_queue(goes_to)
+            if messages and target is not None:
+                try:
+                    content = chosen.change(messages[0], target)
+                except VeilError as refusal:
+                    content = refusal
+        return _Change(chosen.seq, chosen.message_id, chosen.destination, content)
+
+
+def _remote(method: Method) -> Callable[..., Any]:
+    async def ask(self: RemoteStore, *given: Any, **named: Any) -> Any:
+        return await self.link.ask(method.name, *given, **named)
+
+    ask.__name__ = method.name
+    return ask
+
+
+for _method in STORE_METHODS:
+    if _method.name not in vars(RemoteStore):
+        setattr(RemoteStore, _method.name, _remote(_method))
