@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.core.test_lease import DELAYED, FREE, LAPSED, NOW_MS, OPEN, receipt
 from tests.stores.kit import redrive_to
