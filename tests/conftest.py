@@ -8,12 +8,19 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.forked_veil import start_veil
 from tests.postgres_kit import drop_database, new_database, why_no_postgres
+from veil.testing.process import VeilServer
 
-pytest_plugins = ["tests.punctuality"]
+pytest_plugins = ["tests.browser"]
 
 
 def pytest_configure() -> None:
+    VeilServer._popen = staticmethod(start_veil)
+    _let_ctrl_c_work()
+
+
+def _let_ctrl_c_work() -> None:
     """A job in the background is started with Ctrl-C ignored, and so would be everything that it starts."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

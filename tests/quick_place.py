@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,6 @@ import pytest
 
 _MEMORY: Final = Path("/dev/shm")
 _ENOUGH_BYTES: Final = 8 << 30
-_PLACE: Final[pytest.StashKey[str]] = pytest.StashKey()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -27,11 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if chosen or not _MEMORY.is_dir() or shutil.disk_usage(_MEMORY).free < _ENOUGH_BYTES:
         return
     place = tempfile.mkdtemp(prefix="veil-tests-", dir=_MEMORY)
-    config.stash[_PLACE] = place
+    # When everything else is over, also what multiprocessing keeps in it (its own folder goes at -100).
+    Finalize(None, shutil.rmtree, args=(place,), kwargs={"ignore_errors": True}, exitpriority=-200)
     os.environ["TMPDIR"] = place
     tempfile.tempdir = None  # forget what was found before
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    if _PLACE in config.stash:
-        shutil.rmtree(config.stash[_PLACE], ignore_errors=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,7 +11,6 @@ import pytest
 
 from veil.testing import VeilServer
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDE = {"width": 1280, "height": 900}
 TELEPHONE = {"width": 360, "height": 740}
 
@@ -21,26 +19,10 @@ WATCH = """addEventListener("securitypolicyviolation", event =>
   console.error("policy broken: " + event.violatedDirective + " by " + event.blockedURI));"""
 
 
-# For one file, not for the session: while it is open an event loop runs in this thread, and asynchronous tests cannot.
-@pytest.fixture(scope="module")
-def _browser() -> Iterator[Any]:
-    if BROWSER is None:
-        pytest.skip("no Chromium or Chrome on this machine")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        )
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[VeilServer]:
-    """A server without keys, in memory, for the tests of one file."""
-    with VeilServer() as server:
-        yield server
+@pytest.fixture(scope="session")
+def server(veil_session_server: VeilServer) -> VeilServer:
+    """A server without keys, in memory."""
+    return veil_session_server
 
 
 @pytest.fixture
@@ -55,50 +37,89 @@ def sqs(server: VeilServer) -> Iterator[Any]:
 OpenPage = Callable[..., Any]
 
 
+class _Window:
+    """A page, and what it complains of."""
+
+    def __init__(self, browser: Any, **options: Any) -> None:
+        self.context = browser.new_context(**({"viewport": WIDE} | options))
+        self.page = page = self.context.new_page()
+        self.complaints: list[str] = []
+        self._is_old = False  # what it shows is of an earlier test
+        page.set_default_timeout(15_000)
+        page.add_init_script(WATCH)
+        page.on("console", self._said)
+        page.on("pageerror", lambda error: self.complaints.append(f"script: {error}"))
+        page.on("request", self._asked)
+        page.on("framenavigated", self._navigated)
+
+    def open(self, address: str) -> Any:
+        self._host = urlsplit(address).netloc
+        self.context.set_offline(False)
+        self._is_old = True
+        self.page.goto(address)
+        return self.page
+
+    def put_away(self) -> None:
+        """Make it as good as new, which costs far less than a new one; the page in it stays, cut off, until the next."""
+        self.context.set_offline(True)
+        self.page.unroute_all()
+        self.context.clear_cookies()
+        self.page.set_viewport_size(WIDE)
+
+    def _navigated(self, frame: Any) -> None:
+        if self._is_old and frame == self.page.main_frame:
+            self._is_old = False
+            self.complaints.clear()  # they were the last page's
+
+    def _said(self, said: Any) -> None:
+        if said.type in ("error", "warning"):
+            self.complaints.append(f"{said.type}: {said.text}")
+
+    def _asked(self, request: Any) -> None:
+        if urlsplit(request.url).netloc != self._host and not request.url.startswith("data:"):
+            self.complaints.append(f"asked {request.url}")
+
+
+@pytest.fixture(scope="session")
+def _spare_windows() -> list[_Window]:
+    return []
+
+
 @pytest.fixture
-def open_page(_browser: Any) -> Iterator[OpenPage]:
+def open_page(browser: Any, _spare_windows: list[_Window]) -> Iterator[OpenPage]:
     """Opens pages in windows of their own; a page that complains or calls another host fails the test.
 
     `expected` are pieces of complaints that the test provokes.
     """
-    contexts: list[Any] = []
-    complaints: list[str] = []
+    windows: list[_Window] = []
+    special: list[_Window] = []
     allowed: list[str] = []
 
     def open_page(
-        address: str, *, expected: tuple[str, ...] = (), context: Any = None, **options: Any
+        address: str, *, expected: tuple[str, ...] = (), viewport: Any = None, **options: Any
     ) -> Any:
         allowed.extend(expected)
-        if context is None:
-            context = _browser.new_context(**({"viewport": WIDE} | options))
-            contexts.append(context)
-        host = urlsplit(address).netloc
-        page = context.new_page()
-        page.set_default_timeout(15_000)
-        page.add_init_script(WATCH)
-        page.on(
-            "console",
-            lambda said: (
-                complaints.append(f"{said.type}: {said.text}") if said.type in ("error", "warning") else None
-            ),
-        )
-        page.on("pageerror", lambda error: complaints.append(f"script: {error}"))
-        page.on(
-            "request",
-            lambda request: (
-                complaints.append(f"asked {request.url}")
-                if urlsplit(request.url).netloc != host and not request.url.startswith("data:")
-                else None
-            ),
-        )
-        page.goto(address)
-        return page
+        if options:
+            window = _Window(browser, **options)
+            special.append(window)
+        else:
+            window = _spare_windows.pop() if _spare_windows else _Window(browser)
+            windows.append(window)
+        if viewport is not None:
+            window.page.set_viewport_size(viewport)
+        return window.open(address)
 
     yield open_page
-    for context in contexts:
-        context.close()
-    unexpected = [each for each in complaints if not any(piece in each for piece in allowed)]
-    assert not unexpected
+    complaints = [each for window in windows + special for each in window.complaints]
+    for window in special:
+        window.context.close()
+    for window in windows:
+        if window.page.is_closed():
+            window.context.close()
+        else:
+            window.put_away()
+            _spare_windows.append(window)
+    assert not [each for each in complaints if not any(piece in each for piece in allowed)]
 
 
 def live_events(page: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.console.conftest import TELEPHONE, OpenPage
+from tests.console.conftest import OpenPage
 from tests.console.crawl import crawl
 from tests.console.web import Visitor
 from veil.testing import VeilServer
@@ -94,17 +94,28 @@ def addresses(lively: VeilServer) -> list[str]:
     return list(kinds.values())
 
 
-@pytest.mark.parametrize("colours", ["light", "dark"])
-def test_every_page_can_be_read_and_used_by_everybody(
-    lively: VeilServer, addresses: list[str], open_page: OpenPage, colours: str
+WIDTHS = (360, 780, 1040, 1280)
+
+
+def test_every_page_can_be_read_and_used_by_everybody_and_fits_its_window(
+    lively: VeilServer, addresses: list[str], open_page: OpenPage
 ):
     assert len(addresses) > 12
-    page = open_page(f"{lively.endpoint_url}/console/queues", color_scheme=colours)
+    page = open_page(f"{lively.endpoint_url}/console/queues")
     wrong: dict[str, list[str]] = {}
     for address in addresses:
         page.goto(lively.endpoint_url + address)
-        if found := page.evaluate(QUESTIONS):
+        found = []
+        for colours in ("light", "dark"):
+            page.emulate_media(color_scheme=colours)
+            found += [f"{colours}: {each}" for each in page.evaluate(QUESTIONS)]
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 740})
+            needed = page.evaluate("document.documentElement.scrollWidth")
+            found += [f"{needed} wide in a window of {width}"] if needed > width else []
+        if found:
             wrong[address] = found
+    page.emulate_media(color_scheme="null")
     assert not wrong, json.dumps(wrong, indent=1)
 
 
@@ -121,22 +132,6 @@ def test_what_is_wrong_would_be_found(lively: VeilServer, open_page: OpenPage):
         "twice",
         "contrast 1.46",
     ]
-
-
-WIDTHS = (360, 780, 1040, 1280)
-
-
-def test_every_page_fits_its_window(lively: VeilServer, addresses: list[str], open_page: OpenPage):
-    page = open_page(f"{lively.endpoint_url}/console/queues", viewport=TELEPHONE)
-    wide = {}
-    for address in addresses:
-        page.goto(lively.endpoint_url + address)
-        for width in WIDTHS:
-            page.set_viewport_size({"width": width, "height": 740})
-            found = page.evaluate("document.documentElement.scrollWidth")
-            if found > width:
-                wide[address, width] = found
-    assert not wide
 
 
 def test_a_page_is_used_by_keyboard_alone(lively: VeilServer, open_page: OpenPage):

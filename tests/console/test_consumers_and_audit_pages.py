@@ -52,28 +52,31 @@ def test_consumers_are_told_apart_by_key_and_seen_as_they_work(open_page: OpenPa
 
 
 def test_the_audit_log_shows_the_newest_change_first_and_is_searched(
-    server: VeilServer, sqs: Any, open_page: OpenPage
+    open_page: OpenPage,
 ):
-    for name in ("orders", "mails"):
-        sqs.create_queue(QueueName=name)
-    page = open_page(f"{server.endpoint_url}/console/audit")
-    assert "Nobody has changed anything" in page.locator("main").inner_text()
-    change_timeout(page, server, "orders", 90)
-    change_timeout(page, server, "mails", 45)
+    with VeilServer() as server:
+        sqs = server.client()
+        for name in ("orders", "mails"):
+            sqs.create_queue(QueueName=name)
+        sqs.close()
+        page = open_page(f"{server.endpoint_url}/console/audit")
+        assert "Nobody has changed anything" in page.locator("main").inner_text()
+        change_timeout(page, server, "orders", 90)
+        change_timeout(page, server, "mails", 45)
 
-    page.goto(f"{server.endpoint_url}/console/audit")
-    what = page.locator(".audit tbody td[data-label=What] b")
-    assert what.all_inner_texts() == ["edit queue", "edit queue"]
-    assert "mails" in page.locator(".audit tbody tr").first.inner_text()
-    assert "Visibility timeout: 30 s → 45 s" in page.locator(".audit tbody tr").first.inner_text()
-    page.get_by_text("The aws command").first.click()
-    assert "set-queue-attributes" in page.locator("pre.command").first.inner_text()
-    page.get_by_label("Search").fill("ORDERS")
-    page.get_by_role("button", name="Search").click()
-    assert page.locator(".audit tbody tr").count() == 1
-    page.get_by_label("Search").fill("nobody")
-    page.get_by_role("button", name="Search").click()
-    assert "No entry matches this search" in page.locator(".audit").inner_text()
+        page.goto(f"{server.endpoint_url}/console/audit")
+        what = page.locator(".audit tbody td[data-label=What] b")
+        assert what.all_inner_texts() == ["edit queue", "edit queue"]
+        assert "mails" in page.locator(".audit tbody tr").first.inner_text()
+        assert "Visibility timeout: 30 s → 45 s" in page.locator(".audit tbody tr").first.inner_text()
+        page.get_by_text("The aws command").first.click()
+        assert "set-queue-attributes" in page.locator("pre.command").first.inner_text()
+        page.get_by_label("Search").fill("ORDERS")
+        page.get_by_role("button", name="Search").click()
+        assert page.locator(".audit tbody tr").count() == 1
+        page.get_by_label("Search").fill("nobody")
+        page.get_by_role("button", name="Search").click()
+        assert "No entry matches this search" in page.locator(".audit").inner_text()
 
 
 def test_the_audit_log_is_read_page_by_page(server: VeilServer, sqs: Any, open_page: OpenPage):

@@ -28,8 +28,9 @@ def test_looking_at_messages_does_not_receive_them(server: VeilServer, sqs: Any,
     url = a_queue(sqs)
     for body in ("first", "second"):
         sqs.send_message(QueueUrl=url, MessageBody=body)
+    page = open_page(at(server))
     for _ in range(3):
-        page = open_page(at(server))
+        page.reload()
         assert previews(page) == ["first", "second"]
         assert page.locator("[data-label=Receives]").all_inner_texts() == ["0", "0"]
     received = sqs.receive_message(

@@ -15,7 +15,7 @@ from veil.testing import VeilServer
 
 APP = """
 import asyncio, os, time
-from veil import Adaptive, Consumer, Lease, Message
+from veil import Consumer, Heartbeat, Lease, Message, NoRenewal
 
 app = Consumer("orders", {settings})
 DIARY = open({diary!r}, "a", buffering=1)
@@ -71,7 +71,7 @@ class Worker:
     def stop(self) -> int:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
     def kill(self) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -89,7 +89,7 @@ class Worker:
         return (self._folder / "stderr").read_text()
 
 
-def until(happened: Callable[[], Any], timeout_s: float = 20.0) -> Any:
+def until(happened: Callable[[], Any], timeout_s: float = 60.0) -> Any:
     """Look until it has happened, and give what it was."""
     deadline_s = time.monotonic() + timeout_s
     while not (found := happened()):

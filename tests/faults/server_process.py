@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from tests.forked_veil import ForkedVeil, start_veil
+
 REPOSITORY = Path(__file__).parents[2]
 _READY_TIMEOUT_S = 30.0
 
@@ -52,7 +54,7 @@ class ServerProcess:
         elif meter is not None:
             self._module = ["tests.faults.metered_server", str(meter)]
         self._arguments = arguments
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ForkedVeil | subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int:
@@ -76,7 +78,7 @@ class ServerProcess:
         command += ["--ready-file", str(self._ready_file), *self._arguments]
         environ = {name: value for name, value in os.environ.items() if not name.startswith("VEIL_")}
         with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = start_veil(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=REPOSITORY, env=environ
             )
         deadline_s = time.monotonic() + _READY_TIMEOUT_S

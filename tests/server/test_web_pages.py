@@ -8,7 +8,6 @@ nothing about the page with a GET, which is why those are here.
 from __future__ import annotations
 
 import json
-import shutil
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,10 +16,10 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
+from tests.browser import NAMES
 from veil.testing import VeilServer
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-SITE = "evil.example"
+SITE = NAMES[0]
 
 # What a page may send without being allowed to: each gets the address it is to ask, and adds its own name.
 PAGE = """<!doctype html><meta name="referrer" content="%(policy)s"><body><script>
@@ -76,24 +75,6 @@ def site() -> Iterator[str]:
         yield f"http://{SITE}:{listening.server_port}"
         listening.shutdown()
         thread.join()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if BROWSER is None:
-        pytest.skip("no Chromium or Chrome on this machine")
-    from playwright.sync_api import sync_playwright
-
-    names = ",".join(f"MAP {name} 127.0.0.1" for name in (SITE, "veil", "queue.internal", "a.localhost"))
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(
-            executable_path=BROWSER,
-            args=[
-                "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--host-resolver-rules={names}",
-            ],
-        )  # fmt: skip
-        yield launched
-        launched.close()
 
 
 @pytest.fixture(scope="module")

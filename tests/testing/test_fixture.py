@@ -6,11 +6,19 @@ import os
 import select
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tests.forked_veil import PRELOADED
 from veil.testing import VeilServer
+
+
+@pytest.fixture(autouse=True)
+def as_it_ships(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers are started here as in other people's suites, and not forked (tests/forked_veil.py)."""
+    monkeypatch.setattr(VeilServer, "_popen", subprocess.Popen)
 
 
 def test_a_client_of_the_fixture_sends_and_receives(veil_server: VeilServer):
@@ -109,3 +117,9 @@ def test_a_suite_elsewhere_gets_the_fixture_by_having_veil_installed(tmp_path: P
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=own)
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout
+
+
+@pytest.mark.parametrize("module", [each for each in PRELOADED if each.startswith("veil.")])
+def test_what_is_loaded_before_a_fork_is_there(module: str):
+    """The fork server passes over what it cannot import, and every start would be slow again."""
+    assert find_spec(module) is not None

@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 KEY_ID = "veil"
 SECRET = "veil"  # noqa: S105 - any will do on a server without keys
@@ -22,6 +23,8 @@ class VeilServer:
     adds to the child's environment. The rules of 60 seconds after a purge and a delete are off.
     """
 
+    _popen: ClassVar[Callable[..., subprocess.Popen[bytes]]] = subprocess.Popen
+
     def __init__(
         self, *arguments: str, environ: dict[str, str] | None = None, region: str = "us-east-1"
     ) -> None:
@@ -30,7 +33,7 @@ class VeilServer:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("VEIL_")}
         # A file, not a pipe: nobody reads it while the server runs, and a full pipe would stop the server.
         self._talk: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter
+        self._process = self._popen(
             [*command, *(arguments or ("--store", "memory"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -1,0 +1,124 @@
+"""`veil` in a process of its own that starts at once: forked from one that has imported Veil already.
+
+Most tests need a server and care nothing for how it came up, and a start is nearly all imports. Signals, kills, files, the
+environment and the working directory are as in any process. What a start itself does is tested on real ones (test_serve.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from multiprocessing.reduction import DupFd
+from pathlib import Path
+from typing import IO, Any, Final
+
+# What `veil serve` has imported by the time it is ready.
+PRELOADED: Final = [
+    "apsw", "typer._adapters", "uvloop", "veil.cli.app", "veil.cli.main", "veil.cli.serve", "veil.console.app",
+    "veil.server.application", "veil.server.main", "veil.stores.sqlite", "veil.stores.memory",
+]  # fmt: skip
+_forks: Final = multiprocessing.get_context("forkserver")
+_forks.set_forkserver_preload([__name__, *PRELOADED])
+
+
+def start_veil(command: Sequence[str], **options: Any) -> ForkedVeil | subprocess.Popen[bytes]:
+    """Start a command that runs veil: forked, unless its environment has a say in what Python imports."""
+    given = options.get("env") or os.environ
+    own = any(
+        given.get(name) != os.environ.get(name) for name in ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP")
+    )
+    return (subprocess.Popen if own or "veil.cli.main" not in command else ForkedVeil)(command, **options)
+
+
+class ForkedVeil:
+    """What tests use of `subprocess.Popen`, for a command `python … -m MODULE ARGUMENTS` that runs veil."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: int | IO[Any] | None = None,
+        stdout: int | IO[Any] | None = None,
+        stderr: int | IO[Any] | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.args = list(command)
+        arguments = self.args[self.args.index("veil.cli.main") + 1 :]
+        self.stdin: IO[Any] | None = None
+        self.stdout: IO[Any] | None = None
+        with contextlib.ExitStack() as ours:
+            null = ours.enter_context(Path(os.devnull).open("r+b"))
+            given = []
+            for number, stream in enumerate((stdin, stdout, stderr)):
+                if stream == subprocess.PIPE:
+                    reading, writing = os.pipe()
+                    theirs, kept = (reading, writing) if number == 0 else (writing, reading)
+                    ours.callback(os.close, theirs)
+                    setattr(self, ("stdin", "stdout")[number], open(kept, "wb" if number == 0 else "rb"))  # noqa: SIM115, PTH123
+                    given.append(theirs)
+                else:
+                    chosen = null if stream in (None, subprocess.DEVNULL) else stream
+                    given.append(chosen if isinstance(chosen, int) else chosen.fileno())
+            place = os.fspath(cwd or Path.cwd())
+            self._process = _forks.Process(
+                target=_run,
+                args=(arguments, dict(os.environ if env is None else env), place, _Streams(given)),
+            )
+            self._process.start()
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            assert self.pid is not None
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+class _Streams:
+    """Three file descriptors on their way to another process."""
+
+    def __init__(self, numbers: list[int]) -> None:
+        self._numbers = numbers
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, tuple(DupFd(number) for number in self._numbers)
+
+
+def _received(*streams: Any) -> list[int]:
+    return [stream.detach() for stream in streams]
+
+
+def _run(arguments: list[str], environ: dict[str, str], place: str, streams: list[int]) -> None:
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    os.environ.clear()
+    os.environ.update(environ)
+    os.chdir(place)
+    sys.argv = ["veil", *arguments]
+
+    from veil.cli.main import main
+
+    main()
