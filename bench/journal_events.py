@@ -27,7 +27,7 @@ from bench.journal_lives import NONE, Events, Messages, SeqMaker, live
 from bench.journal_segments import SegmentWriter
 from bench.journal_world import DAY_MS, QUEUES, Ints, World, make_world
 
-VERSION: Final = 1  # raise it when the same options come to mean other events
+VERSION: Final = 2  # raise it when the same options come to mean other events
 BEGIN_MS: Final = int(datetime(2026, 3, 2, tzinfo=UTC).timestamp() * 1000)
 _HOUR_MS: Final = DAY_MS // 24
 _EVENTS_A_MESSAGE: Final = 3.6

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from bench.journal_lives import NONE, Events
 from bench.journal_world import ACCOUNT, DAY_MS, REGION, TYPES, Ints, World
+from veil.core.attempt import RULE
 from veil.core.event import Kind
 from veil.journal.schema import FIRST_KEY, JOURNAL_KEY, LAST_KEY, VERSION, VERSION_KEY
 from veil.journal.segment_writer import SCHEMA
@@ -21,6 +22,7 @@ from veil.journal.segments import segment_name
 
 ROW_EVENTS: Final = 40  # in one outbox row: what a transaction of a busy server comes to
 _KINDS: Final = ["", *(kind.label for kind in Kind)]
+_ERRORS: Final = ["ValueError", "TimeoutError", "KeyError"]
 _HEX: Final = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), dtype=np.uint8).reshape(
     256, 2
 )
@@ -83,6 +85,15 @@ class SegmentWriter:
 
 def _table(events: Events, position: Ints, world: World) -> Any:
     constant = np.zeros(len(position), dtype=np.int64)
+    # Of those that gave up, half set a deadline rather than zero, and three of four say that they failed, and why.
+    gave_up = events["kind"] == Kind.RELEASED
+    returned = gave_up & (events["seq"] % 2 == 1)
+    error = np.where(gave_up & (events["seq"] % 4 > 0), events["seq"] % 3, NONE)
+    events = {
+        **events,
+        "kind": np.where(returned, Kind.GIVEN_BACK, events["kind"]),
+        "deadline": np.where(returned, events["at"], events["deadline"]),
+    }
     columns = {
         "position": pa.array(position),
         "at": _instants(events["at"]),
@@ -102,6 +113,11 @@ def _table(events: Events, position: Ints, world: World) -> Any:
         "caller_key": _words(events["caller"], world.caller_keys),
         "caller_address": _words(events["caller"], world.caller_addresses),
         "user_agent": _words(events["caller"], world.user_agents),
+        "outcome": _words(np.minimum(error, 0), ["failed"]),
+        "error_type": _words(error, _ERRORS),
+        "error_text": _words(error, [f"{name}: it does not work" for name in _ERRORS]),
+        "traceback": _words(error, [f'  File "work.py", line {len(name)}, in handle' for name in _ERRORS]),
+        "rule": pa.array(constant + RULE, pa.int32()),
     }
     return pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA)
 
@@ -115,7 +131,7 @@ def _instants(ms: Ints) -> Any:
 
 
 def _words(places: Ints, words: list[str]) -> Any:
-    index = pa.array(places.astype(np.int32), mask=places == NONE)
+    index = pa.array(places.astype(np.int32), mask=places < 0)
     return pa.DictionaryArray.from_arrays(index, pa.array(words)).cast(pa.string())
 
 

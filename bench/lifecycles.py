@@ -3,9 +3,9 @@
     python -m bench.lifecycles [--sizes MILLIONS ...] [--peers-at MILLIONS] [--work DIR] [--out FILE]
 
 For each size a journal is generated (and kept in the work directory for the next time). Then three runs, each in a process of
-its own as `veil pipeline lifecycles` would be: over all of it, over one per cent of new events, and over nothing new. Time
-counts from when the engine is up. At one of the sizes DuckDB and Polars make the same tables from the same segments, and all
-three must agree.
+its own: on Spark over all of it; then the command itself, from a cold process, over one per cent of new events, and over
+nothing new. Time counts from when the engine is up, the command's from its start. At one of the sizes DuckDB and Polars make
+the same tables from the same segments, and all three must agree.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bench.lifecycles_run import ENGINES, MEMORY, THREADS
 
 BUILD = Path("build")
 MILLION = 1_000_000
-GROWTH_MAX, INCREMENT_MAX = 12.0, 0.05  # what is aimed at
+GROWTH_MAX, INCREMENT_MAX = 10.5, 0.05  # what is aimed at
 Figures = dict[str, Any]
 
 
@@ -83,8 +83,8 @@ def measure(millions: float, work: Path, *, peers: bool) -> Figures:
             engine: differences(digests["spark"], digests[engine]) for engine in ENGINES[1:]
         }
     link_segments(made / "later", journal)
-    figures["increment"] = run("spark", journal, tables["spark"])
-    figures["nothing"] = run("spark", journal, tables["spark"])
+    figures["increment"] = run("command", journal, tables["spark"])
+    figures["nothing"] = run("command", journal, tables["spark"])
     if peers:
         # What an increment comes to must be what a run over everything comes to.
         run("duckdb", journal, tables["duckdb"])

@@ -24,7 +24,9 @@ _SUMMED: Final = {
     "messages": ("leases", "duplicates", "wait_ms", "wasted_ms", "end_to_end_ms"),
     **dict.fromkeys(_SUMS, ("sent", "leases", "deleted", "overrun", "held_ms", "wasted_ms")),
 }
-_HISTOGRAMS: Final = ("processing", "processing_lapsed", "processing_censored", "waiting", "recovery")
+_HISTOGRAMS: Final = (
+    "processing", "processing_failed", "processing_lapsed", "processing_censored", "waiting", "recovery",
+)  # fmt: skip
 # One form of each type, however an engine writes it.
 _FORMS: Final = {
     "timestamp": "epoch_us({0})",

@@ -7,8 +7,9 @@ from typing import Final
 
 import duckdb
 
+from veil.core.attempt import OUTCOME_SQL
 from veil.pipeline.lifecycles.scales import BUCKET_MAX, PER_OCTAVE
-from veil.pipeline.lifecycles.tables import HOW, OUTCOME
+from veil.pipeline.lifecycles.tables import ATTEMPT, HOW, OUTCOME
 
 _MACROS: Final = f"""
 create macro ms_between(start, stop) as
@@ -64,8 +65,12 @@ select
     max(user_agent) filter (kind = 'received') as user_agent,
     count(*) filter (kind = 'extended') as extensions,
     max(t) filter (kind = 'extended') as last_extended_at,
-    max((t, position, case when kind = 'released' then t else deadline end, kind = 'released'))
-        filter (kind in ('received', 'extended', 'released')) as setting,
+    max((t, position, case when kind = 'released' then t else deadline end, kind in ('released', 'given_back')))
+        filter (kind in ('received', 'extended', 'released', 'given_back')) as setting,
+    max((t, position, outcome, error_type, error_text, traceback)) filter (outcome is not null) as saying,
+    max(t) filter (kind = 'holder_seen') as seen_at,
+    max(t) filter (kind = 'holder_silent') as silent_at,
+    greatest(max(rule), 1) as rule,
     min(t) filter (kind = 'undone') as undone_at,
     min(t) filter (kind = 'deleted') as deleted_at,
     min(t) filter (kind = 'delete_refused') as delete_refused_at,
@@ -84,7 +89,9 @@ with together as (
         l.* exclude (message_id, message_type, body_bytes),
         setting[1] as set_at,
         setting[3] as deadline,
-        setting[4] as set_released,
+        setting[4] as is_returned,
+        saying[1] as said_at,
+        saying[3] as said,
         coalesce(m.message_id, max(l.message_id) over message) as message_id,
         coalesce(m.message_type, max(l.message_type) over message) as message_type,
         coalesce(m.body_bytes, max(l.body_bytes) over message) as body_bytes,
@@ -99,7 +106,7 @@ with together as (
         case
             when undone_at is not null then 'undone'
             when deleted_at is not null then 'deleted'
-            when set_released then 'released'
+            when is_returned then 'released'
             when gone_at < deadline then 'removed'
             when dead_lettered_at is not null then 'dead_lettered'
             when next_received_at is not null then 'superseded'
@@ -115,7 +122,10 @@ with together as (
             else deadline
         end as ended_at,
         case when how = 'open' then newest else ended_at end as until,
-        coalesce(deleted_at, delete_refused_at) as done_at,
+        {outcome} as outcome,
+        case when outcome in ('failed', 'given_back')
+            then coalesce(said_at, case when is_returned then set_at end)
+            else coalesce(deleted_at, delete_refused_at) end as done_at,
         how <> 'undone' and (coalesce(coalesce(deleted_at, refused_at) > deadline, false)
             or coalesce(last_extended_at > next_received_at, false)) as overrun
     from together, (select max(t) as newest from events)
@@ -123,19 +133,20 @@ with together as (
 select
     hour_of(seq) as hour, place[1] as region, place[2] as account, place[3] as queue, seq, message_id, message_type,
     body_bytes, delivery, receive_count, received_at, first_deadline, deadline, extensions::int as extensions,
-    last_extended_at, ended_at, how,
+    last_extended_at, ended_at, how, outcome, rule,
+    saying[4] as error_type, saying[5] as error_text, saying[6] as traceback,
     ms_between(received_at, until) as held_ms,
     case when how <> 'undone' then ms_between(received_at, coalesce(done_at, greatest(until, refused_at))) end as processing_ms,
     how = 'undone' or done_at is null as censored,
     overrun,
-    case when how = 'superseded' and not overrun
+    case when how = 'superseded' and not overrun and outcome <> 'failed'
         then ms_between(greatest(received_at, last_extended_at), next_received_at) end as recovery_ms,
     caller_key, caller_address, user_agent,
-    overrun and next_received_at is not null as duplicate,
+    overrun and next_received_at is not null and outcome not in ('failed', 'given_back') as duplicate,
     case when undone_at is null then received_at end as counted_at,
     deleted_at, dead_lettered_at, dead_letter_queue, place
 from judged
-"""
+""".replace("{outcome}", OUTCOME_SQL.format(now="newest"))
 
 _MESSAGES: Final = """
 create temp table messages as
@@ -150,6 +161,7 @@ with of_leases as (
         count(*)::int as leases,
         sum(extensions)::int as extensions,
         count(*) filter (duplicate)::int as duplicates,
+        count(*) filter (outcome = 'failed')::int as failures,
         coalesce(sum(held_ms) filter (how not in ('deleted', 'open')), 0)::bigint as wasted_ms,
         max(deleted_at) as deleted_at,
         max(dead_lettered_at) as dead_lettered_at,
@@ -169,6 +181,7 @@ select
     coalesce(leases, 0) as leases,
     coalesce(extensions, 0) as extensions,
     coalesce(duplicates, 0) as duplicates,
+    coalesce(failures, 0) as failures,
     coalesce(wasted_ms, 0) as wasted_ms,
     case
         when deleted_at is not null then 'deleted'
@@ -205,9 +218,20 @@ def _histogram(name: str, table: str, length: str, condition: str) -> str:
 
 
 _OUTCOMES: Final = {name: name.removesuffix("_lettered") for name in OUTCOME}
-_LEASE_NUMBERS: Final = ("leases", *HOW, "overrun", "duplicates", "extensions", "held_ms", "wasted_ms")
+_ATTEMPTS: Final = tuple(name for name in ATTEMPT if name not in HOW)
+_LEASE_NUMBERS: Final = (
+    "leases", *HOW, *_ATTEMPTS, "overrun", "duplicates", "extensions", "held_ms", "wasted_ms", "failed_ms",
+)  # fmt: skip
 _MESSAGE_NUMBERS: Final = ("sent", *(f"messages_{name}" for name in _OUTCOMES.values()))
-_HISTOGRAMS: Final = ("processing", "processing_lapsed", "processing_censored", "waiting", "recovery")
+_HISTOGRAMS: Final = (
+    "processing",
+    "processing_failed",
+    "processing_lapsed",
+    "processing_censored",
+    "waiting",
+    "recovery",
+)
+_LET_GO: Final = "outcome in ('failed', 'given_back')"
 _LAPSED: Final = "how in ('expired', 'superseded', 'dead_lettered')"
 
 _QUEUE_SUMS: Final = f"""
@@ -217,11 +241,13 @@ with of_leases as (
         {_KEYS},
         count(*) as leases,
         {" ".join(f"count(*) filter (how = '{how}') as {how}," for how in HOW)}
+        {" ".join(f"count(*) filter (outcome = '{name}') as {name}," for name in _ATTEMPTS)}
         count(*) filter (overrun) as overrun,
         count(*) filter (duplicate) as duplicates,
         sum(extensions)::bigint as extensions,
         coalesce(sum(held_ms), 0)::bigint as held_ms,
         coalesce(sum(held_ms) filter (how not in ('deleted', 'open')), 0)::bigint as wasted_ms,
+        coalesce(sum(case when censored then held_ms else processing_ms end) filter (outcome = 'failed'), 0)::bigint as failed_ms,
         arg_max(ms_between(received_at, first_deadline), received_at) as window_ms,
         max(received_at) as window_at
     from leases
@@ -233,8 +259,9 @@ with of_leases as (
         count(sent_at) as sent
     from messages
     group by all
-), {_histogram("processing", "leases", "processing_ms", "not censored")},
-{_histogram("processing_lapsed", "leases", "processing_ms", f"censored and {_LAPSED}")},
+), {_histogram("processing", "leases", "processing_ms", f"not censored and not {_LET_GO}")},
+{_histogram("processing_failed", "leases", "processing_ms", f"not censored and {_LET_GO}")},
+{_histogram("processing_lapsed", "leases", "processing_ms", f"censored and {_LAPSED} and outcome not in ('failed', 'crashed')")},
 {_histogram("processing_censored", "leases", "processing_ms", f"censored and not {_LAPSED}")},
 {_histogram("waiting", "messages", "wait_ms", "true")},
 {_histogram("recovery", "leases", "recovery_ms", "true")}

@@ -8,19 +8,20 @@ from typing import Final
 import polars as pl
 
 from veil.pipeline.lifecycles.scales import BUCKET_MAX, PER_OCTAVE
-from veil.pipeline.lifecycles.tables import HOW, OUTCOME
+from veil.pipeline.lifecycles.tables import ATTEMPT, HOW, OUTCOME
 
 _OF_THE_MESSAGE: Final = ("sent", "redriven", "expired", "purged")
 _PLACE: Final = ("region", "account", "queue")
 _KEYS: Final = ("hour", *_PLACE, "message_type")
 _LEASES: Final = (
     "hour", *_PLACE, "seq", "message_id", "message_type", "body_bytes", "delivery", "receive_count", "received_at",
-    "first_deadline", "deadline", "extensions", "last_extended_at", "ended_at", "how", "held_ms", "processing_ms",
+    "first_deadline", "deadline", "extensions", "last_extended_at", "ended_at", "how", "outcome", "rule",
+    "error_type", "error_text", "traceback", "held_ms", "processing_ms",
     "censored", "overrun", "recovery_ms", "caller_key", "caller_address", "user_agent",
 )  # fmt: skip
 _MESSAGES: Final = (
     "hour", *_PLACE, "seq", "message_id", "message_type", "body_bytes", "sent_at", "available_at", "first_received_at",
-    "wait_ms", "leases", "extensions", "duplicates", "wasted_ms", "outcome", "ended_at", "end_to_end_ms",
+    "wait_ms", "leases", "extensions", "duplicates", "failures", "wasted_ms", "outcome", "ended_at", "end_to_end_ms",
     "dead_lettered_at", "dead_letter_queue", "redriven_to",
 )  # fmt: skip
 
@@ -83,7 +84,8 @@ def _message_facts(events: pl.LazyFrame) -> pl.LazyFrame:
 
 def _lease_facts(events: pl.LazyFrame) -> pl.LazyFrame:
     # What set the deadline last; a release is a deadline of now.
-    sets = pl.col("kind").is_in(["received", "extended", "released"])
+    sets = pl.col("kind").is_in(["received", "extended", "released", "given_back"])
+    said = pl.col("outcome").is_not_null()
     released = pl.col("kind") == "released"
     return (
         events.filter(~pl.col("kind").is_in(_OF_THE_MESSAGE))
@@ -91,7 +93,8 @@ def _lease_facts(events: pl.LazyFrame) -> pl.LazyFrame:
             set_at=pl.when(sets).then("at"),
             order=pl.when(sets).then(pl.struct("at", "position")),
             new_deadline=pl.when(released).then("at").when(sets).then("deadline"),
-            is_released=released,
+            is_returned=pl.col("kind").is_in(["released", "given_back"]),
+            said_order=pl.when(said).then(pl.struct("at", "position")),
         )
         .group_by("seq", "delivery")
         .agg(
@@ -107,7 +110,13 @@ def _lease_facts(events: pl.LazyFrame) -> pl.LazyFrame:
             last_extended_at=_of("at", "extended").max(),
             set_at=pl.col("set_at").max(),
             deadline=pl.col("new_deadline").max_by("order"),
-            set_released=pl.col("is_released").max_by("order"),
+            is_returned=pl.col("is_returned").max_by("order"),
+            said=pl.col("outcome").max_by("said_order"),
+            said_at=pl.col("at").filter(said).max(),
+            **{name: pl.col(name).max_by("said_order") for name in ("error_type", "error_text", "traceback")},
+            seen_at=_of("at", "holder_seen").max(),
+            silent_at=_of("at", "holder_silent").max(),
+            rule=pl.col("rule").max().fill_null(1).clip(lower_bound=1),
             undone_at=_of("at", "undone").min(),
             deleted_at=_of("at", "deleted").min(),
             delete_refused_at=_of("at", "delete_refused").min(),
@@ -148,7 +157,12 @@ def _leases(facts: pl.DataFrame, messages: pl.DataFrame, newest: object) -> pl.D
     names = {"sent_id": "message_id", "sent_type": "message_type", "sent_bytes": "body_bytes"}
     of_message = messages.lazy().select("seq", "expired_at", "purged_at", "redriven_at", **names)
     is_undone = col("how") == "undone"
-    done_at = pl.coalesce("deleted_at", "delete_refused_at")
+    let_go = col("outcome").is_in(["failed", "given_back"])
+    done_at = (
+        pl.when(let_go)
+        .then(pl.coalesce("said_at", pl.when("is_returned").then("set_at")))
+        .otherwise(pl.coalesce("deleted_at", "delete_refused_at"))
+    )
     no = pl.lit(False)
     return (
         facts.lazy()
@@ -169,7 +183,7 @@ def _leases(facts: pl.DataFrame, messages: pl.DataFrame, newest: object) -> pl.D
             .then(pl.lit("undone"))
             .when(col("deleted_at").is_not_null())
             .then(pl.lit("deleted"))
-            .when("set_released")
+            .when("is_returned")
             .then(pl.lit("released"))
             .when(col("gone_at") < col("deadline"))
             .then(pl.lit("removed"))
@@ -182,6 +196,25 @@ def _leases(facts: pl.DataFrame, messages: pl.DataFrame, newest: object) -> pl.D
             .otherwise(pl.lit("open"))
         )
         .with_columns(
+            outcome=pl.when(is_undone)
+            .then(pl.lit("undone"))
+            .when(col("said").is_not_null())
+            .then("said")
+            .when(col("deleted_at").is_not_null())
+            .then(pl.lit("completed"))
+            .when("is_returned")
+            .then(pl.lit("given_back"))
+            .when(col("gone_at") < col("deadline"))
+            .then(pl.lit("removed"))
+            .when(col("deadline") > col("newest"))
+            .then(pl.lit("open"))
+            .when(col("refused_at").is_not_null())
+            .then(pl.lit("overran"))
+            .when(col("seen_at") >= col("deadline"))
+            .then(pl.lit("failed"))
+            .when(col("silent_at") >= col("deadline"))
+            .then(pl.lit("crashed"))
+            .otherwise(pl.lit("unknown")),
             ended_at=pl.when(is_undone)
             .then("undone_at")
             .when(col("how") == "deleted")
@@ -197,9 +230,11 @@ def _leases(facts: pl.DataFrame, messages: pl.DataFrame, newest: object) -> pl.D
                 (pl.coalesce("deleted_at", "refused_at") > col("deadline")).fill_null(no)
                 | (col("last_extended_at") > col("next_received_at")).fill_null(no)
             ),
-            censored=is_undone | done_at.is_null(),
         )
-        .with_columns(until=pl.when(col("how") == "open").then("newest").otherwise("ended_at"))
+        .with_columns(
+            censored=is_undone | done_at.is_null(),
+            until=pl.when(col("how") == "open").then("newest").otherwise("ended_at"),
+        )
         .with_columns(
             held_ms=_ms_between(col("received_at"), col("until")),
             processing_ms=pl.when(~is_undone).then(
@@ -207,8 +242,10 @@ def _leases(facts: pl.DataFrame, messages: pl.DataFrame, newest: object) -> pl.D
                     col("received_at"), pl.coalesce(done_at, pl.max_horizontal("until", "refused_at"))
                 )
             ),
-            duplicate=col("overrun") & col("next_received_at").is_not_null(),
-            recovery_ms=pl.when((col("how") == "superseded") & ~col("overrun")).then(
+            duplicate=col("overrun") & col("next_received_at").is_not_null() & ~let_go,
+            recovery_ms=pl.when(
+                (col("how") == "superseded") & ~col("overrun") & (col("outcome") != "failed")
+            ).then(
                 _ms_between(pl.max_horizontal("received_at", "last_extended_at"), col("next_received_at"))
             ),
         )
@@ -230,6 +267,7 @@ def _messages(facts: pl.DataFrame, leases: pl.DataFrame) -> pl.DataFrame:
             leases=pl.len().cast(pl.Int32),
             extensions=col("extensions").sum(),
             duplicates=col("duplicate").sum().cast(pl.Int32),
+            failures=(col("outcome") == "failed").sum().cast(pl.Int32),
             wasted_ms=col("held_ms").filter(wasted).sum(),
             deleted_at=col("deleted_at").max(),
             dead_lettered_at=col("dead_lettered_at").max(),
@@ -245,7 +283,10 @@ def _messages(facts: pl.DataFrame, leases: pl.DataFrame) -> pl.DataFrame:
         .with_columns(
             _hour(),
             *(pl.coalesce(name, f"lease_{name}").alias(name) for name in names),
-            *(col(name).fill_null(0) for name in ("leases", "extensions", "duplicates", "wasted_ms")),
+            *(
+                col(name).fill_null(0)
+                for name in ("leases", "extensions", "duplicates", "failures", "wasted_ms")
+            ),
             wait_ms=_ms_between(col("available_at"), col("first_received_at")),
             outcome=pl.when(col("deleted_at").is_not_null())
             .then(pl.lit("deleted"))
@@ -288,12 +329,18 @@ def _queue_sums(leases: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
     window_ms = _ms_between(col("received_at"), col("first_deadline"))
     hours = leases.group_by(_KEYS).agg(
         leases=pl.len(),
+        **{name: (col("outcome") == name).sum() for name in ATTEMPT if name not in HOW},
         **{how: (col("how") == how).sum() for how in HOW},
         overrun=col("overrun").sum(),
         duplicates=col("duplicate").sum(),
         extensions=col("extensions").sum(),
         held_ms=held_ms.sum(),
         wasted_ms=held_ms.filter(~col("how").is_in(["deleted", "open"])).sum(),
+        failed_ms=pl.when("censored")
+        .then("held_ms")
+        .otherwise("processing_ms")
+        .filter(col("outcome") == "failed")
+        .sum(),
         window_ms=window_ms.sort_by("received_at", nulls_last=False).last(),
         window_at=col("received_at").max(),
     )
@@ -309,9 +356,11 @@ def _queue_sums(leases: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
     hours = hours.join(of_messages, on=_KEYS, how="full", coalesce=True)
     hours = hours.with_columns(col(name).fill_null(0).cast(pl.Int64) for name in numbers)
     lapsed = col("how").is_in(["expired", "superseded", "dead_lettered"])
+    let_go, dead = col("outcome").is_in(["failed", "given_back"]), col("outcome").is_in(["failed", "crashed"])
     for rows, length, name in (
-        (leases.filter(~col("censored")), "processing_ms", "processing"),
-        (leases.filter(col("censored") & lapsed), "processing_ms", "processing_lapsed"),
+        (leases.filter(~col("censored") & ~let_go), "processing_ms", "processing"),
+        (leases.filter(~col("censored") & let_go), "processing_ms", "processing_failed"),
+        (leases.filter(col("censored") & lapsed & ~dead), "processing_ms", "processing_lapsed"),
         (leases.filter(col("censored") & ~lapsed), "processing_ms", "processing_censored"),
         (messages, "wait_ms", "waiting"),
         (leases, "recovery_ms", "recovery"),

@@ -14,25 +14,10 @@ from pyarrow import parquet as pq
 from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.scales import month_of
 from veil.pipeline.lifecycles.store import Hour, Manifest, save_manifest
-from veil.pipeline.lifecycles.tables import QUEUE_HOURS
+from veil.pipeline.lifecycles.tables import QUEUE_HOURS, arrow_schema
 
-HISTOGRAM: Final = pa.list_(pa.struct([pa.field("bucket", pa.int32()), pa.field("count", pa.int64())]))
-_TYPES: Final = {
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "string": pa.string(),
-    "bigint": pa.int64(),
-    "array<struct<bucket:": HISTOGRAM,
-}
-
-
-def _schema() -> Any:
-    lines = [line.split() for line in QUEUE_HOURS.strip().rstrip(",").split(",\n")]
-    return pa.schema(
-        [pa.field(name, _TYPES[type_.rstrip(",")], "not" not in rest) for name, type_, *rest in lines]
-    )
-
-
-SCHEMA: Final = _schema()
+SCHEMA: Final = arrow_schema(QUEUE_HOURS)
+HISTOGRAM: Final = SCHEMA.field("processing").type
 
 
 def row(hour: datetime, queue: str, message_type: str = "", **values: Any) -> dict[str, Any]:
@@ -44,7 +29,7 @@ def row(hour: datetime, queue: str, message_type: str = "", **values: Any) -> di
             filled[field.name] = [
                 {"bucket": bucket, "count": histogram[bucket]} for bucket in sorted(histogram)
             ]
-        elif field.type == pa.int64() and not field.nullable:
+        elif field.type == pa.int64() and field.name != "window_ms":
             filled[field.name] = values.pop(field.name, 0)
     named = {"hour": hour, "queue": queue, "message_type": message_type}
     return filled | {"window_ms": None, "window_at": None} | values | named
@@ -94,7 +79,7 @@ def _sum(month: datetime, rows: list[dict[str, Any]]) -> dict[str, Any]:
             for each in rows:
                 counts.update({pair["bucket"]: pair["count"] for pair in each[field.name]})
             together[field.name] = [{"bucket": bucket, "count": counts[bucket]} for bucket in sorted(counts)]
-        elif field.type == pa.int64() and not field.nullable:
+        elif field.type == pa.int64() and field.name != "window_ms":
             together[field.name] = sum(each[field.name] for each in rows)
     return together
 

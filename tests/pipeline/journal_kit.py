@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from veil.core.attempt import RULE
 from veil.journal.schema import FIRST_KEY, JOURNAL_KEY, LAST_KEY, VERSION, VERSION_KEY
 from veil.journal.segments import segment_name
 from veil.journal.storage import Storage
@@ -40,6 +41,11 @@ class JournalEvent:
     caller_key: str | None = None
     caller_address: str | None = None
     user_agent: str | None = None
+    outcome: str | None = None
+    error_type: str | None = None
+    error_text: str | None = None
+    traceback: str | None = None
+    rule: int | None = RULE
 
 
 class MessageStory:
@@ -76,20 +82,33 @@ class MessageStory:
     def extended(self, at: int, *, visibility: int = 30 * S, delivery: int | None = None) -> MessageStory:
         return self.tell("extended", at, delivery=delivery or self.delivery, deadline=at + visibility)
 
-    def released(self, at: int) -> MessageStory:
-        return self.tell("released", at, delivery=self.delivery)
+    def released(self, at: int, **said: Any) -> MessageStory:
+        return self.tell("released", at, delivery=self.delivery, **said)
+
+    def given_back(self, at: int, *, wait: int = 0, delivery: int | None = None, **said: Any) -> MessageStory:
+        return self.tell("given_back", at, delivery=delivery or self.delivery, deadline=at + wait, **said)
+
+    def failed(self, at: int, *, wait: int = 5 * S, error: str = "ValueError") -> MessageStory:
+        """Its holder says that it failed, and when to try again."""
+        return self.given_back(at, wait=wait, **said_failed(error))
+
+    def holder_seen(self, at: int, *, delivery: int | None = None) -> MessageStory:
+        return self.tell("holder_seen", at, delivery=delivery or self.delivery, **_gone(gone=True))
+
+    def holder_silent(self, at: int, *, delivery: int | None = None) -> MessageStory:
+        return self.tell("holder_silent", at, delivery=delivery or self.delivery, **_gone(gone=True))
 
     def undone(self, at: int) -> MessageStory:
         return self.tell("undone", at, delivery=self.delivery)
 
-    def deleted(self, at: int, *, delivery: int | None = None) -> MessageStory:
-        return self.tell("deleted", at, delivery=delivery or self.delivery)
+    def deleted(self, at: int, *, delivery: int | None = None, **said: Any) -> MessageStory:
+        return self.tell("deleted", at, delivery=delivery or self.delivery, **said)
 
     def delete_refused(self, at: int, *, delivery: int, gone: bool = False) -> MessageStory:
         return self.tell("delete_refused", at, delivery=delivery, **_gone(gone))
 
-    def extension_refused(self, at: int, *, delivery: int, gone: bool = False) -> MessageStory:
-        return self.tell("extension_refused", at, delivery=delivery, **_gone(gone))
+    def extension_refused(self, at: int, *, delivery: int, gone: bool = False, **said: Any) -> MessageStory:
+        return self.tell("extension_refused", at, delivery=delivery, **_gone(gone), **said)
 
     def dead_lettered(self, at: int, to: str, *, other_seq: int | None = None) -> MessageStory:
         self.tell("dead_lettered", at, delivery=self.delivery, other_queue=to, other_seq=other_seq)
@@ -104,6 +123,12 @@ class MessageStory:
 
     def purged(self, at: int) -> MessageStory:
         return self.tell("purged", at)
+
+
+def said_failed(error: str = "ValueError") -> dict[str, str]:
+    """What a holder says of an attempt that failed."""
+    place = f'  File "work.py", line {len(error)}, in handle'
+    return {"outcome": "failed", "error_type": error, "error_text": f"no {error}", "traceback": place}
 
 
 def _gone(gone: bool) -> dict[str, None]:
@@ -176,6 +201,11 @@ def write_segment_of(
         writer.add_key_value_metadata(metadata)
         writer.write_table(table)
     return name
+
+
+def no_spark() -> Any:
+    """For runs over so little that this process does it by itself."""
+    raise AssertionError("Spark was asked for")
 
 
 def cut(events: Sequence[JournalEvent], pieces: int, rng: random.Random) -> list[list[JournalEvent]]:

@@ -9,11 +9,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tests.pipeline.journal_kit import HOUR_MS, JournalEvent
+from veil.core.attempt import AttemptFacts, outcome_of
 
 Row = dict[str, Any]
 Tables = dict[str, list[Row]]
 OF_MESSAGE = ("sent", "delayed", "redriven", "expired", "purged")
 HOWS = ("deleted", "released", "expired", "superseded", "dead_lettered", "undone", "removed", "open")
+ATTEMPTS = ("completed", "failed", "given_back", "overran", "crashed", "unknown", "removed", "undone", "open")
 LAPSED = ("expired", "superseded", "dead_lettered")
 OUTCOMES = ("deleted", "expired", "purged", "redriven", "dead_lettered", "open")
 
@@ -97,15 +99,17 @@ def _lease(
     now: int,
 ) -> Row:
     received, undone, deleted = _first(own, "received"), _first(own, "undone"), _first(own, "deleted")
-    setting = _last(own, "received", "extended", "released")
+    setting = _last(own, "received", "extended", "given_back", "released")
     deadline = None
     if setting is not None:
         deadline = setting.at if setting.kind == "released" else setting.deadline
+    returned = setting is not None and setting.kind in ("released", "given_back")
+    saying = next((event for event in reversed(own) if event.outcome is not None), None)
     if undone is not None:
         how, ended = "undone", undone.at
     elif deleted is not None:
         how, ended = "deleted", deleted.at
-    elif setting is not None and setting.kind == "released":
+    elif setting is not None and returned:
         how, ended = "released", setting.at
     elif gone_at is not None and deadline is not None and gone_at < deadline:
         how, ended = "removed", gone_at
@@ -122,7 +126,25 @@ def _lease(
     until = now if how == "open" else ended
     refusals = [event for event in own if event.kind in ("delete_refused", "extension_refused")]
     refused_delete = _first(own, "delete_refused")
+    seen, silent = _last(own, "holder_seen"), _last(own, "holder_silent")
+    outcome = outcome_of(
+        AttemptFacts(
+            deadline=deadline,
+            undone_at=undone.at if undone else None,
+            said=saying.outcome if saying else None,
+            deleted_at=deleted.at if deleted else None,
+            is_returned=returned,
+            gone_at=gone_at,
+            refused_at=refusals[-1].at if refusals else None,
+            seen_at=seen.at if seen else None,
+            silent_at=silent.at if silent else None,
+        ),
+        now,
+    )
+    let_go = outcome in ("failed", "given_back")
     done = deleted or refused_delete
+    if let_go:
+        done = saying or (setting if returned else None)
     extended = [event for event in own if event.kind == "extended"]
     last_extended = extended[-1].at if extended else None
     if how == "undone":
@@ -140,7 +162,12 @@ def _lease(
         if last_extended is not None and next_receive is not None and last_extended > next_receive:
             overrun = True
     recovery = None
-    if how == "superseded" and not overrun and (received_at is not None or last_extended is not None):
+    if (
+        how == "superseded"
+        and not overrun
+        and outcome != "failed"
+        and (received_at is not None or last_extended is not None)
+    ):
         recovery = _between(max(at for at in (received_at, last_extended) if at is not None), next_receive)
     home = _home(own)
     return {
@@ -161,6 +188,11 @@ def _lease(
         "last_extended_at": last_extended,
         "ended_at": ended,
         "how": how,
+        "outcome": outcome.value,
+        "rule": max([event.rule for event in own if event.rule is not None], default=1),
+        "error_type": saying.error_type if saying else None,
+        "error_text": saying.error_text if saying else None,
+        "traceback": saying.traceback if saying else None,
         "held_ms": _between(received_at, until),
         "processing_ms": _between(received_at, work_until),
         "censored": how == "undone" or done is None,
@@ -170,7 +202,7 @@ def _lease(
         "caller_address": received.caller_address if received else None,
         "user_agent": received.user_agent if received else None,
         "_known": home.message_id is not None,
-        "_duplicate": overrun and next_receive is not None,
+        "_duplicate": overrun and next_receive is not None and not let_go,
         "_dead_letters": [(event.at, event.other_queue) for event in own if event.kind == "dead_lettered"],
     }
 
@@ -216,6 +248,7 @@ def _message_of(seq: int, events: list[JournalEvent], leases: list[Row]) -> Row:
         "leases": len(leases),
         "extensions": sum(lease["extensions"] for lease in leases),
         "duplicates": sum(lease["_duplicate"] for lease in leases),
+        "failures": sum(lease["outcome"] == "failed" for lease in leases),
         "wasted_ms": sum(
             lease["held_ms"] or 0 for lease in leases if lease["how"] not in ("deleted", "open")
         ),
@@ -244,6 +277,7 @@ def _sums(leases: list[Row], messages: list[Row], begin: Callable[[int], int]) -
 
 def _sum(key: tuple[Any, ...], leases: list[Row], messages: list[Row]) -> Row:
     hows = Counter(lease["how"] for lease in leases)
+    attempts = Counter(lease["outcome"] for lease in leases)
     outcomes = Counter(message["outcome"] for message in messages)
     windows = [
         (lease["received_at"], lease["first_deadline"] - lease["received_at"])
@@ -256,6 +290,7 @@ def _sum(key: tuple[Any, ...], leases: list[Row], messages: list[Row]) -> Row:
         **dict(zip(("hour", "region", "account", "queue", "message_type"), key, strict=True)),
         "sent": sum(message["sent_at"] is not None for message in messages),
         "leases": len(leases),
+        **{attempt: attempts[attempt] for attempt in ATTEMPTS},
         **{how: hows[how] for how in HOWS},
         "overrun": sum(lease["overrun"] for lease in leases),
         "duplicates": sum(lease["_duplicate"] for lease in leases),
@@ -268,18 +303,36 @@ def _sum(key: tuple[Any, ...], leases: list[Row], messages: list[Row]) -> Row:
         "wasted_ms": sum(
             lease["held_ms"] or 0 for lease in leases if lease["how"] not in ("deleted", "open")
         ),
+        "failed_ms": sum(
+            (lease["held_ms"] if lease["censored"] else lease["processing_ms"]) or 0
+            for lease in leases
+            if lease["outcome"] == "failed"
+        ),
         "window_ms": window_ms,
         "window_at": window_at,
-        "processing": _histogram(lease["processing_ms"] for lease in work if not lease["censored"]),
+        "processing": _histogram(lease["processing_ms"] for lease in work if _ended(lease) == "done"),
+        "processing_failed": _histogram(
+            lease["processing_ms"] for lease in work if _ended(lease) == "let go"
+        ),
         "processing_lapsed": _histogram(
-            lease["processing_ms"] for lease in work if lease["censored"] and lease["how"] in LAPSED
+            lease["processing_ms"] for lease in work if _ended(lease) == "lapsed"
         ),
         "processing_censored": _histogram(
-            lease["processing_ms"] for lease in work if lease["censored"] and lease["how"] not in LAPSED
+            lease["processing_ms"] for lease in work if _ended(lease) == "else"
         ),
         "waiting": _histogram(message["wait_ms"] for message in messages),
         "recovery": _histogram(lease["recovery_ms"] for lease in leases),
     }
+
+
+def _ended(lease: Row) -> str:
+    """What is known of the end of an attempt's work."""
+    outcome = lease["outcome"]
+    if not lease["censored"]:
+        return "let go" if outcome in ("failed", "given_back") else "done"
+    if lease["how"] not in LAPSED:
+        return "else"
+    return "nobody knows when" if outcome in ("failed", "crashed") else "lapsed"
 
 
 def _histogram(lengths: Iterable[int | None]) -> list[tuple[int, int]]:

@@ -84,6 +84,7 @@ def history_of(
             history.censored[bucket_of(int(released_s * 1000))] += 1
         elif crash_s < work_s:
             history.lapsed += 1
+            history.unknown += 1
             history.lapses[at_deadline] += 1
             history.recovery[bucket_of(timeout_s * 1000 + 150)] += 1
         elif work_s <= timeout_s:
@@ -91,6 +92,7 @@ def history_of(
             history.processing[bucket_of(int(work_s * 1000))] += 1
         elif gives_up:
             history.lapsed += 1
+            history.unknown += 1
             history.lapses[at_deadline] += 1
             history.recovery[bucket_of(timeout_s * 1000 + 150)] += 1
         else:
@@ -122,7 +124,9 @@ def quick_history_of(
     in_time = ~released & ~crashed & (work_s <= timeout_s)
     late = ~released & ~crashed & ~in_time
     silent = int(crashed.sum() + (late.sum() if gives_up else 0))
-    history = History(leases=leases, deleted=int(in_time.sum()), lapsed=int((crashed | late).sum()))
+    history = History(
+        leases=leases, deleted=int(in_time.sum()), lapsed=int((crashed | late).sum()), unknown=silent
+    )
     history.saw_window(timeout_s * 1000, datetime(2026, 3, 2, tzinfo=UTC))
     history.windows[timeout_s * 1000] = leases
     history.censored.update(_buckets(released_s[released]))

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import random
 
-from tests.pipeline.journal_kit import HOUR_MS, START_MS, JournalEvent, MessageStory, S, journal_of, seq_of
+from tests.pipeline.journal_kit import (
+    HOUR_MS,
+    START_MS,
+    JournalEvent,
+    MessageStory,
+    S,
+    journal_of,
+    said_failed,
+    seq_of,
+)
 
 
 def random_journal(rng: random.Random, messages: int, *, lost: float = 0.0) -> list[JournalEvent]:
@@ -17,6 +26,15 @@ def random_journal(rng: random.Random, messages: int, *, lost: float = 0.0) -> l
     newest = max(event.at for event in events)
     horizon = newest - rng.randrange(0, 3) * HOUR_MS  # some leases are open at the end
     return [event for event in events if event.at <= horizon] or events
+
+
+def _return(rng: random.Random, story: MessageStory, now: int) -> None:
+    """The holder lets go: with its reason or without, and for now or for later."""
+    said = rng.choice([{}, {"outcome": "given_back"}, said_failed(rng.choice(["ValueError", "KeyError"]))])
+    if rng.random() < 0.4:
+        story.released(now, **said)
+    else:
+        story.given_back(now, wait=rng.choice([0, 1 * S, 90 * S]), **said)
 
 
 def _live(rng: random.Random, sent_at: int, counter: int, stories: list[MessageStory]) -> None:
@@ -53,13 +71,14 @@ def _live(rng: random.Random, sent_at: int, counter: int, stories: list[MessageS
         fate = rng.random()
         if fate < 0.35:
             at = rng.randrange(now, deadline) if deadline > now else now
-            story.deleted(at)
+            story.deleted(at, **(said_failed("Poison") if rng.random() < 0.1 else {}))
             if rng.random() < 0.2:
                 story.delete_refused(at + 40 * S, delivery=delivery, gone=True)  # deleted twice, to be sure
             return _leftovers(rng, story, late)
         if fate < 0.45:
             now = min(now, deadline)
-            story.released(now)
+            _return(rng, story, now)
+            now = story.events[-1].deadline or now
         elif fate < 0.5:
             story.undone(now)
         elif fate < 0.55:
@@ -71,6 +90,8 @@ def _live(rng: random.Random, sent_at: int, counter: int, stories: list[MessageS
             now = deadline
             if rng.random() < 0.4:
                 late.append((deadline + rng.randrange(0, 900 * S, 10), delivery))
+            elif rng.random() < 0.5:
+                (story.holder_seen if rng.random() < 0.5 else story.holder_silent)(deadline + 60 * S)
         if not fifo and late and rng.random() < 0.2:
             _, delivery = late.pop()
             if rng.random() < 0.5:

@@ -1,19 +1,27 @@
-"""The rule that says what came of an attempt is the same on Spark as in the server."""
+"""The rule that says what came of an attempt is the same for the pipeline's columns as in the server."""
 
 from __future__ import annotations
 
+import numpy as np
+import pyarrow as pa
+
 from tests.core.test_attempt import NOW, every_case
-from veil.core.attempt import OUTCOME_SQL, AttemptFacts, outcome_of
+from veil.core.attempt import AttemptFacts, outcome_of
+from veil.pipeline.lifecycles.columns import NONE, Coded
+from veil.pipeline.lifecycles.lives import outcomes
 
 
-def test_spark_judges_every_attempt_as_the_server_does(spark):
+def test_the_pipeline_judges_every_attempt_as_the_server_does() -> None:
     cases = every_case()
-    types = {"said": "string", "is_returned": "boolean"}
-    schema = ", ".join(f"{name} {types.get(name, 'bigint')}" for name in AttemptFacts._fields)
-    rows = spark.createDataFrame([(at, *case) for at, case in enumerate(cases)], f"at int, {schema}")
-    instants = [f"timestamp_seconds({name}) as {name}" for name in AttemptFacts._fields if name not in types]
-    judged = rows.selectExpr("at", *types, *instants).selectExpr(
-        "at", f"{OUTCOME_SQL.format(now=f'timestamp_seconds({NOW})')} as outcome"
-    )
-    found = {row["at"]: row["outcome"] for row in judged.collect()}
-    assert found == {at: outcome_of(case, NOW).value for at, case in enumerate(cases)}
+    facts: dict[str, object] = {}
+    for name in AttemptFacts._fields:
+        values = [getattr(case, name) for case in cases]
+        facts[name] = (
+            np.array([NONE if value is None else value for value in values]) if name != "said" else None
+        )
+    facts["is_returned"] = np.array([case.is_returned for case in cases])
+    facts["said"] = Coded.of(pa.array([case.said for case in cases], pa.string()))
+
+    found = outcomes(facts, NOW).array().to_pylist()
+
+    assert found == [outcome_of(case, NOW).value for case in cases]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,6 +44,26 @@ def test_a_run_says_what_it_did_and_names_what_it_set_aside(
 
     (rows,) = duckdb.sql(f"select queue, outcome from read_parquet({files.stdout.split()})").fetchall()
     assert rows == ("orders", "deleted")
+
+
+def test_little_is_worked_through_without_spark(journal_place: Storage, tables_place: Storage) -> None:
+    write_segment_of(journal_place, journal_of(a_message(T).received(T + S).deleted(T + 2 * S)))
+    program = """
+import sys
+from veil.cli.main import run
+places = ["--journal", sys.argv[1], "--tables", sys.argv[2]]
+codes = run(["pipeline", "lifecycles", *places]), run(["pipeline", "timeouts", *places[2:]])
+assert "pyspark" not in sys.modules, "Spark was imported"
+sys.exit(max(codes))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, journal_place.uri, tables_place.uri],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("3 events of 1 segments: 1 hours written")
 
 
 def test_a_journal_that_is_not_there_is_named(tables_place: Storage, journal_place: Storage) -> None:

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pipeline.journal_kit import HOUR_MS, START_MS, S, a_message, journal_of, numbered, write_segment_of
+from tests.pipeline.journal_kit import (
+    HOUR_MS,
+    START_MS,
+    S,
+    a_message,
+    journal_of,
+    no_spark,
+    numbered,
+    write_segment_of,
+)
 from tests.pipeline.lifecycle_model import model_tables
 from tests.pipeline.tables_kit import all_rows, difference, rows_of
 from veil.journal.storage import Storage
@@ -24,8 +33,7 @@ T = START_MS
 STEPS = (
     "begun",
     "looked through",
-    "leases and messages written",
-    "sums written",
+    "tables written",
     "before the manifest",
     "after the manifest",
 )
@@ -47,7 +55,7 @@ def generations(place: Storage) -> set[str]:
 
 
 def test_a_run_that_died_at_any_step_is_made_good_by_the_next(
-    spark: SparkSession, journal_place: Storage, tables_place: Storage
+    journal_place: Storage, tables_place: Storage
 ) -> None:
     write_segment_of(journal_place, EARLY)
     heard: list[str] = []
@@ -59,13 +67,13 @@ def test_a_run_that_died_at_any_step_is_made_good_by_the_next(
                 raise Died
 
         with pytest.raises(Died):
-            run_lifecycles(spark, journal_place, tables_place, on_step=die)
+            run_lifecycles(no_spark, journal_place, tables_place, on_step=die)
         committed = step == "after the manifest"
         assert load_manifest(tables_place).generation == (1 if committed else 0)
         assert (rows_of(tables_place, "messages") != []) == committed
     assert set(heard) == set(STEPS)
 
-    run = run_lifecycles(spark, journal_place, tables_place)
+    run = run_lifecycles(no_spark, journal_place, tables_place)
 
     assert not run.changed
     assert difference(all_rows(tables_place), model_tables(EARLY)) == ""
@@ -74,10 +82,10 @@ def test_a_run_that_died_at_any_step_is_made_good_by_the_next(
 
 @pytest.mark.soak
 def test_a_second_generation_may_die_before_its_manifest_and_the_first_stands(
-    spark: SparkSession, journal_place: Storage, tables_place: Storage
+    journal_place: Storage, tables_place: Storage
 ) -> None:
     write_segment_of(journal_place, EARLY)
-    run_lifecycles(spark, journal_place, tables_place)
+    run_lifecycles(no_spark, journal_place, tables_place)
     write_segment_of(journal_place, LATER)
 
     def die(step: str) -> None:
@@ -85,9 +93,9 @@ def test_a_second_generation_may_die_before_its_manifest_and_the_first_stands(
             raise Died
 
     with pytest.raises(Died):
-        run_lifecycles(spark, journal_place, tables_place, on_step=die)
+        run_lifecycles(no_spark, journal_place, tables_place, on_step=die)
     assert difference(all_rows(tables_place), model_tables(EARLY)) == ""
-    run_lifecycles(spark, journal_place, tables_place)
+    run_lifecycles(no_spark, journal_place, tables_place)
     assert difference(all_rows(tables_place), model_tables([*EARLY, *LATER])) == ""
 
 
@@ -96,10 +104,10 @@ def test_whoever_began_to_read_before_a_run_reads_on_through_it(
     spark: SparkSession, journal_place: Storage, tables_place: Storage
 ) -> None:
     write_segment_of(journal_place, EARLY)
-    run_lifecycles(spark, journal_place, tables_place)
+    run_lifecycles(no_spark, journal_place, tables_place)
     reader = read_table(spark, tables_place, "leases").select("how")
     write_segment_of(journal_place, LATER)
-    run_lifecycles(spark, journal_place, tables_place)
+    run_lifecycles(no_spark, journal_place, tables_place)
 
     assert sorted(row.how for row in reader.collect()) == ["deleted", "open"]
     assert load_manifest(tables_place).retired
@@ -108,19 +116,19 @@ def test_whoever_began_to_read_before_a_run_reads_on_through_it(
     retired = load_manifest(tables_place).retired
     last = numbered(a_message(T + 5 * HOUR_MS, counter=8).events, first_row=len(EARLY) + len(LATER) + 1)
     write_segment_of(journal_place, last)
-    run_lifecycles(spark, journal_place, tables_place)
+    run_lifecycles(no_spark, journal_place, tables_place)
     assert not any(tables_place.exists(file) for file in retired)
     assert all(tables_place.exists(file) for file in load_manifest(tables_place).files())
     assert difference(all_rows(tables_place), model_tables([*EARLY, *LATER, *last])) == ""
 
 
 def test_two_runs_at_once_are_refused_and_the_other_is_named(
-    spark: SparkSession, journal_place: Storage, tables_place: Storage
+    journal_place: Storage, tables_place: Storage
 ) -> None:
     write_segment_of(journal_place, EARLY)
     with only_run(tables_place), pytest.raises(TablesBusy, match=f"process {os.getpid()} on "):
-        run_lifecycles(spark, journal_place, tables_place)
-    assert run_lifecycles(spark, journal_place, tables_place).changed
+        run_lifecycles(no_spark, journal_place, tables_place)
+    assert run_lifecycles(no_spark, journal_place, tables_place).changed
 
 
 def _hold_and_die(place: Storage, held: multiprocessing.synchronize.Event) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from veil.pipeline.lifecycles.tables import HOW, LEASES, MESSAGES, OUTCOME, QUEUE_HOURS
+from veil.core.attempt import Outcome
+from veil.pipeline.lifecycles.tables import ATTEMPT, HOW, LEASES, MESSAGES, OUTCOME, QUEUE_HOURS
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "lifecycles.md").read_text(encoding="utf-8")
 
@@ -32,6 +33,11 @@ def test_every_way_in_which_a_lease_ends_is_explained() -> None:
     assert sorted(named_first("What the words mean")) == sorted(HOW)
 
 
-def test_every_outcome_is_explained() -> None:
-    (sentence,) = re.findall(r"\(`outcome`\): (.*?)\n\n", DOCUMENT, re.DOTALL)
-    assert set(re.findall(r"`(\w+)`", sentence)) == set(OUTCOME)
+@pytest.mark.parametrize(("whose", "outcomes"), [("lease", ATTEMPT), ("message", OUTCOME)])
+def test_every_outcome_is_explained(whose: str, outcomes: tuple[str, ...]) -> None:
+    (sentences,) = re.findall(rf"\(`outcome` of a {whose}\): (.*?)\n\n", DOCUMENT, re.DOTALL)
+    assert set(outcomes) <= set(re.findall(r"`(\w+)`", sentences)) <= {*outcomes, "rule"}
+
+
+def test_the_outcomes_of_attempts_are_those_of_the_rule() -> None:
+    assert set(ATTEMPT) == {each.value for each in Outcome}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from tests.pipeline.journal_kit import (
     START_MS,
@@ -10,16 +13,15 @@ from tests.pipeline.journal_kit import (
     S,
     a_message,
     journal_of,
+    no_spark,
     numbered,
     write_segment_of,
 )
 from tests.pipeline.lifecycle_model import model_tables
 from tests.pipeline.tables_kit import all_rows, difference
 from veil.journal.storage import Storage
-from veil.pipeline.lifecycles.run import CHECKPOINT, LifecyclesRun, follow_lifecycles, run_lifecycles
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from veil.pipeline.lifecycles.lock import TablesBusy, only_run
+from veil.pipeline.lifecycles.run import LifecyclesRun, follow_lifecycles, run_lifecycles
 
 T = START_MS
 
@@ -29,32 +31,59 @@ def story(number: int) -> list[JournalEvent]:
     return numbered(told, first_row=3 * number + 1)
 
 
-def follow_once(spark: SparkSession, journal: Storage, tables: Storage) -> list[LifecyclesRun]:
+def test_following_and_running_by_hand_may_be_mixed(journal_place: Storage, tables_place: Storage) -> None:
     runs: list[LifecyclesRun] = []
-    query = follow_lifecycles(spark, journal, tables, every_s=None, on_run=runs.append)
-    assert query.awaitTermination(100)
-    return runs
+    busy: list[TablesBusy] = []
+    ended, done = threading.Event(), threading.Semaphore(0)
 
+    def told(run: LifecyclesRun) -> None:
+        runs.append(run)
+        done.release()
 
-def test_following_and_running_by_hand_may_be_mixed(
-    spark: SparkSession, journal_place: Storage, tables_place: Storage
-) -> None:
+    follower = threading.Thread(
+        target=follow_lifecycles,
+        args=(no_spark, journal_place, tables_place),
+        kwargs={"every_s": 0.01, "on_run": told, "on_busy": busy.append, "ended": ended},
+    )
     write_segment_of(journal_place, story(0))
-    assert [run.events for run in follow_once(spark, journal_place, tables_place)] == [3]
+    follower.start()
+    try:
+        assert done.acquire(timeout=60)
+        # While somebody else has the tables it waits, and does what was left to do when they are free.
+        with held(tables_place):
+            write_segment_of(journal_place, story(1))
+            wait_for(lambda: busy)
+        assert done.acquire(timeout=60)
+        # A segment that cannot be read does not end it, and is told once.
+        broken = write_segment_of(journal_place, story(3))
+        journal_place.write(broken, b"PAR1")
+        assert done.acquire(timeout=60)
+        write_segment_of(journal_place, story(2))
+        assert done.acquire(timeout=60)
+    finally:
+        ended.set()
+        follower.join()
 
-    write_segment_of(journal_place, story(1))
-    assert run_lifecycles(spark, journal_place, tables_place).events == 3
-
-    # A segment that cannot be read does not end the stream, and what was done by hand is not done again.
-    write_segment_of(journal_place, story(2))
-    broken = write_segment_of(journal_place, story(3))
-    journal_place.write(broken, b"PAR1")
-    (run,) = follow_once(spark, journal_place, tables_place)
-    assert (run.segments, run.events, [each.name for each in run.broken]) == (1, 3, [broken])
-    assert follow_once(spark, journal_place, tables_place) == []
-
-    # Without its checkpoint it begins anew, and finds nothing to do.
-    tables_place.remove_folder(CHECKPOINT)
-    assert [run.events for run in follow_once(spark, journal_place, tables_place)] == [0]
+    assert [run.events for run in runs] == [3, 3, 0, 3]
+    assert [[each.name for each in run.broken] for run in runs] == [[], [], [broken], [broken]]
+    assert run_lifecycles(no_spark, journal_place, tables_place).events == 0
     expected = model_tables([*story(0), *story(1), *story(2)])
     assert difference(all_rows(tables_place), expected) == ""
+
+
+@contextmanager
+def held(tables: Storage) -> Iterator[None]:
+    while True:
+        try:
+            with only_run(tables):
+                yield
+                return
+        except TablesBusy:
+            continue
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    until_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until_s
+        time.sleep(0.01)

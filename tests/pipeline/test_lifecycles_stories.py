@@ -13,6 +13,7 @@ from tests.pipeline.journal_kit import (
     S,
     a_message,
     journal_of,
+    no_spark,
     seq_of,
     write_segment_of,
 )
@@ -65,7 +66,7 @@ def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dic
     home = tmp_path_factory.mktemp("stories")
     journal, tables = Storage.at(home / "journal"), Storage.at(home / "tables")
     write_segment_of(journal, journal_of(*STORIES.values()))
-    run_lifecycles(spark, journal, tables)
+    run_lifecycles(no_spark, journal, tables)
     return {name: rows_of(tables, name) for name in ("leases", "messages", "queue_hours")}
 
 

@@ -70,7 +70,7 @@ def past(tables: Storage, **mean_s: float) -> None:
         rows.append(
             hour_row("intake", history_of(known, Random(number), leases=2_000, timeout_s=3_600), name)
         )
-    write_tables(tables, {}, {HOUR: rows})
+    write_tables(tables, {HOUR.replace(hour=0): rows})
 
 
 def objects(text: str) -> list[dict[str, Any]]:

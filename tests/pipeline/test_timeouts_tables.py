@@ -1,11 +1,10 @@
-"""From the tables to the findings, on a real Spark and real Parquet."""
+"""From the tables to the findings, on real Parquet."""
 
 from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta
 from random import Random
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,13 +14,9 @@ from veil.cli.pipeline.timeouts import SCHEDULES
 from veil.core.findings import CLEAR, FILE, NOT_ENOUGH, Finding, decode
 from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.scales import bucket_of
-from veil.pipeline.lifecycles.store import files_of_table, load_manifest, read_table
-from veil.pipeline.timeouts import history
-from veil.pipeline.timeouts.history import History, Work, files_since, read_here, read_histories
+from veil.pipeline.lifecycles.store import files_of_table, load_manifest
+from veil.pipeline.timeouts.history import History, Work, files_since, read_histories
 from veil.pipeline.timeouts.run import find_all, run_timeouts
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 MONDAY = datetime(2026, 3, 2, tzinfo=UTC)
 
@@ -38,6 +33,7 @@ def day_row(day: datetime, queue: str, history: History, message_type: str = "")
         superseded=history.overrun,
         overrun=history.overrun,
         duplicates=history.duplicates,
+        unknown=history.unknown,
         window_ms=history.present_ms,
         window_at=day + timedelta(hours=3),
         processing=history.processing,
@@ -56,7 +52,7 @@ def whole(findings: list[Finding], queue: str) -> Finding:
     return finding
 
 
-def test_days_add_up_to_the_history_of_each_queue_and_type(spark: SparkSession, tables_place: Storage):
+def test_days_add_up_to_the_history_of_each_queue_and_type(tables_place: Storage):
     days = [MONDAY + timedelta(days=number) for number in range(3)]
     write_tables(
         tables_place,
@@ -70,8 +66,7 @@ def test_days_add_up_to_the_history_of_each_queue_and_type(spark: SparkSession, 
         },
     )
 
-    histories = read_histories(read_table(spark, tables_place, "queue_days"))
-    assert histories == read_here(tables_place, files_of_table(tables_place, "queue_days"))
+    histories = read_histories(tables_place, files_of_table(tables_place, "queue_days"))
 
     assert set(histories) == {
         Work("us-east-1", "000000000000", queue, message_type)
@@ -86,7 +81,8 @@ def test_days_add_up_to_the_history_of_each_queue_and_type(spark: SparkSession, 
     assert found.censored == expected.censored
     assert found.recovery == expected.recovery
     assert (found.leases, found.lapsed, found.deleted) == (9_000, expected.lapsed, expected.deleted)
-    assert found.silent == expected.silent > 0
+    assert (found.failed, found.failed_ms) == (expected.failed, expected.failed_ms)
+    assert found.unknown == expected.unknown > 0
     assert found.windows == Counter({10_000: 9_000})
     assert (found.since, found.until) == (days[0], days[2])
 
@@ -107,9 +103,7 @@ def test_a_past_that_begins_within_a_month_is_read_as_days_and_then_as_months(ta
     assert files(date(2027, 1, 1)) == []
 
 
-def test_the_same_is_found_in_days_as_in_months_and_by_spark_as_by_the_driver(
-    spark: SparkSession, tables_place: Storage, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_same_is_found_in_days_as_in_months(tables_place: Storage):
     january, february = datetime(2026, 1, 30, tzinfo=UTC), datetime(2026, 2, 2, tzinfo=UTC)
     write_tables(
         tables_place,
@@ -123,20 +117,16 @@ def test_the_same_is_found_in_days_as_in_months_and_by_spark_as_by_the_driver(
         },
     )
 
-    by_month = run_timeouts(spark, tables_place, save=False, now=MONDAY)
-    by_day = run_timeouts(spark, tables_place, since=january.date(), save=False, now=MONDAY)
-    monkeypatch.setattr(history, "BYTES_ON_DRIVER_MAX", 0)
-    by_spark = run_timeouts(spark, tables_place, save=False, now=MONDAY)
+    by_month = run_timeouts(tables_place, save=False, now=MONDAY)
+    by_day = run_timeouts(tables_place, since=january.date(), save=False, now=MONDAY)
 
-    assert by_month == by_day == by_spark
+    assert by_month == by_day
     finding = whole(by_month.findings, "orders")
     assert finding.leases == 9_000
     assert (finding.since, finding.until) == (january.isoformat(), february.isoformat())
 
 
-def test_the_present_timeout_is_the_latest_one_that_a_lease_began_with(
-    spark: SparkSession, tables_place: Storage
-):
+def test_the_present_timeout_is_the_latest_one_that_a_lease_began_with(tables_place: Storage):
     tuesday = MONDAY + timedelta(days=1)
     write_tables(
         tables_place,
@@ -146,17 +136,15 @@ def test_the_present_timeout_is_the_latest_one_that_a_lease_began_with(
         },
     )
 
-    (finding,) = run_timeouts(spark, tables_place).findings
+    (finding,) = run_timeouts(tables_place).findings
 
     assert finding.present_timeout_s == 45.0
-    (earlier,) = run_timeouts(spark, tables_place, since=date(2026, 3, 3), save=False).findings
+    (earlier,) = run_timeouts(tables_place, since=date(2026, 3, 3), save=False).findings
     assert earlier.leases == 3_000
     assert earlier.since == earlier.until == "2026-03-03T00:00:00+00:00"
 
 
-def test_findings_are_left_beside_the_tables_and_read_without_spark(
-    spark: SparkSession, tables_place: Storage
-):
+def test_findings_are_left_beside_the_tables_and_read_without_spark(tables_place: Storage):
     write_tables(
         tables_place,
         {
@@ -168,7 +156,7 @@ def test_findings_are_left_beside_the_tables_and_read_without_spark(
         },
     )
 
-    findings = run_timeouts(spark, tables_place, policies=SCHEDULES, now=MONDAY)
+    findings = run_timeouts(tables_place, policies=SCHEDULES, now=MONDAY)
 
     assert decode(tables_place.read(FILE)) == findings
     assert findings.made_at == "2026-03-02T00:00:00+00:00"
@@ -177,7 +165,7 @@ def test_findings_are_left_beside_the_tables_and_read_without_spark(
     assert orders.recommended_timeout_s is not None
     assert 20 <= orders.recommended_timeout_s <= 35
     assert orders.duplicates > 0
-    assert orders.crashes > 0
+    assert (orders.crashes, orders.unknown > 0) == (0, True)
     assert few.certainty == NOT_ENOUGH
     assert few.replay is None
     tail = whole(findings.findings, "tail").candidates
@@ -186,18 +174,18 @@ def test_findings_are_left_beside_the_tables_and_read_without_spark(
     assert {10, 1, 43_200} <= {each.timeout_s for each in tail}
 
 
-def test_only_the_queues_that_are_named_are_looked_at(spark: SparkSession, tables_place: Storage):
+def test_only_the_queues_that_are_named_are_looked_at(tables_place: Storage):
     write_tables(
         tables_place, {MONDAY: [day_row(MONDAY, queue, a_day(1, leases=50)) for queue in ("a", "b", "c")]}
     )
 
-    findings = run_timeouts(spark, tables_place, queues=["a", "c"])
+    findings = run_timeouts(tables_place, queues=["a", "c"])
 
     assert [each.queue for each in findings.findings] == ["a", "c"]
 
 
-def test_no_tables_yet_is_no_findings(spark: SparkSession, tables_place: Storage):
-    assert run_timeouts(spark, tables_place).findings == []
+def test_no_tables_yet_is_no_findings(tables_place: Storage):
+    assert run_timeouts(tables_place).findings == []
 
 
 def test_each_queue_as_a_whole_comes_first_then_its_types_where_it_has_several():
@@ -232,7 +220,7 @@ def test_the_replay_says_what_the_recommended_timeout_would_have_changed():
     assert too_short.replay.duplicates_with_recommended < 9
     assert far_too_long.replay is not None
     assert far_too_long.replay.hidden_hours_then == pytest.approx(
-        far_too_long.crashes, rel=0.05
+        far_too_long.unknown, rel=0.05
     )  # an hour each
     assert far_too_long.replay.hidden_hours_with_recommended < far_too_long.replay.hidden_hours_then / 50
 

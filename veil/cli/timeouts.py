@@ -168,9 +168,16 @@ def _words(finding: Finding) -> Sequence[str]:
         lines.append(f"  missing: {finding.missing}.")
     lines.append(
         f"  seen: {finding.leases:,} leases, {finding.completed:,} of them to the end of the work, {finding.censored:,} cut "
-        f"off, {finding.duplicates:,} duplicates, {finding.crashes:,} lapsed in silence; {finding.since or '?'} to "
-        f"{finding.until or '?'}."
+        f"off, {finding.duplicates:,} duplicates, {finding.crashes:,} crashed, {finding.unknown:,} lapsed without a sign of why; "
+        f"{finding.since or '?'} to {finding.until or '?'}."
     )
+    if finding.failed:
+        each = finding.failed / finding.messages_completed if finding.messages_completed else None
+        per = "" if each is None else f", {each:.2g} for each message that was completed"
+        lines.append(
+            f"  failed: {finding.failed:,} attempts ({words.chance(finding.failed / max(finding.leases, 1))}){per}; they took "
+            f"{words.hours(finding.failed_s / 3600)} of work."
+        )
     quantiles = [("half", finding.p50_s), ("99 %", finding.p99_s), ("99.9 %", finding.p999_s)]
     known = ", ".join(f"{of} within {words.length(at_s)}" for of, at_s in quantiles if at_s is not None)
     if known:

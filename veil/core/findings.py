@@ -66,7 +66,7 @@ class Finding(msgspec.Struct, frozen=True):
     completed: int  # observations of the whole processing time
     censored: int
     duplicates: int
-    crashes: int  # leases that lapsed without any later sign of their holder
+    crashes: int  # attempts whose holder was gone at the deadline
     present_timeout_s: float | None
     recommended_timeout_s: int | None  # None: not enough evidence
     policy: str  # the renewal policy that the recommendation is for
@@ -81,6 +81,11 @@ class Finding(msgspec.Struct, frozen=True):
     curve: list[CurvePoint]
     candidates: list[Candidate]
     replay: Replay | None
+    failed: int = 0  # attempts; their handler raised
+    given_back: int = 0
+    unknown: int = 0  # lapsed, and nothing tells whether their holder was gone or at work
+    failed_s: float = 0.0  # of work that failed attempts took
+    messages_completed: int = 0
 
 
 class Findings(msgspec.Struct, frozen=True):

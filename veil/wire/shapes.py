@@ -355,7 +355,6 @@ class QueueDescription(Shape):
     Visible: int
     InFlight: int
     Delayed: int
-    WaitingForRetry: int
     OldestSentAt: int | None
     VisibilityTimeout: int
     DeadLetterQueueName: str | None

@@ -9,7 +9,7 @@ import typer
 from veil.cli.failures import CommandFailed, plainly
 from veil.cli.options import AsJson, interval
 from veil.cli.output import inert, say, say_json, talk
-from veil.cli.pipeline.options import Conf, Data, JournalPlace, Master, TablesPlace, places, spark_session
+from veil.cli.pipeline.options import Conf, Data, JournalPlace, Master, TablesPlace, places, spark_when_needed
 from veil.core.errors import VeilError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Every = Annotated[
 @plainly
 def lifecycles(
     follow: Follow = False,
-    every: Every = 10.0,
+    every: Every = 5.0,
     data: Data = None,
     journal: JournalPlace = None,
     tables: TablesPlace = None,
@@ -47,26 +47,28 @@ def lifecycles(
     """
     journal_place, tables_place = places(data, journal, tables)
     _expect_journal(journal_place)
-    brief = not follow and _is_brief(journal_place, tables_place)
-    with spark_session(master, conf, "pipeline lifecycles", quiet=as_json, brief=brief) as spark:
-        from veil.pipeline.lifecycles.run import run_lifecycles
+    with spark_when_needed(master, conf, "pipeline lifecycles", quiet=as_json) as (spark, is_chosen):
+        from veil.pipeline.lifecycles.generation import BYTES_HERE_MAX
+        from veil.pipeline.lifecycles.run import follow_lifecycles, run_lifecycles
 
+        here_max = 0 if is_chosen else BYTES_HERE_MAX
         try:
             if follow:
-                _follow(spark, journal_place, tables_place, every, as_json)
+                talk(f"following {inert(journal_place.uri)}; Ctrl-C ends it")
+                follow_lifecycles(
+                    spark,
+                    journal_place,
+                    tables_place,
+                    every_s=every,
+                    bytes_here_max=here_max,
+                    on_run=lambda run: _tell(run, tables_place, as_json),
+                    on_busy=lambda busy: talk(f"veil: {inert(str(busy))}; trying again"),
+                )
             else:
-                _tell(run_lifecycles(spark, journal_place, tables_place), tables_place, as_json)
+                run = run_lifecycles(spark, journal_place, tables_place, bytes_here_max=here_max)
+                _tell(run, tables_place, as_json)
         except VeilError as refused:
             raise CommandFailed(str(refused)) from None
-
-
-def _is_brief(journal: Storage, tables: Storage) -> bool:
-    try:
-        from veil.pipeline.lifecycles.run import is_brief
-
-        return is_brief(journal, tables)
-    except (ImportError, VeilError):
-        return False  # the run itself says what is wrong
 
 
 @plainly
@@ -97,23 +99,6 @@ def _expect_journal(journal: Storage) -> None:
         raise CommandFailed(
             f"journal {journal.uri}: expected a directory with segments; it is empty or missing"
         )
-
-
-def _follow(spark: object, journal: Storage, tables: Storage, every: float, as_json: bool) -> None:
-    from veil.pipeline.lifecycles.run import follow_lifecycles
-
-    talk(f"following {inert(journal.uri)}; Ctrl-C ends it")
-    query = follow_lifecycles(
-        spark,  # type: ignore[arg-type]
-        journal,
-        tables,
-        every_s=every,
-        on_run=lambda run: _tell(run, tables, as_json),
-    )
-    try:
-        query.awaitTermination()
-    finally:
-        query.stop()
 
 
 def _tell(run: LifecyclesRun, tables: Storage, as_json: bool) -> None:

@@ -6,8 +6,8 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -121,6 +121,31 @@ def spark_session(
         close_session(spark)
         raise
     close_session(spark)
+
+
+@contextmanager
+def spark_when_needed(
+    master: str | None, conf: list[str] | None, title: str, *, quiet: bool = False
+) -> Iterator[tuple[Callable[[], SparkSession], bool]]:
+    """A function that gives a session, started with the first call; and whether somebody chose Spark for this command: by
+    `--master` or `--conf`, or by running it under `spark-submit`. Mistakes in the options are told at once."""
+    from veil.pipeline.spark.session import SparkSettings, is_given, read_conf
+
+    try:
+        settings = SparkSettings(master=master, conf=read_conf(conf or []))
+    except VeilError as refused:
+        raise CommandFailed(str(refused)) from None
+    started: list[SparkSession] = []
+    with ExitStack() as stack:
+
+        def spark() -> SparkSession:
+            if not started:
+                started.append(
+                    stack.enter_context(spark_session(master, conf, title, quiet=quiet, brief=True))
+                )
+            return started[0]
+
+        yield spark, settings.asks_for_something or is_given()
 
 
 def _spark_failure(spark: SparkSession, problem: Exception) -> CommandFailed | None:

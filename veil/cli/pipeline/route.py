@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -233,17 +233,13 @@ def route(
     place = QueueAddress(intake, service.endpoint, service.region)
     _, tables_place = places(data, None, tables)
     state_place = _state_place(state, data, intake)
-    with (
-        _intake(place) as client,
-        spark_session(master, conf, "pipeline route", quiet=as_json) as spark,
-        _told(),
-    ):
+    with _told(), _intake(place) as client:
         from veil.pipeline.lifecycles.lock import only_run
         from veil.pipeline.routing.learning import LearnedRules
-        from veil.pipeline.routing.router import RouterState
+        from veil.pipeline.routing.router import RouterState, prepare_targets
 
-        remembered = RouterState(state_place)
-        with only_run(state_place):
+        remembered = RouterState(state_place, is_read_only=dry_run)
+        with nullcontext() if dry_run else only_run(state_place):
             remembered.belongs_to(client.url)
             current: Callable[[], RouteTable]
             if written is not None:
@@ -251,7 +247,6 @@ def route(
             else:
                 targets = [name_of(band) for band in found_bands]
                 current = LearnedRules(
-                    spark,
                     tables_place,
                     remembered,
                     found_bands,
@@ -269,11 +264,11 @@ def route(
             show_table(table, as_json=as_json)
             if dry_run:
                 return
-            from veil.pipeline.routing.router import prepare_targets
-
+            # All that can be wrong with the queues is found before Spark is started.
             show_prepared(prepare_targets(client, table, create=create_queues))
             options = (("maxMessagesPerTrigger", str(max_messages)),)
-            _run(spark, place, remembered, current, options, error_path, parts, once, every, as_json)
+            with spark_session(master, conf, "pipeline route", quiet=as_json) as spark:
+                _run(spark, place, remembered, current, options, error_path, parts, once, every, as_json)
 
 
 def _run(

@@ -14,7 +14,7 @@ import typer
 from veil.cli.failures import CommandFailed, plainly
 from veil.cli.options import AsJson
 from veil.cli.output import talk
-from veil.cli.pipeline.options import Conf, Data, Master, TablesPlace, places, spark_session
+from veil.cli.pipeline.options import Data, TablesPlace, places
 from veil.cli.timeouts import show_findings
 from veil.consumer.renewal import Adaptive, Buffered, Heartbeat
 from veil.consumer.renewal.policy import LIFETIME_S, RenewalPolicy, Window
@@ -135,8 +135,6 @@ def timeouts(
     ] = None,
     data: Data = None,
     tables: TablesPlace = None,
-    master: Master = None,
-    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the timeout that each queue should have, and how sure that is.
@@ -146,23 +144,20 @@ def timeouts(
     --queue the file is left as it is: it is for all queues.
     """
     _, place = places(data, None, tables)
-    with spark_session(master, conf, "timeouts", quiet=as_json, brief=True) as spark:
-        from veil.cli.pipeline.timeouts import SCHEDULES
-        from veil.pipeline.timeouts.run import run_timeouts
+    from veil.pipeline.timeouts.run import run_timeouts
 
-        try:
-            findings = run_timeouts(
-                spark,
-                place,
-                target=target,
-                since=since,
-                policies=SCHEDULES,
-                policy=policy.value,
-                queues=queue or (),
-                save=not queue,
-            )
-        except VeilError as refused:
-            raise CommandFailed(str(refused)) from None
+    try:
+        findings = run_timeouts(
+            place,
+            target=target,
+            since=since,
+            policies=SCHEDULES,
+            policy=policy.value,
+            queues=queue or (),
+            save=not queue,
+        )
+    except VeilError as refused:
+        raise CommandFailed(str(refused)) from None
     if not findings.findings:
         which = f" of {', '.join(queue)}" if queue else ""
         talk(f"no leases{which} in {place.uri}; make the tables with: veil pipeline lifecycles")

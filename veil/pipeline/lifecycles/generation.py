@@ -1,177 +1,376 @@
 """The new files of one run over the journal, and the manifest that would make them the tables.
 
-New events are of few messages. To send whole hours through Spark for their sake would cost as much as making those hours
-did; telling the touched rows from the others is a look at two columns, and needs no Spark. A file that has none of them
-stays as it is, of one that has the others are copied, and the touched rows go into a file of their own, which Spark merges
-with the new events and counts off the sums.
+Four stages, each a function of the rows that share a key:
 
-Messages are spread over tasks by how many rows each hour has: small hours share a task, large ones have several, and an hour
-becomes as few files as its size allows.
+    split    a few segments            → their events by slice (a span of order keys: messages that were sent together)
+    make     the events of a slice     → the rows of its messages, written; what they add to the sums of their hours
+    days     what a day's hours gained → the sums of these hours and of the day, written; what the month gains
+    months   what a month gained       → its sums, written
+
+Between the stages Spark moves the rows to where the key's other rows are: a few megabytes of Arrow each, which it neither
+unpacks nor sorts. What is written is named by the rows that come out at the end; the driver makes the manifest of them, so
+whatever a task that failed or was overtaken has written is nobody's. Where little is new, the same stages run in this process,
+which takes less time than Spark does to start.
+
+A slice takes the rows of the messages that its events are of out of the stored hours, tells them as events again, and leaves
+the other rows as they are: a file without any of them stays, of one that has some the others are copied.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
+import numpy as np
+import pyarrow as pa
+from pyarrow import compute as pc
 
 from veil.journal.storage import Storage
-from veil.pipeline.lifecycles.facts import PART, PART_OF_SEQ, facts_of_events, part_of_seq_range, stored_facts
-from veil.pipeline.lifecycles.journal import NewSegments, hours_of, read_events
-from veil.pipeline.lifecycles.lives import TABLE, TASK, lives, lives_schema
-from veil.pipeline.lifecycles.queue_hours import (
-    SIGN,
-    TABLE_OF_FILE,
-    by_bucket,
-    counted,
-    stored_by_bucket,
-    summed,
-    sums_before,
-    sums_beside,
+from veil.pipeline.lifecycles.columns import Ints, packed, read_rows, unpacked, write_rows
+from veil.pipeline.lifecycles.journal import MINUTE_MS, NewSegments, minutes_of, read_events
+from veil.pipeline.lifecycles.lives import lives, retold
+from veil.pipeline.lifecycles.scales import (
+    DAYS,
+    HOURS,
+    MONTHS,
+    begin_of_day_ms,
+    begin_of_month_ms,
+    day_of,
+    month_of,
 )
-from veil.pipeline.lifecycles.scales import DAYS, HOURS, MONTHS, day_of, month_of
-from veil.pipeline.lifecycles.store import (
-    GENERATION,
-    Hour,
-    Manifest,
-    Written,
-    read_files,
-    read_lives,
-    spark_set,
-    written_files,
+from veil.pipeline.lifecycles.store import GENERATION, Hour, Manifest, spark_set
+from veil.pipeline.lifecycles.sums import added_up, sums_of, without_empty
+from veil.pipeline.lifecycles.tables import (
+    HOUR_MS,
+    LEASES_STORED,
+    MESSAGES_STORED,
+    QUEUE_HOURS,
+    SEQ_BITS,
+    arrow_schema,
 )
-from veil.pipeline.sql import named
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
-_SETTINGS: Final = {
-    # Rows of two tables and several hours alternate in a task: sorting them by file would cost more than open files.
-    "spark.sql.maxConcurrentOutputFileWriters": "64",
-    # Structs pass whole through the sorts and windows; taken apart below them, each member would be copied each time.
-    "spark.sql.optimizer.expression.nestedPruning.enabled": "false",
-    "spark.sql.files.ignoreCorruptFiles": "false",
-    "spark.sql.files.ignoreMissingFiles": "false",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.parquet.compression.codec": "zstd",
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "2000",
-}
 OnStep = Callable[[str], None]
+LIVES: Final = {"leases": LEASES_STORED, "messages": MESSAGES_STORED}
+FILES_MAX: Final = 8  # of an hour, in one table: more are put together when the hour is touched
+BYTES_HERE_MAX: Final = 32 * 2**20  # of new segments that this process works through by itself
+_BYTES_A_SPLIT: Final = 32 * 2**20  # of segments: what one task reads at a time
+_EVENTS_A_SLICE_MAX: Final = 500_000  # a few hundred megabytes in a task
+_EVENTS_A_SLICE_MIN: Final = 100_000
+_SLICES: Final = 32  # aimed at in between
+_MINUTES: Final = HOUR_MS // MINUTE_MS
+_THREADS_MAX: Final = 8
+_SEQ: Final = pa.schema({"seq": pa.int64()})
+_SEQ_AND_HOW: Final = pa.schema({"seq": pa.int64(), "how": pa.string()})
+
+
+class Row(NamedTuple):
+    """What passes between the stages."""
+
+    key: int
+    kind: str
+    data: bytes
+
+
+Stage = Callable[[int, Sequence[Row]], Iterable[Row]]
+
+
+class Slice(NamedTuple):
+    """The messages with order keys from `first` up to `end`, and what is stored of the hours that they were sent in."""
+
+    first: int
+    end: int
+    hours: dict[int, Hour]
+    is_whole: bool  # the hours are this slice's alone, so that it may leave files of theirs as they are
+
+
+class WrittenFile(msgspec.Struct, frozen=True):
+    """A file of the tables: to which table and part (hour, day or month) it belongs; of an hour's sums, what they say."""
+
+    table: str
+    part: int
+    name: str
+    rows: int = 0
+    open: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """All that a task must know, wherever it runs."""
+
+    journal: str
+    tables: str
+    folder: str
+    newest_ms: int
+    time_has_passed: bool  # since the stored rows were judged
+    is_anew: bool  # sums are made from below: see `Generation._is_one_journal`
+    slices: list[Slice]
+    days: list[int]
+    months: list[int]
+    stored: dict[tuple[str, int], Sequence[str]] = field(default_factory=dict)  # sums: table and part → files
+
+    def split(self, key: int, rows: Sequence[Row]) -> Iterator[Row]:
+        """Segments in, events by slice out."""
+        if key == 0:  # time alone may have ended a lease: a slice has work to do without any event
+            yield from (Row(number, "begin", b"") for number in range(len(self.slices)))
+        journal = Storage.at(self.journal)
+        firsts = np.array([each.first for each in self.slices])
+        for name in (name for row in rows for name in json.loads(row.data)):
+            events = read_events(journal, name)
+            if not events.num_rows:
+                continue
+            numbers = np.searchsorted(firsts, events["seq"].to_numpy(), side="right") - 1
+            order = np.argsort(numbers.astype(np.int16 if len(firsts) < 2**15 else np.int64), kind="stable")
+            found, starts = np.unique(numbers[order], return_index=True)
+            events = events.unify_dictionaries().combine_chunks().take(pa.array(order))
+            for number, start, end in zip(found, starts, [*starts[1:], len(order)], strict=True):
+                yield Row(int(number), "events", packed(events.slice(start, end - start)))
+
+    def make(self, key: int, rows: Sequence[Row]) -> Iterator[Row]:
+        """Events of a slice in, its rows written; out come the files' names and what the sums gain."""
+        own, tables = self.slices[key], Storage.at(self.tables)
+        events = [unpacked(row.data) for row in rows if row.kind == "events"]
+        seqs = np.unique(
+            np.concatenate([np.empty(0, np.int64), *(each["seq"].to_numpy() for each in events)])
+        )
+        kept: dict[tuple[str, int], list[Any]] = defaultdict(list)
+        touched: dict[str, list[Any]] = {name: [] for name in LIVES}
+        for part, hour in own.hours.items():
+            wanted = self._touched(tables, hour, seqs)
+            for name in LIVES:
+                stay, left, taken = self._parted(tables, name, getattr(hour, name), own, wanted)
+                touched[name] += taken
+                kept[name, part] += left
+                for file in stay:
+                    yield self._file(WrittenFile(name, part, file))
+        before = {
+            name: pa.concat_tables(touched[name] or [arrow_schema(ddl).empty_table()])
+            for name, ddl in LIVES.items()
+        }
+        together = pa.concat_tables([*events, retold(before["leases"], before["messages"])])
+        if together.num_rows:
+            now = dict(zip(LIVES, lives(together, self.newest_ms), strict=True))
+            for kind, found in (("gained", now), ("lost", before)):
+                for day, sums in _by_part(sums_of(found["leases"], found["messages"]), _DAY):
+                    yield Row(self.days.index(day), kind, packed(sums))
+            for name in LIVES:
+                for part, found in _by_part(now[name], HOUR_MS):
+                    kept[name, part].append(found)
+        for (name, part), pieces in kept.items():
+            if any(each.num_rows for each in pieces):
+                yield self._file(self._write(tables, name, part, pa.concat_tables(pieces)))
+
+    def _file(self, written: WrittenFile) -> Row:
+        return Row(self.days.index(day_of(written.part)), "file", _encode(written))
+
+    def _touched(self, tables: Storage, hour: Hour, seqs: Ints) -> Ints | None:
+        """The order keys of the messages that are to be made anew; None for all."""
+        if self.is_anew:
+            return None
+        found = [seqs]
+        if self.time_has_passed and hour.open:
+            for file in hour.leases:
+                known = read_rows(tables, file, _SEQ_AND_HOW)
+                found.append(known.filter(pc.equal(known["how"], "open"))["seq"].to_numpy())
+        return np.unique(np.concatenate(found))
+
+    def _parted(
+        self, tables: Storage, name: str, files: Sequence[str], own: Slice, wanted: Ints | None
+    ) -> tuple[list[str], list[Any], list[Any]]:
+        """The files that stay, and of the others the rows to keep and the touched ones, as far as they are this slice's."""
+        stay, left, taken = [], [], []
+        for file in files:
+            seqs = read_rows(tables, file, _SEQ)["seq"].to_numpy()
+            is_touched = np.ones(len(seqs), bool) if wanted is None else np.isin(seqs, wanted)
+            if own.is_whole and len(files) <= FILES_MAX and not is_touched.any():
+                stay.append(file)
+                continue
+            is_own = (seqs >= own.first) & (seqs < own.end)
+            rows = read_rows(tables, file, arrow_schema(LIVES[name]))
+            left.append(rows.filter(pa.array(is_own & ~is_touched)))
+            taken.append(rows.filter(pa.array(is_own & is_touched)))
+        return stay, left, taken
+
+    def sum_days(self, key: int, rows: Sequence[Row]) -> Iterator[Row]:
+        """What the hours of a day gained and lost in; their sums and the day's written."""
+        day, tables = self.days[key], Storage.at(self.tables)
+        yield from (row._replace(key=0) for row in rows if row.kind == "file")
+        # Sums that are made anew have not counted what the stored rows were.
+        signs = {"gained": 1} if self.is_anew else {"gained": 1, "lost": -1}
+        changes = [(signs[row.kind], unpacked(row.data)) for row in rows if row.kind in signs]
+        if not changes:
+            return
+        gained = added_up(changes)
+        for part, found in _by_part(self._with_stored(HOURS, _parts(gained, HOUR_MS), gained), HOUR_MS):
+            yield Row(0, "file", _encode(self._write(tables, HOURS, part, found)))
+        whole = self._with_stored(DAYS, [day], gained, begin_of_day_ms)
+        yield Row(0, "file", _encode(self._write(tables, DAYS, day, whole)))
+        of_month = whole if self.is_anew else added_up([(1, gained)], begin_of_day_ms)
+        yield Row(self.months.index(month_of(day)), "gained", packed(of_month))
+
+    def sum_months(self, key: int, rows: Sequence[Row]) -> Iterator[Row]:
+        """What the days of a month gained in; its sums written."""
+        yield from (row for row in rows if row.kind == "file")
+        days = [(1, unpacked(row.data)) for row in rows if row.kind == "gained"]
+        if days:
+            month = self.months[key]
+            whole = self._with_stored(MONTHS, [month], added_up(days), begin_of_month_ms)
+            yield Row(0, "file", _encode(self._write(Storage.at(self.tables), MONTHS, month, whole)))
+
+    def _with_stored(self, level: str, parts: Iterable[int], gained: Any, begin_ms: Any = None) -> Any:
+        """The sums that are stored and the gains together; of a queue or type that nothing is left of, there is no row."""
+        tables = Storage.at(self.tables)
+        files = [file for part in parts for file in self.stored.get((level, part), ())]
+        known = [(1, read_rows(tables, file, arrow_schema(QUEUE_HOURS))) for file in files]
+        return without_empty(added_up([*known, (1, gained)], begin_ms))
+
+    def _write(self, tables: Storage, table: str, part: int, rows: Any) -> WrittenFile:
+        name = f"{self.folder}/table={table}/part={part}/{secrets.token_hex(8)}.parquet"
+        write_rows(tables, name, rows)
+        if table != HOURS:
+            return WrittenFile(table, part, name, rows.num_rows)
+        return WrittenFile(table, part, name, *_known_of(rows))
 
 
 class Generation:
-    """One run over new segments: three steps that write files, and the manifest that would make them the tables."""
+    """One run over new segments: the work, where it is done, and the manifest that comes of it."""
 
     def __init__(
         self,
-        spark: SparkSession,
+        session: Callable[
+            [int], SparkSession | None
+        ],  # for so many bytes of segments; None: this process does it
         journal: Storage,
         tables: Storage,
         before: Manifest,
         found: NewSegments,
         on_step: OnStep,
     ) -> None:
-        self._spark, self._journal, self._tables = spark, journal, tables
+        self._session, self._journal, self._tables = session, journal, tables
         self._before, self._found, self._on_step = before, found, on_step
         self._folder = f"{GENERATION}{before.generation + 1:08d}-{secrets.token_hex(4)}"
-        self._parted: Parted | None = None  # None: hours are written anew
         self.events = 0
         self.touched: list[int] = []
 
     def made(self) -> Manifest:
         """Write the new files and say what the tables would then be."""
         before = self._before
-        hours = hours_of(self._spark, self._journal, self._found.segments)
-        self.events = sum(hours.events.values())
-        newest_ms = max(filter(None, (hours.newest_ms, before.newest_ms)), default=None)
+        reads = [
+            Row(key, "segments", json.dumps(names).encode()) for key, names in enumerate(self._portions())
+        ]
+        minutes: dict[int, int] = defaultdict(int)
+        newest_ms = before.newest_ms
+        for row in self._run([(_minutes(self._journal.uri), len(reads))], reads):
+            counts, newest = json.loads(row.data)
+            newest_ms = max(filter(None, (newest, newest_ms)), default=None)
+            for minute, count in counts:
+                minutes[minute] += count
+        self.events = sum(minutes.values())
         time_has_passed = newest_ms != before.newest_ms
-        touched = set(hours.events)
+        touched = {minute // _MINUTES for minute in minutes}
         if time_has_passed:
             touched.update(part for part, hour in before.hours.items() if hour.open)
         self.touched = sorted(touched)
         self._on_step("looked through")
-        written: list[Written] = []
-        if touched and newest_ms is not None:
-            stored = {part: before.hours[part] for part in self.touched if part in before.hours}
-            known = {part: hour.rows for part, hour in stored.items()}
-            taken = [file for hour in stored.values() for file in (*hour.leases, *hour.messages)]
-            if hours.seqs is not None and sum(known.values()) <= COPIED_ROWS_MAX and self._is_one_journal():
-                self._parted = part_hours(
-                    self._tables, self._folder, stored, hours.seqs, time_has_passed=time_has_passed
-                )
-                taken, known = self._parted.picked, self._parted.rows
-            rows = {part: hours.events.get(part, 0) + known.get(part, 0) for part in self.touched}
-            with spark_set(self._spark, _SETTINGS):
-                written += self._write("lives", self._lives(rows, taken, newest_ms))
-                self._on_step("leases and messages written")
-                written += self._write("sums", self._sums(written))
-                self._on_step("sums written")
-            self._tables.remove_folder(f"{self._folder}/{PICKED}")
+        if not touched or newest_ms is None:
+            return self._manifest([], newest_ms)
+        work = self._work(minutes, newest_ms, time_has_passed=time_has_passed)
+        stages = [
+            (work.split, len(reads)), (work.make, len(work.slices)), (work.sum_days, len(work.days)),
+            (work.sum_months, len(work.months)),
+        ]  # fmt: skip
+        written = [msgspec.json.decode(row.data, type=WrittenFile) for row in self._run(stages, reads)]
+        self._on_step("tables written")
+        self._remove_unnamed(written)
         return self._manifest(written, newest_ms)
+
+    def _portions(self) -> Iterator[list[str]]:
+        """The names of the segments, a task's reading each."""
+        names: list[str] = []
+        size = 0
+        for segment in self._found.segments:
+            if names and size + segment.size > _BYTES_A_SPLIT:
+                yield names
+                names, size = [], 0
+            names.append(segment.name)
+            size += segment.size
+        yield names
+
+    def _run(self, stages: Sequence[tuple[Stage, int]], rows: Sequence[Row]) -> list[Row]:
+        spark = self._session(sum(each.size for each in self._found.segments))
+        return run_here(stages, rows) if spark is None else run_on_spark(spark, stages, rows)
+
+    def _work(self, minutes: Mapping[int, int], newest_ms: int, *, time_has_passed: bool) -> Work:
+        before, touched = self._before, set(self.touched)
+        stored_hours = {part: before.hours[part] for part in self.touched if part in before.hours}
+        days = sorted({day_of(part) for part in touched})
+        months = sorted({month_of(day) for day in days})
+        is_anew = not self._is_one_journal()
+        stored: dict[tuple[str, int], Sequence[str]] = {}
+        if is_anew:  # what else the days and months consist of
+            for day in days:
+                beside = [part for part in before.hours if day_of(part) == day and part not in touched]
+                stored[DAYS, day] = [file for part in beside for file in before.hours[part].queue_hours]
+            for month in months:
+                beside = [day for day in before.days if month_of(day) == month and day not in days]
+                stored[MONTHS, month] = [file for day in beside for file in before.days[day]]
+        else:
+            stored |= {(HOURS, part): hour.queue_hours for part, hour in stored_hours.items()}
+            stored |= {(DAYS, day): before.days.get(day, ()) for day in days}
+            stored |= {(MONTHS, month): before.months.get(month, ()) for month in months}
+        return Work(
+            journal=self._journal.uri,
+            tables=self._tables.uri,
+            folder=self._folder,
+            newest_ms=newest_ms,
+            time_has_passed=time_has_passed,
+            is_anew=is_anew,
+            slices=slices_of(self.touched, minutes, stored_hours),
+            days=days,
+            months=months,
+            stored=stored,
+        )
 
     def _is_one_journal(self) -> bool:
         """Whether all events, old and new, are of one journal, so that no lease was received twice. A store that was restored
         from a backup may give out a delivery number again; what such a lease began with is not known before all is read."""
         return len(self._found.progress_made()) <= 1
 
-    def _lives(self, rows: dict[int, int], taken: list[str], newest_ms: int) -> DataFrame:
-        spark, tables = self._spark, self._tables
-        facts = facts_of_events(read_events(spark, self._journal, self._found.segments))
-        if taken:
-            facts = facts.unionAll(stored_facts(read_lives(spark, tables, taken)))
-        spread = spread_out(rows)
-        facts = facts.selectExpr("*", *named({PART: PART_OF_SEQ}))
-        facts = facts.selectExpr("*", *named({TASK: spread.sql(PART, "seq")}))
-        # The only shuffle: everything after it finds the rows of a message together.
-        spread_facts = facts.repartitionById(spread.tasks, TASK)
-        return lives(spread_facts, f"timestamp_millis({newest_ms}L)")
+    def _remove_unnamed(self, written: Iterable[WrittenFile]) -> None:
+        """Take away what tasks that failed or were overtaken have left."""
+        named = {each.name for each in written}
+        for entry in self._tables.entries(self._folder, recursive=True):
+            if not entry.is_folder and entry.name not in named:
+                self._tables.remove(entry.name)
 
-    def _sums(self, written: list[Written]) -> DataFrame:
-        """The sums of the touched hours, days and months: stored ones, with the touched rows as they were taken off and as
-        they are added; or, where hours are written anew, of these and of what stands beside them."""
-        files = [each.name for each in written]
-        if self._parted is None:
-            stored = sums_beside(self._before, self.touched)
-        else:
-            stored = sums_before(self._before, self.touched)
-            files += self._parted.picked
-        was = f"contains(_metadata.file_path, '{self._folder}/{PICKED}/')"
-        now = read_lives(self._spark, self._tables, files).selectExpr(
-            "*", *named({PART: PART_OF_SEQ, SIGN: f"if({was}, -1, 1)"})
-        )
-        rows = by_bucket(counted(now))
-        if stored.files:
-            known = read_files(self._spark, self._tables, HOURS, stored.files)
-            known = known.selectExpr("*", *named({TABLE: TABLE_OF_FILE}))
-            rows = rows.unionAll(stored_by_bucket(known, stored.counts_for))
-        return summed(rows)
-
-    def _write(self, name: str, rows: DataFrame) -> list[Written]:
-        folder = f"{self._folder}/{name}"
-        writer = rows.write.partitionBy(TABLE, PART).mode("error").options(**_encodings(rows.schema))
-        writer.parquet(self._tables.spark_path(folder))
-        return written_files(self._tables, folder)
-
-    def _manifest(self, written: list[Written], newest_ms: int | None) -> Manifest:
+    def _manifest(self, written: list[WrittenFile], newest_ms: int | None) -> Manifest:
         before = self._before
-        files: dict[tuple[str, int], list[str]] = {}
+        files: dict[tuple[str, int], list[str]] = defaultdict(list)
         for each in written:
-            files.setdefault((each.table, each.part), []).append(each.name)
+            if each.table in LIVES or each.rows:
+                files[each.table, each.part].append(each.name)
+        known = {each.part: each for each in written if each.table == HOURS}
         hours, days, months = dict(before.hours), dict(before.days), dict(before.months)
-        kept = {} if self._parted is None else self._parted.kept
         for part in self.touched:
-            sums = files.get((HOURS, part), [])
-            rows, is_open = _known_of(self._tables, sums)
-            lives = {
-                name: (*kept.get(part, {}).get(name, ()), *files.get((name, part), ())) for name in LIVES
-            }
-            hours[part] = Hour(**lives, queue_hours=tuple(sums), rows=rows, open=is_open)
+            hours[part] = Hour(
+                leases=tuple(files["leases", part]),
+                messages=tuple(files["messages", part]),
+                queue_hours=tuple(files[HOURS, part]),
+                rows=known[part].rows,
+                open=known[part].open,
+            )
         for day in {day_of(part) for part in self.touched}:
-            days[day] = files.get((DAYS, day), [])
-            months[month_of(day)] = files.get((MONTHS, month_of(day)), [])
+            days[day] = files[DAYS, day]
+            months[month_of(day)] = files[MONTHS, month_of(day)]
         after = msgspec.structs.replace(
             before,
             generation=before.generation + 1,
@@ -187,202 +386,138 @@ class Generation:
         )
 
 
-def _encodings(schema: StructType) -> dict[str, str]:
-    """Instants, lengths and keys hardly repeat: differences are shorter than a dictionary, and quicker to write."""
-    distinct = [
-        field.name
-        for field in schema
-        if field.name == "message_id" or field.dataType.simpleString() in ("timestamp", "bigint")
-    ]
-    return {
-        "parquet.writer.version": "v2",
-        **{f"parquet.enable.dictionary#{name}": "false" for name in distinct},
-    }
+def _minutes(journal: str) -> Stage:
+    """The first look at new segments: how many events there are of each minute of sending."""
+
+    def count(key: int, rows: Sequence[Row]) -> Iterator[Row]:
+        place = Storage.at(journal)
+        for name in (name for row in rows for name in json.loads(row.data)):
+            counts, newest_ms = minutes_of(place, name)
+            yield Row(0, "minutes", json.dumps([list(counts.items()), newest_ms]).encode())
+
+    return count
 
 
-def _known_of(tables: Storage, queue_hours: list[str]) -> tuple[int, int]:
-    """How many rows an hour has in `leases` and `messages`, and how many leases are open, by its sums."""
-    from pyarrow import compute as pc
-    from pyarrow import parquet as pq
-
-    counts = ["leases", "messages_deleted", "messages_expired", "messages_purged", "messages_redriven",
-              "messages_dead", "messages_open"]  # fmt: skip
-    rows = is_open = 0
-    for file in queue_hours:
-        with tables.open_input(file) as opened:
-            found: Any = pq.ParquetFile(opened).read(columns=[*counts, "open"])
-        rows += sum(pc.sum(found[name]).as_py() or 0 for name in counts)
-        is_open += pc.sum(found["open"]).as_py() or 0
-    return rows, is_open
-
-
-PICKED: Final = "picked"  # the folder of the rows that were taken out; nobody names it once the run is over
-FILES_MAX: Final = 8  # of an hour, in one table: more are put together when the hour is touched
-COPIED_ROWS_MAX: Final = 5_000_000  # looked at by this process; with more, Spark's many are quicker
-LIVES: Final = ("leases", "messages")
-
-
-class Parted(NamedTuple):
-    """The stored hours in two: files that stay, by hour and table, and the file of the touched rows, if there are any."""
-
-    kept: dict[int, dict[str, list[str]]]
-    picked: list[str]
-    rows: dict[int, int]  # that were taken out of each hour
-
-
-def part_hours(
-    tables: Storage, folder: str, hours: Mapping[int, Hour], seqs: Any, *, time_has_passed: bool
-) -> Parted:
-    """Part the hours by the messages of these order keys (a sorted array), and by those with open leases if time has passed
-    since they were judged. What is written goes to the folder."""
-    import pyarrow as pa
-
-    kept: dict[int, dict[str, list[str]]] = {}
+def slices_of(touched: Sequence[int], minutes: Mapping[int, int], stored: Mapping[int, Hour]) -> list[Slice]:
+    """The slices for so many new events in each minute, besides what is stored of the hours: small hours share one, large
+    ones are cut between minutes."""
     rows: dict[int, int] = {}
-    picked: list[Any] = []
-    for part, hour in hours.items():
-        wanted = _touched(tables, hour, part, seqs, time_has_passed=time_has_passed)
-        kept[part] = {}
-        for name in LIVES:
-            stay, taken = _part_files(
-                tables, f"{folder}/kept/table={name}/part={part}", getattr(hour, name), wanted
+    for part in touched:
+        hour = stored.get(part)
+        for minute in range(part * _MINUTES, (part + 1) * _MINUTES):
+            rows[minute] = minutes.get(minute, 0) + (0 if hour is None else hour.rows // _MINUTES)
+    target = min(_EVENTS_A_SLICE_MAX, max(_EVENTS_A_SLICE_MIN, sum(rows.values()) // _SLICES))
+    spans: list[list[int]] = []  # minutes
+    filled = 0
+    for part in touched:
+        own = range(part * _MINUTES, (part + 1) * _MINUTES)
+        total = sum(rows[minute] for minute in own)
+        if spans and filled + total <= target:
+            spans[-1] += own
+            filled += total
+            continue
+        spans.append([])
+        filled = 0
+        for minute in own:
+            if filled and filled + rows[minute] > target:
+                spans.append([])
+                filled = 0
+            spans[-1].append(minute)
+            filled += rows[minute]
+    sharing = Counter(part for span in spans for part in {minute // _MINUTES for minute in span})
+    found = []
+    for span in spans:
+        parts = sorted({minute // _MINUTES for minute in span})
+        found.append(
+            Slice(
+                (span[0] * MINUTE_MS) << SEQ_BITS,
+                ((span[-1] + 1) * MINUTE_MS) << SEQ_BITS,
+                {part: stored[part] for part in parts if part in stored},
+                all(sharing[part] == 1 for part in parts),
             )
-            kept[part][name] = stay
-            picked += taken
-            rows[part] = rows.get(part, 0) + sum(each.num_rows for each in taken)
-    if not picked:
-        return Parted(kept, [], rows)
-    file = f"{folder}/{PICKED}/rows.parquet"
-    _write(tables, file, pa.concat_tables(picked))
-    return Parted(kept, [file], rows)
-
-
-def _touched(tables: Storage, hour: Hour, part: int, seqs: Any, *, time_has_passed: bool) -> Any:
-    """The order keys of the touched messages of one hour."""
-    import pyarrow as pa
-    from pyarrow import compute as pc
-
-    low, high = (seqs.searchsorted(each) for each in part_of_seq_range(part))
-    found = [pa.chunked_array([pa.array(seqs[low:high], pa.int64())])]
-    if time_has_passed and hour.open:
-        for file in hour.leases:
-            known = _read(tables, file, ["seq", "how"])
-            found.append(known["seq"].filter(pc.equal(known["how"], "open")))
-    return pa.chunked_array([chunk for each in found for chunk in each.chunks], pa.int64()).combine_chunks()
-
-
-def _part_files(
-    tables: Storage, folder: str, files: Iterable[str], wanted: Any
-) -> tuple[list[str], list[Any]]:
-    """The files that stay (old ones and at most one new), and the touched rows of the others."""
-    import pyarrow as pa
-    from pyarrow import compute as pc
-
-    files = tuple(files)
-    stay, left, taken = [], [], []
-    for file in files:
-        is_touched = pc.is_in(_read(tables, file, ["seq"])["seq"], value_set=wanted)
-        if len(files) <= FILES_MAX and not pc.any(is_touched).as_py():
-            stay.append(file)
-            continue
-        rows = _read(tables, file, lives_schema().fieldNames())
-        taken.append(rows.filter(is_touched))
-        left.append(rows.filter(pc.invert(is_touched)))
-    together = pa.concat_tables(left) if left else None
-    if together is not None and together.num_rows:
-        stay.append(f"{folder}/kept.parquet")
-        _write(tables, stay[-1], together)
-    return stay, [each for each in taken if each.num_rows]
-
-
-def _read(tables: Storage, file: str, columns: list[str]) -> Any:
-    from pyarrow import parquet as pq
-
-    with tables.open_input(file) as opened:
-        return pq.ParquetFile(opened).read(columns=columns).replace_schema_metadata(None)
-
-
-def _write(tables: Storage, file: str, rows: Any) -> None:
-    from pyarrow import parquet as pq
-
-    distinct = distinct_columns()
-    with tables.writing(file) as out:
-        pq.write_table(
-            rows,
-            out,
-            compression="zstd",
-            data_page_version="2.0",
-            store_schema=False,
-            use_dictionary=[name for name in rows.schema.names if name not in distinct],
-            column_encoding={
-                name: "DELTA_BYTE_ARRAY" if type_ == "string" else "DELTA_BINARY_PACKED"
-                for name, type_ in distinct.items()
-            },
         )
+    return found
 
 
-def distinct_columns() -> dict[str, str]:
-    """Columns of the lives whose values hardly repeat, with their types: no dictionary pays for them."""
-    types = {field.name: field.dataType.simpleString() for field in lives_schema()}
-    return {
-        name: type_
-        for name, type_ in types.items()
-        if name == "message_id" or type_ in ("timestamp", "bigint")
-    }
+# ---- where the stages run
+
+_SCHEMA: Final = "key int, kind string, data binary"
 
 
-ROWS_A_TASK_MAX: Final = 600_000  # sorted in memory by a task that has a gigabyte
-ROWS_A_TASK_MIN: Final = 200_000
-TASKS: Final = 32  # aimed at in between
+def run_here(stages: Sequence[tuple[Stage, int]], rows: Iterable[Row]) -> list[Row]:
+    """The stages one after the other in this process."""
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, _THREADS_MAX)) as pool:
+        for stage, _ in stages:
+            together: dict[int, list[Row]] = defaultdict(list)
+            for row in rows:
+                together[row.key].append(row)
+            done = pool.map(lambda own, stage=stage: list(stage(*own)), together.items())
+            rows = [row for each in done for row in each]
+    return list(rows)
 
 
-class Slice(NamedTuple):
-    """Hours from `first` up to the next slice's, in `tasks` tasks from number `base` on."""
+def run_on_spark(spark: SparkSession, stages: Sequence[tuple[Stage, int]], rows: Iterable[Row]) -> list[Row]:
+    """The stages as one job of Spark's: before each, the rows of a key come together in a task of their own."""
+    from veil.pipeline.spark.workers import check_workers, this_python
 
-    first: int
-    base: int
-    tasks: int
-
-
-class Spread(NamedTuple):
-    """Slices by hour; the first begins with whatever comes first."""
-
-    slices: tuple[Slice, ...]
-
-    @property
-    def tasks(self) -> int:
-        """How many there are in all."""
-        return self.slices[-1].base + self.slices[-1].tasks
-
-    def sql(self, part: str, seq: str) -> str:
-        """The number of a row's task: a tree of comparisons, since a list of thousands would be walked for each row."""
-        if self.tasks == 1:
-            # Not a constant, which Spark would fold away together with its knowledge of what is sorted by it.
-            return f"pmod(hash({seq}), 1)"
-        return _tree(self.slices, part, seq)
+    check_workers(spark)
+    # A row is megabytes: a batch of the usual ten thousand would be more than there is memory.
+    with spark_set(spark, {"spark.sql.execution.arrow.maxRecordsPerBatch": "4"}), this_python(spark):
+        found: DataFrame = spark.createDataFrame([*rows], _SCHEMA)
+        for stage, width in stages:
+            found = found.repartitionById(width, found["key"]).mapInArrow(_in_task(stage), _SCHEMA)
+        return [Row(*row) for row in found.collect()]
 
 
-def spread_out(rows: Mapping[int, int]) -> Spread:
-    """The spread for so many rows in each part (hour)."""
-    target = min(ROWS_A_TASK_MAX, max(ROWS_A_TASK_MIN, sum(rows.values()) // TASKS))
-    slices: list[Slice] = []
-    base = filled = 0
-    for part in sorted(rows):
-        count = rows[part]
-        fits = slices and slices[-1].tasks == 1 and filled + count <= target
-        if fits:
-            filled += count
-            continue
-        tasks = max(1, -(-count // target))
-        slices.append(Slice(part, base, tasks))
-        base, filled = base + tasks, count
-    return Spread(tuple(slices) or (Slice(0, 0, 1),))
+def _in_task(stage: Stage) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        together: dict[int, list[Row]] = defaultdict(list)
+        for batch in batches:
+            for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                together[row[0]].append(Row(*row))
+        for key, own in together.items():
+            for made in stage(key, own):
+                columns = [[value] for value in made]
+                yield pa.RecordBatch.from_arrays(
+                    [
+                        pa.array(columns[0], pa.int32()),
+                        pa.array(columns[1], pa.string()),
+                        pa.array(columns[2], pa.binary()),
+                    ],
+                    names=["key", "kind", "data"],
+                )
+
+    return run
 
 
-def _tree(slices: tuple[Slice, ...], part: str, seq: str) -> str:
-    if len(slices) == 1:
-        (only,) = slices
-        return f"({only.base} + pmod(hash({seq}), {only.tasks}))" if only.tasks > 1 else str(only.base)
-    middle = len(slices) // 2
-    left, right = _tree(slices[:middle], part, seq), _tree(slices[middle:], part, seq)
-    return f"(case when {part} < {slices[middle].first} then {left} else {right} end)"
+# ---- parts of tables
+
+_DAY: Final = 24 * HOUR_MS
+_encode = msgspec.json.encode
+
+
+def _by_part(rows: pa.Table, length_ms: int) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each part by their `hour`; of sorted rows, slices of them."""
+    parts = _part_numbers(rows, length_ms)
+    for part in np.unique(parts).tolist():
+        which = np.flatnonzero(parts == part)
+        if which[-1] - which[0] + 1 == len(which):
+            yield part, rows.slice(which[0], len(which))
+        else:
+            yield part, rows.take(pa.array(which))
+
+
+def _parts(rows: pa.Table, length_ms: int) -> list[int]:
+    found: list[int] = np.unique(_part_numbers(rows, length_ms)).tolist()
+    return found
+
+
+def _part_numbers(rows: pa.Table, length_ms: int) -> Ints:
+    found: Ints = rows["hour"].cast(pa.int64()).to_numpy() // 1000 // length_ms
+    return found
+
+
+def _known_of(sums: pa.Table) -> tuple[int, int]:
+    """How many rows an hour has in `leases` and `messages`, and how many leases are open, by its sums."""
+    counts = [name for name in sums.column_names if name == "leases" or name.startswith("messages_")]
+    return sum(pc.sum(sums[name]).as_py() or 0 for name in counts), pc.sum(sums["open"]).as_py() or 0

@@ -1,25 +1,24 @@
-"""Which segments of the journal are new, which of them can be read, and their events as a DataFrame."""
+"""Which segments of the journal are new, which of them can be read, and their events."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from veil.journal.schema import COLUMNS
+import numpy as np
+import pyarrow as pa
+from pyarrow import compute as pc
+from pyarrow import parquet as pq
+
 from veil.journal.segments import Segment, check_segment, list_segments
 from veil.journal.storage import Storage
-from veil.pipeline.lifecycles.facts import HOUR_MS, PART, PART_OF_SEQ, SEQ_BITS
+from veil.pipeline.lifecycles.lives import EVENTS, TEXTS, as_events
 from veil.pipeline.lifecycles.store import Broken, Manifest
+from veil.pipeline.lifecycles.tables import SEQ_BITS
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-_TYPES: Final = {"text": "string", "int": "int", "long": "bigint", "instant": "timestamp"}
-EVENTS: Final = ", ".join(f"{each.name} {_TYPES[each.kind]}" for each in COLUMNS)
+MINUTE_MS: Final = 60_000
 _OPENED_AT_ONCE: Final = 16
-# What the driver looks through itself: starting a job takes longer than that.
-BYTES_ON_DRIVER_MAX: Final = 32 * 2**20
 
 
 class NewSegments(NamedTuple):
@@ -42,15 +41,6 @@ class NewSegments(NamedTuple):
         for each in self.segments:
             made[each.journal_id] = added(made.get(each.journal_id, []), each.first, each.last)
         return made
-
-
-class Hours(NamedTuple):
-    """How many new events there are of each hour of sending, the newest instant among them, and which messages they are
-    of: order keys in rising order, where the driver has looked itself."""
-
-    events: dict[int, int]
-    newest_ms: int | None
-    seqs: Any = None
 
 
 def find_segments(journal: Storage, manifest: Manifest) -> NewSegments:
@@ -76,15 +66,6 @@ def find_segments(journal: Storage, manifest: Manifest) -> NewSegments:
     return found.without(broken_ones(journal, new, suspects))
 
 
-def new_bytes(journal: Storage, manifest: Manifest) -> int:
-    """The size of the segments that are not in the tables yet, by their names."""
-    return sum(
-        each.size
-        for each in list_segments(journal)
-        if not covers(manifest.progress.get(each.journal_id, []), each.first, each.last)
-    )
-
-
 def broken_ones(
     journal: Storage, segments: Sequence[Segment], thorough: set[str] | None = None
 ) -> list[Broken]:
@@ -100,57 +81,30 @@ def broken_ones(
         return [problem for problem in pool.map(problem_of, segments) if problem is not None]
 
 
-def read_events(spark: SparkSession, journal: Storage, segments: Sequence[Segment]) -> DataFrame:
-    """The events of the segments, by the newest schema: what an older segment lacks is null."""
-    paths = [journal.spark_path(each.name) for each in segments]
-    # Spark believes damaged pages unless told not to.
-    reader = spark.read.schema(EVENTS).option("parquet.page.verify-checksum.enabled", "true")
-    return reader.parquet(*paths)
+def read_events(journal: Storage, name: str) -> Any:
+    """The events of a segment as `lives` takes them, by the newest schema: what an older one lacks is null."""
+    with journal.open_input(name) as file:
+        there = set(_opened(file).schema_arrow.names)
+    with journal.open_input(name) as file:
+        parquet = _opened(file, read_dictionary=[each for each in TEXTS if each in there])
+        return as_events(parquet.read(columns=[each for each in EVENTS.names if each in there]))
 
 
-def hours_of(spark: SparkSession, journal: Storage, segments: Sequence[Segment]) -> Hours:
-    """Which hours the events belong to: what decides how much of the tables a run reads and writes."""
-    if sum(each.size for each in segments) <= BYTES_ON_DRIVER_MAX:
-        return _hours_by_arrow(journal, segments)
-    return hours_by_spark(read_events(spark, journal, segments))
+def minutes_of(journal: Storage, name: str) -> tuple[dict[int, int], int]:
+    """How many events of a segment there are of each minute of sending, and the newest instant among them."""
+    with journal.open_input(name) as file:
+        table = _opened(file).read(columns=["seq", "at"])
+    if not table.num_rows:
+        return {}, 0
+    found, counts = np.unique((table["seq"].to_numpy() >> SEQ_BITS) // MINUTE_MS, return_counts=True)
+    return dict(zip(found.tolist(), counts.tolist(), strict=True)), pc.max(
+        table["at"].cast(pa.int64())
+    ).as_py() // 1000
 
 
-def hours_by_spark(events: DataFrame) -> Hours:
-    """Counted by Spark: one scan of two columns."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    counts = events.groupBy(F.expr(PART_OF_SEQ).alias(PART)).agg(
-        F.count(F.lit(1)).alias("events"), F.max(F.unix_millis("at")).alias("newest_ms")
-    )
-    rows = counts.collect()
-    return Hours(
-        {row[PART]: row["events"] for row in rows}, max((row["newest_ms"] for row in rows), default=None)
-    )
-
-
-def _hours_by_arrow(journal: Storage, segments: Sequence[Segment]) -> Hours:
-    import numpy as np
-
-    seqs, newest_ms = [np.empty(0, np.int64)], None
-    for segment in segments:
-        found, newest = _columns_of(journal, segment)
-        seqs.append(found)
-        newest_ms = max(filter(None, (newest_ms, newest)), default=None)
-    together = np.concatenate(seqs)
-    parts, counts = np.unique((together >> SEQ_BITS) // HOUR_MS, return_counts=True)
-    events = dict(zip(parts.tolist(), counts.tolist(), strict=True))
-    return Hours(events, newest_ms, np.unique(together))
-
-
-def _columns_of(journal: Storage, segment: Segment) -> tuple[Any, int | None]:
-    import pyarrow as pa
-    from pyarrow import compute as pc
-    from pyarrow import parquet as pq
-
-    with journal.open_input(segment.name) as file:
-        table = pq.ParquetFile(file, page_checksum_verification=True).read(columns=["seq", "at"])
-    newest = pc.max(table["at"].cast(pa.int64()), min_count=1).as_py()
-    return table["seq"].to_numpy(), None if newest is None else newest // 1000
+def _opened(file: Any, **options: Any) -> Any:
+    # Damaged pages are believed unless somebody asks.
+    return pq.ParquetFile(file, page_checksum_verification=True, **options)
 
 
 def _name(broken: Broken) -> str:

@@ -6,14 +6,13 @@ takes the rows of their messages out of those hours and makes these again; where
 Messages with leases that are still open are looked at too whenever the last known instant has moved on: a holder that
 crashed sends no event, time alone ends its lease.
 
-To follow a journal, Structured Streaming tells when segments appear. The stream carries their names, not their rows: what a
-batch does is an ordinary run, which finds by the manifest what is not in the tables yet. So a batch that Spark gives twice
-changes nothing the second time, runs by hand may come in between, the checkpoint can be thrown away, and a segment that
-cannot be read does not end the stream.
+To follow a journal is to run again and again in one session. A run finds by the manifest what is not in the tables yet, so
+runs by hand may come in between, and whatever kills one leaves nothing that the next would have to know.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,9 +22,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from veil.journal.storage import Storage, read_mark
-from veil.pipeline.lifecycles.generation import Generation, OnStep
-from veil.pipeline.lifecycles.journal import BYTES_ON_DRIVER_MAX, broken_ones, find_segments, new_bytes
-from veil.pipeline.lifecycles.lock import only_run
+from veil.pipeline.lifecycles.generation import BYTES_HERE_MAX, Generation, OnStep
+from veil.pipeline.lifecycles.journal import broken_ones, find_segments
+from veil.pipeline.lifecycles.lock import TablesBusy, only_run
 from veil.pipeline.lifecycles.store import (
     Broken,
     Manifest,
@@ -37,8 +36,9 @@ from veil.pipeline.lifecycles.store import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql import SparkSession
+
+SparkWhenNeeded = Callable[[], "SparkSession"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,14 +60,26 @@ class LifecyclesRun:
 
 
 def run_lifecycles(
-    spark: SparkSession, journal: Storage, tables: Storage, *, on_step: OnStep = lambda step: None
+    spark: SparkSession | SparkWhenNeeded,
+    journal: Storage,
+    tables: Storage,
+    *,
+    bytes_here_max: int = BYTES_HERE_MAX,
+    on_step: OnStep = lambda step: None,
 ) -> LifecyclesRun:
-    """Work what is new in the journal into the tables.
+    """Work what is new in the journal into the tables: on Spark, or up to so many bytes of new segments in this process.
 
+    `spark` is a session, or a function that is called for one when it is needed.
     Raises TablesBusy while another run does that, and TablesRefused where the tables are not this journal's or not
     readable. A segment that cannot be read is set aside and named in the answer. `on_step` hears how far the run is.
     """
     begun_s = time.monotonic()
+
+    def session(size: int) -> SparkSession | None:
+        if size <= bytes_here_max:
+            return None
+        return spark() if callable(spark) else spark
+
     with only_run(tables) as check_alone:
         before = load_manifest(tables)
         store_id = _same_store(journal, tables, before)
@@ -76,7 +88,7 @@ def run_lifecycles(
         found = find_segments(journal, before)
         after, events, partitions = before, 0, 0
         while found.segments:
-            run = Generation(spark, journal, tables, before, found, on_step)
+            run = Generation(session, journal, tables, before, found, on_step)
             try:
                 after = run.made()
             except Exception:
@@ -108,11 +120,6 @@ def run_lifecycles(
     )
 
 
-def is_brief(journal: Storage, tables: Storage) -> bool:
-    """Whether a run would have little to do now: then a session is best that compiles quickly (`SparkSettings.brief`)."""
-    return new_bytes(journal, load_manifest(tables)) <= BYTES_ON_DRIVER_MAX
-
-
 def _same_store(journal: Storage, tables: Storage, manifest: Manifest) -> str | None:
     mark = read_mark(journal)
     if mark is None:
@@ -126,41 +133,34 @@ def _same_store(journal: Storage, tables: Storage, manifest: Manifest) -> str | 
     return mark[0]
 
 
-CHECKPOINT: Final = "_checkpoints/lifecycles"  # under the tables
-EVERY_S: Final = 10.0
-# What Spark's source of files gives for any file; the content is not read unless it is asked for.
-_FILES: Final = "path string, modificationTime timestamp, length bigint, content binary"
+EVERY_S: Final = 5.0
 
 
 def follow_lifecycles(
-    spark: SparkSession,
+    spark: SparkWhenNeeded,
     journal: Storage,
     tables: Storage,
     *,
-    every_s: float | None = EVERY_S,
+    every_s: float = EVERY_S,
+    bytes_here_max: int = BYTES_HERE_MAX,
     on_run: Callable[[LifecyclesRun], None] = lambda run: None,
-) -> StreamingQuery:
-    """Start to follow the journal; `on_run` hears of each run. With `every_s` None: work off what is there, then end.
+    on_busy: Callable[[TablesBusy], None] = lambda busy: None,
+    ended: threading.Event | None = None,
+) -> None:
+    """Run, look again every few seconds, and run when something is new, until `ended` is set; `on_run` hears of each run
+    that found something.
 
-    A failure of a run ends the query, whose `awaitTermination` raises it.
+    While another run holds the tables this one waits (`on_busy`); what else a run raises ends it.
     """
-    segments = (
-        spark.readStream.format("binaryFile")
-        .schema(_FILES)
-        .option("recursiveFileLookup", "true")
-        .option("pathGlobFilter", "*.parquet")
-        .load(journal.spark_path())
-        .select("path")
-    )
-
-    def work_in(names: DataFrame, batch: int) -> None:
-        on_run(run_lifecycles(spark, journal, tables))
-
-    writer = (
-        segments.writeStream.queryName("veil lifecycles")
-        .option("checkpointLocation", tables.spark_path(CHECKPOINT))
-        .foreachBatch(work_in)
-    )
-    if every_s is None:
-        return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=f"{every_s} seconds").start()
+    ended = ended or threading.Event()
+    broken: tuple[Broken, ...] = ()
+    while not ended.is_set():
+        try:
+            run = run_lifecycles(spark, journal, tables, bytes_here_max=bytes_here_max)
+        except TablesBusy as busy:
+            on_busy(busy)
+        else:
+            if run.changed or run.broken != broken:
+                on_run(run)
+            broken = run.broken
+        ended.wait(every_s)

@@ -14,8 +14,7 @@ import math
 from datetime import UTC, date, datetime
 from typing import Final
 
-from veil.pipeline.lifecycles.facts import HOUR_MS
-from veil.pipeline.sql import where
+from veil.pipeline.lifecycles.tables import HOUR_MS
 
 PER_OCTAVE: Final = 16
 BUCKET_MAX: Final = 511  # 2^32 ms, 49 days: longer than anything a queue keeps
@@ -37,15 +36,6 @@ def lower_ms(bucket: int) -> float:
 def upper_ms(bucket: int) -> float:
     """Where the bucket ends."""
     return _UPPER_MS[bucket]
-
-
-def bucket_sql(length_ms: str) -> str:
-    """The bucket of a length in milliseconds, in SQL; null for null."""
-    octaves = f"log2(greatest(cast({length_ms} as double), 1.0D))"
-    # `greatest` and `least` pass over nulls: without this, no length would count as one of a millisecond.
-    return where(
-        f"{length_ms} is not null", f"cast(least({BUCKET_MAX}, floor({octaves} * {PER_OCTAVE})) as int)"
-    )
 
 
 HOURS: Final = "queue_hours"
@@ -78,22 +68,12 @@ def instant_of(day: int) -> datetime:
     return datetime.fromtimestamp(day * _DAY_MS / 1000, UTC)
 
 
-def part_sql(level: str, hour: str) -> str:
-    """The part of an hour at a level, in SQL."""
-    if level == HOURS:
-        return hour
-    day = f"cast(floor({hour} / {HOURS_A_DAY}) as int)"
-    if level == DAYS:
-        return day
-    known = f"date_from_unix_date({day})"
-    return f"((year({known}) - 1970) * 12 + month({known}) - 1)"
+def begin_of_day_ms(hour_ms: int) -> int:
+    """When the day of an instant begins, in milliseconds since 1970."""
+    return hour_ms // _DAY_MS * _DAY_MS
 
 
-def begin_ms_sql(level: str, part: str) -> str:
-    """When a part begins, in milliseconds since 1970, in SQL."""
-    if level == HOURS:
-        return f"(cast({part} as bigint) * {HOUR_MS})"
-    if level == DAYS:
-        return f"(cast({part} as bigint) * {_DAY_MS})"
-    first = f"make_date(cast(floor({part} / 12) as int) + 1970, {part} % 12 + 1, 1)"
-    return f"(cast(unix_date({first}) as bigint) * {_DAY_MS})"
+def begin_of_month_ms(hour_ms: int) -> int:
+    """When the month of an instant begins, in milliseconds since 1970."""
+    first = date.fromordinal(_EPOCH + hour_ms // _DAY_MS).replace(day=1)
+    return day_number(first) * _DAY_MS

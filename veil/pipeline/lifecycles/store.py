@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from veil.core.errors import VeilError
 from veil.journal.storage import Storage
-from veil.pipeline.lifecycles.tables import LEASES, MESSAGES, QUEUE_HOURS
+from veil.pipeline.lifecycles.tables import LEASES, MESSAGES, QUEUE_HOURS, arrow_schema
 from veil.pipeline.sql import struct_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 NAME: Final = "manifest.json"
-VERSION: Final = 2
+VERSION: Final = 3
 
 
 class TablesRefused(VeilError):
@@ -117,14 +116,6 @@ GENERATION: Final = "generation-"  # a folder of each run that changed something
 _LISTED_BY_JOB: Final = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "2000"}
 
 
-class Written(NamedTuple):
-    """A file that a job wrote: to which table and part (hour, day or month) it belongs."""
-
-    table: str
-    part: int
-    name: str
-
-
 def read_table(spark: SparkSession, tables: Storage, name: str) -> DataFrame:
     """One of the tables as the last run left it; empty where there are none yet.
 
@@ -136,15 +127,13 @@ def read_table(spark: SparkSession, tables: Storage, name: str) -> DataFrame:
 
 
 def read_files(spark: SparkSession, tables: Storage, name: str, files: Sequence[str]) -> DataFrame:
-    """Some files of a table, in its public columns."""
-    return _read(spark, tables, name, files, struct_of(TABLES[name]))
-
-
-def read_lives(spark: SparkSession, tables: Storage, files: Sequence[str]) -> DataFrame:
-    """Files of `leases` or `messages` with the hidden columns."""
-    from veil.pipeline.lifecycles.lives import lives_schema
-
-    return _read(spark, tables, "leases and messages", files, lives_schema())
+    """Some files of a table."""
+    wanted = struct_of(TABLES[name])
+    if not files:
+        return spark.createDataFrame([], wanted)
+    check_files(tables, name, files)
+    with spark_set(spark, _LISTED_BY_JOB):
+        return spark.read.schema(wanted).parquet(*(tables.spark_path(file) for file in files))
 
 
 def files_of_table(tables: Storage, name: str) -> list[str]:
@@ -155,68 +144,27 @@ def files_of_table(tables: Storage, name: str) -> list[str]:
 
 
 def check_files(tables: Storage, name: str, files: Sequence[str]) -> None:
-    """See that the files have the columns of the table; for whoever reads them without Spark. Raises TablesRefused."""
-    _check(tables, name, files, struct_of(TABLES[name]))
-
-
-def _read(
-    spark: SparkSession, tables: Storage, name: str, files: Sequence[str], wanted: StructType
-) -> DataFrame:
-    if not files:
-        return spark.createDataFrame([], wanted)
-    _check(tables, name, files, wanted)
-    with spark_set(spark, _LISTED_BY_JOB):
-        return spark.read.schema(wanted).parquet(*(tables.spark_path(file) for file in files))
-
-
-def _check(tables: Storage, name: str, files: Sequence[str], wanted: StructType) -> None:
-    """See that the files have the columns. One of each generation: a job writes all its files alike."""
+    """See that the files have the columns of the table: one of each generation, which writes all its files alike. Raises
+    TablesRefused."""
     import pyarrow as pa
     from pyarrow import parquet as pq
 
-    samples = {file.partition("/")[0]: file for file in files}
-    expected = {field.name: field.dataType.simpleString() for field in wanted}
-    for file in samples.values():
+    for file in {file.partition("/")[0]: file for file in files}.values():
         try:
             with tables.open_input(file) as opened:
-                found = {field.name: _spark_type(field.type) for field in pq.ParquetFile(opened).schema_arrow}
+                found = {field.name: field.type for field in pq.ParquetFile(opened).schema_arrow}
         except FileNotFoundError:
             raise TablesRefused(
                 f"table {name}: {tables.uri}/{file} is gone, though the manifest names it"
             ) from None
         except (pa.ArrowException, OSError) as problem:
             raise TablesRefused(f"table {name}: {tables.uri}/{file} cannot be read ({problem})") from None
-        for column, type_ in expected.items():
-            if found.get(column) != type_:
+        for field in arrow_schema(TABLES[name]):
+            if found.get(field.name) != field.type:
                 raise TablesRefused(
-                    f"table {name}: column {column} of {tables.uri}/{file} is {found.get(column, 'missing')}, "
-                    f"expected {type_}"
+                    f"table {name}: column {field.name} of {tables.uri}/{file} is {found.get(field.name, 'missing')}, "
+                    f"expected {field.type}"
                 )
-
-
-def _spark_type(type_: Any) -> str:
-    import pyarrow as pa
-
-    if pa.types.is_list(type_):
-        return f"array<{_spark_type(type_.value_type)}>"
-    if pa.types.is_struct(type_):
-        return f"struct<{','.join(f'{each.name}:{_spark_type(each.type)}' for each in type_)}>"
-    plain = {pa.int64(): "bigint", pa.int32(): "int", pa.string(): "string", pa.bool_(): "boolean"}
-    if pa.types.is_timestamp(type_):
-        return "timestamp" if type_.unit == "us" and type_.tz is not None else str(type_)
-    return plain.get(type_, str(type_))
-
-
-def written_files(tables: Storage, folder: str) -> list[Written]:
-    """What a job left in a folder that is partitioned by table and part."""
-    found = []
-    for entry in tables.entries(folder, recursive=True):
-        pieces = entry.name.split("/")
-        if entry.is_folder or pieces[-1][:1] in "._" or not pieces[-1].endswith(".parquet"):
-            continue
-        keys = dict(piece.split("=", 1) for piece in pieces[:-1] if "=" in piece)
-        found.append(Written(keys["table"], int(keys["part"]), entry.name))
-    return found
 
 
 def remove_orphans(tables: Storage, manifest: Manifest) -> list[str]:

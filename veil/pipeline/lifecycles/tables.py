@@ -8,12 +8,22 @@ message, however late it comes, belongs to one partition.
 
 from __future__ import annotations
 
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
-# How a lease ended. `expired`: the deadline passed, and nobody has received the message since. `superseded`: the deadline
-# passed and a later receive has it. `dead_lettered`: the deadline passed and the message went to the dead letters.
-# `removed`: retention, a purge or somebody else's delete took the message away during the lease.
+HOUR_MS: Final = 3_600_000
+SEQ_BITS: Final = 20  # of the order key, below the millisecond of the send
+
+# How a lease ended. `released`: its holder made the message visible, at once or after a wait. `expired`: the deadline passed,
+# and nobody has received the message since. `superseded`: the deadline passed and a later receive has it. `dead_lettered`: the
+# deadline passed and the message went to the dead letters. `removed`: retention, a purge or somebody else's delete took the
+# message away during the lease.
 HOW: Final = ("deleted", "released", "expired", "superseded", "dead_lettered", "undone", "removed", "open")
+
+# What came of the attempt: `veil.core.attempt` says what each means, and by which rule it is judged.
+ATTEMPT: Final = (
+    "completed", "failed", "given_back", "overran", "crashed", "unknown", "undone", "removed", "open",
+)  # fmt: skip
 
 # What became of a message. `dead_lettered`: it rests in the dead letters now.
 OUTCOME: Final = ("deleted", "expired", "purged", "redriven", "dead_lettered", "open")
@@ -36,6 +46,11 @@ LEASES: Final = """
     last_extended_at timestamp,
     ended_at         timestamp,
     how              string     not null,
+    outcome          string     not null,
+    rule             int        not null,
+    error_type       string,
+    error_text       string,
+    traceback        string,
     held_ms          bigint,
     processing_ms    bigint,
     censored         boolean    not null,
@@ -46,10 +61,13 @@ LEASES: Final = """
     user_agent       string
 """
 # held_ms        from the receive to the end of the lease (to the last known instant while it is open).
-# processing_ms  what is known of the time that the work took: up to the delete, also one that came too late to count;
-#                where there was none (censored), up to the deadline, the release, or the last known instant.
+# outcome        of the attempt; error_type, error_text and traceback as the holder said them with it.
+# rule           that the outcome was judged by: 1 for journals that did not tell returns and signs of life yet.
+# processing_ms  what is known of the time that the work took: up to the delete, also one that came too late to count, or to
+#                where its holder failed or gave it back; where its end is not known (censored), up to the deadline or the
+#                last known instant.
 # overrun        the holder showed life after its deadline: a late delete or extension. Its work was, or will be, done twice.
-# recovery_ms    for a lease that lapsed without overrun and was received again: from the holder's last sign of life
+# recovery_ms    for a lease that lapsed without overrun or failure and was received again: from the holder's last sign of life
 #                (receive or extension) to that receive.
 
 MESSAGES: Final = """
@@ -68,6 +86,7 @@ MESSAGES: Final = """
     leases            int        not null,
     extensions        int        not null,
     duplicates        int        not null,
+    failures          int        not null,
     wasted_ms         bigint     not null,
     outcome           string     not null,
     ended_at          timestamp,
@@ -76,8 +95,35 @@ MESSAGES: Final = """
     dead_letter_queue string,
     redriven_to       string
 """
-# duplicates     leases that were overrun and whose message somebody else received.
+# duplicates     leases that were overrun and whose message somebody else received; failures: attempts that failed.
 # wasted_ms      time held by leases that did not end in the delete.
+
+# Beside these the files of both tables have what a later run needs to tell the row as events again (`lives.retold`).
+LEASES_STORED: Final = f"""{LEASES.rstrip()},
+    duplicate         boolean    not null,
+    home_rank         int        not null,
+    set_at            timestamp,
+    set_position      bigint,
+    returned          boolean    not null,
+    said              string,
+    said_at           timestamp,
+    undone_at         timestamp,
+    deleted_at        timestamp,
+    delete_refused_at timestamp,
+    refused_at        timestamp,
+    seen_at           timestamp,
+    silent_at         timestamp,
+    dead_lettered_at  timestamp,
+    dead_letter_queue string
+"""
+MESSAGES_STORED: Final = f"""{MESSAGES.rstrip()},
+    own               boolean    not null,
+    set_at            timestamp,
+    set_position      bigint,
+    redriven_at       timestamp,
+    purged_at         timestamp,
+    expired_at        timestamp
+"""
 
 _HISTOGRAM = "array<struct<bucket: int, count: bigint>>"
 QUEUE_HOURS: Final = f"""
@@ -96,6 +142,12 @@ QUEUE_HOURS: Final = f"""
     undone              bigint     not null,
     removed             bigint     not null,
     open                bigint     not null,
+    completed           bigint     not null,
+    failed              bigint     not null,
+    given_back          bigint     not null,
+    overran             bigint     not null,
+    crashed             bigint     not null,
+    unknown             bigint     not null,
     overrun             bigint     not null,
     duplicates          bigint     not null,
     extensions          bigint     not null,
@@ -107,9 +159,11 @@ QUEUE_HOURS: Final = f"""
     messages_open       bigint     not null,
     held_ms             bigint     not null,
     wasted_ms           bigint     not null,
+    failed_ms           bigint     not null,
     window_ms           bigint,
     window_at           timestamp,
     processing          {_HISTOGRAM} not null,
+    processing_failed   {_HISTOGRAM} not null,
     processing_lapsed   {_HISTOGRAM} not null,
     processing_censored {_HISTOGRAM} not null,
     waiting             {_HISTOGRAM} not null,
@@ -118,6 +172,23 @@ QUEUE_HOURS: Final = f"""
 # hour           in which the messages were sent: all that happens to them later counts there.
 # message_type   '' where a message has none.
 # window_ms      the visibility that the latest lease began with, received at window_at.
-# processing     of the leases whose work is known to have ended; processing_lapsed of those that lapsed before that;
-#                processing_censored of the others: released, removed, open.
+# failed_ms      time that failed attempts worked, or held their message where the end of the work is not known.
+# processing     of the attempts that are known to have completed, also too late; processing_failed of those that failed or were
+#                given back, to when they did; processing_lapsed of those that lapsed and of which nothing tells whether their
+#                holder was at work; processing_censored of the others: removed, open.
+#                Crashed attempts, and failed ones that were left to lapse, are in none of them: when they ended nobody knows.
 # Every number but window_ms adds up; queue_days and queue_months have the same columns with the day or month in `hour`.
+
+
+@cache
+def arrow_schema(ddl: str) -> Any:
+    """The columns of a table as Arrow has them."""
+    import pyarrow as pa
+
+    pair = pa.struct({"bucket": pa.int32(), "count": pa.int64()})
+    types = {
+        "timestamp": pa.timestamp("us", tz="UTC"), "string": pa.string(), "int": pa.int32(), "bigint": pa.int64(),
+        "boolean": pa.bool_(), "array<struct<bucket:": pa.list_(pa.field("element", pair)),
+    }  # fmt: skip
+    lines = [line.split() for line in ddl.strip().splitlines()]
+    return pa.schema({name: types[kind.rstrip(",")] for name, kind, *_ in lines})

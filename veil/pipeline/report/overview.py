@@ -207,12 +207,13 @@ def _events(leases: DataFrame, messages: DataFrame) -> DataFrame:
         )
 
     lapsed = F.col("how").isin(*_LAPSED)
+    twice = F.col("overrun") & (F.col("how") == "superseded") & ~F.col("outcome").isin("failed", "given_back")
     parts = [
         picked(messages, "sent", "sent_at", F.lit(True)),
         picked(messages, "deleted", "ended_at", F.col("outcome") == "deleted"),
         picked(leases, "dead_lettered", "ended_at", F.col("how") == "dead_lettered"),
         picked(leases, "lapses", "ended_at", lapsed),
-        picked(leases, "duplicates", "ended_at", F.col("overrun") & (F.col("how") == "superseded")),
+        picked(leases, "duplicates", "ended_at", twice),
     ]
     together = parts[0]
     for part in parts[1:]:

@@ -18,13 +18,11 @@ from veil import words
 from veil.pipeline.routing.router import RouterState
 from veil.pipeline.routing.rules import TYPE, Band, Match, RouteTable, Rule, Target
 from veil.pipeline.sql import TYPE_ATTRIBUTES
-from veil.pipeline.timeouts.history import History, Work, read_histories
-from veil.pipeline.timeouts.recommendation import sort_lapses
-from veil.pipeline.timeouts.survival import estimate
+from veil.pipeline.timeouts.history import History, Work
+from veil.pipeline.timeouts.recommendation import curve_of, sort_lapses
+from veil.pipeline.timeouts.run import past
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from veil.journal.storage import Storage
 
 QUANTILE_DEFAULT: Final = 0.99
@@ -87,7 +85,7 @@ def decide(
 
     if observed < needed:
         return verdict(here, f"{observed} leases tell of it, {needed} are needed: it stays in {here.name}")
-    curve = estimate(history.processing, lapses.elsewhere, lapses.at_work, lapses.crashed)
+    curve = curve_of(history, lapses)
     at_s = curve.quantile_s(quantile)
     usual = f"{words.chance(quantile)} of the work takes " + (
         "an unknown time" if at_s is None else f"up to {words.length(at_s)}"
@@ -123,7 +121,6 @@ def decide(
 class LearnedRules:
     """Knows the rules of the moment; `table` looks at the tables again where the last look is too old."""
 
-    spark: SparkSession
     tables: Storage
     state: RouterState
     bands: Sequence[Band]
@@ -147,11 +144,7 @@ class LearnedRules:
         return self._as_table()
 
     def _look(self) -> None:
-        from veil.pipeline.lifecycles.store import read_table
-
-        histories = read_histories(
-            read_table(self.spark, self.tables, "queue_hours"), since=self.since, queues=self.queues
-        )
+        histories = past(self.tables, since=self.since, queues=self.queues)
         self.verdicts = learn(
             by_class(histories), self.bands, self.state.classes(), self.default, self.quantile
         )

@@ -40,17 +40,19 @@ class _Batch(msgspec.Struct, frozen=True):
 
 
 class RouterState:
-    """A directory of one router."""
+    """A directory of one router; a dry run reads it only."""
 
-    def __init__(self, place: Storage) -> None:
+    def __init__(self, place: Storage, *, is_read_only: bool = False) -> None:
         self.place = place
+        self._is_read_only = is_read_only
 
     def belongs_to(self, intake: str) -> None:
         """See that the directory is this intake's; raises RouteRefused. A new one becomes it."""
         try:
             found = json.loads(self.place.read(_INTAKE))["intake"]
         except FileNotFoundError:
-            self.place.write(_INTAKE, json.dumps({"intake": intake}).encode())
+            if not self._is_read_only:
+                self.place.write(_INTAKE, json.dumps({"intake": intake}).encode())
             return
         except (ValueError, KeyError, TypeError):
             raise RouteRefused(f"state {self.place.uri}: {_INTAKE} is not readable") from None
@@ -68,7 +70,7 @@ class RouterState:
 
     def keep_classes(self, classes: dict[str, str]) -> None:
         """Remember the bands."""
-        if classes != self.classes():
+        if not self._is_read_only and classes != self.classes():
             self.place.write(_CLASSES, msgspec.json.encode(classes))
 
     def query_id(self) -> str:

@@ -316,11 +316,13 @@ def open_session(settings: SparkSettings | None = None) -> SparkSession:
 
 def is_given() -> bool:
     """Whether there is a Spark already: in this process, around it (`spark-submit`), or a remote one."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ:
+        return True
+    if "pyspark" not in sys.modules:
+        return False  # to import it takes longer than some commands do
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    if "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ:
-        return True
     return SparkContext._active_spark_context is not None or SparkSession.getActiveSession() is not None
 
 

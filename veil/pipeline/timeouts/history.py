@@ -1,8 +1,7 @@
-"""The history of each queue and message type: counts and histograms, summed from the tables' hours, days or months.
+"""The history of each queue and message type: counts and histograms, summed from the tables' days or months.
 
-Little is summed by this process: a year of a thousand queues is ten megabytes of months, and Spark would take longer to plan
-the question than this takes to answer it. From BYTES_ON_DRIVER_MAX on, Spark does it in one small job: it spreads the
-histograms out and sums them by queue, type and bucket, with the counts as one bucket more.
+This process sums them: a year of a thousand queues of three types is 36,000 rows of months, some forty megabytes. Spark would
+take longer to start than that takes to read.
 """
 
 from __future__ import annotations
@@ -10,18 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from veil.pipeline.lifecycles.journal import BYTES_ON_DRIVER_MAX
 from veil.pipeline.lifecycles.scales import BUCKET_MAX, bucket_of, day_number, lower_ms, month_of, upper_ms
 from veil.pipeline.lifecycles.store import check_files
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
     from veil.journal.storage import Storage
     from veil.pipeline.lifecycles.store import Manifest
 
@@ -32,17 +28,21 @@ class History:
 
     leases: int = 0
     deleted: int = 0
-    lapsed: int = (
-        0  # expired, superseded or dead-lettered: the deadline passed before the end of the work was heard of
-    )
+    lapsed: int = 0  # expired, superseded or dead-lettered: the deadline passed before the end of the work
     dead_lettered: int = 0
     overrun: int = 0
     duplicates: int = 0  # overrun, and received by somebody else
+    failed: int = 0
+    given_back: int = 0
+    crashed: int = 0
+    unknown: int = 0  # lapsed, and nothing tells of the holder: dead, or at work
+    failed_ms: int = 0  # that failed attempts took
+    messages_deleted: int = 0
     processing: Counter[int] = field(default_factory=Counter)
-    lapses: Counter[int] = field(
-        default_factory=Counter
-    )  # lapsed, and nothing was heard of the end of the work: at work so long, if not dead
-    censored: Counter[int] = field(default_factory=Counter)  # released, removed or open
+    let_go: Counter[int] = field(default_factory=Counter)  # failed or given back, to when they were
+    # Lapsed, and nothing was heard of the end of the work: at work so long, if not dead.
+    lapses: Counter[int] = field(default_factory=Counter)
+    censored: Counter[int] = field(default_factory=Counter)  # removed or open
     recovery: Counter[int] = field(default_factory=Counter)
     windows: Counter[int] = field(
         default_factory=Counter
@@ -54,9 +54,9 @@ class History:
 
     def add(self, other: History) -> None:
         """Count the other's leases in."""
-        for name in ("leases", "deleted", "lapsed", "dead_lettered", "overrun", "duplicates"):
+        for name in ("lapsed", *_SUMMED):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("processing", "lapses", "censored", "recovery", "windows"):
+        for name in ("processing", "let_go", "lapses", "censored", "recovery", "windows"):
             getattr(self, name).update(getattr(other, name))
         self.saw_window(other.present_ms, other.present_at)
         self.saw_hours(other.since, other.until)
@@ -83,15 +83,10 @@ class History:
         return None if self.present_ms is None else self.present_ms / 1000
 
     @property
-    def late(self) -> int:
-        """Leases that lapsed and whose holder ended the work all the same, and said so."""
-        return min(max(self.completed - self.deleted, 0), self.lapsed)
-
-    @property
-    def silent(self) -> int:
-        """Leases that lapsed and of whose holder nothing was heard afterwards."""
-        # Not all that were overrun: those that deleted late, before anybody else had come, count as deleted.
-        return max(self.lapsed - max(self.late, min(self.duplicates, self.overrun)), 0)
+    def dead(self) -> int:
+        """Attempts that are known to have ended before their deadline, at an instant that nobody knows: crashed, or failed and
+        left to lapse."""
+        return self.crashed + max(self.failed + self.given_back - self.let_go.total(), 0)
 
     @property
     def longest_s(self) -> float:
@@ -131,13 +126,16 @@ class Work(NamedTuple):
 # Columns of the table, and where a history has them.
 HISTOGRAMS: Final = {
     "processing": "processing",
+    "processing_failed": "let_go",
     "processing_lapsed": "lapses",
     "processing_censored": "censored",
     "recovery": "recovery",
 }
-COUNTS: Final = ("leases", "deleted", "expired", "superseded", "dead_lettered", "overrun", "duplicates")
-_ABOUT: Final = ("window_ms", "window_at", "first", "last")
-_COUNTED: Final = -1  # in place of a bucket: the row has the counts
+_SUMMED: Final = (
+    "leases", "deleted", "dead_lettered", "overrun", "duplicates", "failed", "given_back", "crashed", "unknown",
+    "failed_ms", "messages_deleted",
+)  # fmt: skip
+COUNTS: Final = (*_SUMMED, "expired", "superseded")
 
 
 def files_since(manifest: Manifest, since: date | None) -> list[str]:
@@ -154,79 +152,19 @@ def files_since(manifest: Manifest, since: date | None) -> list[str]:
     ]
 
 
-def read_histories(
-    table: DataFrame, *, since: date | None = None, queues: Sequence[str] = ()
-) -> dict[Work, History]:
-    """The history of every queue and type in the table, of the days from `since` on and the queues named."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    if since is not None:
-        table = table.where(F.col("hour") >= F.lit(datetime.combine(since, time(), UTC)))
-    if queues:
-        table = table.where(F.col("queue").isin(list(queues)))
-    found = summed_buckets(table).toArrow()
-    columns = [found[name].to_pylist() for name in (*Work._fields, "at", "bucket", "count")]
-    histograms = list(HISTOGRAMS.values())
-    histories: dict[Work, History] = {}
-    for number, (*names, at, bucket, count) in enumerate(zip(*columns, strict=True)):
-        history = histories.setdefault(Work(*names), History())
-        if at == _COUNTED:
-            add_counts(history, {name: found[name][number].as_py() for name in (*COUNTS, *_ABOUT)})
-        else:
-            getattr(history, histograms[at])[bucket] += count
-    return histories
-
-
 def add_counts(history: History, row: dict[str, Any]) -> None:
-    """Add the counts of a row of sums, or of rows that began with the same window."""
-    history.leases += row["leases"]
-    history.deleted += row["deleted"]
+    """Add the counts of a row of sums."""
+    for name in _SUMMED:
+        setattr(history, name, getattr(history, name) + row[name])
     history.lapsed += row["expired"] + row["superseded"] + row["dead_lettered"]
-    history.dead_lettered += row["dead_lettered"]
-    history.overrun += row["overrun"]
-    history.duplicates += row["duplicates"]
-    last = _utc(row["last"])
+    last = _utc(row["hour"])
     if row["window_ms"] is not None:
         at = _utc(row["window_at"])
         history.windows[row["window_ms"]] += row["leases"]
         history.saw_window(row["window_ms"], at)
         # A month begins long before the last of its days: the latest receive is a better witness.
         last = max(last, at.replace(hour=0, minute=0, second=0, microsecond=0))
-    history.saw_hours(_utc(row["first"]), last)
-
-
-def summed_buckets(table: DataFrame) -> DataFrame:
-    """The histograms of each queue and type, summed: `at` is the place of the histogram in their list; and, where that is
-    _COUNTED, the counts for each window."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    none = F.array(F.struct(F.lit(0).alias("bucket"), F.lit(0).cast("bigint").alias("count")))
-    # Arrays of arrays, and no function of each element: those are not compiled.
-    each = F.array(
-        F.struct(F.lit(_COUNTED).alias("at"), none.alias("pairs")),
-        *(
-            F.struct(F.lit(number).alias("at"), F.col(name).alias("pairs"))
-            for number, name in enumerate(HISTOGRAMS)
-        ),
-    )
-    about = ("hour", "window_ms", "window_at", *COUNTS)
-    is_counted = F.col("at") == _COUNTED
-
-    def told(name: str) -> Column:
-        return F.when(is_counted, F.col(name))
-
-    return (
-        table.select(*Work._fields, *about, F.inline(each))
-        .select(*Work._fields, *about, "at", F.inline("pairs"))
-        .groupBy(*Work._fields, "at", "bucket", told("window_ms").alias("window_ms"))
-        .agg(
-            F.sum("count").alias("count"),
-            *(F.sum(told(name)).alias(name) for name in COUNTS),
-            F.max(told("window_at")).alias("window_at"),
-            F.min(told("hour")).alias("first"),
-            F.max(told("hour")).alias("last"),
-        )
-    )
+    history.saw_hours(_utc(row["hour"]), last)
 
 
 def _utc(instant: datetime) -> datetime:
@@ -237,18 +175,9 @@ _SIZE: Final = BUCKET_MAX + 1
 _EACH: Final = _SIZE * len(HISTOGRAMS)
 
 
-def is_little(tables: Storage, files: Sequence[str]) -> bool:
-    """Whether the files are small enough, all together, to be read here."""
-    left = BYTES_ON_DRIVER_MAX
-    for file in files:
-        with tables.open_input(file) as opened:
-            left -= opened.size()
-        if left < 0:
-            return False
-    return True
-
-
-def read_here(tables: Storage, files: Sequence[str], *, queues: Sequence[str] = ()) -> dict[Work, History]:
+def read_histories(
+    tables: Storage, files: Sequence[str], *, queues: Sequence[str] = ()
+) -> dict[Work, History]:
     """The history of every queue and type in these files of sums, or of the queues named."""
     check_files(tables, "queue_months", files)
     histories: dict[Work, History] = {}
@@ -260,7 +189,7 @@ def read_here(tables: Storage, files: Sequence[str], *, queues: Sequence[str] = 
         known = rows.select(["window_ms", "window_at", "hour", *COUNTS]).to_pylist()
         for work, row in zip(works, known, strict=True):
             history = histories.setdefault(work, History())
-            add_counts(history, {**row, "first": row["hour"], "last": row["hour"]})
+            add_counts(history, row)
         base = np.array([numbers.setdefault(work, len(numbers)) for work in works], np.int64) * _EACH
         for at, name in enumerate(HISTOGRAMS):
             column = rows[name].combine_chunks()

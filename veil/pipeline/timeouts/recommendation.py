@@ -1,5 +1,12 @@
 """The timeout that a queue should have, how sure that is, what would make it surer, and what it would have changed.
 
+A lease must cover the work whichever way that ends: an attempt that is still at work at its deadline is begun a second time,
+though it would have failed later. So a failure, and a message given back, is an end of the work like a completion, not a
+censored observation: to take it for one would say that failing work goes on for ever, and a queue whose handlers wait 30 s for
+something before they fail would never get a timeout. But many quick failures must not hide the slow work of those that
+complete. Two curves are estimated therefore, of all attempts and of those that are not known to have failed or been given back,
+and the worse of both at each instant counts (`curve_of`).
+
 Leases that lapsed in silence are the hard part: was the holder dead, or still at work? The tables cannot tell, and the
 difference is everything. A holder that was still at work at the deadline needed a longer timeout; one that had crashed, or
 had failed and left the message lying, says nothing about how long work takes, and to count it as at work until the deadline
@@ -9,7 +16,8 @@ Two things in the data speak. Holders that come late show it where they do not g
 end beyond the deadline, silence means dead. And work that is cut off by a deadline leaves a trace before it: completions up
 to the very end of the window. From the completions in its last three octaves the number still at work is extrapolated:
 as if the tail were a power law, which is heavier than nearly every real one, or lighter if it is getting lighter already.
-What lapsed beyond that number is dead.
+What lapsed beyond that number is dead. Where the journal tells that a holder was gone, or went on without its message, there is
+nothing to extrapolate.
 """
 
 from __future__ import annotations
@@ -26,7 +34,7 @@ from veil.core.findings import CLEAR, LIKELY, NO_RENEWAL, NOT_ENOUGH, Replay, Wi
 from veil.core.limits import VISIBILITY_MAX_S
 from veil.pipeline.timeouts.candidates import SENSIBLE_S, Timelines, evaluate, sensible_s
 from veil.pipeline.timeouts.history import History, bucket_of_s, middle_s
-from veil.pipeline.timeouts.survival import Survival
+from veil.pipeline.timeouts.survival import Survival, estimate, worse_of
 
 # With renewal a short timeout would do for any work, at the price of calls and of windows that end before a second try.
 _CALLS_MAX: Final = 1.0
@@ -122,6 +130,9 @@ def _too_few(evidence: Evidence) -> Recommendation:
     completed = evidence.history.completed
     have = f"{completed:,} completed lease{'' if completed == 1 else 's'}"
     reason = f"{have}: too few to see whether {words.chance(evidence.target)} of the work is done twice"
+    failed = evidence.history.failed
+    if failed > completed:
+        reason += f"; {words.chance(failed / evidence.history.leases)} of the attempts failed, which no timeout mends"
     return Recommendation(None, NOT_ENOUGH, reason, _more(evidence))
 
 
@@ -194,25 +205,36 @@ class Lapses:
     at_work: list[
         tuple[float, float]
     ]  # (seconds, leases): at work at that instant for certain or by assumption
-    elsewhere: Counter[int]  # released, removed or open: censored somewhere in that bucket
-    crashed: float  # ended somewhere before their deadline, without completing
+    elsewhere: Counter[int]  # removed or open: censored somewhere in that bucket
+    crashed: float  # ended somewhere before their deadline, without completing: crashed, or failed and left to lapse
     proven: bool  # late holders of this queue show themselves, so silence means dead
+
+
+def curve_of(history: History, lapses: Lapses) -> Survival:
+    """The chance that an attempt is still at work after a time: of all attempts, or of those that were not let go, whichever
+    is greater."""
+    censored = (lapses.elsewhere, lapses.at_work, lapses.crashed)
+    curve = estimate(history.processing, *censored)
+    return curve if not history.let_go else worse_of(
+        estimate(history.processing + history.let_go, *censored), curve
+    )  # fmt: skip
 
 
 def sort_lapses(history: History) -> Lapses:
     """Tell holders that were at work at their deadline from those that were dead by then."""
     lapses, elsewhere = _placed(history), history.censored
     total = sum(count for _, count in lapses)
-    silent = min(history.silent, total)
+    silent = min(history.unknown, total)
     if not silent:
-        return Lapses(lapses, elsewhere, 0.0, True)
+        return Lapses(lapses, elsewhere, history.dead, True)
     deadline_s = max(lapses, key=lambda each: each[1])[0]
     beyond = _completed(history, deadline_s, float("inf"))
     proven = beyond >= max(_SHOWN_LEAST, silent * _SHOWN_SHARE)
     still = 0.0 if proven else _still_at_work(history, deadline_s, silent)
     crashed = silent - still
     kept = (total - crashed) / total
-    return Lapses([(at_s, count * kept) for at_s, count in lapses if kept], elsewhere, crashed, proven)
+    at_work = [(at_s, count * kept) for at_s, count in lapses if kept]
+    return Lapses(at_work, elsewhere, crashed + history.dead, proven)
 
 
 def _still_at_work(history: History, deadline_s: float, silent: float) -> float:

@@ -1,6 +1,6 @@
 """`veil pipeline timeouts`: the tables in, the timeout of each queue out.
 
-The histograms are summed by Spark, or here where they are few; the estimates are plain Python over the sums.
+The estimates are plain Python over sums that Spark made: no Spark is needed for them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ import numpy as np
 
 from veil.core.findings import FILE, NO_RENEWAL, VERSION, CurvePoint, Finding, Findings, encode
 from veil.pipeline.lifecycles.scales import instant_of
+from veil.pipeline.lifecycles.store import load_manifest
 from veil.pipeline.timeouts.candidates import RenewalSchedule, Timelines, candidates, shown_timeouts
 from veil.pipeline.timeouts.history import History, Work, files_since, read_histories
-from veil.pipeline.timeouts.recommendation import Evidence, recommend, replay, sort_lapses
-from veil.pipeline.timeouts.survival import Survival, estimate
+from veil.pipeline.timeouts.recommendation import Evidence, curve_of, recommend, replay, sort_lapses
+from veil.pipeline.timeouts.survival import Survival
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from veil.journal.storage import Storage
 
 TARGET_DEFAULT: Final = 0.001
@@ -29,7 +28,6 @@ _POINTS_MAX: Final = 120
 
 
 def run_timeouts(
-    spark: SparkSession,
     tables: Storage,
     *,
     target: float = TARGET_DEFAULT,
@@ -41,7 +39,7 @@ def run_timeouts(
     save: bool = True,
 ) -> Findings:
     """Find the timeout of every queue and message type in the tables, and leave the findings beside them."""
-    histories = past(spark, tables, since=since, queues=queues)
+    histories = past(tables, since=since, queues=queues)
     made_at = (now or datetime.now(UTC)).isoformat(timespec="seconds")
     findings = Findings(
         VERSION, made_at, target, find_all(histories, target=target, policies=policies, policy=policy), policy
@@ -51,21 +49,13 @@ def run_timeouts(
     return findings
 
 
-def past(
-    spark: SparkSession, tables: Storage, *, since: date | None = None, queues: Sequence[str] = ()
-) -> dict[Work, History]:
+def past(tables: Storage, *, since: date | None = None, queues: Sequence[str] = ()) -> dict[Work, History]:
     """The history of every queue and type that the tables tell of, from the day given on."""
-    from veil.pipeline.lifecycles.store import load_manifest, read_files
-    from veil.pipeline.timeouts.history import is_little, read_here
-
     manifest = load_manifest(tables)
     files = files_since(manifest, since)
     if not files:
         return {}
-    if is_little(tables, files):
-        histories = read_here(tables, files, queues=queues)
-    else:
-        histories = read_histories(read_files(spark, tables, "queue_months", files), queues=queues)
+    histories = read_histories(tables, files, queues=queues)
     first = instant_of(min(manifest.days))
     for history in histories.values():
         if history.since is not None:
@@ -106,7 +96,7 @@ def find(
 ) -> Finding:
     """What one history says."""
     lapses = sort_lapses(history)
-    curve = estimate(history.processing, lapses.elsewhere, lapses.at_work, lapses.crashed)
+    curve = curve_of(history, lapses)
     evidence = Evidence(history, lapses, curve, timelines, target, policy)
     answer = recommend(evidence)
     shown = shown_timeouts(curve, history.present_s, answer.timeout_s)
@@ -121,7 +111,7 @@ def find(
         completed=history.completed,
         censored=history.lapses.total() + history.censored.total(),
         duplicates=history.duplicates,
-        crashes=history.silent,
+        crashes=history.crashed,
         present_timeout_s=history.present_s,
         recommended_timeout_s=answer.timeout_s,
         policy=policy,
@@ -136,6 +126,11 @@ def find(
         curve=_points(curve),
         candidates=candidates(curve, timelines, shown),
         replay=None if answer.timeout_s is None else replay(evidence, answer.timeout_s),
+        failed=history.failed,
+        given_back=history.given_back,
+        unknown=history.unknown,
+        failed_s=history.failed_ms / 1000,
+        messages_completed=history.messages_deleted,
     )
 
 

@@ -105,6 +105,20 @@ def estimate(
     return _curve(begin_s, end_s, chance, low, high, risk, after, rate)
 
 
+def worse_of(one: Survival, other: Survival) -> Survival:
+    """The greater chance of both at each instant; who was at risk, and the rate of crashes, as the first has them."""
+    after_s = np.union1d(one.after_s, other.after_s)
+
+    def greater(name: str) -> Floats:
+        found: Floats = np.maximum(
+            *(np.interp(after_s, each.after_s, getattr(each, name)) for each in (one, other))
+        )
+        return found
+
+    at_risk = np.interp(after_s, one.after_s, one.at_risk)
+    return _joined(after_s, greater("chance"), greater("low"), greater("high"), at_risk, one.crashes_per_s)
+
+
 def _pieces(
     completed: Mapping[int, int], elsewhere: Mapping[int, int], at_work: Sequence[tuple[float, float]]
 ) -> tuple[Floats, Floats, Floats, Floats, Floats]:
@@ -202,16 +216,29 @@ def _curve(
         values: Floats = np.concatenate([[first], at_begin[gap], at_end])[order]
         return values
 
-    after_s, s = times[order], joined(1.0, before, chance)
-    width = np.diff(after_s)
-    mean = (s[1:] + s[:-1]) / 2
-    moment = _moment_s2(after_s[:-1], after_s[1:], s[:-1], s[1:])
+    at_risk = joined(float(risk[0] * np.exp(rate * begin_s[0])), risk, after)
+    return _joined(
+        times[order],
+        joined(1.0, before, chance),
+        joined(1.0, before_low, low),
+        joined(1.0, before_high, high),
+        at_risk,
+        rate,
+    )
+
+
+def _joined(
+    after_s: Floats, chance: Floats, low: Floats, high: Floats, at_risk: Floats, rate: float
+) -> Survival:
+    """The curve through these points, with its integrals."""
+    width, mean = np.diff(after_s), (chance[1:] + chance[:-1]) / 2
+    moment = _moment_s2(after_s[:-1], after_s[1:], chance[:-1], chance[1:])
     return Survival(
         after_s=after_s,
-        chance=s,
-        low=joined(1.0, before_low, low),
-        high=joined(1.0, before_high, high),
-        at_risk=joined(float(risk[0] * np.exp(rate * begin_s[0])), risk, after),
+        chance=chance,
+        low=low,
+        high=high,
+        at_risk=at_risk,
         worked_s=np.concatenate([[0.0], np.cumsum(mean * width)]),
         moment_s2=np.concatenate([[0.0], np.cumsum(moment)]),
         crashes_per_s=rate,
