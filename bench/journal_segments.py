@@ -15,10 +15,9 @@ from bench.journal_lives import NONE, Events
 from bench.journal_world import ACCOUNT, DAY_MS, REGION, TYPES, Ints, World
 from veil.core.attempt import RULE
 from veil.core.event import Kind
-from veil.journal.schema import FIRST_KEY, JOURNAL_KEY, LAST_KEY, VERSION, VERSION_KEY
+from veil.journal.schema import FIRST_KEY, JOURNAL_KEY, LAST_KEY, VERSION, VERSION_KEY, segment_name
 from veil.journal.segment_writer import SCHEMA
 from veil.journal.segment_writer import TYPES as ARROW
-from veil.journal.segments import segment_name
 
 ROW_EVENTS: Final = 40  # in one outbox row: what a transaction of a busy server comes to
 _KINDS: Final = ["", *(kind.label for kind in Kind)]

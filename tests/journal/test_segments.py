@@ -10,7 +10,7 @@ import pytest
 
 from tests.journal.kit import NOON_MS, APlan, a_row, an_event, flip_bit_in_a_page
 from veil.journal import segments as reading
-from veil.journal.schema import COLUMNS, VERSION, VERSION_KEY, Column
+from veil.journal.schema import COLUMNS, VERSION, VERSION_KEY, Column, segment_name
 from veil.journal.segment_writer import SCHEMA, arrow_schema, write_segment
 from veil.journal.segments import Gap, Segment, check_segment, event_count, gaps, list_segments
 from veil.journal.storage import Storage
@@ -33,7 +33,7 @@ def write(
 
 
 def write_table(place: Storage, table: pa.Table, version: str | None) -> Segment:
-    name = reading.segment_name("2026-09-21", "abc", 1, 1)
+    name = segment_name("2026-09-21", "abc", 1, 1)
     metadata = {} if version is None else {VERSION_KEY: version}
     with place.writing(name) as file:
         pq.write_table(table.replace_schema_metadata(metadata), file)
@@ -148,7 +148,7 @@ def test_parquet_of_somebody_else_is_no_segment(place: Storage):
 
 def test_events_outside_the_rows_that_the_name_tells_are_found(place: Storage):
     segment = write(place, first=1, last=2)
-    moved = segment._replace(name=reading.segment_name(segment.day, "abc", 2, 3), first=2, last=3)
+    moved = segment._replace(name=segment_name(segment.day, "abc", 2, 3), first=2, last=3)
     place.write(moved.name, place.read(segment.name))
     problem = check_segment(place, moved, thorough=True)
     assert problem is not None and "rows outside 2 to 3" in problem.reason

@@ -10,8 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from veil.core.attempt import RULE
-from veil.journal.schema import FIRST_KEY, JOURNAL_KEY, LAST_KEY, VERSION, VERSION_KEY
-from veil.journal.segments import segment_name
+from veil.journal.schema import FIRST_KEY, JOURNAL_KEY, LAST_KEY, VERSION, VERSION_KEY, segment_name
 from veil.journal.storage import Storage
 
 HOUR_MS = 3_600_000

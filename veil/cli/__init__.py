@@ -1,1 +1,24 @@
 """The command `veil`."""
+
+from __future__ import annotations
+
+# The first word of a command line, and the file that has it, in the order in which help lists them. Each file exposes
+# `register(app: typer.Typer) -> None`.
+COMMANDS = {
+    "serve": "veil.cli.serve",
+    "run": "veil.cli.run",
+    "queue": "veil.cli.queue",
+    "msg": "veil.cli.msg",
+    "dlq": "veil.cli.dlq",
+    "doctor": "veil.cli.doctor",
+    "demo": "veil.demo.command",
+    "timeouts": "veil.cli.timeouts",
+    "pipeline": "veil.cli.pipeline.command",
+    "journal": "veil.cli.journal",
+    "config": "veil.cli.serve",
+    "backup": "veil.cli.data",
+    "restore": "veil.cli.data",
+    "verify": "veil.cli.data",
+    "store": "veil.cli.store",
+    "migrate": "veil.cli.store",
+}

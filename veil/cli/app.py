@@ -9,6 +9,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from veil.cli import COMMANDS
+
 
 class _Command(TyperCommand):
     """A command whose help names arguments as people write them."""
@@ -53,8 +55,6 @@ class CommandGroup(TyperGroup):
 
 class _Root(CommandGroup):
     def list_commands(self, ctx: Any) -> list[str]:
-        from veil.cli.main import COMMANDS
-
         return [name for name in COMMANDS if name in self.commands]
 
 

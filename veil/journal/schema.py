@@ -51,3 +51,8 @@ COLUMNS: Final = (
     Column("traceback", "text", True, 2, "where it was raised, from the user's own code on"),
     Column("rule", "int", True, 2, "the rule that attempts can be judged by: core.attempt.RULE; null before version 2"),
 )  # fmt: skip
+
+
+def segment_name(day: str, journal_id: str, first: int, last: int) -> str:
+    """The name under which the events of these outbox rows are exported, always the same."""
+    return f"day={day}/{journal_id}-{first:016d}-{last:016d}.parquet"

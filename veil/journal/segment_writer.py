@@ -20,8 +20,8 @@ from veil.journal.schema import (
     VERSION,
     VERSION_KEY,
     Column,
+    segment_name,
 )
-from veil.journal.segments import segment_name
 from veil.journal.storage import Storage
 
 # ---- the schema as pyarrow sees it

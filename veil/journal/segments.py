@@ -42,11 +42,6 @@ class Gap(NamedTuple):
     last: int
 
 
-def segment_name(day: str, journal_id: str, first: int, last: int) -> str:
-    """The name under which the events of these outbox rows are exported, always the same."""
-    return f"day={day}/{journal_id}-{first:016d}-{last:016d}.parquet"
-
-
 def list_segments(place: Storage, *, since_day: str | None = None) -> list[Segment]:
     """The segments by day, then journal id and row; from a day on if one is given. Nothing is opened."""
     segments: list[Segment] = []
