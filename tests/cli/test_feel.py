@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Veil
-from veil.cli.main import COMMANDS
+from veil.cli import COMMANDS
 from veil.cli.output import inert, json_line, one_line, seconds
 from veil.cli.pipeline.command import JOBS
 from veil.testing import VeilServer
