@@ -15,7 +15,7 @@ import apsw
 import pytest
 
 from veil.core.clock import Clock, ManualClock
-from veil.stores.sqlite import SqliteStore
+from veil.stores.sqlite import SqliteStore, commit
 from veil.stores.sqlite.data_directory import DATABASE
 
 WAL = f"{DATABASE}-wal"
@@ -95,6 +95,7 @@ class SyncGate:
         self.error: OSError | None = None
         self.calls = 0
         monkeypatch.setattr(os, "fdatasync", self._fdatasync)
+        monkeypatch.setattr(commit, "QUICK_SYNC_S", 0.0)  # held on the loop, it would hold the test too
 
     def _fdatasync(self, fd: int) -> None:
         self.calls += 1

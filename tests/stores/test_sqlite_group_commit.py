@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,40 @@ async def test_concurrent_sends_share_their_commits(store: SqliteStore):
     await asyncio.gather(*(store.send(queue, [a_message(f"m{n}")]) for n in range(128)))
     assert store.commit_stats.commits - before <= 8
     assert await store.counts(queue) == QueueCounts(visible=128)
+
+
+async def test_a_lone_operation_waits_for_the_disk_on_the_loop_only_while_the_disk_is_quick(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+):
+    now_s = 0.0
+    sync_s = commit.QUICK_SYNC_S / 2
+    on_loop: list[bool] = []
+
+    def sync(fd: int) -> None:
+        nonlocal now_s
+        now_s += sync_s
+        on_loop.append(threading.current_thread() is threading.main_thread())
+
+    async with open_store(tmp_path, clock) as store:
+        queue = await make_queue(store)
+        monkeypatch.setattr(commit.time, "perf_counter", lambda: now_s)
+        monkeypatch.setattr(os, "fdatasync", sync)
+
+        async def synced_on_loop(*sends: int) -> list[bool]:
+            on_loop.clear()
+            for count in sends:
+                await asyncio.gather(*(store.send(queue, [a_message()]) for _ in range(count)))
+            return list(on_loop)
+
+        await synced_on_loop(*[1] * 100)  # whatever the opening took is forgotten
+        assert await synced_on_loop(1, 2, 1) == [True, False, True]
+        sync_s = commit.QUICK_SYNC_S * 10
+        assert await synced_on_loop(1, 1) == [True, False]  # the first could not know
+        sync_s = commit.QUICK_SYNC_S / 2
+        assert await synced_on_loop(1, 1, 1) == [False, False, False]  # not trusted again at once
+        await synced_on_loop(*[1] * 100)
+        assert await synced_on_loop(1) == [True]
+        monkeypatch.undo()
 
 
 async def test_nothing_is_acknowledged_before_the_sync(store: SqliteStore, gate: SyncGate):

@@ -4,7 +4,8 @@ There is one connection and one open transaction. An operation is applied to it 
 microseconds of SQLite each, and no lock to fight over (a writer thread would have to win the interpreter's lock back from
 a busy event loop after every statement). When no sync is under way the transaction is committed at the end of the loop's
 turn, otherwise when the sync is done; then the WAL is synced in a thread, and only after that are the operations
-answered. While the disk works, the next group is already being applied.
+answered. While the disk works, the next group is already being applied. An operation that is alone on a disk that has been
+quick lately is synced where it stands: to wake a thread, and be woken by it, would take as long as the disk does.
 
 `synchronous=NORMAL` together with our own fdatasync of the WAL before any answer gives what `FULL` gives: SQLite itself
 still syncs the WAL before it checkpoints and the database before it starts the WAL anew. A failed sync is never
@@ -18,8 +19,10 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, TypeVar
 
 import apsw
@@ -38,6 +41,9 @@ _log = logging.getLogger(__name__)
 
 # Keeps the WAL short: what a checkpoint costs, and what a damaged WAL could cost.
 CHECKPOINT_WAL_PAGES = 2_000
+# A disk whose slowest sync of late took less than this is quick: the loop may wait for it.
+QUICK_SYNC_S = 0.000_4
+_LATELY = 0.95  # how much of a slow sync is still remembered after the next
 # After these the disk cannot be believed any more. SQLite syncs too, when it starts its WAL anew, and a COMMIT that failed
 # there would succeed the second time, without being on disk.
 _FATAL = (apsw.IOError, apsw.CorruptError, apsw.NotADBError, apsw.CantOpenError, apsw.ReadOnlyError)
@@ -69,10 +75,16 @@ class GroupCommit:
         )  # takes the place of SQLite's own checkpoints, which would block the loop
         self._wal_fd = os.open(wal, os.O_RDONLY)
         os.fdatasync(self._wal_fd)  # what the opening wrote: one commit is synced before the next is made
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="veil-sync")
+        # A thread of our own and a bare queue: an executor's futures cost a small group more than its sync does.
+        self._syncs: SimpleQueue[Callable[[], bool] | None] = SimpleQueue()
+        self._thread = Thread(target=self._run_syncs, name="veil-sync", daemon=True)
+        self._thread.start()
         self._loop = asyncio.get_running_loop()
         self._group: list[_Entry] = []  # applied in the open transaction
         self._in_sync: list[_Entry] = []  # committed, being synced
+        self._happened: Announcements = []  # to be announced when they are
+        self._committed_s = 0.0  # when they were committed
+        self._slow_sync_s = QUICK_SYNC_S  # the slowest of late, forgotten little by little
         self._to_redo: list[_Entry] = []  # rolled back, to be redone when the sync is over
         # Arrived while the connection was lent out.
         self._waiting: list[tuple[Work, tuple[Any, ...], asyncio.Future[Any], bool]] = []
@@ -109,9 +121,13 @@ class GroupCommit:
     async def close(self) -> None:
         """Finish everything, fold the WAL into the database and stop the thread."""
         await self.drain()
-        if self._failure is None:
-            await self._loop.run_in_executor(self._thread, self._fold_wal)
-        self._thread.shutdown(wait=True)
+        self._syncs.put(None)
+        await asyncio.to_thread(self._end, self._failure is None)
+
+    def _end(self, fold_wal: bool) -> None:
+        self._thread.join()
+        if fold_wal:
+            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         os.close(self._wal_fd)
 
     # ---- applying
@@ -140,7 +156,9 @@ class GroupCommit:
         else:
             # Nothing was changed, and all that it could see is on disk.
             future.set_result(result)
-        self._schedule()
+        if not self._scheduled and not self._syncing:
+            self._scheduled = True
+            self._loop.call_soon(self._commit)
 
     def _schedule(self) -> None:
         if not self._scheduled and not self._syncing:
@@ -172,30 +190,38 @@ class GroupCommit:
 
     def _start_sync(self, group: list[_Entry], happened: Announcements) -> None:
         self._syncing = True
-        self._in_sync = group
-        started = time.perf_counter()
+        self._in_sync, self._happened = group, happened
+        self._committed_s = time.perf_counter()
         # Between two transactions is the only moment at which the connection can be lent out.
         self._lent = self._wal_pages >= CHECKPOINT_WAL_PAGES
-        job = self._sync_and_checkpoint if self._lent else self._sync
-        self._loop.run_in_executor(self._thread, job).add_done_callback(
-            lambda done: self._synced(group, happened, started, done)
-        )
+        if self._lent:
+            self._syncs.put(self._sync_and_checkpoint)
+        elif len(group) > 1 or self._slow_sync_s >= QUICK_SYNC_S:
+            self._syncs.put(self._sync)
+        else:
+            self._synced(_outcome_of(self._sync))
 
-    def _synced(
-        self, group: list[_Entry], happened: Announcements, started: float, done: asyncio.Future[Any]
-    ) -> None:
+    def _run_syncs(self) -> None:
+        """What the thread does."""
+        while (job := self._syncs.get()) is not None:
+            outcome = _outcome_of(job)
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._synced, outcome)
+
+    def _synced(self, outcome: bool | BaseException) -> None:
+        group, happened = self._in_sync, self._happened
         self._syncing = self._lent = False
         self._in_sync = []  # results may be megabytes, and the next sync may be long in coming
-        error = done.exception() or self._failure
+        error = outcome if isinstance(outcome, BaseException) else self._failure
         if error is not None:
             self._fail(error, group)
             return
-        self._stats.record(len(group), time.perf_counter() - started)
+        self._stats.record(len(group), time.perf_counter() - self._committed_s)
         for _, _, future, result in group:
             if not future.done():  # the caller may have gone away meanwhile
                 future.set_result(result)
         self._announce(happened)
-        if done.result():
+        if outcome:
             self._on_full()
         if self._to_redo or self._waiting:
             self._catch_up()
@@ -232,7 +258,9 @@ class GroupCommit:
             self._idle.set()
 
     def _sync(self) -> bool:
+        began_s = time.perf_counter()
         os.fdatasync(self._wal_fd)
+        self._slow_sync_s = max(time.perf_counter() - began_s, _LATELY * self._slow_sync_s)
         return False
 
     def _sync_and_checkpoint(self) -> bool:
@@ -244,9 +272,6 @@ class GroupCommit:
         except apsw.FullError:
             return True  # the WAL has it all, and that is synced: nothing is lost by waiting for room
         return False
-
-    def _fold_wal(self) -> None:
-        self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
     def _note_wal_pages(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
         self._wal_pages = pages
@@ -334,3 +359,10 @@ class GroupCommit:
         self._idle.set()
         if first:
             self._on_failure(error)
+
+
+def _outcome_of(job: Callable[[], bool]) -> bool | BaseException:
+    try:
+        return job()
+    except BaseException as error:
+        return error
