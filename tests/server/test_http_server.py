@@ -549,7 +549,7 @@ async def test_a_client_that_does_not_take_its_answer_is_cut(start):
         idler.sendall(GET * 3)
         (connection,) = await connections_in(server, 1)
         await until(lambda: connection._write_paused)
-        assert connection._task is None  # the next request waits until this answer is taken
+        assert connection._worker is None  # the next request waits until this answer is taken
         size_bytes = connection._transport.get_write_buffer_size()
         server.sweep(now_s() + 31)
         if connection._transport.get_write_buffer_size() < size_bytes:  # the kernel took some more meanwhile
@@ -798,3 +798,29 @@ async def test_a_request_that_is_still_arriving_when_stopping_is_answered(start)
     said = await client.rest()
     assert b"Connection: close\r\n" in said and said.endswith(b"POST /  ab")
     await closing
+
+
+async def test_a_request_that_comes_together_with_the_end_of_its_connection_takes_no_seat_for_good(
+    contexts: tuple[ssl.SSLContext, ssl.SSLContext],
+):
+    # Over TLS the request and the end of the connection can be in one segment: the loop has no turn between them.
+    server = HttpServer(ok, HttpLimits())
+    await server.start("127.0.0.1", 0, tls=lambda: contexts[0])
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = contexts[1].wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    while True:
+        try:
+            client.do_handshake()
+            break
+        except ssl.SSLWantReadError:
+            writer.write(outgoing.read())
+            incoming.write(await reader.read(65536))
+    client.write(GET)
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.unwrap()
+    writer.write(outgoing.read())
+    await reader.read()
+    writer.close()
+    await until(lambda: server.connection_count == 0)
+    await server.close(grace_s=0)

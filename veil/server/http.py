@@ -16,7 +16,7 @@ _BACKLOG = 4096
 
 
 class HttpServer:
-    """Serves one handler over HTTP/1.0 and 1.1 until closed; every request runs in a task of its own."""
+    """Serves one handler over HTTP/1.0 and 1.1 until closed."""
 
     def __init__(
         self, handler: Handler, limits: HttpLimits | None = None, capacity: Capacity | None = None
@@ -86,6 +86,7 @@ class HttpServer:
             for connection in tuple(roster.connections):
                 connection.abort()
             await self._all_gone(roster, grace_s=1.0)
+        roster.dismiss_workers()
         if self._sweeper is not None:
             self._sweeper.cancel()
 

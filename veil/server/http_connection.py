@@ -40,6 +40,9 @@ _LARGE_BYTES = 64 * 1024
 # What any client can bring about is logged at most this often, each kind by itself.
 _NOTE_EVERY_S = 60.0
 
+# Beyond these a worker goes when it is done: a burst leaves no crowd behind.
+_IDLE_WORKERS_MAX = 256
+
 _OPEN, _LEAVING, _GONE = range(3)
 
 
@@ -81,6 +84,7 @@ class Roster:
         self.connections: set[HttpConnection] = set()
         self.closing = False
         self.emptied = asyncio.Event()
+        self.idle_workers: list[Worker] = []
         self._noted_s: dict[str, float] = {}  # when a kind of mistake was logged last; kinds are few
 
     def enter(self, connection: HttpConnection) -> bool:
@@ -114,6 +118,20 @@ class Roster:
         if not self.connections:
             self.emptied.set()
 
+    def worker(self) -> Worker:
+        """One that has nothing to do."""
+        while self.idle_workers:
+            worker = self.idle_workers.pop()
+            if worker.is_free:
+                return worker
+        return Worker(self)
+
+    def dismiss_workers(self) -> None:
+        """Let those go that have nothing to do; the others go when they are done."""
+        for worker in self.idle_workers:
+            worker.task.cancel()
+        self.idle_workers.clear()
+
     def note(self, kind: str, text: str) -> None:
         """Log a mistake of a client's, unless one of its kind was logged within the last minute."""
         now_s = self.loop.time()
@@ -121,6 +139,68 @@ class Roster:
         if last_s is None or now_s >= last_s + _NOTE_EVERY_S:
             self._noted_s[kind] = now_s
             _log.warning("%s", text)
+
+
+class Worker:
+    """A task that answers one request after another, of whichever connection.
+
+    A task of its own for each request would cost a tenth of a small one: asyncio enters every new task in a set of weak
+    references, and takes it out again.
+    """
+
+    __slots__ = ("_is_serving", "_job", "_roster", "_wake", "_was_cancelled", "task")
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+        self._job: tuple[HttpConnection, Request, bytes] | None = None
+        self._wake: asyncio.Future[None] | None = None
+        self._is_serving = self._was_cancelled = False
+        self.task = roster.loop.create_task(self._run())
+
+    def serve(self, connection: HttpConnection, request: Request, persistence: bytes) -> None:
+        """Answer the request, from the loop's next turn on."""
+        self._job = connection, request, persistence
+        if self._wake is not None:
+            self._wake.set_result(None)
+
+    def cancel(self) -> None:
+        """Give the request up: nobody waits for its answer."""
+        if self._is_serving:
+            self._was_cancelled = True
+            self.task.cancel()
+        elif self._job is not None:  # not begun yet: a task that is cancelled then would never begin
+            connection, self._job = self._job[0], None
+            connection.end_request()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it waits for a request: one that was cancelled is about to end."""
+        return self._wake is not None and not self._wake.done()
+
+    async def _run(self) -> None:
+        roster = self._roster
+        while True:
+            if self._job is None:
+                if roster.closing or len(roster.idle_workers) >= _IDLE_WORKERS_MAX:
+                    return
+                roster.idle_workers.append(self)
+                self._wake = roster.loop.create_future()
+                await self._wake
+                self._wake = None
+                continue
+            (connection, request, persistence), self._job = self._job, None
+            self._is_serving = True
+            try:
+                await connection.serve(request, persistence)
+            except asyncio.CancelledError:
+                if not self._was_cancelled:
+                    raise
+            finally:
+                del connection, request  # until the next one comes
+                if self._was_cancelled:
+                    while self.task.uncancel():
+                        pass
+                self._is_serving = self._was_cancelled = False
 
 
 # ---- one connection
@@ -139,10 +219,10 @@ class HttpConnection(asyncio.Protocol):
         "_roster",
         "_state",
         "_streaming",
-        "_task",
         "_timed_phase",
         "_transport",
         "_undrained_bytes",
+        "_worker",
         "_write_paused",
         "deadline_s",
         "seated",
@@ -151,7 +231,7 @@ class HttpConnection(asyncio.Protocol):
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
         self._state = _OPEN
-        self._task: asyncio.Task[None] | None = None
+        self._worker: Worker | None = None  # while a request is being answered
         self._held = bytearray()  # received behind the request that runs
         self._body_bytes = 0  # of the request, as counted in the capacity
         self._answer_bytes = 0  # not taken by the client, as counted there
@@ -187,7 +267,7 @@ class HttpConnection(asyncio.Protocol):
         # a reset can overtake the answer.
         if self._state != _OPEN or self._reader.finished:
             return
-        if self._task is None and not self._write_paused:
+        if self._worker is None and not self._write_paused:
             if self._timed_phase == RESTING:
                 self._roster.capacity.idle.pop(self, None)
             self._read(data)
@@ -198,16 +278,16 @@ class HttpConnection(asyncio.Protocol):
     def eof_received(self) -> None:
         # Half-closed counts as gone: a message must not be claimed for a client that may not be there, and
         # those who wait keep their side open. Returning None makes the transport close.
-        if self._task is not None:
-            self._task.cancel()
+        if self._worker is not None:
+            self._worker.cancel()
         self._settle_to_leave()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._settle_to_leave()
         self._state = _GONE
         self.deadline_s = _NEVER
-        if self._task is not None:
-            self._task.cancel()  # the roster is left when it has ended, and nothing is counted any more
+        if self._worker is not None:
+            self._worker.cancel()  # the roster is left when it has ended, and nothing is counted any more
         else:
             self._count_answer(0)
             self._roster.leave(self)
@@ -228,7 +308,7 @@ class HttpConnection(asyncio.Protocol):
             return
         self._timed_phase, self.deadline_s = None, _NEVER
         self._read_or_pause()
-        if self._task is None:
+        if self._worker is None:
             self._go_on()
 
     # ---- called by the server
@@ -250,16 +330,18 @@ class HttpConnection(asyncio.Protocol):
 
     def retire(self) -> None:
         """Close now if no request has begun, otherwise after its answer; a stream has no end of its own and ends now."""
-        if self._streaming and self._task is not None:
-            self._task.cancel()
-        elif self._state == _OPEN and self._task is None and self._reader.phase == RESTING and not self._held:
+        if self._streaming and self._worker is not None:
+            self._worker.cancel()
+        elif (
+            self._state == _OPEN and self._worker is None and self._reader.phase == RESTING and not self._held
+        ):
             self._leave()
 
     def abort(self) -> None:
         """Drop the connection and cancel its request."""
         self._settle_to_leave()
-        if self._task is not None:
-            self._task.cancel()
+        if self._worker is not None:
+            self._worker.cancel()
         self._transport.abort()
 
     # ---- requests
@@ -288,7 +370,8 @@ class HttpConnection(asyncio.Protocol):
             request, persistence = reader.ready.pop(0)
             self._timed_phase, self.deadline_s = None, _NEVER
             request.has_room = self._has_room_for_answer
-            self._task = self._roster.loop.create_task(self._serve(request, persistence))
+            self._worker = self._roster.worker()
+            self._worker.serve(self, request, persistence)
         elif reader.refusal is not None:
             self._refuse(reader.refusal)
         elif self._held:
@@ -335,7 +418,8 @@ class HttpConnection(asyncio.Protocol):
 
     # ---- answers
 
-    async def _serve(self, request: Request, persistence: bytes) -> None:
+    async def serve(self, request: Request, persistence: bytes) -> None:
+        """Answer the request: what a worker does."""
         response: Response | None = None
         body = b""  # behind the answer; of a small one it is in it
         try:
@@ -345,7 +429,7 @@ class HttpConnection(asyncio.Protocol):
                 return
             if self._roster.closing:
                 persistence = CLOSES
-            if self._is_too_much(response):
+            if len(response.body) > _LARGE_BYTES and not self._has_room_for_answer(len(response.body)):
                 self._take_back(response)
                 answer, persistence, response = encode_refusal(503, "too many unread answers"), CLOSES, None
             elif len(response.body) > _LARGE_BYTES and request.method != "HEAD":
@@ -354,7 +438,7 @@ class HttpConnection(asyncio.Protocol):
             else:
                 answer = encode_answer(response, request.method, persistence)
         except asyncio.CancelledError:
-            self._end_task()
+            self.end_request()
             if self._state == _OPEN:  # the handler's own doing: nobody else would end the connection
                 self.abort()
             raise
@@ -362,7 +446,7 @@ class HttpConnection(asyncio.Protocol):
             _log.exception("the handler failed on %s %s", request.method, request.path)
             self._take_back(response)
             answer, persistence, response = encode_refusal(500, "internal error"), CLOSES, None
-        self._end_task()
+        self.end_request()
         if self._state != _OPEN or self._transport.is_closing():
             self._take_back(response)
             return
@@ -385,9 +469,6 @@ class HttpConnection(asyncio.Protocol):
             self._count_answer(size_bytes)
         return has_room
 
-    def _is_too_much(self, response: Response) -> bool:
-        return len(response.body) > _LARGE_BYTES and not self._has_room_for_answer(len(response.body))
-
     async def _serve_stream(self, response: Response, stream: AsyncIterator[bytes], method: str) -> None:
         """Write what the stream yields for as long as the client is there, no faster than it takes it."""
         self._streaming = True
@@ -408,7 +489,7 @@ class HttpConnection(asyncio.Protocol):
                 with suppress(Exception):
                     await close()
             self._streaming = False
-            self._end_task()
+            self.end_request()
             if self._state == _OPEN:
                 self._leave()
 
@@ -420,8 +501,9 @@ class HttpConnection(asyncio.Protocol):
             finally:
                 self._drained = None
 
-    def _end_task(self) -> None:
-        self._task = None
+    def end_request(self) -> None:
+        """No worker is at the request any more."""
+        self._worker = None
         if self._body_bytes:
             self._count_body(0)
         if self._answer_bytes and (not self._write_paused or self._state == _GONE):
@@ -467,7 +549,7 @@ class HttpConnection(asyncio.Protocol):
         self._roster.capacity.idle.pop(self, None)
         self._reader.release()
         self._held.clear()
-        if self._task is None:
+        if self._worker is None:
             self._count_body(0)
         self._undrained_bytes = self._transport.get_write_buffer_size()
         self.deadline_s = self._roster.loop.time() + self._roster.limits.write_deadline_s

@@ -343,9 +343,16 @@ class RequestReader:
     # ---- called by the parser, which wraps what they raise
 
     def on_message_begin(self) -> None:
-        if not self._priming:
+        if self._priming:
+            return
+        self.phase = HEAD
+        # Of `_begin` what nearly every request changes; the rest is as it was unless a flag or a body says so.
+        self._pairs.clear()
+        self._target = self._body = b""
+        self.body_bytes = self._body_left = 0
+        self._persistence = STAYS_OPEN
+        if self._body_raw_bytes or self._skipped_body or self.awaits_continue:
             self._begin()
-            self.phase = HEAD
 
     def on_url(self, part: bytes) -> None:
         if not self._priming:
