@@ -84,13 +84,14 @@ def test_ls_aligns_for_a_pipe_and_counts_exactly(veil: Veil) -> None:
         "QUEUE",
         "VISIBLE",
         "IN",
-        "FLIGHT",
+        "PROGRESS",
+        "RETRYING",
         "DELAYED",
         "VISIBILITY",
         "DEAD",
         "LETTERS",
     ]
-    assert lines[1].split() == ["a", "1", "1", "1", "30", "s", "-"]
+    assert lines[1].split() == ["a", "1", "1", "0", "1", "30", "s", "-"]
     assert lines[0].index("VISIBLE") + len("VISIBLE") == lines[1].index(" 1 ") + 2
     assert [queue["name"] for queue in veil("queue", "ls", "b", "--json").objects] == ["b-long-name"]
 

@@ -35,13 +35,17 @@ def test_consumers_are_told_apart_by_key_and_seen_as_they_work(open_page: OpenPa
         second.receive_message(QueueUrl=url, VisibilityTimeout=1)
 
         row = page.locator("#consumer-rows tr", has_text="AKIDFIRST")
-        expect(row.locator("[data-label='In flight']")).to_have_text("1")
-        expect(row.locator("[data-label=Renewals]")).to_have_text("1")
+        expect(row.locator("[data-label='In progress']")).to_have_text("1")
+        expect(row.locator("[data-label=Received]")).to_contain_text("1 renewal")
         expect(row.locator("[data-label=Queues]")).to_have_text("orders 1")
         other = page.locator("#consumer-rows tr", has_text="AKIDSECOND")
         # It neither deletes nor renews: a second later the lease has lapsed, and the page says so by itself.
-        expect(other.locator("[data-label=Lapses]")).to_have_text("1")
-        expect(other.locator("[data-label='In flight']")).to_have_text("0")
+        expect(other.locator("[data-label=Lapsed]")).to_have_text("1 unknown")
+        expect(other.locator("[data-label='In progress']")).to_have_text("0")
+
+        row.get_by_role("link", name="AKIDFIRST").click()
+        assert "in progress" in page.locator("#held tbody tr").inner_text()
+        page.go_back()
 
         page.get_by_placeholder("Key, address or user agent").fill("second")
         page.wait_for_url("**/console/consumers?*search=second*")

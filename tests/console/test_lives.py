@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from veil.console.life_drawing import draw, lease_words
-from veil.console.lives import Life, LifeScale, tell
+from veil.console.life_drawing import LifeScale, draw, lease_words
 from veil.core.queue import QueueKey
+from veil.journal.attempts import Life, tell
 from veil.journal.lives import LifeEvent
 
 ORDERS = QueueKey("us-east-1", "000000000000", "orders")
@@ -66,7 +66,38 @@ def test_a_delay_that_is_set_anew_ends_when_it_says():
 def test_a_lapsed_receipt_that_still_deletes_is_told_as_late():
     life = told(an_event("received", 0, delivery=1, deadline_s=30), an_event("deleted", 45, delivery=1))
     assert ends(life) == [("lapsed", 30_000)]
-    assert lease_words(life.leases[0]) == "held 30 s · lapsed · deleted by its lapsed receipt 15 s later"
+    assert (
+        lease_words(life.leases[0])
+        == "held 30 s · lapsed · completed · deleted by its lapsed receipt 15 s later"
+    )
+
+
+def test_a_failed_attempt_is_told_with_its_error_and_when_the_next_one_may_come():
+    life = told(
+        an_event("received", 0, delivery=1, deadline_s=600),
+        an_event("given_back", 0.5, delivery=1, deadline_s=5, outcome="failed", error_type="NoStock"),
+        an_event("received", 5, delivery=2, deadline_s=605),
+        an_event("given_back", 6, delivery=2, deadline_s=16),
+        now_s=7,
+    )
+    assert ends(life) == [("given_back", 500), ("given_back", 1_000)]
+    assert [lease.outcome for lease in life.leases] == ["failed", "given_back"]
+    first, second = map(lease_words, life.leases)
+    assert first == "held 500 ms · failed: NoStock · visible again after 4.5 s"
+    assert second == "held 1 s · given back · visible again after 10 s"
+
+
+def test_a_lapse_is_judged_by_what_is_known_of_its_holder():
+    for kind, outcome in (
+        ("holder_seen", "failed"),
+        ("holder_silent", "crashed"),
+        ("delete_refused", "overran"),
+    ):
+        received = an_event("received", 0, delivery=1, deadline_s=30)
+        life = told(received, an_event(kind, 95, delivery=1))
+        assert life.leases[0].outcome == outcome
+        assert f"lapsed · {outcome}" in lease_words(life.leases[0])
+    assert told(an_event("received", 0, delivery=1, deadline_s=30)).leases[0].outcome == "unknown"
 
 
 def test_a_refused_delete_belongs_to_the_lease_that_was_lost():

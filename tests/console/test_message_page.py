@@ -67,8 +67,8 @@ def test_a_message_that_lapsed_once_and_was_renewed_is_drawn_with_both_leases(
 
     stay, first, second = words(page)
     assert stay.startswith("orders sent 20") and stay.endswith("here now")
-    assert first == "Lease 1 held 1 s · lapsed"
-    assert second == "Lease 2 renewed 1 time · held now"
+    assert first == "Attempt 1 held 1 s · lapsed · unknown"
+    assert second == "Attempt 2 renewed 1 time · held now"
     drawn = page.locator(".life-rows li.lease")
     assert drawn.nth(0).locator("rect.held.lapsed").count() == 1
     assert drawn.nth(1).locator("line.renewal").count() == 1
@@ -153,7 +153,7 @@ def test_a_message_that_is_gone_is_told_from_exported_segments(tmp_path: Path, o
         page = open_page(f"{server.endpoint_url}/console/messages?id={message['MessageId']}")
         assert "/queues/us-east-1/orders/messages/" in page.url
         assert [each.split(" ", 2)[2] for each in words(page)[1:]] == [
-            "held 1 s · lapsed",
+            "held 1 s · lapsed · unknown",
             words(page)[2].split(" ", 2)[2],
         ]
         assert "renewed 1 time · deleted in time" in words(page)[2]
@@ -170,7 +170,7 @@ def test_without_a_journal_the_store_alone_is_drawn_and_the_page_says_so(open_pa
         page = open_page(
             f"{server.endpoint_url}/console/messages?id={message['MessageId']}", expected=("404",)
         )
-        assert words(page)[1] == "Lease 1 held now"
+        assert words(page)[1] == "Attempt 1 held now"
         assert "The journal is off" in page.locator("#message-life").inner_text()
         sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
         page.reload()

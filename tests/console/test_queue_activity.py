@@ -34,17 +34,22 @@ def test_sends_receives_and_deletes_are_drawn_as_they_happen(
     assert label is not None and re.match(r"Sent: 3 in all, at most \d in 60 s", label)
 
 
-def test_lapses_and_dead_letters_are_drawn(server: VeilServer, sqs: Any, open_page: OpenPage):
+def test_what_is_given_back_and_dead_lettered_is_drawn_there_and_where_it_arrives(
+    server: VeilServer, sqs: Any, open_page: OpenPage
+):
     sqs.create_queue(QueueName="dead")
     policy = '{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:000000000000:dead","maxReceiveCount":1}'
-    attributes = {"VisibilityTimeout": "1", "RedrivePolicy": policy}
+    attributes = {"VisibilityTimeout": "600", "RedrivePolicy": policy}
     url = sqs.create_queue(QueueName="orders", Attributes=attributes)["QueueUrl"]
     sqs.send_message(QueueUrl=url, MessageBody="x")
-    sqs.receive_message(QueueUrl=url)
+    receipt = sqs.receive_message(QueueUrl=url)["Messages"][0]["ReceiptHandle"]
+    sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=0)
     page = open_page(f"{server.endpoint_url}/console/queues/us-east-1/orders/activity")
-    expect(page.locator("#chart-lapsed .total")).to_have_text("1")
+    expect(page.locator("#chart-given_back .total")).to_have_text("1")
     assert "Messages" not in sqs.receive_message(QueueUrl=url)
     expect(page.locator("#chart-dead_lettered .total")).to_have_text("1")
+    page.goto(f"{server.endpoint_url}/console/queues/us-east-1/dead/activity")
+    expect(page.locator("#chart-arrived .total")).to_have_text("1")
 
 
 def test_a_bar_is_as_high_as_its_share_of_the_scale():

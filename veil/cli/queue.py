@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -119,10 +119,13 @@ def ls(
     endpoint: Endpoint = None,
     region: Region = None,
 ) -> None:
-    """List queues with their exact counts and whether they are paused."""
+    """List queues with their exact counts and whether they are paused.
+
+    Of the messages in flight, those that wait for a retry after a failed attempt are counted apart.
+    """
     rows = []
     with connect(endpoint, region) as client:
-        paused = _paused_queues(client, prefix)
+        described = _described(client, prefix)
         for name in list(client.queue_names(prefix)):
             try:
                 queue = summary(name, client.queue_url(name), client.attributes(name))
@@ -130,17 +133,20 @@ def ls(
                 if error.is_missing_queue:  # removed since it was listed
                     continue
                 raise
+            about = described.get(name, {})
+            waiting, paused = about.get("WaitingForRetry", 0), about.get("Paused", False)
             if as_json:
-                say_json({**queue, "paused": name in paused})
+                say_json({**queue, "waiting_for_retry": waiting, "paused": paused})
                 continue
-            counts = [str(queue[count]) for count in ("visible", "in_flight", "delayed")]
-            shown = f"{name} (paused)" if name in paused else name
+            in_progress = max(0, queue["in_flight"] - waiting)
+            counts = [str(count) for count in (queue["visible"], in_progress, waiting, queue["delayed"])]
+            shown = f"{name} (paused)" if paused else name
             rows.append(
                 [shown, *counts, seconds(queue["visibility_timeout_s"]), queue["dead_letters"] or "-"]
             )
     if rows:
-        columns = ["queue", "visible", "in flight", "delayed", "visibility", "dead letters"]
-        show_table(columns, rows, right=columns[1:5])
+        columns = ["queue", "visible", "in progress", "retrying", "delayed", "visibility", "dead letters"]
+        show_table(columns, rows, right=columns[1:6])
     elif not as_json:
         talk(
             f"no queue's name begins with {prefix!r}"
@@ -149,12 +155,12 @@ def ls(
         )
 
 
-def _paused_queues(client: Client, prefix: str) -> set[str]:
-    """The names of those whose deliveries are paused; none on another SQS, which cannot pause."""
+def _described(client: Client, prefix: str) -> dict[str, Any]:
+    """What Veil says of its queues beyond SQS, by name; nothing on another SQS."""
     try:
-        return {queue["QueueName"] for queue in client.descriptions(prefix) if queue["Paused"]}
+        return {queue["QueueName"]: queue for queue in client.descriptions(prefix)}
     except NotVeil:
-        return set()
+        return {}
 
 
 @queue_app.command(
@@ -222,14 +228,17 @@ def show(name: QueueName, as_json: AsJson = False, endpoint: Endpoint = None, re
     with connect(endpoint, region) as client:
         attributes = client.attributes(name)
         tags = client.on_queue("ListQueueTags", name).get("Tags", {})
-        is_paused = name in _paused_queues(client, name)
+        about = _described(client, name).get(name, {})
+        is_paused = about.get("Paused", False)
         queue = {**summary(name, client.queue_url(name), attributes), "paused": is_paused, "tags": tags}
+        queue["waiting_for_retry"] = about.get("WaitingForRetry", 0)
     if as_json:
         say_json(queue)
         return
     lines = [("queue", name), ("url", queue["url"]), ("arn", queue["arn"])]
     lines += [("deliveries", "paused")] if is_paused else []
-    lines += [(count.replace("_", " "), str(queue[count])) for count in ("visible", "in_flight", "delayed")]
+    counts = ("visible", "in_flight", "waiting_for_retry", "delayed")
+    lines += [(count.replace("_", " "), str(queue[count])) for count in counts]
     lines += [(label(key), readable(key, attributes[key]) or "-") for key in SHOWN if key in attributes]
     lines += [(f"tag {key}", value) for key, value in tags.items()]
     width = max(len(key) for key, _ in lines)

@@ -13,7 +13,6 @@ from urllib.parse import quote
 from veil.console import pages
 from veil.console.audit import REFUSED, Audit
 from veil.console.live import Live, Viewer
-from veil.console.lives import JournalLooks
 from veil.console.queue_views import QueueLooks
 from veil.console.sessions import Identity, Key, Sessions, Throttle
 from veil.console.templates import Static, templates
@@ -43,6 +42,7 @@ from veil.console.web import (
     set_cookie,
 )
 from veil.core.errors import StoreError, VeilError
+from veil.journal.attempts import JournalLooks
 from veil.service.service import Service
 from veil.service.turns import Turn
 
@@ -104,7 +104,7 @@ class Console:
         self.notices = Notices()
         self.turns = service.turns
         self.looks = QueueLooks(service)
-        self.journal_looks = JournalLooks(service, journal)
+        self.journal_looks = service.lives or JournalLooks(service.store, journal)
         self.findings_read: tuple[tuple[int, int], FindingsRead] | None = None  # with what the file was then
         self.drawn_lives: dict[Any, Any] = {}  # by message; kept by its page
         self.static = Static()

@@ -5,12 +5,87 @@ Each row is a drawing of its own on one common scale, with its words above it, s
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from markupsafe import Markup
 
 from veil.console.formatting import plural, utc
-from veil.console.lives import LeaseLife, Life, LifeScale, Stay
+from veil.core.attempt import Outcome
+from veil.journal.attempts import LeaseLife, Life, Stay
+
+# ---- the scale
+
+# A wait longer than this part of all that happens is cut to it: a message that rests for a week shall not press the
+# seconds of its leases into one line.
+_WAIT_MAX: Final = 0.35
+_WAIT_SHOWN: Final = 0.12
+
+
+class Cut(NamedTuple):
+    """A wait that is drawn shorter than it was, from one place to another."""
+
+    begin: float
+    end: float
+    length_ms: int
+
+
+class LifeScale:
+    """Places instants between 0 and 1."""
+
+    def __init__(self, begin_ms: int, end_ms: int, busy: Iterable[tuple[int, int]]) -> None:
+        self.begin_ms, self.end_ms = begin_ms, max(end_ms, begin_ms + 1)
+        edges, idle = _edges(self.begin_ms, self.end_ms, busy)
+        lengths = [after - before for before, after in pairwise(edges)]
+        moved = sum(length for length, is_idle in zip(lengths, idle, strict=True) if not is_idle)
+        shown = [
+            moved * _WAIT_SHOWN if is_idle and moved and length > moved * _WAIT_MAX else float(length)
+            for length, is_idle in zip(lengths, idle, strict=True)
+        ]
+        whole = sum(shown) or 1.0
+        self._edges = edges
+        self._places = [0.0]
+        for part in shown:
+            self._places.append(min(1.0, self._places[-1] + part / whole))
+        self.cuts = [
+            Cut(self._places[number], self._places[number + 1], length)
+            for number, (length, part) in enumerate(zip(lengths, shown, strict=True))
+            if part < length
+        ]
+
+    def at(self, instant_ms: int) -> float:
+        """Where the instant stands; what lies outside stands at the edge."""
+        if instant_ms <= self.begin_ms:
+            return 0.0
+        if instant_ms >= self.end_ms:
+            return 1.0
+        number = bisect_right(self._edges, instant_ms) - 1
+        begin_ms, end_ms = self._edges[number], self._edges[number + 1]
+        begin, end = self._places[number], self._places[number + 1]
+        return begin + (end - begin) * (instant_ms - begin_ms) / (end_ms - begin_ms)
+
+
+def _edges(begin_ms: int, end_ms: int, busy: Iterable[tuple[int, int]]) -> tuple[list[int], list[bool]]:
+    """The instants between which something happens or nothing does, and which of the spans are idle."""
+    edges, idle = [begin_ms], list[bool]()
+    for start_ms, stop_ms in sorted(busy):
+        start_ms, stop_ms = max(start_ms, edges[-1]), min(stop_ms, end_ms)
+        if stop_ms <= start_ms:
+            continue
+        if start_ms > edges[-1]:
+            edges.append(start_ms)
+            idle.append(True)
+        edges.append(stop_ms)
+        idle.append(False)
+    if end_ms > edges[-1]:
+        edges.append(end_ms)
+        idle.append(True)
+    return edges, idle
+
+
+# ---- the drawing
 
 _ROWS_MAX: Final = 60
 # Of each kind in one row: more would lie on each other.
@@ -35,7 +110,8 @@ HOW: Final = {
     "open": "held now",
     "deleted": "deleted in time",
     "released": "released",
-    "undone": "given back: the answer never left",
+    "given_back": "over",
+    "undone": "undone: the answer never left",
     "lapsed": "lapsed",
     "expired": "ended with the message's retention",
     "purged": "purged",
@@ -77,7 +153,7 @@ def draw(life: Life, now_ms: int) -> Drawing:
     cuts = [_length(cut.length_ms) for cut in scale.cuts[:_CUTS_MAX]]
     if len(scale.cuts) > _CUTS_MAX:
         cuts.append(f"and {len(scale.cuts) - _CUTS_MAX:,} more")
-    label = f"A life of {_length(end_ms - life.begins_ms)} with {plural(len(life.leases), 'lease')}"
+    label = f"A life of {_length(end_ms - life.begins_ms)} with {plural(len(life.leases), 'attempt')}"
     return Drawing(rows, _axis(scale, now_ms), cuts, left_out, label)
 
 
@@ -138,7 +214,7 @@ def _lease_row(lease: LeaseLife, scale: LifeScale, now_ms: int) -> LifeRow:
     ]
     parts += _cuts(scale, end, deadline)
     parts.append(_tick(deadline, "deadline", f"visibility deadline {utc(lease.deadline_ms)}"))
-    return LifeRow("lease", f"Lease {lease.delivery}", words, lease.how, _picture(parts, 20))
+    return LifeRow("lease", f"Attempt {lease.delivery}", words, lease.how, _picture(parts, 20))
 
 
 def _cuts(scale: LifeScale, begin: float, end: float) -> list[Markup]:
@@ -153,11 +229,28 @@ def lease_words(lease: LeaseLife) -> str:
         parts.append(f"held {_length(lease.held_ms)}")
     if lease.renewals:
         parts.append(f"renewed {plural(len(lease.renewals), 'time')}")
-    parts.append(HOW.get(lease.how, lease.how))
+    parts.append(_outcome_words(lease))
     for event in lease.late[-_LATE_TOLD_MAX:]:
         late_ms = event.at_ms - (lease.ended_at_ms or lease.deadline_ms)
         parts.append(f"{_late_words(event.kind)} {_length(max(0, late_ms))} later")
     return " · ".join(parts)
+
+
+def _outcome_words(lease: LeaseLife) -> str:
+    """What came of the attempt, and the error that ended it."""
+    how = HOW.get(lease.how, lease.how)
+    if lease.outcome is Outcome.COMPLETED and lease.how == "deleted":
+        return how
+    if lease.outcome in (Outcome.OPEN, Outcome.REMOVED, Outcome.UNDONE):
+        return how
+    words = lease.outcome.label
+    if lease.how in ("lapsed", "deleted"):
+        words = f"{lease.how} · {words}"
+    if lease.said is not None and lease.said.error_type:
+        words += f": {lease.said.error_type}"
+    if lease.how == "given_back" and lease.ended_at_ms is not None:
+        words += f" · visible again after {_length(max(0, lease.deadline_ms - lease.ended_at_ms))}"
+    return words
 
 
 def _late_words(kind: str) -> str:

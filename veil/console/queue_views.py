@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from veil.console.lives import Life, tell
 from veil.console.messages import Looked, Search, search_messages
 from veil.console.visit import Visit
 from veil.console.web import Answer, link
@@ -16,8 +15,9 @@ from veil.core.message import StoredMessage
 from veil.core.queue import Queue, QueueCounts, QueueKey, parse_arn
 from veil.core.sequence import instant_of
 from veil.core.text import seq_number, whole_number
+from veil.journal.attempts import Life, tell
 from veil.journal.lives import LifeEvent
-from veil.service.activity import Holder
+from veil.service.attempts import Holder
 from veil.service.messages import peek
 from veil.service.queues import QueueDepth, queue_depths
 from veil.service.service import Service
@@ -26,6 +26,13 @@ from veil.service.turns import Turn
 # ---- messages
 
 STATES = {State.VISIBLE: "visible", State.DELAYED: "delayed", State.IN_FLIGHT: "in flight"}
+
+
+def state_words(message: StoredMessage, holder: Holder | None) -> str:
+    """Where a message stands: what waits for its retry is in flight to SQS, and in nobody's hands."""
+    if message.state == State.IN_FLIGHT and holder is not None and holder.outcome is not None:
+        return "waiting for a retry"
+    return STATES[State(message.state)]
 
 
 class Present(NamedTuple):
@@ -37,7 +44,7 @@ class Present(NamedTuple):
 
     @property
     def state(self) -> str:
-        return STATES[State(self.message.state)]
+        return state_words(self.message, self.holder)
 
     @property
     def signature(self) -> tuple[object, ...]:
@@ -68,7 +75,7 @@ async def find_present(visit: Visit, key: QueueKey, seq: int) -> Present | None:
     message = found[0]
     if message.state == State.IN_FLIGHT and (message.due_at_ms or 0) <= visit.now_ms:
         message.state, message.due_at_ms = State.VISIBLE, None  # lapsed, and the store has not looked yet
-    return Present(queue, message, visit.console.activity.holder(queue.id, message))
+    return Present(queue, message, visit.console.activity.attempts.holder(queue.id, message))
 
 
 async def tell_message(visit: Visit, key: QueueKey, seq: int, further: int = 1) -> Told | None:

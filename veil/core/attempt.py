@@ -79,7 +79,7 @@ class AttemptFacts(NamedTuple):
     undone_at: int | None = None  # `undone`
     said: str | None = None
     deleted_at: int | None = None  # `deleted`, by its own receipt
-    is_returned: bool = False  # by `given_back` or `released`
+    is_returned: bool = False  # by `given_back` or `released`, or by a receive without a window
     gone_at: int | None = None  # of its message: the first of `deleted`, `expired`, `purged`, `redriven`
     refused_at: int | None = None  # `delete_refused` or `extension_refused`, the latest
     seen_at: int | None = None  # `holder_seen`, the latest

@@ -194,3 +194,12 @@ class Caller(NamedTuple):
     key_id: str = ""
     user_agent: str = ""
     peer: str = ""
+
+    @property
+    def worker(self) -> str:
+        """Which worker it is, as Veil's consumer says: its name, host and process; empty for anybody else."""
+        parts = dict(part.split("/", 1) for part in self.user_agent.split() if "/" in part)
+        if "pid" not in parts or "host" not in parts:
+            return ""
+        place = f"{parts['host']}, process {parts['pid']}"
+        return f"{parts['worker']} on {place}" if "worker" in parts else place

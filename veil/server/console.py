@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from veil.journal.attempts import JournalLooks
 from veil.server.access import host_name, is_loopback
 from veil.server.make_store import is_on_postgres, journal_location, store_directory
 from veil.server.settings import Settings
@@ -72,9 +73,10 @@ class ConsoleMount:
         self._console: Console | None = None
         self._loading = asyncio.Lock()
         self._who = settings.console
-        if self._who != "off":
-            # From the start on, so that the first visitor sees what happened before.
+        if self._who != "off" or journal_location(settings) is not None:
+            # From the start on, so that the first visitor sees what happened before, and the journal what became of holders.
             service.watch()
+        service.lives = JournalLooks(service.store, journal_location(settings))
 
     async def handle(self, request: Request) -> Response:
         """The answer to one request, which the rules of access have let in."""

@@ -56,7 +56,24 @@ _EVENTS: Final = (
     ("deleted", "veil_messages_deleted", "Messages deleted by receipt."),
     ("extended", "veil_leases_extended", "Leases given a new visibility deadline."),
     ("released", "veil_leases_released", "Leases ended by their holder with a visibility of 0."),
-    ("lapsed", "veil_leases_lapsed", "Leases whose visibility deadline passed without a delete."),
+    (
+        "lapsed",
+        "veil_leases_lapsed",
+        "Leases whose visibility deadline passed, the ends of backoffs included.",
+    ),
+    (
+        "failed",
+        "veil_attempts_failed",
+        "Attempts whose handler failed: said, or left to lapse by a caller that went on.",
+    ),
+    ("given_back", "veil_attempts_given_back", "Attempts that ended with their message given back."),
+    ("overran", "veil_attempts_overran", "Attempts whose holder came back after its visibility deadline."),
+    (
+        "crashed",
+        "veil_attempts_crashed",
+        "Attempts whose holder was not heard of again while others went on.",
+    ),
+    ("arrived", "veil_messages_arrived", "Messages that came by a redrive or as dead letters."),
     ("undone", "veil_receives_undone", "Messages put back because their receive's answer found nobody."),
     ("outcome_ignored", "veil_outcomes_ignored", "Outcomes said in a header that could not be read."),
     ("dead_lettered", "veil_messages_dead_lettered", "Messages moved from this queue to its dead letters."),
@@ -73,10 +90,10 @@ _EVENTS: Final = (
 class _Depth:
     """The present of one queue, or the sum of several."""
 
-    __slots__ = ("delayed", "in_flight", "oldest_sent_ms", "paused", "visible")
+    __slots__ = ("delayed", "in_flight", "oldest_sent_ms", "paused", "visible", "waiting")
 
     def __init__(self) -> None:
-        self.visible = self.in_flight = self.delayed = self.paused = 0
+        self.visible = self.in_flight = self.delayed = self.paused = self.waiting = 0
         self.oldest_sent_ms: int | None = None
 
     def add(self, visible: int, in_flight: int, delayed: int, oldest_sent_ms: int | None) -> None:
@@ -91,6 +108,7 @@ def _sum(depths: Mapping[_Labels, _Depth]) -> _Depth:
     total = _Depth()
     for depth in depths.values():
         total.add(depth.visible, depth.in_flight, depth.delayed, depth.oldest_sent_ms)
+        total.waiting += depth.waiting
         total.paused += depth.paused
     return total
 
@@ -151,8 +169,8 @@ class Metrics:
             depth = depths[self._names[queue.id]]
             depth.paused += queue.settings.paused
             if queue.id in found:
-                counts, oldest_ms = found[queue.id]
-                depth.add(*counts, oldest_ms)
+                depth.add(*found[queue.id].counts, found[queue.id].oldest_sent_ms)
+                depth.waiting += found[queue.id].waiting
         self._depths = depths
         if self.exporter is not None:
             with suppress(VeilError):  # the store has failed, which /readyz tells
@@ -183,6 +201,14 @@ class Metrics:
             for state in ("visible", "in_flight", "delayed"):
                 messages.add_metric((*labels, state), getattr(depth, state))
         yield messages
+        retries = GaugeMetricFamily(
+            "veil_messages_waiting_for_retry",
+            "Of the messages in flight, those whose attempt is over, as far as this server knows.",
+            labels=_LABELS,
+        )
+        for labels, depth in depths.items():
+            retries.add_metric(labels, depth.waiting)
+        yield retries
         oldest = GaugeMetricFamily(
             "veil_oldest_message_age_seconds",
             "Time since the oldest visible message was sent; 0 when there is none.",

@@ -1,18 +1,18 @@
-"""Who does what at the moment, and how much of it: what people look at and no store tells.
+"""How much of what happens at the moment, and before: counters and rates of every queue.
 
-Kept for the console, in memory, from the start of the server on. The hot path pays a few dictionary entries for each
-receive and delete; everything that can wait (rates, lapses, sums) is done when somebody looks, or once a second.
+Kept in memory, from the start of the server on. Adding to a counter costs next to nothing; everything that can wait is
+done when somebody looks, or once a second. Who does it is told by `attempts`.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from veil.core.clock import Clock, Timer
-from veil.core.message import Caller, StoredMessage
+from veil.service.attempts import LiveAttempts
 
 # ---- counters
 
@@ -20,9 +20,10 @@ from veil.core.message import Caller, StoredMessage
 class Tallies(defaultdict[tuple[str, int], int]):
     """Counters by event and queue id; `tallies["sent", queue_id] += 1` costs next to nothing.
 
-    The service counts `sent`, `received`, `empty_receive`, `deleted`, `extended`, `released`, `undone`, `purged`; the
-    store, through `counted`, what only it sees: `lapsed`, `dead_lettered`, `expired`, `stale_receipt`, `duplicate`,
-    `repeated_send`. What stands in the dictionary itself is what is new since `take_fresh`; `of` and `totals` tell of all.
+    The service counts `sent`, `received`, `empty_receive`, `deleted`, `extended`, `released`, `undone`, `purged`, and the
+    outcomes of attempts (`core.attempt.Outcome`) as they are judged; the store, through `counted`, what only it sees: `lapsed`,
+    `dead_lettered`, `arrived`, `expired`, `stale_receipt`, `duplicate`, `repeated_send`. What stands in the dictionary itself is
+    what is new since `take_fresh`; `of` and `totals` tell of all.
     """
 
     def __init__(self) -> None:
@@ -58,69 +59,8 @@ FINE_S: Final = 5  # seconds of one bucket: ten minutes of them
 COARSE_S: Final = 60  # four hours of these
 _FINE_BUCKETS: Final = 120
 _COARSE_BUCKETS: Final = 240
-# What is beyond these bounds is forgotten, oldest first: the console then says that it does not know the holder.
-LEASES_MAX: Final = 100_000
-CONSUMERS_MAX: Final = 1_000
+# What is beyond this bound is forgotten, oldest first.
 SERIES_MAX: Final = 20_000
-
-
-class Consumer:
-    """One caller: what it did since the server started, as far as it is remembered."""
-
-    __slots__ = (
-        "caller",
-        "deleted",
-        "empty_polls",
-        "first_seen_ms",
-        "in_flight",
-        "lapses",
-        "last_seen_ms",
-        "polls",
-        "queues",
-        "received",
-        "released",
-        "renewals",
-    )
-
-    def __init__(self, caller: Caller, now_ms: int) -> None:
-        self.caller = caller
-        self.first_seen_ms = self.last_seen_ms = now_ms  # engine time
-        self.polls = self.empty_polls = self.received = self.deleted = 0
-        self.renewals = self.released = self.lapses = 0
-        self.in_flight = 0  # as of the last `settle`
-        self.queues: dict[int, int] = {}  # messages received, by queue id
-
-
-class Claim:
-    """One receive: its messages' leases share it. A new deadline is each lease's own."""
-
-    __slots__ = ("consumer", "deadline_ms", "queue_id", "received_at_ms", "renewed")
-
-    def __init__(self, consumer: Consumer, queue_id: int, received_at_ms: int, deadline_ms: int) -> None:
-        self.consumer = consumer
-        self.queue_id = queue_id
-        self.received_at_ms = received_at_ms
-        self.deadline_ms = deadline_ms
-        self.renewed: dict[int, tuple[int, int, int]] | None = None  # seq: how often, when last, deadline
-
-    def deadline_of(self, seq: int) -> int:
-        """When that lease lapses."""
-        renewed = self.renewed
-        return self.deadline_ms if renewed is None or seq not in renewed else renewed[seq][2]
-
-
-class Holder:
-    """What is known about an open lease."""
-
-    __slots__ = ("caller", "last_renewed_ms", "received_at_ms", "renewals")
-
-    def __init__(
-        self, caller: Caller, received_at_ms: int, renewals: int, last_renewed_ms: int | None
-    ) -> None:
-        self.caller = caller
-        self.received_at_ms = received_at_ms
-        self.renewals = renewals
-        self.last_renewed_ms = last_renewed_ms
 
 
 class _Ring:
@@ -156,104 +96,18 @@ class _Ring:
 
 
 class Activity:
-    """Rates of every queue, callers and the holders of leases; all of it bounded."""
+    """Rates of every queue, and who works on what (`attempts`); all of it bounded."""
 
-    def __init__(self, clock: Clock, tallies: Tallies) -> None:
+    def __init__(
+        self, clock: Clock, tallies: Tallies, each_second: Callable[[], None] = lambda: None
+    ) -> None:
         self._clock = clock
         self._tallies = tallies
-        self._consumers: dict[Caller, Consumer] = {}
-        self._leases: dict[int, Claim] = {}  # by seq, in the order of their receives
+        self._each_second = each_second
+        self.attempts = LiveAttempts(clock, tallies)
         self._fine: dict[tuple[str, int], _Ring] = {}
         self._coarse: dict[tuple[str, int], _Ring] = {}
         self._timer: Timer | None = None
-
-    # ---- the hot path
-
-    def received(
-        self, queue_id: int, messages: Sequence[StoredMessage], visibility_s: int, caller: Caller
-    ) -> None:
-        """A receive was answered, with nothing or with these."""
-        now_ms = self._clock.now_ms()
-        consumer = self._consumers.get(caller) or self._newcomer(caller, now_ms)
-        consumer.last_seen_ms = now_ms
-        consumer.polls += 1
-        if not messages:
-            consumer.empty_polls += 1
-            return
-        consumer.received += len(messages)
-        consumer.queues[queue_id] = consumer.queues.get(queue_id, 0) + len(messages)
-        if visibility_s == 0:
-            return
-        received_at_ms = messages[0].received_at_ms or now_ms
-        claim = Claim(consumer, queue_id, received_at_ms, received_at_ms + visibility_s * 1000)
-        leases = self._leases
-        if len(leases) >= LEASES_MAX:
-            self._make_room()
-        for message in messages:
-            seq = message.seq
-            earlier = leases.pop(seq, None)  # taken out and put in again: the order is that of the receives
-            if earlier is not None and earlier.deadline_of(seq) <= now_ms:
-                earlier.consumer.lapses += 1  # it was neither deleted nor released
-            leases[seq] = claim
-
-    def renewed(self, seqs: Iterable[int], visibility_s: int, caller: Caller) -> None:
-        """These leases got a new deadline, counted from now."""
-        now_ms = self._clock.now_ms()
-        consumer = self._consumers.get(caller) or self._newcomer(caller, now_ms)
-        consumer.last_seen_ms = now_ms
-        deadline_ms = now_ms + visibility_s * 1000
-        for seq in seqs:
-            consumer.renewals += 1
-            claim = self._leases.get(seq)
-            if claim is not None:
-                if claim.renewed is None:
-                    claim.renewed = {}
-                times = claim.renewed[seq][0] if seq in claim.renewed else 0
-                claim.renewed[seq] = (times + 1, now_ms, deadline_ms)
-
-    def ended(self, seqs: Iterable[int], how: str, caller: Caller) -> None:
-        """These leases are over: `deleted`, `released`, or `undone` because the answer found nobody."""
-        now_ms = self._clock.now_ms()
-        consumer = self._consumers.get(caller) or self._newcomer(caller, now_ms)
-        consumer.last_seen_ms = now_ms
-        count = 0
-        for seq in seqs:
-            count += 1
-            self._leases.pop(seq, None)
-        if how == "deleted":
-            consumer.deleted += count
-        elif how == "released":
-            consumer.released += count
-
-    # ---- what people look at
-
-    def holder(self, queue_id: int, message: StoredMessage) -> Holder | None:
-        """Who holds the message in flight; None where the receive was before the start, or elsewhere."""
-        claim = self._leases.get(message.seq)
-        if claim is None or claim.queue_id != queue_id or claim.received_at_ms != message.received_at_ms:
-            return None
-        times, last_ms = (claim.renewed or {}).get(message.seq, (0, None, 0))[:2]
-        return Holder(claim.consumer.caller, claim.received_at_ms, times, last_ms)
-
-    def consumers(self) -> list[Consumer]:
-        """Every caller that is remembered, the one seen last first, with `in_flight` and `lapses` as of now."""
-        self.settle()
-        return sorted(self._consumers.values(), key=lambda each: each.last_seen_ms, reverse=True)
-
-    def settle(self) -> None:
-        """Take out the leases whose deadline has passed: their holders let them lapse."""
-        now_ms = self._clock.now_ms()
-        for consumer in self._consumers.values():
-            consumer.in_flight = 0
-        lapsed: list[int] = []
-        for seq, claim in self._leases.items():
-            if claim.deadline_of(seq) > now_ms:
-                claim.consumer.in_flight += 1
-            else:
-                claim.consumer.lapses += 1
-                lapsed.append(seq)
-        for seq in lapsed:
-            del self._leases[seq]
 
     def fine(self, event: str, queue_id: int, buckets: int = _FINE_BUCKETS) -> list[int]:
         """How often the event happened in each of the last spans of FINE_S seconds, the oldest first."""
@@ -263,11 +117,6 @@ class Activity:
         """The same in spans of COARSE_S seconds."""
         return self._last(self._coarse, COARSE_S, event, queue_id, buckets)
 
-    def emptied(self, queue_id: int) -> None:
-        """Every message of the queue is gone, and its leases with it."""
-        for seq in [seq for seq, claim in self._leases.items() if claim.queue_id == queue_id]:
-            del self._leases[seq]
-
     def is_quiet(self, events: Iterable[str], queue_id: int) -> bool:
         """Whether none of the events has happened in the queue for as long as is remembered."""
         self.tick()
@@ -275,7 +124,7 @@ class Activity:
 
     def forget(self, queue_id: int) -> None:
         """Drop what is known about a queue that no longer exists."""
-        self.emptied(queue_id)
+        self.attempts.emptied(queue_id)
         for rings in (self._fine, self._coarse):
             for key in [key for key in rings if key[1] == queue_id]:
                 del rings[key]
@@ -309,6 +158,7 @@ class Activity:
 
     def _again(self) -> None:
         self.tick()
+        self._each_second()
         self.start()
 
     def _last(
@@ -318,16 +168,3 @@ class Activity:
         ring = rings.get((event, queue_id))
         bucket = self._clock.now_ms() // 1000 // span_s
         return [0] * buckets if ring is None else ring.last(bucket, buckets)
-
-    def _newcomer(self, caller: Caller, now_ms: int) -> Consumer:
-        consumers = self._consumers
-        if len(consumers) >= CONSUMERS_MAX:
-            longest_silent = min(consumers.values(), key=lambda each: each.last_seen_ms)
-            del consumers[longest_silent.caller]
-        consumer = consumers[caller] = Consumer(caller, now_ms)
-        return consumer
-
-    def _make_room(self) -> None:
-        self.settle()
-        for seq in list(self._leases)[: len(self._leases) - LEASES_MAX * 9 // 10]:
-            del self._leases[seq]

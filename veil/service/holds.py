@@ -37,10 +37,10 @@ async def receive_hold(
         service.tallies["extended" if content.again else "received", queue.id] += len(content.messages)
         if service.activity is not None:
             if content.again:
-                seqs = [message.seq for message in content.messages]
-                service.activity.renewed(seqs, visibility_s, caller)
+                for message in content.messages:
+                    service.activity.attempts.changed(message.seq, visibility_s, caller)
             else:
-                service.activity.received(queue.id, content.messages, visibility_s, caller)
+                service.activity.attempts.received(queue, content.messages, visibility_s, caller)
     elif not content.again:
         service.tallies["empty_receive", queue.id] += 1
     return content

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from veil.core.attempt import NOTHING_SAID, Said
+from veil.core.attempt import NOTHING_SAID, Outcome, Said
 from veil.core.errors import (
     DeduplicationMissing,
     GroupMissing,
@@ -159,7 +159,10 @@ async def delete(
         by_place = {receipt.seq: said[place] for place, receipt in zip(places, receipts, strict=True)}
         told = {seq: each for seq, each in by_place.items() if each is not None}
     outcomes = await service.store.delete(queue, receipts, strict=strict, caller=caller, said=told)
+    attempts = None if service.activity is None else service.activity.attempts
     for place, receipt, outcome in zip(places, receipts, outcomes, strict=True):
+        if outcome is not Deletion.DELETED and attempts is not None:
+            attempts.came_late(receipt.seq, receipt.delivery, caller)
         if outcome is Deletion.DELETED:
             deleted.append(receipt.seq)
         elif isinstance(outcome, VeilError):
@@ -168,8 +171,9 @@ async def delete(
             answers[place] = MessageGone(handles[place])
     if deleted:
         service.tallies["deleted", queue.id] += len(deleted)
-        if service.activity is not None:
-            service.activity.ended(deleted, "deleted", caller)
+        if attempts is not None:
+            told_of = [told.get(seq) for seq in deleted] if told else ()
+            attempts.ended(queue, deleted, Outcome.COMPLETED, caller, told_of)
     return answers
 
 
@@ -201,25 +205,25 @@ async def extend_lease(
             answers[place] = refusal
     if not extensions:
         return answers
-    extended: list[Extension] = []
-    released: list[int] = []
+    extended = released = 0
+    attempts = None if service.activity is None else service.activity.attempts
     outcomes = await service.store.extend(queue, extensions, caller=caller)
-    for place, extension, refused in zip(places, extensions, outcomes, strict=True):
+    for place, (receipt, visibility_s, told), refused in zip(places, extensions, outcomes, strict=True):
         if refused is not None:
             answers[place] = refused
-        elif extension.visibility_s:
-            extended.append(extension)
+            if attempts is not None:
+                attempts.came_late(receipt.seq, receipt.delivery, caller)
+        elif visibility_s:
+            if attempts is None or attempts.changed(receipt.seq, visibility_s, caller, told) is None:
+                extended += 1
         else:
-            released.append(extension.receipt.seq)
+            released += 1
+            if attempts is not None:
+                attempts.ended(queue, (receipt.seq,), Outcome.GIVEN_BACK, caller, (told,))
     if extended:
-        service.tallies["extended", queue.id] += len(extended)
+        service.tallies["extended", queue.id] += extended
     if released:
-        service.tallies["released", queue.id] += len(released)
-    if service.activity is not None:
-        for one in extended:
-            service.activity.renewed((one.receipt.seq,), one.visibility_s, caller)
-        if released:
-            service.activity.ended(released, "released", caller)
+        service.tallies["released", queue.id] += released
     return answers
 
 
@@ -268,4 +272,4 @@ async def purge(service: Service, queue: Queue, *, caller: Caller = NOBODY) -> N
     await service.store.purge(queue, rest_ms=service.rules.rest_after_purge_ms, caller=caller)
     service.tallies["purged", queue.id] += 1
     if service.activity is not None:
-        service.activity.emptied(queue.id)
+        service.activity.attempts.emptied(queue.id)

@@ -286,6 +286,14 @@ class QueueDepth(NamedTuple):
 
     counts: QueueCounts
     oldest_sent_ms: int | None  # engine time; None: nothing is visible, or nobody asked
+    waiting: int = (
+        0  # of those in flight: for a retry, their attempts being over, as far as this server knows
+    )
+
+    @property
+    def in_progress(self) -> int:
+        """Of those in flight: somebody works on them."""
+        return max(0, self.counts.in_flight - self.waiting)
 
     @property
     def total(self) -> int:
@@ -308,7 +316,10 @@ async def queue_depths(
                 )
             except VeilError:  # deleted since it was listed; that the store has failed /readyz tells
                 continue
-            depths[queue.id] = QueueDepth(counts, oldest_ms)
+            waiting = 0
+            if service.activity is not None and counts.in_flight:
+                waiting = min(counts.in_flight, service.activity.attempts.waiting(queue.id))
+            depths[queue.id] = QueueDepth(counts, oldest_ms, waiting)
             await turn.pause()
 
     # Side by side for a store that has to be asked, one after the other within each share: most stores know

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from types import coroutine
 from typing import Any, Final, TypeVar
 
+from veil.core.attempt import Outcome
 from veil.core.errors import InFlightLimit, QueueMissing
 from veil.core.event import NOBODY
 from veil.core.message import Caller, StoredMessage
@@ -97,7 +98,8 @@ async def _undo(service: Service, queue: Queue, receipts: Sequence[Receipt], cal
         return
     service.tallies["undone", queue.id] += len(receipts)
     if service.activity is not None:
-        service.activity.ended([receipt.seq for receipt in receipts], "undone", caller)
+        seqs = [receipt.seq for receipt in receipts]
+        service.activity.attempts.ended(queue, seqs, Outcome.UNDONE, caller)
 
 
 # ---- receive
@@ -134,7 +136,7 @@ async def receive(
     if visibility_s is None:
         visibility_s = queue.settings.visibility_s
     if service.activity is not None:
-        service.activity.received(queue.id, messages, visibility_s, caller)
+        service.activity.attempts.received(queue, messages, visibility_s, caller)
     if not messages:
         service.tallies["empty_receive", queue.id] += 1
         return messages

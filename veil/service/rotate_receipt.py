@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from veil.core.attempt import Outcome
 from veil.core.errors import VeilError
 from veil.core.event import NOBODY
 from veil.core.lease import WAITING
@@ -40,6 +41,6 @@ def _count(service: Service, queue: Queue, seq: int, visibility_s: int, caller: 
     if service.activity is None:
         return
     if visibility_s:
-        service.activity.renewed((seq,), visibility_s, caller)
+        service.activity.attempts.changed(seq, visibility_s, caller)
     else:
-        service.activity.ended((seq,), "released", caller)
+        service.activity.attempts.ended(queue, (seq,), Outcome.GIVEN_BACK, caller)

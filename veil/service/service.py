@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from veil.core import limits
 from veil.core.clock import Clock
+from veil.core.effect import HolderSign
+from veil.core.errors import VeilError
+from veil.core.lease import is_open
+from veil.core.queue import Queue
+from veil.journal.attempts import JournalLooks
 from veil.service.activity import Activity, Tallies
 from veil.service.background import MoveRunners, Ticker
 from veil.service.turns import Turns
@@ -42,6 +47,7 @@ class Service:
         self.rules = rules or ServiceRules()
         self.tallies = Tallies()
         self.activity: Activity | None = None  # where somebody may look: see `watch`
+        self.lives: JournalLooks | None = None  # where there is a journal: what it tells of single messages
         self.waiting = WaitingRoom(clock)
         self.ticker = Ticker(store, clock)
         self.turns = Turns()
@@ -57,7 +63,7 @@ class Service:
     def watch(self) -> Activity:
         """Take note of callers, holders and rates from now on; costs the hot path a little, so it is asked for."""
         if self.activity is None:
-            self.activity = Activity(self.clock, self.tallies)
+            self.activity = Activity(self.clock, self.tallies, self._judge_lapses)
             if self._started:
                 self.activity.start()
         return self.activity
@@ -100,6 +106,33 @@ class Service:
         self._background.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("work in the background failed: %s", error, exc_info=error)
+
+    # ---- what becomes known of lapses, once a second
+
+    def _judge_lapses(self) -> None:
+        if self.activity is None:
+            return
+        signs: dict[int, tuple[Queue, list[HolderSign]]] = {}
+        # A caller that other nodes may have heard of is not silent because this one has not.
+        for queue, sign in self.activity.attempts.judge(sees_all=not self.store.is_shared):
+            signs.setdefault(queue.id, (queue, []))[1].append(sign)
+        for queue, own in signs.values():
+            self.in_background(self._note_holders(queue, own))
+
+    async def _note_holders(self, queue: Queue, signs: Sequence[HolderSign]) -> None:
+        """Tell the journal, except of leases that somebody has meanwhile extended past us."""
+        lapsed = []
+        now_ms = self.clock.now_ms()
+        try:
+            for sign in signs:
+                found = await self.store.peek(queue, after_seq=sign.seq - 1, up_to_seq=sign.seq, limit=1)
+                if not any(
+                    is_open(message, now_ms) and message.delivery == sign.delivery for message in found
+                ):
+                    lapsed.append(sign)
+            await self.store.note_holders(queue, lapsed)
+        except VeilError as error:  # the queue is gone, or the store is: neither is this lapse's business
+            _log.debug("signs of life of holders in %s were not recorded: %s", queue.name, error)
 
     def counted(self, event: str, queue_id: int, count: int) -> None:
         """The store has seen something happen."""

@@ -279,9 +279,11 @@ class MemoryStore:
                     message.dead_letter_source = contents.queue.key.arn
                     message.seq, message.deduplication_id = effect.new_seq, effect.deduplication_id
                     self._put(self._queues[effect.target.id], message)
+                    op.happened["arrived", effect.target.id] += 1
                 case Redriven():
                     contents.remove(contents.messages[effect.message.seq])
                     self._put(self._queues[effect.target.id], effect.moved)
+                    op.happened["arrived", effect.target.id] += 1
 
     def _record(self, op: Operation, queue: QueueKey, effects: Sequence[AnyEffect], caller: Caller) -> None:
         """Tell the journal, if there is one."""

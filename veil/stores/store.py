@@ -134,8 +134,8 @@ class StoreEvents(Protocol):
         not."""
 
     def counted(self, event: str, queue_id: int, count: int) -> None:
-        """Something happened that only the store sees: `lapsed`, `dead_lettered`, `expired`, `stale_receipt`, `duplicate`,
-        `repeated_send`."""
+        """Something happened that only the store sees: `lapsed`, `dead_lettered`, `arrived` (where a dead letter or a redriven
+        message has come to), `expired`, `stale_receipt`, `duplicate`, `repeated_send`."""
 
     def due_sooner(self) -> None:
         """Something may be due before the instant that `next_due_ms` gave when it was last asked. Told with the change, or

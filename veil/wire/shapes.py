@@ -355,6 +355,7 @@ class QueueDescription(Shape):
     Visible: int
     InFlight: int
     Delayed: int
+    WaitingForRetry: int
     OldestSentAt: int | None
     VisibilityTimeout: int
     DeadLetterQueueName: str | None

@@ -1,4 +1,4 @@
-"""Who receives: by key, address and user agent, with polls, leases in flight, renewals, lapses and when each was last seen."""
+"""Who receives: by worker, key, address and user agent, with what each holds, and what came of its attempts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
 from veil.console.visit import Visit
-from veil.console.web import Answer, link, live, page
-from veil.service.activity import CONSUMERS_MAX, Consumer
+from veil.console.web import Answer, NotFound, link, live, page
+from veil.core.attempt import Outcome
+from veil.service.attempts import CONSUMERS_MAX, Consumer, EndedAttempt, HeldMessageNow
 
 PAGE_ROWS: Final = 100
 _QUEUES_SHOWN: Final = 4
@@ -64,6 +65,36 @@ async def consumers_live(visit: Visit) -> Mapping[str, str]:
     return {"consumer-rows": await visit.fragment("consumers_rows.html", found=found, is_live=True)}
 
 
+@page("/consumers/{mark}")
+async def consumer_page(visit: Visit) -> Answer:
+    """One consumer: what it holds, and those of its attempts that did not complete."""
+    attempts = visit.console.activity.attempts
+    account = visit.identity.account
+    own = [each for each in attempts.consumers() if each.caller.account == account]
+    found = next((each for each in own if _mark(each) == visit.parts["mark"]), None)
+    if found is None:
+        raise NotFound("No such consumer has been seen since the server started.")
+    return await visit.page(
+        "consumer.html",
+        title="Consumer",
+        each=found,
+        outcomes=[
+            (outcome.label, found.outcomes[outcome]) for outcome in Outcome if found.outcomes.get(outcome)
+        ],
+        held=[row for row in attempts.held_by(found) if row.queue.key.account == account],
+        ended=[row for row in reversed(found.recent) if row.queue.key.account == account],
+        address=_message_address,
+    )
+
+
+def _mark(consumer: Consumer) -> str:
+    return f"{abs(hash(consumer.caller)):x}"
+
+
+def _message_address(row: HeldMessageNow | EndedAttempt) -> str:
+    return link("queues", row.queue.key.region, row.queue.name, "messages", str(row.seq))
+
+
 def _wish(visit: Visit) -> Wish:
     return Wish(visit.query.text("search")[:100], visit.query.number("page", 1, 1, 1_000_000))
 
@@ -72,9 +103,9 @@ async def _find(visit: Visit, wish: Wish) -> ConsumersShown:
     account = visit.identity.account
     own = [
         each
-        for each in visit.console.activity.consumers()
+        for each in visit.console.activity.attempts.consumers()
         # Whoever only sends or looks is no consumer.
-        if each.caller.account == account and (each.polls or each.renewals or each.deleted or each.released)
+        if each.caller.account == account and (each.polls or each.renewals or each.outcomes)
     ]
     search = wish.search.lower()
     matching = [each for each in own if search in "\n".join(each.caller[1:]).lower()]
@@ -93,6 +124,7 @@ async def _find(visit: Visit, wish: Wish) -> ConsumersShown:
             key=lambda pair: -pair[1],
         )
         queues = [(key.name, link("queues", key.region, key.name), count) for key, count in known]
-        mark = f"{abs(hash(each.caller)):x}"
-        rows.append(ConsumerRow(each, mark, queues[:_QUEUES_SHOWN], max(0, len(queues) - _QUEUES_SHOWN)))
+        rows.append(
+            ConsumerRow(each, _mark(each), queues[:_QUEUES_SHOWN], max(0, len(queues) - _QUEUES_SHOWN))
+        )
     return ConsumersShown(rows, len(matching), len(own), pages)

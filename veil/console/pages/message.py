@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from veil.console.life_drawing import HOW, WENT, draw
-from veil.console.lives import FURTHER_MAX
 from veil.console.messages import BYTES_AT_ONCE, attributes_of, cut, show_body
 from veil.console.queue_views import Present, Told, find_present, tell_message
 from veil.console.visit import Visit
@@ -14,6 +13,7 @@ from veil.console.web import Answer, NotFound, link, live, page, see_other
 from veil.core.queue import Queue, QueueKey
 from veil.core.sequence import instant_of
 from veil.core.text import seq_number
+from veil.journal.attempts import FURTHER_MAX
 from veil.journal.message_finding import Sighting
 from veil.service.dead_letters import read_letter
 
@@ -135,8 +135,11 @@ WHAT: Final = {
     "sent": "Sent",
     "received": "Received",
     "extended": "Renewed",
+    "given_back": "Given back",
     "released": "Released",
-    "undone": "Given back: the answer never left",
+    "holder_seen": "Its holder went on, and did not come back for it",
+    "holder_silent": "Nothing was heard of its holder, while others went on",
+    "undone": "Undone: the answer never left",
     "deleted": "Deleted",
     "delete_refused": "Delete refused: the receipt no longer counts",
     "extension_refused": "Renewal refused: the receipt no longer counts",

@@ -28,18 +28,17 @@ from veil.console.queue_views import (
     open_leases,
     queue_head,
     queue_page,
+    state_words,
 )
 from veil.console.visit import Visit
 from veil.console.web import Answer, Refused, Role, change, link, live, page
 from veil.core.errors import VeilError
-from veil.core.lease import State
 from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.message import StoredMessage
 from veil.core.queue import Queue
-from veil.service.activity import Holder
+from veil.service.attempts import Holder
 from veil.service.messages import delete, extend_lease
 
-_STATES = {State.VISIBLE: "visible", State.IN_FLIGHT: "in flight", State.DELAYED: "delayed"}
 _BODY_CHARS_MAX = 4_000  # the rest is on the message's own page
 _ATTRIBUTE_CHARS_MAX = 100
 
@@ -98,7 +97,7 @@ async def messages_live(visit: Visit) -> Mapping[str, str]:
 
 
 def _draw(visit: Visit, head: Head, piece: str, message: StoredMessage) -> str:
-    row = _row(head, message, _has_page(visit, head))
+    row = _row(visit, head, message, _has_page(visit, head))
     return visit.row(f"queue_message_{piece}.html", head=head, row=row, is_live=True)
 
 
@@ -112,15 +111,16 @@ async def _rows(visit: Visit, head: Head, looked: Looked) -> list[MessageRow]:
     has_page = _has_page(visit, head)
     rows: list[MessageRow] = []
     for message in looked.messages:
-        rows.append(_row(head, message, has_page))
+        rows.append(_row(visit, head, message, has_page))
         await visit.turn.pause()
     return rows
 
 
-def _row(head: Head, message: StoredMessage, has_page: bool) -> MessageRow:
+def _row(visit: Visit, head: Head, message: StoredMessage, has_page: bool) -> MessageRow:
+    holder = visit.console.activity.attempts.holder(head.queue.id, message)
     return MessageRow(
         message,
-        _STATES[State(message.state)],
+        state_words(message, holder),
         show_body(message.body, _BODY_CHARS_MAX),
         attributes_of(message, _ATTRIBUTE_CHARS_MAX),
         f"{head.address}/messages/{message.seq}" if has_page else "",
@@ -157,7 +157,10 @@ class LeaseRow(NamedTuple):
     @property
     def version(self) -> str:
         """Changes with all that the row tells: a row that is drawn anew must get its cells anew, too."""
-        return f"{self.message.received_at_ms}-{self.message.receive_count}-{self.holder is not None}"
+        outcome = None if self.holder is None else self.holder.outcome
+        return (
+            f"{self.message.received_at_ms}-{self.message.receive_count}-{self.holder is not None}-{outcome}"
+        )
 
 
 @page("/queues/{region}/{name}/in-flight")
@@ -209,7 +212,7 @@ def _lease_rows(visit: Visit, head: Head, looked: Looked) -> list[LeaseRow]:
 
 
 def _lease_row(visit: Visit, head: Head, message: StoredMessage, has_page: bool) -> LeaseRow:
-    holder = visit.console.activity.holder(head.queue.id, message)
+    holder = visit.console.activity.attempts.holder(head.queue.id, message)
     received_ms = message.received_at_ms or 0
     began_ms = received_ms if holder is None else holder.last_renewed_ms or received_ms
     return LeaseRow(

@@ -22,7 +22,7 @@ PAGE_ROWS: Final = 50
 # A live list looks at its rows every second, but only now and then for queues that have come or gone.
 LIVE_ORDER_MS: Final = 3_000
 _RATE_BUCKETS: Final = 12  # a minute
-_EVENTS: Final = ("sent", "received", "deleted")
+_EVENTS: Final = ("sent", "arrived", "received", "deleted")
 
 # How to sort: what each column compares, and whether its first order is the falling one.
 _SORTS: Final[Mapping[str, tuple[Callable[[Queue, QueueDepth], Any], bool]]] = {
@@ -180,6 +180,8 @@ def _recent(activity: Activity, queue: Queue) -> tuple[Markup, Mapping[str, floa
     if activity.is_quiet(_EVENTS, queue.id):
         return _QUIET, dict.fromkeys(_EVENTS, 0.0)
     fine = {event: activity.fine(event, queue.id) for event in _EVENTS}
+    # What comes by a redrive or as a dead letter has arrived like anything that was sent.
+    fine["sent"] = [sum(both) for both in zip(fine["sent"], fine.pop("arrived"), strict=True)]
     told = ", ".join(f"{plural(sum(values), 'message')} {event}" for event, values in fine.items())
     drawn = sparkline(
         {event: in_pairs(values) for event, values in fine.items()}, f"In the last ten minutes: {told}"
@@ -192,9 +194,13 @@ def _recent(activity: Activity, queue: Queue) -> tuple[Markup, Mapping[str, floa
 
 _ACTIVITY_EVENTS: Final = (
     ("sent", "Sent"),
+    ("arrived", "Arrived by a redrive or as dead letters"),
     ("received", "Received"),
     ("deleted", "Deleted"),
-    ("lapsed", "Lapsed"),
+    ("failed", "Failed"),
+    ("given_back", "Given back"),
+    ("overran", "Overran"),
+    ("crashed", "Crashed"),
     ("dead_lettered", "Dead-lettered"),
     ("extended", "Leases extended"),
 )

@@ -162,6 +162,7 @@ def _dead_letter(tx: Transaction, state: QueueState, effects: list[DeadLettered]
         message = effect.message
         tx.shift(state, message.state, None, message.seq, None, message.group)
         tx.shift(target, None, _VISIBLE, effect.new_seq, None, message.group)
+    tx.counted("arrived", target, len(effects))
 
 
 def _redrive(tx: Transaction, state: QueueState, effects: list[Redriven]) -> None:
@@ -178,5 +179,6 @@ def _redrive(tx: Transaction, state: QueueState, effects: list[Redriven]) -> Non
         rows.append((*new, moved.state, wake_ms, moved.due_at_ms, *carried))
         tx.shift(state, message.state, None, message.seq, None, message.group)
         tx.shift(target, None, moved.state, moved.seq, wake_ms, moved.group)
+        tx.counted("arrived", target)
     named = {"queue": state.id, "wall_ms": tx.wall_ms}
     tx.later(Q.redrive_messages, {**named, **columns(_REDRIVES, rows)})

@@ -94,6 +94,7 @@ def _dead_letter(db: Database, state: QueueState, effect: DeadLettered) -> None:
     db.shift(state, message.state, None, message.seq, None, message.group)
     # On a FIFO target the message may join a group whose first message is in flight: the group's own row decides.
     db.shift(target, None, _VISIBLE, seq, None, message.group)
+    db.counted("arrived", target)
     db.visible_from(target, seq)
     db.rank(target, message.priority)  # type: ignore[union-attr]  # what is received is a StoredMessage
 
@@ -108,6 +109,7 @@ def _redrive(db: Database, state: QueueState, effect: Redriven) -> None:
         db.execute(Q.change_content, (*carried, moved.message_type, moved.seq))
     db.shift(state, message.state, None, message.seq, None, message.group)
     db.shift(target, None, moved.state, moved.seq, wake_ms, moved.group)
+    db.counted("arrived", target)
     if wake_ms is None:
         db.visible_from(target, moved.seq)
     db.rank(target, moved.priority)

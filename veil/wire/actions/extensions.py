@@ -181,6 +181,7 @@ def _described(call: Call, queue: Queue, depth: QueueDepth) -> QueueDescription:
         call.url(queue),
         settings.paused,
         *depth.counts,
+        depth.waiting,
         None if oldest_ms is None else oldest_ms + clock.wall_ms() - clock.now_ms(),
         settings.visibility_s,
         None if settings.redrive is None else settings.redrive.dead_letters.name,

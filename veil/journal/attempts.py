@@ -1,29 +1,29 @@
-"""A message's life, told from its events: where it stayed, who held it when, and how each lease ended."""
+"""A message's life, told from its events: where it stayed, who held it when, and what came of each attempt."""
 
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from veil.core.attempt import AttemptFacts, Outcome, Said, outcome_of
+from veil.core.message import Caller
 from veil.core.queue import QueueKey
 from veil.journal.lives import LifeEvent, Look, read_life
 from veil.journal.message_finding import Sightings, find_message
+from veil.journal.outbox import Outbox
 from veil.journal.segments import SegmentIndex
 from veil.journal.storage import Storage
 
-if TYPE_CHECKING:
-    from veil.service.service import Service
-
-
 OPEN: Final = "open"
 LAPSED: Final = "lapsed"
+_RETURNED: Final = ("released", "given_back")
 _ENDS_LEASE: Final = frozenset(("deleted", "released", "undone", "expired", "purged", "redriven"))
+_GONE: Final = frozenset(("deleted", "expired", "purged", "redriven"))
 _LEAVES: Final = frozenset(("deleted", "expired", "purged", "redriven", "dead_lettered"))
 _REFUSED: Final = frozenset(("delete_refused", "extension_refused"))
+_AFTERWARDS: Final = _REFUSED | {"holder_seen", "holder_silent"}
 
 
 class Renewal(NamedTuple):
@@ -47,7 +47,11 @@ class LeaseLife:
     renewals: list[Renewal] = field(default_factory=list)
     late: list[LifeEvent] = field(default_factory=list)  # what its holder asked for when it no longer held it
     ended_at_ms: int | None = None  # None: still open
-    how: str = OPEN
+    how: str = OPEN  # what ended it: deleted, released, given_back, undone, lapsed, …
+    outcome: Outcome = Outcome.OPEN  # what came of the attempt
+    said: Said | None = None  # by its holder
+    seen_at_ms: int | None = None  # its holder, after it had lapsed
+    silent_at_ms: int | None = None
 
     @property
     def is_open(self) -> bool:
@@ -60,7 +64,8 @@ class LeaseLife:
     @property
     def holder(self) -> str:
         """Who held it, in words; empty where nobody knows."""
-        return " · ".join(part for part in (self.key, self.address, self.user_agent) if part)
+        worker = Caller(user_agent=self.user_agent or "").worker
+        return " · ".join(part for part in (self.key, self.address, worker or self.user_agent) if part)
 
 
 @dataclass(slots=True)
@@ -113,10 +118,10 @@ def tell(events: Sequence[LifeEvent], now_ms: int) -> Life | None:
     stays: list[Stay] = []
     leases: dict[tuple[int, int], LeaseLife] = {}
     for event in events:
-        if event.kind in _REFUSED:
+        if event.kind in _AFTERWARDS:
             late = leases.get((event.seq, event.delivery))
             if late is not None:
-                late.late.append(event)
+                _learn(late, event)
             continue
         stay = _stay_of(stays, event)
         stay.message_id = event.message_id or stay.message_id
@@ -130,9 +135,44 @@ def tell(events: Sequence[LifeEvent], now_ms: int) -> Life | None:
             stays.append(_arrived(event, stay))
     if not stays:
         return None
+    gone_ms = {event.seq: event.at_ms for event in reversed(events) if event.kind in _GONE}
     for stay in stays:
         _lapse(stay, now_ms)
+        for lease in stay.leases:
+            lease.outcome = outcome_of(_facts(lease, gone_ms.get(stay.seq)), now_ms)
     return Life(stays, events)
+
+
+def _learn(lease: LeaseLife, event: LifeEvent) -> None:
+    """What became known of a lease's holder after it had lost it."""
+    if event.kind == "holder_seen":
+        lease.seen_at_ms = event.at_ms
+    elif event.kind == "holder_silent":
+        lease.silent_at_ms = event.at_ms
+    else:
+        lease.late.append(event)
+        lease.said = _said(event) or lease.said
+
+
+def _said(event: LifeEvent) -> Said | None:
+    if event.outcome is None:
+        return None
+    return Said(event.outcome, event.error_type, event.error_text, event.traceback)
+
+
+def _facts(lease: LeaseLife, gone_ms: int | None) -> AttemptFacts:
+    late_delete = next((event.at_ms for event in lease.late if event.kind == "deleted"), None)
+    return AttemptFacts(
+        deadline=lease.deadline_ms,
+        undone_at=lease.ended_at_ms if lease.how == "undone" else None,
+        said=None if lease.said is None else lease.said.outcome,
+        deleted_at=lease.ended_at_ms if lease.how == "deleted" else late_delete,
+        is_returned=lease.how in _RETURNED or lease.deadline_ms <= lease.received_at_ms,
+        gone_at=gone_ms,
+        refused_at=max((event.at_ms for event in lease.late if event.kind in _REFUSED), default=None),
+        seen_at=lease.seen_at_ms,
+        silent_at=lease.silent_at_ms,
+    )
 
 
 def _stay_of(stays: list[Stay], event: LifeEvent) -> Stay:
@@ -170,11 +210,18 @@ def _apply(stay: Stay, event: LifeEvent) -> None:
         lease.renewals.append(Renewal(event.at_ms, deadline_ms))
         # A late receipt may take its message back, if nobody else has received it: the lease goes on.
         lease.deadline_ms, lease.ended_at_ms, lease.how = deadline_ms, None, OPEN
+    elif event.kind == "given_back":
+        lease = _lease_of(stay, event)
+        lease.deadline_ms, lease.ended_at_ms = event.deadline_ms or event.at_ms, event.at_ms
+        lease.how, lease.said = event.kind, _said(event)
     elif event.kind in _ENDS_LEASE and lease is not None and lease.is_open:
         lease.ended_at_ms, lease.how = event.at_ms, event.kind
+        lease.said = _said(event) or lease.said
     elif event.kind == "deleted" and event.delivery:
         # By a receipt that had lapsed while nobody else took the message: the work was done, only too late.
-        _lease_of(stay, event).late.append(event)
+        lease = _lease_of(stay, event)
+        lease.late.append(event)
+        lease.said = _said(event) or lease.said
     if event.kind in _LEAVES:
         stay.until_ms, stay.went = event.at_ms, event.kind
 
@@ -217,75 +264,6 @@ def _lapse(stay: Stay, now_ms: int) -> None:
             lease.ended_at_ms, lease.how = lease.deadline_ms, LAPSED
 
 
-# ---- time scale
-
-# A wait longer than this part of all that happens is cut to it: a message that rests for a week shall not press the
-# seconds of its leases into one line.
-_WAIT_MAX: Final = 0.35
-_WAIT_SHOWN: Final = 0.12
-
-
-class Cut(NamedTuple):
-    """A wait that is drawn shorter than it was, from one place to another."""
-
-    begin: float
-    end: float
-    length_ms: int
-
-
-class LifeScale:
-    """Places instants between 0 and 1."""
-
-    def __init__(self, begin_ms: int, end_ms: int, busy: Iterable[tuple[int, int]]) -> None:
-        self.begin_ms, self.end_ms = begin_ms, max(end_ms, begin_ms + 1)
-        edges, idle = _edges(self.begin_ms, self.end_ms, busy)
-        lengths = [after - before for before, after in pairwise(edges)]
-        moved = sum(length for length, is_idle in zip(lengths, idle, strict=True) if not is_idle)
-        shown = [
-            moved * _WAIT_SHOWN if is_idle and moved and length > moved * _WAIT_MAX else float(length)
-            for length, is_idle in zip(lengths, idle, strict=True)
-        ]
-        whole = sum(shown) or 1.0
-        self._edges = edges
-        self._places = [0.0]
-        for part in shown:
-            self._places.append(min(1.0, self._places[-1] + part / whole))
-        self.cuts = [
-            Cut(self._places[number], self._places[number + 1], length)
-            for number, (length, part) in enumerate(zip(lengths, shown, strict=True))
-            if part < length
-        ]
-
-    def at(self, instant_ms: int) -> float:
-        """Where the instant stands; what lies outside stands at the edge."""
-        if instant_ms <= self.begin_ms:
-            return 0.0
-        if instant_ms >= self.end_ms:
-            return 1.0
-        number = bisect_right(self._edges, instant_ms) - 1
-        begin_ms, end_ms = self._edges[number], self._edges[number + 1]
-        begin, end = self._places[number], self._places[number + 1]
-        return begin + (end - begin) * (instant_ms - begin_ms) / (end_ms - begin_ms)
-
-
-def _edges(begin_ms: int, end_ms: int, busy: Iterable[tuple[int, int]]) -> tuple[list[int], list[bool]]:
-    """The instants between which something happens or nothing does, and which of the spans are idle."""
-    edges, idle = [begin_ms], list[bool]()
-    for start_ms, stop_ms in sorted(busy):
-        start_ms, stop_ms = max(start_ms, edges[-1]), min(stop_ms, end_ms)
-        if stop_ms <= start_ms:
-            continue
-        if start_ms > edges[-1]:
-            edges.append(start_ms)
-            idle.append(True)
-        edges.append(stop_ms)
-        idle.append(False)
-    if end_ms > edges[-1]:
-        edges.append(end_ms)
-        idle.append(True)
-    return edges, idle
-
-
 # ---- reading the journal
 
 FURTHER_MAX: Final = 64
@@ -294,8 +272,8 @@ FURTHER_MAX: Final = 64
 class JournalLooks:
     """What the journal of one server tells about single messages."""
 
-    def __init__(self, service: Service, location: str | None) -> None:
-        self._service = service
+    def __init__(self, store: Outbox, location: str | None) -> None:
+        self._store = store
         self._index = None if location is None else SegmentIndex(Storage.at(location))
         self._looking = asyncio.Lock()
 
@@ -307,9 +285,9 @@ class JournalLooks:
     async def life(self, seq: int, further: int = 1) -> Look:
         """The events of the message with that key, wherever its life led it."""
         async with self._looking:
-            return await read_life(self._service.store, self._index, seq, further=min(further, FURTHER_MAX))
+            return await read_life(self._store, self._index, seq, further=min(further, FURTHER_MAX))
 
     async def find(self, message_id: str, before: str | None = None) -> Sightings:
         """Where a message of that id was seen."""
         async with self._looking:
-            return await find_message(self._service.store, self._index, message_id, before=before)
+            return await find_message(self._store, self._index, message_id, before=before)

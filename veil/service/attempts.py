@@ -1,0 +1,438 @@
+"""Who works on what at the moment: callers, the attempts that they hold, and what came of those that have ended.
+
+Kept in memory, for people who look and for the journal, which is told of holders that were seen, or not, after their leases
+had lapsed (`core.attempt`). The hot path pays a few dictionary entries for each receive and delete.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from heapq import heappop, heappush
+from typing import Final, NamedTuple, cast
+
+from veil.core.attempt import PATIENCE_MIN_MS, Outcome, Said, patience_ms
+from veil.core.clock import Clock
+from veil.core.effect import HolderSeen, HolderSign, HolderSilent
+from veil.core.message import Caller, StoredMessage
+from veil.core.queue import Queue
+
+# What is beyond these bounds is forgotten, oldest first: nobody then knows the holder, and a lapse stays unknown.
+LEASES_MAX: Final = 100_000
+LAPSES_MAX: Final = 100_000
+CONSUMERS_MAX: Final = 1_000
+RECENT_MAX: Final = 50  # attempts that did not complete, of each consumer
+HELD_SHOWN_MAX: Final = 200
+# Judged at once; the rest a second later.
+JUDGED_MAX: Final = 1_000
+# A lapse of which nothing is learned for so long stays unknown.
+UNKNOWN_AFTER_MS: Final = 24 * 3_600_000
+# A server that was stopped for longer than this could not hear anybody: silence counts from its return.
+_GAP_MS: Final = 5_000
+
+
+class EndedAttempt(NamedTuple):
+    """An attempt that did not complete."""
+
+    queue: Queue
+    seq: int
+    at_ms: int
+    outcome: str
+    said: Said | None = None
+
+
+class HeldMessageNow(NamedTuple):
+    """A message that a consumer holds, or that waits for its retry after its attempt."""
+
+    queue: Queue
+    seq: int
+    received_at_ms: int
+    deadline_ms: int
+    renewals: int
+    outcome: str | None
+    said: Said | None
+
+
+class Consumer:
+    """One caller: what it did since the server started, as far as it is remembered."""
+
+    __slots__ = (
+        "caller",
+        "empty_polls",
+        "first_seen_ms",
+        "in_progress",
+        "last_seen_ms",
+        "outcomes",
+        "polls",
+        "queues",
+        "received",
+        "recent",
+        "renewals",
+        "waiting",
+    )
+
+    def __init__(self, caller: Caller, now_ms: int) -> None:
+        self.caller = caller
+        self.first_seen_ms = self.last_seen_ms = now_ms  # engine time
+        self.polls = self.empty_polls = self.received = self.renewals = 0
+        self.outcomes: dict[
+            str, int
+        ] = {}  # of its attempts, by core.attempt.Outcome; a lapse is unknown until it is judged
+        self.in_progress = 0  # as of the last `settle`
+        self.waiting = 0  # for a retry, the same
+        self.queues: dict[int, int] = {}  # messages received, by queue id
+        self.recent: deque[EndedAttempt] = deque(
+            maxlen=RECENT_MAX
+        )  # those that did not complete, the last one last
+
+    def count(self, outcome: str, count: int = 1) -> None:
+        """So many more of its attempts came to that."""
+        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + count
+
+
+class LeaseChange(NamedTuple):
+    """What has become of one lease of a claim since its receive."""
+
+    renewals: int
+    last_ms: int  # when the deadline was last set
+    deadline_ms: int
+    outcome: str | None = None  # the attempt is over, and the message waits for its retry
+    said: Said | None = None
+
+
+class Claim:
+    """One receive: its messages' leases share it, until something happens to one of them."""
+
+    __slots__ = ("changes", "consumer", "deadline_ms", "deliveries", "queue", "received_at_ms")
+
+    def __init__(self, consumer: Consumer, queue: Queue, received_at_ms: int, deadline_ms: int) -> None:
+        self.consumer = consumer
+        self.queue = queue
+        self.received_at_ms = received_at_ms
+        self.deadline_ms = deadline_ms
+        self.changes: dict[int, LeaseChange] | None = None  # by seq
+        self.deliveries: dict[int, int] | None = None  # of messages that were received before, by seq
+
+    def change_of(self, seq: int) -> LeaseChange | None:
+        """What has become of that lease, if anything has."""
+        return None if self.changes is None else self.changes.get(seq)
+
+    def deadline_of(self, seq: int) -> int:
+        """When that lease lapses."""
+        change = self.change_of(seq)
+        return self.deadline_ms if change is None else change.deadline_ms
+
+    def delivery_of(self, seq: int) -> int:
+        """The number of that lease."""
+        return 1 if self.deliveries is None else self.deliveries.get(seq, 1)
+
+
+class Holder(NamedTuple):
+    """What is known about who holds a message in flight, or held it until its attempt was over."""
+
+    caller: Caller
+    received_at_ms: int
+    renewals: int
+    last_renewed_ms: int | None
+    outcome: str | None = None  # of an attempt that is over: the message waits for its retry
+    said: Said | None = None
+
+
+class _Lapse(NamedTuple):
+    consumer: Consumer
+    queue: Queue
+    deadline_ms: int
+    patience_ms: int
+
+
+class LiveAttempts:
+    """Callers, the leases that they hold, and the lapses that are not judged yet; all of it bounded."""
+
+    def __init__(self, clock: Clock, tallies: MutableMapping[tuple[str, int], int]) -> None:
+        self._clock, self._tallies = clock, tallies
+        self._consumers: dict[Caller, Consumer] = {}
+        self._leases: dict[int, Claim] = {}  # by seq, in the order of their receives
+        self._waiting: dict[int, dict[int, int]] = {}  # queue id: seq: when it is visible again
+        self._lapses: dict[tuple[int, int], _Lapse] = {}  # by seq and delivery
+        self._due: list[tuple[int, int, int]] = []  # a heap: when to judge which of them
+        self._judged_at_ms = self._back_since_ms = self._swept_at_ms = clock.now_ms()
+
+    # ---- the hot path
+
+    def received(
+        self, queue: Queue, messages: Sequence[StoredMessage], visibility_s: int, caller: Caller
+    ) -> None:
+        """A receive was answered, with nothing or with these."""
+        now_ms = self._clock.now_ms()
+        consumer = self._consumers.get(caller) or self._newcomer(caller, now_ms)
+        consumer.last_seen_ms = now_ms
+        consumer.polls += 1
+        if not messages:
+            consumer.empty_polls += 1
+            consumer.queues.setdefault(queue.id, 0)
+            return
+        consumer.received += len(messages)
+        consumer.queues[queue.id] = consumer.queues.get(queue.id, 0) + len(messages)
+        if visibility_s == 0:
+            consumer.count(Outcome.GIVEN_BACK, len(messages))
+            return
+        received_at_ms = messages[0].received_at_ms or now_ms
+        self._hold(Claim(consumer, queue, received_at_ms, received_at_ms + visibility_s * 1000), messages)
+
+    def _hold(self, claim: Claim, messages: Sequence[StoredMessage]) -> None:
+        leases = self._leases
+        if len(leases) >= LEASES_MAX:
+            self._make_room()
+        now_ms = self._clock.now_ms()
+        for message in messages:
+            seq = message.seq
+            earlier = leases.pop(seq, None)  # taken out and put in again: the order is that of the receives
+            if earlier is not None and earlier.deadline_of(seq) <= now_ms:
+                self._lapsed(seq, earlier)
+            if message.delivery != 1:
+                if claim.deliveries is None:
+                    claim.deliveries = {}
+                claim.deliveries[seq] = message.delivery
+            leases[seq] = claim
+
+    def changed(self, seq: int, visibility_s: int, caller: Caller, said: Said | None = None) -> str | None:
+        """A lease got a new deadline, counted from now; the outcome of its attempt, if that is over with it."""
+        now_ms = self._clock.now_ms()
+        consumer = self._seen(caller, now_ms)
+        deadline_ms = now_ms + visibility_s * 1000
+        claim = self._leases.get(seq)
+        outcome = None if said is None else said.outcome
+        if claim is None:
+            if outcome is None:
+                consumer.renewals += 1
+            return outcome
+        before = claim.change_of(seq) or LeaseChange(0, claim.received_at_ms, claim.deadline_ms)
+        if outcome is None and now_ms < before.deadline_ms and deadline_ms < before.deadline_ms:
+            outcome = Outcome.GIVEN_BACK.value
+        if claim.changes is None:
+            claim.changes = {}
+        waiting = self._waiting.setdefault(claim.queue.id, {})
+        if outcome is None:
+            consumer.renewals += 1
+            claim.changes[seq] = LeaseChange(before.renewals + 1, now_ms, deadline_ms)
+            waiting.pop(seq, None)
+        else:
+            if before.outcome is None:
+                self._judged(claim.consumer, claim.queue, outcome)
+                claim.consumer.recent.append(EndedAttempt(claim.queue, seq, now_ms, outcome, said))
+            claim.changes[seq] = LeaseChange(before.renewals, before.last_ms, deadline_ms, outcome, said)
+            waiting[seq] = deadline_ms
+        return outcome
+
+    def ended(
+        self,
+        queue: Queue,
+        seqs: Iterable[int],
+        outcome: str,
+        caller: Caller,
+        said: Sequence[Said | None] = (),
+    ) -> None:
+        """These attempts are over, and their messages do not wait; `said` has what their holders say instead, where they do."""
+        now_ms = self._clock.now_ms()
+        consumer = self._seen(caller, now_ms)
+        plain = 0
+        for at, seq in enumerate(seqs):
+            claim = self._leases.pop(seq, None)
+            change = None if claim is None else claim.change_of(seq)
+            if claim is not None and change is not None and change.outcome is not None:
+                self._waiting.get(claim.queue.id, {}).pop(seq, None)
+                continue  # it was over before
+            own = said[at] if said else None
+            if own is not None or outcome == Outcome.GIVEN_BACK:
+                word = outcome if own is None else own.outcome
+                consumer.recent.append(EndedAttempt(queue, seq, now_ms, word, own))
+            if own is None:
+                plain += 1
+            else:
+                self._judged(consumer, queue, own.outcome)
+        if plain:
+            self._judged(consumer, queue, outcome, plain)
+
+    def came_late(self, seq: int, delivery: int, caller: Caller) -> None:
+        """A receipt was refused: its holder is there, and its lease is not."""
+        self._seen(caller, self._clock.now_ms())
+        lapse = self._lapses.pop((seq, delivery), None)
+        if lapse is not None:
+            self._settle_lapse(seq, lapse, Outcome.OVERRAN)
+
+    # ---- what people look at
+
+    def holder(self, queue_id: int, message: StoredMessage) -> Holder | None:
+        """Who holds the message in flight; None where nobody here knows: it was received before the start, or elsewhere."""
+        claim = self._leases.get(message.seq)
+        if claim is None or claim.queue.id != queue_id or claim.received_at_ms != message.received_at_ms:
+            return None
+        change = claim.change_of(message.seq)
+        if change is None:
+            return Holder(claim.consumer.caller, claim.received_at_ms, 0, None)
+        last_ms = change.last_ms if change.renewals else None
+        facts = (claim.received_at_ms, change.renewals, last_ms, change.outcome, change.said)
+        return Holder(claim.consumer.caller, *facts)
+
+    def waiting(self, queue_id: int) -> int:
+        """How many of the queue's messages in flight wait for their retry, their attempts being over."""
+        waiting = self._waiting.get(queue_id)
+        if not waiting:
+            return 0
+        now_ms = self._clock.now_ms()
+        for seq in [seq for seq, visible_ms in waiting.items() if visible_ms <= now_ms]:
+            del waiting[seq]
+        return len(waiting)
+
+    def consumers(self) -> list[Consumer]:
+        """Every caller that is remembered, the one seen last first, with what it holds as of now."""
+        self.settle()
+        return sorted(self._consumers.values(), key=lambda each: each.last_seen_ms, reverse=True)
+
+    def held_by(self, consumer: Consumer) -> list[HeldMessageNow]:
+        """What one consumer holds, and what waits for a retry after it, the oldest first; a bounded number of them."""
+        self._sweep(self._clock.now_ms())
+        held: list[HeldMessageNow] = []
+        for seq, claim in self._leases.items():
+            if claim.consumer is consumer:
+                change = claim.change_of(seq) or LeaseChange(0, 0, claim.deadline_ms)
+                facts = (claim.received_at_ms, change.deadline_ms, change.renewals)
+                held.append(HeldMessageNow(claim.queue, seq, *facts, change.outcome, change.said))
+                if len(held) >= HELD_SHOWN_MAX:
+                    break
+        return held
+
+    def settle(self) -> None:
+        """Take out the leases whose deadline has passed, and count the others."""
+        self._sweep(self._clock.now_ms())
+        for consumer in self._consumers.values():
+            consumer.in_progress = consumer.waiting = 0
+        for seq, claim in self._leases.items():
+            change = claim.change_of(seq)
+            if change is None or change.outcome is None:
+                claim.consumer.in_progress += 1
+            else:
+                claim.consumer.waiting += 1
+
+    def _sweep(self, now_ms: int) -> None:
+        over = [
+            (seq, claim)
+            for seq, claim in self._leases.items()
+            if (claim.deadline_ms if claim.changes is None else claim.deadline_of(seq)) <= now_ms
+        ]
+        for seq, claim in over:
+            del self._leases[seq]
+            self._lapsed(seq, claim)
+
+    def emptied(self, queue_id: int) -> None:
+        """Every message of the queue is gone, and its leases with it."""
+        for seq in [seq for seq, claim in self._leases.items() if claim.queue.id == queue_id]:
+            del self._leases[seq]
+        self._waiting.pop(queue_id, None)
+        for key in [key for key, lapse in self._lapses.items() if lapse.queue.id == queue_id]:
+            del self._lapses[key]
+
+    def restore(
+        self, queue: Queue, message: StoredMessage, caller: Caller, change: LeaseChange | None
+    ) -> None:
+        """A lease that was opened before the server started, as the journal tells of it; does nothing where it is known."""
+        if message.seq in self._leases or message.received_at_ms is None or message.due_at_ms is None:
+            return
+        consumer = self._consumers.get(caller) or self._newcomer(caller, message.received_at_ms)
+        claim = Claim(consumer, queue, message.received_at_ms, message.due_at_ms)
+        if change is not None:
+            claim.changes = {message.seq: change}
+            if change.outcome is not None:
+                self._waiting.setdefault(queue.id, {})[message.seq] = change.deadline_ms
+        self._hold(claim, [message])
+
+    # ---- what is learned of lapses
+
+    def judge(self, *, sees_all: bool) -> Iterator[tuple[Queue, HolderSign]]:
+        """Judge the lapses that have waited long enough, a bounded number of them; `sees_all`: no caller of these queues can
+        have gone elsewhere, so that silence means something."""
+        now_ms = self._clock.now_ms()
+        if now_ms - self._judged_at_ms > _GAP_MS:
+            self._back_since_ms = now_ms
+        self._judged_at_ms = now_ms
+        # A look at every lease: a hundred thousand take some milliseconds, so with many of them it is taken less often.
+        if now_ms - self._swept_at_ms >= len(self._leases) // 10:
+            self._swept_at_ms = now_ms
+            self._sweep(now_ms)
+        active: dict[int, list[Consumer]] = {}
+        for _ in range(JUDGED_MAX):
+            if not self._due or self._due[0][0] > now_ms:
+                return
+            _, seq, delivery = heappop(self._due)
+            lapse = self._lapses.get((seq, delivery))
+            if lapse is None:
+                continue
+            if lapse.consumer.last_seen_ms > lapse.deadline_ms:
+                outcome, sign = Outcome.FAILED, cast(HolderSign, HolderSeen(seq, delivery))
+            elif sees_all and self._is_silent(lapse, now_ms, active):
+                outcome, sign = Outcome.CRASHED, HolderSilent(seq, delivery)
+            elif now_ms - lapse.deadline_ms > UNKNOWN_AFTER_MS:
+                del self._lapses[seq, delivery]
+                continue
+            else:
+                heappush(self._due, (now_ms + PATIENCE_MIN_MS, seq, delivery))
+                continue
+            del self._lapses[seq, delivery]
+            self._settle_lapse(seq, lapse, outcome)
+            yield lapse.queue, sign
+
+    def _is_silent(self, lapse: _Lapse, now_ms: int, active: dict[int, list[Consumer]]) -> bool:
+        """Whether others of the queue went on, until lately, while nothing was heard of this one."""
+        if now_ms < self._back_since_ms + lapse.patience_ms:
+            return False  # the server itself was away
+        queue_id = lapse.queue.id
+        if queue_id not in active:
+            own = [each for each in self._consumers.values() if queue_id in each.queues]
+            active[queue_id] = sorted(own, key=lambda each: each.last_seen_ms)[-2:]
+        since_ms = now_ms - lapse.patience_ms // 2
+        return any(each.last_seen_ms >= since_ms for each in active[queue_id] if each is not lapse.consumer)
+
+    def _lapsed(self, seq: int, claim: Claim) -> None:
+        """The deadline of a lease has passed: an attempt that was over waits no more, another is to be judged."""
+        change = claim.change_of(seq)
+        if change is not None and change.outcome is not None:
+            self._waiting.get(claim.queue.id, {}).pop(seq, None)
+            return
+        set_at_ms, deadline_ms = claim.received_at_ms, claim.deadline_ms
+        if change is not None:
+            set_at_ms, deadline_ms = change.last_ms, change.deadline_ms
+        claim.consumer.count(Outcome.UNKNOWN)
+        if len(self._lapses) >= LAPSES_MAX:
+            del self._lapses[next(iter(self._lapses))]
+        key = (seq, claim.delivery_of(seq))
+        lapse = _Lapse(claim.consumer, claim.queue, deadline_ms, patience_ms(deadline_ms - set_at_ms))
+        self._lapses[key] = lapse
+        heappush(self._due, (deadline_ms + lapse.patience_ms, *key))
+
+    def _settle_lapse(self, seq: int, lapse: _Lapse, outcome: Outcome) -> None:
+        lapse.consumer.count(Outcome.UNKNOWN, -1)
+        lapse.consumer.recent.append(EndedAttempt(lapse.queue, seq, lapse.deadline_ms, outcome.value))
+        self._judged(lapse.consumer, lapse.queue, outcome)
+
+    def _judged(self, consumer: Consumer, queue: Queue, outcome: str, count: int = 1) -> None:
+        consumer.count(outcome, count)
+        if outcome != Outcome.COMPLETED:
+            self._tallies[outcome, queue.id] += count
+
+    def _seen(self, caller: Caller, now_ms: int) -> Consumer:
+        consumer = self._consumers.get(caller) or self._newcomer(caller, now_ms)
+        consumer.last_seen_ms = now_ms
+        return consumer
+
+    def _newcomer(self, caller: Caller, now_ms: int) -> Consumer:
+        consumers = self._consumers
+        if len(consumers) >= CONSUMERS_MAX:
+            longest_silent = min(consumers.values(), key=lambda each: each.last_seen_ms)
+            del consumers[longest_silent.caller]
+        consumer = consumers[caller] = Consumer(caller, now_ms)
+        return consumer
+
+    def _make_room(self) -> None:
+        self.settle()
+        for seq in list(self._leases)[: len(self._leases) - LEASES_MAX * 9 // 10]:
+            del self._leases[seq]
