@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from hashlib import md5
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -71,6 +71,9 @@ class _Error(msgspec.Struct):
     shouted: str | None = msgspec.field(name="Message", default=None)
 
 
+GRACE_HEADER: Final = b"x-veil-lease-grace"
+_GRACE_MAX_S: Final = 3_600.0
+
 _received = msgspec.json.Decoder(_Received)
 _batch = msgspec.json.Decoder(_Batch)
 _attributes = msgspec.json.Decoder(_Attributes)
@@ -101,7 +104,7 @@ def error_in(answer: HttpAnswer) -> ApiError:
             message = (
                 f"HTTP {status} to {answer.header(b'location') or 'nowhere'}; redirects are not followed"
             )
-    return ApiError(classify(status, code, message), code, message)
+    return ApiError(classify(status, code, message), code, message, away=status >= 500)
 
 
 def messages_in(answer: HttpAnswer, asked_at_s: float) -> list[RawMessage]:
@@ -112,6 +115,7 @@ def messages_in(answer: HttpAnswer, asked_at_s: float) -> list[RawMessage]:
     """
     found: list[RawMessage] = []
     damaged: set[str] = set()
+    grace_s = _grace_s(answer)
     for each in decoded(_received, answer).messages or ():
         group = each.attributes.get("MessageGroupId")
         if group is not None and group in damaged:
@@ -130,10 +134,26 @@ def messages_in(answer: HttpAnswer, asked_at_s: float) -> list[RawMessage]:
         attributes = {name: _attribute(value) for name, value in values.items()} if values else {}
         found.append(
             RawMessage(
-                each.message_id, each.receipt_handle, each.body, attributes, each.attributes, asked_at_s
+                each.message_id,
+                each.receipt_handle,
+                each.body,
+                attributes,
+                each.attributes,
+                asked_at_s,
+                grace_s,
             )
         )
     return found
+
+
+def _grace_s(answer: HttpAnswer) -> float:
+    """What Veil promises of leases after its own trouble; other services promise nothing."""
+    text = answer.header(GRACE_HEADER)
+    try:
+        grace_s = float(text) if text else 0.0
+    except ValueError:
+        return 0.0
+    return grace_s if 0.0 <= grace_s <= _GRACE_MAX_S else 0.0
 
 
 def receipts_in(answer: HttpAnswer) -> list[str]:
@@ -147,7 +167,8 @@ def results_in(answer: HttpAnswer, entries: int) -> list[ApiError | None]:
     results: dict[str, ApiError | None] = {done.id: None for done in batch.successful or ()}
     for refused in batch.failed or ():
         status, message = 400 if refused.sender_fault else 500, refused.message or ""
-        results[refused.id] = ApiError(classify(status, refused.code, message), plain(refused.code), message)
+        failure, code = classify(status, refused.code, message), plain(refused.code)
+        results[refused.id] = ApiError(failure, code, message, away=status >= 500)
     return [
         results[str(at)]
         if str(at) in results

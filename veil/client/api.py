@@ -26,11 +26,15 @@ class Failure(Enum):
 
 
 class ApiError(Exception):
-    """A call that failed, in the service's words."""
+    """A call that failed, in the service's words.
 
-    def __init__(self, failure: Failure, code: str, message: str) -> None:
+    `away`: the service itself is in trouble, since it refused the connection or said so. Silence is not enough: that may be
+    the way to it.
+    """
+
+    def __init__(self, failure: Failure, code: str, message: str, *, away: bool = False) -> None:
         super().__init__(f"{code}: {message}" if code else message)
-        self.failure, self.code, self.message = failure, code, message
+        self.failure, self.code, self.message, self.away = failure, code, message, away
 
 
 class Attribute(NamedTuple):
@@ -53,6 +57,9 @@ class RawMessage:
         default_factory=dict
     )  # ApproximateReceiveCount, SentTimestamp, MessageGroupId, …
     asked_at_s: float = 0.0
+    grace_s: float = (
+        0.0  # how long after the service's own trouble its lease stays open; 0: nothing is promised
+    )
 
     @property
     def receive_count(self) -> int:

@@ -305,7 +305,7 @@ class SqsClient(QueueApi):
                 )
             except NoAnswer as failed:
                 if not (failed.stale and repeatable) or stale_met:
-                    raise self._unreachable(str(failed)) from None
+                    raise self._unreachable(str(failed), away=failed.refused) from None
                 # Others that rested as long are as likely to be closed: the second try gets a connection of its own.
                 stale_met, rest_s_max = True, 0.0
             else:
@@ -354,8 +354,8 @@ class SqsClient(QueueApi):
                 Failure.FATAL, "", f"queue {queue} is in {region}, but requests go to {self.endpoint}"
             )
 
-    def _unreachable(self, reason: str) -> ApiError:
-        return ApiError(Failure.UNREACHABLE, "", f"{self.endpoint}: {reason}")
+    def _unreachable(self, reason: str, *, away: bool = False) -> ApiError:
+        return ApiError(Failure.UNREACHABLE, "", f"{self.endpoint}: {reason}", away=away)
 
 
 async def _with_retries(call: Callable[[], Awaitable[T]]) -> T:

@@ -75,12 +75,12 @@ class NoAnswer(Exception):
     """No usable answer came, so what became of the request is unknown.
 
     `stale` means that a connection which had rested was closed without a byte in answer: very likely the peer closed it
-    before it saw the request.
+    before it saw the request. `refused` means that nobody listens there.
     """
 
-    def __init__(self, reason: str, *, stale: bool = False) -> None:
+    def __init__(self, reason: str, *, stale: bool = False, refused: bool = False) -> None:
         super().__init__(reason)
-        self.stale = stale
+        self.stale, self.refused = stale, refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +364,8 @@ class HttpPool:
             raise NoAnswer(f"no connection within {self._connect_timeout_s:g} s") from None
         except (OSError, ssl.SSLError) as error:
             in_words = problem_in_words(error, endpoint.host, self._bundle)
-            raise NoAnswer(in_words or _in_words(error)) from None
+            refused = isinstance(error, ConnectionRefusedError)
+            raise NoAnswer(in_words or _in_words(error), refused=refused) from None
         if self._closed:
             connection.abort()
             raise NoAnswer("the client was closed")

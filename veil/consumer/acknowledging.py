@@ -24,6 +24,9 @@ E = TypeVar("E")
 BATCH_MAX: Final = 10
 _TRIES: Final = 5
 _BACKOFF: Final = Backoff(first_s=0.2, max_s=5.0, throttled=3.0)
+# For a service that promises a grace after its own trouble: often enough to be in time for it.
+_BACKOFF_AWAY: Final = Backoff(first_s=0.2, max_s=1.0)
+_TRIES_AWAY: Final = 3_600
 
 
 class Batcher(Generic[E]):
@@ -45,6 +48,7 @@ class Batcher(Generic[E]):
         self._pauses: set[asyncio.Task[None]] = set()
         self._due = False
         self._hurried = False
+        self.grace_s = 0.0  # what the service promises of leases after its own trouble
 
     @property
     def pending(self) -> int:
@@ -99,12 +103,13 @@ class Batcher(Generic[E]):
                 future.set_result(answer)
 
     def _may_pass(self, error: ApiError, tries: int) -> bool:
-        return (
-            not self._hurried and tries < _TRIES and error.failure in (Failure.THROTTLED, Failure.UNREACHABLE)
-        )
+        tries_max = _TRIES_AWAY if error.away and self.grace_s else _TRIES
+        passes = error.failure in (Failure.THROTTLED, Failure.UNREACHABLE)
+        return not self._hurried and tries < tries_max and passes
 
     def _again(self, entry: E, future: asyncio.Future[ApiError | None], tries: int, error: ApiError) -> None:
-        pause_s = _BACKOFF.pause_s(tries - 1, error.failure, self._random)
+        backoff = _BACKOFF_AWAY if error.away and self.grace_s else _BACKOFF
+        pause_s = backoff.pause_s(tries - 1, error.failure, self._random)
 
         async def pause() -> None:
             try:
@@ -176,6 +181,10 @@ class Deletes:
                 error,
             )
         return False
+
+    def promised(self, grace_s: float) -> None:
+        """The service keeps leases open so long after its own trouble: a delete may wait until it is back."""
+        self._collector.grace_s = grace_s
 
     def hurry(self) -> None:
         """Try nothing again from now on."""

@@ -77,12 +77,16 @@ class Lease:
         visibility_s: float,
         monotonic: Callable[[], float],
         kind: str = "",
+        grace_s: float = 0.0,
     ) -> None:
         self.queue_url, self.message_id, self.receipt, self.token = queue_url, message_id, receipt, token
         self.received_at_s = received_at_s
         self.visibility_s = visibility_s  # of the receive; what the window is now, `deadline_s` tells
         self.kind = (
             kind  # leases of one kind usually last alike: the handler's name, for what a policy learns
+        )
+        self.grace_s = (
+            grace_s  # how long after the service's own trouble it stays open, as the service has promised
         )
         self._monotonic = monotonic
         self._lock = threading.Lock()
@@ -132,6 +136,12 @@ class Lease:
     def remaining_s(self) -> float:
         """How long the window still lasts; negative once it has ended."""
         return self._deadline_s - self._monotonic()
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the window that the service granted last is still open. False while the service is away longer than that:
+        the lease then rests on the service's promise of a grace, and another look at `lost` tells what came of it."""
+        return self.state is LeaseState.HELD and self.remaining_s > 0
 
     @property
     def warned(self) -> bool:

@@ -320,6 +320,8 @@ class Runner:
         assert self._keeper is not None
         monotonic, url, name = self._dependencies.monotonic, self.facts.url, self._settings.name
         messages = []
+        if raws:
+            self.deletes.promised(raws[0].grace_s)
         for raw in raws:
             lease = Lease(
                 queue_url=url,
@@ -329,6 +331,7 @@ class Runner:
                 received_at_s=raw.asked_at_s,
                 visibility_s=visibility_s,
                 monotonic=monotonic,
+                grace_s=raw.grace_s,
             )
             message = Message(raw, queue=name, lease=lease, envelopes=self._envelopes)
             handler = self._table.pick(message)

@@ -56,6 +56,7 @@ class Helper(KeeperEvents):
             visibility_s=message.visibility_s,
             monotonic=steady_s,
             kind=message.kind,
+            grace_s=message.grace_s,
         )
         lease.by_hand = message.by_hand
         if message.deadline_s != lease.deadline_s:  # an earlier helper has renewed it

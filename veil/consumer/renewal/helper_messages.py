@@ -19,6 +19,7 @@ class Hold(msgspec.Struct, tag="hold"):
     deadline_s: float
     kind: str
     by_hand: bool
+    grace_s: float = 0.0
 
 
 class LetGo(msgspec.Struct, tag="let_go"):

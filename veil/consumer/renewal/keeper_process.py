@@ -346,4 +346,5 @@ def _hold(number: int, lease: Lease) -> say.Hold:
         deadline_s=lease.deadline_s,
         kind=lease.kind,
         by_hand=lease.by_hand,
+        grace_s=lease.grace_s,
     )

@@ -3,6 +3,9 @@
 A lease is looked at when it is due for renewal, for a warning, at its maximum, or lost. It is lost when the service says so,
 or when its deadline has passed by more than the policy's grace; until then it is tried, since a standard queue renews a
 window that has lapsed as long as nobody has received the message. The deadline itself is counted from before the request.
+
+Veil lets no lease lapse while it cannot take renewals, and promises a grace afterwards (`Lease.grace_s`). So a lease whose
+renewals get no answer is kept until its deadline plus that grace, and for as long as the service itself is seen to be away.
 """
 
 from __future__ import annotations
@@ -40,6 +43,8 @@ class Held(Window):
     warned: bool = False
     problem: str = ""  # what the last failed try said
     refused: bool = False
+    unanswered: bool = False  # the last try
+    away_s: float = -math.inf  # when the service was last seen to be in trouble itself
     waiting: list[Future[None]] = field(default_factory=list)  # for the call under way to end
 
 
@@ -251,7 +256,14 @@ class Ledger:
             # A receive may have waited twenty seconds for its message, so its window may end that much later than the
             # careful count says. Until the service has granted a renewal, nothing is known for certain.
             deadline_s = max(deadline_s, held.held_at_s + held.visibility_s)
-        return deadline_s if held.last or held.lease.by_hand else deadline_s + self.policy.grace_s(held)
+        if held.last or held.lease.by_hand:
+            return deadline_s
+        lost_at_s = deadline_s + self.policy.grace_s(held)
+        promised_s = held.lease.grace_s
+        if promised_s and held.unanswered:
+            kept_s = max(held.deadline_s, held.away_s) + promised_s
+            lost_at_s = max(lost_at_s, min(kept_s, held.received_at_s + LIFETIME_S))
+        return lost_at_s
 
     def _end_s(self, held: Held) -> float:
         return min(
@@ -335,6 +347,7 @@ class Ledger:
         held.asked_at_s, held.deadline_s = asked_at_s, asked_at_s + flight.ask_s
         held.renewals += 1
         held.tries, held.retry_s, held.problem, held.refused = 0, math.inf, "", False
+        held.unanswered = False
         held.lease.renewed(held.deadline_s)
         effects.append(Renewed(held, flight.ask_s))
         if flight.clamped:
@@ -345,6 +358,9 @@ class Ledger:
     ) -> None:
         held.tries += 1
         held.problem = str(problem)
+        held.unanswered = problem.failure is Failure.UNREACHABLE
+        if problem.away:
+            held.away_s = now_s
         share, least_s = (
             (_SHARE_OF_LEFT_THROTTLED, _GAP_MIN_THROTTLED_S)
             if problem.failure is Failure.THROTTLED
