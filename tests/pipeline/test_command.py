@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -41,7 +42,7 @@ def modules_after(*arguments: str) -> tuple[str, set[str]]:
 def test_help_names_every_job_without_loading_spark():
     text, modules = modules_after("pipeline", "--help")
 
-    listed = [line.split()[0] for line in text.partition("Commands:")[2].splitlines() if line]
+    listed = re.findall(r"^  (\S+)", text.partition("Commands:")[2], re.MULTILINE)
     assert listed == [name for name, module in JOBS.items() if find_spec(module) is not None]
     assert {"lifecycles", "timeouts", "report", "package"} <= set(listed)
     assert modules.isdisjoint({"pyspark", "pyarrow", "rich", "pandas", "asyncio", "veil.server.settings"})
