@@ -26,6 +26,7 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHOWN_ENDPOINT = "http://127.0.0.1:9324"
 FENCE = re.compile(r"(?:<!-- (?P<note>[^\n]*?) -->\n)?^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
+FIRST_STEPS = ("README.md", "quickstart.md", "consumer.md")
 # Installing and starting for good: shown, not run. That the targets of `make` exist is checked by itself.
 SET_UP = re.compile(r"(make|pip) ")
 
@@ -40,7 +41,7 @@ class Block(NamedTuple):
 
     @property
     def is_run(self) -> bool:
-        return not self.note.startswith("not run") and not SET_UP.match(self.code)
+        return self.language != "text" and not self.note.startswith("not run") and not SET_UP.match(self.code)
 
 
 def blocks(document: Path) -> list[Block]:
@@ -62,7 +63,11 @@ def test_every_example_runs(document: Path, server: VeilServer, tmp_path: Path) 
     environ = {
         name: value for name, value in os.environ.items() if not name.startswith(("VEIL_", "AWS_", "PYTEST_"))
     }
-    environ |= server.environ
+    if document.name in FIRST_STEPS:
+        # As pasted by somebody without any configuration of AWS; the server's own port is all that differs here.
+        environ |= {"AWS_ENDPOINT_URL_SQS": server.endpoint_url, "HOME": str(tmp_path)}
+    else:
+        environ |= server.environ
     environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
     environ["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # their Sparks live for seconds
     for number, block in enumerate(each for each in blocks(document) if each.is_run):
@@ -114,6 +119,18 @@ def test_the_readme_says_what_and_why_then_shows_the_console_and_the_two_command
     assert places == sorted(places)
     assert first.line <= 20
     assert text.count("\n", 0, places[-1]) <= 60
+
+
+@pytest.mark.parametrize("name", FIRST_STEPS)
+def test_the_first_steps_need_only_what_they_install(name: str) -> None:
+    document = ROOT / name if (ROOT / name).exists() else ROOT / "docs" / name
+    text = document.read_text(encoding="utf-8")
+    run = "\n".join(block.code for block in blocks(document) if block.is_run)
+    for tool in ("boto3", "jq", "curl", "awscli" if re.search(r"^aws ", run, re.M) else "aws-is-not-used"):
+        used = re.search(rf"\b{'aws ' if tool == 'awscli' else tool}\b", run)
+        assert not used or re.search(rf"pip install [^\n]*\b{tool}\b", text), (
+            f"{name} uses {tool}, and does not install it"
+        )
 
 
 def test_targets_of_make_that_are_shown_exist() -> None:

@@ -80,6 +80,7 @@ def test_the_greeting_shows_the_line_to_paste():
     from veil.server.settings import Settings
 
     shown = greeting(Settings(), "http://127.0.0.1:9324", None, ["ak"], "1", smq="http://127.0.0.1:9326")
+    assert "  console  http://127.0.0.1:9324/console" in shown.splitlines()
     assert '  SMQ      mns.account.Account("http://127.0.0.1:9326", "ak", "SECRET")' in shown.splitlines()
     assert "SMQ" not in greeting(Settings(), "http://127.0.0.1:9324", None, [], "1")
 

@@ -50,8 +50,9 @@ def greeting(
         key_id, secret = "veil", "veil"
     smq_line = "" if smq is None else f'\n  SMQ      mns.account.Account("{smq}", "{key_id}", "{secret}")'
     tls_line = "" if certificate is None else f"\n  TLS      {certificate}"
+    console = "" if settings.console == "off" else f"\n  console  {endpoint}/console"
     return f"""\
-Veil {version} is ready at {endpoint}
+Veil {version} is ready at {endpoint}{console}
   data     {where_data_lives(settings.store, directory)}
   access   {access}{tls_line}
   boto3    boto3.client("sqs", endpoint_url="{endpoint}", region_name="{region}", \
