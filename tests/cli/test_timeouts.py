@@ -86,7 +86,7 @@ def test_show_of_one_queue_gives_the_reasons_in_words_and_the_candidates(
     assert "\n  2 min " in ran.out
     few = command("timeouts", "show", "few", "--tables", str(tables)).out
     assert "few: no recommendation (not enough evidence)" in few
-    assert "missing: 37 completed leases; about 3,700 are needed to see 0.1 %." in few
+    assert "about 3,700 completed leases are needed to see 0.1 %; there are 37 so far." in few
 
 
 def test_show_as_json_has_all_that_is_known(command: Veil, tables: Path, found: list[Finding]) -> None:
@@ -141,7 +141,7 @@ def test_apply_sets_what_is_recommended_and_says_how_to_undo_it(veil: Veil, queu
     ran = veil("timeouts", "apply", "--yes", "--tables", str(queues))
 
     assert ran.code == 0
-    assert "few: left alone, not enough evidence: 37 completed leases" in ran.err
+    assert "few: left alone, not enough evidence: about 3,700 completed leases" in ran.err
     assert "orders (clear)\n- visibility timeout  10 s\n+ visibility timeout  " in ran.err
     recommended = {
         each.queue: each.recommended_timeout_s

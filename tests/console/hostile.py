@@ -183,7 +183,7 @@ _NAMES = (
     "label select option noscript table caption thead tbody tr th td svg path rect line circle g text polyline polygon title "
     "desc pre code del ins strong em b time progress ul ol li dl dt dd fieldset legend textarea details summary figure "
     "figcaption article aside br hr tfoot meter abbr defs use clippath kbd var output colgroup col wbr i s u sub sup mark "
-    "datalist"
+    "datalist dialog"
 )
 _ELEMENTS = frozenset(_NAMES.split())
 

@@ -211,7 +211,7 @@ def test_only_an_admin_edits_a_queue(locked: VeilServer, key: tuple[str, str], s
 def test_a_key_sees_the_queues_of_its_own_account_only(locked: VeilServer):
     visitor = Visitor(locked)
     visitor.log_in("OTHER", "other-secret")
-    assert "orders" not in visitor.get("/console/queues").text
+    assert "orders</a>" not in visitor.get("/console/queues").text
     assert visitor.get(EDIT).status == 404
 
 

@@ -94,7 +94,7 @@ def test_what_matches_is_redriven_by_the_server_and_its_progress_is_seen(
 
     page.get_by_label("At most").fill("2")
     page.get_by_role("button", name="Redrive all that match").click()
-    assert page.locator("ins").inner_text() == "where each came from"
+    assert page.locator("ins").inner_text() == "their source queues"
     assert "8 messages match at the moment" in page.locator("main").inner_text()
     assert visible(sqs, dead) == 10
     page.get_by_role("button", name="Redrive all that match").click()
@@ -127,7 +127,7 @@ def test_all_letters_of_the_server_go_back_by_a_move_task_which_can_be_cancelled
     expect(move.locator("b")).to_have_text(re.compile("^[1-9] of 30 moved$"))
     move.get_by_role("button", name="Cancel").click()
     assert page.locator("pre.command").inner_text().startswith("aws sqs cancel-message-move-task")
-    page.get_by_role("button", name="Stop it").click()
+    page.get_by_role("button", name="Stop the redrive").click()
     expect(page.locator("#letter-moves li").first.locator(".chip")).to_have_text("cancelled")
     left = visible(sqs, dead)
     assert left and left + visible(sqs, orders) == 30
@@ -143,7 +143,7 @@ def test_a_filtered_redrive_can_be_cancelled_too(server: VeilServer, sqs: Any, o
     move = page.locator("#letter-moves li").first
     expect(move.locator("b")).to_have_text(re.compile("^[1-9] moved$"))
     move.get_by_role("button", name="Cancel").click()
-    page.get_by_role("button", name="Stop it").click()
+    page.get_by_role("button", name="Stop the redrive").click()
     expect(page.locator("#letter-moves li").first.locator(".chip")).to_have_text("cancelled")
     assert visible(sqs, dead)
 

@@ -69,7 +69,7 @@ def test_a_new_lease_appears_and_one_that_ends_goes(server: VeilServer, sqs: Any
     url = sqs.create_queue(QueueName="orders")["QueueUrl"]
     page = open_page(at(server))
     rows = page.locator("#lease-rows tr.lease")
-    assert "Nothing is in flight." in page.locator("#lease-rows").inner_text()
+    assert "No messages are in flight." in page.locator("#lease-rows").inner_text()
     sqs.send_message(QueueUrl=url, MessageBody="x")
     receipt = sqs.receive_message(QueueUrl=url)["Messages"][0]["ReceiptHandle"]
     expect(rows).to_have_count(1)
@@ -95,7 +95,7 @@ def test_a_lease_is_extended_and_its_holder_keeps_the_receipt(
 ):
     url, (receipt,) = held(sqs, "x")
     page = open_page(at(server))
-    page.get_by_label("Extend by").fill("1h")
+    page.get_by_label("Extend to").fill("1h")
     page.locator("#lease-rows").get_by_role("button", name="Extend").click()
     page.get_by_role("button", name="Extend").click()
     assert page.locator(".notice").inner_text() == "1 message is in flight for 1 h from now on."
@@ -154,7 +154,7 @@ def test_a_tick_stays_while_leases_are_renewed(server: VeilServer, sqs: Any, ope
 
 def test_a_lease_that_has_ended_meanwhile_is_left_alone(server: VeilServer, sqs: Any, open_page: OpenPage):
     url, (receipt,) = held(sqs, "x")
-    page = open_page(at(server), expected=("400",))
+    page = open_page(at(server), expected=("422",))
     page.locator("#lease-rows").get_by_role("button", name="Delete").click()
     sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=0)
     sqs.receive_message(QueueUrl=url)
@@ -167,14 +167,14 @@ def test_an_extension_beyond_the_limits_is_refused_in_words(
     server: VeilServer, sqs: Any, open_page: OpenPage
 ):
     held(sqs, "x")
-    page = open_page(at(server), expected=("400", "409"))
-    page.get_by_label("Extend by").fill("13h")
+    page = open_page(at(server), expected=("422", "409"))
+    page.get_by_label("Extend to").fill("13h")
     page.locator("#lease-rows").get_by_role("button", name="Extend").click()
     assert (
         "'13h': expected a whole number of seconds from 1 to 43,200" in page.get_by_role("alert").inner_text()
     )
     page.go_back()
-    page.get_by_label("Extend by").fill("12h")
+    page.get_by_label("Extend to").fill("12h")
     page.locator("#lease-rows").get_by_role("button", name="Extend").click()
     page.get_by_role("button", name="Extend").click()
     assert "more than 12 hours after the receive" in page.get_by_role("alert").inner_text()

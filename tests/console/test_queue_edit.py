@@ -21,7 +21,7 @@ def test_every_setting_of_a_queue_can_be_changed(server: VeilServer, sqs: Any, o
         "Largest message": "2048",
         "Dead-letter queue": "dead.fifo",
         "Receives before that": "9",
-        "Those queues": "other.fifo",
+        "Permitted queues": "other.fifo",
         "KMS key": "alias/mine",
         "Data key reuse": "600",
     }.items():

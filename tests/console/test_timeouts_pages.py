@@ -91,7 +91,7 @@ def test_too_little_evidence_is_said_and_nothing_is_offered(
     found(tables, a_finding("slow", leases=200, median_s=20, **OWN))
     page = open_page(f"{server.endpoint_url}/console/timeouts/us-east-1/slow")
     assert page.locator("h1 .chip").inner_text() == "not enough evidence"
-    assert "Not enough evidence: 2,800 more leases" in page.locator(".notice").inner_text()
+    assert "There is not enough evidence yet: 2,800 more leases" in page.locator(".notice").inner_text()
     assert page.get_by_role("button", name="Apply").count() == 0
 
 

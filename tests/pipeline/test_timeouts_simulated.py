@@ -229,14 +229,14 @@ def test_too_few_observations_say_how_many_are_needed():
     finding = found(history_of(LOG_NORMAL, Random(3), leases=37, timeout_s=3_600))
 
     assert finding.certainty == NOT_ENOUGH
-    assert finding.missing == "37 completed leases; about 3,700 are needed to see 0.1 %"
+    assert finding.missing == "about 3,700 completed leases are needed to see 0.1 %; there are 37 so far"
 
 
 def test_between_too_few_and_enough_the_answer_is_likely():
     finding = found(history_of(HEAVY_TAIL, Random(3), leases=2_500, timeout_s=43_200))
 
     assert finding.certainty == LIKELY
-    assert finding.missing == "2,500 completed leases; about 3,700 are needed to see 0.1 %"
+    assert finding.missing == "about 3,700 completed leases are needed to see 0.1 %; there are 2,500 so far"
 
 
 def failing(

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.stores.journal_kit import A_CALLER, exported
-from tests.stores.kit import a_key, a_message, bodies, make_queue, receipt_of, some_messages
+from tests.stores.kit import (
+    a_grouped_message,
+    a_key,
+    a_message,
+    bodies,
+    make_queue,
+    receipt_of,
+    some_messages,
+)
 from tests.stores.test_conformance_move_tasks import with_dead_letters
 from veil.core.errors import (
     BodyMissing,
@@ -195,3 +204,36 @@ async def test_a_peek_shows_nothing_after_a_bound_that_was_seen_before(store, cl
 async def test_a_peek_ends_with_the_message_that_makes_it_large(store, clock, filtered):
     queue, _ = await sent_each_second(store, clock)
     assert bodies(await store.peek(queue, bytes_max=3, **filtered)) == ["a", "b", "c"]
+
+
+def key(message):
+    return message.seq, message.message_id
+
+
+async def test_what_is_discarded_is_gone_for_good_unless_somebody_holds_it(store, clock):
+    queue = await make_queue(store)
+    await store.send(
+        queue, [a_message("held"), a_message("free"), a_message("kept"), a_message("late", delay_s=60)]
+    )
+    [held, free, kept, late] = await store.peek(queue)
+    await store.receive(queue, 1)
+    answers = await store.discard(
+        queue,
+        [key(held), key(free), key(free), key(late), (kept.seq, "another")],
+        caller=A_CALLER,
+    )
+    assert types(answers) == [MessageNotVisible, type(None), MessageMissing, type(None), MessageMissing]
+    assert bodies(await store.peek(queue)) == ["held", "kept"]
+    assert await store.counts(queue) == (1, 1, 0)
+    told = [event for event in await exported(store) if event.kind == "purged"]
+    assert [(event.seq, event.caller) for event in told] == [(free.seq, A_CALLER), (late.seq, A_CALLER)]
+    with pytest.raises(QueueMissing):
+        await store.discard(replace(queue, id=99), [key(kept)])
+
+
+async def test_the_next_of_a_group_follows_one_that_was_discarded(store):
+    queue = await make_queue(store, "q.fifo")
+    await store.send(queue, [a_grouped_message("a1", group="a"), a_grouped_message("a2", group="a")])
+    [first, _] = await store.peek(queue)
+    assert await store.discard(queue, [key(first)]) == [None]
+    assert bodies(await store.receive(queue, 10)) == ["a2"]

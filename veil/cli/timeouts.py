@@ -140,11 +140,11 @@ def tell(finding: Finding) -> None:
         ]
         rows.append(row)
     show_table(columns, rows, right=columns)
-    talk("* recommended; with renewal: duplicates, wait after a crash, calls per message")
+    talk("* recommended; with renewal: chance of a duplicate · wait after a crash · calls per message")
 
 
 def _renewed(means: WithPolicy) -> str:
-    return f"{words.chance(means.duplicate_chance)}, {words.length(means.recovery_s)}, {means.calls_per_message:.2g}"
+    return f"{words.chance(means.duplicate_chance)} · {words.length(means.recovery_s)} · {means.calls_per_message:.2g}×"
 
 
 def _worth_showing(finding: Finding) -> list[Candidate]:
@@ -165,10 +165,11 @@ def _words(finding: Finding) -> Sequence[str]:
     )
     lines = [f"{name}: {recommended} ({finding.certainty})", f"  {finding.reason}."]
     if finding.missing is not None:
-        lines.append(f"  missing: {finding.missing}.")
+        lines.append(f"  {finding.missing}.")
     lines.append(
-        f"  seen: {finding.leases:,} leases, {finding.completed:,} of them to the end of the work, {finding.censored:,} cut "
-        f"off, {finding.duplicates:,} duplicates, {finding.crashes:,} crashed, {finding.unknown:,} lapsed without a sign of why; "
+        f"  seen: {words.plural(finding.leases, 'lease')}, {finding.completed:,} of them to the end of the work, "
+        f"{finding.censored:,} cut off, {words.plural(finding.duplicates, 'duplicate')}, {finding.crashes:,} crashed, "
+        f"{finding.unknown:,} lapsed without a sign of why; "
         f"{finding.since or '?'} to {finding.until or '?'}."
     )
     if finding.failed:

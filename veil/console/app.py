@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from veil.console import pages
 from veil.console.audit import REFUSED, Audit
@@ -63,6 +63,7 @@ _RULES: Final = (
 )
 # What somebody who is not logged in may make us read.
 _STRANGERS_FORM_BYTES_MAX: Final = 16 * 1024
+_REFUSALS: Final = {403: "Not permitted", 404: "Not found", 429: "Too many requests"}
 _NOT_KEPT: Final = ("Cache-Control", "no-store")
 
 
@@ -242,12 +243,29 @@ class Console:
         cookie = read_cookies(request.headers.get("cookie", "")).get(cookie_name(request.headers), "")
         identity = self.sessions.identity(cookie, counts=False) or self._stranger(cookie)
         visit = Visit(self, request, identity, {}, Form([]), Form([]))
+        title = _REFUSALS.get(
+            refusal.status, "Nothing was changed" if request.method == "POST" else "Not shown"
+        )
         answer = await visit.page(
-            "refused.html", title="Not done", status=refusal.status, sentence=refusal.sentence
+            "refused.html",
+            title=title,
+            status=refusal.status,
+            sentence=refusal.sentence,
+            back=_came_from(request) or link("queues"),
         )
         if isinstance(refusal, TooMany):
             answer.headers = (("Retry-After", str(refusal.retry_after_s)),)
         return answer
+
+
+def _came_from(request: HttpRequest) -> str | None:
+    """The page of ours on which a form was, or a link; None where the browser does not say, or where it is this page."""
+    parts = urlsplit(request.headers.get("referer", ""))
+    if parts.netloc != request.headers.get("host") or not parts.path.startswith(f"{ROOT}/"):
+        return None
+    if parts.path == request.path:
+        return None
+    return parts.path + (f"?{parts.query}" if parts.query else "")
 
 
 def _plain(status: int, sentence: str) -> Answer:

@@ -234,7 +234,7 @@ async def offer(visit: Visit, change: Change) -> Answer:
     problem = ""
     if form.text("step") == "make":
         if form.text("plan") != change.fingerprint:
-            problem = "This has changed since it was shown. Look at it again before you confirm it."
+            problem = "This has changed since it was shown. Check it again before you confirm it."
         elif change.word is not None and form.text("word") != change.word:
             problem = f"Type {change.word} to confirm."
         else:
@@ -260,8 +260,7 @@ async def _make(visit: Visit, change: Change) -> Answer:
         await audit.ended(entry_id, FAILED, type(error).__name__)
         raise
     await audit.ended(entry_id, DONE, done.notice)
-    number = visit.console.notices.leave(visit.identity.cookie, done.notice)
-    return see_other(f"{done.place}{'&' if '?' in done.place else '?'}notice={number}")
+    return see_other(visit.with_notice(done.place, done.notice))
 
 
 async def _shown(visit: Visit, change: Change, problem: str, status: int) -> Answer:

@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 
 from markupsafe import Markup
 
+from veil.words import plural as plural
+
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _BYTES = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
@@ -71,6 +73,16 @@ def utc(wall_ms: int | None) -> str:
     return instant.strftime("%Y-%m-%d %H:%M:%S.") + f"{wall_ms % 1000:03d} UTC"
 
 
+def instant(wall_ms: int | None) -> Markup:
+    """The exact instant, in UTC; the page's script shows it in the reader's zone, with UTC in the title."""
+    if wall_ms is None:
+        return Markup("–")
+    exact = utc(wall_ms)
+    return Markup('<time class="at" datetime="{}">{}</time>').format(
+        exact.removesuffix(" UTC").replace(" ", "T") + "Z", exact
+    )
+
+
 def ago(wall_ms: int | None, now_ms: int) -> Markup:
     """An instant as seen from now, with the exact one in its title; the page's script lets it run."""
     if wall_ms is None:
@@ -99,8 +111,3 @@ def countdown(deadline_ms: int | None, now_ms: int) -> Markup:
     return Markup('<span class="countdown" data-deadline-ms="{}">{}</span>').format(
         deadline_ms, length(round(left_s))
     )
-
-
-def plural(number: int, one: str, many: str | None = None) -> str:
-    """`1 message`, `12,000 messages`."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -87,7 +87,7 @@ NUMBERS: Final = (
         limits.RETENTION_MIN_S,
         limits.RETENTION_MAX_S,
         "How long a message is kept from its send on, received or not. From 60 seconds to 1,209,600 (14 days). "
-        "A shorter one counts at once: what is older is gone.",
+        "A shorter one applies at once: older messages are removed.",
     ),
     NumberField(
         "delay_s",
@@ -121,7 +121,7 @@ RECEIVES_MAX: Final = NumberField(
     "receives",
     1,
     limits.RECEIVES_MAX_MAX,
-    "A message that was received so often and still not deleted goes to the dead letters with the next receive. From 1 to 1,000.",
+    "A message that was received this often without being deleted goes to the dead letters at the next receive. From 1 to 1,000.",
 )
 KMS_REUSE: Final = NumberField(
     "kms_reuse_s",

@@ -90,6 +90,7 @@ class Templates:
         }
         environment.globals |= {
             "ago": formatting.ago,
+            "instant": formatting.instant,
             "age": formatting.age,
             "countdown": formatting.countdown,
             "plural": formatting.plural,

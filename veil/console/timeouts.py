@@ -99,18 +99,18 @@ def why_not(finding: Finding, queue: Queue | None) -> str | None:
     """Why the recommendation cannot be applied to the queue; None: it can."""
     after_s = finding.recommended_timeout_s
     if after_s is None or finding.certainty == NOT_ENOUGH:
-        return f"Not enough evidence: {finding.missing or finding.reason}"
+        return f"There is not enough evidence yet: {finding.missing or finding.reason}."
     if not 0 <= after_s <= VISIBILITY_MAX_S:
         return f"The recommended timeout is {after_s:,} s: expected 0 to {VISIBILITY_MAX_S:,}."
     if queue is None:
-        return "There is no such queue any more."
+        return "This queue no longer exists."
     now_s, analysed_s = queue.settings.visibility_s, finding.present_timeout_s
     if now_s == after_s:
         return "The queue has this timeout already."
     if analysed_s is not None and round(analysed_s) != now_s:
         return (
             f"The leases that were analysed began with {length(analysed_s)}, and the queue's timeout is {length(now_s)}: "
-            "either it was changed since (run the pipeline again), or its consumers ask for a timeout of their own."
+            "either it was changed since (run the pipeline again), or its consumers set a timeout of their own."
         )
     return None
 

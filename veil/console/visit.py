@@ -148,6 +148,11 @@ class Visit:
         chosen = read_cookies(self.request.headers.get("cookie", "")).get("veil_theme", "")
         return chosen if chosen in ("light", "dark") else "system"
 
+    def with_notice(self, place: str, sentence: str) -> str:
+        """The address of a page that says the sentence to this visitor, once."""
+        number = self.console.notices.leave(self.identity.cookie, sentence)
+        return f"{place}{'&' if '?' in place else '?'}notice={number}"
+
     @staticmethod
     def has_page(path: str) -> bool:
         """Whether there is a page at that path below /console."""

@@ -19,6 +19,7 @@ from veil.core.effect import (
     DelayChanged,
     Deleted,
     DeleteRefused,
+    Discarded,
     Enqueued,
     Expired,
     Extended,
@@ -375,6 +376,15 @@ def purge(message: MessageFacts) -> Purged:
     if message.state == State.IN_FLIGHT:
         return Purged(message, delivery_of(message.holder), message.due_at_ms)
     return Purged(message, 0, None)
+
+
+def discard(message_id: str, seq: int, message: StoredMessage | None) -> Discarded:
+    """A message goes for good; raises MessageMissing, and MessageNotVisible while somebody holds it."""
+    if message is None or message.message_id != message_id:
+        raise MessageMissing(message_id, seq)
+    if message.state == State.IN_FLIGHT:
+        raise MessageNotVisible(message_id, "in flight")
+    return Discarded(message, 0, None)
 
 
 # ---- holds

@@ -96,6 +96,10 @@ class Purged(Removal, frozen=True, gc=False):
     """With its queue's content, or with the queue."""
 
 
+class Discarded(Removal, frozen=True, gc=False):
+    """By an operator, while nobody held it."""
+
+
 # ---- moves: a message is in exactly one queue at every instant
 
 

@@ -273,3 +273,15 @@ async def purge(service: Service, queue: Queue, *, caller: Caller = NOBODY) -> N
     service.tallies["purged", queue.id] += 1
     if service.activity is not None:
         service.activity.attempts.emptied(queue.id)
+
+
+async def discard(
+    service: Service, queue: Queue, chosen: Sequence[tuple[int, str]], *, caller: Caller = NOBODY
+) -> list[VeilError | None]:
+    """Remove each chosen message that nobody holds, in one transaction; a refusal stands in its place.
+
+    For operators, who see messages without receiving them: a consumer deletes by its receipt.
+    """
+    answers = await service.store.discard(queue, chosen, caller=caller)
+    service.ticker.look()
+    return answers

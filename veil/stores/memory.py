@@ -727,6 +727,22 @@ class MemoryStore:
         with self._operation() as op:
             return self._redrive(op, self._of(queue), chosen, caller)
 
+    async def discard(
+        self, queue: Queue, chosen: Sequence[tuple[int, str]], *, caller: Caller = NOBODY
+    ) -> list[VeilError | None]:
+        """Remove each chosen message that nobody holds."""
+        with self._operation() as op:
+            source = self._of(queue)
+            answers: list[VeilError | None] = []
+            for seq, message_id in chosen:
+                try:
+                    removed = decide.discard(message_id, seq, source.messages.get(seq))
+                    self._apply(op, source, [removed], caller)
+                    answers.append(None)
+                except VeilError as refusal:
+                    answers.append(refusal)
+            return answers
+
     def _redrive(
         self, op: Operation, source: QueueContents, chosen: Sequence[Chosen], caller: Caller
     ) -> list[Sent | VeilError]:

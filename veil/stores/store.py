@@ -322,6 +322,12 @@ class Store(Protocol):
         MessageNotVisible, SourceUnknown, QueueMissing (the destination), DestinationRefused, what `change` raises. Raises
         QueueMissing."""
 
+    async def discard(
+        self, queue: Queue, chosen: Sequence[tuple[int, str]], *, caller: Caller = NOBODY
+    ) -> list[VeilError | None]:
+        """Remove the messages of these keys and ids that nobody holds, all in one transaction, recorded as purged; refusals as
+        answers: MessageMissing, MessageNotVisible. Raises QueueMissing."""
+
     # ---- the journal
 
     async def plan_export(self, *, rows_max: int, bytes_max: int) -> ExportPlan | None:

@@ -72,7 +72,7 @@ async def edit(visit: Visit) -> Answer:
             destination = letter.source
         if destination is None:
             raise FormRefused(
-                {"to": "Nobody knows where this message came from: name the queue it shall go to."}
+                {"to": "It is not known where this message came from: name the queue to send it to."}
             )
         target = await visit.service.store.find_queue(destination)
         if target is None:
@@ -110,7 +110,7 @@ async def edit(visit: Visit) -> Answer:
             ],
             commands=commands,
             notes=[
-                "The command sends the new message; here the old one leaves the dead letters in the same instant."
+                "The command only sends the new message; here the old one also leaves the dead letters, in the same transaction."
                 if commands
                 else NO_COMMAND
             ],
@@ -123,7 +123,7 @@ async def _letter(visit: Visit, queue: Queue) -> Letter:
     seq = seq_number(text)
     found = await visit.service.store.peek(queue, after_seq=seq - 1, up_to_seq=seq, limit=1) if seq else []
     if not found:
-        raise NotFound(f"Queue {queue.name} has no message with the key {text[:40]}, or not any more.")
+        raise NotFound(f"Queue {queue.name} has no message with the key {text[:40]} (any more).")
     if found[0].state != State.VISIBLE:
         raise NotFound(
             f"Message {found[0].message_id} is not visible: somebody holds it, or it waits out a delay."

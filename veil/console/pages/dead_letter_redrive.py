@@ -10,6 +10,7 @@ from veil.console.changes import Change, Difference, Done, aws_command, offer
 from veil.console.formatting import plural
 from veil.console.letters import PAGE_ROWS, LetterWish, chosen_of, letter_groups, read_wish
 from veil.console.pages.dead_letters import letters_shown
+from veil.console.pages.queue_messages import offer_deletion
 from veil.console.visit import Visit
 from veil.console.web import Answer, FormRefused, NotFound, Role, change, link
 from veil.core.errors import ArnRefused, VeilError
@@ -19,7 +20,7 @@ from veil.core.text import whole_number
 from veil.service.dead_letters import read_letter
 from veil.service.moves import cancel_move, list_moves, redrive_letters, start_move, task_handle
 
-_ELSEWHERE = "where each came from"
+_HOME, _HOMES = "its source queue", "their source queues"
 _LISTED_MAX = 20
 _MOVES_LOOKED_AT = 10
 
@@ -38,27 +39,40 @@ async def redrive_dead_letters(visit: Visit) -> Answer:
         rate_per_s = _rate(visit.form.text("rate"))
         if visit.form.text("what") != "ticked":
             return await _offer_matching(visit, queue, wish, destination, rate_per_s)
-        chosen = chosen_of(visit.form.all("letter"))
-        if not chosen:
-            raise FormRefused(
-                {"ticked": "No message is ticked. Tick those to be redriven, or redrive all that match."}
-            )
-        if len(chosen) > PAGE_ROWS:
-            raise FormRefused(
-                {
-                    "ticked": f"{len(chosen):,} messages are ticked: expected at most {PAGE_ROWS}, a page of them."
-                }
-            )
+        chosen = _ticked(visit, "No message is ticked. Tick those to be redriven, or redrive all that match.")
     except FormRefused as refusal:
         return await letters_shown(visit, queue, wish, refusal.problems, 422)
     return await _offer_ticked(visit, queue, wish, chosen, destination)
+
+
+@change("/dead-letters/{region}/{name}/delete", needs=Role.OPERATOR)
+async def delete_dead_letters(visit: Visit) -> Answer:
+    """Show which of the ticked messages would be deleted, then delete them."""
+    queue = await visit.queue()
+    wish = read_wish(visit.form)
+    try:
+        chosen = _ticked(visit, "No message is ticked. Tick those to be deleted.")
+    except FormRefused as refusal:
+        return await letters_shown(visit, queue, wish, refusal.problems, 422)
+    return await offer_deletion(visit, queue, chosen, _back(queue, wish))
+
+
+def _ticked(visit: Visit, none: str) -> list[tuple[int, str]]:
+    """Key and id of each ticked message; raises FormRefused."""
+    chosen = chosen_of(visit.form.all("letter"))
+    if not chosen:
+        raise FormRefused({"ticked": none})
+    if len(chosen) > PAGE_ROWS:
+        expected = f"{len(chosen):,} messages are ticked: expected at most {PAGE_ROWS}, a page of them."
+        raise FormRefused({"ticked": expected})
+    return chosen
 
 
 async def _offer_ticked(
     visit: Visit, queue: Queue, wish: LetterWish, chosen: list[tuple[int, str]], destination: QueueKey | None
 ) -> Answer:
     back = _back(queue, wish)
-    target = _ELSEWHERE if destination is None else destination.name
+    target = _HOME if destination is None else destination.name
 
     async def make() -> Done:
         moved, gone, refusals = 0, 0, list[str]()
@@ -77,7 +91,8 @@ async def _offer_ticked(
         if not moved:
             raise NothingMoved("; ".join(told))
         rest = f" Not redriven: {'; '.join(told)}." if told else ""
-        return Done(f"{plural(moved, 'message')} redriven to {target}.{rest}", back)
+        where = _HOMES if destination is None and moved > 1 else target
+        return Done(f"{plural(moved, 'message')} redriven to {where}.{rest}", back)
 
     count = plural(len(chosen), "message")
     return await offer(
@@ -99,8 +114,8 @@ async def _offer_ticked(
                     if len(chosen) > _LISTED_MAX
                     else []
                 ),
-                "Each goes on as a new message with a receive count of zero, marked with the id it had.",
-                "Amazon's commands have no equal: they move a whole queue, or nothing.",
+                "Each becomes a new message with a receive count of zero, marked with its former id.",
+                "There is no aws command for this: SQS moves a whole queue or nothing.",
             ],
         ),
     )
@@ -119,7 +134,7 @@ async def _offer_matching(
     group = groups.by_key.get(wish.filter.group)
     reason = "" if group is None else group.example.fingerprint
     letters = msgspec.structs.replace(wish.filter, reason=reason or "received too often")
-    target = _ELSEWHERE if destination is None else destination.name
+    target = _HOMES if destination is None else destination.name
     rate = f"at most {rate_per_s or MOVE_RATE_MAX} a second"
 
     async def make() -> Done:
@@ -136,17 +151,18 @@ async def _offer_matching(
 
     seen = plural(groups.matching, "message")
     of = "" if groups.is_all else f", of the first {groups.rows:,} that were looked at"
+    match = "matches" if groups.matching == 1 else "match"
     notes = [
-        f"{seen} {'matches' if groups.matching == 1 else 'match'} at the moment{of}. It is done by the server, {rate}."
+        f"{seen} {match} at the moment{of}. The server moves them in the background, {rate}.",
+        "It continues after a restart, and can be cancelled.",
     ]
-    notes.append("It goes on after a restart, and can be cancelled.")
     if not as_task:
-        notes.append("Each goes on as a new message, marked with the id it had.")
+        notes.append("Each becomes a new message, marked with its former id.")
     if not is_whole:
-        notes.append("Amazon's commands have no equal: they move a whole queue, or nothing.")
+        notes.append("There is no aws command for this: SQS moves a whole queue or nothing.")
     if groups.sourceless and destination is None:
         notes.append(
-            f"Of {plural(groups.sourceless, 'message')} nobody knows the source: these stay, unless you name a queue."
+            f"The source of {plural(groups.sourceless, 'message')} is not known: these stay unless you name a queue."
         )
     parameters: dict[str, Any] = {"SourceArn": queue.key.arn}
     if destination is not None:
@@ -178,12 +194,12 @@ async def cancel(visit: Visit) -> Answer:
     tasks = await list_moves(visit.service, queue.key.arn, _MOVES_LOOKED_AT)
     task = next((each for each in tasks if each.id == task_id), None)
     if task is None:
-        raise NotFound(f"Queue {queue.name} has no such move.")
+        raise NotFound(f"Queue {queue.name} has no such redrive.")
     back = _back(queue, LetterWish())
 
     async def make() -> Done:
         moved = (await cancel_move(visit.service, task.id)).moved
-        return Done(f"The move stops; {plural(moved, 'message')} moved so far.", back)
+        return Done(f"The redrive stops; {plural(moved, 'message')} moved so far.", back)
 
     command = aws_command(
         "cancel-message-move-task", visit.endpoint_url, queue.key.region, {"TaskHandle": task_handle(task)}
@@ -193,13 +209,13 @@ async def cancel(visit: Visit) -> Answer:
         Change(
             action="cancel redrive",
             target=queue.name,
-            title=f"Stop the move out of {queue.name}",
-            button="Stop it",
+            title=f"Stop the redrive of {queue.name}",
+            button="Stop the redrive",
             back=back,
             make=make,
-            differences=[Difference("Move", "running", "cancelled")],
+            differences=[Difference("Redrive", "running", "cancelled")],
             commands=[command],
-            notes=["What was moved stays moved; the rest stays among the dead letters."],
+            notes=["Messages that were moved stay moved; the others stay in the dead-letter queue."],
         ),
     )
 

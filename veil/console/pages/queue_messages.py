@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from veil.console.changes import Change, Difference, Done, aws_command, offer, queue_url
 from veil.console.formatting import length, plural
+from veil.console.letters import PAGE_ROWS, chosen_of
 from veil.console.messages import (
     Body,
     Looked,
@@ -37,7 +38,7 @@ from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.message import StoredMessage
 from veil.core.queue import Queue
 from veil.service.attempts import Holder
-from veil.service.messages import delete, extend_lease
+from veil.service.messages import delete, discard, extend_lease
 
 _BODY_CHARS_MAX = 4_000  # the rest is on the message's own page
 _ATTRIBUTE_CHARS_MAX = 100
@@ -57,6 +58,11 @@ class MessageRow(NamedTuple):
 @page("/queues/{region}/{name}/messages")
 async def messages_page(visit: Visit) -> Answer:
     """The messages by their age, the oldest first, a page at a time."""
+    return await _messages_shown(visit)
+
+
+async def _messages_shown(visit: Visit, problem: str = "", status: int = 200) -> Answer:
+    """The page; with what is wrong with what was asked, after a try."""
     head = await queue_head(visit, await visit.queue(), "messages")
     search = read_search(visit.query)
     looked = await search_messages(visit.service, head.queue, search, visit.turn)
@@ -66,6 +72,8 @@ async def messages_page(visit: Visit) -> Answer:
         visit,
         head,
         "queue_messages.html",
+        problem=problem,
+        status=status,
         search=search,
         looked=looked,
         rows=await _rows(visit, head, looked),
@@ -131,6 +139,56 @@ def _has_page(visit: Visit, head: Head) -> bool:
     return visit.has_page(f"/queues/{head.queue.key.region}/{head.queue.name}/messages/1")
 
 
+# ---- delete messages that nobody holds
+
+
+@change("/queues/{region}/{name}/messages", needs=Role.OPERATOR)
+async def delete_messages(visit: Visit) -> Answer:
+    """Show which messages would be deleted, then delete them."""
+    queue = await visit.queue()
+    chosen = chosen_of(visit.form.all("message"))
+    if not chosen or len(chosen) > PAGE_ROWS:
+        return await _messages_shown(visit, f"Tick at least one message, and at most {PAGE_ROWS}.", 422)
+    return await offer_deletion(
+        visit, queue, chosen, link("queues", queue.key.region, queue.name, "messages")
+    )
+
+
+async def offer_deletion(visit: Visit, queue: Queue, chosen: Sequence[tuple[int, str]], back: str) -> Answer:
+    """Show which messages would be deleted, by key and id, then delete those that nobody holds."""
+
+    async def make() -> Done:
+        answers = await discard(visit.service, queue, chosen, caller=visit.caller)
+        refusals = [str(answer) for answer in answers if answer is not None]
+        if len(refusals) == len(answers):
+            raise NothingDeleted("; ".join(refusals[:3]))
+        rest = f" Not deleted: {'; '.join(refusals[:3])}." if refusals else ""
+        return Done(f"{plural(len(answers) - len(refusals), 'message')} deleted.{rest}", back)
+
+    count = plural(len(chosen), "message")
+    return await offer(
+        visit,
+        Change(
+            action="delete messages",
+            target=chosen[0][1] if len(chosen) == 1 else f"{count} of {queue.name}",
+            title=f"Delete {count} of {queue.name}",
+            button=f"Delete {count}",
+            back=back,
+            make=make,
+            differences=[Difference(f"Message {message_id}", queue.name, "") for _, message_id in chosen],
+            notes=[
+                "A deleted message does not come back. One that somebody holds by then is left alone.",
+                "There is no aws command for this: SQS deletes what was received, by its receipt.",
+            ],
+            is_danger=True,
+        ),
+    )
+
+
+class NothingDeleted(VeilError):
+    """None of the messages could be deleted."""
+
+
 # ---- in flight
 
 
@@ -166,6 +224,11 @@ class LeaseRow(NamedTuple):
 @page("/queues/{region}/{name}/in-flight")
 async def in_flight_page(visit: Visit) -> Answer:
     """The leases, a page at a time."""
+    return await _in_flight_shown(visit)
+
+
+async def _in_flight_shown(visit: Visit, problem: str = "", status: int = 200) -> Answer:
+    """The page; with what is wrong with what was asked, after a try."""
     head = await queue_head(visit, await visit.queue(), "in-flight")
     after = visit.query.number("after", 0, 0, (1 << 63) - 1)
     looked = await open_leases(visit.service, head.queue, after, visit.turn)
@@ -173,6 +236,9 @@ async def in_flight_page(visit: Visit) -> Answer:
         visit,
         head,
         "queue_in_flight.html",
+        problem=problem,
+        status=status,
+        extend_s=visit.form.text("extend_s")[:40] or head.queue.settings.visibility_s or 30,
         looked=looked,
         rows=_lease_rows(visit, head, looked),
         after=after,
@@ -227,7 +293,7 @@ def _lease_row(visit: Visit, head: Head, message: StoredMessage, has_page: bool)
 
 # ---- acting on leases
 
-_EXTENSION: Final = NumberField("extend_s", "Extend by", "seconds", 1, VISIBILITY_MAX_S, "")
+_EXTENSION: Final = NumberField("extend_s", "Extend to", "seconds", 1, VISIBILITY_MAX_S, "")
 _COMMANDS_MAX: Final = 10
 
 
@@ -247,7 +313,7 @@ _WAYS: Final = {
         "Release now",
         "visible at once",
         "visible again",
-        "Whoever holds it is not told: it may still be working on it, and somebody else will receive it now.",
+        "The holder is not told: it may still be working on the message while somebody else receives it.",
     ),
     "extend": _Way(
         "extend lease",
@@ -263,30 +329,42 @@ _WAYS: Final = {
         "Delete",
         "",
         "deleted",
-        "A deleted message does not come back. Whoever holds it is not told.",
+        "A deleted message does not come back. Its holder is not told.",
     ),
 }
+
+
+class NotChosen(Refused):
+    """What was asked of the leases cannot be done as it is; said on their page."""
+
+    status = 422
 
 
 @change("/queues/{region}/{name}/in-flight", needs=Role.OPERATOR)
 async def change_leases(visit: Visit) -> Answer:
     """Show what would become of the leases that were chosen, then do it."""
-    queue = await visit.queue()
+    try:
+        return await _change_leases(visit, await visit.queue())
+    except NotChosen as refusal:
+        return await _in_flight_shown(visit, refusal.sentence, refusal.status)
+
+
+async def _change_leases(visit: Visit, queue: Queue) -> Answer:
     form = visit.form
     # One lease's own button says both what and which; those below the list are for the ticked ones.
     what, _, one = form.text("one").partition(" ")
     way = _WAYS.get(what or form.text("do"))
     names = [LeaseName.read(text) for text in ([one] if one else form.all("lease"))]
     if way is None:
-        raise Refused("Say what is to be done: release, extend or delete.")
+        raise NotChosen("Choose what to do: release, extend or delete.")
     if not names or None in names or len(names) > PAGE_LEASES:
-        raise Refused(f"Tick at least one message, and at most {PAGE_LEASES}.")
+        raise NotChosen(f"Tick at least one message, and at most {PAGE_LEASES}.")
     visibility_s = 0
     if way is _WAYS["extend"]:
         try:
             visibility_s = _EXTENSION.read(form.text("extend_s"))
         except ValueError as problem:
-            raise Refused(f"Extend by {problem}.") from None
+            raise NotChosen(f"Extend to {problem}.") from None
     # A lease that has ended meanwhile is an error for one, and is left out of many.
     leases: list[tuple[LeaseName, StoredMessage]] = []
     gone = 0
@@ -296,10 +374,10 @@ async def change_leases(visit: Visit) -> Answer:
             leases.append((name, await leased_message(visit.service, queue, name)))
         except VeilError as refusal:
             if len(names) == 1:
-                raise Refused(f"Nothing was done: {refusal}.") from None
+                raise NotChosen(f"Nothing was done: {refusal}.") from None
             gone += 1
     if not leases:
-        raise Refused("Nothing was done: all these leases have ended since they were shown.")
+        raise NotChosen("Nothing was done: all these leases have ended since they were shown.")
     return await offer(visit, _change(visit, queue, way, leases, visibility_s, gone))
 
 

@@ -38,6 +38,51 @@
     }
   };
 
+  // ---- instants in the reader's zone; the server writes UTC, which stays in the title
+  const zone = new Intl.DateTimeFormat("sv-SE", {dateStyle: "short", timeStyle: "medium"});
+  const local = () => {
+    for (const each of document.querySelectorAll("time.at:not([title])")) {
+      each.title = each.textContent;
+      const ms = each.dateTime.match(/\.(\d{3})Z$/)?.[1] ?? "000";
+      each.textContent = `${zone.format(new Date(each.dateTime))}.${ms}`;
+    }
+  };
+
+  // ---- copying: a button on what people paste elsewhere
+  const copyable = () => {
+    if (!navigator.clipboard) return;
+    for (const each of document.querySelectorAll("pre.command:not(.copied), pre.body:not(.copied)")) {
+      const text = each.textContent.trim(), button = document.createElement("button");
+      button.type = "button";
+      button.className = "copy";
+      button.textContent = "Copy";
+      button.addEventListener("click", async () => {
+        await navigator.clipboard.writeText(text);
+        button.textContent = "Copied";
+        setTimeout(() => { button.textContent = "Copy"; }, 1500);
+      });
+      each.classList.add("copied");
+      each.append(button);
+    }
+  };
+
+  // ---- the keyboard: / to search, g and a letter to go, ? for the list
+  let went = 0;
+  document.addEventListener("click", event => event.target.closest?.("[data-close]")?.closest("dialog").close());
+  document.addEventListener("keydown", event => {
+    const keys = document.getElementById("keys");
+    if (!keys || event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, textarea, select, dialog")) return;
+    if (event.key === "?") { event.preventDefault(); keys.showModal(); return; }
+    if (event.key === "/") {
+      const search = document.querySelector("main input[type=search]");
+      if (search) { event.preventDefault(); search.focus(); search.select(); }
+      return;
+    }
+    if (event.key === "g") { went = Date.now(); return; }
+    if (Date.now() - went < 1500) keys.querySelector(`[data-key="${CSS.escape(event.key)}"]`)?.click();
+    went = 0;
+  });
+
   // ---- fragments: children with ids are changed one by one, so that what stayed the same is not touched
   const sources = new WeakMap();
   const source = element => sources.get(element) ?? element.outerHTML;
@@ -110,7 +155,7 @@
         if (target) put(target, html);
       }
       say(false);
-      run();
+      dress();
       document.documentElement.dataset.liveEvents = Number(document.documentElement.dataset.liveEvents ?? 0) + 1;
     });
     const told = event => JSON.parse(event.data).sentence;
@@ -127,9 +172,13 @@
     });
   };
 
-  const start = () => { read(); run(); open(); };
+  const dress = () => { run(); local(); copyable(); };
+  const start = () => {
+    read(); dress(); open();
+    document.querySelector(".keys-hint")?.toggleAttribute("hidden", !document.getElementById("keys") || matchMedia("(hover: none)").matches);
+  };
   document.addEventListener("visibilitychange", open);
-  document.addEventListener("htmx:afterSettle", () => { run(); open(); });
+  document.addEventListener("htmx:afterSettle", () => { dress(); open(); });
   window.addEventListener("pagehide", close);
   window.addEventListener("pageshow", open);
   // A row of boxes with one that ticks them all.

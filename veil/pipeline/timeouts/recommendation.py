@@ -128,7 +128,7 @@ def _reason(evidence: Evidence, timeout_s: int, means: WithPolicy) -> str:
 
 def _too_few(evidence: Evidence) -> Recommendation:
     completed = evidence.history.completed
-    have = f"{completed:,} completed lease{'' if completed == 1 else 's'}"
+    have = words.plural(completed, "completed lease")
     reason = f"{have}: too few to see whether {words.chance(evidence.target)} of the work is done twice"
     failed = evidence.history.failed
     if failed > completed:
@@ -139,10 +139,15 @@ def _too_few(evidence: Evidence) -> Recommendation:
 def _more(evidence: Evidence) -> str:
     completed, target = evidence.history.completed, evidence.target
     needed = max(-math.log(0.025) / target, _OBSERVATIONS_LEAST)
-    have = f"{completed:,} completed lease{'' if completed == 1 else 's'}"
     if completed < needed:
-        return f"{have}; about {words.about(needed)} are needed to see {words.chance(target)}"
-    return f"{have}, and too many of the others were cut off before their work had ended to be sure of {words.chance(target)}"
+        return (
+            f"about {words.about(needed)} completed leases are needed to see {words.chance(target)}; "
+            f"there are {completed:,} so far"
+        )
+    return (
+        f"more work that is seen to its end is needed: besides the {words.plural(completed, 'completed lease')} too many were "
+        f"cut off to be sure of {words.chance(target)}"
+    )
 
 
 def _cut_off(evidence: Evidence) -> Recommendation:
@@ -150,7 +155,7 @@ def _cut_off(evidence: Evidence) -> Recommendation:
     left = words.chance(float(curve.chance[-1]))
     if not evidence.lapses.at_work:
         reason = f"{left} of the work was let go, unfinished, before {words.length(curve.end_s)}: nothing is known beyond"
-        missing = "leases that are neither released nor still open: observe for longer"
+        missing = "leases that are neither released nor still open are needed: observe for longer"
         return Recommendation(None, NOT_ENOUGH, reason, missing)
     deadline_s = max(at_s for at_s, _ in evidence.lapses.at_work)
     lapsed = sum(count for _, count in evidence.lapses.at_work)
@@ -161,9 +166,7 @@ def _cut_off(evidence: Evidence) -> Recommendation:
     )
     longer_s = sensible_s(_LONGER_FOR_A_WHILE * deadline_s)
     renewal = "turn on renewal" if evidence.policy == NO_RENEWAL else "see that every consumer renews"
-    missing = (
-        f"work that is not cut off: raise the timeout to {words.length(longer_s)} for a while, or {renewal}"
-    )
+    missing = f"work that is not cut off is needed: raise the timeout to {words.length(longer_s)} for a while, or {renewal}"
     return Recommendation(None, NOT_ENOUGH, reason, missing)
 
 

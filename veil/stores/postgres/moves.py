@@ -10,7 +10,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from veil.core import decide
-from veil.core.effect import Redriven
+from veil.core.effect import Discarded, Redriven
 from veil.core.errors import MoveTaskMissing, MoveTaskRunning, VeilError
 from veil.core.message import Caller, NewContent, Sent, StoredMessage
 from veil.core.move_task import Chosen, MoveTask, ScanStep
@@ -116,8 +116,7 @@ async def redrive(
 ) -> list[Sent | VeilError] | AlsoNeeded:
     """Move the chosen messages, each on its own."""
     source = tx.state_of(queue)
-    alive_from = expired_below(tx.now_ms, source.queue.settings.retention_s)
-    messages = await messages_by_seq(tx, source, sorted({one.seq for one in chosen if one.seq >= alive_from}))
+    messages = await _chosen(tx, source, (one.seq for one in chosen))
     homeward = (messages[one.seq] for one in chosen if one.destination is None and one.seq in messages)
     if more := _missing(tx, known, map(decide.origin_of, homeward)):
         return AlsoNeeded(more)
@@ -138,6 +137,30 @@ async def redrive(
         answers.append(Sent(effect.moved.message_id, effect.moved.seq))
     apply(tx, source, moved, caller)
     return answers
+
+
+async def discard(
+    tx: Transaction, queue: Queue, chosen: Sequence[tuple[int, str]], caller: Caller
+) -> list[VeilError | None]:
+    """Remove the chosen messages, each on its own."""
+    source = tx.state_of(queue)
+    messages = await _chosen(tx, source, (seq for seq, _ in chosen))
+    answers: list[VeilError | None] = []
+    removed: list[Discarded] = []
+    for seq, message_id in chosen:
+        try:
+            removed.append(decide.discard(message_id, seq, messages.get(seq)))
+            del messages[seq]  # chosen twice, it is gone the second time
+            answers.append(None)
+        except VeilError as refusal:
+            answers.append(refusal)
+    apply(tx, source, removed, caller)
+    return answers
+
+
+async def _chosen(tx: Transaction, source: QueueState, seqs: Iterable[int]) -> dict[int, StoredMessage]:
+    alive_from = expired_below(tx.now_ms, source.queue.settings.retention_s)
+    return await messages_by_seq(tx, source, sorted({seq for seq in seqs if seq >= alive_from}))
 
 
 # ---- either

@@ -379,6 +379,13 @@ class PostgresStore:
             lambda tx: moves.redrive(tx, known, queue, chosen, caller), [queue, *named], numbers=len(chosen)
         )
 
+    async def discard(
+        self, queue: Queue, chosen: Sequence[tuple[int, str]], *, caller: Caller = NOBODY
+    ) -> list[VeilError | None]:
+        return await self._run(
+            lambda tx: moves.discard(tx, queue, chosen, caller), queues=[queue], exclusive=True
+        )
+
     async def _with_all_queues(
         self,
         work: Callable[[Transaction], Awaitable[T | moves.AlsoNeeded]],

@@ -81,13 +81,9 @@ def _oldest_visible(db: Database, source: QueueState, count: int) -> list[Stored
 def redrive(db: Database, queue: Queue, chosen: Sequence[Chosen], caller: Caller) -> list[Sent | VeilError]:
     """Move the chosen messages, each on its own."""
     source = db.state_of(queue)
-    alive_from = expired_below(db.clock.now_ms(), source.queue.settings.retention_s)
     moved: list[Sent | VeilError] = []
     for one in chosen:
-        row = (
-            db.execute(Q.message_in_queue, (one.seq, source.queue.id)).get if one.seq >= alive_from else None
-        )
-        message = None if row is None else to_message(row)
+        message = _chosen(db, source, one.seq)
         try:
             target = decide.redrive_target(source.queue, one, message, db.find)
             assert message is not None  # the rule refuses where there is none
@@ -97,6 +93,29 @@ def redrive(db: Database, queue: Queue, chosen: Sequence[Chosen], caller: Caller
             continue
         moved.append(_redrive(db, source, message, target, caller, content))
     return moved
+
+
+def discard(
+    db: Database, queue: Queue, chosen: Sequence[tuple[int, str]], caller: Caller
+) -> list[VeilError | None]:
+    """Remove the chosen messages, each on its own."""
+    source = db.state_of(queue)
+    answers: list[VeilError | None] = []
+    for seq, message_id in chosen:
+        try:
+            removed = decide.discard(message_id, seq, _chosen(db, source, seq))
+            apply(db, source, [removed], db.clock.now_ms(), caller)
+            answers.append(None)
+        except VeilError as refusal:
+            answers.append(refusal)
+    return answers
+
+
+def _chosen(db: Database, source: QueueState, seq: int) -> StoredMessage | None:
+    if seq < expired_below(db.clock.now_ms(), source.queue.settings.retention_s):
+        return None
+    row = db.execute(Q.message_in_queue, (seq, source.queue.id)).get
+    return None if row is None else to_message(row)
 
 
 def _redrive(

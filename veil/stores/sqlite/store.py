@@ -395,6 +395,12 @@ class SqliteStore:
         await self._settled(queue)
         return await self._do(moves.redrive, self._db, queue, chosen, caller)
 
+    async def discard(
+        self, queue: Queue, chosen: Sequence[tuple[int, str]], *, caller: Caller = NOBODY
+    ) -> list[VeilError | None]:
+        await self._settled(queue)
+        return await self._do(moves.discard, self._db, queue, chosen, caller)
+
     # ---- the journal
 
     async def plan_export(self, *, rows_max: int, bytes_max: int) -> ExportPlan | None:
