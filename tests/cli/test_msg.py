@@ -229,3 +229,24 @@ def test_a_message_that_could_not_be_printed_is_not_deleted(orders: Veil) -> Non
     finally:
         os.close(write_end)
     assert orders("queue", "show", "orders", "--json").object["in_flight"] == 1
+
+
+def test_each_line_of_a_file_is_a_message_of_its_own(orders: Veil, tmp_path: Path) -> None:
+    lines = tmp_path / "orders.jsonl"
+    lines.write_text("".join(f'{{"order": {number}}}\r\n' for number in range(23)) + "\n\nlast")
+    ran = orders("msg", "send", "orders", "--lines", str(lines), "--attribute", "kind=new", "--json")
+    assert (ran.code, ran.object) == (0, {"sent": 24, "refused": 0})
+    found = orders("msg", "peek", "orders", "--max", "100", "--json").objects
+    assert [each["body"] for each in found] == [*(f'{{"order": {number}}}' for number in range(23)), "last"]
+    assert {each["attributes"]["kind"]["value"] for each in found} == {"new"}
+    assert (
+        orders("msg", "send", "orders").code == orders("msg", "send", "orders", "x", "--lines", "-").code == 2
+    )
+
+
+def test_a_line_that_is_refused_is_named_and_the_others_are_sent(orders: Veil, tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text("good\nbad \x01\nalso good")
+    ran = orders("msg", "send", "orders", "--lines", str(lines))
+    assert ran.code == 1
+    assert "2 of 3 messages sent" in ran.err and "1 messages were refused; the first is line 2" in ran.err

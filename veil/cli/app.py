@@ -12,16 +12,20 @@ from typer.core import TyperCommand, TyperGroup
 from veil.cli import COMMANDS
 
 
+def _usage(piece: str) -> str:
+    """QUEUE, [QUEUE] or QUEUE...: Typer writes {QUEUE}, and [[QUEUE]...]... where the name has brackets already."""
+    found = re.fullmatch(r"(?:\{(.+?)\}|\[(\[.+?\])(?:\.\.\.)?\])(?:\.\.\.)?", piece)
+    if found is None:
+        return piece
+    name = (found[1] or found[2]).removesuffix("...")
+    return f"{name}..." if piece.endswith("...") else name
+
+
 class _Command(TyperCommand):
     """A command whose help names arguments as people write them."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        # Typer writes {QUEUE}, and [[QUEUE]...]... where the name has brackets already.
-        pieces = super().collect_usage_pieces(ctx)
-        return [
-            re.sub(r"^\{(.*)\}$", r"\1", re.sub(r"^\[(\[.*\](\.\.\.)?)\](\.\.\.)?$", r"\1", piece))
-            for piece in pieces
-        ]
+        return [_usage(piece) for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}

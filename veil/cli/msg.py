@@ -15,9 +15,9 @@ import typer
 
 from veil.cli.app import Commands
 from veil.cli.client import Client
-from veil.cli.failures import plainly
+from veil.cli.failures import CommandFailed, plainly
 from veil.cli.options import AsJson, Endpoint, QueueName, Region, connect, interval, length, whole_number
-from veil.cli.output import inert, one_line, say, say_json, show_table, talk
+from veil.cli.output import inert, one_line, progress_bar, say, say_json, show_table, talk
 
 # ---- reading bodies and attributes
 
@@ -153,6 +153,7 @@ def _number(text: str | None) -> int | None:
 # ---- peek and tail
 
 _PAGE = 100
+_BATCH = 10
 _STATES = ("visible", "in_flight", "delayed")
 
 
@@ -220,14 +221,21 @@ _BODY_CHARS_MAX = 1_000
 @msg_app.command(
     "send",
     epilog="Examples: veil msg send orders '{\"id\": 1}' --attribute kind=new --attribute tries:Number=1 · "
-    "veil msg send orders @order.json · printf hello | veil msg send orders -",
+    "veil msg send orders @order.json · printf hello | veil msg send orders - · veil msg send orders --lines orders.jsonl",
 )
 @plainly
 def send(
     queue: QueueName,
     body: Annotated[
-        str, typer.Argument(metavar="BODY", help="The body; - reads it from stdin, @FILE from a file.")
-    ],
+        str | None,
+        typer.Argument(metavar="[BODY]", help="The body; - reads it from stdin, @FILE from a file."),
+    ] = None,
+    lines: Annotated[
+        str | None,
+        typer.Option(
+            "--lines", metavar="FILE", help="Send each line of a file as a message of its own; - reads stdin."
+        ),
+    ] = None,
     delay: Annotated[
         int | None,
         typer.Option(
@@ -255,15 +263,17 @@ def send(
     endpoint: Endpoint = None,
     region: Region = None,
 ) -> None:
-    """Send one message and print its id.
+    """Send one message and print its id, or send each line of a file.
 
     When the id is printed, the message is on disk.
     """
+    if (body is None) == (lines is None):
+        raise typer.BadParameter("expected a body, or a file of bodies with --lines", param_hint="BODY")
     if group is None and queue.endswith(".fifo"):
         raise typer.BadParameter(
             f"{queue} is a FIFO queue: expected the group of the message", param_hint="--group"
         )
-    parameters: dict[str, Any] = {"MessageBody": read_body(body)}
+    parameters: dict[str, Any] = {}
     attributes = read_attributes(attribute or [])
     if attributes:
         parameters["MessageAttributes"] = attributes
@@ -275,7 +285,10 @@ def send(
         if value is not None:
             parameters[name] = value
     with connect(endpoint, region) as client:
-        answer = client.on_queue("SendMessage", queue, parameters)
+        if body is None:
+            _send_lines(client, queue, str(lines), parameters, as_json=as_json)
+            return
+        answer = client.on_queue("SendMessage", queue, {"MessageBody": read_body(body), **parameters})
     if as_json:
         sent = {"message_id": answer["MessageId"], "body_md5": answer["MD5OfMessageBody"]}
         if "SequenceNumber" in answer:
@@ -283,6 +296,36 @@ def send(
         say_json(sent)
     else:
         say(answer["MessageId"])
+
+
+def _send_lines(client: Client, queue: str, name: str, parameters: Message, *, as_json: bool) -> None:
+    """Send each line that is not blank, ten to a request; raises CommandFailed with how many went before a failure."""
+    content = sys.stdin.buffer.read() if name == "-" else _file(name, "--lines")
+    bodies = [line for line in _decoded(content, "--lines", name).split("\n") if line.strip()]
+    url, sent, refused = client.queue_url(queue), 0, list[str]()
+    with progress_bar(f"send to {queue}") as bar:
+        for first in range(0, len(bodies), _BATCH):
+            entries = [
+                {"Id": str(first + number), "MessageBody": body.removesuffix("\r"), **parameters}
+                for number, body in enumerate(bodies[first : first + _BATCH])
+            ]
+            try:
+                answer = client.call("SendMessageBatch", {"QueueUrl": url, "Entries": entries})
+            except CommandFailed as failure:
+                raise CommandFailed(
+                    f"{failure}; {sent:,} of {len(bodies):,} messages were sent before"
+                ) from None
+            sent += len(answer.get("Successful") or ())
+            refused += [
+                f"line {int(each['Id']) + 1}: {each['Message']}" for each in answer.get("Failed") or ()
+            ]
+            if bar is not None:
+                bar(first + len(entries), len(bodies))
+    if as_json:
+        say_json({"sent": sent, "refused": len(refused)})
+    talk(f"{queue}: {sent:,} of {len(bodies):,} messages sent")
+    if refused:
+        raise CommandFailed(f"{len(refused):,} messages were refused; the first is {refused[0]}")
 
 
 @msg_app.command("receive", epilog="Example: veil msg receive orders --max 10 --wait 20 --json")

@@ -330,6 +330,7 @@ class PlacedStore:
     undo_receive = _routed(PostgresStore.undo_receive)
     note_holders = _routed(PostgresStore.note_holders)
     purge = _routed(PostgresStore.purge)
+    discard = _routed(PostgresStore.discard)
     counts = _routed(PostgresStore.counts)
     oldest_sent_ms = _routed(PostgresStore.oldest_sent_ms)
     peek = _routed(PostgresStore.peek)

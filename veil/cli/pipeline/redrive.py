@@ -127,7 +127,12 @@ def redrive(
     ] = None,
     rate: Annotated[
         float | None,
-        typer.Option("--rate", metavar="N/s", parser=read_rate, help="At most so many a second (or N/min)."),
+        typer.Option(
+            "--rate",
+            metavar="N/s",
+            parser=read_rate,
+            help="At most this many a second, or a minute with N/min.",
+        ),
     ] = None,
     set_body: Annotated[
         str | None, typer.Option("--set-body", metavar="SQL", help="Another body; null keeps the old one.")
