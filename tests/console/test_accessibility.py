@@ -158,5 +158,5 @@ def test_the_colours_that_were_chosen_are_kept(lively: VeilServer, open_page: Op
     assert page.evaluate(ground) != by_day
     page.goto(f"{lively.endpoint_url}/console/queues")
     assert page.evaluate(ground) != by_day
-    page.get_by_role("button", name="Colours: As the system").click()
+    page.get_by_role("button", name="Colours: System").click()
     assert page.evaluate(ground) == by_day

@@ -67,7 +67,7 @@ def test_dead_letters_come_together_by_source_type_and_reason(
     page = open_page(f"{server.endpoint_url}/console/dead-letters")
     row = page.locator("#dead-rows tr").first
     assert row.locator("[data-label='Dead letters']").inner_text() == "6"
-    assert row.locator("[data-label=Of]").inner_text() == "orders"
+    assert row.locator("[data-label='Source queues']").inner_text() == "orders"
     row.get_by_role("link", name="orders-dead").click()
 
     groups = page.locator(".groups tbody tr")
@@ -158,7 +158,7 @@ def test_ticked_letters_are_redriven_and_marked(server: VeilServer, sqs: Any, op
     page.get_by_role("button", name="Redrive the ticked ones").click()
     assert page.locator("table.differences tbody tr").count() == 2
     page.get_by_role("button", name="Redrive 2 messages").click()
-    assert page.locator(".notice").inner_text() == "2 messages redriven to where each came from."
+    assert page.locator(".notice").inner_text() == "2 messages redriven to their source queues."
     assert (visible(sqs, orders), visible(sqs, dead)) == (2, 1)
 
     for _ in range(2):  # they fail again
@@ -272,7 +272,7 @@ def test_what_the_queue_would_refuse_is_refused_and_the_letter_stays(
     assert visible(sqs, dead) == 1
     sqs.purge_queue(QueueUrl=dead)
     page.goto(edit)
-    assert "or not any more" in page.get_by_role("alert").inner_text()
+    assert "(any more)" in page.get_by_role("alert").inner_text()
 
 
 def test_a_policy_that_names_a_queue_which_is_gone_is_pointed_out(

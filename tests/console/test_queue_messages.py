@@ -82,7 +82,7 @@ def test_messages_are_found_by_body_attribute_receives_age_and_state(
     page.get_by_label("Body has").fill("apple")
     page.get_by_role("button", name="Find").click()
     assert previews(page) == ["An Apple"]
-    assert "Looked at 3 messages, found 1." in page.locator(".sum").inner_text()
+    assert "3 messages searched, 1 found." in page.locator(".sum").inner_text()
 
     for query, found in {
         "?attribute=kind": ["An Apple"],
@@ -116,7 +116,7 @@ def test_pages_go_on_behind_the_last_message(server: VeilServer, sqs: Any, open_
     page.get_by_role("link", name="Next").click()
     assert previews(page) == [f"number {each}" for each in range(50, 60)]
     assert page.get_by_role("link", name="Next").count() == 0
-    page.get_by_role("link", name="From the oldest").click()
+    page.get_by_role("link", name="Back to the oldest").click()
     assert previews(page)[0] == "number 0"
 
 

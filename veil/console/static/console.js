@@ -51,18 +51,20 @@
   // ---- copying: a button on what people paste elsewhere
   const copyable = () => {
     if (!navigator.clipboard) return;
-    for (const each of document.querySelectorAll("pre.command:not(.copied), pre.body:not(.copied)")) {
-      const text = each.textContent.trim(), button = document.createElement("button");
+    for (const each of document.querySelectorAll("pre.command, .card > pre.body")) {
+      if (each.parentNode.classList.contains("copied")) continue;
+      const box = document.createElement("div"), button = document.createElement("button");
+      box.className = "copied";
       button.type = "button";
       button.className = "copy";
       button.textContent = "Copy";
       button.addEventListener("click", async () => {
-        await navigator.clipboard.writeText(text);
+        await navigator.clipboard.writeText(each.textContent.trim());
         button.textContent = "Copied";
         setTimeout(() => { button.textContent = "Copy"; }, 1500);
       });
-      each.classList.add("copied");
-      each.append(button);
+      each.replaceWith(box);
+      box.append(each, button);
     }
   };
 
