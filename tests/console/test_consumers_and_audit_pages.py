@@ -24,7 +24,7 @@ def test_consumers_are_told_apart_by_key_and_seen_as_they_work(open_page: OpenPa
         second = server.client(aws_access_key_id="AKIDSECOND")
         url = first.create_queue(QueueName="orders")["QueueUrl"]
         page = open_page(f"{server.endpoint_url}/console/consumers")
-        assert "Nobody has received anything" in page.locator("#consumer-rows").inner_text()
+        assert "No messages have been received" in page.locator("#consumer-rows").inner_text()
 
         first.send_message(QueueUrl=url, MessageBody="x")
         first.send_message(QueueUrl=url, MessageBody="y")

@@ -282,6 +282,4 @@ async def discard(
 
     For operators, who see messages without receiving them: a consumer deletes by its receipt.
     """
-    answers = await service.store.discard(queue, chosen, caller=caller)
-    service.ticker.look()
-    return answers
+    return await service.store.discard(queue, chosen, caller=caller)
