@@ -95,6 +95,7 @@ _REPEATABLE = frozenset(
         "ChangeMessageVisibility",
         "CreateQueue",
         "DeleteMessage",
+        "DescribeMessage",
         "DescribeQueues",
         "GetQueueAttributes",
         "GetQueueUrl",
@@ -110,7 +111,9 @@ _REPEATABLE = frozenset(
         "UntagQueue",
     }
 )
-_VEILS_OWN = frozenset({"DescribeQueues", "PauseQueue", "PeekMessages", "ResumeQueue", "StartRedrive"})
+_VEILS_OWN = frozenset(
+    {"DescribeMessage", "DescribeQueues", "PauseQueue", "PeekMessages", "ResumeQueue", "StartRedrive"}
+)
 _KEY_REFUSALS = frozenset(
     {
         "InvalidClientTokenId",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import islice
 from typing import Annotated, Any
 
 import typer
@@ -10,9 +11,11 @@ import typer
 from veil.cli.app import Commands
 from veil.cli.client import Client
 from veil.cli.failures import CommandFailed, ServiceError, plainly
+from veil.cli.msg import as_object, peek_messages, say_attempt
 from veil.cli.options import AsJson, Endpoint, QueueName, Region, connect, whole_number
-from veil.cli.output import progress_bar, say_json, show_table, talk
+from veil.cli.output import inert, one_line, progress_bar, say, say_json, show_table, talk
 from veil.cli.queue_settings import read_redrive
+from veil.core.message import MESSAGE_ID, REASON
 
 dlq_app = Commands("See dead letters and send them back.")
 
@@ -64,6 +67,48 @@ def ls(as_json: AsJson = False, endpoint: Endpoint = None, region: Region = None
         show_table(columns, rows, right=["visible", "in flight"])
     elif not rows:
         talk("no queue has dead letters; see: veil queue create --help")
+
+
+@dlq_app.command("show", epilog="Example: veil dlq show orders-dead --max 5")
+@plainly
+def show(
+    dlq: QueueName,
+    max_messages: Annotated[
+        int,
+        typer.Option(
+            "--max", metavar="N", parser=whole_number(1, 1_000), help="How many, the oldest first (10)."
+        ),
+    ] = 10,
+    as_json: AsJson = False,
+    endpoint: Endpoint = None,
+    region: Region = None,
+) -> None:
+    """Show why dead letters died: the attempts of each, with their errors.
+
+    They come from the server's journal. Of a message that a consumer itself gave up, its attributes tell.
+    """
+    with connect(endpoint, region) as client:
+        letters = list(islice(peek_messages(client, dlq), max_messages))
+        for letter in letters:
+            facts = as_object(letter)
+            attributes = facts.get("attributes", {})
+            first_id = attributes.get(MESSAGE_ID, {}).get("value", facts["message_id"])
+            described = client.veils_own("DescribeMessage", None, {"MessageId": str(first_id)})
+            stays = described.get("Stays") or []
+            if as_json:
+                say_json({**facts, "stays": stays})
+                continue
+            say(f"{facts['message_id']}  {one_line(facts['body'], 60)}")
+            given_up = attributes.get(REASON, {}).get("value")
+            if given_up:
+                say(inert(f"  given up: {given_up}", keep=""))
+            attempts = [attempt for stay in stays for attempt in stay.get("Attempts", ())]
+            for attempt in attempts:
+                say_attempt(attempt)
+            if not attempts and not given_up:
+                say(f"  received {facts.get('receive_count', '?')} times; the journal does not tell of it")
+    if not letters and not as_json:
+        talk(f"{dlq}: empty")
 
 
 @dlq_app.command(

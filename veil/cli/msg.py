@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from veil.cli.app import Commands
-from veil.cli.client import Client
+from veil.cli.client import Answer, Client
 from veil.cli.failures import CommandFailed, plainly
 from veil.cli.options import AsJson, Endpoint, QueueName, Region, connect, interval, length, whole_number
 from veil.cli.output import inert, one_line, progress_bar, say, say_json, show_table, talk
@@ -435,6 +435,59 @@ def _row(message: Message) -> list[str]:
     # A terminal's table folds what is too long for it; into a pipe a line of this many characters is enough.
     body = one_line(facts["body"], _BODY_CHARS_MAX)
     return [str(facts.get("state", "")), str(facts.get("receive_count", "")), facts["message_id"], body]
+
+
+@msg_app.command("show", epilog="Example: veil msg show 3f0c1a52-8f3e-4d0e-9a51-6a3f1c2b4d5e")
+@plainly
+def show(
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="The message's id.")],
+    as_json: AsJson = False,
+    endpoint: Endpoint = None,
+    region: Region = None,
+) -> None:
+    """Show a message's life: where it stayed, and what came of each attempt, with its error.
+
+    It comes from the journal, so it is told of messages that are gone, too.
+    """
+    with connect(endpoint, region) as client:
+        stays = client.veils_own("DescribeMessage", None, {"MessageId": message_id}).get("Stays")
+    if not stays:
+        raise CommandFailed(f"message {message_id} is not in the server's journal")
+    if as_json:
+        say_json({"message_id": message_id, "stays": stays})
+        return
+    for stay in stays:
+        say_stay(stay)
+
+
+def say_stay(stay: Answer) -> None:
+    """A message's time in one queue, attempt by attempt."""
+    left = "here now" if stay.get("Until") is None else f"{_words(stay['Went'])} {_instant(stay['Until'])}"
+    say(f"{inert(stay['QueueName'], keep='')}: {_words(stay['Came'])} {_instant(stay['Since'])}, {left}")
+    for attempt in stay.get("Attempts", ()):
+        say_attempt(attempt)
+
+
+def say_attempt(attempt: Answer) -> None:
+    """What came of one attempt: when, by whom, and with which error."""
+    ended_at = attempt.get("EndedAt")
+    held = "" if ended_at is None else f" after {(ended_at - attempt['ReceivedAt']) / 1000:g} s"
+    by = f", by {attempt['Holder']}" if attempt.get("Holder") else ""
+    line = f"  attempt {attempt['Attempt']} {_instant(attempt['ReceivedAt'])}: {_words(attempt['Outcome'])}{held}{by}"
+    say(inert(line, keep=""))
+    if attempt.get("ErrorType"):
+        say(inert(f"    {attempt['ErrorType']}: {attempt.get('ErrorText') or ''}", keep=""))
+        for each in (attempt.get("Traceback") or "").splitlines():
+            say(inert(f"    {each}", keep=""))
+
+
+def _words(word: str) -> str:
+    return word.replace("_", " ").replace("dead lettered", "dead-lettered")
+
+
+def _instant(at_ms: int) -> str:
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return at.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
 
 
 @msg_app.command("tail", epilog="Example: veil msg tail orders --json | jq -r .body")

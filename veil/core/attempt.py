@@ -22,7 +22,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import msgspec
@@ -65,7 +64,7 @@ class Said(NamedTuple):
     traceback: str | None = None
 
 
-NOTHING_SAID: Final[Mapping[int, Said]] = MappingProxyType({})  # by the seq of the message
+NOTHING_SAID: Final[Mapping[int, Said]] = {}  # by the seq of the message
 
 
 class AttemptFacts(NamedTuple):

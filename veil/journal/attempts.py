@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from veil.core.attempt import AttemptFacts, Outcome, Said, outcome_of
 from veil.core.message import Caller
 from veil.core.queue import QueueKey
-from veil.journal.lives import LifeEvent, Look, read_life
+from veil.journal.lives import LifeEvent, Look, read_events, read_life
 from veil.journal.message_finding import Sightings, find_message
 from veil.journal.outbox import Outbox
 from veil.journal.segments import SegmentIndex
@@ -269,6 +269,14 @@ def _lapse(stay: Stay, now_ms: int) -> None:
 FURTHER_MAX: Final = 64
 
 
+class LastError(NamedTuple):
+    """An error that ended an attempt, when, and how many attempts of the message ended in one."""
+
+    said: Said
+    at_ms: int
+    times: int
+
+
 class JournalLooks:
     """What the journal of one server tells about single messages."""
 
@@ -286,6 +294,29 @@ class JournalLooks:
         """The events of the message with that key, wherever its life led it."""
         async with self._looking:
             return await read_life(self._store, self._index, seq, further=min(further, FURTHER_MAX))
+
+    async def errors(self, seqs: Set[int]) -> dict[int, LastError]:
+        """The last error that ended an attempt of each of these messages, where one is known."""
+        if not seqs:
+            return {}
+        async with self._looking:
+            look = await read_events(self._store, self._index, seqs)
+        found: dict[int, LastError] = {}
+        for event in look.events:
+            said = _said(event)
+            if said is not None and said.error_type:
+                times = found[event.seq].times if event.seq in found else 0
+                found[event.seq] = LastError(said, event.at_ms, times + 1)
+        return found
+
+    async def described(self, message_id: str, account: str, now_ms: int) -> Life | None:
+        """The life of a message of that account by its id; None where the journal does not know it."""
+        sightings = [each for each in (await self.find(message_id)).found if each.queue.account == account]
+        if not sightings:
+            return None
+        # On FIFO queues a dead letter has another key than the message had before: its life begins with the first.
+        look = await self.life(min(each.seq for each in sightings))
+        return tell([event for event in look.events if event.queue.account == account], now_ms)
 
     async def find(self, message_id: str, before: str | None = None) -> Sightings:
         """Where a message of that id was seen."""

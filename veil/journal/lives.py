@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
@@ -189,7 +189,7 @@ async def read_life(outbox: Outbox, index: SegmentIndex | None, seq: int, *, fur
     first = seq
     look = Look([], True, None, [])
     for _ in range(KEYS_MAX):
-        look = await _follow(outbox, index, first, further)
+        look = await read_events(outbox, index, {first}, further=further)
         came_from = next(
             (each.other_seq for each in look.events if each.seq == first and each.kind == Kind.SENT.label),
             None,
@@ -200,8 +200,11 @@ async def read_life(outbox: Outbox, index: SegmentIndex | None, seq: int, *, fur
     return look
 
 
-async def _follow(outbox: Outbox, index: SegmentIndex | None, seq: int, further: int) -> Look:
-    search = _Search({seq})
+async def read_events(
+    outbox: Outbox, index: SegmentIndex | None, seqs: Set[int], *, further: int = 1
+) -> Look:
+    """The events of the messages that have these keys, at least one of them, and of what they became later."""
+    search, seq = _Search(set(seqs)), min(seqs)
     is_whole, until, problems = True, None, list[str]()
     seen: set[str] = set()
     # An export may move rows from the outbox into a segment between the two looks: then that segment is looked into too.

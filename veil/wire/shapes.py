@@ -371,6 +371,42 @@ class DescribeQueuesOutput(Shape):
     NextToken: str | None = None
 
 
+class DescribeMessageInput(Shape):
+    MessageId: Text = ""
+
+
+class AttemptDescription(Shape):
+    """One attempt, Veil's own; instants are milliseconds since 1970."""
+
+    Attempt: int
+    Outcome: str
+    ReceivedAt: int
+    EndedAt: int | None
+    Deadline: int
+    Renewals: int
+    Holder: str
+    ErrorType: str | None
+    ErrorText: str | None
+    Traceback: str | None
+
+
+class StayDescription(Shape):
+    """A message's time in one queue, Veil's own."""
+
+    QueueName: str
+    Came: str
+    Since: int
+    Went: str | None
+    Until: int | None
+    Attempts: list[AttemptDescription]
+
+
+class DescribeMessageOutput(Shape):
+    """Without `Stays`, the journal does not know the message."""
+
+    Stays: list[StayDescription] | None = None
+
+
 # ---- tags and permissions
 
 

@@ -182,6 +182,9 @@ async def letters_shown(
     rows_max = visit.query.number("rows", GROUPED_ROWS, GROUPED_ROWS, GROUPED_ROWS_MAX)
     groups = await letter_groups(visit.service, queue, wish, visit.turn, rows_max)
     found = await letter_page(visit.service, queue, wish, visit.turn)
+    errors = await visit.console.journal_looks.errors(
+        {each.message.seq for each in found.letters if not each.reason}
+    )
     sources = await dead_letter_sources(visit.service, queue, limit=_SOURCES_OF_QUEUE_SHOWN)
     own = await visit.service.store.list_queues(queue.key.region, queue.key.account, limit=_QUEUES_LISTED_MAX)
     looks = await visit.console.looks.at([queue])
@@ -195,6 +198,7 @@ async def letters_shown(
         more_rows=min(rows_max * 5, GROUPED_ROWS_MAX) if rows_max < GROUPED_ROWS_MAX else None,
         chosen_group=groups.by_key.get(wish.filter.group),
         found=found,
+        errors=errors,
         sources=sources,
         targets=[
             each.name for each in own if each.settings.fifo == queue.settings.fifo and each.key != queue.key

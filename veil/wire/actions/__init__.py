@@ -71,6 +71,7 @@ EXTENSIONS: Final[Mapping[str, Action]] = {
     name: Action(name, given, run)
     for name, given, run in (
         ("DeleteHolds", shapes.DeleteHoldsInput, extensions.delete_holds),
+        ("DescribeMessage", shapes.DescribeMessageInput, extensions.describe_message),
         ("DescribeQueues", shapes.ListQueuesInput, extensions.describe_queues),
         ("ExtendHolds", shapes.ExtendHoldsInput, extensions.extend_holds),
         ("OpenStream", shapes.OpenStreamInput, extensions.open_stream),

@@ -28,7 +28,10 @@ from veil.wire.messages import (
 )
 from veil.wire.request_errors import ParameterMissing, ParameterRefused, check_range
 from veil.wire.shapes import (
+    AttemptDescription,
     DeleteHoldsInput,
+    DescribeMessageInput,
+    DescribeMessageOutput,
     DescribeQueuesOutput,
     ExtendHoldsInput,
     FailedEntry,
@@ -49,6 +52,7 @@ from veil.wire.shapes import (
     RedrivenEntry,
     StartMessageMoveTaskOutput,
     StartRedriveInput,
+    StayDescription,
 )
 
 # In the order of QueueDescription's last fields.
@@ -187,6 +191,41 @@ def _described(call: Call, queue: Queue, depth: QueueDepth) -> QueueDescription:
         None if settings.redrive is None else settings.redrive.dead_letters.name,
         *(tallies.of(event, queue.id) for event in _EVENTS),
     )
+
+
+# ---- the life of a message
+
+_ATTEMPTS_MAX = 100  # of a stay, the latest: each may have a traceback
+
+
+async def describe_message(call: Call, given: DescribeMessageInput) -> DescribeMessageOutput:
+    """DescribeMessage: where a message of the caller's account stayed, and what came of its attempts, also when it is gone."""
+    account = call.owner()
+    message_id = _text("MessageId", given.MessageId)
+    lives, clock = call.service.lives, call.service.clock
+    life = None if lives is None else await lives.described(message_id, account, clock.now_ms())
+    if life is None:
+        return DescribeMessageOutput()
+    to_wall_ms = clock.wall_ms() - clock.now_ms()
+    described = []
+    for stay in life.stays:
+        attempts = [
+            AttemptDescription(
+                lease.delivery,
+                lease.outcome.value,
+                lease.received_at_ms + to_wall_ms,
+                None if lease.ended_at_ms is None else lease.ended_at_ms + to_wall_ms,
+                lease.deadline_ms + to_wall_ms,
+                len(lease.renewals),
+                lease.holder,
+                *(lease.said or (None,) * 4)[1:],
+            )
+            for lease in stay.leases[-_ATTEMPTS_MAX:]
+        ]
+        until_ms = None if stay.until_ms is None else stay.until_ms + to_wall_ms
+        place = (stay.queue.name, stay.came, stay.since_ms + to_wall_ms, stay.went)
+        described.append(StayDescription(*place, until_ms, attempts))
+    return DescribeMessageOutput(described)
 
 
 # ---- peek

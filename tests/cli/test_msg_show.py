@@ -1,0 +1,54 @@
+"""Why a message died, on the terminal and in the console: its attempts, each with its error, when and by whom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.request import urlopen
+
+from tests.cli.conftest import Ran, Veil
+from tests.wire.test_outcomes import ask
+from veil.core.attempt import Said, write_header
+from veil.testing import VeilServer
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "shop.py", line 7, in ship\nshop.NoStock: none left'
+
+
+def test_a_dead_letter_shows_the_errors_of_its_attempts(tmp_path: Path, command: Veil) -> None:
+    with VeilServer("--data", str(tmp_path)) as server:
+        ask(server, "CreateQueue", {"QueueName": "dead"})
+        policy = '{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:000000000000:dead","maxReceiveCount":2}'
+        made = {"QueueName": "orders", "Attributes": {"RedrivePolicy": policy}}
+        url = ask(server, "CreateQueue", made)["QueueUrl"]
+        message_id = ask(server, "SendMessage", {"QueueUrl": url, "MessageBody": "order 7"})["MessageId"]
+        for number in range(2):
+            (message,) = ask(server, "ReceiveMessage", {"QueueUrl": url})["Messages"]
+            change = {"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": 0}
+            said = Said("failed", "shop.NoStock", f"none left, try {number}", TRACEBACK)
+            ask(server, "ChangeMessageVisibility", change, write_header({"*": said}))
+        assert "Messages" not in ask(server, "ReceiveMessage", {"QueueUrl": url})
+
+        def veil(*arguments: str) -> Ran:
+            return command(*arguments, "--endpoint", server.endpoint_url, "--region", "us-east-1")
+
+        ran = veil("msg", "show", message_id)
+        assert ran.code == 0, ran.err
+        shown = ran.out
+        assert shown.startswith("orders: sent ") and "dead: dead-lettered " in shown
+        assert "attempt 1 " in shown and ": failed after " in shown
+        assert "    shop.NoStock: none left, try 1\n" in shown and 'File "shop.py", line 7, in ship' in shown
+        (stay, _) = veil("msg", "show", message_id, "--json").object["stays"]
+        assert [attempt["Outcome"] for attempt in stay["Attempts"]] == ["failed", "failed"]
+
+        letters = veil("dlq", "show", "dead").out
+        assert letters.startswith(f"{message_id}  order 7\n") and "shop.NoStock: none left, try 1" in letters
+
+        with urlopen(f"{server.endpoint_url}/console/dead-letters/us-east-1/dead", timeout=30) as answer:
+            page = answer.read().decode()
+        assert "shop.NoStock" in page and "none left, try 1" in page and "2 failed attempts" in page
+        with urlopen(f"{server.endpoint_url}/console/messages?id={message_id}", timeout=30) as answer:
+            page = answer.read().decode()
+        assert page.count("in ship") == 2
+
+        unknown = veil("msg", "show", "nobody")
+        assert unknown.code != 0 and "nobody is not in the server's journal" in unknown.err
+        assert [queue["waiting_for_retry"] for queue in veil("queue", "ls", "--json").objects] == [0, 0]
