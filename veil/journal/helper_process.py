@@ -20,7 +20,8 @@ _ENDING_S: Final = 2.0
 _NICENESS: Final = 10
 
 
-def _module_path() -> list[str]:
+def module_path() -> list[str]:
+    """The PYTHONPATH of a helper process."""
     # Where our own modules come from, but for the current directory: what lies there is not part of Veil, and the
     # helper's environment has secrets.
     here = os.path.realpath(os.curdir)
@@ -99,7 +100,7 @@ class HelperProcess:
                 stdout=asyncio.subprocess.PIPE,
                 # A Ctrl-C in the terminal is for the server, which still has something to export then.
                 start_new_session=True,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(_module_path())},
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(module_path())},
             )  # fmt: skip
         except OSError as problem:
             raise ExportFailed(f"the helper process cannot be started: {problem.strerror}") from None

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Awaitable
-from typing import Final
+from typing import Final, Protocol
 
 from veil.core.errors import AccessDenied, VeilError
 from veil.server.access import AccessRules, is_console, is_loopback
 from veil.server.make_store import StoreProbe
-from veil.server.metrics import CONTENT_TYPE, Metrics
 from veil.server.settings import Settings
-from veil.service.service import Service
+from veil.service.service import Service, ServiceRules
 from veil.wire.exchange import AnswerCounts, Handler, Request, Response
-from veil.wire.sigv4 import AccessKey
+from veil.wire.front_end import SqsFrontEnd
+from veil.wire.sigv4 import AccessKey, Verifier
 from veil.wire.smq.codes import Refusal, worded
 from veil.wire.smq.front_end import SmqFrontEnd
 from veil.wire.smq.signature import SmqVerifier
@@ -29,6 +29,16 @@ Point an SMQ client at this address. Health and metrics are at the server's othe
 """
 
 
+CONTENT_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"  # of Prometheus' text format
+
+
+class MetricsPage(Protocol):
+    """Where the page behind /metrics comes from."""
+
+    async def page(self, *, by_queue: bool = True) -> bytes:
+        """Everything in Prometheus' text format; else with all queues under `_all`."""
+
+
 class Application:
     """Routes requests; what is `down` makes the server not ready, and nothing else."""
 
@@ -36,7 +46,7 @@ class Application:
         self,
         front_end: Handler,
         access: AccessRules,
-        metrics: Metrics,
+        metrics: MetricsPage,
         *,
         metrics_for: str = "open",
         metrics_token: str | None = None,
@@ -144,3 +154,47 @@ async def _answered(response: Response) -> Response:
 def _is_visit(request: Request) -> bool:
     # A person with a browser, not a client: a GET that asks for nothing and is not signed.
     return not request.query and "authorization" not in request.headers
+
+
+# ---- joined from settings
+
+
+def service_rules(settings: Settings) -> ServiceRules:
+    """Where the settings depart from SQS."""
+    types = settings.journal_type_attributes
+    return ServiceRules(type_attributes=types) if settings.rest_rules else ServiceRules(0, 0, types)
+
+
+def make_applications(
+    settings: Settings,
+    service: Service,
+    keys: dict[str, AccessKey],
+    answers: AnswerCounts,
+    metrics: MetricsPage,
+    console: Handler,
+) -> tuple[Application, SmqApplication | None]:
+    """What answers at the server's port, and what at SMQ's, if it has one."""
+    front_end = SqsFrontEnd(
+        service,
+        verifier=Verifier(keys) if keys else None,
+        default_account=settings.account,
+        default_region=settings.region,
+        base_url=settings.base_url,
+        scheme=settings.scheme,
+        bulk=settings.bulk,
+        answers=answers,
+    )
+    access = AccessRules(
+        has_keys=bool(keys), allowed_hosts=settings.allowed_hosts, base_url=settings.base_url
+    )
+    application = Application(
+        front_end.handle,
+        access,
+        metrics,
+        metrics_for=settings.metrics,
+        metrics_token=settings.metrics_token,
+        console=console,
+    )
+    if settings.smq_port is None:
+        return application, None
+    return application, SmqApplication(settings, service, keys, access, answers)

@@ -49,12 +49,14 @@ def greeting(
         access = "no keys: this machine only, any credentials will do"
         key_id, secret = "veil", "veil"
     smq_line = "" if smq is None else f'\n  SMQ      mns.account.Account("{smq}", "{key_id}", "{secret}")'
+    workers = settings.workers
+    workers_line = "" if workers == 1 else f"\n  workers  {workers}, beside one process that has the store"
     tls_line = "" if certificate is None else f"\n  TLS      {certificate}"
     console = "" if settings.console == "off" else f"\n  console  {endpoint}/console"
     return f"""\
 Veil {version} is ready at {endpoint}{console}
   data     {where_data_lives(settings.store, directory)}
-  access   {access}{tls_line}
+  access   {access}{tls_line}{workers_line}
   boto3    boto3.client("sqs", endpoint_url="{endpoint}", region_name="{region}", \
 aws_access_key_id="{key_id}", aws_secret_access_key="{secret}")
   aws CLI  AWS_ACCESS_KEY_ID={key_id} AWS_SECRET_ACCESS_KEY={secret} \

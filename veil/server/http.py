@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable
 
@@ -12,7 +13,7 @@ from veil.server.tls_connection import TlsConnection
 from veil.wire.exchange import Handler
 
 _SWEEP_EVERY_S = 1.0
-_BACKLOG = 4096
+BACKLOG = 4096
 
 
 class HttpServer:
@@ -34,16 +35,26 @@ class HttpServer:
 
         With `tls` every connection speaks it, each by the context that there is when it comes.
         """
-        if self._server is not None:
+        self.open(tls=tls)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._connect, host, port, backlog=BACKLOG)
+
+    def open(self, *, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
+        """Be ready for connections that somebody else accepts: see `adopt`."""
+        if self._roster is not None:
             raise RuntimeError("the HTTP server was started before")
         loop = asyncio.get_running_loop()
-        roster = self._roster = Roster(self._handler, self._limits, self._capacity, loop)
+        self._roster = Roster(self._handler, self._limits, self._capacity, loop)
+        self._tls = tls
+        self._sweep_again(loop, self._roster)
 
-        def connect() -> asyncio.Protocol:
-            return HttpConnection(roster) if tls is None else TlsConnection(roster, tls())
+    async def adopt(self, connection: socket.socket) -> None:
+        """Serve a connection that was accepted elsewhere."""
+        await asyncio.get_running_loop().connect_accepted_socket(self._connect, connection)
 
-        self._server = await loop.create_server(connect, host, port, backlog=_BACKLOG)
-        self._sweep_again(loop, roster)
+    def _connect(self) -> asyncio.Protocol:
+        assert self._roster is not None
+        return HttpConnection(self._roster) if self._tls is None else TlsConnection(self._roster, self._tls())
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:
@@ -75,11 +86,12 @@ class HttpServer:
 
         On return no handler of this server is running, unless it swallows its cancellation.
         """
-        server, roster = self._server, self._roster
-        if server is None or roster is None or roster.closing:
+        roster = self._roster
+        if roster is None or roster.closing:
             return
         roster.closing = True
-        server.close()
+        if self._server is not None:
+            self._server.close()
         for connection in tuple(roster.connections):
             connection.retire()
         if not await self._all_gone(roster, grace_s):

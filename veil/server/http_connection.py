@@ -50,7 +50,7 @@ _OPEN, _LEAVING, _GONE = range(3)
 
 
 class Capacity:
-    """What all listeners of a process have together: seats for connections, and memory for what these hold."""
+    """What all listeners of a server have together: seats for connections, and memory for what these hold."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self.connections_max = limits.connections_max
@@ -61,6 +61,10 @@ class Capacity:
         self.seats_taken = 0  # by connections that may send requests; the refused linger without one
         self.idle: dict[HttpConnection, float] = {}  # since when, in the order in which they fell idle
         self.held_bytes = 0  # of large bodies that came in, and of answers that clients have not taken yet
+
+    def is_full(self) -> bool:
+        """Whether every seat is taken."""
+        return self.seats_taken >= self.connections_max
 
     def has_room_for(self, size_bytes: int) -> bool:
         """Whether so many bytes more may be held."""
@@ -92,7 +96,7 @@ class Roster:
         self.connections.add(connection)
         capacity, limits = self.capacity, self.limits
         capacity.connection_count += 1
-        if capacity.seats_taken >= capacity.connections_max:
+        if capacity.is_full():
             oldest = next(iter(capacity.idle), None)
             if oldest is None or capacity.idle[oldest] + limits.idle_spared_s > self.loop.time():
                 return False
@@ -453,6 +457,8 @@ class HttpConnection(asyncio.Protocol):
         self._transport.write(answer)
         if body:
             self._transport.write(body)
+        if response is not None and response.delivered is not None:
+            response.delivered()
         if self._write_paused:
             self._count_answer(
                 len(answer) + len(body)

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import errno
-import gc
 import json
 import logging
 import os
@@ -21,15 +19,15 @@ import tempfile
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import uvloop
 
 from veil.core.clock import Clock
 from veil.core.errors import StoreBusy, StoreDamaged, StoreError, StoreTooNew, VeilError
 from veil.core.queue import QueueKey
-from veil.server.access import AccessRules, gather_keys, is_loopback
-from veil.server.application import Application, SmqApplication
+from veil.server.access import gather_keys, is_loopback
+from veil.server.application import make_applications, service_rules
 from veil.server.companion import Companion
 from veil.server.console import ConsoleMount
 from veil.server.declared_queues import settings_given
@@ -49,25 +47,23 @@ from veil.server.make_store import (
     store_directory,
 )
 from veil.server.metrics import Metrics
+from veil.server.process import EXIT_STOPPED, EXIT_STORE_FAILED, begin_process, settle_down
 from veil.server.setting_values import without_password
 from veil.server.settings import DEFAULT, Settings, SettingsError
 from veil.server.system_clock import SystemClock
 from veil.server.tls import Tls
+from veil.server.workers import Listener, SharedStore, Workers, WorkersFailed
 from veil.service.queues import ensure_queue
-from veil.service.service import Service, ServiceRules
+from veil.service.service import Service
 from veil.stores.store import Store
 from veil.wire.exchange import AnswerCounts
-from veil.wire.front_end import SqsFrontEnd
-from veil.wire.sigv4 import AccessKey, Verifier
+from veil.wire.sigv4 import AccessKey
 
 if TYPE_CHECKING:
     from veil.journal.exporter import Exporter
 
 _log = logging.getLogger(__name__)
 
-EXIT_STOPPED: Final = 0
-EXIT_NOT_STARTED: Final = 1
-EXIT_STORE_FAILED: Final = 70
 # After a failure there is nothing to wait for but the answers that say so.
 _GRACE_AFTER_FAILURE_S: Final = 1.0
 # What is not exported by then waits in the outbox for the next start.
@@ -77,8 +73,6 @@ _LAST_EXPORT_S: Final = 5.0
 # With fewer, a handful of consumers would shut everybody else out.
 _CONNECTIONS_MIN: Final = 8
 _CONNECTIONS_FEW: Final = 10_000
-_M_MMAP_THRESHOLD: Final = -3  # of glibc's malloc.h
-_LARGE_BLOCK_BYTES: Final = 128 << 10  # where glibc itself begins
 
 
 class StartRefused(VeilError):
@@ -88,8 +82,7 @@ class StartRefused(VeilError):
 def run_server(settings: Settings, *, ready_file: Path | None = None, companion: bool = False) -> int:
     """Serve until told to stop, and give the exit code; raises SettingsError and StartRefused before it is ready."""
     configure_logging(settings.log_level, settings.log_format)
-    os.umask(0o077)  # whatever is written here is nobody else's business
-    _give_back_large_blocks()
+    begin_process()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         code = runner.run(_Server(settings, ready_file, companion).serve())
     if code == EXIT_STORE_FAILED:
@@ -114,50 +107,42 @@ class _Server:
         self._with_companion = companion
         self._keys = gather_keys(settings)
         _check_exposure(settings, self._keys)
+        if settings.workers > 1 and is_on_postgres(settings):
+            raise SettingsError(
+                f"workers={settings.workers}: expected 1, because the messages are in PostgreSQL; to use more cores, start "
+                "more servers on that database"
+            )
         self._tls = Tls(settings) if settings.tls_cert is not None else None
         self._exit_code = EXIT_STOPPED
         self._signalled = False
-        self._smq: HttpServer | None = None  # where SMQ's clients come in, if they may
+        self._http: HttpServer | Listener
+        self._smq: HttpServer | Listener | None = None  # where SMQ's clients come in, if they may
+        self._workers: Workers | None = None
 
     async def serve(self) -> int:
         settings = self._settings
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         store, clock = self._make_store()
-        types = settings.journal_type_attributes
-        rules = ServiceRules(type_attributes=types) if settings.rest_rules else ServiceRules(0, 0, types)
-        self._service = service = Service(store, clock, rules)
+        served = cast(Store, SharedStore(store)) if settings.workers > 1 else store
+        self._service = service = Service(served, clock, service_rules(settings))
         answers = AnswerCounts()
-        front_end = SqsFrontEnd(
-            service,
-            verifier=Verifier(self._keys) if self._keys else None,
-            default_account=settings.account,
-            default_region=settings.region,
-            base_url=settings.base_url,
-            scheme=settings.scheme,
-            bulk=settings.bulk,
-            answers=answers,
-        )
         version = server_version()
-        access = AccessRules(
-            has_keys=bool(self._keys), allowed_hosts=settings.allowed_hosts, base_url=settings.base_url
-        )
         metrics = Metrics(service, answers, self._connection_count, version)
-        self._application = Application(
-            front_end.handle,
-            access,
-            metrics,
-            metrics_for=settings.metrics,
-            metrics_token=settings.metrics_token,
-            console=ConsoleMount(settings, service, self._keys, version).handle,
-        )
+        console = ConsoleMount(settings, service, self._keys, version).handle
+        self._application, smq = make_applications(settings, service, self._keys, answers, metrics, console)
         if is_on_postgres(settings):
             self._application.store_probe = StoreProbe(store)
         self._capacity = Capacity(settings.http)
-        self._http = HttpServer(self._application.handle, settings.http, self._capacity)
-        if settings.smq_port is not None:
-            smq = SmqApplication(settings, service, self._keys, access, answers)
-            self._smq = HttpServer(smq.handle, settings.http, self._capacity)
+        if settings.workers > 1:
+            self._workers = Workers(settings, service, self._keys, clock, metrics, console, answers)
+            metrics.workers = self._workers
+            self._http, *rest = self._workers.listeners
+            self._smq = rest[0] if rest else None
+        else:
+            self._http = HttpServer(self._application.handle, settings.http, self._capacity)
+            if smq is not None:
+                self._smq = HttpServer(smq.handle, settings.http, self._capacity)
 
         await self._open_store()
         try:
@@ -167,6 +152,8 @@ class _Server:
             await self._listen(self._http, "port", settings.port)
             if self._smq is not None:
                 await self._listen(self._smq, "smq_port", settings.smq_port or 0)
+            if self._workers is not None:
+                await self._start_workers(self._workers)
             self._application.down = None
             self._gather_facts(version)
             self._catch_signals()
@@ -183,10 +170,7 @@ class _Server:
         beside = [asyncio.create_task(self._attend())] if self._with_companion else []
         if self._tls is not None:
             beside.append(asyncio.create_task(self._tls.watch()))
-        # What exists now stays to the end; the collector need not walk it again and again.
-        gc.freeze()
-        # Requests make few cycles; looking for them every 700 allocations costs several per cent of a busy core.
-        gc.set_threshold(20_000, 20, 100)
+        settle_down()
         try:
             await self._ended.wait()
             await self._wind_down(exporter)
@@ -239,12 +223,18 @@ class _Server:
         self._capacity.connections_max, self._capacity.refused_max = room.connections, room.refused
         self._files_max = room.files
 
+    async def _start_workers(self, workers: Workers) -> None:
+        try:
+            await workers.start(self._capacity.connections_max, self._capacity.refused_max)
+        except WorkersFailed as problem:
+            raise StartRefused(str(problem)) from None
+
     async def _create_declared_queues(self) -> None:
         for declared in self._settings.queues:
             key = QueueKey(self._settings.region, self._settings.account, declared.name)
             await ensure_queue(self._service, key, settings_given(declared, key), declared.tags)
 
-    async def _listen(self, http: HttpServer, setting: str, port: int) -> None:
+    async def _listen(self, http: HttpServer | Listener, setting: str, port: int) -> None:
         host = self._settings.host
         try:
             await http.start(host, port, tls=None if self._tls is None else self._tls.current)
@@ -410,13 +400,25 @@ class _Server:
         _log.info("stopped")
 
     async def _close_http(self, grace_s: float) -> None:
-        servers = [self._http] if self._smq is None else [self._http, self._smq]
-        await asyncio.gather(*(server.close(grace_s) for server in servers))
+        if self._workers is not None:
+            await self._workers.stop(grace_s, self._application.down or "stopping")
+            return
+        await asyncio.gather(*(server.close(grace_s) for server in self._servers()))
 
     def _connection_count(self) -> int:
-        return self._http.connection_count + (0 if self._smq is None else self._smq.connection_count)
+        if self._workers is not None:
+            return self._workers.connection_count
+        return sum(server.connection_count for server in self._servers())
+
+    def _servers(self) -> list[HttpServer]:
+        return [each for each in (self._http, self._smq) if isinstance(each, HttpServer)]
 
     def _reload(self) -> None:
+        self._reload_here()
+        if self._workers is not None:
+            self._service.in_background(self._workers.reload())
+
+    def _reload_here(self) -> None:
         if self._tls is not None:
             self._tls.reload("SIGHUP")
         if self._keys:
@@ -434,16 +436,6 @@ class _Server:
         self._keys.clear()
         self._keys.update(fresh)
         _log.info("SIGHUP: %d keys in effect", len(fresh))
-
-
-def _give_back_large_blocks() -> None:
-    """Have the allocator map each large block by itself, and give it back to the system when it is freed.
-
-    glibc raises its threshold to 32 MB with the blocks that it sees. Answers that are read slowly then lie between rows that
-    were freed, which doubles the memory of the process beyond what is counted.
-    """
-    with contextlib.suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
 
 
 def _where(settings: Settings) -> str:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from veil.core.errors import VeilError
 from veil.service.queues import queue_depths
@@ -27,9 +26,9 @@ from veil.wire.exchange import AnswerCounts
 
 if TYPE_CHECKING:
     from veil.journal.exporter import Exporter, ExportStats
+    from veil.server.workers import Workers
 
 
-CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 QUEUE_LABELS_MAX: Final = 1_000
 _Labels = tuple[str, str, str]
 _Names = Mapping[int, _Labels]  # by the number of the queue
@@ -124,6 +123,7 @@ class Metrics:
         self._connection_count = connection_count
         self._version = version
         self.exporter: Exporter | None = None  # of the journal, where there is one
+        self.workers: Workers | None = None  # where they are processes of their own
         self._outbox: OutboxSize | None = None
         self._names: dict[int, _Labels] = {}
         self._depths: dict[_Labels, _Depth] = {}
@@ -261,6 +261,13 @@ class Metrics:
         )
         build.add_metric((self._version,), 1)
         yield from (requests, connections, build)
+        if self.workers is not None:
+            yield GaugeMetricFamily("veil_workers", "Workers that serve.", value=len(self.workers.pids))
+            yield CounterMetricFamily(
+                "veil_worker_restarts",
+                "Workers that died and were started again.",
+                value=self.workers.restarts,
+            )
 
 
 def _about_commits(stats: CommitStats) -> Iterator[Metric]:

@@ -93,6 +93,12 @@ class Settings:
         "127.0.0.1", values.a_host, "Address to listen on; any but loopback needs keys.", "ADDRESS"
     )
     port: int = _setting(9324, values.a_whole_number(0, 65535), "Port to listen on; 0 takes a free one.", "N")
+    workers: int = _setting(
+        1,
+        values.a_whole_number(1, 64),
+        "Processes that serve clients; from 2 on, one more has the store, and the embedded store uses several cores.",
+        "N",
+    )
     smq_port: int | None = _setting(
         None,
         values.optional(values.a_whole_number(0, 65535)),

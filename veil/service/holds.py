@@ -33,6 +33,8 @@ async def receive_hold(
     check_number("Batch", key.batch)
     check_number("Part", key.part)
     content = await service.store.receive_hold(queue, key, count, visibility_s=visibility_s, caller=caller)
+    if service.owner is not None:
+        return content
     if content.messages:
         service.tallies["extended" if content.again else "received", queue.id] += len(content.messages)
         if service.activity is not None:
@@ -53,7 +55,7 @@ async def extend_holds(
     check_name("Stream", stream)
     check_name("Owner", owner)
     tally = await service.store.extend_holds(queue, stream, owner, visibility_s=visibility_s, caller=caller)
-    if tally.messages:
+    if tally.messages and service.owner is None:
         service.tallies["extended", queue.id] += tally.messages
     return tally
 
@@ -66,6 +68,6 @@ async def delete_holds(
     check_name("Owner", owner)
     check_number("UpToBatch", up_to_batch)
     tally = await service.store.delete_holds(queue, stream, owner, up_to_batch=up_to_batch, caller=caller)
-    if tally.messages:
+    if tally.messages and service.owner is None:
         service.tallies["deleted", queue.id] += tally.messages
     return tally

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from veil.core.attempt import NOTHING_SAID, Outcome, Said
@@ -153,28 +153,42 @@ async def delete(
             answers[place] = refusal
     if not receipts:
         return answers
-    deleted: list[int] = []
     told = NOTHING_SAID
     if any(said):
         by_place = {receipt.seq: said[place] for place, receipt in zip(places, receipts, strict=True)}
         told = {seq: each for seq, each in by_place.items() if each is not None}
     outcomes = await service.store.delete(queue, receipts, strict=strict, caller=caller, said=told)
+    if service.owner is None:
+        note_deletions(service, queue, receipts, outcomes, caller, told)
+    for place, outcome in zip(places, outcomes, strict=True):
+        if isinstance(outcome, VeilError):
+            answers[place] = outcome
+        elif strict and outcome is not Deletion.DELETED:
+            answers[place] = MessageGone(handles[place])
+    return answers
+
+
+def note_deletions(
+    service: Service,
+    queue: Queue,
+    receipts: Sequence[Receipt],
+    outcomes: Sequence[Deletion | VeilError],
+    caller: Caller,
+    told: Mapping[int, Said],
+) -> None:
+    """Take note of what deletes came to."""
+    deleted: list[int] = []
     attempts = None if service.activity is None else service.activity.attempts
-    for place, receipt, outcome in zip(places, receipts, outcomes, strict=True):
-        if outcome is not Deletion.DELETED and attempts is not None:
-            attempts.came_late(receipt.seq, receipt.delivery, caller)
+    for receipt, outcome in zip(receipts, outcomes, strict=True):
         if outcome is Deletion.DELETED:
             deleted.append(receipt.seq)
-        elif isinstance(outcome, VeilError):
-            answers[place] = outcome
-        elif strict:
-            answers[place] = MessageGone(handles[place])
+        elif attempts is not None:
+            attempts.came_late(receipt.seq, receipt.delivery, caller)
     if deleted:
         service.tallies["deleted", queue.id] += len(deleted)
         if attempts is not None:
             told_of = [told.get(seq) for seq in deleted] if told else ()
             attempts.ended(queue, deleted, Outcome.COMPLETED, caller, told_of)
-    return answers
 
 
 # ---- extend and release
@@ -205,12 +219,26 @@ async def extend_lease(
             answers[place] = refusal
     if not extensions:
         return answers
+    outcomes = await service.store.extend(queue, extensions, caller=caller)
+    if service.owner is None:
+        note_extensions(service, queue, extensions, outcomes, caller)
+    for place, refused in zip(places, outcomes, strict=True):
+        answers[place] = refused
+    return answers
+
+
+def note_extensions(
+    service: Service,
+    queue: Queue,
+    extensions: Sequence[Extension],
+    outcomes: Sequence[VeilError | None],
+    caller: Caller,
+) -> None:
+    """Take note of what changes of visibility came to."""
     extended = released = 0
     attempts = None if service.activity is None else service.activity.attempts
-    outcomes = await service.store.extend(queue, extensions, caller=caller)
-    for place, (receipt, visibility_s, told), refused in zip(places, extensions, outcomes, strict=True):
+    for (receipt, visibility_s, told), refused in zip(extensions, outcomes, strict=True):
         if refused is not None:
-            answers[place] = refused
             if attempts is not None:
                 attempts.came_late(receipt.seq, receipt.delivery, caller)
         elif visibility_s:
@@ -224,7 +252,6 @@ async def extend_lease(
         service.tallies["extended", queue.id] += extended
     if released:
         service.tallies["released", queue.id] += released
-    return answers
 
 
 # ---- peek
@@ -270,6 +297,8 @@ async def peek_next(service: Service, queue: Queue, *, limit: int) -> list[Store
 async def purge(service: Service, queue: Queue, *, caller: Caller = NOBODY) -> None:
     """Remove every message sent so far, held or not; raises PurgeInProgress soon after the last purge."""
     await service.store.purge(queue, rest_ms=service.rules.rest_after_purge_ms, caller=caller)
+    if service.owner is not None:
+        return
     service.tallies["purged", queue.id] += 1
     if service.activity is not None:
         service.activity.attempts.emptied(queue.id)

@@ -304,6 +304,8 @@ async def queue_depths(
     service: Service, queues: Sequence[Queue], *, with_oldest: bool = True
 ) -> dict[int, QueueDepth]:
     """How each of the queues stands, by id; those deleted meanwhile are left out, and where the store has failed, all."""
+    if service.owner is not None:
+        return dict(await service.owner.queue_depths(queues, with_oldest=with_oldest))
     depths: dict[int, QueueDepth] = {}
     turn = Turn(service.turns)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from functools import partial
 from types import coroutine
 from typing import Any, Final, TypeVar
 
@@ -88,13 +89,22 @@ def give_back(
     if messages:
         # Here, not behind: the bodies need not wait for the commit.
         receipts = [Receipt(queue.id, message.seq, message.delivery) for message in messages]
-        service.in_background(_undo(service, queue, receipts, caller))
+        service.in_background(undo(service, queue, receipts, caller))
 
 
-async def _undo(service: Service, queue: Queue, receipts: Sequence[Receipt], caller: Caller) -> None:
+def delivery_note(service: Service, messages: Sequence[StoredMessage]) -> Callable[[], None] | None:
+    """What to call once the messages are on their way to the client; None where nobody needs to know."""
+    owner = service.owner
+    return None if owner is None else partial(owner.delivered, messages[0].seq)
+
+
+async def undo(service: Service, queue: Queue, receipts: Sequence[Receipt], caller: Caller) -> None:
+    """Make the messages behind the receipts visible again, the receive uncounted."""
     try:
         await service.store.undo_receive(queue, receipts, caller=caller)
     except QueueMissing:  # deleted meanwhile, its messages with it
+        return
+    if service.owner is not None:
         return
     service.tallies["undone", queue.id] += len(receipts)
     if service.activity is not None:
@@ -131,20 +141,34 @@ async def receive(
         wait_s = queue.settings.wait_s
     if wait_s == 0:
         messages = await _claim(service, queue, count, visibility_s, attempt_id, caller)
+    elif service.owner is None:
+        messages = await long_poll(service, queue, count, visibility_s, wait_s, attempt_id, caller)
     else:
-        messages = await _long_poll(service, queue, count, visibility_s, wait_s, attempt_id, caller)
+        messages = await service.owner.long_poll(queue, count, visibility_s, wait_s, attempt_id, caller)
+    if service.owner is None:
+        note_receive(service, queue, messages, visibility_s, caller)
+    return messages
+
+
+def note_receive(
+    service: Service,
+    queue: Queue,
+    messages: Sequence[StoredMessage],
+    visibility_s: int | None,
+    caller: Caller,
+) -> None:
+    """Take note of a receive that comes to these messages."""
     if visibility_s is None:
         visibility_s = queue.settings.visibility_s
     if service.activity is not None:
         service.activity.attempts.received(queue, messages, visibility_s, caller)
     if not messages:
         service.tallies["empty_receive", queue.id] += 1
-        return messages
+        return
     service.tallies["received", queue.id] += len(messages)
     if visibility_s == 0:
         # Received and visible in the same instant: for the store nothing became available, for others it is.
         service.waiting.messages_available(queue.id, len(messages))
-    return messages
 
 
 def receipt_text(service: Service, queue: Queue, message: StoredMessage) -> str:
@@ -152,7 +176,7 @@ def receipt_text(service: Service, queue: Queue, message: StoredMessage) -> str:
     return service.store.receipts.write(queue.id, message.seq, message.delivery)
 
 
-async def _long_poll(
+async def long_poll(
     service: Service,
     queue: Queue,
     count: int,
@@ -161,6 +185,7 @@ async def _long_poll(
     attempt_id: str | None,
     caller: Caller,
 ) -> list[StoredMessage]:
+    """Up to `count` messages as soon as there is one, in the line of all who wait at the queue; none once time is up."""
     clock, waiting = service.clock, service.waiting
     until_ms = clock.now_ms() + wait_s * 1000
     room = waiting.enter(queue.id)

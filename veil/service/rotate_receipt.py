@@ -10,6 +10,7 @@ from veil.core.event import NOBODY
 from veil.core.lease import WAITING
 from veil.core.message import Caller
 from veil.core.queue import Queue
+from veil.core.receipt import Receipt
 from veil.service.service import Service
 from veil.stores.store import Extension
 
@@ -30,17 +31,20 @@ async def rotate_receipt(
     if isinstance(rotated, VeilError):
         raise rotated
     new = rotated.receipt
-    if new.delivery != WAITING:
-        _count(service, queue, new.seq, visibility_s, caller)
+    if service.owner is None:
+        note_rotation(service, queue, new, visibility_s, caller)
     text = service.store.receipts.write(new.queue_id, new.seq, new.delivery, new.rotation)
     return NewReceipt(text, rotated.deadline_ms)
 
 
-def _count(service: Service, queue: Queue, seq: int, visibility_s: int, caller: Caller) -> None:
+def note_rotation(service: Service, queue: Queue, new: Receipt, visibility_s: int, caller: Caller) -> None:
+    """Take note of a receipt that was replaced by this one."""
+    if new.delivery == WAITING:
+        return
     service.tallies["extended" if visibility_s else "released", queue.id] += 1
     if service.activity is None:
         return
     if visibility_s:
-        service.activity.attempts.changed(seq, visibility_s, caller)
+        service.activity.attempts.changed(new.seq, visibility_s, caller)
     else:
-        service.activity.attempts.ended(queue, (seq,), Outcome.GIVEN_BACK, caller)
+        service.activity.attempts.ended(queue, (new.seq,), Outcome.GIVEN_BACK, caller)

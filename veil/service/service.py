@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from veil.core import limits
 from veil.core.clock import Clock
 from veil.core.effect import HolderSign
 from veil.core.errors import VeilError
 from veil.core.lease import is_open
+from veil.core.message import Caller, StoredMessage
 from veil.core.queue import Queue
 from veil.journal.attempts import JournalLooks
 from veil.service.activity import Activity, Tallies
@@ -38,6 +39,31 @@ class ServiceRules:
 LOOKS_AT_ONCE: Final = 4
 
 
+class Owner(Protocol):
+    """The process that has the store, where ours is one of several that serve its clients.
+
+    The receivers of all processes wait there, in one line. It notes what becomes of messages, and what it notes our operations
+    do not.
+    """
+
+    async def long_poll(
+        self,
+        queue: Queue,
+        count: int,
+        visibility_s: int | None,
+        wait_s: int,
+        attempt_id: str | None,
+        caller: Caller,
+    ) -> list[StoredMessage]:
+        """See `service.receive`."""
+
+    def delivered(self, seq: int) -> None:
+        """The receive whose first message this is was answered: it need not be given back if we die."""
+
+    async def queue_depths(self, queues: Sequence[Queue], *, with_oldest: bool) -> Mapping[int, Any]:
+        """See `service.queues`."""
+
+
 class Service:
     """A store that is open and ticking. The operations are functions on it, by subject."""
 
@@ -49,6 +75,7 @@ class Service:
         self.activity: Activity | None = None  # where somebody may look: see `watch`
         self.lives: JournalLooks | None = None  # where there is a journal: what it tells of single messages
         self.waiting = WaitingRoom(clock)
+        self.owner: Owner | None = None  # of the store, where that is another process
         self.ticker = Ticker(store, clock)
         self.turns = Turns()
         self.moves = MoveRunners(store, clock, self.turns, self.rules.type_attributes)

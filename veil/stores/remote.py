@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, reduce
 from operator import or_
 from types import UnionType
-from typing import Any, Final, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -107,8 +107,11 @@ class Method:
 
     def __init__(self, kind: int, function: Callable[..., Any]) -> None:
         self.kind, self.name = kind, function.__name__
-        self.answers = inspect.iscoroutinefunction(function)
         hints = get_type_hints(function)
+        result = hints["return"]
+        self.answers = inspect.iscoroutinefunction(function)
+        if get_origin(result) is Awaitable:  # without a coroutine of its own
+            self.answers, (result,) = True, get_args(result)
         parameters = list(inspect.signature(function).parameters.values())[1:]
         self.defaults = [(each.name, each.default) for each in parameters]
         self.positional = sum(each.kind is not each.KEYWORD_ONLY for each in parameters)
@@ -116,7 +119,6 @@ class Method:
         self.on_queue = bool(parameters) and hints[parameters[0].name] is Queue
         types = tuple(_written(hints[each.name]) for each in parameters)
         self.read_given = msgspec.msgpack.Decoder(tuple[types] if types else tuple[()]).decode  # type: ignore[valid-type]
-        result = hints["return"]
         # A list in which refusals stand in their places.
         self.has_refusals = get_origin(result) is list and VeilError in get_args(get_args(result)[0])
         if self.has_refusals:
@@ -164,13 +166,12 @@ class Link(asyncio.Protocol):
         *,
         find_queue: Callable[[QueueKey], Awaitable[Queue | None]] | None = None,
         on_lost: Callable[[], None] = lambda: None,
-        before_write: Callable[[], None] = lambda: None,
     ) -> None:
         """`handler` has a method for each of the offers; `on_lost` is called when the other end is gone."""
         self._asks = {method.name: method for method in asks}
         self._offers = {method.kind: (method, getattr(handler, method.name)) for method in offers}
         self._find_queue = find_queue
-        self._on_lost, self._before_write = on_lost, before_write
+        self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, tuple[asyncio.Future[Any], Method]] = {}
         self._number = 0
@@ -200,16 +201,16 @@ class Link(asyncio.Protocol):
             self._write(0, self._asks[name].kind, given)
 
     def close(self) -> None:
-        """End the link from this side."""
+        """End the link from this side; nobody is told that it is lost."""
+        self._on_lost = lambda: None
         self._flush()
         self._transport.close()
 
     # ---- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(high=_UNSENT_BYTES_MAX)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=_UNSENT_BYTES_MAX)
 
     def pause_writing(self) -> None:
         self._transport.pause_reading()
@@ -309,7 +310,6 @@ class Link(asyncio.Protocol):
 
     def _flush(self) -> None:
         if self._out and not self.is_lost:
-            self._before_write()
             out, self._out = self._out, bytearray()
             self._transport.write(out)
 
@@ -362,7 +362,8 @@ class ServedStore:
                 raise ContentChanged
             return new
 
-        return await self._store.edit_queue(queue, edit)
+        edited: Queue = await self.edit_queue(queue, edit)
+        return edited
 
     async def redrive_changes(
         self, queue: Queue, changes: Sequence[_Change], *, caller: Caller = NOBODY
@@ -382,7 +383,8 @@ _NOT_ASKED: Final = ("open", "close", "next_due_ms", "edit_queue", "redrive", "s
 _OPERATIONS: Final = type(
     "Operations", (), {name: each for name, each in vars(Store).items() if name not in _NOT_ASKED}
 )
-STORE_METHODS: Final = methods_of(_OPERATIONS, ServedStore)
+STORE_CONTRACTS: Final = (_OPERATIONS, ServedStore)
+STORE_METHODS: Final = methods_of(*STORE_CONTRACTS)
 
 
 class RemoteStore(Store):
@@ -440,12 +442,14 @@ class RemoteStore(Store):
         return answers
 
     async def step_move(self, task_id: str, count: int, found: ScanStep | None = None) -> MoveTask:
-        changes = None
-        if found is not None:
-            # Whoever owns the store carries the tasks out, and changes messages as they go.
-            assert not any(each.change for each in found.chosen), "a move task is stepped from afar"
-            changes = [_Change(each.seq, each.message_id, each.destination, None) for each in found.chosen]
-        scan = (0, 0, False) if found is None else found[1:]
+        if found is None:
+            changes, scan = None, (0, 0, False)
+        else:
+            running = [task.source for task in await self.active_moves() if task.id == task_id]
+            queue = await self.find_queue(running[0]) if running else None
+            # Of a task that is over nothing is moved, nor of a queue that is gone.
+            changes = [] if queue is None else await self._changes(queue, found.chosen)
+            scan = found[1:]
         task: MoveTask = await self.link.ask("step_changes", task_id, count, changes, scan)
         return task
 

@@ -124,6 +124,7 @@ class Call:
         "action",
         "answer_bytes",
         "bulk_max",
+        "delivered",
         "key_id",
         "query",
         "region",
@@ -152,6 +153,7 @@ class Call:
         self.region = region
         self.query = query  # the Query protocol
         self.undelivered: Callable[[], None] | None = None
+        self.delivered: Callable[[], None] | None = None
         self.answer_bytes = 0  # about how many the answer will have, where it can be large
 
     @property

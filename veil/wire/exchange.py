@@ -33,7 +33,7 @@ class Request:
 
 @dataclass(slots=True)
 class Response:
-    """One answer. `undelivered` runs if the connection was gone before a byte of it could be written.
+    """One answer. `undelivered` runs if the connection was gone before a byte of it could be written, else `delivered`.
 
     With a `stream` the body is what it yields, as it comes, and the connection ends with it; it is closed when the
     client goes or the server stops.
@@ -44,6 +44,7 @@ class Response:
     content_type: str = "text/plain; charset=utf-8"
     headers: tuple[tuple[str, str], ...] = ()
     undelivered: Callable[[], None] | None = field(default=None, repr=False)
+    delivered: Callable[[], None] | None = field(default=None, repr=False)
     stream: AsyncIterator[bytes] | None = field(default=None, repr=False)
 
 

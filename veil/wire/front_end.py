@@ -107,7 +107,7 @@ class SqsFrontEnd:
                 response = await in_thread(aws_json.answer_large, output, request_id)
             else:
                 response = aws_json.answer(output, request_id)
-            response.undelivered = call.undelivered
+            response.undelivered, response.delivered = call.undelivered, call.delivered
         except asyncio.CancelledError:
             _take_back(call)
             raise
@@ -160,7 +160,7 @@ class SqsFrontEnd:
                 response = await in_thread(xml_answer.answer_large, name, output, request_id, as_json)
             else:
                 response = xml_answer.answer(name, output, request_id, as_json)
-            response.undelivered = call.undelivered
+            response.undelivered, response.delivered = call.undelivered, call.delivered
         except asyncio.CancelledError:
             _take_back(call)
             raise

@@ -22,7 +22,7 @@ from veil.core.message import MessageAttribute, Sent
 from veil.core.message_rules import Draft, attributes_md5, size_bytes
 from veil.core.sequence import sequence_text
 from veil.service.messages import delete, extend_lease, send
-from veil.service.receive import give_back, receive
+from veil.service.receive import delivery_note, give_back, receive
 from veil.wire.call import Call
 from veil.wire.large import LARGE_BYTES, answer_bytes, in_thread
 from veil.wire.messages import ReceivedForm
@@ -118,6 +118,7 @@ async def receive_message(call: Call, given: ReceiveMessageInput) -> ReceiveMess
         return ReceiveMessageOutput()
     call.answer_bytes = answer_bytes(messages)
     call.undelivered = lambda: give_back(service, queue, messages, caller=caller)
+    call.delivered = delivery_note(service, messages)
     if call.answer_bytes > LARGE_BYTES:
         return ReceiveMessageOutput(await in_thread(form.messages, service, queue, messages))
     return ReceiveMessageOutput(form.messages(service, queue, messages))

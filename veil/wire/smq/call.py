@@ -139,7 +139,7 @@ _URLS: Final = QueueUrls()
 class SmqCall:
     """What an operation needs to know; lives for one request."""
 
-    __slots__ = ("_call", "_scheme", "caller", "request", "route", "service", "undelivered")
+    __slots__ = ("_call", "_scheme", "caller", "delivered", "request", "route", "service", "undelivered")
 
     def __init__(
         self,
@@ -158,6 +158,7 @@ class SmqCall:
         self._call = Call(place, request, action, account, key_id, region, query=False)
         self.caller = self._call.caller
         self.undelivered: Callable[[], None] | None = None
+        self.delivered: Callable[[], None] | None = None
 
     @property
     def sender(self) -> str:

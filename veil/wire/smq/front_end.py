@@ -83,7 +83,7 @@ class SmqFrontEnd:
                 raise ReceiveFromWebPage
             call = SmqCall(self._service, request, found, account, key_id, self._region, self._scheme)
             response = answer(await _RUN[operation](call), request_id)
-            response.undelivered = call.undelivered
+            response.undelivered, response.delivered = call.undelivered, call.delivered
         except asyncio.CancelledError:
             if call is not None and call.undelivered is not None:
                 call.undelivered()

@@ -15,7 +15,7 @@ from veil.core.message import PRIORITY_FIRST, PRIORITY_LAST, MessageAttribute, S
 from veil.core.message_rules import Draft, size_bytes
 from veil.core.queue import Queue
 from veil.service.messages import delete, peek_next, send
-from veil.service.receive import give_back, receipt_text, receive
+from veil.service.receive import delivery_note, give_back, receipt_text, receive
 from veil.service.rotate_receipt import rotate_receipt
 from veil.service.service import Service
 from veil.wire.large import LARGE_BYTES, answer_bytes, check_room, in_thread
@@ -242,6 +242,7 @@ async def receive_message(call: SmqCall) -> Reply:
     if not messages:
         raise NothingToReceive
     call.undelivered = lambda: give_back(service, queue, messages, caller=caller)
+    call.delivered = delivery_note(service, messages)
     wall_offset_ms = service.clock.wall_ms() - service.clock.now_ms()
     return await _printed(
         call, messages, is_batch, lambda message: print_received(service, queue, message, wall_offset_ms)

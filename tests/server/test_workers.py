@@ -1,0 +1,418 @@
+"""`veil serve --workers N`: several processes that are one server, also when one of them dies."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.server.test_serve import CLEAN, SICK_DISK, Server, refused
+from tests.server.test_serve import serve as serve  # a fixture
+
+PATIENCE_S = 60.0  # far more than anything here takes on a busy machine
+
+
+class Client:
+    """One connection, kept: all that it asks goes to one worker."""
+
+    def __init__(self, server: Server) -> None:
+        self._http = http.client.HTTPConnection(server.host, server.port, timeout=PATIENCE_S)
+        try:
+            assert self.get("/healthz") == (200, "ok\n")
+        except BaseException:
+            self.close()
+            raise
+        self.port = self._http.sock.getsockname()[1]
+
+    def get(self, path: str) -> tuple[int, str]:
+        self._http.request("GET", path)
+        answer = self._http.getresponse()
+        return answer.status, answer.read().decode()
+
+    def open(self, path: str) -> http.client.HTTPResponse:
+        self._http.request("GET", path)
+        return self._http.getresponse()
+
+    def call(self, action: str, **given: Any) -> tuple[int, Any]:
+        headers = {"X-Amz-Target": f"AmazonSQS.{action}", "Content-Type": "application/x-amz-json-1.0"}
+        self._http.request("POST", "/", json.dumps(given).encode(), headers)
+        answer = self._http.getresponse()
+        text = answer.read()
+        return answer.status, json.loads(text) if text else {}
+
+    def send(self, body: str) -> bool:
+        return self.call("SendMessage", QueueUrl="orders", MessageBody=body)[0] == 200
+
+    def receive(self, **given: Any) -> list[Any]:
+        given.setdefault("AttributeNames", ["ApproximateReceiveCount"])
+        status, answer = self.call("ReceiveMessage", QueueUrl="orders", **given)
+        assert status == 200, answer
+        return answer.get("Messages", [])
+
+    def delete(self, message: Any) -> bool:
+        return self.call("DeleteMessage", QueueUrl="orders", ReceiptHandle=message["ReceiptHandle"])[0] == 200
+
+    def in_flight(self) -> int:
+        names = ["ApproximateNumberOfMessagesNotVisible"]
+        _, answer = self.call("GetQueueAttributes", QueueUrl="orders", AttributeNames=names)
+        return int(answer["Attributes"][names[0]])
+
+    def hang_up(self) -> None:
+        """Go away while an answer is awaited."""
+        self._http.sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._http.close()
+
+
+class Crew:
+    """A server with its workers."""
+
+    def __init__(self, server: Server, closing_all: ExitStack) -> None:
+        self.server, self._closing_all = server, closing_all
+        self.watcher = self.connect()
+
+    def connect(self) -> Client:
+        return self._closing_all.enter_context(closing(Client(self.server)))
+
+    def workers(self) -> list[int]:
+        """The processes that serve, and none that has another task."""
+        pid = self.server.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return [int(child) for child in children if b"veil.server.worker" in _command(child)]
+
+    def worker_of(self, client: Client) -> int:
+        """Which worker has the client's connection."""
+        # Established (01); one of the same ports may still be in TIME_WAIT.
+        pattern = re.compile(rf"\s*\d+: \w+:{self.server.port:04X} \w+:{client.port:04X} 01 (.*)")
+        lines = Path("/proc/net/tcp").read_text().splitlines()
+        [found] = [match for line in lines if (match := pattern.match(line))]
+        inode = f"socket:[{found[1].split()[5]}]"
+        [worker] = [pid for pid in self.workers() if inode in _files(pid)]
+        return worker
+
+    def replaced(self, worker: int) -> bool:
+        """Whether another serves in its place."""
+        return worker not in self.workers() and self.metrics()["veil_workers"] == 2
+
+    def metrics(self) -> dict[str, float]:
+        """The sums over all labels, asked over a connection that may have died with its worker."""
+        try:
+            _, page = self.watcher.get("/metrics")
+        except (OSError, http.client.HTTPException):
+            self.watcher = self.connect()
+            _, page = self.watcher.get("/metrics")
+        sums: dict[str, float] = {}
+        for family in text_string_to_metric_families(page):
+            for sample in family.samples:
+                sums[sample.name] = sums.get(sample.name, 0) + sample.value
+        return sums
+
+    @contextmanager
+    def polls(self, *clients: Client) -> Iterator[list[tuple[Client, list[str]]]]:
+        """Long polls by each of the clients, begun one after the other; the bodies in the order of the answers."""
+        answers: list[tuple[Client, list[str]]] = []
+
+        def poll(client: Client) -> None:
+            messages = client.receive(WaitTimeSeconds=20)
+            answers.append((client, [message["Body"] for message in messages]))
+
+        with ThreadPoolExecutor(len(clients)) as threads:
+            running = []
+            for count, client in enumerate(clients, 1):
+                running.append(threads.submit(poll, client))
+                until(lambda count=count: self.metrics()["veil_long_polls_waiting"] == count)
+            yield answers
+            for each in running:
+                each.result(PATIENCE_S)
+
+    @contextmanager
+    def doomed_poll(self, client: Client) -> Iterator[None]:
+        """A long poll that is never answered."""
+        with ThreadPoolExecutor(1) as thread:
+            poll = thread.submit(client.receive, WaitTimeSeconds=20)
+            until(lambda: self.metrics()["veil_long_polls_waiting"] == 1)
+            yield
+            with pytest.raises((OSError, http.client.HTTPException)):
+                poll.result(PATIENCE_S)
+
+
+def _command(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _files(pid: int) -> list[str]:
+    found = []
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):  # closed since it was listed
+            found.append(str(fd.readlink()))
+    return found
+
+
+def until(reached: Callable[[], object]) -> None:
+    """Wait for something that happens by itself."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not reached():
+        assert time.monotonic() < deadline_s, "it never happened"
+        time.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def closing_all() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def crew(serve, closing_all: ExitStack) -> Crew:
+    return Crew(serve("--workers", "2", "--queues", "orders"), closing_all)
+
+
+@pytest.fixture
+def clients(crew: Crew) -> tuple[Client, Client]:
+    """A client of each worker; the second one's also serves the metrics."""
+    first, second = crew.connect(), crew.connect()
+    if crew.worker_of(first) == crew.worker_of(crew.watcher):
+        return second, first
+    return first, second
+
+
+# ---- one server
+
+
+def test_connections_are_shared_out_and_the_greeting_tells(crew):
+    clients = [crew.watcher, *(crew.connect() for _ in range(3))]
+    held = [crew.worker_of(client) for client in clients]
+    assert sorted(held.count(pid) for pid in crew.workers()) == [2, 2]
+    assert "workers  2, beside one process that has the store" in crew.server.said
+
+
+def test_what_one_worker_was_told_the_others_know(clients):
+    one, other = clients
+    for seconds in range(1, 20):
+        settings = {"VisibilityTimeout": str(seconds)}
+        assert other.call("GetQueueAttributes", QueueUrl="orders", AttributeNames=["All"])[0] == 200
+        assert one.call("SetQueueAttributes", QueueUrl="orders", Attributes=settings)[0] == 200
+        _, answer = other.call("GetQueueAttributes", QueueUrl="orders", AttributeNames=["VisibilityTimeout"])
+        assert answer["Attributes"] == settings
+    assert one.call("DeleteQueue", QueueUrl="orders")[0] == 200
+    status, answer = other.call("SendMessage", QueueUrl="orders", MessageBody="late")
+    assert (status, answer["__type"]) == (400, "com.amazonaws.sqs#QueueDoesNotExist")
+
+
+def test_metrics_are_of_all_workers(crew, clients):
+    for client in clients:
+        client.send("x")
+    metrics = crew.metrics()
+    assert (metrics["veil_messages_sent_total"], metrics["veil_requests_total"]) == (2, 2)
+    assert (metrics["veil_connections"], metrics["veil_workers"]) == (3, 2)
+
+
+def test_long_polls_wait_in_one_line(crew, clients):
+    line = (*clients, crew.connect(), crew.connect())
+    assert len({crew.worker_of(client) for client in line[2:]}) == 2
+    with crew.polls(*line) as answers:
+        for number in range(4):
+            crew.watcher.send(str(number))
+            until(lambda number=number: len(answers) == number + 1)
+    assert answers == [(client, [str(number)]) for number, client in enumerate(line)]
+
+
+def test_a_long_poll_whose_client_has_gone_takes_nothing(crew, clients):
+    one, other = clients
+    with crew.doomed_poll(one):
+        one.hang_up()
+        until(lambda: crew.metrics()["veil_long_polls_waiting"] == 0)
+        other.send("x")
+        assert [message["Body"] for message in other.receive()] == ["x"]
+
+
+def test_the_console_is_the_same_whichever_worker_is_asked(clients):
+    clients[0].send("x")
+    [message] = clients[0].receive()
+    for client in clients:
+        status, page = client.get("/console/consumers")
+        assert status == 200
+        assert re.search(r"127\.0\.0\.1", page)  # one consumer, which is known to all
+    assert clients[1].delete(message)
+
+
+def test_live_pages_are_streamed_by_any_worker(crew, clients):
+    for client in clients:
+        stream = client.open("/console/consumers/live")
+        assert stream.getheader("Content-Type", "").startswith("text/event-stream")
+        assert stream.readline()
+        stream.close()
+    assert crew.server.stop() == 0
+    assert "error" not in crew.server.said
+
+
+def test_connections_are_limited_for_the_server_as_a_whole(serve, closing_all):
+    environ = {"VEIL_HTTP_CONNECTIONS_MAX": "8", "VEIL_HTTP_IDLE_SPARED_S": "600"}
+    crew = Crew(serve("--workers", "2", "--store", "memory", environ=environ), closing_all)
+    held = [crew.worker_of(client) for client in (crew.watcher, *(crew.connect() for _ in range(7)))]
+    assert sorted(held.count(pid) for pid in crew.workers()) == [4, 4]
+    with pytest.raises(AssertionError, match="503"):
+        crew.connect()
+
+
+def test_a_worker_takes_little_memory(crew, clients):
+    for client in clients:
+        for _ in range(200):
+            client.send("x" * 1000)
+            client.receive(MaxNumberOfMessages=10)
+    for pid in crew.workers():
+        status = Path(f"/proc/{pid}/status").read_text()
+        assert int(status.partition("VmHWM:")[2].split()[0]) < 60 << 10
+
+
+def test_nodes_of_one_database_have_no_workers(tmp_path: Path):
+    code, line = refused("--workers", "2", "--store", "postgresql://localhost/veil", cwd=tmp_path)
+    assert code == 2
+    assert "workers=2: expected 1, because the messages are in PostgreSQL" in line
+
+
+# ---- deaths
+
+
+def test_a_worker_that_dies_gives_back_what_it_had_not_answered(crew, clients):
+    one, other = clients
+    victim = crew.worker_of(one)
+    with crew.doomed_poll(one):
+        os.kill(victim, signal.SIGSTOP)  # the poll is answered to a worker that cannot pass the answer on
+        assert other.send("x")
+        until(lambda: other.in_flight() == 1)
+        os.kill(victim, signal.SIGKILL)
+
+    until(lambda: other.in_flight() == 0)
+    [message] = other.receive()
+    assert (message["Body"], message["Attributes"]["ApproximateReceiveCount"]) == ("x", "1")
+    until(lambda: crew.replaced(victim))
+    assert crew.metrics()["veil_worker_restarts_total"] == 1
+    assert crew.connect().send("y")
+    assert crew.server.stop() == 0
+    assert f"worker {victim} died (SIGKILL): another is started" in crew.server.said
+
+
+def test_what_was_answered_is_not_given_back_with_the_death_of_a_worker(crew, clients):
+    one, other = clients
+    other.send("x")
+    assert [message["Body"] for message in one.receive()] == ["x"]
+    assert one.call("ListQueues")[0] == 200  # by then the worker has said that it answered
+    victim = crew.worker_of(one)
+    os.kill(victim, signal.SIGKILL)
+    until(lambda: crew.replaced(victim))
+    assert other.in_flight() == 1
+
+
+def test_under_load_nothing_is_lost_and_others_go_on_when_workers_die(crew):
+    sent: set[str] = set()
+    deleted: set[str] = set()
+    deaths, enough = 3, threading.Event()
+
+    def work(number: int) -> int:
+        """Send, receive and delete, over a new connection whenever one is lost; how many were."""
+        lost = count = 0
+        while not enough.is_set():
+            try:
+                with closing(Client(crew.server)) as client:
+                    while not enough.is_set():
+                        body = f"{number}-{count}"
+                        count += 1
+                        if client.send(body):
+                            sent.add(body)
+                        for message in client.receive():
+                            if client.delete(message):
+                                deleted.add(message["Body"])
+            except (OSError, http.client.HTTPException):
+                lost += 1
+        return lost
+
+    with ThreadPoolExecutor(8) as threads:
+        running = [threads.submit(work, number) for number in range(8)]
+        for _ in range(deaths):
+            had = len(deleted)
+            until(lambda had=had: len(deleted) > had + 50)
+            victim = crew.worker_of(crew.watcher)
+            os.kill(victim, signal.SIGKILL)
+            until(lambda victim=victim: crew.replaced(victim))
+        enough.set()
+        lost = sum(each.result(PATIENCE_S) for each in running)
+    assert 0 < lost <= deaths * 8  # each takes its own connections along, at most all of them
+    client = crew.connect()
+    # A message is in flight only where its answer, or that of its delete, was lost with the connection.
+    assert client.in_flight() <= lost
+    left: set[str] = set()
+    while messages := client.receive(MaxNumberOfMessages=10):
+        left |= {message["Body"] for message in messages}
+    assert len(sent - deleted - left) <= lost
+
+
+def test_a_worker_that_is_asked_to_stop_finishes_and_is_replaced(crew, clients):
+    one, other = clients
+    leaving = crew.worker_of(one)
+    with crew.polls(one) as answers:
+        os.kill(leaving, signal.SIGTERM)
+        assert other.send("x")
+    assert answers == [(one, ["x"])]
+    until(lambda: crew.replaced(leaving))
+    assert crew.metrics()["veil_worker_restarts_total"] == 0
+
+
+def test_workers_end_with_the_store_process(crew):
+    workers = crew.workers()
+    crew.server.process.kill()
+    until(lambda: not any(map(is_running, workers)))
+
+
+def test_asked_to_stop_all_workers_finish(crew, clients):
+    workers = crew.workers()
+    with crew.polls(*clients) as answers:
+        assert crew.server.stop() == 0
+    assert [bodies for _, bodies in answers] == [[], []]
+    assert not any(map(is_running, workers))
+
+
+def test_when_the_disk_fails_the_server_leaves_with_70(tmp_path: Path, closing_all):
+    command = SICK_DISK.replace('"--port", "0"', '"--port", "0", "--workers", "2"')
+    process = subprocess.Popen(
+        [sys.executable, "-c", command],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=CLEAN, cwd=tmp_path,
+    )  # fmt: skip
+    try:
+        crew = Crew(Server(process), closing_all)
+        workers = crew.workers()
+        assert crew.watcher.send("kept")
+        (tmp_path / "sick").touch()
+        status, _ = crew.watcher.call("SendMessage", QueueUrl="orders", MessageBody="unknown")
+        assert status >= 500
+        assert crew.server.gone() == 70
+        assert not any(map(is_running, workers))
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,433 @@
+"""A worker of `veil serve --workers N`: HTTP, signatures, protocols and policies in a process of its own.
+
+The store process starts it, hands it connections that it has accepted, and does the operations of the store for it
+(`stores/remote.py`). What is of the whole server is there: the line of long polls, the console, the metrics, move tasks, the
+holders of leases. A worker has its connections, and the queues that it knows of. It ends with the store process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import mmap
+import os
+import pickle
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final, NamedTuple, NoReturn, Protocol
+
+import uvloop
+
+from veil.core.clock import Clock
+from veil.core.message import Caller, StoredMessage
+from veil.core.move_task import MoveTask
+from veil.core.queue import Queue, QueueKey
+from veil.core.receipt import ReceiptBook
+from veil.server.application import make_applications, service_rules
+from veil.server.http import HttpServer
+from veil.server.http_connection import Capacity
+from veil.server.http_limits import HttpLimits
+from veil.server.logs import configure_logging
+from veil.server.process import EXIT_STORE_FAILED, begin_process, settle_down
+from veil.server.settings import Settings
+from veil.server.tls import Tls
+from veil.service.background import MoveRunners
+from veil.service.queues import QueueDepth
+from veil.service.receive import give_back
+from veil.service.service import Service
+from veil.stores.remote import STORE_CONTRACTS, Link, RemoteStore, methods_of
+from veil.wire.exchange import AnswerCounts, Request, Response
+from veil.wire.sigv4 import AccessKey
+
+_COUNT_EVERY_S: Final = 1.0
+
+
+class Briefing(NamedTuple):
+    """What a worker is told at its start, on stdin."""
+
+    settings: Settings
+    keys: dict[str, AccessKey]
+    clock: Clock  # engine time is the store's
+    receipts: ReceiptBook
+    store_id: str
+    place: int  # among the workers
+    workers: int
+    connections_max: int
+    refused_max: int
+    link_fd: int
+    connections_fd: int
+    page_fd: int
+
+
+class ConsoleAnswer(NamedTuple):
+    """An answer of the console; a stream is asked for piece by piece."""
+
+    status: int
+    body: bytes
+    content_type: str
+    headers: tuple[tuple[str, str], ...]
+    stream: int | None
+
+
+class Counts(NamedTuple):
+    """What was counted since the last time."""
+
+    tallies: list[tuple[str, int, int]]  # event, queue id, count
+    answers: list[tuple[str, int, int]]  # action, class of status, count
+
+
+class StoreProcess(Protocol):
+    """What a worker asks of the store process, besides the operations of the store."""
+
+    async def long_poll(
+        self,
+        queue: Queue,
+        poll: int,
+        count: int,
+        visibility_s: int | None,
+        wait_s: int,
+        attempt_id: str | None,
+        caller: Caller,
+    ) -> list[StoredMessage]:
+        """Receive in the line of all workers; `poll` names it for `end_poll`."""
+
+    def end_poll(self, poll: int) -> None:
+        """The client has gone: answer the poll now, with nothing if it can be."""
+
+    def delivered(self, seqs: list[int]) -> None:
+        """The receives whose first messages these are have been answered."""
+
+    async def console(
+        self, method: str, path: str, query: str, headers: dict[str, str], body: bytes, peer: str
+    ) -> ConsoleAnswer:
+        """The console's answer to a request."""
+
+    async def next_piece(self, stream: int) -> bytes | None:
+        """The next piece of a stream; None at its end."""
+
+    def end_stream(self, stream: int) -> None:
+        """Nobody reads the stream any more."""
+
+    async def metrics_page(self, by_queue: bool) -> bytes:
+        """The metrics of the whole server."""
+
+    async def queue_depths(self, queues: list[Queue], with_oldest: bool) -> dict[int, QueueDepth]:
+        """See `service.queues`."""
+
+    def counted(self, counts: Counts) -> None:
+        """Add to the counters of the whole server."""
+
+    def leaving(self) -> None:
+        """Take my place from now on, and let me finish what I have begun."""
+
+
+class WorkerProcess(Protocol):
+    """What the store process asks of a worker."""
+
+    async def ready(self) -> None:
+        """Answered once connections may come."""
+
+    async def forget_queue(self, key: QueueKey) -> None:
+        """The queue has changed: what is known of it is no longer true."""
+
+    async def count(self) -> Counts:
+        """What was counted since the last time."""
+
+    async def reload(self, keys: list[AccessKey]) -> None:
+        """These keys count from now on, and the certificate that is in its file."""
+
+    async def stop(self, grace_s: float, down: str) -> None:
+        """Finish what is under way, within the grace; answered when it is done."""
+
+
+STORE_PROCESS: Final = methods_of(*STORE_CONTRACTS, StoreProcess)
+WORKER_PROCESS: Final = methods_of(WorkerProcess)
+
+
+# ---- limits of the whole server
+
+
+class SharedPage:
+    """Numbers that every process of the server can read: a row for each worker, written by that worker alone."""
+
+    ADOPTED, CONNECTIONS, SEATS, HELD_BYTES = range(4)
+    _COLUMNS: Final = 4
+
+    def __init__(self, fd: int, workers: int) -> None:
+        self._workers = workers
+        size = workers * self._COLUMNS * 8
+        os.ftruncate(fd, size)
+        self._numbers = memoryview(mmap.mmap(fd, size)).cast("q")
+
+    def get(self, worker: int, column: int) -> int:
+        return self._numbers[worker * self._COLUMNS + column]
+
+    def set(self, worker: int, column: int, value: int) -> None:
+        self._numbers[worker * self._COLUMNS + column] = value
+
+    def total(self, column: int) -> int:
+        """The sum over all workers."""
+        return sum(self._numbers[column :: self._COLUMNS])
+
+    def clear(self, worker: int) -> None:
+        """The worker is gone, with all that it had."""
+        for column in range(self._COLUMNS):
+            self.set(worker, column, 0)
+
+
+def _own_number(column: int) -> Any:
+    def get(capacity: SharedCapacity) -> int:
+        return capacity.page.get(capacity.place, column)
+
+    def set_(capacity: SharedCapacity, value: int) -> None:
+        capacity.page.set(capacity.place, column, value)
+
+    return property(get, set_)
+
+
+class SharedCapacity(Capacity):
+    """What the listeners of all workers have together."""
+
+    connection_count = _own_number(SharedPage.CONNECTIONS)
+    seats_taken = _own_number(SharedPage.SEATS)
+    held_bytes = _own_number(SharedPage.HELD_BYTES)
+
+    def __init__(self, limits: HttpLimits, page: SharedPage, place: int) -> None:
+        self.page, self.place = page, place
+        super().__init__(limits)
+
+    def is_full(self) -> bool:
+        return self.page.total(SharedPage.SEATS) >= self.connections_max
+
+    def has_room_for(self, size_bytes: int) -> bool:
+        return self.page.total(SharedPage.HELD_BYTES) + size_bytes <= self.held_bytes_max
+
+    def overrun(self) -> bool:
+        total = self.page.total
+        return total(SharedPage.CONNECTIONS) - total(SharedPage.SEATS) > self.refused_max
+
+
+# ---- what the store process does in a worker's place
+
+
+class _MovesElsewhere(MoveRunners):
+    """The store process carries move tasks out from the moment it has started one."""
+
+    def run(self, task: MoveTask) -> None:
+        pass
+
+
+class _MetricsElsewhere:
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def page(self, *, by_queue: bool = True) -> bytes:
+        page: bytes = await self._link.ask("metrics_page", by_queue)
+        return page
+
+
+# ---- the process
+
+
+class Worker:
+    """Serves the connections that it is handed, until it is told to stop."""
+
+    def __init__(self, brief: Briefing) -> None:
+        self._brief = brief
+        settings = self._settings = brief.settings
+        self._keys = brief.keys
+        self._tls = Tls(settings) if settings.tls_cert is not None else None
+        self._ended = asyncio.Event()
+        self._link: Link
+        self._polls = itertools.count(1)
+        self._delivered: list[int] = []
+        self._adopting: set[asyncio.Task[None]] = set()
+
+    async def serve(self) -> None:
+        """Run to the end."""
+        brief, settings = self._brief, self._settings
+        self._loop = loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, lambda: self._link.tell("leaving"))
+        loop.add_signal_handler(signal.SIGHUP, lambda: None)  # for the store process, which tells us
+        # Its operations are made from the contract.
+        self._store = RemoteStore(brief.receipts, brief.store_id)  # type: ignore[abstract]
+        _, self._link = await loop.create_connection(
+            lambda: Link(STORE_PROCESS, WORKER_PROCESS, self, on_lost=_leave_at_once),
+            sock=socket.socket(fileno=brief.link_fd),
+        )
+        self._store.link = self._link
+        self._service = service = Service(self._store, brief.clock, service_rules(settings))
+        service.moves = _MovesElsewhere(self._store, brief.clock, service.turns, ())
+        service.owner = self
+        self._answers = AnswerCounts()
+        self._application, smq = make_applications(
+            settings, service, self._keys, self._answers, _MetricsElsewhere(self._link), self._console
+        )
+        self._page = SharedPage(brief.page_fd, brief.workers)
+        capacity = SharedCapacity(settings.http, self._page, brief.place)
+        capacity.connections_max, capacity.refused_max = brief.connections_max, brief.refused_max
+        handlers = [self._application.handle] if smq is None else [self._application.handle, smq.handle]
+        self._servers = [HttpServer(handler, settings.http, capacity) for handler in handlers]
+        for server in self._servers:
+            server.open(tls=None if self._tls is None else self._tls.current)
+        self._application.down = None
+        watching = None if self._tls is None else loop.create_task(self._tls.watch())
+        self._connections = socket.socket(fileno=brief.connections_fd)
+        self._connections.setblocking(False)
+        loop.add_reader(self._connections, self._adopt)
+        self._count_again()
+        settle_down()
+        await self._ended.wait()
+        if watching is not None:
+            watching.cancel()
+        await service.stop()
+
+    # ---- what the store process asks (WorkerProcess)
+
+    async def ready(self) -> None:
+        pass
+
+    async def forget_queue(self, key: QueueKey) -> None:
+        self._store.forget_queue(key)
+
+    async def count(self) -> Counts:
+        tallies = [(*key, count) for key, count in self._service.tallies.take_fresh().items()]
+        answers = [(*key, count) for key, count in self._answers.items()]
+        self._answers.clear()
+        return Counts(tallies, answers)
+
+    async def reload(self, keys: list[AccessKey]) -> None:
+        if self._tls is not None:
+            self._tls.reload("SIGHUP")
+        # In place: the verifier looks keys up in this very mapping.
+        self._keys.clear()
+        self._keys.update({key.key_id: key for key in keys})
+
+    async def stop(self, grace_s: float, down: str) -> None:
+        self._application.down = down
+        self._adopt()  # what was accepted before this
+        self._loop.remove_reader(self._connections)
+        await asyncio.gather(*self._adopting, return_exceptions=True)
+        await asyncio.gather(*(server.close(grace_s) for server in self._servers))
+        self._link.tell("counted", await self.count())
+        self._loop.call_soon(self._ended.set)
+
+    # ---- connections
+
+    def _adopt(self) -> None:
+        """Take the connections that wait for us: one byte each, which listener they came by."""
+        while True:
+            try:
+                data, fds, _, _ = socket.recv_fds(self._connections, 1, 1)
+            except BlockingIOError:
+                return
+            if not data:  # the store process is gone, and so will we be
+                self._loop.remove_reader(self._connections)
+                return
+            for fd in fds:
+                task = self._loop.create_task(self._servers[data[0]].adopt(_connection(fd)))
+                self._adopting.add(task)
+                task.add_done_callback(self._adopted)
+
+    def _adopted(self, task: asyncio.Task[None]) -> None:
+        self._adopting.discard(task)
+        place = self._brief.place
+        self._page.set(place, SharedPage.ADOPTED, self._page.get(place, SharedPage.ADOPTED) + 1)
+        if not task.cancelled():
+            task.exception()  # a client that has gone already
+
+    # ---- the owner of the store, as our service has it (Owner)
+
+    async def long_poll(
+        self,
+        queue: Queue,
+        count: int,
+        visibility_s: int | None,
+        wait_s: int,
+        attempt_id: str | None,
+        caller: Caller,
+    ) -> list[StoredMessage]:
+        poll = next(self._polls)
+        answer = self._link.ask("long_poll", queue, poll, count, visibility_s, wait_s, attempt_id, caller)
+        try:
+            messages: list[StoredMessage] = await asyncio.shield(answer)
+            return messages
+        except asyncio.CancelledError:
+            self._link.tell("end_poll", poll)
+            answer.add_done_callback(lambda late: self._give_back(queue, late, caller))
+            raise
+
+    def _give_back(self, queue: Queue, late: asyncio.Future[list[StoredMessage]], caller: Caller) -> None:
+        if not late.cancelled() and late.exception() is None:
+            give_back(self._service, queue, late.result(), caller=caller)
+
+    def delivered(self, seq: int) -> None:
+        # In the next turn: by then the answer itself has been written.
+        if not self._delivered:
+            self._loop.call_soon(self._tell_delivered)
+        self._delivered.append(seq)
+
+    def _tell_delivered(self) -> None:
+        seqs, self._delivered = self._delivered, []
+        self._link.tell("delivered", seqs)
+
+    async def queue_depths(self, queues: Sequence[Queue], *, with_oldest: bool) -> dict[int, QueueDepth]:
+        depths: dict[int, QueueDepth] = await self._link.ask("queue_depths", list(queues), with_oldest)
+        return depths
+
+    # ---- of the whole server
+
+    async def _console(self, request: Request) -> Response:
+        answer: ConsoleAnswer = await self._link.ask(
+            "console",
+            request.method,
+            request.path,
+            request.query,
+            request.headers,
+            request.body,
+            request.peer,
+        )
+        stream = None if answer.stream is None else self._stream(answer.stream)
+        return Response(answer.status, answer.body, answer.content_type, answer.headers, stream=stream)
+
+    async def _stream(self, stream: int) -> AsyncIterator[bytes]:
+        try:
+            while (piece := await self._link.ask("next_piece", stream)) is not None:
+                yield piece
+        finally:
+            self._link.tell("end_stream", stream)
+
+    def _count_again(self) -> None:
+        if self._service.tallies or self._answers:
+            self._loop.create_task(self._tell_counts())
+        self._loop.call_later(_COUNT_EVERY_S, self._count_again)
+
+    async def _tell_counts(self) -> None:
+        self._link.tell("counted", await self.count())
+
+
+def _connection(fd: int) -> socket.socket:
+    connection = socket.socket(fileno=fd)
+    connection.setblocking(False)
+    return connection
+
+
+def _leave_at_once() -> NoReturn:
+    # Without a store there is nothing to answer with, and nothing to wait for.
+    os._exit(EXIT_STORE_FAILED)
+
+
+def main() -> None:
+    """Run a worker; the store process has written its briefing to stdin."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the store process
+    brief: Briefing = pickle.load(sys.stdin.buffer)  # noqa: S301 - of our own parent
+    configure_logging(brief.settings.log_level, brief.settings.log_format)
+    begin_process()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(brief))
+
+
+async def _serve(brief: Briefing) -> None:
+    await Worker(brief).serve()

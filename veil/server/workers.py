@@ -1,0 +1,594 @@
+"""The workers of a server, as the store process has them: started, handed connections, served, started again.
+
+The store process accepts every connection and hands it to the worker that has the fewest. So a connection that waits to be
+accepted survives any worker, the workers are equally loaded, and a stop begins with one process that accepts no more. What a
+worker received for its clients is noted until it says that it has answered; if it dies first, the messages are given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import pickle
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, cast
+
+from veil.core.attempt import NOTHING_SAID, Said
+from veil.core.clock import Clock
+from veil.core.errors import VeilError
+from veil.core.event import NOBODY
+from veil.core.hold import HoldContent, HoldKey, HoldTally
+from veil.core.lease import Deletion
+from veil.core.message import Caller, StoredMessage
+from veil.core.move_task import MoveTask
+from veil.core.queue import Queue, QueueKey
+from veil.core.receipt import Receipt
+from veil.journal.helper_process import module_path
+from veil.server.http import BACKLOG
+from veil.server.metrics import Metrics
+from veil.server.settings import Settings
+from veil.server.worker import (
+    STORE_PROCESS,
+    WORKER_PROCESS,
+    Briefing,
+    ConsoleAnswer,
+    Counts,
+    SharedPage,
+)
+from veil.service import holds
+from veil.service.messages import note_deletions, note_extensions, purge
+from veil.service.moves import cancel_move
+from veil.service.queues import QueueDepth, delete_queue, queue_depths
+from veil.service.receive import long_poll, note_receive, undo
+from veil.service.rotate_receipt import note_rotation
+from veil.service.service import Service
+from veil.stores.remote import Link, ServedStore
+from veil.stores.store import Extension, QueueContent, Rotated, Store, StoreEvents
+from veil.wire.exchange import AnswerCounts, Handler, Request
+from veil.wire.sigv4 import AccessKey
+
+_log = logging.getLogger(__name__)
+
+_START_S: Final = 60.0
+# A worker that has not said within this time that it forgot a queue hangs: it must not go by what the queue was.
+_ANSWER_S: Final = 5.0
+_ACCEPT_AT_ONCE: Final = 64
+_AFTER_NO_FILES_S: Final = 1.0
+# After a worker that died young: doubled from one such death to the next.
+_RESTART_S: Final = 0.1
+_RESTART_MAX_S: Final = 5.0
+_YOUNG_S: Final = 5.0
+
+
+class WorkersFailed(VeilError):
+    """A worker did not start; the text says why."""
+
+
+class SharedStore(ServedStore):
+    """The store of a server with workers: they have forgotten what changes before anybody is told of the change."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.forget: Callable[[QueueKey], Coroutine[Any, Any, None]] | None = None
+
+    @property
+    def events(self) -> StoreEvents:
+        return self._store.events
+
+    @events.setter
+    def events(self, events: StoreEvents) -> None:
+        self._store.events = events
+
+    async def edit_queue(self, queue: Queue, edit: Callable[[QueueContent], QueueContent]) -> Queue:
+        edited = await self._store.edit_queue(queue, edit)
+        if self.forget is not None:
+            await self.forget(queue.key)
+        return edited
+
+    async def delete_queue(self, queue: Queue, *, caller: Caller = NOBODY) -> None:
+        await self._store.delete_queue(queue, caller=caller)
+        if self.forget is not None:
+            await self.forget(queue.key)
+
+
+class _Attendant(ServedStore):
+    """Does for one worker what it asks (StoreProcess, and the operations of the store)."""
+
+    def __init__(self, workers: Workers, service: Service) -> None:
+        super().__init__(service.store)
+        self._workers, self._service = workers, service
+        self._undelivered: dict[int, tuple[Queue, list[Receipt], Caller]] = {}  # by the first message's seq
+        self._polls: dict[int, asyncio.Task[Any]] = {}
+        self._streams: dict[int, AsyncIterator[bytes]] = {}
+        self._reading: dict[int, asyncio.Task[Any]] = {}  # whoever waits for a stream's next piece
+        self._stream_count = 0
+        self._is_lost = False
+        self.leaving: Callable[[], None] = lambda: None
+
+    def lost(self) -> None:
+        """The worker is gone: give back what it had not answered."""
+        self._is_lost = True
+        for poll in self._polls.values():
+            poll.cancel()
+        for queue, receipts, caller in self._undelivered.values():
+            self._service.in_background(undo(self._service, queue, receipts, caller))
+        self._undelivered.clear()
+        for stream in list(self._streams):
+            self.end_stream(stream)
+
+    # ---- receives
+
+    async def receive(
+        self,
+        queue: Queue,
+        count: int,
+        *,
+        visibility_s: int | None = None,
+        attempt_id: str | None = None,
+        caller: Caller = NOBODY,
+    ) -> list[StoredMessage]:
+        messages = await self._store.receive(
+            queue, count, visibility_s=visibility_s, attempt_id=attempt_id, caller=caller
+        )
+        return self._handed(queue, messages, visibility_s, caller)
+
+    async def long_poll(
+        self,
+        queue: Queue,
+        poll: int,
+        count: int,
+        visibility_s: int | None,
+        wait_s: int,
+        attempt_id: str | None,
+        caller: Caller,
+    ) -> list[StoredMessage]:
+        task = asyncio.current_task()
+        assert task is not None
+        self._polls[poll] = task
+        try:
+            messages = await long_poll(self._service, queue, count, visibility_s, wait_s, attempt_id, caller)
+        except asyncio.CancelledError:
+            return []
+        finally:
+            del self._polls[poll]
+        return self._handed(queue, messages, visibility_s, caller)
+
+    def end_poll(self, poll: int) -> None:
+        task = self._polls.get(poll)
+        if task is not None:
+            task.cancel()
+
+    def _handed(
+        self, queue: Queue, messages: list[StoredMessage], visibility_s: int | None, caller: Caller
+    ) -> list[StoredMessage]:
+        service = self._service
+        note_receive(service, queue, messages, visibility_s, caller)
+        if messages:
+            receipts = [Receipt(queue.id, message.seq, message.delivery) for message in messages]
+            if self._is_lost:
+                service.in_background(undo(service, queue, receipts, caller))
+            else:
+                self._undelivered[messages[0].seq] = (queue, receipts, caller)
+        return messages
+
+    def delivered(self, seqs: list[int]) -> None:
+        for seq in seqs:
+            self._undelivered.pop(seq, None)
+
+    async def undo_receive(
+        self, queue: Queue, receipts: Sequence[Receipt], *, caller: Caller = NOBODY
+    ) -> None:
+        if receipts:
+            self._undelivered.pop(receipts[0].seq, None)
+        await undo(self._service, queue, receipts, caller)
+
+    # ---- operations with something of the service beside them
+
+    async def delete(
+        self,
+        queue: Queue,
+        receipts: Sequence[Receipt],
+        *,
+        strict: bool = False,
+        caller: Caller = NOBODY,
+        said: Mapping[int, Said] = NOTHING_SAID,
+    ) -> list[Deletion | VeilError]:
+        outcomes = await self._store.delete(queue, receipts, strict=strict, caller=caller, said=said)
+        note_deletions(self._service, queue, receipts, outcomes, caller, said)
+        return outcomes
+
+    async def extend(
+        self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
+    ) -> list[VeilError | None]:
+        outcomes = await self._store.extend(queue, extensions, caller=caller)
+        note_extensions(self._service, queue, extensions, outcomes, caller)
+        return outcomes
+
+    async def rotate(
+        self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
+    ) -> list[Rotated | VeilError]:
+        outcomes = await self._store.rotate(queue, extensions, caller=caller)
+        for extension, outcome in zip(extensions, outcomes, strict=True):
+            if isinstance(outcome, Rotated):
+                note_rotation(self._service, queue, outcome.receipt, extension.visibility_s, caller)
+        return outcomes
+
+    async def receive_hold(
+        self, queue: Queue, key: HoldKey, count: int, *, visibility_s: int, caller: Caller = NOBODY
+    ) -> HoldContent:
+        return await holds.receive_hold(
+            self._service, queue, key, count=count, visibility_s=visibility_s, caller=caller
+        )
+
+    async def extend_holds(
+        self, queue: Queue, stream: str, owner: str, *, visibility_s: int, caller: Caller = NOBODY
+    ) -> HoldTally:
+        return await holds.extend_holds(self._service, queue, stream, owner, visibility_s, caller=caller)
+
+    async def delete_holds(
+        self, queue: Queue, stream: str, owner: str, *, up_to_batch: int, caller: Caller = NOBODY
+    ) -> HoldTally:
+        return await holds.delete_holds(self._service, queue, stream, owner, up_to_batch, caller=caller)
+
+    async def purge(self, queue: Queue, *, rest_ms: int, caller: Caller = NOBODY) -> None:
+        await purge(self._service, queue, caller=caller)
+
+    async def delete_queue(self, queue: Queue, *, caller: Caller = NOBODY) -> None:
+        await delete_queue(self._service, queue, caller=caller)
+
+    async def start_move(self, task: MoveTask, *, caller: Caller = NOBODY) -> MoveTask:
+        started = await self._store.start_move(task, caller=caller)
+        self._service.moves.run(started)
+        return started
+
+    async def cancel_move(self, task_id: str) -> MoveTask:
+        return await cancel_move(self._service, task_id)
+
+    # ---- of the whole server
+
+    async def console(
+        self, method: str, path: str, query: str, headers: dict[str, str], body: bytes, peer: str
+    ) -> ConsoleAnswer:
+        answer = await self._workers.console(Request(method, path, query, headers, body, peer))
+        stream = None
+        if answer.stream is not None:
+            stream = self._stream_count = self._stream_count + 1
+            self._streams[stream] = answer.stream
+        return ConsoleAnswer(answer.status, answer.body, answer.content_type, answer.headers, stream)
+
+    async def next_piece(self, stream: int) -> bytes | None:
+        pieces, task = self._streams.get(stream), asyncio.current_task()
+        if pieces is None or task is None:
+            return None
+        self._reading[stream] = task
+        try:
+            return await anext(pieces, None)
+        except asyncio.CancelledError:
+            return None
+        finally:
+            del self._reading[stream]
+
+    def end_stream(self, stream: int) -> None:
+        reading, pieces = self._reading.get(stream), self._streams.pop(stream, None)
+        if reading is not None:
+            reading.cancel()  # which ends the stream as well
+        elif isinstance(pieces, AsyncGenerator):
+            self._service.in_background(pieces.aclose())
+
+    async def metrics_page(self, by_queue: bool) -> bytes:
+        return await self._workers.metrics_page(by_queue)
+
+    async def queue_depths(self, queues: list[Queue], with_oldest: bool) -> dict[int, QueueDepth]:
+        return await queue_depths(self._service, queues, with_oldest=with_oldest)
+
+    def counted(self, counts: Counts) -> None:
+        for event, queue_id, count in counts.tallies:
+            self._service.tallies[event, queue_id] += count
+        for action, status_class, count in counts.answers:
+            self._workers.answers[action, status_class] += count
+
+
+class _WorkerProcess:
+    """One worker that runs."""
+
+    def __init__(
+        self,
+        place: int,
+        process: asyncio.subprocess.Process,
+        connections: socket.socket,
+        attendant: _Attendant,
+    ) -> None:
+        self.place, self.process, self.connections, self.attendant = place, process, connections, attendant
+        self.link: Link
+        self.handed = 0  # connections
+        self.is_leaving = False  # it finishes what it has begun
+        self.born_s = asyncio.get_running_loop().time()
+
+
+class Listener:
+    """A port whose connections go to the workers; stands where one process has an HttpServer."""
+
+    def __init__(self, workers: Workers, place: int) -> None:
+        self._workers, self._place = workers, place
+        self._sockets: list[socket.socket] = []
+
+    async def start(self, host: str, port: int, *, tls: object = None) -> None:
+        """Listen on every address of the host; nothing is accepted before a worker is there."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, kind, protocol, _, address in dict.fromkeys(found):
+                listener = socket.socket(family, kind, protocol)
+                self._sockets.append(listener)
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it
+                if family == socket.AF_INET6:
+                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                listener.bind(address)
+                listener.listen(BACKLOG)
+                listener.setblocking(False)
+        except BaseException:
+            self._close_sockets()
+            raise
+
+    @property
+    def addresses(self) -> tuple[tuple[str, int], ...]:
+        """Host and port of every listening socket."""
+        return tuple((name[0], name[1]) for name in (each.getsockname() for each in self._sockets))
+
+    @property
+    def port(self) -> int:
+        """The port of the first listening socket."""
+        return self.addresses[0][1]
+
+    def watch(self, watched: bool) -> None:
+        """Accept what comes, or let it wait."""
+        loop = asyncio.get_running_loop()
+        for each in self._sockets:
+            if watched:
+                loop.add_reader(each, self._accept, each)
+            else:
+                loop.remove_reader(each)
+
+    def close_sockets(self) -> None:
+        """Listen no more."""
+        self.watch(False)
+        self._close_sockets()
+
+    def _close_sockets(self) -> None:
+        for each in self._sockets:
+            each.close()
+        self._sockets = []
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(_ACCEPT_AT_ONCE):
+            try:
+                connection, _ = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as problem:
+                _log.error("connections cannot be accepted: %s", problem.strerror)
+                self.watch(False)
+                asyncio.get_running_loop().call_later(_AFTER_NO_FILES_S, self._workers.watch)
+                return
+            self._workers.hand_over(connection, self._place)
+
+
+class Workers:
+    """All workers of a server."""
+
+    def __init__(
+        self, settings: Settings, service: Service, keys: dict[str, AccessKey], clock: Clock, metrics: Metrics,
+        console: Handler, answers: AnswerCounts,
+    ) -> None:  # fmt: skip
+        self._settings, self._service, self._keys, self._clock = settings, service, keys, clock
+        self._metrics, self.console, self.answers = metrics, console, answers
+        self.listeners = [Listener(self, place) for place in range(1 if settings.smq_port is None else 2)]
+        self._ready: dict[int, _WorkerProcess] = {}  # by place
+        self._page_file = tempfile.TemporaryFile()  # noqa: SIM115 - for as long as the process runs
+        self._page = SharedPage(self._page_file.fileno(), settings.workers)
+        self._is_stopping = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.restarts = 0
+        self.connections_max = self.refused_max = 0
+        cast(SharedStore, service.store).forget = self._forget_queue
+
+    @property
+    def connection_count(self) -> int:
+        """Of all workers."""
+        return self._page.total(SharedPage.CONNECTIONS)
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the workers that serve."""
+        return [worker.process.pid for worker in self._ready.values()]
+
+    async def start(self, connections_max: int, refused_max: int) -> None:
+        """Return when every worker serves; raises WorkersFailed."""
+        self.connections_max, self.refused_max = connections_max, refused_max
+        await asyncio.gather(*(self._start(place) for place in range(self._settings.workers)))
+
+    async def reload(self) -> None:
+        """Tell the workers the keys that count from now on, and to look at their certificate."""
+        await self._ask_all("reload", list(self._keys.values()))
+
+    async def metrics_page(self, by_queue: bool) -> bytes:
+        """The metrics of the whole server, as it stands now."""
+        for worker, counts in await self._ask_all("count"):
+            worker.attendant.counted(counts)
+        return await self._metrics.page(by_queue=by_queue)
+
+    async def stop(self, grace_s: float, down: str) -> None:
+        """Accept no more, let the workers finish what they have begun within the grace, and end them."""
+        self._is_stopping = True
+        for listener in self.listeners:
+            listener.close_sockets()
+        workers = list(self._ready.values())
+        await asyncio.gather(*(self._end(worker, grace_s, down) for worker in workers))
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # ---- connections
+
+    def watch(self) -> None:
+        """Accept connections while there is somebody to hand them to."""
+        for listener in self.listeners:
+            listener.watch(any(not worker.is_leaving for worker in self._ready.values()))
+
+    def hand_over(self, connection: socket.socket, listener: int) -> None:
+        """Give an accepted connection to the worker that has the fewest."""
+        with connection:
+            for worker in sorted(self._ready.values(), key=self._load):
+                if worker.is_leaving:
+                    continue
+                try:
+                    socket.send_fds(worker.connections, [bytes([listener])], [connection.fileno()])
+                except OSError:  # it is busy, or has just died
+                    continue
+                worker.handed += 1
+                return
+            _log.warning("a connection was closed: no worker could take it")
+
+    def _load(self, worker: _WorkerProcess) -> int:
+        page, place = self._page, worker.place
+        under_way = worker.handed - page.get(place, SharedPage.ADOPTED)
+        return under_way + page.get(place, SharedPage.CONNECTIONS)
+
+    # ---- asking
+
+    async def _ask_all(self, name: str, *given: Any) -> list[tuple[_WorkerProcess, Any]]:
+        """What every worker answers; one that does not is ended, and another started in its place."""
+        workers = list(self._ready.values())
+        answers = await asyncio.gather(*(self._ask(worker, name, *given) for worker in workers))
+        return [
+            (worker, answer) for worker, answer in zip(workers, answers, strict=True) if answer is not worker
+        ]
+
+    async def _ask(self, worker: _WorkerProcess, name: str, *given: Any) -> Any:
+        try:
+            return await asyncio.wait_for(worker.link.ask(name, *given), _ANSWER_S)
+        except TimeoutError:
+            _log.error("worker %d does not answer: it is ended", worker.process.pid)
+            _kill(worker.process)
+        except VeilError:
+            pass  # it has died, and is started again
+        return worker
+
+    async def _forget_queue(self, key: QueueKey) -> None:
+        await self._ask_all("forget_queue", key)
+
+    # ---- lives
+
+    async def _start(self, place: int) -> None:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        connections, their_connections = socket.socketpair()
+        with theirs, their_connections:
+            fds = (theirs.fileno(), their_connections.fileno(), self._page_file.fileno())
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable, "-P", "-c", "from veil.server.worker import main; main()",
+                    stdin=asyncio.subprocess.PIPE,
+                    pass_fds=fds,
+                    start_new_session=True,  # Ctrl-C in the terminal is for us, who let the workers finish
+                    env=os.environ | {"PYTHONPATH": os.pathsep.join(module_path())},
+                )  # fmt: skip
+            except OSError as problem:
+                raise WorkersFailed(f"a worker cannot be started: {problem.strerror}") from None
+        assert process.stdin is not None
+        store = self._service.store
+        brief = Briefing(
+            self._settings, self._keys, self._clock, store.receipts, store.store_id, place, self._settings.workers,
+            self.connections_max, self.refused_max, *fds,
+        )  # fmt: skip
+        process.stdin.write(pickle.dumps(brief))
+        process.stdin.close()
+        connections.setblocking(False)
+        attendant = _Attendant(self, self._service)
+        worker = _WorkerProcess(place, process, connections, attendant)
+        attendant.leaving = lambda: self._replace(worker)
+        self._page.clear(place)
+        _, worker.link = await loop.create_connection(
+            lambda: Link(
+                WORKER_PROCESS,
+                STORE_PROCESS,
+                attendant,
+                find_queue=self._service.store.find_queue,
+                on_lost=lambda: self._lost(worker),
+            ),
+            sock=ours,
+        )
+        try:
+            await asyncio.wait_for(worker.link.ask("ready"), _START_S)
+        except (TimeoutError, VeilError):
+            _kill(process)
+            raise WorkersFailed(f"a worker did not start (exit {await process.wait()})") from None
+        self._ready[place] = worker
+        self.watch()
+
+    def _replace(self, worker: _WorkerProcess) -> None:
+        """The worker was asked to go: start another in its place, and let it finish what it has begun."""
+        if worker.is_leaving or self._ready.get(worker.place) is not worker:
+            return
+        _log.info("worker %d was asked to stop: another takes its place", worker.process.pid)
+        self._in_background(self._replaced(worker))
+
+    async def _replaced(self, worker: _WorkerProcess) -> None:
+        await self._end(worker, self._settings.stop_grace_s, "stopping")
+        await self._start_again(worker.place, 0)
+
+    def _lost(self, worker: _WorkerProcess) -> None:
+        worker.attendant.lost()
+        worker.connections.close()
+        self._page.clear(worker.place)
+        if self._ready.get(worker.place) is worker:
+            del self._ready[worker.place]
+            self.watch()
+            if not worker.is_leaving:
+                self._in_background(self._bury(worker))
+
+    async def _bury(self, worker: _WorkerProcess) -> None:
+        code = await worker.process.wait()
+        lived_s = asyncio.get_running_loop().time() - worker.born_s
+        self.restarts += 1
+        how = signal.Signals(-code).name if code < 0 else f"exit {code}"
+        _log.error("worker %d died (%s): another is started", worker.process.pid, how)
+        await self._start_again(worker.place, _RESTART_S if lived_s < _YOUNG_S else 0)
+
+    async def _start_again(self, place: int, delay_s: float) -> None:
+        while not self._is_stopping:
+            await asyncio.sleep(delay_s)
+            try:
+                await self._start(place)
+                return
+            except WorkersFailed as problem:
+                _log.error("%s", problem)
+                delay_s = min(2 * delay_s or _RESTART_S, _RESTART_MAX_S)
+
+    async def _end(self, worker: _WorkerProcess, grace_s: float, down: str) -> None:
+        worker.is_leaving = True
+        self.watch()
+        with contextlib.suppress(TimeoutError, VeilError):
+            await asyncio.wait_for(worker.link.ask("stop", grace_s, down), grace_s + _ANSWER_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(worker.process.wait(), _ANSWER_S)
+        _kill(worker.process)
+        await worker.process.wait()
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
