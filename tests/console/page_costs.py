@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import tempfile
 import time
@@ -234,8 +235,11 @@ class Crowded:
         self.read_bytes = 0
         with watch.on():
             answer, size = self.runner.run(self._ask(asked))
-        self.clock.advance(seconds=10)  # what is kept for a moment is stale for the next one
+        self.runner.run(self._later())
         return Cost(answer.status, size, watch.longest_s * 1000, watch.total_s * 1000, self.read_bytes)
+
+    async def _later(self) -> None:
+        self.clock.advance(seconds=10)  # what is kept for a moment is stale for the next one
 
     async def _ask(self, asked: Asked) -> tuple[Answer, int]:
         answer = await self.console.handle(asked)
@@ -248,6 +252,11 @@ class Crowded:
                 break
         await answer.stream.aclose()  # type: ignore[attr-defined]
         return answer, size
+
+    def consumer_mark(self) -> str:
+        """The name of a consumer's page."""
+        listed = self.runner.run(self._ask(self.get("/consumers")))[0].body.decode()
+        return next(iter(re.findall(r'href="/console/consumers/(\w+)"', listed)), "nobody")
 
     def get(self, address: str) -> Asked:
         path, _, query = address.partition("?")
@@ -268,7 +277,7 @@ class Crowded:
             f"{queues}/crowd-00000/export?format=terraform", f"{queues}/crowd-00000/tags", f"{queues}/crowd-00000/policy",
             f"{queues}/crowd-00000/settings", f"{queues}/big", f"{queues}/crowd-00000/edit", f"{queues}/dead/settings",
             f"{queues}/dead/delete", f"{queues}/big/purge", f"{queues}/big/activity", f"{queues}/big/activity/live",
-            f"{queues}/big/live", f"{queues}/big/send",
+            f"{queues}/big/live", f"{queues}/big/send", f"{queues}/big/pause", f"{queues}/big/resume",
             *(f"{queues}/{name}/messages{rest}" for name in ("big", "attributes", "dead", "small")
               for rest in ("", "/live", "?text=zzz", "?attribute=zzz", "?receives=9", "?state=delayed")),
             f"{queues}/held/in-flight", f"{queues}/held/in-flight/live", f"{queues}/small/in-flight",
@@ -282,6 +291,7 @@ class Crowded:
               for seq in seqs for rest in ("", "/live")),
             *(f"/dead-letters/us-east-1/dead/{seq}/edit" for seq in self.seqs()["dead"]),
             "/timeouts", "/timeouts/us-east-1/crowd-00000", "/consumers", "/consumers?search=9", "/consumers/live",
+            f"/consumers/{self.consumer_mark()}",
             "/audit", "/audit?search=zzz", "/login", "/nowhere",
         ]  # fmt: skip
         found = {f"GET {address}": self.get(address) for address in gets}
