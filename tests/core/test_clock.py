@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from veil.core.clock import ManualClock
+import pytest
+
+from veil.core.clock import LeaseTime, ManualClock, Trouble, TroubleKind, grace_ms
 
 
 def test_time_stands_still_until_it_is_moved():
@@ -58,3 +60,94 @@ def test_a_step_of_the_wall_clock_leaves_engine_time_alone():
     clock.step_wall(-7_200_000)
     clock.advance(1_000)
     assert (clock.now_ms(), clock.wall_ms(), heard) == (2_000, 2_000 - 3_600_000, [1])
+
+
+# ---- the time that counts for leases
+
+
+def a_lease_time() -> tuple[ManualClock, LeaseTime, list[Trouble]]:
+    clock, seen = ManualClock(), list[Trouble]()
+    lease_time = LeaseTime(clock)
+    lease_time.on_trouble = seen.append
+    return clock, lease_time, seen
+
+
+def test_a_process_that_stood_still_was_in_trouble():
+    clock, lease_time, seen = a_lease_time()
+    lease_time.start()
+    clock.advance(seconds=60)
+    assert seen == []
+    stopped_ms = clock.now_ms()
+    clock._now_ms += 5_000  # nothing ran: not even the timers
+
+    found = lease_time.trouble_at(clock.now_ms())
+
+    assert found == Trouble(stopped_ms, clock.now_ms(), "paused")
+    assert seen == [found]
+    clock.advance(seconds=10)
+    assert seen == [found]
+
+
+def test_nothing_is_noticed_before_the_start_after_the_stop_or_where_it_is_off():
+    clock, lease_time, seen = a_lease_time()
+    lease_time.trouble_at(clock.now_ms())
+    clock.advance(seconds=60)
+    lease_time.start()
+    lease_time.stop()
+    clock.advance(seconds=60)
+    assert lease_time.trouble_at(clock.now_ms()) is None
+
+    off = LeaseTime(clock, is_on=False)
+    off.resume(Trouble(0, clock.now_ms(), "disk"), 0)
+    off.waits("x", TroubleKind.DISK)
+    off.start()
+    clock.advance(seconds=60)
+    assert off.trouble_at(clock.now_ms()) is None
+    assert seen == []
+
+
+def test_the_oldest_wait_counts():
+    clock, lease_time, seen = a_lease_time()
+    lease_time.waits("a", TroubleKind.DATABASE)
+    began_ms = clock.now_ms()
+    for _ in range(10):
+        clock.advance(400)
+        lease_time.waits("b", TroubleKind.DATABASE)
+        clock.advance(100)
+        lease_time.answered("b")
+    assert lease_time.trouble_at(clock.now_ms()) == Trouble(began_ms, clock.now_ms(), "database")
+    assert seen == []
+    lease_time.answered("a")
+    assert seen == [Trouble(began_ms, clock.now_ms(), "database")]
+
+
+@pytest.mark.parametrize(
+    ("visibility_s", "grace_s"), [(0, 2), (2, 2), (5, 2.5), (30, 15), (120, 60), (43_200, 60)]
+)
+def test_the_grace_is_half_of_the_visibility_timeout_within_bounds(visibility_s, grace_s):
+    assert grace_ms(visibility_s) == grace_s * 1000
+
+
+def test_to_ask_again_with_the_moved_deadline_changes_nothing():
+    trouble = Trouble(1_000, 9_000, "disk")
+    for deadline_ms in range(500, 30_000, 250):
+        moved_ms = trouble.deadline_ms(deadline_ms, 0, 30)
+        assert moved_ms >= deadline_ms
+        assert trouble.deadline_ms(moved_ms, 0, 30) == moved_ms
+
+
+def test_a_lease_whose_grace_is_cut_off_by_the_next_trouble_gets_another():
+    first, second = Trouble(1_000, 9_000, "disk"), Trouble(9_500, 20_000, "restart")
+    assert second.after(first).deadline_ms(2_000, 0, 30) == 35_000
+    assert Trouble(100_000, 101_000, "disk").after(first).deadline_ms(2_000, 0, 30) == 2_000
+
+
+def test_in_a_night_of_stalls_the_messages_of_a_dead_holder_come_back():
+    trouble, deadline_ms = Trouble(0, 1_500, "disk"), 1_000
+    for stall in range(1, 1_000):
+        began_ms = 10_000 * stall
+        deadline_ms = trouble.deadline_ms(deadline_ms, 0, 60)
+        if deadline_ms <= began_ms:
+            break
+        trouble = Trouble(began_ms, began_ms + 1_500, "disk").after(trouble)
+    assert 300_000 < deadline_ms < 500_000

@@ -9,6 +9,7 @@ from tests.core.test_lease import DELAYED, FREE, LAPSED, NOW_MS, OPEN, receipt
 from tests.stores.kit import redrive_to
 from veil.core import decide, effect
 from veil.core.attempt import Said
+from veil.core.clock import Trouble
 from veil.core.effect import (
     DeadLettered,
     Deleted,
@@ -35,6 +36,8 @@ from veil.core.queue import Queue, QueueKey, QueueSettings
 from veil.core.sequence import expires_at_ms, first_seq_of
 
 RETENTION_S = 345_600
+SETTINGS = QueueSettings(retention_s=RETENTION_S)
+TROUBLE = Trouble(0, NOW_MS, "disk")
 KEY, DEAD_KEY = QueueKey("r", "a", "q"), QueueKey("r", "a", "dead")
 
 
@@ -228,17 +231,17 @@ def test_a_receive_that_is_undone_is_not_counted():
 def test_what_is_due_lapses_expires_or_is_postponed():
     seq = first_seq_of(NOW_MS - 1_000)
     held = LAPSED._replace(seq=seq)
-    assert isinstance(decide.decide_due(held, RETENTION_S, NOW_MS), Lapsed)
-    assert decide.decide_due(held._replace(state=State.VISIBLE, due_at_ms=None), RETENTION_S, NOW_MS) is None
+    assert isinstance(decide.decide_due(held, SETTINGS, NOW_MS), Lapsed)
+    assert decide.decide_due(held._replace(state=State.VISIBLE, due_at_ms=None), SETTINGS, NOW_MS) is None
     later = held._replace(due_at_ms=NOW_MS + 5)
-    assert decide.decide_due(later, RETENTION_S, NOW_MS) == Postponed(later, NOW_MS + 5)
+    assert decide.decide_due(later, SETTINGS, NOW_MS) == Postponed(later, NOW_MS + 5)
 
 
 def test_a_lease_that_would_have_outlasted_its_message_ends_with_it():
     ends_ms = expires_at_ms(OPEN.seq, RETENTION_S)
     outlasting, lapsed = OPEN._replace(due_at_ms=ends_ms), OPEN._replace(due_at_ms=ends_ms - 1)
-    assert decide.decide_due(outlasting, RETENTION_S, ends_ms) == Expired(outlasting, 3, ends_ms)
-    assert decide.decide_due(lapsed, RETENTION_S, ends_ms) == Expired(lapsed, 0, None)
+    assert decide.decide_due(outlasting, SETTINGS, ends_ms) == Expired(outlasting, 3, ends_ms)
+    assert decide.decide_due(lapsed, SETTINGS, ends_ms) == Expired(lapsed, 0, None)
     assert decide.purge(OPEN) == Purged(OPEN, 3, OPEN.due_at_ms)
     assert decide.purge(FREE) == Purged(FREE, 0, None)
 
@@ -299,6 +302,7 @@ def test_every_effect_has_its_event_and_a_lapse_has_none():
         Kind.GIVEN_BACK: decide.decide_extension(
             OPEN._replace(due_at_ms=NOW_MS + 2_000), receipt(3), 1, NOW_MS, fifo=False
         ),
+        Kind.GRACED: decide.decide_due(LAPSED._replace(seq=first_seq_of(NOW_MS)), SETTINGS, NOW_MS, TROUBLE),
         Kind.HOLDER_SEEN: effect.HolderSeen(7, 3),
         Kind.HOLDER_SILENT: effect.HolderSilent(7, 3),
         Kind.RELEASED: decide.decide_extension(OPEN, receipt(3), 0, NOW_MS, fifo=False),
@@ -315,8 +319,8 @@ def test_every_effect_has_its_event_and_a_lapse_has_none():
         assert [event.kind for event in _events(one)] == [kind]
     redriven = decide.redrive(a_stored(), dead, 99, "n", NOW_MS, 1)
     assert [event.kind for event in _events(redriven)] == [Kind.REDRIVEN, Kind.SENT]
-    assert set(told) | {Kind.REDRIVEN} == set(Kind)
-    lapsed = decide.decide_due(LAPSED._replace(seq=first_seq_of(NOW_MS)), RETENTION_S, NOW_MS)
+    assert set(told) | {Kind.REDRIVEN, Kind.TROUBLE} == set(Kind)  # a trouble is of no message
+    lapsed = decide.decide_due(LAPSED._replace(seq=first_seq_of(NOW_MS)), SETTINGS, NOW_MS)
     assert isinstance(lapsed, Lapsed)
     assert _events(lapsed) == []
 

@@ -354,7 +354,17 @@ async def test_events_that_wait_for_the_journal_are_not_left_behind_unasked(plac
 
 LEFT_BEHIND = {
     "sqlite": {"meta", "clock_mark", "queue_count", "outbox", "export", "sqlite_sequence"},
-    "postgres": {"meta", "epoch", "queue_count", "outbox", "outbox_count", "export", "node", "duty"},
+    "postgres": {
+        "meta",
+        "epoch",
+        "queue_count",
+        "outbox",
+        "outbox_count",
+        "export",
+        "node",
+        "duty",
+        "lease_time",
+    },
 }
 # Columns that follow from others, or that one store keeps for itself.
 OWN_COLUMNS = {

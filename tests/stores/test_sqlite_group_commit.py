@@ -333,10 +333,13 @@ async def test_a_sync_that_fails_while_operations_are_redone_answers_all_of_them
 
 async def test_the_log_stays_short(store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(commit, "CHECKPOINT_WAL_PAGES", 50)
+    monkeypatch.setattr(commit, "_QUICK_S", 600.0)
     queue = await make_queue(store)
     longest = 0
     for _ in range(40):
         await asyncio.gather(*(store.send(queue, [a_message("x" * 8_000)]) for _ in range(5)))
+        while store._commits._checkpointing:
+            await asyncio.sleep(0.001)
         longest = max(longest, (tmp_path / WAL).stat().st_size)
     database = (tmp_path / "veil.db").stat().st_size
     assert database > 40 * 5 * 8_000 * 0.8  # the messages went into the database
@@ -344,10 +347,63 @@ async def test_the_log_stays_short(store: SqliteStore, tmp_path: Path, monkeypat
     assert (await store.counts(queue)).visible == 200
 
 
-async def test_operations_that_arrive_during_a_checkpoint_are_done_after_it(
-    store: SqliteStore, gate: SyncGate, monkeypatch: pytest.MonkeyPatch
+class Checkpointer:
+    """The connection that checkpoints, with a way of its own to do so."""
+
+    def __init__(self, store: SqliteStore, checkpoint: Callable[[], None]) -> None:
+        self._real, self._checkpoint = store._commits._checkpointer, checkpoint
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def wal_checkpoint(self, **given: Any) -> Any:
+        self._checkpoint()
+        return self._real.wal_checkpoint(**given)
+
+
+async def test_a_checkpoint_that_hangs_holds_up_nothing(store: SqliteStore, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(commit, "CHECKPOINT_WAL_PAGES", 1)
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def hangs() -> None:
+        begun.set()
+        goes_on.wait(60)
+
+    monkeypatch.setattr(store._commits, "_checkpointer", Checkpointer(store, hangs))
+    queue = await make_queue(store)
+    await asyncio.to_thread(begun.wait, 60)
+
+    for n in range(30):
+        await store.send(queue, [a_message(str(n))])
+    assert store._commits._checkpointing
+    goes_on.set()
+    while store._commits._checkpointing:
+        await asyncio.sleep(0.001)
+    await store.send(queue, [a_message("last")])
+    assert (await store.counts(queue)).visible == 31
+
+
+async def test_a_checkpoint_that_fails_on_the_disk_stops_the_store(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(commit, "CHECKPOINT_WAL_PAGES", 1)
+
+    def fails() -> None:
+        raise apsw.IOError("disk I/O error")
+
+    failed = asyncio.Event()
+    store.on_failure = lambda error: failed.set()
+    monkeypatch.setattr(store._commits, "_checkpointer", Checkpointer(store, fails))
+    queue = await make_queue(store)
+    await failed.wait()
+    with pytest.raises(StoreFailed):
+        await store.send(queue, [a_message()])
+
+
+async def test_operations_that_arrive_at_the_end_of_a_checkpoint_are_done_after_it(
+    store: SqliteStore, gate: SyncGate, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(commit, "WAL_PAGES_MAX", 1)
     queue = await make_queue(store)
     gate.shut()
     first = asyncio.ensure_future(store.send(queue, [a_message("first")]))
@@ -360,24 +416,31 @@ async def test_operations_that_arrive_during_a_checkpoint_are_done_after_it(
     assert bodies(await store.peek(queue)) == ["first", "second"]
 
 
+@pytest.mark.parametrize("last", [False, True], ids=["", "its last pages"])
 async def test_a_checkpoint_that_finds_no_room_stops_nothing(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, last: bool
 ):
-    monkeypatch.setattr(commit, "CHECKPOINT_WAL_PAGES", 1)
     queue = await make_queue(store)
     await store.send(queue, [a_message("before")])
 
     class Full:
         """The connection, on a disk that has no room for the database to grow."""
 
+        def __init__(self, real: apsw.Connection) -> None:
+            self._real = real
+
         def __getattr__(self, name: str) -> Any:
-            return getattr(store._connection, name)
+            return getattr(self._real, name)
 
         def wal_checkpoint(self, **_: Any) -> None:
             raise apsw.FullError("database or disk is full")
 
-    monkeypatch.setattr(store._commits, "_connection", Full())
+    monkeypatch.setattr(commit, "WAL_PAGES_MAX" if last else "CHECKPOINT_WAL_PAGES", 1)
+    name = "_connection" if last else "_checkpointer"
+    monkeypatch.setattr(store._commits, name, Full(getattr(store._commits, name)))
     assert len(await store.receive(queue, 1)) == 1  # in the group whose checkpoint fails
+    while store._commits._checkpointing:
+        await asyncio.sleep(0.001)
     monkeypatch.undo()
     assert await store.counts(queue) == QueueCounts(in_flight=1)
 
@@ -452,7 +515,7 @@ async def test_bodies_that_wait_for_their_commit_are_bounded_however_many_receiv
 ):
     monkeypatch.setattr("veil.stores.sqlite.store.CLAIMED_BYTES_MAX", 5_000)
     if lent:
-        monkeypatch.setattr(commit, "CHECKPOINT_WAL_PAGES", 1)
+        monkeypatch.setattr(commit, "WAL_PAGES_MAX", 1)
     queue = await make_queue(store)
     for _ in range(4):
         await store.send(queue, [a_message("x" * 1_000) for _ in range(10)])

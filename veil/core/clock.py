@@ -1,11 +1,14 @@
-"""Time is handed in: the two readings every layer may take, and the clock that tests own."""
+"""Time is handed in: the two readings every layer may take, the time that counts for leases, and the clock that tests own."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from enum import StrEnum
+from typing import Final, NamedTuple, Protocol
+
+from veil.core.limits import SECOND_MS
 
 
 class ClockMark(NamedTuple):
@@ -53,6 +56,166 @@ class Clock(Protocol):
 
     def resume(self, saved: ClockMark) -> None:
         """Go on from a mark that was kept with the data; called once, before any reading is used."""
+
+
+# ---- the time that counts for leases
+#
+# A lease lapses because its holder did not renew it, so only time in which the holder could have done so counts. While Veil
+# cannot take renewals no lease lapses; afterwards each that was open has a grace. Delays, retention and deduplication know
+# nothing of this: they go by engine time.
+
+TROUBLE_MIN_MS: Final = 500  # shorter waits are everyday life
+GRACE_MIN_MS: Final = 2 * SECOND_MS
+GRACE_MAX_MS: Final = 60 * SECOND_MS
+# By then whatever was due at the end of a trouble has its grace written down.
+_GRANTED_MS: Final = 2 * SECOND_MS
+# Troubles that follow one another within a grace grant new ones until this much healthy time lies between them: in a night of
+# stalls the messages of a holder that died do come back.
+_HEALTHY_MAX_MS: Final = 300 * SECOND_MS
+_BEAT_MS: Final = 250
+
+
+class TroubleKind(StrEnum):
+    """What kept Veil from taking renewals."""
+
+    DISK = "disk"  # a sync took long
+    PAUSED = "paused"  # the process was stopped, or did not get the processor
+    RESTART = "restart"  # planned or not
+    DATABASE = "database"  # it was away, failed over or did not answer; or every node was away
+    NODE = "node"  # one node of several died, or could not reach the database
+
+
+class Trouble(NamedTuple):
+    """A time in which Veil could not take renewals, up to now if it goes on."""
+
+    from_ms: int
+    to_ms: int
+    kind: str
+    healthy_ms: int = 0  # since the first of several that follow one another closely
+
+    def after(self, earlier: Trouble | None) -> Trouble:
+        """This one, as it counts after an earlier one."""
+        if earlier is None or self.from_ms - earlier.to_ms >= GRACE_MAX_MS:
+            return self
+        gap_ms = max(0, self.from_ms - earlier.to_ms)
+        from_ms = earlier.from_ms if gap_ms < _GRANTED_MS else self.from_ms
+        return Trouble(
+            min(from_ms, self.from_ms),
+            max(self.to_ms, earlier.to_ms),
+            self.kind,
+            earlier.healthy_ms + gap_ms,
+        )
+
+    def deadline_ms(self, deadline_ms: int, received_at_ms: int, visibility_s: int) -> int:
+        """When a lease of a queue with that visibility timeout lapses, which without the trouble would lapse at
+        `deadline_ms`. To ask again with the answer changes nothing."""
+        if deadline_ms <= self.from_ms or received_at_ms >= self.to_ms:
+            return deadline_ms  # it had lapsed before, or was opened afterwards
+        length_ms = grace_ms(visibility_s)
+        if self.healthy_ms > _HEALTHY_MAX_MS:
+            if deadline_ms > self.to_ms:
+                return deadline_ms
+            length_ms = min(length_ms, deadline_ms - self.from_ms)  # what was left of it
+        return max(deadline_ms, self.to_ms + length_ms)
+
+
+def grace_ms(visibility_s: int) -> int:
+    """How long after a trouble a lease stays open at least: half of its queue's visibility timeout, 2 to 60 seconds."""
+    return min(max(visibility_s * SECOND_MS // 2, GRACE_MIN_MS), GRACE_MAX_MS)
+
+
+class LeaseTime:
+    """Notices by the clock when Veil could not take renewals, and knows the trouble that leases are excused by.
+
+    Whoever runs the process calls `beat` again and again; a store tells when it begins to wait for something that renewals
+    have to wait for, and when it has it.
+    """
+
+    def __init__(self, clock: Clock, *, is_on: bool = True) -> None:
+        self._clock, self.is_on = clock, is_on
+        self._trouble: Trouble | None = None
+        self._alive_ms: int | None = None  # the process ran
+        # What renewals wait for, by whoever waits: its kind, and since when. The oldest comes first.
+        self._waits: dict[object, tuple[TroubleKind, int]] = {}
+        self._timer: Timer | None = None
+        self.on_trouble: Callable[[Trouble], None] = lambda trouble: None  # called when one is over
+
+    # ---- what happens
+
+    def start(self) -> None:
+        """The process takes requests from now on; what was begun as a restart is over."""
+        if self.is_on:
+            self.answered(self)
+            self._alive_ms = self._clock.now_ms()
+            self._beat()
+
+    def stop(self) -> None:
+        """The process takes no more requests."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._alive_ms = None
+
+    def _beat(self) -> None:
+        now_ms = self._clock.now_ms()
+        self._look(now_ms)
+        self._timer = self._clock.call_at(now_ms + _BEAT_MS, self._beat)
+
+    def resume(self, trouble: Trouble | None, last_ms: int) -> None:
+        """Go on after a restart: with the trouble that was kept, and the last instant at which the server was seen to run."""
+        if self.is_on:
+            self._trouble = trouble
+            self._waits[self] = (TroubleKind.RESTART, last_ms)
+
+    def waits(self, who: object, kind: TroubleKind) -> None:
+        """Renewals wait from now on, until `answered`; cheap, for it comes before every sync."""
+        if self.is_on:
+            self._waits[who] = (kind, self._clock.now_ms())
+
+    def answered(self, who: object) -> None:
+        """They wait no longer."""
+        if (wait := self._waits.pop(who, None)) is not None:
+            (kind, since_ms), now_ms = wait, self._clock.now_ms()
+            if now_ms - since_ms > TROUBLE_MIN_MS:
+                self.note(Trouble(since_ms, now_ms, kind))
+
+    def note(self, trouble: Trouble) -> None:
+        """A trouble is over."""
+        self._trouble = trouble.after(self._trouble)
+        self.on_trouble(trouble)
+
+    def learn(self, trouble: Trouble) -> None:
+        """A trouble, as it counts, that others have noted."""
+        if self._trouble is None or trouble.to_ms > self._trouble.to_ms:
+            self._trouble = trouble
+
+    # ---- what counts
+
+    @property
+    def last(self) -> Trouble | None:
+        """The latest trouble, as it counts; it is to be kept with the data."""
+        return self._trouble
+
+    def trouble_at(self, now_ms: int) -> Trouble | None:
+        """The trouble that a lapse at that instant has to reckon with; asked whenever a lease is about to lapse."""
+        if not self.is_on:
+            return None
+        self._look(now_ms)
+        for kind, since_ms in self._waits.values():
+            if now_ms - since_ms > TROUBLE_MIN_MS:
+                return Trouble(since_ms, now_ms, kind).after(self._trouble)
+            break
+        return self._trouble
+
+    def _look(self, now_ms: int) -> None:
+        """Notice whether the process stood still."""
+        if self._alive_ms is None:
+            return  # nobody beats yet, or any more
+        alive_ms, self._alive_ms = self._alive_ms, now_ms
+        if now_ms - alive_ms > TROUBLE_MIN_MS + _BEAT_MS:
+            self.note(Trouble(alive_ms, now_ms, TroubleKind.PAUSED))
+
+
+# ---- the clock of tests
 
 
 class ManualClock:

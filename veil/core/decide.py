@@ -14,6 +14,7 @@ from msgspec import structs
 
 from veil.core import limits
 from veil.core.attempt import Said
+from veil.core.clock import Trouble
 from veil.core.effect import (
     DeadLettered,
     DelayChanged,
@@ -25,6 +26,7 @@ from veil.core.effect import (
     Extended,
     ExtensionRefused,
     GivenBack,
+    Graced,
     Lapsed,
     Opened,
     Postponed,
@@ -355,9 +357,12 @@ def _visible(message: MessageFacts) -> LeaseState:
 # ---- what happens by itself
 
 
-def decide_due(message: MessageFacts, retention_s: int, now_ms: int) -> Expired | Lapsed | Postponed | None:
-    """What has come to a message by now: its retention is over, or its lease or delay is."""
-    expiry_ms = expires_at_ms(message.seq, retention_s)
+def decide_due(
+    message: MessageFacts, settings: QueueSettings, now_ms: int, trouble: Trouble | None = None
+) -> Expired | Lapsed | Graced | Postponed | None:
+    """What has come to a message by now: its retention is over, or its lease or delay is. A trouble of Veil's own excuses
+    the holders of leases: none is late that could not be in time."""
+    expiry_ms = expires_at_ms(message.seq, settings.retention_s)
     due_at_ms = message.due_at_ms
     if expiry_ms <= now_ms:
         # A lease that would have outlasted its message ended with it; another one had lapsed before, though nobody looked.
@@ -367,6 +372,14 @@ def decide_due(message: MessageFacts, retention_s: int, now_ms: int) -> Expired 
     if due_at_ms is None:
         return None
     if due_at_ms <= now_ms:
+        if trouble is not None and message.state == State.IN_FLIGHT:
+            received_at_ms = message.received_at_ms or 0
+            until_ms = trouble.deadline_ms(due_at_ms, received_at_ms, settings.visibility_s)
+            until_ms = min(until_ms, max(due_at_ms, lease_end_ms(received_at_ms)))
+            if until_ms > now_ms:
+                delivery = delivery_of(message.holder)
+                lease = _extended(message, delivery, message.holder, until_ms, None).lease
+                return Graced(message, delivery, until_ms, lease)
         return Lapsed(message, delivery_of(message.holder), due_at_ms, _visible(message))
     return Postponed(message, min(due_at_ms, expiry_ms))
 

@@ -71,6 +71,10 @@ class Undone(LeaseChange, frozen=True, gc=False):
     """The answer to its receive never left: it is visible again, and the receive does not count."""
 
 
+class Graced(LeaseChange, frozen=True, gc=False):
+    """Its lease would have lapsed because of Veil's own trouble, and got a grace instead."""
+
+
 class Lapsed(LeaseChange, frozen=True, gc=False):
     """Its lease or its delay came to an end by itself."""
 
@@ -180,6 +184,8 @@ def counted_as(effect: AnyEffect) -> str | None:
     match effect:
         case Lapsed():
             return "lapsed" if effect.message.state == State.IN_FLIGHT else None
+        case Graced():
+            return "graced"
         case Expired():
             return "expired"
         case DeadLettered():

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from veil.core.attempt import RULE, Said
+from veil.core.clock import Trouble
 from veil.core.effect import (
     AnyEffect,
     DeadLettered,
@@ -30,6 +31,7 @@ from veil.core.effect import (
     Extended,
     ExtensionRefused,
     GivenBack,
+    Graced,
     HolderSeen,
     HolderSilent,
     Lapsed,
@@ -65,6 +67,8 @@ class Kind(IntEnum):
     GIVEN_BACK = 14  # the holder ended its attempt and set when the message is visible again
     HOLDER_SEEN = 15  # after the lapse: its holder went on, and did not come back for it (core.attempt)
     HOLDER_SILENT = 16  # after the lapse: nothing was heard of its holder, while others of the queue went on
+    GRACED = 17  # Veil's own trouble moved the deadline of its lease
+    TROUBLE = 18  # of no message: Veil could not take renewals from the deadline on until then (core.clock)
 
     @property
     def label(self) -> str:
@@ -81,7 +85,7 @@ class Event(NamedTuple):
     seq: int  # which message: its order key, the one thing that a receipt of a message long gone still knows
     message_id: str | None = None  # None: a refused receipt of a message that is gone
     delivery: int = 0  # which lease; 0 where none is concerned
-    deadline_ms: int | None = None  # of the lease; of the delay, when sent or delayed
+    deadline_ms: int | None = None  # of the lease; of the delay, when sent or delayed; when a trouble began
     receive_count: int | None = None
     body_bytes: int | None = None
     message_type: str | None = None
@@ -90,7 +94,7 @@ class Event(NamedTuple):
     other_seq: int | None = (
         None  # its key there, or (when sent by a redrive) the key it had in the dead letters
     )
-    # What the holder said of the end of its attempt: core.attempt.Said.
+    # What the holder said of the end of its attempt: core.attempt.Said. For a trouble, its kind.
     outcome: str | None = None
     error_type: str | None = None
     error_text: str | None = None
@@ -106,6 +110,7 @@ class EventBatch(NamedTuple):
     rule: int = 1  # that attempts can be judged by: core.attempt.RULE of who recorded them
 
 
+NO_QUEUE: Final = QueueKey("", "", "")
 NOBODY: Final = Caller()  # what the store does by itself: retention, dead-lettering
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(EventBatch).decode
@@ -116,6 +121,7 @@ _KINDS: Final[dict[type, int]] = {
     Opened: int(Kind.RECEIVED),
     Extended: int(Kind.EXTENDED),
     GivenBack: int(Kind.GIVEN_BACK),
+    Graced: int(Kind.GRACED),
     Released: int(Kind.RELEASED),
     Undone: int(Kind.UNDONE),
     Deleted: int(Kind.DELETED),
@@ -132,7 +138,7 @@ _KINDS: Final[dict[type, int]] = {
     Lapsed: 0,  # not recorded: it follows from the deadline
 }
 _SENT, _RECEIVED, _DELETED = int(Kind.SENT), int(Kind.RECEIVED), int(Kind.DELETED)
-_OPENS_A_LEASE: Final = (int(Kind.RECEIVED), int(Kind.EXTENDED), int(Kind.GIVEN_BACK))
+_OPENS_A_LEASE: Final = (int(Kind.RECEIVED), int(Kind.EXTENDED), int(Kind.GIVEN_BACK), int(Kind.GRACED))
 _NOWHERE: Final = (None, None)  # other_queue and other_seq, before what was said
 
 # Message id, delivery, deadline, receive count, size and type: as they follow one another in an event.
@@ -241,6 +247,13 @@ class EventRecorder:
         index, who = self._indexes
         told = () if said is None else (*_NOWHERE, *said)
         self.events.append((_DELETED, at_ms, index, seq, *facts, who, *told))
+
+    def record_trouble(self, trouble: Trouble) -> None:
+        """Veil could not take renewals: an event of no message and of no queue."""
+        self._look_up(NO_QUEUE, NOBODY)
+        index, who = self._indexes
+        facts = (None, 0, trouble.from_ms, None, None, None, who, *_NOWHERE, trouble.kind)
+        self.events.append((int(Kind.TROUBLE), trouble.to_ms, index, 0, *facts))
 
     def lease(self, seq: int, delivery: int) -> LeaseFacts | None:
         """What was last told of that delivery's lease, once; None where that is not known any more."""

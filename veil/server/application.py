@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Final, Protocol
 
 from veil.core.errors import AccessDenied, VeilError
@@ -161,8 +162,8 @@ def _is_visit(request: Request) -> bool:
 
 def service_rules(settings: Settings) -> ServiceRules:
     """Where the settings depart from SQS."""
-    types = settings.journal_type_attributes
-    return ServiceRules(type_attributes=types) if settings.rest_rules else ServiceRules(0, 0, types)
+    rules = ServiceRules(type_attributes=settings.journal_type_attributes, lease_grace=settings.lease_grace)
+    return rules if settings.rest_rules else replace(rules, rest_after_delete_ms=0, rest_after_purge_ms=0)
 
 
 def make_applications(

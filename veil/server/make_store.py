@@ -59,17 +59,21 @@ def make_store(
     Nodes that share a PostgreSQL share its clock: theirs could disagree. Raises StoreError where its driver is missing.
     """
     directory = store_directory(settings)
-    has_journal, outbox_bytes_max = journal_location(settings) is not None, settings.journal_outbox_max
+    given: dict[str, Any] = {
+        "journal": journal_location(settings) is not None,
+        "outbox_bytes_max": settings.journal_outbox_max,
+        "lease_grace": settings.lease_grace,
+    }
     if is_on_postgres(settings):
-        shared = _on_postgres(settings.store, journal=has_journal, outbox_bytes_max=outbox_bytes_max)
+        shared = _on_postgres(settings.store, **given)
         return shared, shared.clock
     if directory is None:
         from veil.stores.memory import MemoryStore
 
-        return MemoryStore(clock, journal=has_journal, outbox_bytes_max=outbox_bytes_max), clock
+        return MemoryStore(clock, **given), clock
     from veil.stores.sqlite.store import SqliteStore
 
-    store = SqliteStore(directory, clock, journal=has_journal, outbox_bytes_max=outbox_bytes_max)
+    store = SqliteStore(directory, clock, **given)
     store.on_failure = on_failure
     return store, clock
 

@@ -73,6 +73,7 @@ _EVENTS: Final = (
         "Attempts whose holder was not heard of again while others went on.",
     ),
     ("arrived", "veil_messages_arrived", "Messages that came by a redrive or as dead letters."),
+    ("graced", "veil_leases_graced", "Leases kept open because of the server's own trouble."),
     ("undone", "veil_receives_undone", "Messages put back because their receive's answer found nobody."),
     ("outcome_ignored", "veil_outcomes_ignored", "Outcomes said in a header that could not be read."),
     ("dead_lettered", "veil_messages_dead_lettered", "Messages moved from this queue to its dead letters."),

@@ -194,6 +194,12 @@ class Settings:
         "Let one receive, delete or extension name up to 1,000 messages; SQS stops at 10.",
         "",
     )
+    lease_grace: bool = _setting(
+        True,
+        values.on_or_off,
+        "Let no lease lapse because of the server's own trouble (a stalled disk, a restart); each has a grace afterwards.",
+        "",
+    )
     journal: str = _setting(
         "on",
         values.a_journal,

@@ -33,6 +33,8 @@ class ServiceRules:
     rest_after_purge_ms: int = limits.REST_AFTER_PURGE_MS
     # Where the type of a message stands, for the journal: the first of these attributes that is a text.
     type_attributes: tuple[str, ...] = ("MessageType", "message_type", "Type", "type")
+    # Whether callers are told that leases have a grace after the server's own trouble.
+    lease_grace: bool = False
 
 
 # Of peeks: each may gather 16 MiB, which nobody counts until it is an answer.
@@ -99,6 +101,7 @@ class Service:
         """Open the store, let deadlines run, and go on with the move tasks that were under way."""
         await self.store.open()
         self._started = True
+        self.store.begin_serving()
         self.ticker.start()
         if self.activity is not None:
             self.activity.start()
@@ -117,6 +120,7 @@ class Service:
             self.activity.stop()
         await self.moves.stop()
         await self.ticker.stop()
+        self.store.end_serving()
         # Claims that nobody waits for any more give their messages back first; doing so can add work, hence
         # the loop.
         while self._background:

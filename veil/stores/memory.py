@@ -43,7 +43,7 @@ from msgspec import structs
 
 from veil.core import decide
 from veil.core.attempt import NOTHING_SAID, Said
-from veil.core.clock import Clock
+from veil.core.clock import Clock, LeaseTime, Trouble
 from veil.core.effect import (
     AnyEffect,
     DeadLettered,
@@ -199,12 +199,19 @@ class MemoryStore:
     is_shared = False
 
     def __init__(
-        self, clock: Clock, *, journal: bool = False, outbox_bytes_max: int = OUTBOX_BYTES_MAX
+        self,
+        clock: Clock,
+        *,
+        journal: bool = False,
+        outbox_bytes_max: int = OUTBOX_BYTES_MAX,
+        lease_grace: bool = False,
     ) -> None:
         self.store_id = secrets.token_hex(8)
         self.receipts = ReceiptBook(secrets.token_bytes(32))
         self.events: StoreEvents = NoEvents()
         self._clock = clock
+        self.lease_time = LeaseTime(clock, is_on=lease_grace)
+        self.lease_time.on_trouble = self._note_trouble
         self._outbox = MemoryOutbox(outbox_bytes_max) if journal else None
         self._queues: dict[int, QueueContents] = {}
         self._deleted_at_ms: dict[QueueKey, int] = {}
@@ -252,10 +259,14 @@ class MemoryStore:
             for name, stream in list(contents.streams.items()):
                 if op.now_ms - stream.used_at_ms >= STREAM_REST_MS:
                     del contents.streams[name]
-            retention_s = contents.queue.settings.retention_s
-            due = (decide.decide_due(message, retention_s, op.now_ms) for message in contents.in_order())
+            settings, trouble = contents.queue.settings, self.lease_time.trouble_at(op.now_ms)
+            due = (decide.decide_due(each, settings, op.now_ms, trouble) for each in contents.in_order())
             happens = [effect for effect in due if effect is not None and not isinstance(effect, Postponed)]
             self._apply(op, contents, happens)
+
+    def _note_trouble(self, trouble: Trouble) -> None:
+        if self._outbox is not None:
+            self._outbox.recorder.record_trouble(trouble)
 
     def _apply(
         self, op: Operation, contents: QueueContents, effects: Iterable[AnyEffect], caller: Caller = NOBODY
@@ -310,6 +321,14 @@ class MemoryStore:
         return next((each.queue for each in self._queues.values() if each.queue.key == key), None)
 
     # ---- time
+
+    def begin_serving(self) -> None:
+        """Requests are taken from now on."""
+        self.lease_time.start()
+
+    def end_serving(self) -> None:
+        """No more requests are taken."""
+        self.lease_time.stop()
 
     def next_due_ms(self) -> int | None:
         """The next lapse, end of a delay, or expiry."""

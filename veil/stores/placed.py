@@ -90,12 +90,20 @@ class PlacedStore:
         *,
         journal: bool = False,
         outbox_bytes_max: int = OUTBOX_BYTES_MAX,
+        lease_grace: bool = False,
     ) -> None:
         if not 2 <= len(dsns) <= SERVERS_MAX:
             raise StoreError(f"{len(dsns)} servers: expected 2 to {SERVERS_MAX}")
         bound = outbox_bytes_max // len(dsns)
         self._all = [
-            PostgresStore(dsn, clock, journal=journal, outbox_bytes_max=bound, one_of_several=True)
+            PostgresStore(
+                dsn,
+                clock,
+                journal=journal,
+                outbox_bytes_max=bound,
+                lease_grace=lease_grace,
+                one_of_several=True,
+            )
             for dsn in dsns
         ]
         self._home = self._all[0]
@@ -397,6 +405,14 @@ class PlacedStore:
         return self._moving[task_id]
 
     # ---- time and duties
+
+    def begin_serving(self) -> None:
+        for server in self._all:
+            server.begin_serving()
+
+    def end_serving(self) -> None:
+        for server in self._all:
+            server.end_serving()
 
     def next_due_ms(self) -> int | None:
         return min(

@@ -379,7 +379,9 @@ class ServedStore:
         return await self._store.step_move(task_id, count, found)
 
 
-_NOT_ASKED: Final = ("open", "close", "next_due_ms", "edit_queue", "redrive", "step_move")
+_NOT_ASKED: Final = (
+    "open", "close", "begin_serving", "end_serving", "next_due_ms", "edit_queue", "redrive", "step_move",
+)  # fmt: skip
 _OPERATIONS: Final = type(
     "Operations", (), {name: each for name, each in vars(Store).items() if name not in _NOT_ASKED}
 )

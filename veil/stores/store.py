@@ -169,6 +169,12 @@ class Store(Protocol):
     async def close(self) -> None:
         """Finish what is under way and let go of the data."""
 
+    def begin_serving(self) -> None:
+        """Requests are taken from now on: from here on the time counts for leases, unless it shows that they were not."""
+
+    def end_serving(self) -> None:
+        """No more requests are taken."""
+
     def next_due_ms(self) -> int | None:
         """An instant not later than the next lapse, end of a delay, or expiry; None when nothing waits."""
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from veil.core.attempt import HEADER, Said, read_header
+from veil.core.clock import grace_ms
 from veil.core.errors import AccessDenied, QueueMissing
 from veil.core.message import Caller
 from veil.core.policy import OWNER_ONLY_ACTIONS, evaluate, is_account, parse_policy
@@ -105,6 +106,7 @@ def read_page_token(token: str) -> str:
 
 
 ANONYMOUS = "anonymous"
+GRACE_HEADER = "x-veil-lease-grace"  # seconds
 _USER_AGENT_CHARS_MAX = 256
 
 
@@ -125,6 +127,7 @@ class Call:
         "answer_bytes",
         "bulk_max",
         "delivered",
+        "headers",
         "key_id",
         "query",
         "region",
@@ -154,6 +157,7 @@ class Call:
         self.query = query  # the Query protocol
         self.undelivered: Callable[[], None] | None = None
         self.delivered: Callable[[], None] | None = None
+        self.headers: tuple[tuple[str, str], ...] = ()  # that the answer has besides those of every answer
         self.answer_bytes = 0  # about how many the answer will have, where it can be large
 
     @property
@@ -179,6 +183,11 @@ class Call:
             self.service.tallies["outcome_ignored", queue.id] += 1
             return ()
         return [header.of(each) for each in entry_ids]
+
+    def announce_grace(self, queue: Queue) -> None:
+        """Say with the answer how long after the server's own trouble a lease of the queue stays open."""
+        if self.service.rules.lease_grace:
+            self.headers = ((GRACE_HEADER, f"{grace_ms(queue.settings.visibility_s) / 1000:g}"),)
 
     def retry_key(self) -> bytes | None:
         """What names this call over the SDK's repetitions of it; None for a client that gives no such id.

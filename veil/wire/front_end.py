@@ -108,6 +108,7 @@ class SqsFrontEnd:
             else:
                 response = aws_json.answer(output, request_id)
             response.undelivered, response.delivered = call.undelivered, call.delivered
+            response.headers += call.headers
         except asyncio.CancelledError:
             _take_back(call)
             raise
@@ -161,6 +162,7 @@ class SqsFrontEnd:
             else:
                 response = xml_answer.answer(name, output, request_id, as_json)
             response.undelivered, response.delivered = call.undelivered, call.delivered
+            response.headers += call.headers
         except asyncio.CancelledError:
             _take_back(call)
             raise

@@ -87,13 +87,15 @@ def read_events(journal: Storage, name: str) -> Any:
         there = set(_opened(file).schema_arrow.names)
     with journal.open_input(name) as file:
         parquet = _opened(file, read_dictionary=[each for each in TEXTS if each in there])
-        return as_events(parquet.read(columns=[each for each in EVENTS.names if each in there]))
+        events = as_events(parquet.read(columns=[each for each in EVENTS.names if each in there]))
+    return events.filter(pc.not_equal(events["seq"], 0))  # a trouble of the server is of no message
 
 
 def minutes_of(journal: Storage, name: str) -> tuple[dict[int, int], int]:
     """How many events of a segment there are of each minute of sending, and the newest instant among them."""
     with journal.open_input(name) as file:
         table = _opened(file).read(columns=["seq", "at"])
+    table = table.filter(pc.not_equal(table["seq"], 0))
     if not table.num_rows:
         return {}, 0
     found, counts = np.unique((table["seq"].to_numpy() >> SEQ_BITS) // MINUTE_MS, return_counts=True)

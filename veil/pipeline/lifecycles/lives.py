@@ -40,7 +40,7 @@ from veil.pipeline.lifecycles.tables import HOUR_MS, LEASES_STORED, MESSAGES_STO
 # has it, whichever event it came with.
 _OF_MESSAGE: Final = ("sent", "delayed", "redriven", "expired", "purged")
 _OF_LEASE: Final = (
-    "received", "extended", "given_back", "released", "undone", "deleted", "delete_refused", "extension_refused",
+    "received", "extended", "graced", "given_back", "released", "undone", "deleted", "delete_refused", "extension_refused",
     "dead_lettered", "holder_seen", "holder_silent", "said",
 )  # fmt: skip
 _NUMBER: Final = {kind: number for number, kind in enumerate((*_OF_MESSAGE, *_OF_LEASE))}
@@ -172,7 +172,7 @@ class _Lives:
             told.row[extending], np.where(count == NONE, 1, count), len(told.starts)
         ).astype(np.int64)
         # The latest receive, extension or return set the deadline; of a message, the latest time that its delay was set.
-        setting = told.last(told.which("received", "extended", "given_back", "released", "delayed"))
+        setting = told.last(told.which("received", "extended", "graced", "given_back", "released", "delayed"))
         self.set_at, self.set_position = picked(at, setting), picked(told.position, setting)
         set_kind = np.where(setting >= 0, told.kind[setting], -1)
         is_released = set_kind == _NUMBER["released"]
@@ -428,6 +428,7 @@ _LEASE_EVENTS: Final[Sequence[_Telling]] = (
         "last_extended_at",
         {"deadline": "extended_deadline", "position": "extended_position", "count": "extensions"},
     ),
+    ("graced", "graced_at", {"deadline": "deadline", "position": "set_position"}),
     ("given_back", "returned_at", {"deadline": "deadline", "position": "set_position"}),
     ("said", "said_at", {"outcome": "said", **{name: name for name in _ERROR}}),
     ("undone", "undone_at", {}),
@@ -455,9 +456,12 @@ def retold(leases: pa.Table, messages: pa.Table) -> pa.Table:
 
     set_at, returned = leases["set_at"], leases["returned"]
     is_extension = pc.and_(pc.invert(returned), pc.equal(set_at, leases["last_extended_at"]))
+    is_own = pc.or_(returned, pc.or_(is_extension, pc.equal(set_at, leases["received_at"])))
+    is_graced = pc.invert(pc.fill_null(is_own, True))
     leases = (
         leases.append_column("extended_deadline", only(is_extension, leases["deadline"]))
         .append_column("extended_position", only(is_extension, leases["set_position"]))
+        .append_column("graced_at", only(is_graced, set_at))
         .append_column("returned_at", only(returned, set_at))
     )
     # What its own events did not know, others may have told.

@@ -181,6 +181,7 @@ async def run(engine: Engine, group: list[Operation]) -> list[Operation]:
                 tx.redone = redone
                 try:
                     if await attempt.happened(tx):
+                        engine.lease_time.answered(group[0])
                         attempt.give_answers()
                         return aside
                     if attempt.is_odd:

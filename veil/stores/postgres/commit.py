@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from veil.core.clock import TroubleKind
 from veil.core.errors import StoreUnavailable, VeilError
 from veil.stores.commit_stats import CommitStats
 from veil.stores.postgres import bulk
@@ -113,11 +114,13 @@ class GroupCommit:
             size = -(-size // (groups_max - line.running))
         group = [line.waiting.popleft() for _ in range(size)]
         line.running += 1
+        self._engine.lease_time.waits(group[0], TroubleKind.DATABASE)
         task = asyncio.create_task(self._answer_all(run, group))
         self._tasks.add(task)
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
+            self._engine.lease_time.answered(group[0])
             line.running -= 1
             self._look(line, groups_max, run)
             if line is not self._plain and not line.waiting and not line.running:
@@ -180,6 +183,7 @@ class GroupCommit:
             dead_letters=any(operation.moves_spent for operation in group),
             numbers=sum(operation.numbers for operation in group),
         )
+        self._engine.lease_time.answered(group[0])
         for operation, answer in zip(group, answers, strict=True):
             _give(operation, answer)
 

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
-from veil.core.clock import Clock
+from veil.core.clock import Clock, LeaseTime
 from veil.core.errors import VeilError
 from veil.core.event import EventRecorder
 from veil.core.queue import Queue, QueueKey
@@ -82,7 +82,13 @@ class Engine:
     """The frame of the operations; see the module's text."""
 
     def __init__(
-        self, pool: Pool, clock: Clock | None, *, bound: outbox.SharedBound, recording: bool
+        self,
+        pool: Pool,
+        clock: Clock | None,
+        *,
+        bound: outbox.SharedBound,
+        recording: bool,
+        lease_grace: bool = False,
     ) -> None:
         self.pool = pool
         self.queues = KnownQueues()
@@ -96,6 +102,7 @@ class Engine:
         self.has_company = False  # other nodes are alive, who want to be told
         self.is_told = False  # what other nodes say reaches us
         self.clock: Clock = DatabaseClock() if clock is None else clock
+        self.lease_time = LeaseTime(self.clock, is_on=lease_grace)
         self._heard_at_ms = 0
         self._slept = False
         self._turns = asyncio.Semaphore(pool.max_size)
@@ -320,7 +327,7 @@ class Engine:
         more = False
         self._settling[tx] = asyncio.get_running_loop().create_future()
         for state in due:
-            more |= await settle(tx, state)
+            more |= await settle(tx, state, self.lease_time)
             tx.write_groups(state)
         if more:
             await self.commit(tx)

@@ -4,10 +4,11 @@ messages at once (purge)."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from veil.core import decide
 from veil.core.attempt import NOTHING_SAID, Said
+from veil.core.clock import LeaseTime, Trouble, TroubleKind
 from veil.core.effect import AnyEffect, Deleted, DeleteRefused, ExtensionRefused, HolderSign, LeaseChange
 from veil.core.errors import VeilError
 from veil.core.lease import Deletion
@@ -150,18 +151,33 @@ async def note_holders(tx: Transaction, queue: Queue, signs: Sequence[HolderSign
 # ---- what happens by itself
 
 
-async def settle(tx: Transaction, state: QueueState) -> bool:
+async def settle(tx: Transaction, state: QueueState, lease_time: LeaseTime) -> bool:
     """Let happen what is due in the queue, one chunk of it; True while more is."""
     named = {"queue": state.id, "limit": CHUNK}
-    retention_s = state.queue.settings.retention_s
-    below = expired_below(tx.now_ms, retention_s)
-    hidden, visible = await tx.many(
-        (Q.due, {**named, "now_ms": tx.now_ms}), (Q.expired, {**named, "below": below})
+    settings = state.queue.settings
+    below = expired_below(tx.now_ms, settings.retention_s)
+    hidden, visible, [(beat_ms, *trouble)] = await tx.many(
+        (Q.due, {**named, "now_ms": tx.now_ms}), (Q.expired, {**named, "below": below}), (Q.lease_time, {})
     )
+    excused = shared_trouble(lease_time, tx.now_ms, beat_ms, trouble)
     messages = map(HeldMessage._make, [*hidden, *visible])
-    due = (decide.decide_due(message, retention_s, tx.now_ms) for message in messages)
+    due = (decide.decide_due(message, settings, tx.now_ms, excused) for message in messages)
     apply(tx, state, [effect for effect in due if effect is not None])
     return len(hidden) == CHUNK or len(visible) == CHUNK
+
+
+# No node ran for so long: the database was away, or all of them were.
+BEAT_GAP_MS = 3_000
+
+
+def shared_trouble(lease_time: LeaseTime, now_ms: int, beat_ms: int, latest: Sequence[Any]) -> Trouble | None:
+    """The trouble that a lapse has to reckon with: what this node noticed, what others noted, or that no node ran."""
+    if latest[0] is not None:
+        lease_time.learn(Trouble(*latest))
+    trouble = lease_time.trouble_at(now_ms)
+    if lease_time.is_on and now_ms - beat_ms > BEAT_GAP_MS:
+        return Trouble(beat_ms, now_ms, TroubleKind.DATABASE).after(trouble)
+    return trouble
 
 
 # ---- removing everything

@@ -14,9 +14,11 @@ from typing import Final
 
 import psycopg
 
+from veil.core.clock import Trouble, TroubleKind
 from veil.core.errors import StoreError
 from veil.stores.postgres.connection import CHANNEL, Dsn, read_notice, write_notice
 from veil.stores.postgres.engine import Engine
+from veil.stores.postgres.leases import BEAT_GAP_MS
 from veil.stores.postgres.pipeline import Q
 from veil.stores.postgres.transaction import Transaction
 
@@ -25,6 +27,8 @@ _log = logging.getLogger(__name__)
 BEAT_S: Final = 1.0
 ALONE_BEAT_S: Final = 0.25  # while nobody can tell us anything
 DEAD_AFTER_MS: Final = 5_000
+# A node that was not seen for so long takes no renewals, whether it is found dead or comes back.
+SILENT_MS: Final = 2_500
 DUTY_MS: Final = 4_000
 RECONNECT_S: Final = 0.2
 RECONNECT_MAX_S: Final = 2.0
@@ -41,6 +45,8 @@ class Nodes:
         self._tasks: list[asyncio.Task[None]] = []
         self._listens = asyncio.Event()
         self._new_beats = NEW_BEATS
+        self._troubles: list[Trouble] = []  # which this node noticed, the latest of them
+        engine.lease_time.on_trouble = self._note_trouble
 
     async def start(self) -> None:
         """Join: from here on the others tell us."""
@@ -93,6 +99,8 @@ class Nodes:
         while True:
             await asyncio.sleep(BEAT_S if self._engine.is_told else ALONE_BEAT_S)
             try:
+                if self._engine.lease_time.is_on and self._engine.given_now_ms() is None:
+                    await self._engine.run(self._keep_lease_time)
                 known = {"number": self._engine.node, "name": self.name}
                 if not await self._engine.ask(Q.beat, known):
                     await self._join()  # we were taken for dead, and our number by another
@@ -103,6 +111,30 @@ class Nodes:
                 await self._each_second()
             except StoreError as error:
                 _log.debug("the database is away: %s", error)
+
+    async def _keep_lease_time(self, tx: Transaction) -> None:
+        """Note that a node ran, and every trouble that is over."""
+        silent = {"silent_ms": SILENT_MS, "silent_max_ms": DEAD_AFTER_MS + SILENT_MS}
+        [(beat_ms, *kept, now_ms, seen_ms)] = await tx.rows(Q.hold_lease_time, silent)
+        latest = None if kept[0] is None else Trouble(*kept)
+        told = [trouble for trouble in self._troubles if latest is None or trouble.to_ms > latest.to_ms]
+        if now_ms - beat_ms > BEAT_GAP_MS:
+            told.append(Trouble(beat_ms, now_ms, TroubleKind.DATABASE))
+        elif seen_ms is not None:
+            told.append(Trouble(seen_ms, now_ms, TroubleKind.NODE))
+        for trouble in told:
+            is_known = latest is not None and latest.kind == trouble.kind and latest.to_ms > trouble.from_ms
+            latest = trouble.after(latest)
+            if tx.journal is not None and not is_known:
+                tx.journal.record_trouble(trouble)
+        values = (None,) * 4 if latest is None else latest
+        named = dict(zip(("from_ms", "to_ms", "kind", "healthy_ms"), values, strict=True))
+        tx.later(Q.write_lease_time, {"beat_ms": now_ms, **named})
+        if latest is not None:
+            self._engine.lease_time.learn(latest)
+
+    def _note_trouble(self, trouble: Trouble) -> None:
+        self._troubles = [*self._troubles[-9:], trouble]
 
     async def _wake_all(self) -> None:
         """Whoever waits is told of everything visible: what was announced meanwhile did not reach us."""

@@ -15,12 +15,13 @@ from veil.stores.postgres.pipeline import Q
 
 _log = logging.getLogger(__name__)
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 _MIGRATIONS: Final = {
     1: "001_schema.sql",
     2: "002_count_generations.sql",
     3: "003_filtered_moves.sql",
     4: "004_servers.sql",
+    5: "005_lease_time.sql",
 }
 VERSION_MIN: Final = 14
 # What an unfinished copy into the database is noted under (stores/copying/postgres.py).

@@ -496,6 +496,20 @@ SELECT pg_advisory_xact_lock(1447381325, 0);
 UPDATE veil.node SET seen_ms = floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint
 WHERE number = %(number)s AND name = %(name)s RETURNING number;
 
+-- name: lease_time
+-- When a node last ran, and the latest trouble.
+SELECT beat_ms, from_ms, to_ms, kind, healthy_ms FROM veil.lease_time;
+
+-- name: hold_lease_time
+-- The same to be changed, with what time it is, and the last sign of a node that has been silent for so long.
+SELECT beat_ms, from_ms, to_ms, kind, healthy_ms, t.now_ms,
+       (SELECT min(seen_ms) FROM veil.node WHERE seen_ms BETWEEN t.now_ms - %(silent_max_ms)s AND t.now_ms - %(silent_ms)s)
+FROM veil.lease_time, (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms) t FOR UPDATE OF lease_time;
+
+-- name: write_lease_time
+UPDATE veil.lease_time SET beat_ms = %(beat_ms)s, from_ms = %(from_ms)s, to_ms = %(to_ms)s, kind = %(kind)s,
+    healthy_ms = %(healthy_ms)s;
+
 -- name: others_alive
 SELECT count(*)::int FROM veil.node
 WHERE name <> %(name)s AND seen_ms > floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint - %(dead_after_ms)s;

@@ -77,6 +77,7 @@ class PostgresStore:
         journal: bool = False,
         outbox_bytes_max: int = OUTBOX_BYTES_MAX,
         one_of_several: bool = False,
+        lease_grace: bool = False,
     ) -> None:
         self._one_of_several = one_of_several
         self._dsn = parse_dsn(dsn)
@@ -92,7 +93,14 @@ class PostgresStore:
         )
         self._records = journal
         self._keeps_time = clock is None  # else whoever owns the clock says when things happen
-        self._engine = Engine(self._pool, clock, bound=SharedBound(outbox_bytes_max), recording=journal)
+        self._engine = Engine(
+            self._pool,
+            clock,
+            bound=SharedBound(outbox_bytes_max),
+            recording=journal,
+            lease_grace=lease_grace,
+        )
+        self.lease_time = self._engine.lease_time
         self._engine.events = lambda: self.events
         self._run = self._engine.run
         self._nodes = Nodes(self._engine, self._dsn, self._each_second)
@@ -144,6 +152,12 @@ class PostgresStore:
         await self._pool.close()
 
     # ---- time
+
+    def begin_serving(self) -> None:
+        self.lease_time.start()
+
+    def end_serving(self) -> None:
+        self.lease_time.stop()
 
     def next_due_ms(self) -> int | None:
         return self._engine.dues.next_ms()

@@ -7,6 +7,10 @@ turn, otherwise when the sync is done; then the WAL is synced in a thread, and o
 answered. While the disk works, the next group is already being applied. An operation that is alone on a disk that has been
 quick lately is synced where it stands: to wake a thread, and be woken by it, would take as long as the disk does.
 
+A checkpoint moves the WAL into the database and syncs that, which may take long on a bad disk. It runs on a connection and in a
+thread of its own, while the WAL goes on taking operations. The WAL can only begin anew once everything in it was moved, so
+under steady load the last few pages are moved with the operations held up, right after a checkpoint that was quick.
+
 `synchronous=NORMAL` together with our own fdatasync of the WAL before any answer gives what `FULL` gives: SQLite itself
 still syncs the WAL before it checkpoints and the database before it starts the WAL anew. A failed sync is never
 retried, because the kernel may have dropped the pages it could not write: the store fails and the server stops.
@@ -19,6 +23,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
@@ -27,6 +32,7 @@ from typing import Any, TypeVar
 
 import apsw
 
+from veil.core.clock import LeaseTime, TroubleKind
 from veil.core.errors import StoreBusy, StoreFailed, StoreFull, VeilError
 from veil.stores.commit_stats import CommitStats
 from veil.stores.sqlite.database import AVAILABLE, Announcements, Database
@@ -44,6 +50,10 @@ CHECKPOINT_WAL_PAGES = 2_000
 # A disk whose slowest sync of late took less than this is quick: the loop may wait for it.
 QUICK_SYNC_S = 0.000_4
 _LATELY = 0.95  # how much of a slow sync is still remembered after the next
+# While checkpoints are slow the WAL grows up to here; then operations have to wait for one after all.
+WAL_PAGES_MAX = 64_000
+_QUICK_S = 0.1
+_SLOW_AGAIN_S = 1.0  # after which a checkpoint is tried again
 # After these the disk cannot be believed any more. SQLite syncs too, when it starts its WAL anew, and a COMMIT that failed
 # there would succeed the second time, without being on disk.
 _FATAL = (apsw.IOError, apsw.CorruptError, apsw.NotADBError, apsw.CantOpenError, apsw.ReadOnlyError)
@@ -56,11 +66,13 @@ class GroupCommit:
         self,
         db: Database,
         wal: Path,
+        checkpointer: apsw.Connection,
         *,
         after_rollback: Callable[[], None],
         on_full: Callable[[], None],
         on_failure: Callable[[BaseException], None],
         stats: CommitStats,
+        lease_time: LeaseTime,
     ) -> None:
         self._db = db
         connection = self._connection = db.connection
@@ -69,6 +81,7 @@ class GroupCommit:
         self._on_full = on_full
         self._on_failure = on_failure
         self._stats = stats
+        self._lease_time = lease_time
         self._wal_pages = 0
         connection.set_wal_hook(
             self._note_wal_pages
@@ -79,6 +92,11 @@ class GroupCommit:
         self._syncs: SimpleQueue[Callable[[], bool] | None] = SimpleQueue()
         self._thread = Thread(target=self._run_syncs, name="veil-sync", daemon=True)
         self._thread.start()
+        self._checkpointer = checkpointer
+        self._checkpoint_thread = ThreadPoolExecutor(1, thread_name_prefix="veil-checkpoint")
+        self._checkpointing = False
+        self._not_before_s = 0.0  # that the next checkpoint is tried
+        self._can_finish = False  # one was quick, and what came meanwhile is little
         self._loop = asyncio.get_running_loop()
         self._group: list[_Entry] = []  # applied in the open transaction
         self._in_sync: list[_Entry] = []  # committed, being synced
@@ -90,7 +108,9 @@ class GroupCommit:
         self._waiting: list[tuple[Work, tuple[Any, ...], asyncio.Future[Any], bool]] = []
         self._open = False
         self._syncing = False
-        self._lent = False  # a checkpoint has the connection, or it waits for the sync before it can go on
+        self._lent = (
+            False  # the end of a checkpoint has the connection, or it waits for the sync before it can go on
+        )
         self._scheduled = False
         self._failure: BaseException | None = None
         self._idle = asyncio.Event()
@@ -126,6 +146,8 @@ class GroupCommit:
 
     def _end(self, fold_wal: bool) -> None:
         self._thread.join()
+        self._checkpoint_thread.shutdown(wait=True)
+        self._checkpointer.close()
         if fold_wal:
             self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         os.close(self._wal_fd)
@@ -190,10 +212,12 @@ class GroupCommit:
 
     def _start_sync(self, group: list[_Entry], happened: Announcements) -> None:
         self._syncing = True
+        self._lease_time.waits(self, TroubleKind.DISK)
         self._in_sync, self._happened = group, happened
         self._committed_s = time.perf_counter()
         # Between two transactions is the only moment at which the connection can be lent out.
-        self._lent = self._wal_pages >= CHECKPOINT_WAL_PAGES
+        self._lent = not self._checkpointing and (self._can_finish or self._wal_pages >= WAL_PAGES_MAX)
+        self._can_finish &= not self._lent
         if self._lent:
             self._syncs.put(self._sync_and_checkpoint)
         elif len(group) > 1 or self._slow_sync_s >= QUICK_SYNC_S:
@@ -211,6 +235,7 @@ class GroupCommit:
     def _synced(self, outcome: bool | BaseException) -> None:
         group, happened = self._in_sync, self._happened
         self._syncing = self._lent = False
+        self._lease_time.answered(self)
         self._in_sync = []  # results may be megabytes, and the next sync may be long in coming
         error = outcome if isinstance(outcome, BaseException) else self._failure
         if error is not None:
@@ -223,6 +248,7 @@ class GroupCommit:
         self._announce(happened)
         if outcome:
             self._on_full()
+        self._look_at_wal()
         if self._to_redo or self._waiting:
             self._catch_up()
         if self._open:
@@ -264,7 +290,7 @@ class GroupCommit:
         return False
 
     def _sync_and_checkpoint(self) -> bool:
-        """Sync, and then move the WAL into the database; True when the disk had no room for that."""
+        """Sync, and then move the rest of the WAL into the database; True when the disk had no room for that."""
         os.fdatasync(self._wal_fd)
         try:
             # PASSIVE: a reader (a backup, a look from outside) only postpones the rest to the next time.
@@ -272,6 +298,32 @@ class GroupCommit:
         except apsw.FullError:
             return True  # the WAL has it all, and that is synced: nothing is lost by waiting for room
         return False
+
+    def _look_at_wal(self) -> None:
+        """Begin a checkpoint beside the operations, where the WAL has grown long."""
+        if self._wal_pages < CHECKPOINT_WAL_PAGES or self._checkpointing or self._can_finish:
+            return
+        if (started := time.monotonic()) >= self._not_before_s:
+            self._checkpointing = True
+            checkpoint = self._loop.run_in_executor(self._checkpoint_thread, self._checkpoint)
+            checkpoint.add_done_callback(lambda done: self._checkpointed(started, done))
+
+    def _checkpoint(self) -> tuple[int, int]:
+        return self._checkpointer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+
+    def _checkpointed(self, started: float, done: asyncio.Future[tuple[int, int]]) -> None:
+        self._checkpointing = False
+        now_s, error = time.monotonic(), done.exception()
+        if isinstance(error, apsw.FullError):
+            self._on_full()  # the WAL has it all, and that is synced: nothing is lost by waiting for room
+        elif isinstance(error, _FATAL):
+            self._fail(error, [])
+        if error is not None or now_s - started > _QUICK_S:
+            self._not_before_s = now_s + _SLOW_AGAIN_S
+        else:
+            _, moved = done.result()
+            # Where nothing came meanwhile the next transaction begins the WAL anew by itself.
+            self._can_finish = moved < self._wal_pages
 
     def _note_wal_pages(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
         self._wal_pages = pages
@@ -355,7 +407,8 @@ class GroupCommit:
             if not future.done():
                 future.set_exception(StoreFailed(f"the store cannot write: {error}"))
         # Closing must not touch the files: the next start judges them as they are.
-        self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        for connection in (self._connection, self._checkpointer):
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self._idle.set()
         if first:
             self._on_failure(error)

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 import apsw
 import msgspec
 
-from veil.core.clock import Clock
+from veil.core.clock import Clock, LeaseTime
 from veil.core.errors import QueueMissing
 from veil.core.event import EventRecorder
 from veil.core.lease import State
@@ -93,9 +93,11 @@ class Database:
         bound: OutboxBound,
         *,
         journal: bool,
+        lease_time: LeaseTime | None = None,
     ) -> None:
         self.connection = connection
         self.clock = clock
+        self.lease_time = lease_time or LeaseTime(clock, is_on=False)
         self.owner = owner
         self.reserve = reserve
         cursor = connection.cursor()

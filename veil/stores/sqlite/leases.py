@@ -6,8 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from veil.core import decide
 from veil.core.attempt import NOTHING_SAID, Said
+from veil.core.clock import Trouble
 from veil.core.effect import DeleteRefused, ExtensionRefused, HolderSign
 from veil.core.errors import VeilError
 from veil.core.lease import Deletion, State
@@ -19,6 +22,9 @@ from veil.stores.sqlite.apply import apply, apply_leases
 from veil.stores.sqlite.database import Database, Q, QueueState
 from veil.stores.store import Extension, Rotated
 
+TROUBLE = "trouble"  # the name under which the latest is kept
+encode_trouble = msgspec.msgpack.Encoder().encode
+decode_trouble = msgspec.msgpack.Decoder(Trouble | None).decode
 CHUNK = 500  # rows per turn: bounds how long one settling holds up everything else
 _IN_FLIGHT = int(State.IN_FLIGHT)
 
@@ -157,11 +163,11 @@ def settle(db: Database, queue_id: int) -> bool:
     state, now_ms = db.states.get(queue_id), db.clock.now_ms()
     if state is None or state.next_due_ms > now_ms:
         return False
-    retention_s = state.queue.settings.retention_s
+    settings = state.queue.settings
     rows = db.execute(Q.due, (queue_id, now_ms, CHUNK)).fetchall()
     more = len(rows) == CHUNK
     if state.next_expiry_ms <= now_ms:
-        asked = (queue_id, expired_below(now_ms, retention_s), CHUNK)
+        asked = (queue_id, expired_below(now_ms, settings.retention_s), CHUNK)
         expired = db.execute(Q.expired_alone, asked).fetchall()
         if state.has_groups:
             expired += db.execute(Q.expired_grouped, asked).fetchall()
@@ -169,11 +175,19 @@ def settle(db: Database, queue_id: int) -> bool:
             expired += db.execute(Q.expired_ranked, asked).fetchall()
         more |= len(expired) >= CHUNK
         rows += expired
-    due = (decide.decide_due(message, retention_s, now_ms) for message in map(HeldMessage._make, rows))
+    trouble = db.lease_time.trouble_at(now_ms)
+    due = (decide.decide_due(each, settings, now_ms, trouble) for each in map(HeldMessage._make, rows))
     apply(db, state, [effect for effect in due if effect is not None], now_ms)
     if not more:
         db.look_ahead(state)
     return more
+
+
+def note_trouble(db: Database, trouble: Trouble) -> None:
+    """Keep what leases are excused by, for the next start, and tell the journal of the trouble."""
+    db.execute(Q.write_meta, (TROUBLE, encode_trouble(db.lease_time.last)))
+    if db.journal is not None:
+        db.journal.record_trouble(trouble)
 
 
 def reschedule_hidden(db: Database, state: QueueState, *, new_delay: bool) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
 
 from veil.core.attempt import NOTHING_SAID, Said
-from veil.core.clock import Clock, ClockMark
+from veil.core.clock import Clock, ClockMark, LeaseTime, Trouble
 from veil.core.effect import HolderSign
 from veil.core.errors import StoreError, VeilError
 from veil.core.event import NOBODY
@@ -29,7 +31,7 @@ from veil.stores.sqlite.commit import GroupCommit
 from veil.stores.sqlite.data_directory import DataLock, Reserve
 from veil.stores.sqlite.database import Database, Q
 from veil.stores.sqlite.messages import Peek, peek_next, receive, send
-from veil.stores.sqlite.opening import open_database
+from veil.stores.sqlite.opening import connect, open_database
 from veil.stores.sqlite.outbox import Outbox
 from veil.stores.store import (
     Chosen,
@@ -46,6 +48,8 @@ from veil.stores.store import (
 )
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 FORGET_EVERY_MS = 10_000
 # Of bodies that were claimed and wait for their commit. A group may have hundreds of receives, each of ten large messages.
@@ -72,11 +76,14 @@ class SqliteStore:
         *,
         journal: bool = False,
         outbox_bytes_max: int = OUTBOX_BYTES_MAX,
+        lease_grace: bool = False,
     ) -> None:
         self._records = journal
         self._bound = OutboxBound(outbox_bytes_max)
         self._directory = directory
         self._clock = clock
+        self.lease_time = LeaseTime(clock, is_on=lease_grace)
+        self.lease_time.on_trouble = self._note_trouble
         self._lock = DataLock(directory)
         self._reserve = Reserve(directory)
         self._sweeper: asyncio.Task[None] | None = None
@@ -108,12 +115,23 @@ class SqliteStore:
 
     def _start(self, connection: apsw.Connection) -> None:
         db = self._db = Database(
-            connection, self._clock, self, self._reserve, self._bound, journal=self._records
+            connection,
+            self._clock,
+            self,
+            self._reserve,
+            self._bound,
+            journal=self._records,
+            lease_time=self.lease_time,
         )
         if mark := db.execute(Q.read_mark).fetchone():
-            *clock_mark, last_seq, _, _ = mark
-            self._clock.resume(ClockMark(*clock_mark))
+            *readings, last_seq, _, _ = mark
+            saved = ClockMark(*readings)
+            self._clock.resume(saved)
             db.sequence.last = last_seq
+            trouble = db.execute(Q.read_meta, (leases.TROUBLE,)).get
+            self.lease_time.resume(
+                None if trouble is None else leases.decode_trouble(trouble), saved.engine_ms
+            )
         self._outbox = Outbox(db)
         self._load()
         self.store_id = db.execute(Q.read_meta, ("store_id",)).get.decode()
@@ -125,10 +143,12 @@ class SqliteStore:
         self._commits = GroupCommit(
             db,
             Path(connection.filename_wal),
+            connect(Path(connection.filename)),
             after_rollback=self._load,
             on_full=lambda: self._reserve.release(self._clock.now_ms()),
             on_failure=self._failed,
             stats=self.commit_stats,
+            lease_time=self.lease_time,
         )
         self._do = self._commits.submit
 
@@ -140,15 +160,38 @@ class SqliteStore:
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
+        with suppress(StoreError):  # it has failed, and says so elsewhere
+            await self._do(self._db.execute, Q.touch_mark)  # until now the server ran
         await self._commits.close()
         self._connection.close()
         self._lock.release()
+
+    def _note_trouble(self, trouble: Trouble) -> None:
+        _log.warning(
+            "renewals could not be taken for %.1f s (%s): every lease that was open has a grace",
+            (trouble.to_ms - trouble.from_ms) / 1000,
+            trouble.kind,
+        )
+        # At the end of the loop's turn: it may have been noticed in the middle of an operation.
+        asyncio.get_running_loop().call_soon(self._keep_trouble, trouble)
+
+    def _keep_trouble(self, trouble: Trouble) -> None:
+        kept = self._do(leases.note_trouble, self._db, trouble)
+        kept.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # a store that failed says so
 
     def _failed(self, error: BaseException) -> None:
         if self.on_failure is not None:
             self.on_failure(error)
 
     # ---- time
+
+    def begin_serving(self) -> None:
+        self.lease_time.start()
+
+    def end_serving(self) -> None:
+        self.lease_time.stop()
 
     def next_due_ms(self) -> int | None:
         return self._db.next_due_ms()

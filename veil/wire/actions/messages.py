@@ -75,6 +75,7 @@ async def send_message(call: Call, given: SendMessageInput) -> SendMessageOutput
 async def receive_message(call: Call, given: ReceiveMessageInput) -> ReceiveMessageOutput:
     """ReceiveMessage; the answer knows how to give the messages back if it cannot be delivered."""
     queue = await call.queue(given.QueueUrl)
+    call.announce_grace(queue)
     count = given.MaxNumberOfMessages
     if count is None:
         count = 1
@@ -138,6 +139,7 @@ async def delete_message(call: Call, given: DeleteMessageInput) -> None:
 async def change_message_visibility(call: Call, given: ChangeMessageVisibilityInput) -> None:
     """ChangeMessageVisibility."""
     queue = await call.queue(given.QueueUrl)
+    call.announce_grace(queue)
     if not given.ReceiptHandle:
         raise ParameterMissing("ReceiptHandle")
     visibility_s = given.VisibilityTimeout
@@ -295,6 +297,7 @@ async def change_message_visibility_batch(
 ) -> BatchOutput:
     """ChangeMessageVisibilityBatch."""
     queue = await call.queue(given.QueueUrl)
+    call.announce_grace(queue)
     entries = checked_entries(given.Entries, call.bulk_max)
     refusals: list[VeilError | None] = []
     changes: list[tuple[str, int]] = []
