@@ -6,7 +6,10 @@ RUNS   := $(VENV)/.runs
 STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: setup demo quick test soak check format bench faults docs clean
+# Where somebody has it set, every worker would rewrite the assertions of all tests anew, and every process compile Veil.
+export PYTHONDONTWRITEBYTECODE =
+
+.PHONY: setup demo quick test soak repeat check format bench faults docs clean
 
 setup: $(STAMP)
 
@@ -37,11 +40,16 @@ test: setup
 soak: setup
 	$(PYTEST) -m soak --timeout 900
 
+# Twenty runs of `make test`, five of them beside busy loops: takes hours, and must not fail once.
+repeat: setup
+	$(BIN)/python -m tests.repeat 20 --busy 5
+
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(PYTEST) -q tests/test_imports.py
+	@found=$$($(PYTEST) -qq --collect-only) || { echo "$$found"; exit 1; }
 
 format: setup
 	$(BIN)/ruff check --fix .
