@@ -16,9 +16,10 @@ from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import IO, Any, Final
 
-# What `veil serve` has imported by the time it is ready.
+# What `veil serve` and `veil run` have imported by the time they are ready.
 PRELOADED: Final = [
-    "apsw", "typer._adapters", "uvloop", "veil.cli.app", "veil.cli.main", "veil.cli.serve", "veil.console.app",
+    "apsw", "typer._adapters", "uvloop", "veil.cli.app", "veil.cli.main", "veil.cli.run", "veil.cli.serve", "veil.console.app",
+    "veil.consumer.app", "veil.consumer.runner",
     "veil.server.application", "veil.server.main", "veil.stores.sqlite", "veil.stores.memory",
 ]  # fmt: skip
 _forks: Final = multiprocessing.get_context("forkserver")

@@ -187,7 +187,15 @@ GOOD: dict[str, dict[str, Any]] = {
 def broken_by(changes: dict[str, dict[str, Any]], outcomes: dict[str, int] | None = None) -> list[str]:
     stage = Stage()
     found = [
-        {"name": name, "leases": 5000, "p90_s": 6.0, "hidden_hours": 0.5, **facts, **changes.get(name, {})}
+        {
+            "name": name,
+            "leases": 5000,
+            "p90_s": 6.0,
+            "hidden_hours": 0.5,
+            "unknown": 0,
+            **facts,
+            **changes.get(name, {}),
+        }
         for name, facts in GOOD.items()
     ]
     happened = Happened(sent={queue.name: 100 for queue in QUEUES}, poison=2)
@@ -241,6 +249,9 @@ class the_demo:  # noqa: N801 - reads as a sentence
         environ = {
             name: value for name, value in os.environ.items() if not name.startswith(("VEIL_", "AWS_"))
         }
+        environ["JAVA_TOOL_OPTIONS"] = (
+            "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # its Spark lives for seconds
+        )
         self.process = subprocess.Popen(
             [sys.executable, "-m", "veil.cli.main", "demo", *arguments],
             env=environ,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import html
+import io
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,27 +24,56 @@ AWS = Path(sys.executable).with_name("aws")
 pytestmark = pytest.mark.skipif(not AWS.exists(), reason="the aws command is not installed")
 
 
-def aws_environ(home: Path) -> dict[str, str]:
-    return {
-        "PATH": f"{AWS.parent}:{os.environ['PATH']}",
-        "HOME": str(home),
-        "AWS_ACCESS_KEY_ID": "veil",
-        "AWS_SECRET_ACCESS_KEY": "veil",
-        "LANG": "C.UTF-8",
+# Stands for `aws` in the shell and writes down what it was called with: the shell is real, and so is what reads the words.
+WRITES_DOWN = """#!/bin/sh
+printf '%s\\0' "$#" "$@" >> "$AWS_CALLS"
+"""
+
+
+def run_in_a_shell(command: str, folder: Path) -> None:
+    """Run an aws command as pasted into a shell there. aws itself runs in this process: each start is half a second."""
+    from awscli.clidriver import create_clidriver
+
+    calls = folder / ".calls"
+    calls.write_bytes(b"")
+    (folder / ".bin").mkdir(exist_ok=True)
+    (folder / ".bin" / "aws").write_text(WRITES_DOWN)
+    (folder / ".bin" / "aws").chmod(0o755)
+    environ = {
+        "PATH": f"{folder / '.bin'}:{os.environ['PATH']}",
+        "AWS_CALLS": str(calls),
+        "HOME": str(folder),
     }
+    subprocess.run(["sh", "-c", command], env=environ | {"LANG": "C.UTF-8"}, cwd=folder, check=True)
+    words = iter(calls.read_text().split("\0"))
+    ran = 0
+    while count := next(words):
+        arguments = [next(words) for _ in range(int(count))]
+        said = io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(said), redirect_stderr(said):
+            for name in (
+                "AWS_PROFILE",
+                "AWS_REGION",
+                "AWS_DEFAULT_REGION",
+                "AWS_ENDPOINT_URL",
+                "AWS_ENDPOINT_URL_SQS",
+            ):
+                patch.delenv(name, raising=False)
+            patch.setenv("AWS_ACCESS_KEY_ID", "veil")
+            patch.setenv("AWS_SECRET_ACCESS_KEY", "veil")
+            patch.setenv("HOME", str(folder))
+            patch.chdir(folder)
+            assert create_clidriver().main(arguments) == 0, command + said.getvalue()
+        ran += 1
+    assert ran, command
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Any:
-    environ = aws_environ(tmp_path)
-
     def run(page: Any) -> None:
         """Run what the page shows."""
         for command in page.locator("pre.command").all_inner_texts():
-            ended = subprocess.run(
-                ["sh", "-c", command], env=environ, capture_output=True, text=True, timeout=90
-            )
-            assert ended.returncode == 0, ended.stderr
+            run_in_a_shell(command, tmp_path)
 
     return run
 
@@ -140,15 +171,7 @@ def run_shown(tmp_path: Path) -> Callable[[Got], None]:
         commands = shown_commands(got)
         assert commands, got.text[:2000]
         for command in commands:
-            ended = subprocess.run(
-                ["sh", "-c", command],
-                env=aws_environ(tmp_path),
-                cwd=tmp_path,
-                capture_output=True,
-                text=True,
-                timeout=90,
-            )
-            assert ended.returncode == 0, command + ended.stderr
+            run_in_a_shell(command, tmp_path)
 
     return run
 

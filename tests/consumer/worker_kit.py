@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.forked_veil import ForkedVeil, start_veil
 from veil.testing import VeilServer
 
 APP = """
@@ -51,9 +52,9 @@ class Worker:
         )
         self._folder, self._name = folder, name
         self._environ = {**os.environ, **server.environ}
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: ForkedVeil | subprocess.Popen[bytes] | None = None
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str) -> ForkedVeil | subprocess.Popen[bytes]:
         command = [
             sys.executable,
             "-m",
@@ -65,7 +66,7 @@ class Worker:
             *arguments,
         ]
         with (self._folder / "stderr").open("ab") as talk:
-            self.process = subprocess.Popen(command, cwd=self._folder, env=self._environ, stderr=talk)
+            self.process = start_veil(command, cwd=self._folder, env=self._environ, stderr=talk)
         return self.process
 
     def stop(self) -> int:
