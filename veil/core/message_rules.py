@@ -10,8 +10,9 @@ import hashlib
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from veil.core.errors import (
     AttributeRefused,
@@ -51,8 +52,7 @@ _NUMBER_DIGITS_MAX: Final = 38
 _LENGTH: Final = struct.Struct(">I")
 
 
-@dataclass(slots=True)
-class Draft:
+class Draft(msgspec.Struct):
     """A message as a caller wrote it, not yet checked."""
 
     body: str

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import count
 from uuid import uuid4
 
+import msgspec
 
-@dataclass(slots=True)
-class Request:
+
+def _always(size_bytes: int) -> bool:
+    return True
+
+
+class Request(msgspec.Struct):
     """One request, complete, with its body read and bounded."""
 
     method: str
@@ -24,15 +28,14 @@ class Request:
     body: bytes = b""
     peer: str = ""  # the address of the other end
     # Asked before a large answer is made of what was read for it: whether the server can hold so many bytes more.
-    has_room: Callable[[int], bool] = field(default=lambda size_bytes: True, repr=False, compare=False)
+    has_room: Callable[[int], bool] = _always
 
     def header(self, name: str, default: str = "") -> str:
         """The header of that (lower-case) name, or the default."""
         return self.headers.get(name, default)
 
 
-@dataclass(slots=True)
-class Response:
+class Response(msgspec.Struct):
     """One answer. `undelivered` runs if the connection was gone before a byte of it could be written, else `delivered`.
 
     With a `stream` the body is what it yields, as it comes, and the connection ends with it; it is closed when the
@@ -43,9 +46,9 @@ class Response:
     body: bytes = b""
     content_type: str = "text/plain; charset=utf-8"
     headers: tuple[tuple[str, str], ...] = ()
-    undelivered: Callable[[], None] | None = field(default=None, repr=False)
-    delivered: Callable[[], None] | None = field(default=None, repr=False)
-    stream: AsyncIterator[bytes] | None = field(default=None, repr=False)
+    undelivered: Callable[[], None] | None = None
+    delivered: Callable[[], None] | None = None
+    stream: AsyncIterator[bytes] | None = None
 
 
 Handler = Callable[[Request], Awaitable[Response]]
