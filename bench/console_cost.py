@@ -29,7 +29,12 @@ from bench.processes import HOST, free_port
 OFF, UNSEEN, OPEN = "off", "unseen", "open"
 BATCHES: Final = (1, 10)
 AIM: Final = 0.98
-_LIVE_PAGES: Final = ("/console/queues/live", "/console/queues/live?sort=visible", "/console/consumers/live")
+_LIVE_PAGES: Final = (
+    "/console/overview/live",
+    "/console/queues/live",
+    "/console/queues/live?sort=visible",
+    "/console/consumers/live",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """How long the console's first pages take with many queues and many messages, by the server's own account.
 
-    python -m bench.console_pages [--queues N] [--messages N] [--times N] [--data DIR] [--out FILE]
+    python -m bench.console_pages [--queues N] [--messages N] [--filled N] [--times N] [--data DIR] [--out FILE]
 
 Fills a store with the queues and the messages (in one of the queues), starts a server on it, and asks for each page; the
 figure is `Server-Timing`: from the request's arrival at the console to its answer. The first visit is apart: it loads
@@ -35,6 +35,8 @@ AIM_MS: Final = 200.0
 FULL: Final = "queue-00000"
 _HERE: Final = f"/console/queues/us-east-1/{FULL}"
 PAGES: Final = (
+    "/console/overview",
+    "/console/overview?over=week",
     "/console/queues",
     "/console/queues?sort=visible",
     "/console/queues?empty=hide",
@@ -65,6 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--queues", type=int, default=10_000)
     parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--filled", type=int, default=2_000, help="queues with a message each (2,000)")
     parser.add_argument("--times", type=int, default=5, help="of each page (5)")
     parser.add_argument("--build", type=Path, default=Path("build"))
     parser.add_argument("--out", type=Path, default=Path("build/console-pages.json"), metavar="FILE")
@@ -72,13 +75,15 @@ def main(arguments: list[str] | None = None) -> int:
     given.build.mkdir(parents=True, exist_ok=True)
     with scratch(given.build) as data:
         begun_s = time.perf_counter()
-        asyncio.run(_fill(data, given.queues, given.messages))
+        asyncio.run(_fill(data, given.queues, given.messages, given.filled))
         print(f"filled in {time.perf_counter() - begun_s:.0f} s", file=sys.stderr)
         port = free_port()
         command = veil_command(data, port, "--journal", "off")
         with running(command, port, given.build / "console-pages.log"):
             figures = _visit(port, given.times)
-    print(f"{given.queues:,} queues, {given.messages:,} messages in one of them; ms of server time\n")
+    print(
+        f"{given.queues:,} queues, {given.messages:,} messages in one of them, {given.filled:,} with one; ms of server time\n"
+    )
     print(f"{'page':52}{'status':>7}{'first':>8}{'median':>8}{'longest':>9}{'KiB':>7}")
     for page, (status, took_ms, size) in figures.items():
         print(
@@ -89,7 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if all(median(took_ms) < AIM_MS for _, took_ms, _ in figures.values()) else 1
 
 
-async def _fill(data: Path, queues: int, messages: int) -> None:
+async def _fill(data: Path, queues: int, messages: int, filled: int) -> None:
     store = SqliteStore(data, SystemClock(), journal=False)
     await store.open()
     dead = QueueKey("us-east-1", "000000000000", "dead")
@@ -109,6 +114,8 @@ async def _fill(data: Path, queues: int, messages: int) -> None:
     for _ in range(0, messages, _AT_ONCE):
         await store.send(full, [NewMessage(str(uuid4()), _BODY, md5, attributes) for _ in range(_AT_ONCE)])
     await store.receive(full, 1_000, visibility_s=3_600)
+    for queue in (await store.all_queues())[:filled]:
+        await store.send(queue, [NewMessage(str(uuid4()), _BODY, md5, attributes)])
     await store.close()
 
 

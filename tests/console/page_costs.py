@@ -235,11 +235,14 @@ class Crowded:
         self.read_bytes = 0
         with watch.on():
             answer, size = self.runner.run(self._ask(asked))
-        self.runner.run(self._later())
+        self.runner.run(self._pass_time())  # what is kept for a moment is stale for the next one
         return Cost(answer.status, size, watch.longest_s * 1000, watch.total_s * 1000, self.read_bytes)
 
-    async def _later(self) -> None:
-        self.clock.advance(seconds=10)  # what is kept for a moment is stale for the next one
+    async def _pass_time(self) -> None:
+        self.clock.advance(seconds=10)
+        # What the clock has set off is not the next page's cost.
+        while self.console.history._sampling is not None or self.service._background:
+            await asyncio.sleep(0)
 
     async def _ask(self, asked: Asked) -> tuple[Answer, int]:
         answer = await self.console.handle(asked)
@@ -278,6 +281,7 @@ class Crowded:
             f"{queues}/crowd-00000/settings", f"{queues}/big", f"{queues}/crowd-00000/edit", f"{queues}/dead/settings",
             f"{queues}/dead/delete", f"{queues}/big/purge", f"{queues}/big/activity", f"{queues}/big/activity/live",
             f"{queues}/big/live", f"{queues}/big/send", f"{queues}/big/pause", f"{queues}/big/resume",
+            "/overview", "/overview/live", "/overview?over=week",
             *(f"{queues}/{name}/messages{rest}" for name in ("big", "attributes", "dead", "small")
               for rest in ("", "/live", "?text=zzz", "?attribute=zzz", "?receives=9", "?state=delayed")),
             f"{queues}/held/in-flight", f"{queues}/held/in-flight/live", f"{queues}/small/in-flight",
@@ -285,6 +289,7 @@ class Crowded:
             *(f"/dead-letters/us-east-1/{name}{rest}" for name in ("dead", "big", "attributes", "letters", "small")
               for rest in ("", "/live", "?text=zzz&rows=50000", "?source=zzz", "?redriven=yes&rows=50000")),
             "/messages", "/messages?id=zzz", "/messages?id=zzz&queue=us-east-1/big",
+            "/messages?text=zzz", "/messages?attribute=zzz", "/messages?state=delayed",
             f"{queues}/lived/messages/{self.lived_seq}", f"{queues}/lived/messages/{self.lived_seq}/live",
             f"{queues}/lived/messages/{self.lived_seq}?further=64",
             *(f"{queues}/{name}/messages/{seq}{rest}" for name, seqs in self.seqs().items()

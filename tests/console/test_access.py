@@ -257,7 +257,7 @@ def test_a_log_in_leads_to_the_console_and_nowhere_else(locked: VeilServer, plac
     visitor = Visitor(locked)
     token = visitor.get("/console/login").token
     fields = {"token": token, "key_id": "ROOT", "secret": "root-secret", "next": place}
-    assert visitor.post("/console/login", fields).place == "/console/queues"
+    assert visitor.post("/console/login", fields).place == "/console/overview"
 
 
 # ---- where it is

@@ -17,7 +17,7 @@ def in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_every_page_is_timed(capsys: pytest.CaptureFixture[str]):
-    console_pages.main(["--queues", "60", "--messages", "2000", "--times", "1"])
+    console_pages.main(["--queues", "60", "--messages", "2000", "--filled", "10", "--times", "1"])
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("/console")]
     assert [row.split()[1] for row in rows] == ["200"] * len(console_pages.PAGES)
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
+from tests.console.web import Visitor
 from veil.console.messages import Search, read_search, search_messages
 from veil.console.queue_views import LeaseName, LeaseOver, leased_message, open_leases
 from veil.console.web import read_query
@@ -18,6 +23,7 @@ from veil.service.receive import receive
 from veil.service.service import Service
 from veil.service.turns import Turn, Turns
 from veil.stores.memory import MemoryStore
+from veil.testing import VeilServer
 
 
 @pytest.fixture
@@ -100,3 +106,46 @@ async def test_a_lease_is_known_by_its_delivery_until_it_lapses(
 def test_an_address_with_nonsense_asks_for_nothing():
     search = read_search(read_query("after=-1&receives=x&state=gone&text=+"))
     assert search == Search() and not search.is_filtered
+
+
+def test_messages_of_all_queues_are_found_by_prefix_text_and_attribute(server: VeilServer, sqs: Any) -> None:
+    ids = {}
+    for name in ("bills", "orders"):
+        url = sqs.create_queue(QueueName=name)["QueueUrl"]
+        attributes = {"kind": {"DataType": "String", "StringValue": name}}
+        sent = sqs.send_message(QueueUrl=url, MessageBody=f"Hello {name} <b>", MessageAttributes=attributes)
+        ids[name] = sent["MessageId"]
+    sqs.create_queue(QueueName="empty")
+    visitor = Visitor(server)
+
+    def found(**query: str) -> set[str]:
+        text = visitor.get(f"/console/messages?{urlencode(query)}").text
+        assert "<b> <" not in text
+        return {name for name, message_id in ids.items() if f"{message_id}</a>" in text}
+
+    assert found(text="hello") == {"bills", "orders"}
+    assert found(text="hello", queue="us-east-1/orders") == {"orders"}
+    assert found(attribute="kind=bills") == {"bills"}
+    assert found(id=ids["orders"][:8]) == {"orders"}
+    assert found(state="in-flight") == set()
+    assert found(text="nothing like it") == set()
+    whole = visitor.get(f"/console/messages?id={ids['bills']}")
+    assert whole.status == 303 and "/queues/us-east-1/bills/messages/" in whole.place
+
+
+def test_a_search_over_all_queues_is_bounded_and_goes_on_where_it_was(server: VeilServer, sqs: Any) -> None:
+    for name in ("first", "second", "third"):
+        url = sqs.create_queue(QueueName=name)["QueueUrl"]
+        for batch in range(3):
+            entries = [{"Id": str(n), "MessageBody": f"{name} {batch * 10 + n}"} for n in range(10)]
+            sqs.send_message_batch(QueueUrl=url, Entries=entries)
+    visitor, address, seen = Visitor(server), "/console/messages?text=r", list[str]()
+    pages = 0
+    while address:
+        text = visitor.get(address).text
+        pages += 1
+        seen += re.findall(r'<span class="preview">([^<]+)</span>', text)
+        on = re.search(r'rel="next" href="([^"]+)"', text)
+        address = f"/console/messages{html.unescape(on[1])}" if on else ""
+    assert pages == 2
+    assert seen == [f"{name} {n}" for name in ("first", "third") for n in range(30)]

@@ -57,22 +57,6 @@ async def scene() -> AsyncIterator[Scene]:
     await service.stop()
 
 
-async def test_what_happens_is_counted_in_the_bucket_of_its_time(scene: Scene):
-    scene.clock.advance(5_000 - scene.clock.now_ms() % 5_000)
-    await scene.send(3)
-    scene.clock.advance(seconds=5)
-    await scene.send(2)
-    assert scene.activity.fine("sent", scene.queue.id, 4) == [0, 0, 3, 2]
-    scene.clock.advance(seconds=10)
-    assert scene.activity.fine("sent", scene.queue.id, 4) == [3, 2, 0, 0]
-    scene.clock.advance(seconds=600)
-    assert sum(scene.activity.fine("sent", scene.queue.id)) == 0
-    assert sum(scene.activity.coarse("sent", scene.queue.id)) == 5
-    scene.clock.advance(seconds=4 * 3600)
-    await scene.send(1)
-    assert sum(scene.activity.coarse("sent", scene.queue.id)) == 1
-
-
 async def test_counters_are_whole_whether_or_not_they_were_looked_at(scene: Scene):
     await scene.send(3)
     scene.activity.tick()
@@ -142,7 +126,7 @@ async def test_a_purge_and_the_end_of_a_queue_end_its_leases(scene: Scene):
     await scene.receive(ANN)
     await delete_queue(scene.service, scene.queue)
     assert (scene.consumer(ANN).in_progress, scene.consumer(ANN).outcomes.get("unknown", 0)) == (0, 0)
-    assert sum(scene.activity.fine("sent", scene.queue.id)) == 0
+    assert scene.activity.history.is_quiet(scene.queue.id)
 
 
 async def test_what_is_remembered_is_bounded(scene: Scene, monkeypatch: pytest.MonkeyPatch):

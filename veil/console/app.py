@@ -95,6 +95,8 @@ class Console:
         events are exported to, `tables` where the pipeline's findings are; None: nowhere."""
         self.service = service
         self.activity = service.watch()
+        assert self.activity.history is not None, "a console needs a service that is watched with a history"
+        self.history = self.activity.history
         self.account, self.region, self.base_url, self.scheme = account, region, base_url, scheme
         self.login_refusal = login_refusal
         self.journal, self.tables, self.version = journal, tables, version
@@ -142,7 +144,7 @@ class Console:
         if path.startswith("/static/") and request.method in ("GET", "HEAD"):
             return self.static.answer(path.removeprefix("/static/"))
         if path in ("", "/"):
-            return see_other(link("queues"))
+            return see_other(link("overview"))
         found = find_route(request.method, path)
         if found is None:
             allowed = methods_of(path)

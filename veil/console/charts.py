@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import ceil, floor, log10
+from typing import Final, NamedTuple
 
 from markupsafe import Markup
 
@@ -45,58 +46,117 @@ def in_pairs(values: Sequence[int]) -> list[int]:
     return [sum(values[place : place + 2]) for place in range(0, len(values), 2)]
 
 
-# ---- activity charts
+# ---- over time
 
-_ACTIVITY_WIDTH, _ACTIVITY_HEIGHT, _BASE = 600, 110, 100
+_TIME_WIDTH, _TIME_HEIGHT, _BASE = 600, 120, 112
+_Values = Sequence[float | None]
+
+
+class Line(NamedTuple):
+    """One line of a chart: None where nothing is known."""
+
+    name: str  # the class of its colour
+    words: str
+    values: _Values
+    sum: str = ""  # told with its words, in place of the latest value
 
 
 class Chart(NamedTuple):
-    """One event's drawing, and its figures in words."""
+    """Lines over the same time on one scale."""
 
-    event: str
-    words: str
-    total: int
-    highest: int
+    name: str
+    title: str
+    keys: list[tuple[str, str, str]]  # of each line its name, its words, and its latest value or sum
+    top: str  # what the highest place of the scale means
     drawing: Markup
 
 
-def activity_chart(event: str, words: str, counts: Sequence[int], span_s: int) -> Chart:
-    """Bars, the oldest first, to a scale of its own; each says its figure when it is pointed at."""
-    top = _round_up(max(counts, default=0))
-    step = _ACTIVITY_WIDTH / len(counts)
-    bars = Markup("").join(
-        Markup('<rect class="bar {}" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>').format(
-            event,
-            f"{place * step:.2f}",
-            f"{_BASE - _BASE * count / top:.2f}",
-            f"{max(1.0, step - 0.8):.2f}",
-            f"{_BASE * count / top:.2f}",
-            f"{count:,} in {span_s} s, {_ago((len(counts) - place) * span_s)} ago",
+def time_chart(
+    name: str,
+    title: str,
+    lines: Sequence[Line],
+    span_s: int,
+    say: Callable[[float], str] = "{:,.0f}".format,
+    per_s: int = 0,
+) -> Chart:
+    """The lines, the oldest value first; `say` writes a value. Each span says its values when it is pointed at. `per_s`: the
+    values are lengths of time, so many to the second."""
+    spans = len(lines[0].values)
+    highest = max((value for line in lines for value in line.values if value is not None), default=0)
+    top = _round_up_length(highest / per_s) * per_s if per_s else _round_up(highest)
+    step = _TIME_WIDTH / max(1, spans - 1)
+    grid = Markup("").join(
+        Markup('<path class="grid" d="M0 {}H{}"/>').format(y, _TIME_WIDTH) for y in (0.5, _BASE / 2, _BASE)
+    )
+    drawn = Markup("").join(
+        Markup('<path class="line {}" d="{}"/>').format(line.name, _path(line.values, top, step))
+        for line in lines
+        if any(line.values)
+    )
+    told = Markup("").join(
+        Markup('<rect class="told" x="{}" width="{}" height="{}"><title>{}</title></rect>').format(
+            f"{(place - 0.5) * step:.1f}", f"{step:.1f}", _BASE, words
         )
-        for place, count in enumerate(counts)
-        if count
+        for place, words in _told(lines, span_s, say)
     )
-    lines = Markup("").join(
-        Markup('<path class="grid" d="M0 {}H{}"/>').format(y, _ACTIVITY_WIDTH)
-        for y in (0.5, _BASE / 2, _BASE)
+    latest = [next((value for value in reversed(line.values) if value is not None), None) for line in lines]
+    keys = [
+        (line.name, line.words, line.sum or ("–" if value is None else say(value)))
+        for line, value in zip(lines, latest, strict=True)
+    ]
+    label = (
+        f"{title}: {', '.join(f'{words} {value}' for _, words, value in keys)}; the scale ends at {say(top)}"
     )
-    total = sum(counts)
-    label = f"{words}: {total:,} in all, at most {max(counts, default=0):,} in {span_s} s"
     drawing = Markup(
-        '<svg class="bars" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}{}</svg>'
-    ).format(_ACTIVITY_WIDTH, _ACTIVITY_HEIGHT, label, lines, bars)
-    return Chart(event, words, total, top, drawing)
+        '<svg class="time" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}{}{}</svg>'
+    ).format(_TIME_WIDTH, _TIME_HEIGHT, label, grid, drawn, told)
+    return Chart(name, title, keys, say(top), drawing)
 
 
-def _round_up(value: int) -> int:
-    """The next of 1, 2, 5, 10, 20, 50 …: the top of the scale."""
-    size = 1
-    while True:
-        for factor in (1, 2, 5):
-            if value <= factor * size:
-                return factor * size
-        size *= 10
+def _path(values: _Values, top: float, step: float) -> str:
+    """Where it goes on level nothing need be said; where nothing is known the line breaks off."""
+    pieces: list[str] = []
+    last = len(values) - 1
+    for place, value in enumerate(values):
+        before = values[place - 1] if place else None
+        if value is None or (0 < place < last and value == before == values[place + 1]):
+            continue
+        pieces.append(
+            f"{'M' if before is None else 'L'}{place * step:.1f} {_BASE - (_BASE - 2) * value / top:.1f}"
+        )
+        if before is None and (place == last or values[place + 1] is None):
+            pieces.append("h1")  # one value alone: a dot
+    return "".join(pieces)
+
+
+def _told(lines: Sequence[Line], span_s: int, say: Callable[[float], str]) -> Iterator[tuple[int, str]]:
+    spans = len(lines[0].values)
+    for place in range(spans):
+        known = [(line.words, line.values[place]) for line in lines if line.values[place]]
+        if known:
+            ago = "now" if place == spans - 1 else f"{_ago((spans - 1 - place) * span_s)} ago"
+            yield place, f"{ago}: " + ", ".join(f"{words} {say(value or 0)}" for words, value in known)
+
+
+def _round_up(value: float) -> float:
+    """The next of 1, 2, 5, 10, 20, 50 …: the top of the scale; below one as well, for rates."""
+    size = 10.0 ** floor(log10(value)) if value > 0 else 1.0
+    return next(factor * size for factor in (1, 2, 5, 10) if value <= factor * size * 1.000001)
+
+
+_LENGTHS_S: Final = (60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 28_800, 43_200, 86_400, 172_800)
+
+
+def _round_up_length(seconds: float) -> float:
+    """The next length that people say in one word: 30 s, 15 min, 4 h, 2 d."""
+    if seconds <= 30:
+        return _round_up(seconds) if seconds <= 10 else 30
+    return next((each for each in _LENGTHS_S if seconds <= each), ceil(seconds / 86_400) * 86_400)
 
 
 def _ago(seconds: int) -> str:
-    return f"{seconds} s" if seconds < 60 else f"{seconds // 60} min"
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 7_200:
+        return f"{seconds // 60} min"
+    return f"{seconds // 3600} h" if seconds < 172_800 else f"{seconds // 86_400} d"

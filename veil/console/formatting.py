@@ -64,6 +64,11 @@ def rate(per_second: float) -> str:
     return f"{round(per_second):,} /s"
 
 
+def milliseconds(ms: float) -> str:
+    """A short length: `180 ms`, `2.5 s`, `4 min 10 s`."""
+    return f"{round(ms)} ms" if ms < 1_000 else length(ms / 1_000 if ms < 60_000 else round(ms / 1_000))
+
+
 def utc(wall_ms: int | None) -> str:
     """The exact instant: 2026-01-31 12:00:00.123 UTC."""
     if wall_ms is None:

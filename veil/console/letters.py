@@ -9,7 +9,6 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from veil.console.messages import BYTES_AT_ONCE, BYTES_LOOKED_AT_MAX
 from veil.console.visit import Visit
 from veil.console.web import Form
 from veil.core.message import StoredMessage
@@ -17,11 +16,11 @@ from veil.core.move_task import MoveTask
 from veil.core.queue import Queue, QueueKey
 from veil.core.text import seq_number
 from veil.service.dead_letters import Letter, LetterFilter, read_filter, read_letter
+from veil.service.messages import BYTES_AT_ONCE, SEARCH_BYTES_MAX, SEARCH_ROWS_MAX
 from veil.service.service import Service
 from veil.service.turns import Turn
 
 PAGE_ROWS: Final = 50
-ROWS_LOOKED_AT_MAX: Final = 5_000
 GROUPED_ROWS: Final = 1_000  # unless somebody asks for more: the page shall be there at once
 GROUPED_ROWS_MAX: Final = 50_000
 GROUPED_BYTES_MAX: Final = 64 << 20  # where more is asked for than usual
@@ -132,7 +131,7 @@ async def letter_page(service: Service, queue: Queue, wish: LetterWish, turn: Tu
     """The next dead letters that match, behind the wish's `after`."""
     found: list[Letter] = []
     rows, looked_bytes, after = 0, 0, wish.after
-    while rows < ROWS_LOOKED_AT_MAX and looked_bytes < BYTES_LOOKED_AT_MAX:
+    while rows < SEARCH_ROWS_MAX and looked_bytes < SEARCH_BYTES_MAX:
         messages = await _peek(service, queue, after)
         if not messages:
             return LetterPage(found, rows, None, False)
@@ -150,11 +149,11 @@ async def letter_page(service: Service, queue: Queue, wish: LetterWish, turn: Tu
 
 
 async def letter_groups(
-    service: Service, queue: Queue, wish: LetterWish, turn: Turn, rows_max: int = ROWS_LOOKED_AT_MAX
+    service: Service, queue: Queue, wish: LetterWish, turn: Turn, rows_max: int = SEARCH_ROWS_MAX
 ) -> LetterGroups:
     """The first rows of the queue as groups, and how many of them match."""
     told = LetterGroups()
-    bytes_max = BYTES_LOOKED_AT_MAX if rows_max <= ROWS_LOOKED_AT_MAX else GROUPED_BYTES_MAX
+    bytes_max = SEARCH_BYTES_MAX if rows_max <= SEARCH_ROWS_MAX else GROUPED_BYTES_MAX
     looked_bytes = after = 0
     while messages := await _peek(service, queue, after):
         if told.rows >= rows_max or looked_bytes >= bytes_max:

@@ -14,6 +14,8 @@ from veil.core.limits import RETENTION_MAX_S
 from veil.core.message import MessageAttribute, StoredMessage
 from veil.core.queue import Queue
 from veil.core.sequence import first_seq_of
+from veil.service import messages as service_messages
+from veil.service.messages import SEARCH_BYTES_MAX, SEARCH_ROWS_MAX, Looked
 from veil.service.service import Service
 from veil.service.turns import Turn
 
@@ -135,12 +137,6 @@ def _value(attribute: MessageAttribute, chars_max: int) -> str:
 # ---- search
 
 PAGE_ROWS: Final = 50
-ROWS_LOOKED_AT_MAX: Final = 5_000
-_ROWS_AT_ONCE: Final = 500
-# Messages may be large: a page ends early, and so does a look, before there is too much of them.
-PAGE_BYTES_MAX: Final = 4 << 20
-BYTES_LOOKED_AT_MAX: Final = 16 << 20
-BYTES_AT_ONCE: Final = 1 << 20  # read without a pause
 _SEQ_MAX: Final = (1 << 63) - 1
 STATES: Final = {"visible": State.VISIBLE, "in-flight": State.IN_FLIGHT, "delayed": State.DELAYED}
 _AGES: Final = {name: NumberField(name, "", "seconds", 0, RETENTION_MAX_S, "") for name in ("older", "newer")}
@@ -158,6 +154,7 @@ class Search(NamedTuple):
     older: str = ""  # ages, as they were typed
     newer: str = ""
     state: str = ""
+    id: str = ""  # how the message id begins
     after: int = 0  # the page begins behind the message of this seq
     problem: str = ""
 
@@ -169,15 +166,6 @@ class Search(NamedTuple):
         """The query of the same page, or of one that differs in this."""
         search = self._replace(problem="", **changed)  # type: ignore[arg-type]
         return urlencode({name: value for name, value in search._asdict().items() if value})
-
-
-class Looked(NamedTuple):
-    """What was found, and how far the look came."""
-
-    messages: list[StoredMessage]
-    rows: int  # how many were looked at
-    behind: int | None  # the seq to go on behind; None at the end of the queue
-    is_full: bool  # the page is full: there may be more behind it
 
 
 def read_search(query: Form) -> Search:
@@ -198,6 +186,7 @@ def read_search(query: Form) -> Search:
         query.text("older"),
         query.text("newer"),
         state if state in STATES else "",
+        query.text("id"),
         query.number("after", 0, 0, _SEQ_MAX),
         problem,
     )
@@ -210,36 +199,24 @@ async def search_messages(
     turn: Turn,
     *,
     page_rows: int = PAGE_ROWS,
-    rows_max: int = ROWS_LOOKED_AT_MAX,
-    bytes_max: int = BYTES_LOOKED_AT_MAX,
+    rows_max: int = SEARCH_ROWS_MAX,
+    bytes_max: int = SEARCH_BYTES_MAX,
     enough: int | None = None,
 ) -> Looked:
     """The next messages that match: at most `rows_max` rows or `bytes_max` bytes are looked at, and none after `enough`."""
     if search.problem:
         return Looked([], 0, None, False)
-    fits = _filter(search, service.clock.wall_ms())
-    after = max(search.after, _first_seq(search, service.clock.now_ms()))
-    found: list[StoredMessage] = []
-    rows = found_bytes = looked_bytes = 0
-    while enough is None or len(found) < enough:
-        limit = min(_ROWS_AT_ONCE, rows_max - rows) if search.is_filtered else page_rows + 1
-        messages = await service.store.peek(queue, after_seq=after, limit=limit, bytes_max=BYTES_AT_ONCE)
-        for message in messages:
-            await turn.pause()
-            if len(found) == page_rows or found_bytes >= PAGE_BYTES_MAX:
-                return Looked(found, rows, after, True)
-            rows += 1
-            looked_bytes += message.held_bytes
-            after = message.seq
-            if fits(message):
-                found.append(message)
-                found_bytes += message.held_bytes
-        # A peek ends early where messages are large, so only an empty one is the end.
-        if not messages:
-            return Looked(found, rows, None, False)
-        if rows >= rows_max or looked_bytes >= bytes_max:
-            return Looked(found, rows, after, False)
-    return Looked(found, rows, None, False)
+    return await service_messages.search(
+        service,
+        queue,
+        _filter(search, service.clock.wall_ms()) if search.is_filtered else None,
+        turn,
+        after_seq=max(search.after, _first_seq(search, service.clock.now_ms())),
+        limit=page_rows,
+        rows_max=rows_max,
+        bytes_max=bytes_max,
+        enough=enough,
+    )
 
 
 def _first_seq(search: Search, now_ms: int) -> int:
@@ -250,6 +227,8 @@ def _first_seq(search: Search, now_ms: int) -> int:
 
 def _filter(search: Search, wall_ms: int) -> Callable[[StoredMessage], bool]:
     tests: list[Callable[[StoredMessage], bool]] = []
+    if search.id:
+        tests.append(lambda message: message.message_id.startswith(search.id))
     if search.text:
         text = search.text.casefold()
         tests.append(lambda message: text in message.body.casefold())

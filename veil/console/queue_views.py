@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from veil.console.messages import Looked, Search, search_messages
+from veil.console.charts import Chart, Line, time_chart
+from veil.console.formatting import milliseconds, rate, rough_length
+from veil.console.messages import Search, search_messages
 from veil.console.visit import Visit
 from veil.console.web import Answer, link
 from veil.core.errors import VeilError
@@ -18,8 +20,8 @@ from veil.core.text import seq_number, whole_number
 from veil.journal.attempts import Life, tell
 from veil.journal.lives import LifeEvent
 from veil.service.attempts import Holder
-from veil.service.messages import peek
-from veil.service.queues import QueueDepth, queue_depths
+from veil.service.history import HOURS, MINUTES, WEEK, History, QueueDepth, Resolution, queue_depths
+from veil.service.messages import Looked, peek
 from veil.service.service import Service
 from veil.service.turns import Turn
 
@@ -336,3 +338,68 @@ async def queue_page(visit: Visit, head: Head, template: str, *, status: int = 2
         is_live=False,
         **values,
     )
+
+
+# ---- charts
+
+OVER: Final = {"": MINUTES, "hours": HOURS, "week": WEEK}
+RATES: Final = (
+    ("sent", "in", ("sent", "arrived")),
+    ("received", "received", ("received",)),
+    ("deleted", "deleted", ("deleted",)),
+    ("failed", "failed", ("failed",)),
+    ("lapsed", "overran or crashed", ("overran", "crashed")),
+    ("dead_lettered", "dead-lettered", ("dead_lettered",)),
+)
+
+
+def chosen_span(visit: Visit) -> tuple[str, Resolution]:
+    """How far back the page goes, as its address says."""
+    over = visit.query.text("over")
+    return (over, OVER[over]) if over in OVER else ("", MINUTES)
+
+
+def draw_charts(history: History, key: int | str, resolution: Resolution) -> list[Chart]:
+    """Depth, age, rates on one scale, and how long handling took: of a queue, or of an account's queues together."""
+    view, span_s = history.view(key, resolution), resolution.span_s
+    column = view.columns
+    rates: list[Line] = []
+    for name, words, events in RATES:
+        counts = view.sum(*events)
+        # While the server was away nothing is known. And the last span is not over: a part of it would look as if
+        # everything had slowed down.
+        per_s: list[float | None] = [
+            None if not count and visible is None else count / span_s
+            for count, visible in zip(counts, column["visible"], strict=True)
+        ]
+        per_s[-1] = None
+        rates.append(Line(name, words, per_s, f"{sum(counts):,}"))
+    return [
+        time_chart(
+            "depth",
+            "Messages",
+            [
+                Line("visible", "visible", column["visible"]),
+                Line("in-flight", "in flight", column["in_flight"]),
+                Line("delayed", "delayed", column["delayed"]),
+            ],
+            span_s,
+        ),
+        time_chart(
+            "oldest",
+            "Age of the oldest visible message",
+            [Line("oldest", "oldest", column["oldest_s"])],
+            span_s,
+            rough_length,
+            per_s=1,
+        ),
+        time_chart("rates", "What happens", rates, span_s, rate),
+        time_chart(
+            "handling",
+            "From receive to delete",
+            [Line("p50", "half within", column["p50_ms"]), Line("p99", "99 % within", column["p99_ms"])],
+            span_s,
+            milliseconds,
+            per_s=1_000,
+        ),
+    ]

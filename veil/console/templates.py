@@ -59,6 +59,7 @@ def _read(name: str) -> tuple[bytes, str]:
 
 
 _NAV: Final = (
+    ("Overview", "overview"),
     ("Queues", "queues"),
     ("Messages", "messages"),
     ("Dead letters", "dead-letters"),

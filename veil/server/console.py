@@ -13,6 +13,8 @@ from veil.server.access import host_name, is_loopback
 from veil.server.make_store import is_on_postgres, journal_location, store_directory
 from veil.server.settings import Settings
 from veil.service.service import Service
+from veil.stores import history_file
+from veil.stores.history_file import HistoryFile
 from veil.wire.exchange import Request, Response
 from veil.wire.sigv4 import AccessKey
 
@@ -75,7 +77,11 @@ class ConsoleMount:
         self._who = settings.console
         if self._who != "off" or journal_location(settings) is not None:
             # From the start on, so that the first visitor sees what happened before, and the journal what became of holders.
-            service.watch()
+            directory = _directory(settings) if self._who != "off" else None
+            service.watch(
+                None if directory is None else HistoryFile(directory / history_file.FILE),
+                has_history=self._who != "off",
+            )
         service.lives = JournalLooks(service.store, journal_location(settings))
 
     async def handle(self, request: Request) -> Response:

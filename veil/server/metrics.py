@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from veil.core.errors import VeilError
-from veil.service.queues import queue_depths
+from veil.service.history import queue_depths
 from veil.service.service import Service
 from veil.stores.commit_stats import GROUP_BOUNDS, SECONDS_BOUNDS, CommitStats
 from veil.stores.store import OutboxSize

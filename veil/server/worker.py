@@ -34,7 +34,7 @@ from veil.server.process import EXIT_STORE_FAILED, begin_process, settle_down
 from veil.server.settings import Settings
 from veil.server.tls import Tls
 from veil.service.background import MoveRunners
-from veil.service.queues import QueueDepth
+from veil.service.history import QueueDepth
 from veil.service.receive import give_back
 from veil.service.service import Service
 from veil.stores.remote import STORE_CONTRACTS, Link, RemoteStore, methods_of

@@ -42,9 +42,10 @@ from veil.server.worker import (
     SharedPage,
 )
 from veil.service import holds
+from veil.service.history import QueueDepth, queue_depths
 from veil.service.messages import note_deletions, note_extensions, purge
 from veil.service.moves import cancel_move
-from veil.service.queues import QueueDepth, delete_queue, queue_depths
+from veil.service.queues import delete_queue
 from veil.service.receive import long_poll, note_receive, undo
 from veil.service.rotate_receipt import note_rotation
 from veil.service.service import Service

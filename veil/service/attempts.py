@@ -7,7 +7,7 @@ had lapsed (`core.attempt`). The hot path pays a few dictionary entries for each
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from heapq import heappop, heappush
 from typing import Final, NamedTuple, cast
 
@@ -148,8 +148,14 @@ class _Lapse(NamedTuple):
 class LiveAttempts:
     """Callers, the leases that they hold, and the lapses that are not judged yet; all of it bounded."""
 
-    def __init__(self, clock: Clock, tallies: MutableMapping[tuple[str, int], int]) -> None:
-        self._clock, self._tallies = clock, tallies
+    def __init__(
+        self,
+        clock: Clock,
+        tallies: MutableMapping[tuple[str, int], int],
+        handled: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """`handled` hears how long after its receive a message of a queue was deleted, in milliseconds."""
+        self._clock, self._tallies, self._handled = clock, tallies, handled
         self._consumers: dict[Caller, Consumer] = {}
         self._leases: dict[int, Claim] = {}  # by seq, in the order of their receives
         self._waiting: dict[int, dict[int, int]] = {}  # queue id: seq: when it is visible again
@@ -243,6 +249,13 @@ class LiveAttempts:
                 self._waiting.get(claim.queue.id, {}).pop(seq, None)
                 continue  # it was over before
             own = said[at] if said else None
+            if (
+                claim is not None
+                and outcome == Outcome.COMPLETED
+                and own is None
+                and self._handled is not None
+            ):
+                self._handled(queue.id, now_ms - claim.received_at_ms)
             if own is not None or outcome == Outcome.GIVEN_BACK:
                 word = outcome if own is None else own.outcome
                 consumer.recent.append(EndedAttempt(queue, seq, now_ms, word, own))

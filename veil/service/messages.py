@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from veil.core.attempt import NOTHING_SAID, Outcome, Said
 from veil.core.errors import (
@@ -29,6 +29,7 @@ from veil.core.message_rules import Draft, body_md5, check_draft, content_dedupl
 from veil.core.queue import Queue, QueueSettings
 from veil.core.receipt import Receipt
 from veil.service.service import Service
+from veil.service.turns import Turn
 from veil.stores.store import Extension
 
 # ---- message ids
@@ -284,6 +285,64 @@ async def peek(
             limit=limit,
             bytes_max=PEEK_BYTES_MAX,
         )
+
+
+# Of one search: so many rows or bytes are looked at, and whoever wants more goes on from there.
+SEARCH_ROWS_MAX: Final = 5_000
+SEARCH_BYTES_MAX: Final = 16 << 20
+SEARCH_FOUND_BYTES_MAX: Final = 4 << 20
+_ROWS_AT_ONCE: Final = 500
+BYTES_AT_ONCE: Final = 1 << 20  # read without a pause
+
+
+class Looked(NamedTuple):
+    """What a search found, and how far it came."""
+
+    messages: list[StoredMessage]
+    rows: int  # how many were looked at
+    behind: int | None  # the seq to go on behind; None at the end of the queue
+    is_full: bool  # as many were found as were wanted: there may be more behind
+    bytes: int = 0  # of the messages looked at
+
+
+async def search(
+    service: Service,
+    queue: Queue,
+    fits: Callable[[StoredMessage], bool] | None,
+    turn: Turn,
+    *,
+    after_seq: int = 0,
+    up_to_seq: int | None = None,
+    limit: int,
+    rows_max: int = SEARCH_ROWS_MAX,
+    bytes_max: int = SEARCH_BYTES_MAX,
+    enough: int | None = None,
+) -> Looked:
+    """The next `limit` messages that fit, by rising `seq`, all of them where `fits` is None: at most `rows_max` rows or
+    `bytes_max` bytes are looked at, and none after `enough` were found."""
+    found: list[StoredMessage] = []
+    rows = found_bytes = looked_bytes = 0
+    while enough is None or len(found) < enough:
+        wanted = limit + 1 if fits is None else min(_ROWS_AT_ONCE, rows_max - rows)
+        messages = await service.store.peek(
+            queue, after_seq=after_seq, up_to_seq=up_to_seq, limit=wanted, bytes_max=BYTES_AT_ONCE
+        )
+        for message in messages:
+            await turn.pause()
+            if len(found) == limit or found_bytes >= SEARCH_FOUND_BYTES_MAX:
+                return Looked(found, rows, after_seq, True, looked_bytes)
+            rows += 1
+            looked_bytes += message.held_bytes
+            after_seq = message.seq
+            if fits is None or fits(message):
+                found.append(message)
+                found_bytes += message.held_bytes
+        # A peek ends early where messages are large, so only an empty one is the end.
+        if not messages:
+            return Looked(found, rows, None, False, looked_bytes)
+        if rows >= rows_max or looked_bytes >= bytes_max:
+            return Looked(found, rows, after_seq, False, looked_bytes)
+    return Looked(found, rows, None, False, looked_bytes)
 
 
 async def peek_next(service: Service, queue: Queue, *, limit: int) -> list[StoredMessage]:

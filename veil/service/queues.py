@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from veil.core import limits
 from veil.core.errors import (
@@ -33,7 +32,6 @@ from veil.core.queue import (
     check_tags,
 )
 from veil.service.service import Service
-from veil.service.turns import Turn
 from veil.stores.store import QueueContent
 
 _log = logging.getLogger(__name__)
@@ -274,62 +272,6 @@ async def remove_permission(service: Service, queue: Queue, label: str) -> Queue
 async def counts(service: Service, queue: Queue) -> QueueCounts:
     """How many messages are where, exactly, now."""
     return await service.store.counts(queue)
-
-
-# ---- how queues stand
-
-_LOOKS_AT_ONCE: Final = 64  # more at once would only queue up in front of the requests
-
-
-class QueueDepth(NamedTuple):
-    """How a queue stands."""
-
-    counts: QueueCounts
-    oldest_sent_ms: int | None  # engine time; None: nothing is visible, or nobody asked
-    waiting: int = (
-        0  # of those in flight: for a retry, their attempts being over, as far as this server knows
-    )
-
-    @property
-    def in_progress(self) -> int:
-        """Of those in flight: somebody works on them."""
-        return max(0, self.counts.in_flight - self.waiting)
-
-    @property
-    def total(self) -> int:
-        return sum(self.counts)
-
-
-async def queue_depths(
-    service: Service, queues: Sequence[Queue], *, with_oldest: bool = True
-) -> dict[int, QueueDepth]:
-    """How each of the queues stands, by id; those deleted meanwhile are left out, and where the store has failed, all."""
-    if service.owner is not None:
-        return dict(await service.owner.queue_depths(queues, with_oldest=with_oldest))
-    depths: dict[int, QueueDepth] = {}
-    turn = Turn(service.turns)
-
-    async def look(some: Sequence[Queue]) -> None:
-        for queue in some:
-            try:
-                counts = await service.store.counts(queue)
-                oldest_ms = (
-                    await service.store.oldest_sent_ms(queue) if with_oldest and counts.visible else None
-                )
-            except VeilError:  # deleted since it was listed; that the store has failed /readyz tells
-                continue
-            waiting = 0
-            if service.activity is not None and counts.in_flight:
-                waiting = min(counts.in_flight, service.activity.attempts.waiting(queue.id))
-            depths[queue.id] = QueueDepth(counts, oldest_ms, waiting)
-            await turn.pause()
-
-    # Side by side for a store that has to be asked, one after the other within each share: most stores know
-    # the counts at once, and then a task for each of ten thousand queues would cost more than the looks.
-    await asyncio.gather(
-        *(look(queues[first::_LOOKS_AT_ONCE]) for first in range(min(len(queues), _LOOKS_AT_ONCE)))
-    )
-    return depths
 
 
 async def _check_redrive(service: Service, source: QueueKey, settings: QueueSettings) -> None:

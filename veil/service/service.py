@@ -18,6 +18,7 @@ from veil.core.queue import Queue
 from veil.journal.attempts import JournalLooks
 from veil.service.activity import Activity, Tallies
 from veil.service.background import MoveRunners, Ticker
+from veil.service.history import History, HistoryStore
 from veil.service.turns import Turns
 from veil.service.waiting import WaitingRoom
 from veil.stores.store import Store
@@ -89,12 +90,14 @@ class Service:
         self.due_sooner = self.ticker.look
         store.events = self
 
-    def watch(self) -> Activity:
-        """Take note of callers, holders and rates from now on; costs the hot path a little, so it is asked for."""
+    def watch(self, history_file: HistoryStore | None = None, *, has_history: bool = True) -> Activity:
+        """Take note of callers, holders and rates, from the start on; costs the hot path a little, so it is asked for. With a
+        file what is known of rates and depths outlives a restart; without a history nothing is."""
         if self.activity is None:
-            self.activity = Activity(self.clock, self.tallies, self._judge_lapses)
+            history = History(self, history_file) if has_history else None
+            self.activity = Activity(self.clock, self.tallies, history, self._judge_lapses)
             if self._started:
-                self.activity.start()
+                self.in_background(self.activity.start())
         return self.activity
 
     async def start(self) -> None:
@@ -104,7 +107,7 @@ class Service:
         self.store.begin_serving()
         self.ticker.start()
         if self.activity is not None:
-            self.activity.start()
+            await self.activity.start()
         await self.moves.resume()
 
     async def stop(self) -> None:
@@ -117,7 +120,7 @@ class Service:
         self._stopped = True
         self.waiting.close()
         if self.activity is not None:
-            self.activity.stop()
+            await self.activity.stop()
         await self.moves.stop()
         await self.ticker.stop()
         self.store.end_serving()

@@ -5,6 +5,7 @@ from typing import Final
 # Imported with the first visit to the console.
 MODULES: Final = (
     "login",
+    "overview",
     "queues",
     "queue_new",
     "queue_messages",

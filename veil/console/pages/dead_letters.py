@@ -23,7 +23,8 @@ from veil.console.visit import Visit
 from veil.console.web import Answer, link, live, page
 from veil.core.limits import MOVE_RATE_MAX
 from veil.core.queue import Queue, QueueCounts, QueueKey
-from veil.service.queues import QueueDepth, dead_letter_sources
+from veil.service.history import QueueDepth
+from veil.service.queues import dead_letter_sources
 
 PAGE_ROWS: Final = 50
 _SOURCES_SHOWN: Final = 5

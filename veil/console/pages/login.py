@@ -67,7 +67,7 @@ def own_place(text: str) -> str:
     # A browser goes one up for each `..`, also where its dots are percent-encoded, and takes a backslash for a slash.
     steps = {step.lower().replace("%2e", ".") for step in path.split("/")}
     is_straight = "\\" not in text and "//" not in path and steps.isdisjoint((".", ".."))
-    return text if is_own and is_straight else link("queues")
+    return text if is_own and is_straight else link("overview")
 
 
 async def _record(visit: Visit, identity: Identity | None, action: str) -> None:

@@ -4,65 +4,93 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
 
 from veil.console.life_drawing import HOW, WENT, draw
-from veil.console.messages import BYTES_AT_ONCE, attributes_of, cut, show_body
-from veil.console.queue_views import Present, Told, find_present, tell_message
+from veil.console.messages import (
+    PAGE_ROWS,
+    Search,
+    attributes_of,
+    cut,
+    read_search,
+    search_messages,
+    show_body,
+    show_preview,
+)
+from veil.console.queue_views import STATES, Present, Told, find_present, tell_message
 from veil.console.visit import Visit
 from veil.console.web import Answer, NotFound, link, live, page, see_other
+from veil.core.lease import State
+from veil.core.message import StoredMessage
 from veil.core.queue import Queue, QueueKey
-from veil.core.sequence import instant_of
 from veil.core.text import seq_number
 from veil.journal.attempts import FURTHER_MAX
 from veil.journal.message_finding import Sighting
 from veil.service.dead_letters import read_letter
+from veil.service.messages import SEARCH_BYTES_MAX, SEARCH_ROWS_MAX
 
-# ---- search by id
+# ---- search
 
-ROWS_LOOKED_AT_MAX: Final = 5_000
-BYTES_LOOKED_AT_MAX: Final = 64 << 20
-_ROWS_AT_ONCE: Final = 500
+_ID_CHARS: Final = 36  # of a whole message id
 _ID_CHARS_MAX: Final = 128
 _QUEUES_LISTED_MAX: Final = 500
 
 
-class MessageFound(NamedTuple):
-    """What a search has come to."""
+class MessageHit(NamedTuple):
+    """A message that was found in a queue."""
+
+    queue: Queue
+    message: StoredMessage
+    state: str
+    preview: str
+
+    @property
+    def address(self) -> str:
+        return link("queues", self.queue.key.region, self.queue.name, "messages", str(self.message.seq))
+
+
+class MessagesFound(NamedTuple):
+    """What a search has come to: in the journal, and in the queues as they stand."""
 
     sightings: Sequence[Sighting] = ()
     older: str | None = None  # where the journal is to be looked through next
     looked_until: str | None = None
-    rows: int = 0  # of queues that were looked at
-    is_cut: bool = False  # not all rows were
     problems: Sequence[str] = ()
+    hits: Sequence[MessageHit] = ()
+    rows: int = 0  # of queues that were looked at
+    behind: str | None = None  # where to go on in the queues; None: they were looked through
+    is_full: bool = False
 
 
 @page("/messages")
 async def find_page(visit: Visit) -> Answer:
     """The form, and what it finds; one message alone is shown at once."""
-    message_id = visit.query.text("id")[:_ID_CHARS_MAX]
+    search = read_search(visit.query)
+    search = search._replace(id=search.id[:_ID_CHARS_MAX])
     before = visit.query.text("before")[:300] or None
     queues = sorted(
         (q for q in await visit.service.store.all_queues() if q.key.account == visit.identity.account),
-        key=lambda queue: queue.name,
+        key=lambda queue: (queue.name, queue.key.region),
     )
     chosen = visit.query.text("queue")[:150]
-    found = MessageFound()
-    if message_id:
-        found = await _find(
-            visit, message_id, before, [q for q in queues if chosen in ("", _region_and_name(q))]
-        )
+    own = [queue for queue in queues if chosen in ("", _region_and_name(queue))]
+    found = MessagesFound()
+    if search.is_filtered and not search.problem:
+        found = await _find(visit, search, before, own)
         # One key in several queues is one message, which went from one to the next: its page tells of all.
         if len({each.seq for each in found.sightings}) == 1 and before is None:
             only = found.sightings[0]
             return see_other(link("queues", only.queue.region, only.queue.name, "messages", str(only.seq)))
+        if _is_whole_id(search) and len(found.hits) == 1:
+            return see_other(found.hits[0].address)
     return await visit.page(
         "find_message.html",
-        title="Find a message",
-        message_id=message_id,
+        title="Find messages",
+        search=search,
         chosen=chosen,
         queue_names=[_region_and_name(queue) for queue in queues[:_QUEUES_LISTED_MAX]],
         found=found,
+        is_whole_id=_is_whole_id(search),
         is_journal_kept=visit.console.journal_looks.is_kept,
     )
 
@@ -71,23 +99,33 @@ def _region_and_name(queue: Queue) -> str:
     return f"{queue.key.region}/{queue.name}"
 
 
-async def _find(visit: Visit, message_id: str, before: str | None, queues: Sequence[Queue]) -> MessageFound:
-    looks = visit.console.journal_looks
-    keys = {queue.key for queue in queues}
+def _is_whole_id(search: Search) -> bool:
+    """Whether one message is looked for, and by nothing but its id or key: the journal can tell of one that is gone."""
+    alone = search == Search(id=search.id, after=search.after)
+    return alone and (len(search.id) >= _ID_CHARS or _as_seq(search.id) is not None)
+
+
+def _as_seq(text: str) -> int | None:
     # A sequence number: the key itself, with zeros before it on FIFO queues.
-    seq = seq_number(message_id.lstrip("0")) if 10 < len(message_id) <= 20 else None
-    if seq is not None:
-        events = (await looks.life(seq)).events
-        named = [Sighting(each.queue, seq, each.at_ms) for each in events if each.seq == seq][-1:]
-        if _own(visit, named, keys):
-            return MessageFound(named)
-    sightings = await looks.find(message_id, before)
-    own = _own(visit, sightings.found, keys)
-    found = MessageFound(own, sightings.older, sightings.looked_until, problems=sightings.problems)
-    if own or before is not None:
-        return found
-    there, rows, is_cut = await _look_into_queues(visit, message_id, queues)
-    return found._replace(sightings=there, rows=rows, is_cut=is_cut)
+    return seq_number(text.lstrip("0")) if 10 < len(text) <= 20 else None
+
+
+async def _find(visit: Visit, search: Search, before: str | None, queues: Sequence[Queue]) -> MessagesFound:
+    found = MessagesFound()
+    if _is_whole_id(search) and not search.after:
+        looks, keys = visit.console.journal_looks, {queue.key for queue in queues}
+        seq = _as_seq(search.id)
+        if seq is not None:
+            events = (await looks.life(seq)).events
+            named = [Sighting(each.queue, seq, each.at_ms) for each in events if each.seq == seq][-1:]
+            if _own(visit, named, keys):
+                return MessagesFound(named)
+        sightings = await looks.find(search.id, before)
+        own = _own(visit, sightings.found, keys)
+        found = MessagesFound(own, sightings.older, sightings.looked_until, sightings.problems)
+        if own or before is not None:
+            return found
+    return await _search_queues(visit, search, queues, found)
 
 
 def _own(visit: Visit, sightings: Sequence[Sighting], keys: set[QueueKey]) -> list[Sighting]:
@@ -96,31 +134,47 @@ def _own(visit: Visit, sightings: Sequence[Sighting], keys: set[QueueKey]) -> li
     return [each for each in own if not visit.query.text("queue") or each.queue in keys]
 
 
-async def _look_into_queues(
-    visit: Visit, message_id: str, queues: Sequence[Queue]
-) -> tuple[list[Sighting], int, bool]:
-    """Look at messages as they stand, a bounded number of them: no store finds one by its id."""
+async def _search_queues(
+    visit: Visit, search: Search, queues: Sequence[Queue], found: MessagesFound
+) -> MessagesFound:
+    """Look at messages as they stand, in one queue after the other, up to a page of hits or a bounded number of rows: no
+    store finds one by what is in it."""
+    first = visit.query.number("from", 0, 0, 1 << 62)  # the id of the queue to go on in
+    ids = [queue.id for queue in queues]
+    if first in ids:
+        queues = queues[ids.index(first) :]
+    elif first:  # it is gone meanwhile: what came behind it is not known any more
+        search = search._replace(after=0)
+    looks = await visit.console.looks.at(queues, with_oldest=False)
+    hits: list[MessageHit] = []
     rows = looked_bytes = 0
-    seq = seq_number(message_id)
     for queue in queues:
-        after = 0
-        while rows < ROWS_LOOKED_AT_MAX and looked_bytes < BYTES_LOOKED_AT_MAX:
-            messages = await visit.service.store.peek(
-                queue, after_seq=after, limit=_ROWS_AT_ONCE, bytes_max=BYTES_AT_ONCE
-            )
-            await visit.turn.pause()
-            if not messages:
-                break
-            rows += len(messages)
-            looked_bytes += sum(each.held_bytes for each in messages)
-            after = messages[-1].seq
-            for message in messages:
-                if message.message_id == message_id or message.seq == seq:
-                    return [Sighting(queue.key, message.seq, instant_of(message.seq))], rows, False
-        else:
-            return [], rows, True
-    return [], rows, False
+        if queue.id not in looks or not looks[queue.id].total:
+            continue
+        if rows >= SEARCH_ROWS_MAX or looked_bytes >= SEARCH_BYTES_MAX or len(hits) == PAGE_ROWS:
+            behind = urlencode({"from": queue.id})
+            return found._replace(hits=hits, rows=rows, behind=behind, is_full=len(hits) == PAGE_ROWS)
+        looked = await search_messages(
+            visit.service,
+            queue,
+            search if queue.id == first or not first else search._replace(after=0),
+            visit.turn,
+            page_rows=PAGE_ROWS - len(hits),
+            rows_max=SEARCH_ROWS_MAX - rows,
+            bytes_max=SEARCH_BYTES_MAX - looked_bytes,
+        )
+        rows, looked_bytes = rows + looked.rows, looked_bytes + looked.bytes
+        hits += [
+            MessageHit(queue, message, STATES[State(message.state)], show_preview(message.body))
+            for message in looked.messages
+        ]
+        if looked.behind is not None:
+            behind = urlencode({"from": queue.id, "after": looked.behind})
+            return found._replace(hits=hits, rows=rows, behind=behind, is_full=looked.is_full)
+    return found._replace(hits=hits, rows=rows)
 
+
+# ---- one message
 
 _BODY_CHARS_MAX: Final = 100_000
 _ATTRIBUTE_CHARS_MAX: Final = 10_000

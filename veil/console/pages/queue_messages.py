@@ -11,7 +11,6 @@ from veil.console.formatting import length, plural
 from veil.console.letters import PAGE_ROWS, chosen_of
 from veil.console.messages import (
     Body,
-    Looked,
     Search,
     attributes_of,
     read_search,
@@ -38,7 +37,7 @@ from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.message import StoredMessage
 from veil.core.queue import Queue
 from veil.service.attempts import Holder
-from veil.service.messages import delete, discard, extend_lease
+from veil.service.messages import Looked, delete, discard, extend_lease
 
 _BODY_CHARS_MAX = 4_000  # the rest is on the message's own page
 _ATTRIBUTE_CHARS_MAX = 100

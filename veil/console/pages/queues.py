@@ -8,21 +8,20 @@ from urllib.parse import urlencode
 
 from markupsafe import Markup
 
-from veil.console.charts import Chart, activity_chart, in_pairs, sparkline
+from veil.console.charts import in_pairs, sparkline
 from veil.console.exports import as_cloudformation, as_terraform, as_toml
 from veil.console.formatting import plural
-from veil.console.queue_views import live_facts, queue_head, queue_page
+from veil.console.queue_views import chosen_span, draw_charts, live_facts, queue_head, queue_page
 from veil.console.visit import Visit
 from veil.console.web import TEXT, Answer, download, link, live, page
 from veil.core.queue import Queue, QueueCounts
-from veil.service.activity import COARSE_S, FINE_S, Activity
-from veil.service.queues import QueueDepth
+from veil.service.history import MINUTES, QueueDepth
 
 PAGE_ROWS: Final = 50
 # A live list looks at its rows every second, but only now and then for queues that have come or gone.
 LIVE_ORDER_MS: Final = 3_000
-_RATE_BUCKETS: Final = 12  # a minute
-_EVENTS: Final = ("sent", "arrived", "received", "deleted")
+# What comes by a redrive or as a dead letter comes in like what was sent.
+_DRAWN: Final = {"sent": ("sent", "arrived"), "received": ("received",), "deleted": ("deleted",)}
 
 # How to sort: what each column compares, and whether its first order is the falling one.
 _SORTS: Final[Mapping[str, tuple[Callable[[Queue, QueueDepth], Any], bool]]] = {
@@ -162,7 +161,7 @@ async def _ordered(visit: Visit, wish: Wish, queues: Sequence[Queue]) -> list[Qu
 
 
 def _row(visit: Visit, queue: Queue, look: QueueDepth) -> QueueRow:
-    spark, rates = _recent(visit.console.activity, queue)
+    spark, rates = _recent(visit, queue)
     redrive = queue.settings.redrive
     return QueueRow(
         queue,
@@ -175,50 +174,45 @@ def _row(visit: Visit, queue: Queue, look: QueueDepth) -> QueueRow:
     )
 
 
-def _recent(activity: Activity, queue: Queue) -> tuple[Markup, Mapping[str, float]]:
-    """What was sent, received and deleted in the last ten minutes, drawn, and the rates of the last one."""
-    if activity.is_quiet(_EVENTS, queue.id):
-        return _QUIET, dict.fromkeys(_EVENTS, 0.0)
-    fine = {event: activity.fine(event, queue.id) for event in _EVENTS}
-    # What comes by a redrive or as a dead letter has arrived like anything that was sent.
-    fine["sent"] = [sum(both) for both in zip(fine["sent"], fine.pop("arrived"), strict=True)]
-    told = ", ".join(f"{plural(sum(values), 'message')} {event}" for event, values in fine.items())
-    drawn = sparkline(
-        {event: in_pairs(values) for event, values in fine.items()}, f"In the last ten minutes: {told}"
+def _recent(visit: Visit, queue: Queue) -> tuple[Markup, Mapping[str, float]]:
+    """What came in, was received and deleted in the last ten minutes, drawn, and the rates of the last one."""
+    history = visit.console.history
+    if history.is_quiet(queue.id):
+        return _QUIET, dict.fromkeys(_DRAWN, 0.0)
+    view = history.view(queue.id, MINUTES, {event for events in _DRAWN.values() for event in events})
+    counts = {name: view.sum(*events) for name, events in _DRAWN.items()}
+    if not any(map(any, counts.values())):
+        return _QUIET, dict.fromkeys(_DRAWN, 0.0)
+    told = ", ".join(
+        f"{plural(sum(counts[name]), 'message')} {words}"
+        for name, words in (("sent", "came in"), ("received", "received"), ("deleted", "deleted"))
     )
-    minute_s = _RATE_BUCKETS * FINE_S
-    return drawn, {event: sum(values[-_RATE_BUCKETS:]) / minute_s for event, values in fine.items()}
+    drawn = sparkline(
+        {name: in_pairs(values) for name, values in counts.items()}, f"In the last ten minutes: {told}"
+    )
+    minute = 60 // MINUTES.span_s
+    return drawn, {name: sum(values[-minute:]) / 60 for name, values in counts.items()}
 
 
 # ---- activity
 
-_ACTIVITY_EVENTS: Final = (
-    ("sent", "Sent"),
-    ("arrived", "Arrived by a redrive or as dead letters"),
-    ("received", "Received"),
-    ("deleted", "Deleted"),
-    ("failed", "Failed"),
-    ("given_back", "Given back"),
-    ("overran", "Overran"),
-    ("crashed", "Crashed"),
-    ("dead_lettered", "Dead-lettered"),
-    ("extended", "Leases extended"),
-)
-
 
 @page("/queues/{region}/{name}/activity")
 async def activity_page(visit: Visit) -> Answer:
-    """A chart for each kind of event, over the last ten minutes or the last four hours."""
+    """How the queue fared: depth, age, rates and handling times."""
     queue = await visit.queue()
     head = await queue_head(visit, queue, "activity")
-    is_long = _is_long(visit)
+    over, resolution = chosen_span(visit)
+    visit.console.activity.tick()
     return await queue_page(
         visit,
         head,
         "queue_activity.html",
-        charts=_charts(visit, queue, is_long),
-        is_long=is_long,
-        live_path=f"{head.address}/activity/live" + ("?over=hours" if is_long else ""),
+        charts=draw_charts(visit.console.history, queue.id, resolution),
+        over=over,
+        resolution=resolution,
+        address=f"{head.address}/activity",
+        live_path=f"{head.address}/activity/live" + (f"?over={over}" if over else ""),
     )
 
 
@@ -227,21 +221,13 @@ async def activity_live(visit: Visit) -> Mapping[str, str]:
     """The counts and the charts."""
     queue = await visit.queue()
     head = await queue_head(visit, queue, "activity")
-    is_long = _is_long(visit)
-    charts = await visit.fragment("queue_charts.html", charts=_charts(visit, queue, is_long), is_long=is_long)
-    return {**live_facts(visit, head), "charts": charts}
-
-
-def _is_long(visit: Visit) -> bool:
-    return visit.query.text("over") == "hours"
-
-
-def _charts(visit: Visit, queue: Queue, is_long: bool) -> list[Chart]:
-    activity = visit.console.activity
-    counts, span_s = (activity.coarse, COARSE_S) if is_long else (activity.fine, FINE_S)
-    return [
-        activity_chart(event, words, counts(event, queue.id), span_s) for event, words in _ACTIVITY_EVENTS
-    ]
+    _, resolution = chosen_span(visit)
+    visit.console.activity.tick()
+    charts = draw_charts(visit.console.history, queue.id, resolution)
+    return {
+        **live_facts(visit, head),
+        "charts": await visit.fragment("charts.html", charts=charts, resolution=resolution),
+    }
 
 
 # ---- export

@@ -12,9 +12,10 @@ from veil.core.message import StoredMessage
 from veil.core.queue import Queue, QueueKey
 from veil.service import holds
 from veil.service.dead_letters import LetterFilter
+from veil.service.history import QueueDepth, queue_depths
 from veil.service.messages import PEEK_BYTES_MAX, peek
 from veil.service.moves import Wanted, redrive, start_move, task_handle
-from veil.service.queues import QueueDepth, list_queues, pause_queue, queue_depths, resume_queue
+from veil.service.queues import list_queues, pause_queue, resume_queue
 from veil.wire.actions.messages import checked_entries, failed_entry, read_attributes
 from veil.wire.actions.move_tasks import check_rate
 from veil.wire.actions.queues import read_page

@@ -1,0 +1,243 @@
+"""The first page: what is wrong, how much there is, and how it went lately."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from veil.console.charts import Chart
+from veil.console.formatting import length, plural, rough_length
+from veil.console.queue_views import chosen_span, draw_charts
+from veil.console.visit import Visit
+from veil.console.web import Answer, link, live, page
+from veil.core.limits import IN_FLIGHT_MAX
+from veil.core.queue import Queue, QueueCounts, QueueKey
+from veil.service.history import MINUTES, History, QueueDepth
+
+TROUBLES_SHOWN: Final = 20
+TOP_SHOWN: Final = 5
+_FRESH_MS: Final = 1_000
+_UNATTENDED_S: Final = 60  # a message that nobody has received for so long, of a queue that nobody reads
+_GROWN_MIN: Final = 10
+_GROWN_PART: Final = 0.1
+_EXPIRING_PART: Final = 0.8  # of the retention
+
+_NOTHING: Final = QueueDepth(QueueCounts(), None)
+
+
+class QueueFacts(NamedTuple):
+    """What is known of a queue, for the rules below: how it stands, and what happened in the last ten minutes."""
+
+    queue: Queue
+    depth: QueueDepth
+    oldest_s: int
+    grown: int  # messages more than ten minutes ago, or than when it was first looked at
+    happened: Mapping[str, int]
+    error: str = ""  # the commonest of its failed attempts
+    holds_dead_letters: bool = False
+
+
+class Trouble(NamedTuple):
+    """One thing that is wrong with a queue; the weight says which to look at first."""
+
+    weight: int
+    kind: str
+    words: str
+
+
+class TroubledQueue(NamedTuple):
+    """A queue and all that is wrong with it."""
+
+    queue: Queue
+    address: str
+    depth: QueueDepth
+    troubles: list[Trouble]
+
+
+class Overview(NamedTuple):
+    """What the page shows of an account's queues, charts aside."""
+
+    queues: int
+    paused: int
+    total: QueueCounts
+    oldest: tuple[Queue, int] | None  # and its age in seconds
+    in_per_s: float
+    done_per_s: float
+    failed: int
+    troubled: list[TroubledQueue]
+    more_troubled: int
+    largest: list[tuple[Queue, QueueDepth]]
+    longest: list[tuple[Queue, int]]
+
+
+# ---- rules
+
+
+def troubles_of(facts: QueueFacts) -> Iterator[Trouble]:
+    """What is wrong with a queue, by its facts alone."""
+    happened, visible, settings = facts.happened, facts.depth.counts.visible, facts.queue.settings
+    left_s = settings.retention_s - facts.oldest_s
+    if visible and facts.oldest_s >= settings.retention_s * _EXPIRING_PART:
+        yield Trouble(
+            100,
+            "expiring",
+            f"Its oldest message is removed in {rough_length(left_s)}, when its retention ends.",
+        )
+    if facts.depth.counts.in_flight >= IN_FLIGHT_MAX * 0.9:
+        yield Trouble(
+            95,
+            "full",
+            f"{facts.depth.counts.in_flight:,} messages are in flight; {IN_FLIGHT_MAX:,} is the limit.",
+        )
+    if dead := happened.get("dead_lettered", 0):
+        target = settings.redrive.dead_letters.name if settings.redrive else "its dead letters"
+        yield Trouble(90, "dead-letters", f"{plural(dead, 'message')} went to {target}.")
+    if crashed := happened.get("crashed", 0):
+        yield Trouble(80, "crashed", f"{plural(crashed, 'consumer')} crashed while holding a message.")
+    if failed := happened.get("failed", 0):
+        attempts = failed + crashed + happened.get("overran", 0) + happened.get("deleted", 0)
+        most = f"; most often {facts.error}" if facts.error else ""
+        yield Trouble(70, "failing", f"{failed:,} of {plural(attempts, 'attempt')} failed{most}.")
+    if overran := happened.get("overran", 0):
+        words = f"{plural(overran, 'attempt')} took longer than the visibility timeout of {length(settings.visibility_s)}."
+        yield Trouble(65, "overran", words)
+    # A message that waited for its retry or was given back comes back by a lapse too.
+    unexplained = happened.get("lapsed", 0) - crashed - overran - failed - happened.get("given_back", 0)
+    if unexplained > 0:
+        yield Trouble(
+            60, "lapsed", f"{plural(unexplained, 'lease')} lapsed: the message came back undeleted."
+        )
+    if settings.paused:
+        yield Trouble(
+            55,
+            "paused",
+            f"Its deliveries are paused; {plural(visible, 'message')} can be received once resumed.",
+        )
+    elif (
+        visible
+        and not happened.get("received", 0)
+        and facts.oldest_s >= _UNATTENDED_S
+        and not facts.holds_dead_letters
+    ):
+        yield Trouble(
+            50,
+            "unattended",
+            f"Nobody receives: {plural(visible, 'message')} {'waits' if visible == 1 else 'wait'}, "
+            f"the oldest for {rough_length(facts.oldest_s)}.",
+        )
+    elif facts.grown >= max(_GROWN_MIN, (facts.depth.total - facts.grown) * _GROWN_PART):
+        yield Trouble(40, "growing", f"It grows: {facts.grown:,} messages more than ten minutes ago.")
+
+
+# ---- facts
+
+
+async def look(visit: Visit) -> Overview:
+    """How the account's queues stand. Of ten thousand most are quiet: they cost a look into a dictionary each."""
+    history, account = visit.console.history, visit.identity.account
+    visit.console.activity.tick()
+    await history.refresh()
+    own = [queue for queue in await visit.service.store.all_queues() if queue.key.account == account]
+    errors = _errors(visit)
+    letters = {queue.settings.redrive.dead_letters for queue in own if queue.settings.redrive is not None}
+    now_ms = visit.now_ms
+    total, failed = [0, 0, 0], 0
+    troubled: list[TroubledQueue] = []
+    aged: list[tuple[int, Queue]] = []
+    held: list[tuple[Queue, QueueDepth]] = []
+    for queue in own:
+        depth = history.depths.get(queue.id, _NOTHING)
+        if history.is_quiet(queue.id) and not depth.total and not queue.settings.paused:
+            continue
+        await visit.turn.pause()
+        for place, count in enumerate(depth.counts):
+            total[place] += count
+        facts = _facts(history, queue, depth, now_ms, errors, letters)
+        failed += facts.happened.get("failed", 0)
+        if depth.total:
+            held.append((queue, depth))
+        if depth.oldest_sent_ms is not None:
+            aged.append((facts.oldest_s, queue))
+        if troubles := sorted(troubles_of(facts), reverse=True):
+            address = link("queues", queue.key.region, queue.name)
+            troubled.append(TroubledQueue(queue, address, depth, troubles))
+    troubled.sort(key=lambda each: (-each.troubles[0].weight, -each.depth.total, each.queue.name))
+    aged.sort(key=lambda each: (-each[0], each[1].name))
+    held.sort(key=lambda each: (-each[1].total, each[0].name))
+    return Overview(
+        len(own),
+        sum(queue.settings.paused for queue in own),
+        QueueCounts(*total),
+        (aged[0][1], aged[0][0]) if aged else None,
+        sum(history.recent(account, event, 60) for event in ("sent", "arrived")) / 60,
+        history.recent(account, "deleted", 60) / 60,
+        failed,
+        troubled[:TROUBLES_SHOWN],
+        max(0, len(troubled) - TROUBLES_SHOWN),
+        held[:TOP_SHOWN],
+        [(queue, oldest_s) for oldest_s, queue in aged[:TOP_SHOWN]],
+    )
+
+
+def _facts(
+    history: History,
+    queue: Queue,
+    depth: QueueDepth,
+    now_ms: int,
+    errors: Mapping[int, str],
+    letters: set[QueueKey],
+) -> QueueFacts:
+    oldest_s = 0 if depth.oldest_sent_ms is None else max(0, now_ms - depth.oldest_sent_ms) // 1000
+    happened, before = history.lately(queue.id)
+    grown = 0 if before is None else depth.total - before
+    return QueueFacts(queue, depth, oldest_s, grown, happened, errors.get(queue.id, ""), queue.key in letters)
+
+
+def _errors(visit: Visit) -> dict[int, str]:
+    """The commonest error of each queue's attempts that failed lately, as far as their holders said it."""
+    since_ms = visit.now_ms - MINUTES.span_s * MINUTES.spans * 1000
+    counted: dict[int, Counter[str]] = {}
+    for consumer in visit.console.activity.attempts.consumers():
+        for ended in consumer.recent:
+            if ended.said is not None and ended.said.error_type and ended.at_ms >= since_ms:
+                counted.setdefault(ended.queue.id, Counter())[ended.said.error_type] += 1
+    return {queue_id: errors.most_common(1)[0][0] for queue_id, errors in counted.items()}
+
+
+# ---- pages
+
+
+@page("/overview")
+async def overview_page(visit: Visit) -> Answer:
+    """Troubles first, then totals, charts, and the queues that stand out."""
+    over, resolution = chosen_span(visit)
+    return await visit.page(
+        "overview.html",
+        title="Overview",
+        over=over,
+        resolution=resolution,
+        overview=await look(visit),
+        charts=_charts(visit),
+        is_live=False,
+    )
+
+
+@live("/overview/live")
+async def overview_live(visit: Visit) -> Mapping[str, str]:
+    """All of it."""
+    _, resolution = chosen_span(visit)
+    # Those who watch other spans of time share the look.
+    key = ("overview", visit.identity.account)
+    overview = await visit.console.looks.kept(key, lambda: look(visit), _FRESH_MS)
+    return {
+        "overview-facts": await visit.fragment("overview_facts.html", overview=overview, is_live=True),
+        "overview-troubles": await visit.fragment("overview_troubles.html", overview=overview, is_live=True),
+        "overview-tops": await visit.fragment("overview_tops.html", overview=overview, is_live=True),
+        "charts": await visit.fragment("charts.html", charts=_charts(visit), resolution=resolution),
+    }
+
+
+def _charts(visit: Visit) -> list[Chart]:
+    _, resolution = chosen_span(visit)
+    return draw_charts(visit.console.history, visit.identity.account, resolution)
