@@ -9,7 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.journal.kit import NOON_MS, SHOP, APlan, a_row, an_event, events_of
-from veil.core.event import Kind
+from veil.core.attempt import RULE
+from veil.core.clock import Trouble, TroubleKind
+from veil.core.event import EventRecorder, Kind
 from veil.journal.schema import COLUMNS, VERSION
 from veil.journal.segment_writer import SCHEMA, write_segment
 from veil.journal.segments import check_segment, list_segments
@@ -51,7 +53,25 @@ def test_every_field_of_an_event_is_in_its_column(place: Storage):
         "caller_key": SHOP.key_id,
         "caller_address": SHOP.peer,
         "user_agent": SHOP.user_agent,
-    }
+        "rule": RULE,
+    } | dict.fromkeys(("outcome", "error_type", "error_text", "traceback"))
+
+
+def test_a_trouble_of_the_server_is_told_without_a_queue(place: Storage):
+    recorder = EventRecorder()
+    recorder.record_trouble(Trouble(NOON_MS - 20_000, NOON_MS, TroubleKind.RESTART))
+    write_segment(place, APlan(), [(1, recorder.pack())])
+
+    [event] = events_of(place)
+    assert [event[name] for name in ("kind", "region", "account", "queue", "seq")] == [
+        "trouble",
+        "",
+        "",
+        "",
+        0,
+    ]
+    assert (event["deadline"], event["at"]) == (instant(NOON_MS - 20_000), instant(NOON_MS))
+    assert event["outcome"] == "restart"
 
 
 def test_what_an_event_does_not_say_is_null(place: Storage):
@@ -60,7 +80,7 @@ def test_what_an_event_does_not_say_is_null(place: Storage):
     write_segment(place, APlan(), [(1, a_row(short, an_event(delivery=1, other_queue=1), short))])
 
     first, second, third = events_of(place)
-    nullable = {column.name for column in COLUMNS if column.nullable}
+    nullable = {column.name for column in COLUMNS if column.nullable} - {"rule"}
     assert {name for name, value in first.items() if value is None} == nullable
     assert (first["delivery"], second["delivery"], second["other_queue"]) == (0, 1, "orders-dead")
     assert third == first | {"position": 1 << 20 | 2}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -133,9 +133,10 @@ class Columns:
             "position": pa.array(self._positions, pa.int64()),
             "at": _instants(at),
             "kind": _named(pa.array(kind, _INDEX), _KINDS),
-            "region": _named(queue_index, regions),
-            "account": _named(queue_index, accounts),
-            "queue": _named(queue_index, names),
+            # Empty for what is of no queue.
+            "region": _named(queue_index, regions, empty="kept"),
+            "account": _named(queue_index, accounts, empty="kept"),
+            "queue": _named(queue_index, names, empty="kept"),
             "seq": pa.array(seq, pa.int64()),
             "message_id": pa.array(message_id, pa.string()),
             "delivery": pa.array(delivery, pa.int32()),
@@ -198,10 +199,11 @@ def _repeated(values: list[str | None]) -> Any:
     return pa.array(values, pa.string()).dictionary_encode()
 
 
-def _named(index: Any, names: list[Any]) -> Any:
-    """The names behind the numbers; an empty one is null."""
+def _named(index: Any, names: list[Any], *, empty: Literal["null", "kept"] = "null") -> Any:
+    """The names behind the numbers; an empty one is null unless it is to be kept."""
     places: dict[Any, int] = {}
-    place_of = [places.setdefault(name, len(places)) if name else None for name in names]
+    keeps = empty == "kept"
+    place_of = [places.setdefault(name, len(places)) if name or keeps else None for name in names]
     # pyarrow does not unify dictionaries that hold a null, so what is null must be so in the numbers.
     return pa.DictionaryArray.from_arrays(
         pa.array(place_of, _INDEX).take(index), pa.array(list(places), pa.string())

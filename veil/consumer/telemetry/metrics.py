@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -27,6 +28,7 @@ _log = logging.getLogger(__name__)
 
 LABELS_MAX: Final = 100
 _OTHER: Final = "_other"
+_TELL_EVERY_S: Final = 5.0  # of renewals that fail
 # From a handler that only forwards to one that runs for hours.
 SECONDS_BOUNDS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3_600, 14_400, 43_200
@@ -197,6 +199,7 @@ class RenewalWatch(KeeperEvents):
 
     def __init__(self, queue: str, metrics: ConsumerMetrics | None = None) -> None:
         self._queue, self._metrics = queue, metrics
+        self._told_s, self._untold = -_TELL_EVERY_S, 0
 
     def renewed(self, lease: Lease, visibility_s: int) -> None:
         self._count("renewed")
@@ -213,8 +216,14 @@ class RenewalWatch(KeeperEvents):
 
     def failed(self, lease: Lease, problem: Exception, again: bool) -> None:
         self._count("failed")
+        now_s = time.monotonic()
+        if again and now_s - self._told_s < _TELL_EVERY_S:
+            self._untold += 1  # a server that is away fails every lease several times a second
+            return
         what = "it will be tried again" if again else "there is no time for another try"
-        _log.warning("lease not renewed: %s; %s", problem, what, extra=self._facts(lease))
+        before = f" ({self._untold} more failed since the last line)" if self._untold else ""
+        self._told_s, self._untold = now_s, 0
+        _log.warning("lease not renewed: %s; %s%s", problem, what, before, extra=self._facts(lease))
 
     def lost(self, lease: Lease, why: str) -> None:
         self._count("lost")
