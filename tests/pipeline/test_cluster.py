@@ -123,7 +123,7 @@ except VeilError as refused:
 """
 
 
-@pytest.mark.parametrize("who", ["driver", "workers"])
+@pytest.mark.parametrize("who", ["driver", pytest.param("workers", marks=pytest.mark.soak)])
 def test_workers_whose_python_lacks_veil_are_told_of_at_once_with_what_to_set(
     on_loopback: Cluster, tmp_path: Path, who: str
 ):

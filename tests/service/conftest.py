@@ -1,4 +1,4 @@
-"""Every test that asks for `service` is run on every store."""
+"""Tests that ask for `service` are run on the store in memory, and where it waits for what a store tells, on every store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,17 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture(params=list(STORES))
+# What a store must do is told in tests/stores, once for all of them; these are about being told of it.
+WAITING = {"test_cancelled_receives", "test_long_polling", "test_ticker"}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "service" in metafunc.fixturenames:
+        waits = metafunc.module.__name__.rpartition(".")[2] in WAITING
+        metafunc.parametrize("service", list(STORES) if waits else ["memory"], indirect=True)
+
+
+@pytest.fixture
 async def service(
     request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
 ) -> AsyncIterator[Service]:
