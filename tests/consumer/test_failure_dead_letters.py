@@ -62,6 +62,19 @@ def test_the_copy_says_what_happened() -> None:
     }
 
 
+@pytest.mark.parametrize("receive_count", [1, 2])
+def test_no_message_was_received_last_before_it_was_received_first(receive_count: int) -> None:
+    """The first is told by the service's clock, which may be ahead of ours."""
+    time = ManualTime()
+    ahead_ms = int(NOW.timestamp() * 1000) + 400
+    message = a_message(
+        receive_count=receive_count, system={"ApproximateFirstReceiveTimestamp": str(ahead_ms)}, time=time
+    )
+    time.advance(20)
+    _, attributes = dead_letter_copy(message, DeadLetter("no"), now=NOW)
+    assert attributes["veil.first_received_at"] == attributes["veil.last_received_at"]
+
+
 def test_without_an_error_there_is_the_reason() -> None:
     _, attributes = dead_letter_copy(a_message(), DeadLetter("on purpose"), now=NOW)
     assert attributes["veil.reason"] == text("on purpose")

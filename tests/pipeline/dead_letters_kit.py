@@ -8,6 +8,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from veil.journal.storage import Storage
 from veil.pipeline.dead_letters.letters import PEEKED
 from veil.pipeline.dead_letters.queue import DeadLetterQueue
@@ -99,9 +101,13 @@ def sealed(
     queue: DeadLetterQueue,
     tables: Storage,
     choice: Selection | None = None,
+    *,
+    a_call: int | None = None,
     **given: Any,
 ) -> RedriveRun:
     """A run over what is in the queue, ready to be redriven."""
     run = choose(spark, queue.address, tables, choice or Selection(), **given)
+    if a_call is not None:
+        run = msgspec.structs.replace(run, a_call=a_call)
     save_run(place_of(tables, run.id), run)
     return run

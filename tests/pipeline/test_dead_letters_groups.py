@@ -13,8 +13,17 @@ from veil.pipeline.dead_letters.letters import dead_letters, grouped
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-LEASES = "message_id string, queue string, delivery int, how string"
+LEASES = "message_id string, queue string, delivery int, outcome string, error_type string, error_text string, traceback string"
+NO_ERROR = (None, None, None)
 MESSAGES = "message_id string, dead_lettered_at timestamp, dead_letter_queue string"
+
+
+TRACE = """Traceback (most recent call last):
+  File "/srv/shop/handlers.py", line 12, in handle
+    pay(order)
+  File "/srv/shop/pay.py", line 3, in {function}
+    raise Declined
+"""
 
 
 def by_id(letters: DataFrame) -> dict[str, Any]:
@@ -52,12 +61,20 @@ def test_the_tables_tell_how_the_leases_ended_and_since_when_it_is_dead(spark: S
     peeked = frame(spark, a_letter(1, source="orders"), a_letter(2, veil__message_id="old"), a_letter(3))
     leases = spark.createDataFrame(
         [
-            ("message-1", "orders", 1, "superseded"),
-            ("message-1", "orders", 2, "superseded"),
-            ("message-1", "orders", 3, "dead_lettered"),
-            ("message-1", "orders-dead", 1, "released"),  # somebody looked at the dead letter
-            ("message-1", "orders", 0, "open"),  # no lease
-            ("old", "orders", 1, "deleted"),
+            ("message-1", "orders", 1, "failed", "KeyError", "'a'", TRACE.format(function="first")),
+            (
+                "message-1",
+                "orders",
+                2,
+                "failed",
+                "shop.Declined",
+                "card 4711 declined",
+                TRACE.format(function="pay"),
+            ),
+            ("message-1", "orders", 3, "crashed", *NO_ERROR),
+            ("message-1", "orders-dead", 1, "given_back", *NO_ERROR),  # somebody looked at the dead letter
+            ("message-1", "orders", 0, "open", *NO_ERROR),  # no lease
+            ("old", "orders", 1, "completed", *NO_ERROR),
         ],
         LEASES,
     )
@@ -66,8 +83,14 @@ def test_the_tables_tell_how_the_leases_ended_and_since_when_it_is_dead(spark: S
 
     rows = by_id(dead_letters(peeked, leases, messages))
 
-    assert rows["message-1"]["leases"] == "1 × dead_lettered, 2 × superseded"
-    assert rows["message-2"]["leases"] == "1 × deleted"
+    assert rows["message-1"]["leases"] == "1 × crashed, 2 × failed"
+    assert rows["message-2"]["leases"] == "1 × completed"
+    # Though the server dead-lettered it for its receives, its last error is known.
+    assert (rows["message-1"]["error_type"], rows["message-1"]["fingerprint"]) == (
+        "shop.Declined",
+        "card <n> declined",
+    )
+    assert rows["message-1"]["place"] == "shop/pay.py in pay"
     assert rows["message-3"]["leases"] is None
     assert rows["message-1"]["first_seen"].timestamp() == died_at.timestamp()
     assert len(rows) == 3
@@ -102,16 +125,38 @@ def test_groups_count_span_and_show_the_newest_and_the_oldest(spark: SparkSessio
     assert len({group.group_id for group in (first, *rest)}) == 3
 
 
+def test_errors_of_one_type_that_were_raised_in_two_places_are_two_groups(
+    spark: SparkSession, tables_place: Storage
+):
+    letters = [
+        a_letter(
+            n,
+            veil__error_type="KeyError",
+            veil__reason="no key",
+            veil__traceback=TRACE.format(function=function),
+        )
+        for n, function in enumerate(["pay", "pay", "ship"])
+    ]
+    write_groups(grouped(dead_letters(frame(spark, *letters)), NOON), tables_place)
+
+    groups = read_groups(tables_place)
+
+    assert [(group.error_type, group.place, group.messages) for group in groups] == [
+        ("KeyError", "shop/pay.py in pay", 2),
+        ("KeyError", "shop/pay.py in ship", 1),
+    ]
+
+
 def test_the_commonest_lease_histories_come_first(spark: SparkSession, tables_place: Storage):
     letters = frame(spark, *(a_letter(n, source="orders") for n in range(5)))
-    ends = ["superseded", "superseded", "superseded", "deleted", None]
-    leases = [(f"message-{n}", "orders", 1, how) for n, how in enumerate(ends) if how]
+    ends = ["crashed", "crashed", "crashed", "completed", None]
+    leases = [(f"message-{n}", "orders", 1, end, *NO_ERROR) for n, end in enumerate(ends) if end]
 
     told = dead_letters(letters, spark.createDataFrame(leases, LEASES))
     write_groups(grouped(told, NOON), tables_place)
 
     (group,) = read_groups(tables_place)
-    assert group.leases == ((3, "1 × superseded"), (1, "1 × deleted"))
+    assert group.leases == ((3, "1 × crashed"), (1, "1 × completed"))
 
 
 def test_the_same_error_is_the_same_group_the_next_day(spark: SparkSession):

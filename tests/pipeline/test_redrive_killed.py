@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -126,3 +127,17 @@ def test_calls_are_bounded_by_their_size_and_the_same_each_time(
 
     assert redrive(run, tables_place, dead).moved == 20
     assert {len(body) for body in bodies_in(orders)} == {700_001, 700_002}
+
+
+def test_a_run_that_is_resumed_keeps_the_rate_it_was_begun_with(
+    spark: SparkSession, queues: Queues, tables_place: Storage
+):
+    dead, _ = queues
+    fill(dead, [f"order {n}" for n in range(30)], veil__source_queue="orders")
+    sealed(spark, dead, tables_place, rate_s=40)
+    ((run, _),) = unfinished(tables_place)
+    assert (run.rate_s, run.a_call) == (40, 10)
+
+    begun_s = time.monotonic()
+    assert redrive(run, tables_place, dead).moved == 30
+    assert time.monotonic() - begun_s >= 0.49  # the second and the third call wait a quarter of a second each

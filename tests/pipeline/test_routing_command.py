@@ -18,7 +18,7 @@ from veil.cli.main import run
 from veil.cli.pipeline.route import show_prepared
 from veil.journal.storage import Storage
 from veil.pipeline.queues.client import QueueAddress, QueueClient
-from veil.pipeline.routing.router import prepare_targets
+from veil.pipeline.routing.router import RouterState, prepare_targets
 from veil.pipeline.routing.rules import read_rule_file
 from veil.pipeline.timeouts.history import History
 from veil.testing import VeilServer
@@ -134,7 +134,11 @@ def test_a_class_is_remembered_when_the_past_is_gone(
     ]
     assert run([*command, "--tables", tables_place.uri]) == 0
     assert "class mail: short, moved from long; 99 % of the work takes up to 2" in capsys.readouterr().err
+    assert not (tmp_path / "state").exists()  # a dry run writes nothing, so the next says the same
+    assert run([*command, "--tables", tables_place.uri]) == 0
+    assert "class mail: short, moved from long" in capsys.readouterr().err
 
+    RouterState(Storage.at(tmp_path / "state")).keep_classes({"mail": "short"})
     assert run([*command, "--tables", str(tmp_path / "no-tables")]) == 0
 
     told = capsys.readouterr().err
@@ -177,6 +181,29 @@ def test_rules_from_a_file_are_told_and_counted(
     assert "quick has a timeout of 45 s, not 30 s; change it with: veil queue edit quick" in told.err
     assert "batch 0: 20 to quick, 10 to slow" in told.err
     assert (queues.count("quick"), queues.count("slow"), queues.count("intake")) == (20, 10, 0)
+
+
+def test_a_message_that_no_queue_takes_is_named_and_counts_as_refused(
+    queues: Queues, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    rules = tmp_path / "rules.toml"
+    rules.write_text('default = "small"\n[queues]\nsmall = "30s"\n')
+    queues.create("intake")
+    queues.create("small", MaximumMessageSize="1024")
+    ids = queues.send("intake", ["a", "x" * 3_000, "b"])
+    command = ["pipeline", "route", "--from", "intake", "--rules", str(rules), "--once"]
+    command += ["--state", str(tmp_path / "state")]
+
+    assert run(command) == 1
+    told = capsys.readouterr().err
+    assert f"message_id='{ids[1]}') cannot be sent to queue small" in told
+    assert "Traceback" not in told
+
+    assert run([*command, "--error-path", str(tmp_path / "errors")]) == 0
+    told = capsys.readouterr()
+    assert told.out.split() == ["QUEUE", "MESSAGES", "small", "2"]
+    assert "2 to small; 1 refused by small" in told.err
+    assert (queues.count("small"), queues.count("intake")) == (2, 0)
 
 
 def test_a_fifo_intake_keeps_the_order_of_its_groups(queues: Queues, tmp_path: Path):

@@ -21,6 +21,7 @@ from veil.pipeline.spark.session import (
     chosen,
     close_session,
     driver_memory_mb,
+    first_line,
     log_of,
     open_session,
     read_conf,
@@ -113,13 +114,37 @@ def test_a_start_that_fails_is_one_line_that_names_the_log(tmp_path: Path):
         "    print(failure)\n"
     )
 
-    done = in_a_process(code, tmp_path, TMPDIR=str(tmp_path))
+    (tmp_path / "tmp").mkdir()
+    done = in_a_process(code, tmp_path, TMPDIR=str(tmp_path / "tmp"), XDG_STATE_HOME=str(tmp_path / "state"))
 
     assert done.stderr == ""
     line, _, log = done.stdout.strip().partition("; what it said is in ")
+    assert Path(log) == tmp_path / "state" / "veil" / "spark.log"
+    assert [path for path in (tmp_path / "tmp").iterdir() if path.name.startswith("veil")] == []
     assert line.startswith("Spark did not start (")
     assert line.endswith(": Master must either be yarn or start with spark, k8s, or local")
     assert "Master must either be yarn" in Path(log).read_text()
+
+
+def test_a_command_leaves_the_session_active_that_it_found(spark: SparkSession):
+    from pyspark.sql import SparkSession
+
+    spark.createDataFrame([(1,)], "a int")  # makes it the active one
+    with spark_session(None, None, "a job") as own:
+        own.createDataFrame([(1,)], "a int")
+        assert not SparkSession.getActiveSession()._jsparkSession.equals(spark._jsparkSession)
+
+    assert SparkSession.getActiveSession()._jsparkSession.equals(spark._jsparkSession)
+
+
+def test_what_a_task_of_ours_says_is_told_and_not_the_trace_around_it():
+    text = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: An exception was raised by Python:
+Traceback (most recent call last):
+  File "worker.py", line 1, in main
+veil.pipeline.sink.rows.RowRefused: row 5 of partition 0 (message_id='m-1') cannot be sent to queue small: too long
+"""
+    told = "row 5 of partition 0 (message_id='m-1') cannot be sent to queue small: too long"
+    assert first_line(RuntimeError(text)) == told
 
 
 def test_without_pyspark_the_error_is_what_to_install(monkeypatch: pytest.MonkeyPatch):

@@ -93,6 +93,31 @@ async def test_a_letter_can_go_elsewhere_changed_and_marked(wire: Wire) -> None:
     assert second["MessageAttributes"].keys() == {"n", "Veil.RedrivenFrom"}
 
 
+async def test_the_mark_finds_room_where_a_consumer_has_written_why_and_gives_way_to_the_sender(
+    wire: Wire,
+) -> None:
+    def texts(*names: str) -> dict[str, dict[str, str]]:
+        return {name: {"DataType": "String", "StringValue": "x"} for name in names}
+
+    ours = ("veil.error_type", "veil.reason", "veil.source_queue", "veil.message_id", "veil.receive_count",
+            "veil.handler", "veil.traceback", "veil.first_received_at", "veil.last_received_at")  # fmt: skip
+    url, dead = await dead_letters(wire, "a", MessageAttributes=texts("type", *ours))
+    full = texts(*(f"a{number}" for number in range(10)))
+    [letter] = await peeked(wire, dead)
+
+    answer = await redrive(wire, dead, entry(letter, "one"), MarkRedriven=True)
+    assert [one["Id"] for one in answer["Successful"]] == ["one"]
+    [back] = await wire.receive(url, MessageAttributeNames=["All"])
+    found = set(back["MessageAttributes"])
+    assert found == {"type", "Veil.RedrivenFrom", *ours} - {"veil.last_received_at"}
+
+    await wire.call("DeleteMessage", QueueUrl=url, ReceiptHandle=back["ReceiptHandle"])
+    await dead_letters(wire, "b", MessageAttributes=full)
+    [letter] = await peeked(wire, dead)
+    answer = await redrive(wire, dead, entry(letter, "two"), MarkRedriven=True)
+    assert [one["Id"] for one in answer["Successful"]] == ["two"]
+
+
 async def test_a_wrong_entry_fails_alone_and_says_why(wire: Wire) -> None:
     url, dead = await dead_letters(wire, "a", "b")
     small = await wire.queue("small", MaximumMessageSize="1024")

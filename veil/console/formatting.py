@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 
 from markupsafe import Markup
 
 from veil.words import plural as plural
 
-_INSTANT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} UTC)")
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _BYTES = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
@@ -82,20 +80,12 @@ def utc(wall_ms: int | None) -> str:
 
 def instant(wall_ms: int | None) -> Markup:
     """The exact instant, in UTC; the page's script shows it in the reader's zone, with UTC in the title."""
-    return Markup("–") if wall_ms is None else instant_text(utc(wall_ms))
-
-
-def with_instants(text: str) -> Markup:
-    """The text with each instant in it as `instant` writes it."""
-    return Markup("").join(
-        instant_text(piece) if number % 2 else piece for number, piece in enumerate(_INSTANT.split(text))
+    if wall_ms is None:
+        return Markup("–")
+    exact = utc(wall_ms)
+    return Markup('<time class="at" datetime="{}">{}</time>').format(
+        exact.removesuffix(" UTC").replace(" ", "T") + "Z", exact
     )
-
-
-def instant_text(exact: str) -> Markup:
-    """An instant in UTC, as text, that the page's script may show in the reader's zone."""
-    iso = exact.removesuffix(" UTC").replace(" ", "T") + "Z"
-    return Markup('<time class="at" datetime="{}">{}</time>').format(iso, exact)
 
 
 def ago(wall_ms: int | None, now_ms: int) -> Markup:

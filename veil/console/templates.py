@@ -88,7 +88,6 @@ class Templates:
             "file_size": formatting.file_size,
             "rate": formatting.rate,
             "utc": formatting.utc,
-            "with_instants": formatting.with_instants,
         }
         environment.globals |= {
             "ago": formatting.ago,

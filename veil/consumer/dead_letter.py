@@ -71,9 +71,12 @@ def _ours(message: Message, outcome: DeadLetter, now: datetime) -> Iterator[tupl
     yield HANDLER, "String", outcome.handler, _TEXT_BYTES_MAX
     if error is not None and (trace := traceback_text(error)):
         yield TRACEBACK, "String", trace, TRACEBACK_BYTES_MAX
-    if message.first_received_at is not None:
-        yield FIRST_RECEIVED_AT, "String", _iso(message.first_received_at), _TEXT_BYTES_MAX
-    yield LAST_RECEIVED_AT, "String", _iso(now - timedelta(seconds=held_s(message.lease))), _TEXT_BYTES_MAX
+    first_at, last_at = message.first_received_at, now - timedelta(seconds=held_s(message.lease))
+    if first_at is not None:
+        yield FIRST_RECEIVED_AT, "String", _iso(first_at), _TEXT_BYTES_MAX
+        # The one is told by the service's clock, the other by this one's, from before the request was sent.
+        last_at = first_at if message.receive_count == 1 else max(first_at, last_at)
+    yield LAST_RECEIVED_AT, "String", _iso(last_at), _TEXT_BYTES_MAX
 
 
 def _first_id(attributes: Mapping[str, Attribute]) -> str | None:

@@ -1,11 +1,8 @@
-"""Pieces of Spark SQL that several jobs share: text, schemas from columns that are written out, attributes of messages.
-
-Large plans are written as text, since one put together in Python is thousands of calls to the JVM.
-"""
+"""Pieces of Spark SQL that several jobs share: schemas from columns that are written out, attributes of messages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
@@ -13,32 +10,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column
     from pyspark.sql.types import StructType
-
-
-def named(expressions: Mapping[str, str]) -> list[str]:
-    """Each expression under its name, for `selectExpr`."""
-    return [f"{expression} as `{name}`" for name, expression in expressions.items()]
-
-
-def quoted(words: Iterable[str]) -> str:
-    """The words as literals in a list. They are our own: none of them has a quote in it."""
-    return ", ".join(f"'{word}'" for word in words)
-
-
-def where(condition: str, value: str) -> str:
-    """The value where the condition holds, null elsewhere."""
-    return f"case when {condition} then {value} end"
-
-
-def struct_of_columns(members: Mapping[str, str]) -> str:
-    """A struct of these members, by name."""
-    return "named_struct(" + ", ".join(f"'{name}', {value}" for name, value in members.items()) + ")"
-
-
-def ms_between(start: str, end: str) -> str:
-    """Whole milliseconds from one instant to the other, never negative; null where either is not known."""
-    ms = f"unix_millis({end}) - unix_millis({start})"
-    return f"case when {ms} < 0 then 0L else {ms} end"
 
 
 @cache

@@ -192,10 +192,7 @@ def to_chosen(letter: Letter, destination: QueueKey | None, type_attributes: Seq
     if destination is None and not letter.is_known_to_server:
         destination = letter.source  # None: the store refuses, and says why
     message = letter.message
-    # A message that is full of its sender's attributes goes without the mark: better than not at all.
-    change = None
-    if has_room_for_mark(message):
-        change = changed_content(None, with_room_for_mark(message), type_attributes, mark=True)
+    change = changed_content(None, None, type_attributes, mark=True)
     return Chosen(message.seq, message.message_id, destination, change)
 
 
@@ -205,9 +202,7 @@ def with_room_for_mark(message: StoredMessage) -> dict[str, MessageAttribute] | 
     if len(attributes) < ATTRIBUTES_MAX or REDRIVEN_FROM in attributes:
         return None
     spare = next((name for name in _FOR_A_MARK if name in attributes), None)
-    if spare is None:
-        return None
-    return {name: value for name, value in attributes.items() if name != spare}
+    return None if spare is None else {name: value for name, value in attributes.items() if name != spare}
 
 
 def has_room_for_mark(message: StoredMessage) -> bool:
@@ -218,6 +213,17 @@ def has_room_for_mark(message: StoredMessage) -> bool:
         or REDRIVEN_FROM in attributes
         or any(name in attributes for name in _FOR_A_MARK)
     )
+
+
+def _mark(attributes: dict[str, MessageAttribute], message_id: str) -> None:
+    """Write the mark of a redrive, in place of what a consumer will write again. A message that is full of its sender's
+    attributes goes without it: better than not at all."""
+    if len(attributes) >= ATTRIBUTES_MAX and REDRIVEN_FROM not in attributes:
+        spare = next((name for name in _FOR_A_MARK if name in attributes), None)
+        if spare is None:
+            return
+        del attributes[spare]
+    attributes[REDRIVEN_FROM] = MessageAttribute("String", message_id)
 
 
 def changed_content(
@@ -233,7 +239,7 @@ def changed_content(
         new_body = message.body if body is None else body
         new = dict((message.attributes if attributes is None else attributes) or {})
         if mark:
-            new[REDRIVEN_FROM] = MessageAttribute("String", message.message_id)
+            _mark(new, message.message_id)
         # On a FIFO queue its new id will be its deduplication id, so what stands here is of no account.
         deduplication_id = message.message_id if target.settings.fifo else None
         draft = Draft(new_body, new or None, message.trace_header, None, message.group, deduplication_id)

@@ -97,7 +97,7 @@ def spark_session(
         settings = SparkSettings(
             master=master, conf=read_conf(conf or []), title=f"veil {title}", brief=brief
         )
-        with _starting(is_watched):
+        with _shown("starting Spark", is_watched):
             spark = open_session(settings)
     except VeilError as refused:
         raise CommandFailed(str(refused)) from None
@@ -112,11 +112,12 @@ def spark_session(
         ):
             yield spark
     except Exception as problem:
-        failure = _spark_failure(spark, problem)
-        close_session(spark, keep_log=failure is not None)
-        if failure is not None:
-            raise failure from problem
-        raise
+        reason = _spark_reason(spark, problem)
+        log = close_session(spark, keep_log=reason is not None)
+        if reason is None:
+            raise
+        told = "" if log is None else f"; what it said is in {log}"
+        raise CommandFailed(f"Spark failed: {reason}{told}") from problem
     except BaseException:
         close_session(spark)
         raise
@@ -136,10 +137,13 @@ def spark_when_needed(
     except VeilError as refused:
         raise CommandFailed(str(refused)) from None
     started: list[SparkSession] = []
-    with ExitStack() as stack:
+    is_watched = sys.stderr.isatty() and not quiet
+    with ExitStack() as stack, ExitStack() as working:
+        working.enter_context(_shown(title, is_watched))
 
         def spark() -> SparkSession:
             if not started:
+                working.close()  # Spark's start and its tasks are shown from here on
                 started.append(
                     stack.enter_context(spark_session(master, conf, title, quiet=quiet, brief=True))
                 )
@@ -148,8 +152,8 @@ def spark_when_needed(
         yield spark, settings.asks_for_something or is_given()
 
 
-def _spark_failure(spark: SparkSession, problem: Exception) -> CommandFailed | None:
-    """The failure to tell where it is Spark that failed: one line of its pages of Java, and where to find the rest."""
+def _spark_reason(spark: SparkSession, problem: Exception) -> str | None:
+    """One line of Spark's pages of Java, where it is Spark that failed; the rest goes into its log."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -158,12 +162,13 @@ def _spark_failure(spark: SparkSession, problem: Exception) -> CommandFailed | N
     if not isinstance(problem, Py4JError | PySparkException | ConnectionError):
         return None
     log = log_of(spark)
-    reason = "its process died (out of memory?)" if has_died(spark) else first_line(problem)
-    if log is None:
-        return CommandFailed(f"Spark failed: {reason}")
-    with log.open("a", encoding="utf-8") as said, suppress(Exception):  # the error's text is asked of a JVM
-        traceback.print_exception(problem, file=said)
-    return CommandFailed(f"Spark failed: {reason}; what it said is in {log}")
+    if log is not None:
+        with (
+            log.open("a", encoding="utf-8") as said,
+            suppress(Exception),
+        ):  # the error's text is asked of a JVM
+            traceback.print_exception(problem, file=said)
+    return "its process died (out of memory?)" if has_died(spark) else first_line(problem)
 
 
 @contextmanager
@@ -182,12 +187,12 @@ def _without_py4j_traces() -> Iterator[None]:
 
 
 @contextmanager
-def _starting(is_watched: bool) -> Iterator[None]:
-    """Something that moves while the JVM starts, which takes seconds."""
+def _shown(what: str, is_watched: bool) -> Iterator[None]:
+    """Something that moves on a terminal while this takes its seconds."""
     if not is_watched:
         yield
         return
     from rich.console import Console
 
-    with Console(file=sys.stderr).status("starting Spark"):
+    with Console(file=sys.stderr).status(what):
         yield

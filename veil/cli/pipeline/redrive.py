@@ -131,7 +131,7 @@ def redrive(
             "--rate",
             metavar="N/s",
             parser=read_rate,
-            help="At most this many a second, or a minute with N/min.",
+            help="At most this many a second, or a minute with N/min. A resumed run keeps the rate it began with.",
         ),
     ] = None,
     set_body: Annotated[
@@ -188,7 +188,6 @@ def redrive(
         raise CommandFailed("QUEUE: expected the name of a queue of dead letters, or --resume ID")
     with failures_told():
         from veil.pipeline.dead_letters.queue import opened
-        from veil.pipeline.dead_letters.redriving import messages_a_call
         from veil.pipeline.dead_letters.runs import forget, place_of, save_run
         from veil.pipeline.dead_letters.selection import Selection, choose
         from veil.pipeline.queues.client import QueueAddress
@@ -199,7 +198,7 @@ def redrive(
         service = QueueAddress(queue, *found_queues(endpoint, region, needed))
         opened(service, queue).close()  # before Spark is started for nothing
         with spark_session(master, conf, "redrive", quiet=as_json) as spark:
-            run = choose(spark, service, place, choice, to=to, a_call=messages_a_call(rate))
+            run = choose(spark, service, place, choice, to=to, rate_s=rate)
         is_wanted = False
         try:
             show_selection(run, place, as_json=as_json and dry_run)
@@ -227,7 +226,8 @@ def _go(run: RedriveRun, tables: Storage, rate: float | None, endpoint: str | No
             if bar is not None:
                 bar(progress.settled, run.messages)
 
-        progress = redrive(run, tables, queue, pace=RateLimit(rate), told=told)
+        pace = None if rate is None else RateLimit(rate)
+        progress = redrive(run, tables, queue, pace=pace, told=told)
     tell_end(run, progress, as_json=as_json)
     if progress.left:
         codes = ", ".join(f"{count:,} × {code}" for code, count in sorted(progress.left.items()))

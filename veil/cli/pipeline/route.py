@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import date
 from pathlib import Path
@@ -88,26 +88,41 @@ class Counts:
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
         self._total: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
         self._batches = 0
 
     def add(self, routed: Routed) -> None:
         """Count a batch, and tell it."""
         self._batches += 1
         self._total.update(routed.counts)
+        self._refused.update(routed.refused)
         if self._as_json:
-            say_json({"batch": routed.batch, "again": routed.again, "routed": routed.counts})
+            say_json(
+                {
+                    "batch": routed.batch,
+                    "again": routed.again,
+                    "routed": routed.counts,
+                    "refused": routed.refused,
+                }
+            )
         else:
             again = ", done again" if routed.again else ""
             shown = ", ".join(f"{count:,} to {queue}" for queue, count in routed.counts.items() if count)
-            talk(f"batch {routed.batch}{again}: {shown or 'nothing'}")
+            talk(f"batch {routed.batch}{again}: {shown or 'nothing'}{_not_taken(routed.refused)}")
 
     def show(self) -> None:
         """All that was routed by this run."""
         if self._as_json:
-            say_json({"batches": self._batches, "total": dict(self._total)})
+            say_json({"batches": self._batches, "total": dict(self._total), "refused": dict(self._refused)})
         else:
             rows = [[queue, f"{count:,}"] for queue, count in self._total.items()]
             output.show_table(["queue", "messages"], rows, right=["messages"])
+            if self._refused:
+                talk(f"veil: not routed, and kept in the error path{_not_taken(self._refused)}")
+
+
+def _not_taken(refused: Mapping[str, int]) -> str:
+    return "".join(f"; {count:,} refused by {queue}" for queue, count in refused.items() if count)
 
 
 # ---- the command

@@ -60,6 +60,7 @@ class DeadLetterGroup:
     body_bytes: int
     leases: tuple[tuple[int, str], ...]
     examples: tuple[DeadLetterExample, ...]
+    place: str | None = None  # where the error was raised; older tables do not tell
 
 
 def write_groups(groups: DataFrame, tables: Storage) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from veil.core.message import ERROR_TYPE, HANDLER, MESSAGE_ID, REASON, RECEIVE_COUNT, SOURCE_QUEUE
+from veil.core.message import ERROR_TYPE, HANDLER, MESSAGE_ID, REASON, RECEIVE_COUNT, SOURCE_QUEUE, TRACEBACK
 from veil.core.text import CHARS_MAX, MASKS
 from veil.pipeline.sql import ATTRIBUTES, TYPE_ATTRIBUTES, attribute_text, message_type, struct_of
 
@@ -40,6 +40,7 @@ LETTERS: Final = f"""
     error_type        string,
     error_text        string,
     fingerprint       string,
+    place             string,
     group_id          string not null,
     handler           string,
     first_id          string not null,
@@ -55,14 +56,15 @@ LETTERS: Final = f"""
     system_attributes map<string, string> not null
 """
 # source           the queue it came from: as the server knows it, else as the consumer wrote it on the message.
-# error_type …     what the consumer wrote; null where the server dead-lettered it for having been received too often.
+# error_type …     what the consumer wrote on the message, else what the tables know of its last failed attempt.
+# place            where the error was raised: the file and the function, without the line, which moves with each release.
 # fingerprint      the error's text with numbers, ids, instants, addresses, quoted text and paths masked.
 # group_id         twelve hexadecimal digits: the same for dead letters of one group, today and tomorrow.
 # first_id         the id that the sender's records know: that of the message of which this one is a copy.
 # dead_since       when it came here; null where neither the message nor the tables tell.
 # first_seen       dead_since, else sent_at.
 # receive_count    of the consumer's receives from the source, where it is known.
-# leases           how its leases ended, such as "2 × superseded, 1 × dead_lettered"; null without the tables.
+# leases           what came of its attempts, such as "1 × crashed, 2 × failed"; null without the tables.
 
 # The table `dead_letters`: a row for each group, the largest first.
 GROUPS: Final = """
@@ -72,6 +74,7 @@ GROUPS: Final = """
     message_type         string,
     error_type           string,
     fingerprint          string,
+    place                string,
     group_id             string not null,
     messages             bigint not null,
     in_flight            bigint not null,
@@ -85,7 +88,7 @@ GROUPS: Final = """
     leases               array<struct<messages: bigint, leases: string>> not null,
     examples             array<struct<message_id: string, first_seen: timestamp, error_text: string, body: string>> not null
 """
-# leases           the commonest lease histories of the group, and how many of its messages had each.
+# leases           the commonest histories of attempts in the group, and how many of its messages had each.
 # examples         the newest and the oldest, with the beginning of the body.
 
 
@@ -100,7 +103,7 @@ def fingerprint_of(text: Column) -> Column:
 
 
 def with_histories(letters: DataFrame, leases: DataFrame | None, messages: DataFrame | None) -> DataFrame:
-    """Add `leases`, and `dead_since` where the message does not tell it; null where the tables know nothing.
+    """Add `leases`, and the error and `dead_since` where the message does not tell them; null where the tables know nothing.
 
     Told by message id: that of the message, or of the one of which it is a copy. Leases among the dead letters
     themselves do not count.
@@ -111,26 +114,38 @@ def with_histories(letters: DataFrame, leases: DataFrame | None, messages: DataF
         told = letters.withColumn("leases", F.lit(None).cast("string"))
     else:
         own = letters.select("first_id", "queue", "message_id").distinct()
+        error = F.struct(*_ERROR)
         ended = leases.where(F.col("delivery") > 0).select(
-            F.col("message_id").alias("first_id"), F.col("queue").alias("leased_from"), "how"
+            F.col("message_id").alias("first_id"),
+            F.col("queue").alias("leased_from"),
+            "outcome",
+            F.when(F.col("error_type").isNotNull(), F.struct("delivery", error.alias("error"))).alias("last"),
         )
-        by_how = (
+        by_outcome = (
             own.join(ended, "first_id")
             .where(F.col("leased_from") != F.col("queue"))
-            .groupBy("queue", "message_id", "how")
-            .count()
+            .groupBy("queue", "message_id", "outcome")
+            .agg(F.count(F.lit(1)).alias("count"), F.max("last").alias("last"))
         )
-        history = by_how.groupBy("queue", "message_id").agg(
+        history = by_outcome.groupBy("queue", "message_id").agg(
             F.concat_ws(
                 ", ",
                 F.transform(
                     # By name, so that equal histories read the same.
-                    F.sort_array(F.collect_list(F.struct("how", "count"))),
-                    lambda each: F.concat(each["count"].cast("string"), F.lit(" × "), each["how"]),
+                    F.sort_array(F.collect_list(F.struct("outcome", "count"))),
+                    lambda each: F.concat(each["count"].cast("string"), F.lit(" × "), each["outcome"]),
                 ),
-            ).alias("leases")
+            ).alias("leases"),
+            F.max("last").getField("error").alias("last_error"),
         )
         told = letters.join(history, ["queue", "message_id"], "left")
+        # All of it from one of both: a text of one attempt under the type of another would be nobody's error.
+        is_silent = F.col("error_type").isNull() & F.col("error_text").isNull()
+        for name in _ERROR:
+            told = told.withColumn(
+                f"told_{name}", F.when(is_silent, F.col("last_error").getField(name)).otherwise(F.col(name))
+            )
+        told = told.drop(*_ERROR, "last_error").withColumnsRenamed({f"told_{name}": name for name in _ERROR})
     if messages is None:
         return told
     died = (
@@ -145,8 +160,19 @@ def with_histories(letters: DataFrame, leases: DataFrame | None, messages: DataF
     )
 
 
+def place_of_error(traceback: Column) -> Column:
+    """The file (its last two names) and the function of the innermost frame of a traceback; null where there is none."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    frame = r'(?s).*File "(?:[^"]*?[/\\])?([^"/\\]+[/\\][^"/\\]+|[^"/\\]+)", line \d+(?:, in ([^\n]+))?'
+    file, function = (F.regexp_extract(traceback, frame, group) for group in (1, 2))
+    place = F.when(function == "", file).otherwise(F.concat(file, F.lit(" in "), F.trim(function)))
+    return F.when(file != "", place)
+
+
+_ERROR: Final = ("error_type", "error_text", "traceback")
 REDRIVEN_FROM: Final = "Veil.RedrivenFrom"
-GROUP_KEYS: Final = ("queue", "source", "message_type", "error_type", "fingerprint")
+GROUP_KEYS: Final = ("queue", "source", "message_type", "error_type", "fingerprint", "place")
 
 
 def dead_letters(
@@ -159,28 +185,28 @@ def dead_letters(
     """The columns LETTERS of messages in the columns PEEKED, with what the tables of lifecycles know where there are some."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    told = with_reasons(peeked, type_attributes)
+    told = with_histories(with_reasons(peeked, type_attributes), leases, messages)
+    told = told.withColumn("fingerprint", fingerprint_of(F.col("error_text")))
+    told = told.withColumn("place", place_of_error(F.col("traceback")))
     told = told.withColumn("group_id", group_id())
-    told = with_histories(told, leases, messages)
     told = told.withColumn("first_seen", F.coalesce("dead_since", "sent_at"))
     return told.select(*struct_of(LETTERS).names)
 
 
 def with_reasons(peeked: DataFrame, type_attributes: Sequence[str] = TYPE_ATTRIBUTES) -> DataFrame:
-    """Add what the message itself tells: source, type, error and its fingerprint, earlier redrives."""
+    """Add what the message itself tells: source, type, error, earlier redrives."""
     from pyspark.sql import functions as F  # noqa: N812
 
     server_source = F.element_at("system_attributes", F.lit("DeadLetterQueueSourceArn"))
     # A name, an ARN or a URL: the queue's name is what stands last.
     source = F.regexp_extract(F.coalesce(server_source, attribute_text(SOURCE_QUEUE)), r"([^:/]+)/?$", 1)
-    error_text = attribute_text(REASON)
     return peeked.select(
         *(F.col(name) for name in peeked.columns if name not in ("receive_count",)),
         F.nullif(source, F.lit("")).alias("source"),
         message_type(type_attributes).alias("message_type"),
         attribute_text(ERROR_TYPE).alias("error_type"),
-        error_text.alias("error_text"),
-        fingerprint_of(error_text).alias("fingerprint"),
+        attribute_text(REASON).alias("error_text"),
+        attribute_text(TRACEBACK).alias("traceback"),
         attribute_text(HANDLER).alias("handler"),
         F.coalesce(attribute_text(MESSAGE_ID), F.col("message_id")).alias("first_id"),
         F.coalesce(attribute_text(RECEIVE_COUNT).try_cast("int"), F.col("receive_count")).alias("receive_count"),

@@ -18,7 +18,7 @@ import msgspec
 
 from veil.client.api import ApiError, Failure
 from veil.journal.storage import Storage
-from veil.pipeline.dead_letters.queue import ENTRIES_MAX, REQUEST_BYTES_MAX, DeadLetterQueue, RedriveAnswer
+from veil.pipeline.dead_letters.queue import REQUEST_BYTES_MAX, DeadLetterQueue, RedriveAnswer
 from veil.pipeline.dead_letters.runs import (
     ENTRY,
     EVERYWHERE,
@@ -53,11 +53,11 @@ def redrive(
 ) -> RedriveProgress:
     """Go on with the run until every message of its selection has been asked for; `told` is called after each call.
 
-    Raises ApiError when the service refuses or stays away longer than `retry_s`, TablesBusy when somebody else is at
-    it. Whatever ends it, it can be called again.
+    It keeps the rate that the run was begun with, unless `pace` says another. Raises ApiError when the service refuses or
+    stays away longer than `retry_s`, TablesBusy when somebody else is at it. Whatever ends it, it can be called again.
     """
     place = place_of(tables, run.id)
-    pace = pace or RateLimit(None)
+    pace = pace or RateLimit(run.rate_s)
     with only_run(place):
         progress = load_progress(place)
         if progress.finished:
@@ -146,8 +146,6 @@ def _note(progress: RedriveProgress, entries: list[Entry], answer: RedriveAnswer
 
 
 _RATE: Final = re.compile(r"([0-9]{1,9})(?:/(s|min))?")
-# Calls a second: fewer would come in bursts, more would be calls of hardly anything.
-_CALLS_A_SECOND: Final = 4
 
 
 def read_rate(text: str) -> float:
@@ -156,11 +154,6 @@ def read_rate(text: str) -> float:
     if found is None or int(found[1]) == 0:
         raise ValueError("a rate such as 500, 500/s or 30/min")
     return int(found[1]) / (60 if found[2] == "min" else 1)
-
-
-def messages_a_call(rate_s: float | None) -> int:
-    """How many messages a call should have, so that the rate is kept without bursts."""
-    return ENTRIES_MAX if rate_s is None else max(1, min(ENTRIES_MAX, int(rate_s / _CALLS_A_SECOND)))
 
 
 class RateLimit:

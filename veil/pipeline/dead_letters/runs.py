@@ -41,15 +41,15 @@ class RedriveRun(msgspec.Struct, frozen=True):
     messages: int
     files: tuple[str, ...]
     a_call: int  # messages
-    destinations: dict[
-        str, str
-    ]  # the URL for each source that the server does not know; of all of them under ""
+    # The URL for each source that the server does not know; of all of them under "".
+    destinations: dict[str, str]
     to: str | None = None
     where: str | None = None
     set_body: str | None = None
     set_attributes: dict[str, str] = {}
     endpoint: str | None = None
     region: str | None = None
+    rate_s: float | None = None  # messages a second, as whoever began it wanted
     version: int = VERSION
 
 
@@ -76,6 +76,15 @@ class RedriveProgress(msgspec.Struct):
     def settled(self) -> int:
         """Messages of which is known what became of them."""
         return self.moved + self.gone + sum(self.left.values())
+
+
+# Calls a second: fewer would come in bursts, more would be calls of hardly anything.
+_CALLS_A_SECOND: Final = 4
+
+
+def messages_a_call(rate_s: float | None) -> int:
+    """How many messages a call should have, so that the rate is kept without bursts."""
+    return ENTRIES_MAX if rate_s is None else max(1, min(ENTRIES_MAX, int(rate_s / _CALLS_A_SECOND)))
 
 
 def new_id(now: datetime | None = None) -> str:
@@ -152,7 +161,7 @@ def seal(
     choice: Selection,
     *,
     to: str | None = None,
-    a_call: int = ENTRIES_MAX,
+    rate_s: float | None = None,
 ) -> RedriveRun:
     """The run for what `Choice.applied` gave. Nothing is redriven yet, and nothing will be before `save_run`.
 
@@ -183,7 +192,8 @@ def seal(
             queue=queue.url,
             messages=_count(place, files),
             files=files,
-            a_call=a_call,
+            a_call=messages_a_call(rate_s),
+            rate_s=rate_s,
             destinations=_destinations(place, files, queue, to),
             to=to,
             where=choice.where,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from veil.pipeline.dead_letters.analysis import history_tables
 from veil.pipeline.dead_letters.letters import LETTERS, dead_letters
-from veil.pipeline.dead_letters.queue import ENTRIES_MAX, DeadLettersRefused, opened, peeked
+from veil.pipeline.dead_letters.queue import DeadLettersRefused, opened, peeked
 from veil.pipeline.dead_letters.runs import RedriveRun, seal
 from veil.pipeline.queues.client import QueueAddress
 from veil.pipeline.spark.progress import without_query_pages
@@ -120,7 +120,7 @@ def choose(
     choice: Selection,
     *,
     to: str | None = None,
-    a_call: int = ENTRIES_MAX,
+    rate_s: float | None = None,
 ) -> RedriveRun:
     """A run over the dead letters of the queue that the choice selects; `save_run` makes it one that can be begun.
 
@@ -129,4 +129,4 @@ def choose(
     choice.check(spark)
     with opened(where, where.queue) as queue, peeked(spark, where, [where.queue], tables) as messages:
         letters = dead_letters(messages, *history_tables(spark, tables))
-        return seal(choice.applied(letters), queue, tables, choice, to=to, a_call=a_call)
+        return seal(choice.applied(letters), queue, tables, choice, to=to, rate_s=rate_s)

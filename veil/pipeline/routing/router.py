@@ -7,8 +7,9 @@ would then go to another as well. So the rules of a batch are written down befor
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -240,11 +241,12 @@ def _with(attributes: Column, name: str, text: Column, allowed: Column, *, spare
 
 @dataclass(frozen=True)
 class Routed:
-    """One batch: how many messages went to each queue."""
+    """One batch: how many messages went to each queue, and how many that were meant for it no queue took."""
 
     batch: int
     counts: dict[str, int]
     again: bool  # the repetition of one that was cut short
+    refused: dict[str, int] = field(default_factory=dict)  # they are in the error path
 
 
 @dataclass(frozen=True)
@@ -297,7 +299,18 @@ class Router:
         if self.error_path is not None:
             options["errorPath"] = self.error_path
         rows.write.format("veil").options(**options).mode("append").save()
-        self.tell(Routed(batch, {queue: int(seen.get[queue]) for queue in counts}, again))
+        refused = self._refused(options["writeId"])
+        went = {queue: int(seen.get[queue]) - refused[queue] for queue in counts}
+        self.tell(Routed(batch, went, again, dict(refused)))
+
+    def _refused(self, write_id: str) -> Counter[str]:
+        """How many messages of a write are in the error path, by the queue that did not take them."""
+        found = Counter[str]()
+        if self.error_path is not None:
+            place = Storage.at(self.error_path)
+            for entry in place.entries(write_id):
+                found.update(json.loads(line)["queue"] for line in place.read(entry.name).splitlines())
+        return found
 
     def _service(self, queue: str | None) -> dict[str, str]:
         given: dict[str, Any] = {

@@ -162,8 +162,8 @@ class StartedSpark:
                 started._launch(settings)
         except Exception as problem:
             reason = first_line(problem) if started._jvm else started._last_words()
-            started.end(keep_log=True)
-            text = f"Spark did not start ({java.origin}): {reason}; what it said is in {started.log}"
+            log = started.end(keep_log=True)
+            text = f"Spark did not start ({java.origin}): {reason}; what it said is in {log}"
             raise SessionFailed(text) from problem
         except BaseException:
             started.end(keep_log=False)
@@ -192,8 +192,8 @@ class StartedSpark:
         except subprocess.TimeoutExpired:
             return False
 
-    def end(self, *, keep_log: bool) -> None:
-        """Stop it and wait until its process is gone, also where it has died by itself."""
+    def end(self, *, keep_log: bool) -> Path | None:
+        """Stop it and wait until its process is gone, also where it has died by itself; where its log is kept, if it is."""
         from pyspark import SparkContext
 
         with suppress(Exception), warnings.catch_warnings():
@@ -213,8 +213,22 @@ class StartedSpark:
             except subprocess.TimeoutExpired:
                 self._jvm.kill()
                 self._jvm.wait()
-        if not keep_log:
+        kept = self._kept_log() if keep_log else None
+        if kept is None or kept != self.log:
             shutil.rmtree(self._home, ignore_errors=True)
+        return kept
+
+    def _kept_log(self) -> Path:
+        """The log of the last Spark that failed has a place of its own: failures leave nothing in the temporary folder."""
+        kept = (
+            Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "veil" / "spark.log"
+        )
+        try:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self.log, kept)
+        except OSError:
+            return self.log  # nowhere to put it: it stays where it is
+        return kept
 
     def _last_words(self) -> str:
         lines = (
@@ -232,7 +246,14 @@ def first_line(problem: Exception) -> str:
         return "its process has ended"
 
 
+# The last line of a trace that a task of ours sent back: what went wrong, in words meant for people.
+_OURS: Final = re.compile(r"^\W*veil(?:\.\w+)+: (.+)$", re.MULTILINE)
+
+
 def _shortened(text: str) -> str:
+    ours = _OURS.search(text)
+    if ours is not None:
+        return ours[1].strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     # py4j puts its own sentence first, and then the error after a colon.
     telling = next(
@@ -267,6 +288,7 @@ def _environment(settings: SparkSettings, java_home: str | None) -> Iterator[Non
 MISSING: Final = 'the pipeline needs Spark: pip install "veilmq[spark]"'
 
 _started: StartedSpark | None = None  # a process has one Spark at a time, by Spark's own rule
+_given: dict[int, SparkSession] = {}  # by the id of our own session beside it: which was active before
 
 
 class SparkMissing(VeilError):
@@ -326,12 +348,18 @@ def is_given() -> bool:
     return SparkContext._active_spark_context is not None or SparkSession.getActiveSession() is not None
 
 
-def close_session(spark: SparkSession, *, keep_log: bool = False) -> None:
-    """End the Spark that `open_session` started; one that was given is left as it is."""
+def close_session(spark: SparkSession, *, keep_log: bool = False) -> Path | None:
+    """End the Spark that `open_session` started; one that was given is left as it was. Where the log is kept, if it is."""
     global _started
     if _started is not None and _started.session is spark:
         started, _started = _started, None
-        started.end(keep_log=keep_log)
+        return started.end(keep_log=keep_log)
+    given = _given.pop(id(spark), None)
+    if given is not None:
+        from veil.pipeline.spark.workers import make_active
+
+        make_active(given)
+    return None
 
 
 def log_of(spark: SparkSession) -> Path | None:
@@ -358,6 +386,8 @@ def _beside(given: SparkSession) -> SparkSession:
         own = given.newSession()
     except Exception:  # a Spark Connect before 4.3 has no such thing
         own = given
+    else:
+        _given[id(own)] = given
     for name, value in MEANING.items():
         own.conf.set(name, value)
     return own

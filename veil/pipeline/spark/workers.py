@@ -39,7 +39,7 @@ def register(spark: SparkSession) -> None:
     """
     from veil.pipeline.source.data_source import VeilDataSource
 
-    _make_active(spark)
+    make_active(spark)
     with this_python(spark), _environment_that_may_be_shared(spark):
         spark.dataSource.register(VeilDataSource)
     check_workers(spark, plan=True)
@@ -100,7 +100,7 @@ def check_workers(spark: SparkSession, *, plan: bool = False) -> None:
         _checked.add((context.applicationId, plan))
 
 
-def _make_active(spark: SparkSession) -> None:
+def make_active(spark: SparkSession) -> None:
     """Make the session the active one of this thread, as creating a DataFrame does.
 
     Spark looks a format up in the active session: it refuses to register there what another session knows, and a write finds
@@ -111,6 +111,7 @@ def _make_active(spark: SparkSession) -> None:
         cast(Any, context._jvm).org.apache.spark.sql.classic.SparkSession.setActiveSession(
             spark._jsparkSession
         )
+        type(spark)._activeSession = spark  # what Python itself remembers
 
 
 @contextmanager
