@@ -24,7 +24,9 @@ _FLAGS: Final = (
 def _chromium() -> Iterator[Any]:
     if BROWSER is None:
         pytest.skip("no Chromium or Chrome on this machine")
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
+
+    expect.set_options(timeout=15_000)  # as long as a page's own: under load a live page moves more rarely
 
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=BROWSER, args=_FLAGS)
