@@ -7,9 +7,22 @@ from typing import Final
 
 import duckdb
 
-from veil.core.attempt import OUTCOME_SQL
+from veil.core.attempt import Outcome
 from veil.pipeline.lifecycles.scales import BUCKET_MAX, PER_OCTAVE
 from veil.pipeline.lifecycles.tables import ATTEMPT, HOW, OUTCOME
+
+# The rule of core.attempt in SQL, over columns named like its facts; `{now}` is the last known instant, of the columns' type.
+OUTCOME_SQL: Final = f"""case
+    when undone_at is not null then '{Outcome.UNDONE}'
+    when said is not null then said
+    when deleted_at is not null then '{Outcome.COMPLETED}'
+    when is_returned then '{Outcome.GIVEN_BACK}'
+    when gone_at < deadline then '{Outcome.REMOVED}'
+    when deadline > {{now}} then '{Outcome.OPEN}'
+    when refused_at is not null then '{Outcome.OVERRAN}'
+    when seen_at >= deadline then '{Outcome.FAILED}'
+    when silent_at >= deadline then '{Outcome.CRASHED}'
+    else '{Outcome.UNKNOWN}' end"""
 
 _MACROS: Final = f"""
 create macro ms_between(start, stop) as

@@ -1,8 +1,7 @@
-"""The rule that says what came of an attempt, in Python and in SQL, and the header by which a holder says it itself."""
+"""The rule that says what came of an attempt, and the header by which a holder says it itself."""
 
 from __future__ import annotations
 
-import sqlite3
 from itertools import product
 
 import pytest
@@ -12,7 +11,6 @@ from veil.core.attempt import (
     FAILED,
     GIVEN_BACK,
     HEADER_BYTES_MAX,
-    OUTCOME_SQL,
     PATIENCE_MAX_MS,
     PATIENCE_MIN_MS,
     AttemptFacts,
@@ -66,16 +64,6 @@ def every_case() -> list[AttemptFacts]:
 )
 def test_an_attempt_is_judged_by_what_is_known_of_it(facts: AttemptFacts, outcome: Outcome):
     assert outcome_of(facts, NOW) is outcome
-
-
-def test_the_rule_in_sql_is_the_rule():
-    database = sqlite3.connect(":memory:")
-    cases = every_case()
-    database.execute(f"create table attempts ({', '.join(AttemptFacts._fields)})")
-    database.executemany(f"insert into attempts values ({', '.join('?' * len(AttemptFacts._fields))})", cases)
-    judged = database.execute(f"select {OUTCOME_SQL.format(now=NOW)} from attempts order by rowid").fetchall()
-    assert [outcome for (outcome,) in judged] == [outcome_of(case, NOW).value for case in cases]
-    assert {outcome for (outcome,) in judged} == {outcome.value for outcome in Outcome}
 
 
 def test_silence_counts_after_a_window_of_the_holder_and_not_before_a_minute():

@@ -305,6 +305,7 @@ def test_every_effect_has_its_event_and_a_lapse_has_none():
         Kind.GRACED: decide.decide_due(LAPSED._replace(seq=first_seq_of(NOW_MS)), SETTINGS, NOW_MS, TROUBLE),
         Kind.HOLDER_SEEN: effect.HolderSeen(7, 3),
         Kind.HOLDER_SILENT: effect.HolderSilent(7, 3),
+        Kind.HOLDER_LATE: effect.HolderLate(7, 3, NOW_MS - 60_000),
         Kind.RELEASED: decide.decide_extension(OPEN, receipt(3), 0, NOW_MS, fifo=False),
         Kind.UNDONE: decide.decide_undo(OPEN, receipt(3), NOW_MS),
         Kind.DELETED: decide.decide_deletion(OPEN, receipt(3), NOW_MS, fifo=False),

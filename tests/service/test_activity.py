@@ -233,6 +233,14 @@ async def test_a_holder_that_goes_on_and_leaves_its_message_has_failed(told_scen
     assert told_scene.consumer(ANN).outcomes == {"unknown": 0, "failed": 1}
 
 
+async def test_a_holder_that_would_have_said_that_it_failed_was_still_at_work(told_scene: Scene):
+    worker = ANN._replace(user_agent="veil/0.1.0 consumer host/a pid/7")
+    await told_scene.send(1)
+    await told_scene.receive(worker, visibility_s=30)
+    assert await live(told_scene, 95, worker) == ["holder_late"]
+    assert told_scene.consumer(worker).outcomes["overran"] == 1
+
+
 async def test_a_holder_that_comes_late_has_overrun(told_scene: Scene):
     receipt = await lapsed(told_scene)
     await delete(told_scene.service, told_scene.queue, [receipt], caller=ANN)

@@ -258,6 +258,7 @@ def _late_words(kind: str) -> str:
         "deleted": "deleted by its lapsed receipt",
         "delete_refused": "its delete came too late",
         "extension_refused": "its extension came too late",
+        "holder_late": "its holder was still at work",
     }.get(kind, kind)
 
 

@@ -6,15 +6,14 @@ process that died. Veil's own consumer therefore says it (`Said`), and for every
 calls did and by the holder's signs of life.
 
 The rule reads facts of one attempt only, each of them a minimum or a maximum over the journal's events of that delivery (and
-of its message, for `gone_at_ms`). The same rule stands below in SQL, for tables; `tests/pipeline/test_attempt_rule.py` holds
-the one to the other.
+of its message, for `gone_at`). The pipeline applies the same rule to whole columns; a test holds the one to the other.
 
 **Signs of life.** A lapse alone tells nothing of its holder. Whoever answers requests sees more: every poll, empty ones too. So
-the server waits for a while after a lapse (`patience_ms`) and then records one of two events with the lease: `holder_seen`,
-the caller went on (it did not crash, and never came back for this message: its handler failed and left it), or
-`holder_silent`, nothing was heard of it while other callers of the queue went on. A late word about the message itself, a
-delete or an extension that came after its deadline, counts more than both. Where there is none of these the outcome is unknown,
-and says so.
+the server waits for a while after a lapse (`patience_ms`) and then records one of these events with the lease. `holder_seen`:
+the caller went on, so it did not crash, and never came back for this message: its handler failed and left it. `holder_late`:
+the same of a caller that says how its attempts end; it had not failed, it was still at work. `holder_silent`: nothing was heard
+of it while other callers of the queue went on. A late word about the message itself, a delete or an extension that came after
+its deadline, counts more than these. Where there is none of them the outcome is unknown, and says so.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class AttemptFacts(NamedTuple):
     deleted_at: int | None = None  # `deleted`, by its own receipt
     is_returned: bool = False  # by `given_back` or `released`, or by a receive without a window
     gone_at: int | None = None  # of its message: the first of `deleted`, `expired`, `purged`, `redriven`
-    refused_at: int | None = None  # `delete_refused` or `extension_refused`, the latest
+    refused_at: int | None = None  # `delete_refused`, `extension_refused` or `holder_late`, the latest
     seen_at: int | None = None  # `holder_seen`, the latest
     silent_at: int | None = None  # `holder_silent`, the latest
 
@@ -108,19 +107,6 @@ def outcome_of(facts: AttemptFacts, now: int) -> Outcome:
         return Outcome.CRASHED
     return Outcome.UNKNOWN
 
-
-# The same in SQL, over columns of the same names; `{now}` is the last known instant, of the columns' type.
-OUTCOME_SQL: Final = f"""case
-    when undone_at is not null then '{Outcome.UNDONE}'
-    when said is not null then said
-    when deleted_at is not null then '{Outcome.COMPLETED}'
-    when is_returned then '{Outcome.GIVEN_BACK}'
-    when gone_at < deadline then '{Outcome.REMOVED}'
-    when deadline > {{now}} then '{Outcome.OPEN}'
-    when refused_at is not null then '{Outcome.OVERRAN}'
-    when seen_at >= deadline then '{Outcome.FAILED}'
-    when silent_at >= deadline then '{Outcome.CRASHED}'
-    else '{Outcome.UNKNOWN}' end"""
 
 # A holder that is busy polls rarely: for as long as its window was, within these bounds, silence means nothing.
 PATIENCE_MIN_MS: Final = 60_000

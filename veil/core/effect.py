@@ -166,7 +166,16 @@ class HolderSilent(msgspec.Struct, frozen=True, gc=False, tag=True):
     message: None = None
 
 
-HolderSign = HolderSeen | HolderSilent
+class HolderLate(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """It went on calling, and would have said so if it had failed: it was still at work when its lease lapsed."""
+
+    seq: int
+    delivery: int
+    at_ms: int  # when the lease lapsed: how much longer the work took is not known
+    message: None = None
+
+
+HolderSign = HolderSeen | HolderSilent | HolderLate
 
 
 class Postponed(msgspec.Struct, frozen=True, gc=False):

@@ -32,6 +32,7 @@ from veil.core.effect import (
     ExtensionRefused,
     GivenBack,
     Graced,
+    HolderLate,
     HolderSeen,
     HolderSilent,
     Lapsed,
@@ -69,6 +70,7 @@ class Kind(IntEnum):
     HOLDER_SILENT = 16  # after the lapse: nothing was heard of its holder, while others of the queue went on
     GRACED = 17  # Veil's own trouble moved the deadline of its lease
     TROUBLE = 18  # of no message: Veil could not take renewals from the deadline on until then (core.clock)
+    HOLDER_LATE = 19  # after the lapse: its holder says how its attempts end, and had not ended this one
 
     @property
     def label(self) -> str:
@@ -134,6 +136,7 @@ _KINDS: Final[dict[type, int]] = {
     Discarded: int(Kind.PURGED),
     DelayChanged: int(Kind.DELAYED),
     HolderSeen: int(Kind.HOLDER_SEEN),
+    HolderLate: int(Kind.HOLDER_LATE),
     HolderSilent: int(Kind.HOLDER_SILENT),
     Lapsed: 0,  # not recorded: it follows from the deadline
 }
@@ -224,7 +227,8 @@ class EventRecorder:
                 self._record_move(kind, at_ms, index, effect, who)
             elif effect.message is None:
                 nothing = (None, effect.delivery, None, None, None, None)
-                append((kind, at_ms, index, effect.seq, *nothing, who, *_told(effect)))
+                then_ms = effect.at_ms if isinstance(effect, HolderLate) else at_ms
+                append((kind, then_ms, index, effect.seq, *nothing, who, *_told(effect)))
             else:
                 message = effect.message
                 facts = (message.receive_count, message.body_bytes, message.message_type)

@@ -23,7 +23,8 @@ _ENDS_LEASE: Final = frozenset(("deleted", "released", "undone", "expired", "pur
 _GONE: Final = frozenset(("deleted", "expired", "purged", "redriven"))
 _LEAVES: Final = frozenset(("deleted", "expired", "purged", "redriven", "dead_lettered"))
 _REFUSED: Final = frozenset(("delete_refused", "extension_refused"))
-_AFTERWARDS: Final = _REFUSED | {"holder_seen", "holder_silent"}
+_LATE: Final = _REFUSED | {"holder_late"}
+_AFTERWARDS: Final = _LATE | {"holder_seen", "holder_silent"}
 
 
 class Renewal(NamedTuple):
@@ -169,7 +170,7 @@ def _facts(lease: LeaseLife, gone_ms: int | None) -> AttemptFacts:
         deleted_at=lease.ended_at_ms if lease.how == "deleted" else late_delete,
         is_returned=lease.how in _RETURNED or lease.deadline_ms <= lease.received_at_ms,
         gone_at=gone_ms,
-        refused_at=max((event.at_ms for event in lease.late if event.kind in _REFUSED), default=None),
+        refused_at=max((event.at_ms for event in lease.late if event.kind in _LATE), default=None),
         seen_at=lease.seen_at_ms,
         silent_at=lease.silent_at_ms,
     )

@@ -50,7 +50,7 @@ SCHEMA = arrow_schema()
 _INDEX: Final = pa.int32()
 _MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
 _MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
-_KINDS: Final = ["", *(kind.label for kind in Kind)]  # by number, from 1
+_KINDS: Final = ["", *(Kind(number).label for number in range(1, len(Kind) + 1))]
 _DEFAULTS: Final = [Event._field_defaults.get(name) for name in Event._fields]
 _REQUIRED: Final = len(Event._fields) - len(Event._field_defaults)
 # Like core.event.unpack, but without an object for each event.

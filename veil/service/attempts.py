@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from heapq import heappop, heappush
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 from veil.core.attempt import PATIENCE_MIN_MS, Outcome, Said, patience_ms
 from veil.core.clock import Clock
-from veil.core.effect import HolderSeen, HolderSign, HolderSilent
+from veil.core.effect import HolderLate, HolderSeen, HolderSign, HolderSilent
 from veil.core.message import Caller, StoredMessage
 from veil.core.queue import Queue
 
@@ -68,12 +68,14 @@ class Consumer:
         "received",
         "recent",
         "renewals",
+        "speaks",
         "waiting",
     )
 
     def __init__(self, caller: Caller, now_ms: int) -> None:
         self.caller = caller
         self.first_seen_ms = self.last_seen_ms = now_ms  # engine time
+        self.speaks = bool(caller.worker)  # it says how its attempts end, as Veil's consumer does
         self.polls = self.empty_polls = self.received = self.renewals = 0
         self.outcomes: dict[
             str, int
@@ -380,8 +382,12 @@ class LiveAttempts:
             lapse = self._lapses.get((seq, delivery))
             if lapse is None:
                 continue
+            sign: HolderSign
             if lapse.consumer.last_seen_ms > lapse.deadline_ms:
-                outcome, sign = Outcome.FAILED, cast(HolderSign, HolderSeen(seq, delivery))
+                if lapse.consumer.speaks:
+                    outcome, sign = Outcome.OVERRAN, HolderLate(seq, delivery, lapse.deadline_ms + 1)
+                else:
+                    outcome, sign = Outcome.FAILED, HolderSeen(seq, delivery)
             elif sees_all and self._is_silent(lapse, now_ms, active):
                 outcome, sign = Outcome.CRASHED, HolderSilent(seq, delivery)
             elif now_ms - lapse.deadline_ms > UNKNOWN_AFTER_MS:

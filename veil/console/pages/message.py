@@ -192,6 +192,7 @@ WHAT: Final = {
     "given_back": "Given back",
     "released": "Released",
     "holder_seen": "Its holder went on, and did not come back for it",
+    "holder_late": "Its holder was still at work when the lease lapsed",
     "holder_silent": "Nothing was heard of its holder, while others went on",
     "undone": "Undone: the answer never left",
     "deleted": "Deleted",

@@ -41,7 +41,7 @@ from veil.pipeline.lifecycles.tables import HOUR_MS, LEASES_STORED, MESSAGES_STO
 _OF_MESSAGE: Final = ("sent", "delayed", "redriven", "expired", "purged")
 _OF_LEASE: Final = (
     "received", "extended", "graced", "given_back", "released", "undone", "deleted", "delete_refused", "extension_refused",
-    "dead_lettered", "holder_seen", "holder_silent", "said",
+    "dead_lettered", "holder_seen", "holder_silent", "holder_late", "said",
 )  # fmt: skip
 _NUMBER: Final = {kind: number for number, kind in enumerate((*_OF_MESSAGE, *_OF_LEASE))}
 _PLACE: Final = ("region", "account", "queue")
@@ -182,7 +182,7 @@ class _Lives:
         self.is_returned = is_released | (set_kind == _NUMBER["given_back"])
         self.undone_at, self.deleted_at = first_at("undone"), first_at("deleted")
         self.delete_refused_at = first_at("delete_refused")
-        self.refused_at = last_at("delete_refused", "extension_refused")
+        self.refused_at = last_at("delete_refused", "extension_refused", "holder_late")
         self.seen_at, self.silent_at = last_at("holder_seen"), last_at("holder_silent")
         words = told.coded("outcome")
         self.saying = told.last(np.flatnonzero(words.numbers >= 0))

@@ -12,6 +12,7 @@ from veil.core.effect import (
     DeleteRefused,
     Enqueued,
     ExtensionRefused,
+    HolderLate,
     HolderSeen,
     HolderSilent,
     LeaseChange,
@@ -94,7 +95,14 @@ def apply(
                 dead_lettered.append(effect)
             case Redriven():
                 redriven.append(effect)
-            case Enqueued() | DeleteRefused() | ExtensionRefused() | HolderSeen() | HolderSilent():
+            case (
+                Enqueued()
+                | DeleteRefused()
+                | ExtensionRefused()
+                | HolderSeen()
+                | HolderSilent()
+                | HolderLate()
+            ):
                 pass
     if leases:
         tx.later(
