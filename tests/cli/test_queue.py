@@ -246,3 +246,44 @@ def test_a_pause_of_a_missing_queue_says_so(veil: Veil) -> None:
     ran = veil("queue", "pause", "nowhere")
     assert ran.code == 1
     assert "there is no queue 'nowhere'" in ran.err
+
+
+# ---- watching
+
+
+def test_top_shows_each_queue_with_its_rates_the_fullest_first(veil: Veil) -> None:
+    for name in ("bills", "orders"):
+        veil("queue", "create", name)
+    for body in "ab":
+        veil("msg", "send", "orders", body)
+    veil("queue", "pause", "bills")
+
+    once = veil("top").out.splitlines()
+    assert once[0].split()[:2] == ["QUEUE", "VISIBLE"]
+    assert [line.split()[0] for line in once[1:]] == ["orders", "bills"]
+    assert "bills (paused)" in once[2]
+
+    looks = veil("top", "ord", "--interval", "0.05", "--count", "2", "--json").objects
+    assert [(each["name"], each["visible"], each["sent_per_s"]) for each in looks] == [
+        ("orders", 2, None),
+        ("orders", 2, 0.0),
+    ]
+
+
+def test_leases_shows_who_holds_what_until_when(veil: Veil) -> None:
+    for name in ("bills", "orders"):
+        veil("queue", "create", name)
+        veil("msg", "send", name, "x")
+    veil("msg", "send", "orders", "not received")
+    assert "no messages are in flight" in veil("leases").err
+    held = veil("msg", "receive", "orders", "--visibility-timeout", "5m", "--json").object
+    veil("msg", "receive", "bills", "--visibility-timeout", "1m")
+
+    first, second = veil("leases", "--json").objects
+    assert (first["queue"], second["queue"]) == ("bills", "orders")
+    assert second["message_id"] == held["message_id"]
+    assert (second["receive_count"], second["renewals"], second["outcome"]) == (1, 0, None)
+    assert second["address"] == "127.0.0.1"
+    assert 0 < second["visible_at_ms"] - second["received_at_ms"] <= 300_000
+    assert [each["queue"] for each in veil("leases", "orders", "--json").objects] == ["orders"]
+    assert "127.0.0.1" in veil("leases").out

@@ -84,7 +84,7 @@ def lively() -> Iterator[VeilServer]:
 def addresses(lively: VeilServer) -> list[str]:
     """One page of each kind."""
     kinds: dict[str, str] = {}
-    for address, html in crawl(Visitor(lively), "/console/queues", 150).items():
+    for address, html in crawl(Visitor(lively), "/console/overview", 150).items():
         path = address.partition("?")[0]
         kind = "/".join(
             "*" if part.isdigit() or part.startswith("orders") else part for part in path.split("/")
@@ -117,6 +117,41 @@ def test_every_page_can_be_read_and_used_by_everybody_and_fits_its_window(
             wrong[address] = found
     page.emulate_media(color_scheme="null")
     assert not wrong, json.dumps(wrong, indent=1)
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    """The script of axe-core, as its package for Playwright brings it."""
+    package = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
+    return (Path(package.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+
+
+# The names of the rules that a page breaks, each with the first element that does.
+BROKEN_RULES = """async () => (await axe.run(document, {resultTypes: ["violations"]})).violations
+  .map(rule => `${rule.id}: ${rule.nodes.length} × ${rule.nodes[0].html.slice(0, 140)}`)"""
+
+
+def test_axe_finds_nothing_wrong_with_any_page(
+    lively: VeilServer, addresses: list[str], axe: str, open_page: OpenPage
+):
+    page = open_page(f"{lively.endpoint_url}/console/overview")
+    wrong: dict[str, list[str]] = {}
+    for address in addresses:
+        page.goto(lively.endpoint_url + address)
+        page.evaluate(axe)
+        for colours in ("light", "dark"):
+            page.emulate_media(color_scheme=colours)
+            if broken := page.evaluate(BROKEN_RULES):
+                wrong[f"{address} {colours}"] = broken
+    page.emulate_media(color_scheme="null")
+    assert not wrong, json.dumps(wrong, indent=1, ensure_ascii=False)
+
+
+def test_axe_would_find_what_is_wrong(lively: VeilServer, axe: str, open_page: OpenPage):
+    page = open_page(f"{lively.endpoint_url}/console/overview")
+    page.evaluate("document.querySelector('main').append(document.createElement('button'))")
+    page.evaluate(axe)
+    assert [rule.partition(":")[0] for rule in page.evaluate(BROKEN_RULES)] == ["button-name"]
 
 
 def test_what_is_wrong_would_be_found(lively: VeilServer, open_page: OpenPage):

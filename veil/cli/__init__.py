@@ -10,6 +10,8 @@ COMMANDS = {
     "queue": "veil.cli.queue",
     "msg": "veil.cli.msg",
     "dlq": "veil.cli.dlq",
+    "top": "veil.cli.watch",
+    "leases": "veil.cli.watch",
     "doctor": "veil.cli.doctor",
     "demo": "veil.demo.command",
     "timeouts": "veil.cli.timeouts",

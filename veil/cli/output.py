@@ -79,7 +79,9 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: 
     """Rows under headings on stdout: drawn for a person, aligned text for a pipe. Cells are never markup."""
     cells = [[inert(cell, keep="") for cell in row] for row in rows]
     if is_terminal(sys.stdout):
-        _draw_table(columns, cells, right)
+        from rich.console import Console
+
+        Console(highlight=False, no_color=not has_colour(sys.stdout)).print(_drawn(columns, cells, right))
         return
     widths = [max(len(line[i]) for line in [list(columns), *cells]) for i in range(len(columns))]
     for line in [[name.upper() for name in columns], *cells]:
@@ -90,9 +92,9 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: 
         say("  ".join(padded).rstrip())
 
 
-def _draw_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:
+def _drawn(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> Any:
+    """A table for a terminal; the cells are inert."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -101,7 +103,28 @@ def _draw_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Se
         table.add_column(name, justify="right" if name in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console(highlight=False, no_color=not has_colour(sys.stdout)).print(table)
+    return table
+
+
+@contextmanager
+def live_table(
+    columns: Sequence[str], *, right: Sequence[str] = ()
+) -> Iterator[Callable[[Sequence[Sequence[str]]], None]]:
+    """Takes the rows again and again: on a terminal they take the place of the last ones, as many as it has lines for."""
+    if not is_terminal(sys.stdout):
+        yield lambda rows: show_table(columns, rows, right=right)
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False, no_color=not has_colour(sys.stdout))
+    with Live(console=console, auto_refresh=False, screen=True) as live:
+
+        def show(rows: Sequence[Sequence[str]]) -> None:
+            cells = [[inert(cell, keep="") for cell in row] for row in rows[: max(1, console.height - 4)]]
+            live.update(_drawn(columns, cells, right), refresh=True)
+
+        yield show
 
 
 def seconds(text: str | int) -> str:

@@ -102,6 +102,17 @@ class MoveTaskEntry(Shape):
     FailureReason: str | None = None
 
 
+class LeaseHolder(Shape):
+    """Who received a message that is in flight, Veil's own; instants are milliseconds since 1970."""
+
+    KeyId: str
+    Address: str
+    UserAgent: str
+    ReceivedAt: int
+    Renewals: int
+    Outcome: str | None = None  # of an attempt that is over: the message waits for its retry
+
+
 class PeekedMessage(Shape):
     MessageId: str
     SequenceNumber: str
@@ -111,6 +122,7 @@ class PeekedMessage(Shape):
     Attributes: dict[str, str]
     VisibleAt: int | None = None
     MessageAttributes: AttributeValues | None = None
+    Holder: LeaseHolder | None = None
 
 
 # ---- messages
@@ -168,6 +180,7 @@ class PeekMessagesInput(Shape):
     SentBefore: Long | None = None
     After: Text | None = None
     UpTo: Text | None = None
+    State: Text | None = None
 
 
 class PeekMessagesOutput(Shape):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from veil.core import limits
@@ -13,9 +14,10 @@ from veil.core.queue import Queue, QueueKey
 from veil.service import holds
 from veil.service.dead_letters import LetterFilter
 from veil.service.history import QueueDepth, queue_depths
-from veil.service.messages import PEEK_BYTES_MAX, peek
+from veil.service.messages import PEEK_BYTES_MAX, peek, search
 from veil.service.moves import Wanted, redrive, start_move, task_handle
 from veil.service.queues import list_queues, pause_queue, resume_queue
+from veil.service.turns import Turn
 from veil.wire.actions.messages import checked_entries, failed_entry, read_attributes
 from veil.wire.actions.move_tasks import check_rate
 from veil.wire.actions.queues import read_page
@@ -37,6 +39,7 @@ from veil.wire.shapes import (
     ExtendHoldsInput,
     FailedEntry,
     HoldTallyOutput,
+    LeaseHolder,
     ListQueuesInput,
     OpenStreamInput,
     PeekedMessage,
@@ -245,24 +248,49 @@ async def peek_messages(call: Call, given: PeekMessagesInput) -> PeekMessagesOut
         if instant_ms is not None:
             expected = "Must be milliseconds since 1970-01-01 UTC, if provided."
             check_range(parameter, instant_ms, 0, _INSTANT_MAX, expected)
-    messages = await peek(
-        call.service,
-        queue,
-        after_seq=_begin(given),
-        up_to_seq=read_sequence_number("UpTo", given.UpTo) if given.UpTo else None,
-        sent_after_ms=given.SentAfter,
-        sent_before_ms=given.SentBefore,
-        limit=size + 1,
-    )
-    page = messages[:size]
+    up_to_seq = read_sequence_number("UpTo", given.UpTo) if given.UpTo else None
+    if given.State is not None:
+        fits = _in_state(given)
+        looked = await search(
+            call.service,
+            queue,
+            fits,
+            Turn(call.service.turns),
+            after_seq=_begin(given),
+            up_to_seq=up_to_seq,
+            limit=size,
+        )
+        page, behind = looked.messages, looked.behind
+    else:
+        messages = await peek(
+            call.service,
+            queue,
+            after_seq=_begin(given),
+            up_to_seq=up_to_seq,
+            sent_after_ms=given.SentAfter,
+            sent_before_ms=given.SentBefore,
+            limit=size + 1,
+        )
+        page = messages[:size]
+        # A page ends early when it has become large; the next one may then turn out to be empty.
+        is_cut = len(messages) > size or sum(message.body_bytes for message in page) >= PEEK_BYTES_MAX
+        behind = page[-1].seq if is_cut else None
     call.answer_bytes = answer_bytes(page)
-    # A page ends early when it has become large; the next one may then turn out to be empty.
-    is_cut = len(messages) > size or sum(message.body_bytes for message in page) >= PEEK_BYTES_MAX
-    token = write_page_token(str(page[-1].seq)) if is_cut else None
-    clock = call.service.clock
-    # Deadlines run on engine time; people read the wall clock.
-    wall_offset_ms = clock.wall_ms() - clock.now_ms()
-    return PeekMessagesOutput([_peeked(queue, message, wall_offset_ms) for message in page] or None, token)
+    token = None if behind is None else write_page_token(str(behind))
+    return PeekMessagesOutput([_peeked(call, queue, message) for message in page] or None, token)
+
+
+def _in_state(given: PeekMessagesInput) -> Callable[[StoredMessage], bool]:
+    """Whether a message is in the state that is asked for, and was sent within the two instants."""
+    states = {word: state for state, word in _STATES.items()}
+    if given.State not in states:
+        raise ParameterRefused(
+            "State", given.State or "", f"Must be one of {', '.join(states)}, if provided."
+        )
+    wanted = states[given.State]
+    first_ms = 0 if given.SentAfter is None else given.SentAfter
+    last_ms = _INSTANT_MAX if given.SentBefore is None else given.SentBefore
+    return lambda message: message.state == wanted and first_ms <= message.sent_wall_ms <= last_ms
 
 
 def _begin(given: PeekMessagesInput) -> int:
@@ -279,8 +307,19 @@ def _seq(token: str) -> int:
         raise ParameterRefused("NextToken", token, "Invalid or expired next token.") from None
 
 
-def _peeked(queue: Queue, message: StoredMessage, wall_offset_ms: int) -> PeekedMessage:
+def _peeked(call: Call, queue: Queue, message: StoredMessage) -> PeekedMessage:
+    # Deadlines run on engine time; people read the wall clock.
+    clock, activity = call.service.clock, call.service.activity
+    wall_offset_ms = clock.wall_ms() - clock.now_ms()
     state = State(message.state)
+    holder = None
+    if state is State.IN_FLIGHT and activity is not None:
+        known = activity.attempts.holder(queue.id, message)
+        if known is not None:
+            who, received_ms = known.caller, known.received_at_ms + wall_offset_ms
+            holder = LeaseHolder(
+                who.key_id, who.peer, who.user_agent, received_ms, known.renewals, known.outcome
+            )
     return PeekedMessage(
         message.message_id,
         str(message.seq),
@@ -292,6 +331,7 @@ def _peeked(queue: Queue, message: StoredMessage, wall_offset_ms: int) -> Peeked
         if state is not State.VISIBLE and message.due_at_ms is not None
         else None,
         attribute_values(message.attributes) if message.attributes else None,
+        holder,
     )
 
 

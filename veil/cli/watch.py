@@ -1,0 +1,220 @@
+"""`veil top` and `veil leases`: what goes on in the queues, and who holds what until when."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from veil.cli.client import Client
+from veil.cli.failures import plainly
+from veil.cli.options import AsJson, Endpoint, Region, complete_queue, connect, interval, whole_number
+from veil.cli.output import is_terminal, live_table, say_json, show_table, talk
+
+_PAGE = 1000
+
+# ---- top
+
+_COUNTERS = ("Sent", "Received", "Deleted", "Lapsed", "DeadLettered")
+_COLUMNS = (
+    "queue",
+    "visible",
+    "in flight",
+    "delayed",
+    "oldest",
+    "sent/s",
+    "received/s",
+    "deleted/s",
+    "dead letters",
+)
+
+
+def top(
+    prefix: Annotated[
+        str, typer.Argument(metavar="[PREFIX]", help="Only queues whose names begin like this.")
+    ] = "",
+    every: Annotated[
+        float,
+        typer.Option("--interval", metavar="LENGTH", parser=interval, help="How often to look, such as 2s."),
+    ] = 2.0,
+    count: Annotated[
+        int | None,
+        typer.Option(
+            "--count",
+            metavar="N",
+            parser=whole_number(1),
+            help="Stop after so many looks; without a terminal it is 1.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    endpoint: Endpoint = None,
+    region: Region = None,
+) -> None:
+    """Watch queues live: counts, the age of the oldest message, and rates; the fullest first.
+
+    Rates are those since the last look. Stop with Ctrl-C.
+    """
+    if count is None and not is_terminal(sys.stdout) and not as_json:
+        count = 1
+    with connect(endpoint, region) as client, live_table(_COLUMNS, right=_COLUMNS[1:]) as show:
+        before: Mapping[str, Mapping[str, Any]] = {}
+        before_s = time.monotonic()
+        looks = 0
+        while True:
+            now = {str(queue["QueueName"]): queue for queue in client.descriptions(prefix)}
+            now_s = time.monotonic()
+            rates = {name: _rates(before.get(name), queue, now_s - before_s) for name, queue in now.items()}
+            order = sorted(now.values(), key=lambda queue: (-_held(queue), queue["QueueName"]))
+            if as_json:
+                for queue in order:
+                    say_json(_top_object(queue, rates[queue["QueueName"]]))
+            else:
+                show([_top_row(queue, rates[queue["QueueName"]]) for queue in order])
+            before, before_s = now, now_s
+            looks += 1
+            if looks == count:
+                break
+            time.sleep(every)
+    if not now:
+        talk("there are no queues" + (f" whose names begin with {prefix!r}" if prefix else ""))
+
+
+def _held(queue: Mapping[str, Any]) -> int:
+    return int(queue["Visible"]) + int(queue["InFlight"]) + int(queue["Delayed"])
+
+
+def _rates(
+    before: Mapping[str, Any] | None, now: Mapping[str, Any], elapsed_s: float
+) -> dict[str, float | None]:
+    """What happened a second since the last look; None with the first one, and after a restart of the server."""
+    if before is None or any(now[each] < before[each] for each in _COUNTERS):
+        return dict.fromkeys(_COUNTERS)
+    return {each: (now[each] - before[each]) / max(elapsed_s, 0.001) for each in _COUNTERS}
+
+
+def _top_row(queue: Mapping[str, Any], rates: Mapping[str, float | None]) -> list[str]:
+    oldest_ms = queue.get("OldestSentAt")
+    name = f"{queue['QueueName']} (paused)" if queue["Paused"] else str(queue["QueueName"])
+    return [
+        name,
+        *(f"{queue[state]:,}" for state in ("Visible", "InFlight", "Delayed")),
+        "-" if oldest_ms is None else _age(time.time() - oldest_ms / 1000),
+        *("-" if rates[each] is None else f"{rates[each]:,.1f}" for each in ("Sent", "Received", "Deleted")),
+        f"{queue['DeadLettered']:,}",
+    ]
+
+
+def _top_object(queue: Mapping[str, Any], rates: Mapping[str, float | None]) -> dict[str, Any]:
+    return {
+        "name": queue["QueueName"],
+        "paused": queue["Paused"],
+        "visible": queue["Visible"],
+        "in_flight": queue["InFlight"],
+        "delayed": queue["Delayed"],
+        "oldest_sent_at_ms": queue.get("OldestSentAt"),
+        **{f"{each.lower()}_per_s": rates[each] for each in ("Sent", "Received", "Deleted")},
+        "lapsed": queue["Lapsed"],
+        "dead_lettered": queue["DeadLettered"],
+    }
+
+
+def _age(seconds: float) -> str:
+    left = max(0, int(seconds))
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if left >= size:
+            return f"{left // size} {unit}"
+    return f"{left} s"
+
+
+# ---- leases
+
+
+def leases(
+    queue: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[QUEUE]", help="One queue; all of them if left out.", autocompletion=complete_queue
+        ),
+    ] = None,
+    max_leases: Annotated[
+        int,
+        typer.Option("--max", metavar="N", parser=whole_number(1), help="How many leases to show at most."),
+    ] = 100,
+    as_json: AsJson = False,
+    endpoint: Endpoint = None,
+    region: Region = None,
+) -> None:
+    """Show who holds which messages until when, the next deadline first.
+
+    A message that waits for a retry is in flight as well: its attempt is over, and nobody works on it.
+    """
+    with connect(endpoint, region) as client:
+        names = (
+            [queue]
+            if queue is not None
+            else [each["QueueName"] for each in client.descriptions() if each["InFlight"]]
+        )
+        found = [lease for name in names for lease in _leases(client, name, max_leases)]
+    found.sort(key=lambda lease: lease["visible_at_ms"])
+    if as_json:
+        for lease in found[:max_leases]:
+            say_json(lease)
+    elif found:
+        columns = ["queue", "message", "receives", "lapses in", "held for", "renewals", "held by"]
+        show_table(columns, [_lease_row(lease) for lease in found[:max_leases]], right=columns[2:6])
+    else:
+        talk("no messages are in flight" + (f" in {queue}" if queue is not None else ""))
+
+
+def _leases(client: Client, queue: str, wanted: int) -> Iterator[dict[str, Any]]:
+    """The queue's open leases, up to so many: the server looks for them, a bounded number of messages with each call."""
+    query: dict[str, Any] = {"MaxResults": min(wanted, _PAGE), "State": "in_flight"}
+    while wanted > 0:
+        answer = client.veils_own("PeekMessages", queue, query)
+        for message in (answer.get("Messages") or ())[:wanted]:
+            holder = message.get("Holder") or {}
+            wanted -= 1
+            yield {
+                "queue": queue.rpartition("/")[2],
+                "message_id": message["MessageId"],
+                "receive_count": int(message["Attributes"]["ApproximateReceiveCount"]),
+                "visible_at_ms": message["VisibleAt"],
+                "received_at_ms": holder.get("ReceivedAt"),
+                "renewals": holder.get("Renewals"),
+                "key_id": holder.get("KeyId"),
+                "address": holder.get("Address"),
+                "user_agent": holder.get("UserAgent"),
+                "outcome": holder.get("Outcome"),
+            }
+        if not answer.get("NextToken"):
+            return
+        query["NextToken"] = answer["NextToken"]
+
+
+def _lease_row(lease: Mapping[str, Any]) -> list[str]:
+    now_ms = time.time() * 1000
+    received_ms, renewals = lease["received_at_ms"], lease["renewals"]
+    if received_ms is None:
+        who = "not known"
+    elif lease["outcome"] is not None:
+        who = f"nobody: {lease['outcome'].replace('_', ' ')}, waits for its retry"
+    else:
+        who = " ".join(part for part in (lease["key_id"], lease["address"], lease["user_agent"]) if part)[:80]
+    return [
+        lease["queue"],
+        lease["message_id"],
+        str(lease["receive_count"]),
+        _age((lease["visible_at_ms"] - now_ms) / 1000),
+        "-" if received_ms is None else _age((now_ms - received_ms) / 1000),
+        "-" if renewals is None else str(renewals),
+        who,
+    ]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `veil top` and `veil leases` to the command."""
+    app.command("top", epilog="Example: veil top orders --interval 1s")(plainly(top))
+    app.command("leases", epilog="Example: veil leases orders --json | jq .address")(plainly(leases))
