@@ -78,6 +78,11 @@ def _broken_builds(cycles: int, seed: int) -> Outcome:
 
 RIGS = {
     "crash": Rig(_crashes, 200, "kill -9"),
+    "crash-workers": Rig(
+        lambda cycles, seed: crash.run_crashes(cycles, seed, consumers=20, workers=2),
+        100,
+        "kill -9 of a worker, and then of the store process",
+    ),
     "power-cut": Rig(power_cut.run_power_cuts, 200, "cuts, ext4", power_cut.why_not),
     "power-cut-xfs": Rig(
         lambda cycles, seed: power_cut.run_power_cuts(cycles, seed, file_system="xfs"),

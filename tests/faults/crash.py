@@ -7,7 +7,9 @@ used in the next.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import time
 
 from tests.faults.checker import check
@@ -30,11 +32,14 @@ def run_crashes(
     kills: bool = True,
     load_s: tuple[float, float] = _LOAD_S,
     consumers: int = 8,
+    workers: int = 1,
 ) -> Outcome:
-    """Kill and restart so many times; without kills the load alone runs as long."""
-    outcome = Outcome("crash" if broken is None else f"crash-{broken}", seed)
+    """Kill and restart so many times; without kills the load alone runs as long. Of several workers one dies in each life."""
+    name = "crash" if workers == 1 else "crash-workers"
+    outcome = Outcome(name if broken is None else f"crash-{broken}", seed)
     with scratch(outcome) as place:
-        server = ServerProcess(place / "data", place, broken=broken)
+        more = ("--workers", str(workers)) if workers > 1 else ()
+        server = ServerProcess(place / "data", place, broken=broken, arguments=more)
         history = History(place / "history.jsonl")
         load = Load(server.port, seed, history, consumers=consumers)
         began_s = time.monotonic()
@@ -70,6 +75,10 @@ async def _run(
         for _ in range(cycles):
             await asyncio.sleep(rng.uniform(*load_s))
             server.require_alive()
+            for worker in server.workers()[:1]:
+                os.kill(worker, signal.SIGKILL)
+                await asyncio.sleep(rng.uniform(*load_s))
+                server.require_alive()
             if kills:
                 server.kill()
                 await asyncio.to_thread(server.start)

@@ -29,6 +29,14 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+def command_of(pid: int | str) -> bytes:
+    """The command line of a process; nothing where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 class ServerProcess:
     """Keeps its port and its data over any number of lives.
 
@@ -60,6 +68,12 @@ class ServerProcess:
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
+
+    def workers(self) -> list[int]:
+        """The processes of its workers; none where it serves alone."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        found = [int(pid) for pid in children if b"veil.server.worker" in command_of(pid)]
+        return sorted(found)
 
     def start(self) -> None:
         """Start, and return when requests are answered."""

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.faults.server_process import command_of
 from tests.server.test_serve import CLEAN, SICK_DISK, Server, refused
 from tests.server.test_serve import serve as serve  # a fixture
 
@@ -94,7 +95,7 @@ class Crew:
         """The processes that serve, and none that has another task."""
         pid = self.server.process.pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return [int(child) for child in children if b"veil.server.worker" in _command(child)]
+        return [int(child) for child in children if b"veil.server.worker" in command_of(child)]
 
     def worker_of(self, client: Client) -> int:
         """Which worker has the client's connection."""
@@ -150,13 +151,6 @@ class Crew:
             yield
             with pytest.raises((OSError, http.client.HTTPException)):
                 poll.result(PATIENCE_S)
-
-
-def _command(pid: str) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def _files(pid: int) -> list[str]:
@@ -371,6 +365,23 @@ def test_under_load_nothing_is_lost_and_others_go_on_when_workers_die(crew):
     while messages := client.receive(MaxNumberOfMessages=10):
         left |= {message["Body"] for message in messages}
     assert len(sent - deleted - left) <= lost
+
+
+def test_a_worker_that_hangs_costs_no_holder_its_lease_and_is_replaced(crew, clients):
+    one, other = clients
+    other.send("x")
+    victim = crew.worker_of(one)
+    [message] = one.receive(VisibilityTimeout=4)
+    os.kill(victim, signal.SIGSTOP)  # from now on its clients cannot renew
+
+    def replaced() -> bool:
+        assert other.in_flight() == 1
+        return crew.replaced(victim)
+
+    until(replaced)  # which takes longer than the lease
+    renewal = {"ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": 60}
+    assert crew.connect().call("ChangeMessageVisibility", QueueUrl="orders", **renewal)[0] == 200
+    assert other.in_flight() == 1
 
 
 def test_a_worker_that_is_asked_to_stop_finishes_and_is_replaced(crew, clients):

@@ -17,10 +17,11 @@ import socket
 import sys
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 from veil.core.attempt import NOTHING_SAID, Said
-from veil.core.clock import Clock
+from veil.core.clock import Clock, LeaseTime, TroubleKind
 from veil.core.errors import VeilError
 from veil.core.event import NOBODY
 from veil.core.hold import HoldContent, HoldKey, HoldTally
@@ -59,6 +60,9 @@ _log = logging.getLogger(__name__)
 _START_S: Final = 60.0
 # A worker that has not said within this time that it forgot a queue hangs: it must not go by what the queue was.
 _ANSWER_S: Final = 5.0
+# A worker that hangs takes no renewals, so no lease lapses meanwhile; one that hangs for so many looks is ended.
+_LOOK_S: Final = 0.25
+_UNHEARD_MAX: Final = 40
 _ACCEPT_AT_ONCE: Final = 64
 _AFTER_NO_FILES_S: Final = 1.0
 # After a worker that died young: doubled from one such death to the next.
@@ -309,6 +313,7 @@ class _WorkerProcess:
         self.link: Link
         self.handed = 0  # connections
         self.is_leaving = False  # it finishes what it has begun
+        self.unheard = 0  # looks since it was asked whether it is there
         self.born_s = asyncio.get_running_loop().time()
 
 
@@ -396,6 +401,7 @@ class Workers:
         self._page = SharedPage(self._page_file.fileno(), settings.workers)
         self._is_stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._next_look: asyncio.TimerHandle | None = None
         self.restarts = 0
         self.connections_max = self.refused_max = 0
         cast(SharedStore, service.store).forget = self._forget_queue
@@ -414,6 +420,7 @@ class Workers:
         """Return when every worker serves; raises WorkersFailed."""
         self.connections_max, self.refused_max = connections_max, refused_max
         await asyncio.gather(*(self._start(place) for place in range(self._settings.workers)))
+        self._look()
 
     async def reload(self) -> None:
         """Tell the workers the keys that count from now on, and to look at their certificate."""
@@ -428,6 +435,8 @@ class Workers:
     async def stop(self, grace_s: float, down: str) -> None:
         """Accept no more, let the workers finish what they have begun within the grace, and end them."""
         self._is_stopping = True
+        if self._next_look is not None:
+            self._next_look.cancel()
         for listener in self.listeners:
             listener.close_sockets()
         workers = list(self._ready.values())
@@ -477,11 +486,34 @@ class Workers:
         try:
             return await asyncio.wait_for(worker.link.ask(name, *given), _ANSWER_S)
         except TimeoutError:
-            _log.error("worker %d does not answer: it is ended", worker.process.pid)
-            _kill(worker.process)
+            self._end_hanging(worker)
         except VeilError:
             pass  # it has died, and is started again
         return worker
+
+    def _look(self) -> None:
+        """Ask every worker whether it is there. Counted in looks: where this process stood still, they are not to blame."""
+        lease_time: LeaseTime = cast(Any, self._service.store).lease_time
+        for worker in self._ready.values():
+            worker.unheard += 1
+            if worker.unheard == 1:
+                lease_time.waits(worker, TroubleKind.PAUSED)
+                answer = worker.link.ask("ready")
+                answer.add_done_callback(partial(self._heard, worker, lease_time))
+            elif worker.unheard == _UNHEARD_MAX:
+                self._end_hanging(worker)
+        self._next_look = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+
+    @staticmethod
+    def _heard(worker: _WorkerProcess, lease_time: LeaseTime, answer: asyncio.Future[None]) -> None:
+        answer.exception()  # it has died: that is seen elsewhere
+        worker.unheard = 0
+        lease_time.answered(worker)
+
+    @staticmethod
+    def _end_hanging(worker: _WorkerProcess) -> None:
+        _log.error("worker %d does not answer: it is ended", worker.process.pid)
+        _kill(worker.process)
 
     async def _forget_queue(self, key: QueueKey) -> None:
         await self._ask_all("forget_queue", key)
