@@ -36,7 +36,8 @@ def main(arguments: list[str] | None = None) -> int:
         "--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS)
     )
     parser.add_argument(
-        "--contenders", nargs="+", choices=contenders.NAMES, default=contenders.NAMES, metavar="NAME",
+        "--contenders", nargs="+", choices=contenders.NAMES, metavar="NAME",
+        default=[name for name in contenders.NAMES if name != contenders.VEIL_WORKERS],
         help=", ".join(contenders.NAMES),
     )  # fmt: skip
     parser.add_argument("--rounds", type=int, help="the table shows their median (3)")

@@ -18,8 +18,9 @@ from bench import elasticmq
 from bench.elasticmq import NotAvailable
 from bench.processes import await_listening, free_port
 
-VEIL, NOOP, ELASTICMQ, MOTO = "veil", "noop", "elasticmq", "moto"
-NAMES: Final = (VEIL, NOOP, ELASTICMQ, MOTO)
+VEIL, VEIL_WORKERS, NOOP, ELASTICMQ, MOTO = "veil", "veil-workers", "noop", "elasticmq", "moto"
+NAMES: Final = (VEIL, VEIL_WORKERS, NOOP, ELASTICMQ, MOTO)
+WORKERS: Final = 2
 _STOP_TIMEOUT_S = 20.0
 
 
@@ -97,6 +98,9 @@ def _prepare(name: str, port: int, build: Path, stack: contextlib.ExitStack) -> 
     if name == VEIL:
         data = stack.enter_context(scratch(build))
         return f"Veil {version('veilmq')}, durable", veil_command(data, port)
+    if name == VEIL_WORKERS:
+        data = stack.enter_context(scratch(build))
+        return f"Veil, {WORKERS} workers", veil_command(data, port, "--workers", str(WORKERS))
     if name == NOOP:
         return "no-op on the same HTTP stack", [sys.executable, "-m", "bench.noop", str(port)]
     if name == ELASTICMQ:

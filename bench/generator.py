@@ -17,8 +17,8 @@ from multiprocessing import get_context
 from typing import Final
 
 from bench import wire_requests as wire
-from bench.load import LoadResult, process_cpu_s, run_load
-from bench.processes import HOST, await_rest
+from bench.load import LoadResult, run_load
+from bench.processes import HOST, await_rest, server_cpu_s
 
 SEND, RECEIVE, EXTEND, DELETE, LIFE = "send", "receive", "extend", "delete", "life"
 PARTS: Final = (SEND, RECEIVE, EXTEND, DELETE, LIFE)
@@ -231,7 +231,7 @@ class _Runner:
         lap = self._lap
         if lap.watch:
             os.kill(lap.pid, signal.SIGUSR1)
-        cpu_s = process_cpu_s(lap.pid)
+        cpu_s = server_cpu_s(lap.pid)
         result = run_load(HOST, lap.port, lap.connections, next_request, on_response, seconds=lap.seconds)
         if lap.watch:
             os.kill(lap.pid, signal.SIGUSR2)
@@ -243,7 +243,7 @@ class _Runner:
             errors=result.errors,
             p50_ms=result.p50_ms,
             p99_ms=result.p99_ms,
-            server_cpu_s=process_cpu_s(lap.pid) - cpu_s,
+            server_cpu_s=server_cpu_s(lap.pid) - cpu_s,
             generator_cpu_s=result.cpu_s,
         )
 

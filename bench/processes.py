@@ -32,6 +32,15 @@ def await_listening(port: int, timeout_s: float = 60.0) -> None:
     raise TimeoutError(f"port={port}: nothing listens there after {timeout_s:g} s")
 
 
+def server_cpu_s(pid: int) -> float:
+    """The CPU seconds that a server has used so far, its workers included."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    workers = [
+        int(each) for each in children if b"veil.server.worker" in Path(f"/proc/{each}/cmdline").read_bytes()
+    ]
+    return sum(map(process_cpu_s, [pid, *workers]))
+
+
 def rss_mb(pid: int) -> float:
     """The resident memory of a process, in megabytes."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
