@@ -262,13 +262,15 @@ class Metrics:
         )
         build.add_metric((self._version,), 1)
         yield from (requests, connections, build)
-        if self.workers is not None:
-            yield GaugeMetricFamily("veil_workers", "Workers that serve.", value=len(self.workers.pids))
-            yield CounterMetricFamily(
-                "veil_worker_restarts",
-                "Workers that died and were started again.",
-                value=self.workers.restarts,
-            )
+        workers = self.workers
+        yield GaugeMetricFamily(
+            "veil_workers", "Processes that serve clients.", value=1 if workers is None else len(workers.pids)
+        )
+        yield CounterMetricFamily(
+            "veil_worker_restarts",
+            "Workers that died and were started again.",
+            value=0 if workers is None else workers.restarts,
+        )
 
 
 def _about_commits(stats: CommitStats) -> Iterator[Metric]:
