@@ -90,6 +90,31 @@ async def test_a_lone_operation_waits_for_the_disk_on_the_loop_only_while_the_di
         monkeypatch.undo()
 
 
+@pytest.mark.parametrize("settles", ["meanwhile", "afterwards"])
+async def test_a_stalled_disk_costs_no_holder_its_lease(
+    gate: SyncGate, tmp_path: Path, clock: ManualClock, settles: str
+):
+    store = SqliteStore(tmp_path, clock, lease_grace=True)
+    await store.open()
+    queue = await make_queue(store, visibility_s=30)
+    await store.send(queue, [a_message("work")])
+    await store.receive(queue, 1)
+    gate.shut()
+    stalled = asyncio.ensure_future(store.send(queue, [a_message("more", delay_s=600)]))
+    await turns()
+    clock.advance(seconds=60)
+    settling = asyncio.ensure_future(store.settle()) if settles == "meanwhile" else None
+    await turns()
+    gate.open()
+    await stalled
+    await (settling or store.settle())
+    assert await store.counts(queue) == QueueCounts(in_flight=1, delayed=1)
+    clock.advance(seconds=15)  # the grace is half the window
+    await store.settle()
+    assert await store.counts(queue) == QueueCounts(visible=1, delayed=1)
+    await store.close()
+
+
 async def test_nothing_is_acknowledged_before_the_sync(store: SqliteStore, gate: SyncGate):
     queue = await make_queue(store)
     await store.send(queue, some_messages("held", "kept"))

@@ -138,6 +138,8 @@ class LeaseTime:
         # What renewals wait for, by whoever waits: its kind, and since when. The oldest comes first.
         self._waits: dict[object, tuple[TroubleKind, int]] = {}
         self._timer: Timer | None = None
+        # Asked instead where that is cheaper than to be told before every sync: the kind, and since when.
+        self.wait_under_way: Callable[[], tuple[TroubleKind, int] | None] = lambda: None
         self.on_trouble: Callable[[Trouble], None] = lambda trouble: None  # called when one is over
 
     # ---- what happens
@@ -167,16 +169,19 @@ class LeaseTime:
             self._waits[self] = (TroubleKind.RESTART, last_ms)
 
     def waits(self, who: object, kind: TroubleKind) -> None:
-        """Renewals wait from now on, until `answered`; cheap, for it comes before every sync."""
+        """Renewals wait from now on, until `answered`."""
         if self.is_on:
             self._waits[who] = (kind, self._clock.now_ms())
 
     def answered(self, who: object) -> None:
         """They wait no longer."""
         if (wait := self._waits.pop(who, None)) is not None:
-            (kind, since_ms), now_ms = wait, self._clock.now_ms()
-            if now_ms - since_ms > TROUBLE_MIN_MS:
-                self.note(Trouble(since_ms, now_ms, kind))
+            self.waited(*wait, self._clock.now_ms())
+
+    def waited(self, kind: TroubleKind, since_ms: int, now_ms: int) -> None:
+        """Renewals waited from then until now: a trouble, if that was long."""
+        if self.is_on and now_ms - since_ms > TROUBLE_MIN_MS:
+            self.note(Trouble(since_ms, now_ms, kind))
 
     def note(self, trouble: Trouble) -> None:
         """A trouble is over."""
@@ -200,10 +205,9 @@ class LeaseTime:
         if not self.is_on:
             return None
         self._look(now_ms)
-        for kind, since_ms in self._waits.values():
-            if now_ms - since_ms > TROUBLE_MIN_MS:
-                return Trouble(since_ms, now_ms, kind).after(self._trouble)
-            break
+        wait = self.wait_under_way() or next(iter(self._waits.values()), None)
+        if wait is not None and now_ms - wait[1] > TROUBLE_MIN_MS:
+            return Trouble(wait[1], now_ms, wait[0]).after(self._trouble)
         return self._trouble
 
     def _look(self, now_ms: int) -> None:

@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 
 import apsw
 
-from veil.core.clock import LeaseTime, TroubleKind
+from veil.core.clock import TROUBLE_MIN_MS, LeaseTime, TroubleKind
 from veil.core.errors import StoreBusy, StoreFailed, StoreFull, VeilError
 from veil.stores.commit_stats import CommitStats
 from veil.stores.sqlite.database import AVAILABLE, Announcements, Database
@@ -82,6 +82,7 @@ class GroupCommit:
         self._on_failure = on_failure
         self._stats = stats
         self._lease_time = lease_time
+        lease_time.wait_under_way = self._wait_under_way
         self._wal_pages = 0
         connection.set_wal_hook(
             self._note_wal_pages
@@ -212,16 +213,13 @@ class GroupCommit:
 
     def _start_sync(self, group: list[_Entry], happened: Announcements) -> None:
         self._syncing = True
-        self._lease_time.waits(self, TroubleKind.DISK)
         self._in_sync, self._happened = group, happened
         self._committed_s = time.perf_counter()
         # Between two transactions is the only moment at which the connection can be lent out.
         self._lent = not self._checkpointing and (self._can_finish or self._wal_pages >= WAL_PAGES_MAX)
         self._can_finish &= not self._lent
-        if self._lent:
-            self._syncs.put(self._sync_and_checkpoint)
-        elif len(group) > 1 or self._slow_sync_s >= QUICK_SYNC_S:
-            self._syncs.put(self._sync)
+        if len(group) > 1 or self._lent or self._slow_sync_s >= QUICK_SYNC_S:
+            self._syncs.put(self._sync_and_checkpoint if self._lent else self._sync)
         else:
             self._synced(_outcome_of(self._sync))
 
@@ -232,10 +230,16 @@ class GroupCommit:
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 self._loop.call_soon_threadsafe(self._synced, outcome)
 
+    def _wait_under_way(self) -> tuple[TroubleKind, int] | None:
+        """Since when renewals wait for the disk."""
+        return (TroubleKind.DISK, self._db.marked_ms) if self._syncing else None
+
     def _synced(self, outcome: bool | BaseException) -> None:
         group, happened = self._in_sync, self._happened
         self._syncing = self._lent = False
-        self._lease_time.answered(self)
+        now_ms, since_ms = self._db.clock.now_ms(), self._db.marked_ms
+        if now_ms - since_ms > TROUBLE_MIN_MS:
+            self._lease_time.waited(TroubleKind.DISK, since_ms, now_ms)
         self._in_sync = []  # results may be megabytes, and the next sync may be long in coming
         error = outcome if isinstance(outcome, BaseException) else self._failure
         if error is not None:

@@ -106,6 +106,7 @@ class Database:
         self.execute_many: Callable[..., Any] = cursor.executemany
         self.sequence = SequenceSource()
         self._marked_seq = 0  # the last order key of the transaction before
+        self.marked_ms = 0  # when the latest one was committed, engine time
         self.journal = EventRecorder(LEASES_TOLD_MAX) if journal else None  # None: nothing is recorded
         self.bound = bound
         self.outbox_last = self.outbox_bytes = 0  # see outbox.py
@@ -339,6 +340,7 @@ class Database:
                 state.became_available = 0
         self._dirty.clear()
         mark = self.clock.mark()
+        self.marked_ms = mark.engine_ms
         if sends := self.repeatable.take_fresh():
             # The last key that the transaction gave to a message will do, since all that counts of it is its instant.
             seq = self.sequence.last
