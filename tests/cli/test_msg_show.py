@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -52,3 +53,27 @@ def test_a_dead_letter_shows_the_errors_of_its_attempts(tmp_path: Path, command:
         unknown = veil("msg", "show", "nobody")
         assert unknown.code != 0 and "nobody is not in the server's journal" in unknown.err
         assert [queue["waiting_for_retry"] for queue in veil("queue", "ls", "--json").objects] == [0, 0]
+
+
+def test_a_restarted_server_knows_from_the_journal_who_holds_what(tmp_path: Path) -> None:
+    with VeilServer("--data", str(tmp_path)) as server:
+        url = ask(server, "CreateQueue", {"QueueName": "orders", "Attributes": {"VisibilityTimeout": "600"}})[
+            "QueueUrl"
+        ]
+        for body in ("held", "failed"):
+            ask(server, "SendMessage", {"QueueUrl": url, "MessageBody": body})
+        _, failed = ask(server, "ReceiveMessage", {"QueueUrl": url, "MaxNumberOfMessages": 2})["Messages"]
+        change = {"QueueUrl": url, "ReceiptHandle": failed["ReceiptHandle"], "VisibilityTimeout": 500}
+        said = Said("failed", "shop.NoStock", "none left")
+        ask(server, "ChangeMessageVisibility", change, write_header({"*": said}))
+    with VeilServer("--data", str(tmp_path)) as server:
+        deadline = time.monotonic() + 30
+        page = ""
+        while "shop.NoStock" not in page and time.monotonic() < deadline:
+            with urlopen(
+                f"{server.endpoint_url}/console/queues/us-east-1/orders/in-flight", timeout=30
+            ) as answer:
+                page = answer.read().decode()
+        assert page.count("Python-urllib") >= 2 and "not known" not in page
+        (described,) = ask(server, "DescribeQueues", {}, prefix="Veil")["Queues"]
+        assert (described["InFlight"], described["WaitingForRetry"]) == (2, 1)

@@ -19,9 +19,13 @@ FAILED = Said("failed", "shop.NoStock", "none left", "  File …")
 
 
 def ask(
-    server: VeilServer, action: str, given: Mapping[str, Any], outcome: str | None = None
+    server: VeilServer,
+    action: str,
+    given: Mapping[str, Any],
+    outcome: str | None = None,
+    prefix: str = "AmazonSQS",
 ) -> dict[str, Any]:
-    headers = {"X-Amz-Target": f"AmazonSQS.{action}", "Content-Type": "application/x-amz-json-1.0"}
+    headers = {"X-Amz-Target": f"{prefix}.{action}", "Content-Type": "application/x-amz-json-1.0"}
     if outcome is not None:
         headers[HEADER] = outcome
     request = Request(server.endpoint_url, json.dumps(given).encode(), headers)

@@ -310,6 +310,11 @@ class JournalLooks:
                 found[event.seq] = LastError(said, event.at_ms, times + 1)
         return found
 
+    async def events(self, seqs: Set[int]) -> Sequence[LifeEvent]:
+        """What is known of these messages, at least one, in the order in which it happened."""
+        async with self._looking:
+            return (await read_events(self._store, self._index, seqs)).events
+
     async def described(self, message_id: str, account: str, now_ms: int) -> Life | None:
         """The life of a message of that account by its id; None where the journal does not know it."""
         sightings = [each for each in (await self.find(message_id)).found if each.queue.account == account]

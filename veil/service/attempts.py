@@ -16,6 +16,7 @@ from veil.core.clock import Clock
 from veil.core.effect import HolderLate, HolderSeen, HolderSign, HolderSilent
 from veil.core.message import Caller, StoredMessage
 from veil.core.queue import Queue
+from veil.journal.lives import LifeEvent
 
 # What is beyond these bounds is forgotten, oldest first: nobody then knows the holder, and a lapse stays unknown.
 LEASES_MAX: Final = 100_000
@@ -347,19 +348,31 @@ class LiveAttempts:
         for key in [key for key, lapse in self._lapses.items() if lapse.queue.id == queue_id]:
             del self._lapses[key]
 
-    def restore(
-        self, queue: Queue, message: StoredMessage, caller: Caller, change: LeaseChange | None
-    ) -> None:
-        """A lease that was opened before the server started, as the journal tells of it; does nothing where it is known."""
-        if message.seq in self._leases or message.received_at_ms is None or message.due_at_ms is None:
+    def restore(self, queue: Queue, message: StoredMessage | None, event: LifeEvent) -> None:
+        """An event of a message that was in flight when the server started; what it tells of others, or of leases that are
+        over, is passed over."""
+        if message is None or event.delivery != message.delivery or message.due_at_ms is None:
             return
-        consumer = self._consumers.get(caller) or self._newcomer(caller, message.received_at_ms)
-        claim = Claim(consumer, queue, message.received_at_ms, message.due_at_ms)
-        if change is not None:
+        claim = self._leases.get(message.seq)
+        if event.kind == "received" and claim is None:
+            agent, address = event.user_agent or "", event.caller_address or ""
+            caller = Caller(queue.key.account, event.caller_key or "", agent, address)
+            consumer = self._consumers.get(caller) or self._newcomer(caller, event.at_ms)
+            received_at_ms = message.received_at_ms or event.at_ms
+            self._hold(Claim(consumer, queue, received_at_ms, message.due_at_ms), [message])
+        elif claim is not None and event.kind in ("extended", "given_back"):
+            before = claim.change_of(message.seq) or LeaseChange(0, 0, message.due_at_ms)
+            outcome, said = None, None
+            if event.kind == "given_back":
+                outcome = event.outcome or Outcome.GIVEN_BACK.value
+                said = Said(outcome, event.error_type, event.error_text, event.traceback)
+            renewals = before.renewals + (outcome is None)
+            change = LeaseChange(renewals, event.at_ms, message.due_at_ms, outcome, said)
             claim.changes = {message.seq: change}
-            if change.outcome is not None:
-                self._waiting.setdefault(queue.id, {})[message.seq] = change.deadline_ms
-        self._hold(claim, [message])
+            waiting = self._waiting.setdefault(queue.id, {})
+            waiting.pop(message.seq, None)
+            if outcome is not None:
+                waiting[message.seq] = message.due_at_ms
 
     # ---- what is learned of lapses
 

@@ -40,6 +40,9 @@ class ServiceRules:
 
 # Of peeks: each may gather 16 MiB, which nobody counts until it is an answer.
 LOOKS_AT_ONCE: Final = 4
+# Looked at in a queue with messages in flight, to learn who holds them.
+_PAGE_RESTORED: Final = 500
+_PAGES_RESTORED: Final = 10
 
 
 class Owner(Protocol):
@@ -109,6 +112,7 @@ class Service:
         if self.activity is not None:
             await self.activity.start()
         await self.moves.resume()
+        self.in_background(self._restore_holders())
 
     async def stop(self) -> None:
         """Answer every long poll with nothing, leave move tasks to the next start, and close the store.
@@ -140,6 +144,26 @@ class Service:
         self._background.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("work in the background failed: %s", error, exc_info=error)
+
+    # ---- who held what when the server was stopped
+
+    async def _restore_holders(self) -> None:
+        """Learn from the journal who holds the messages that are in flight; a bounded number of them in each queue."""
+        if self.activity is None or self.lives is None or not self.lives.is_kept:
+            return
+        for queue in await self.store.all_queues():
+            left = (await self.store.counts(queue)).in_flight
+            held: dict[int, StoredMessage] = {}
+            after = 0
+            for _ in range(_PAGES_RESTORED if left else 0):
+                page = await self.store.peek(queue, after_seq=after, limit=_PAGE_RESTORED, bytes_max=1 << 20)
+                held |= {each.seq: each for each in page if is_open(each, self.clock.now_ms())}
+                if not page or len(held) >= left:
+                    break
+                after = page[-1].seq
+            if held:
+                for event in await self.lives.events(held.keys()):
+                    self.activity.attempts.restore(queue, held.get(event.seq), event)
 
     # ---- what becomes known of lapses, once a second
 
