@@ -60,6 +60,22 @@ def test_each_rule_says_what_is_wrong() -> None:
     assert words(failing._replace(error="ValueError")) == "3 of 8 attempts failed; most often ValueError."
 
 
+def test_the_worst_comes_first() -> None:
+    given = facts(
+        visible=9,
+        oldest_s=900,
+        grown=20,
+        dead_lettered=1,
+        crashed=1,
+        failed=1,
+        overran=1,
+        lapsed=9,
+        deleted=1,
+    )
+    weights = [trouble.weight for trouble in troubles_of(given)]
+    assert len(weights) >= 6 and weights == sorted(weights, reverse=True)
+
+
 def test_a_little_growth_a_fresh_message_and_waiting_dead_letters_are_no_trouble() -> None:
     assert kinds(facts(visible=5, grown=5, received=1)) == []
     assert kinds(facts(visible=1_000, grown=20, received=1)) == []

@@ -183,20 +183,23 @@ class _Spans:
 
 
 class _Series:
-    __slots__ = ("flushed", "happened_s", "resolutions")
+    __slots__ = ("flushed", "happened_s", "resolutions", "sampled")
 
     def __init__(self) -> None:
-        self.happened_s = 0  # when something did, last
+        self.happened_s: dict[int, int] = {}  # when each event did last, by its place
+        self.sampled = 0  # the finest span of the first look
         self.resolutions = tuple(_Spans(resolution) for resolution in RESOLUTIONS)
         self.flushed = [0, 0, 0]  # the latest span of each that was written
 
     def add(self, now_s: int, place: int, count: int) -> None:
-        self.happened_s = now_s
+        self.happened_s[place] = now_s
         for spans in self.resolutions:
             at = spans.row(now_s // spans.resolution.span_s) + place
             spans.cells[at] = min(spans.cells[at] + count, _VALUE_MAX)
 
     def note(self, now_s: int, gauges: Sequence[int]) -> None:
+        if not self.sampled:
+            self.sampled = now_s // MINUTES.span_s
         for spans in self.resolutions:
             at = spans.row(now_s // spans.resolution.span_s)
             for place, value in enumerate(gauges):
@@ -350,14 +353,22 @@ class History:
         """What happened in the queue in the last ten minutes, and how many messages it had at the earliest look within them;
         for a look at very many queues, so nothing is worked out for one in which nothing happened."""
         series = self._series.get(queue_id)
-        now_s = self._clock.now_ms() // 1000
-        if series is None or now_s - series.happened_s > MINUTES.span_s * MINUTES.spans:
+        since_s = self._clock.now_ms() // 1000 - MINUTES.span_s * MINUTES.spans
+        if series is None or all(at_s < since_s for at_s in series.happened_s.values()):
             return {}, None
         spans = series.resolutions[0]
-        spans.row(now_s // MINUTES.span_s)  # from here on all that is kept is of the last ten minutes
+        spans.row(
+            self._clock.now_ms() // 1000 // MINUTES.span_s
+        )  # all that is kept now is of the last ten minutes
         cells, width = spans.cells, len(FIELDS)
-        happened = {event: sum(cells[_PLACE[event] :: width]) for event in EVENTS}
-        for span in range(spans.latest - MINUTES.spans + 1, spans.latest + 1):
+        happened = {
+            FIELDS[place]: sum(cells[place::width])
+            for place, at_s in series.happened_s.items()
+            if at_s >= since_s
+        }
+        if not series.sampled:
+            return happened, None
+        for span in range(max(series.sampled, spans.latest - MINUTES.spans + 1), spans.latest + 1):
             at = span % MINUTES.spans * width
             if cells[at] != _UNKNOWN:
                 return happened, sum(cells[at : at + 3])
@@ -455,7 +466,8 @@ class History:
                 series = self._of(key)
                 series.resolutions[resolution].put(span, cells)
                 series.flushed[resolution] = span
-                series.happened_s = max(series.happened_s, span * RESOLUTIONS[resolution].span_s)
+                if resolution == 0:
+                    series.happened_s = dict.fromkeys(map(_PLACE.__getitem__, EVENTS), span * MINUTES.span_s)
 
     async def stop(self) -> None:
         """Write what is new, and note no more."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from heapq import nsmallest
 from typing import Final, NamedTuple
 
 from veil.console.charts import Chart
@@ -75,7 +76,7 @@ class Overview(NamedTuple):
 
 
 def troubles_of(facts: QueueFacts) -> Iterator[Trouble]:
-    """What is wrong with a queue, by its facts alone."""
+    """What is wrong with a queue, by its facts alone, the worst first."""
     happened, visible, settings = facts.happened, facts.depth.counts.visible, facts.queue.settings
     left_s = settings.retention_s - facts.oldest_s
     if visible and facts.oldest_s >= settings.retention_s * _EXPIRING_PART:
@@ -142,41 +143,53 @@ async def look(visit: Visit) -> Overview:
     errors = _errors(visit)
     letters = {queue.settings.redrive.dead_letters for queue in own if queue.settings.redrive is not None}
     now_ms = visit.now_ms
-    total, failed = [0, 0, 0], 0
-    troubled: list[TroubledQueue] = []
-    aged: list[tuple[int, Queue]] = []
-    held: list[tuple[Queue, QueueDepth]] = []
+    visible = in_flight = delayed = failed = 0
+    troubled: list[tuple[int, int, str, QueueFacts]] = []
+    known: list[QueueFacts] = []
     for queue in own:
         depth = history.depths.get(queue.id, _NOTHING)
-        if history.is_quiet(queue.id) and not depth.total and not queue.settings.paused:
+        total = depth.total
+        if not total and not queue.settings.paused and history.is_quiet(queue.id):
             continue
         await visit.turn.pause()
-        for place, count in enumerate(depth.counts):
-            total[place] += count
+        visible, in_flight, delayed = (
+            visible + depth.counts.visible,
+            in_flight + depth.counts.in_flight,
+            delayed + depth.counts.delayed,
+        )
         facts = _facts(history, queue, depth, now_ms, errors, letters)
         failed += facts.happened.get("failed", 0)
-        if depth.total:
-            held.append((queue, depth))
-        if depth.oldest_sent_ms is not None:
-            aged.append((facts.oldest_s, queue))
-        if troubles := sorted(troubles_of(facts), reverse=True):
-            address = link("queues", queue.key.region, queue.name)
-            troubled.append(TroubledQueue(queue, address, depth, troubles))
-    troubled.sort(key=lambda each: (-each.troubles[0].weight, -each.depth.total, each.queue.name))
-    aged.sort(key=lambda each: (-each[0], each[1].name))
-    held.sort(key=lambda each: (-each[1].total, each[0].name))
+        if total:
+            known.append(facts)
+        # The first is the worst; the others are worked out for those that are shown.
+        if worst := next(troubles_of(facts), None):
+            troubled.append((-worst.weight, -total, queue.name, facts))
+    aged = nsmallest(
+        TOP_SHOWN,
+        (each for each in known if each.depth.oldest_sent_ms is not None),
+        key=lambda each: (-each.oldest_s, each.queue.name),
+    )
+    largest = nsmallest(TOP_SHOWN, known, key=lambda each: (-each.depth.total, each.queue.name))
     return Overview(
         len(own),
         sum(queue.settings.paused for queue in own),
-        QueueCounts(*total),
-        (aged[0][1], aged[0][0]) if aged else None,
+        QueueCounts(visible, in_flight, delayed),
+        (aged[0].queue, aged[0].oldest_s) if aged else None,
         sum(history.recent(account, event, 60) for event in ("sent", "arrived")) / 60,
         history.recent(account, "deleted", 60) / 60,
         failed,
-        troubled[:TROUBLES_SHOWN],
+        [
+            TroubledQueue(
+                facts.queue,
+                link("queues", facts.queue.key.region, facts.queue.name),
+                facts.depth,
+                list(troubles_of(facts)),
+            )
+            for *_, facts in nsmallest(TROUBLES_SHOWN, troubled, key=lambda each: each[:3])
+        ],
         max(0, len(troubled) - TROUBLES_SHOWN),
-        held[:TOP_SHOWN],
-        [(queue, oldest_s) for oldest_s, queue in aged[:TOP_SHOWN]],
+        [(each.queue, each.depth) for each in largest],
+        [(each.queue, each.oldest_s) for each in aged],
     )
 
 
