@@ -133,7 +133,8 @@ def _lease(
             undone_at=undone.at if undone else None,
             said=saying.outcome if saying else None,
             deleted_at=deleted.at if deleted else None,
-            is_returned=returned,
+            is_returned=returned
+            or (deadline is not None and received is not None and deadline <= received.at),
             gone_at=gone_at,
             refused_at=refusals[-1].at if refusals else None,
             seen_at=seen.at if seen else None,
@@ -165,7 +166,7 @@ def _lease(
     if (
         how == "superseded"
         and not overrun
-        and outcome != "failed"
+        and not let_go
         and (received_at is not None or last_extended is not None)
     ):
         recovery = _between(max(at for at in (received_at, last_extended) if at is not None), next_receive)
@@ -332,7 +333,7 @@ def _ended(lease: Row) -> str:
         return "let go" if outcome in ("failed", "given_back") else "done"
     if lease["how"] not in LAPSED:
         return "else"
-    return "nobody knows when" if outcome in ("failed", "crashed") else "lapsed"
+    return "nobody knows when" if outcome in ("failed", "given_back", "crashed") else "lapsed"
 
 
 def _histogram(lengths: Iterable[int | None]) -> list[tuple[int, int]]:

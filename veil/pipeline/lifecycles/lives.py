@@ -251,7 +251,12 @@ class _Lives:
             [self.undone_at, self.deleted_at, self.set_at, self.gone_at, np.int64(NONE)],
             self.deadline,
         )
-        self.outcome = outcomes(vars(self), self._newest_ms)
+        # A receive without a window gave the message back as it took it.
+        had_no_window = (
+            (self.deadline != NONE) & (self.received_at != NONE) & (self.deadline <= self.received_at)
+        )
+        facts = {**vars(self), "is_returned": self.is_returned | had_no_window}
+        self.outcome = outcomes(facts, self._newest_ms)
         self.is_failed = self.outcome.is_in("failed")
         self.is_let_go = self.outcome.is_in("failed", "given_back")
 
@@ -276,7 +281,7 @@ class _Lives:
         is_revived = (again_at != NONE) & (self.last_extended_at > again_at)
         self.is_overrun = ~self.is_undone & (is_late | is_revived)
         self.is_duplicate = self.is_overrun & (again_at != NONE) & ~self.is_let_go
-        is_lost = self.how.is_in("superseded") & ~self.is_overrun & ~self.is_failed
+        is_lost = self.how.is_in("superseded") & ~self.is_overrun & ~self.is_let_go
         last_sign_at = np.maximum(self.received_at, self.last_extended_at)
         self.recovery_ms = np.where(is_lost, ms_between(last_sign_at, again_at), NONE)
         is_wasted = self.is_lease & ~self.how.is_in("deleted", "open") & (self.held_ms != NONE)

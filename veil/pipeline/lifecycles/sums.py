@@ -73,8 +73,8 @@ def sums_of(leases: pa.Table, messages: pa.Table) -> pa.Table:
         how.is_in(*LAPSED),
         work_ms != NONE,
     )
-    # Of those that crashed, or failed and were left to lapse, nobody knows when the work ended.
-    is_dead = is_lapsed & outcome.is_in("failed", "crashed")
+    # Of those that crashed, or were let go and left to lapse, nobody knows when the work ended.
+    is_dead = is_lapsed & (is_let_go | outcome.is_in("crashed"))
     observed = {
         "processing": (of_leases, work_ms, is_known & ~is_censored & ~is_let_go),
         "processing_failed": (of_leases, work_ms, is_known & ~is_censored & is_let_go),
