@@ -248,6 +248,7 @@ async def test_a_description_says_how_each_queue_stands_and_no_attribute_tells_o
             "Visible": 1,
             "InFlight": 0,
             "Delayed": 0,
+            "WaitingForRetry": 0,
             "OldestSentAt": sent_at,
             "VisibilityTimeout": 30,
             "DeadLetterQueueName": "b-dead",

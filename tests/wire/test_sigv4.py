@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import random
 import socket
 import string
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from unittest import mock
 from urllib.parse import parse_qs, quote, unquote, urlsplit
@@ -20,6 +20,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.wire.listening import listening
 from veil.signing.sigv4 import presign, sign, signature, signing_key, sigv4_timestamp, string_to_sign
@@ -363,9 +364,9 @@ def test_every_single_bit_of_the_body_counts() -> None:
 
 def test_a_wrong_secret_and_an_unknown_key_are_told_apart_as_aws_does() -> None:
     with pytest.raises(SignatureMismatch, match="The request signature we calculated does not match"):
-        VERIFIER.verify(signed_by_botocore(key=replace(KEY, secret="wrong")), NOW_MS)
+        VERIFIER.verify(signed_by_botocore(key=dataclasses.replace(KEY, secret="wrong")), NOW_MS)
     with pytest.raises(KeyUnknown, match="The security token included in the request is invalid"):
-        VERIFIER.verify(signed_by_botocore(key=replace(KEY, key_id="AKIDOTHER")), NOW_MS)
+        VERIFIER.verify(signed_by_botocore(key=dataclasses.replace(KEY, key_id="AKIDOTHER")), NOW_MS)
 
 
 def test_a_rotated_secret_ends_the_old_one_at_once() -> None:
@@ -373,10 +374,13 @@ def test_a_rotated_secret_ends_the_old_one_at_once() -> None:
     verifier = Verifier(keys)
     request = signed_by_botocore()
     assert verifier.verify(request, NOW_MS) == SIGNER
-    keys[KEY.key_id] = replace(KEY, secret="new")
+    keys[KEY.key_id] = dataclasses.replace(KEY, secret="new")
     with pytest.raises(SignatureMismatch):
         verifier.verify(request, NOW_MS)
-    assert verifier.verify(signed_by_botocore(key=replace(KEY, secret="new")), NOW_MS).key.secret == "new"
+    assert (
+        verifier.verify(signed_by_botocore(key=dataclasses.replace(KEY, secret="new")), NOW_MS).key.secret
+        == "new"
+    )
 
 
 def test_no_signature_at_all_is_an_anonymous_request() -> None:
@@ -474,7 +478,7 @@ def test_the_request_of_a_stranger_is_not_read_through() -> None:
         mock.patch("veil.wire.sigv4.sha256", side_effect=AssertionError),
         pytest.raises(KeyUnknown),
     ):
-        VERIFIER.verify(signed_by_botocore(key=replace(KEY, key_id="AKIDOTHER")), NOW_MS)
+        VERIFIER.verify(signed_by_botocore(key=dataclasses.replace(KEY, key_id="AKIDOTHER")), NOW_MS)
 
 
 def test_an_added_amz_header_must_be_signed() -> None:
