@@ -154,6 +154,7 @@ def test_asking_for_help_does_not_load_the_server():
 TIMELESS = ("core", "signing", "stores", "journal", "service", "wire", "console")
 # What reads a clock there, and only to see how much time has gone by: commits, looks, and turns of the event loop.
 MEASURES = {
+    "stores/commit_stats.py",  # by the minute
     "stores/sqlite/commit.py",
     "stores/postgres/bulk.py",
     "stores/postgres/commit.py",

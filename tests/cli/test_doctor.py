@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from tests.cli.conftest import Ran, Veil
-from veil.cli.doctor import check_clock, check_data
+from veil.cli.doctor import check_clock, check_data, check_disk_speed
 from veil.testing import VeilServer
 
 
@@ -30,6 +32,7 @@ def test_all_is_well_beside_a_running_server(veil: Veil, monkeypatch: pytest.Mon
         "port",
         "endpoint",
         "clock",
+        "disk-speed",
         "credentials",
     ]
     assert {check.replace(" ", "-") for check in found} == {*checks, "data-directory"}
@@ -93,3 +96,28 @@ def test_a_file_where_the_data_directory_should_be(tmp_path: Path) -> None:
     (finding,) = check_data(tmp_path / "data")
     assert finding.verdict == "fail"
     assert "--data" in finding.advice
+
+
+@pytest.mark.parametrize(("worst_s", "verdict"), [(0.4, "ok"), (1.5, "warn"), (None, "skip")])
+def test_a_slow_disk_is_told(worst_s: float | None, verdict: str) -> None:
+    class Told(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            text = (
+                ""
+                if worst_s is None
+                else f"veil_commit_p99_seconds 0.004\nveil_commit_worst_seconds {worst_s}\n"
+            )
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(f"# HELP about\n{text}".encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Told) as server:
+        answering = threading.Thread(target=server.handle_request)
+        answering.start()
+        finding = check_disk_speed(f"http://127.0.0.1:{server.server_port}")
+        answering.join()
+    assert finding.verdict == verdict
+    assert worst_s is None or f"99 of 100 within 4 ms, the slowest {worst_s * 1000:.0f} ms" in finding.text

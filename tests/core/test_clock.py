@@ -88,14 +88,17 @@ def test_a_process_that_stood_still_was_in_trouble():
     assert seen == [found]
 
 
-def test_nothing_is_noticed_before_the_start_after_the_stop_or_where_it_is_off():
+def test_nothing_is_noticed_before_the_start_or_where_it_is_off():
     clock, lease_time, seen = a_lease_time()
     lease_time.trouble_at(clock.now_ms())
     clock.advance(seconds=60)
     lease_time.start()
+    assert lease_time.trouble_at(clock.now_ms()) is None
+    stopped_ms = clock.now_ms()
     lease_time.stop()
     clock.advance(seconds=60)
-    assert lease_time.trouble_at(clock.now_ms()) is None
+    lease_time.stop()
+    assert lease_time.trouble_at(clock.now_ms()) == Trouble(stopped_ms, clock.now_ms(), "restart")
 
     off = LeaseTime(clock, is_on=False)
     off.resume(Trouble(0, clock.now_ms(), "disk"), 0)
@@ -110,6 +113,11 @@ def test_the_oldest_wait_counts():
     clock, lease_time, seen = a_lease_time()
     lease_time.waits("a", TroubleKind.DATABASE)
     began_ms = clock.now_ms()
+    clock.advance(50)
+    assert lease_time.trouble_at(clock.now_ms()) is None
+    clock.advance(100)
+    doubt = lease_time.trouble_at(clock.now_ms())
+    assert doubt == Trouble(began_ms, clock.now_ms(), "database", is_certain=False)
     for _ in range(10):
         clock.advance(400)
         lease_time.waits("b", TroubleKind.DATABASE)

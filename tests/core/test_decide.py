@@ -293,6 +293,14 @@ def _events(*effects: effect.AnyEffect) -> list[Event]:
     return unpack(recorder.pack()).events
 
 
+def test_a_lease_whose_holder_may_be_in_time_waits_for_the_end_of_the_wait():
+    held = LAPSED._replace(seq=first_seq_of(NOW_MS))
+    due_ms = held.due_at_ms or 0
+    doubt = Trouble(due_ms - 1, NOW_MS, "disk", is_certain=False)
+    assert decide.decide_due(held, SETTINGS, NOW_MS, doubt) == Postponed(held, NOW_MS + 50)
+    assert isinstance(decide.decide_due(held, SETTINGS, NOW_MS, doubt._replace(from_ms=due_ms)), Lapsed)
+
+
 def test_every_effect_has_its_event_and_a_lapse_has_none():
     dead = a_queue(2, DEAD_KEY)
     told = {

@@ -24,6 +24,7 @@ from tests.faults import (
     consumer_wire,
     crash,
     fuzz,
+    lease_troubles,
     model_volume,
     paused,
     postgres_nodes,
@@ -95,6 +96,11 @@ RIGS = {
     "uploads": Rig(uploads.run_uploads, uploads.UPLOADS, "uploads that are broken off"),
     "unread": Rig(uploads.run_unread, uploads.UNREAD, "answers of each kind that nobody reads"),
     "stopping": Rig(stopping.run_stops, 50, "SIGTERM"),
+    "stalls": Rig(lease_troubles.run_stalls, lease_troubles.STALLS, "stalls of disk and process"),
+    "restarts": Rig(lease_troubles.run_restarts, lease_troubles.RESTARTS, "restarts"),
+    "failovers": Rig(
+        lease_troubles.run_failovers, lease_troubles.FAILOVERS, "failovers of PostgreSQL", why_no_server
+    ),
     "paused": Rig(paused.run_pauses, 20, "SIGSTOP"),
     "consumer-long": Rig(consumer_long.run_long, consumer_long.HANDLERS, "handlers of ten windows"),
     "consumer-gil": Rig(consumer_gil.run_gil, consumer_gil.HOLDS, "holds of the interpreter"),

@@ -40,7 +40,8 @@ def command_of(pid: int | str) -> bytes:
 class ServerProcess:
     """Keeps its port and its data over any number of lives.
 
-    `broken` names a fault of broken_server.py to build in; `meter` is where metered_server.py leaves its table.
+    `broken` names a fault of broken_server.py to build in; `meter` is where metered_server.py leaves its table, `stalls`
+    where stalling_server.py looks for what is to stall.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class ServerProcess:
         *,
         broken: str | None = None,
         meter: Path | None = None,
+        stalls: Path | None = None,
         arguments: tuple[str, ...] = (),
     ) -> None:
         self.data = data
@@ -61,6 +63,8 @@ class ServerProcess:
             self._module = ["tests.faults.broken_server", broken]
         elif meter is not None:
             self._module = ["tests.faults.metered_server", str(meter)]
+        elif stalls is not None:
+            self._module = ["tests.faults.stalling_server", str(stalls)]
         self._arguments = arguments
         self._process: ForkedVeil | subprocess.Popen[bytes] | None = None
 

@@ -204,6 +204,24 @@ async def test_the_journal_tells_the_trouble(tmp_path, clock):
     await store.close()
 
 
+async def test_a_server_that_takes_long_to_stop_is_in_trouble_from_the_first_moment_on(tmp_path, clock):
+    store = await opened(tmp_path / "data", clock)
+    queue, _ = await held(store)
+    clock.advance(seconds=WINDOW_S - 5)
+    store.end_serving()
+    clock.advance(seconds=6)
+    await store.settle()
+    await store.close()
+    clock.advance(seconds=60)
+
+    store = await opened(tmp_path / "data", clock)
+    assert await store.receive(queue, 1) == []
+    clock.advance(seconds=GRACE_S)
+    assert len(await store.receive(queue, 1)) == 1
+    store.end_serving()
+    await store.close()
+
+
 async def test_a_trouble_before_a_crash_counts_after_it(tmp_path, clock):
     """A stalled disk, and then a crash before anything was settled."""
     store = await opened(tmp_path / "data", clock)

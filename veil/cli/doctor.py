@@ -22,6 +22,7 @@ from veil.cli.options import AsJson, Endpoint, Region
 from veil.cli.output import has_colour, inert, say, say_json
 from veil.cli.store import need_driver
 from veil.client.credentials import DUMMY
+from veil.core.clock import TROUBLE_MIN_MS
 from veil.core.errors import VeilError
 from veil.server.setting_values import without_password
 
@@ -304,6 +305,7 @@ def check_server(place: ServiceTarget, wall_s: Callable[[], float] = time.time) 
             return [
                 Finding("endpoint", "ok", f"{place.endpoint} answers"),
                 check_clock(client.server_date, wall_s()),
+                check_disk_speed(place.endpoint),
             ]
     except EndpointRefused as error:
         return [Finding("endpoint", "fail", str(error))]
@@ -321,6 +323,25 @@ def check_server(place: ServiceTarget, wall_s: Callable[[], float] = time.time) 
         return [refused, check_clock(client.server_date, wall_s())]
     except CommandFailed as error:
         return [Finding("endpoint", "fail", str(error))]
+
+
+def check_disk_speed(endpoint: str) -> Finding:
+    """How slow the server's commits were within the last hour, by its own metrics."""
+    from urllib.error import URLError
+    from urllib.request import urlopen
+
+    try:
+        with urlopen(f"{endpoint.rstrip('/')}/metrics", timeout=_TIMEOUT_S) as answer:  # noqa: S310
+            found = dict(line.split(" ", 1) for line in answer.read().decode().splitlines() if " " in line)
+        p99_s, worst_s = (float(found[f"veil_commit_{name}_seconds"]) for name in ("p99", "worst"))
+    except (URLError, OSError, ValueError, KeyError):
+        return Finding(
+            "disk speed", "skip", "not checked: the server does not tell how long its commits took"
+        )
+    told = f"commits of the last hour: 99 of 100 within {p99_s * 1000:.0f} ms, the slowest {worst_s * 1000:.0f} ms"
+    if worst_s * 1000 <= TROUBLE_MIN_MS:
+        return Finding("disk speed", "ok", told)
+    return Finding("disk speed", "warn", told, "renewals had to wait; look for what else writes to the disk")
 
 
 def check_clock(server_date: str | None, wall_s: float) -> Finding:

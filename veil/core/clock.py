@@ -65,6 +65,8 @@ class Clock(Protocol):
 # nothing of this: they go by engine time.
 
 TROUBLE_MIN_MS: Final = 500  # shorter waits are everyday life
+# A wait that has lasted this long may become trouble: what came before a deadline may be waiting too, so nothing lapses yet.
+DOUBT_MIN_MS: Final = 50
 GRACE_MIN_MS: Final = 2 * SECOND_MS
 GRACE_MAX_MS: Final = 60 * SECOND_MS
 # By then whatever was due at the end of a trouble has its grace written down.
@@ -92,6 +94,7 @@ class Trouble(NamedTuple):
     to_ms: int
     kind: str
     healthy_ms: int = 0  # since the first of several that follow one another closely
+    is_certain: bool = True  # False: a short wait that goes on, and may yet become one
 
     def after(self, earlier: Trouble | None) -> Trouble:
         """This one, as it counts after an earlier one."""
@@ -152,10 +155,17 @@ class LeaseTime:
             self._beat()
 
     def stop(self) -> None:
-        """The process takes no more requests."""
+        """The process takes no more requests: nothing lapses until it has ended, or starts again."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._alive_ms is not None:
+            self.waits(self, TroubleKind.RESTART)
         self._timer = self._alive_ms = None
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether it notices trouble, and requests are taken."""
+        return self._alive_ms is not None
 
     def _beat(self) -> None:
         now_ms = self._clock.now_ms()
@@ -165,6 +175,9 @@ class LeaseTime:
     def resume(self, trouble: Trouble | None, last_ms: int) -> None:
         """Go on after a restart: with the trouble that was kept, and the last instant at which the server was seen to run."""
         if self.is_on:
+            was_stopping = trouble is not None and trouble.kind == TroubleKind.RESTART
+            if trouble is not None and was_stopping and trouble.to_ms + TROUBLE_MIN_MS >= last_ms:
+                last_ms = trouble.from_ms  # it took some time to
             self._trouble = trouble
             self._waits[self] = (TroubleKind.RESTART, last_ms)
 
@@ -205,9 +218,15 @@ class LeaseTime:
         if not self.is_on:
             return None
         self._look(now_ms)
-        wait = self.wait_under_way() or next(iter(self._waits.values()), None)
-        if wait is not None and now_ms - wait[1] > TROUBLE_MIN_MS:
-            return Trouble(wait[1], now_ms, wait[0]).after(self._trouble)
+        asked = self.wait_under_way()
+        waits = [*self._waits.values(), *(() if asked is None else (asked,))]
+        if waits:
+            kind, since_ms = min(waits, key=lambda wait: wait[1])
+            if now_ms - since_ms > TROUBLE_MIN_MS:
+                return Trouble(since_ms, now_ms, kind).after(self._trouble)
+            is_graced = self._trouble is not None and self._trouble.to_ms + GRACE_MAX_MS >= now_ms
+            if now_ms - since_ms > DOUBT_MIN_MS and not is_graced:
+                return Trouble(since_ms, now_ms, kind, is_certain=False)
         return self._trouble
 
     def _look(self, now_ms: int) -> None:

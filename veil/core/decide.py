@@ -14,7 +14,7 @@ from msgspec import structs
 
 from veil.core import limits
 from veil.core.attempt import Said
-from veil.core.clock import Trouble
+from veil.core.clock import DOUBT_MIN_MS, Trouble
 from veil.core.effect import (
     DeadLettered,
     DelayChanged,
@@ -373,10 +373,12 @@ def decide_due(
         return None
     if due_at_ms <= now_ms:
         if trouble is not None and message.state == State.IN_FLIGHT:
+            if not trouble.is_certain and due_at_ms > trouble.from_ms:
+                return Postponed(message, min(now_ms + DOUBT_MIN_MS, expiry_ms))
             received_at_ms = message.received_at_ms or 0
             until_ms = trouble.deadline_ms(due_at_ms, received_at_ms, settings.visibility_s)
             until_ms = min(until_ms, max(due_at_ms, lease_end_ms(received_at_ms)))
-            if until_ms > now_ms:
+            if trouble.is_certain and until_ms > now_ms:
                 delivery = delivery_of(message.holder)
                 lease = _extended(message, delivery, message.holder, until_ms, None).lease
                 return Graced(message, delivery, until_ms, lease)

@@ -179,7 +179,7 @@ HolderSign = HolderSeen | HolderSilent | HolderLate
 
 
 class Postponed(msgspec.Struct, frozen=True, gc=False):
-    """It was due for a retention that was lengthened since: nothing happens before that instant."""
+    """It was due for a retention that was lengthened since, or its holder may be in time: nothing happens before that instant."""
 
     message: MessageFacts
     wake_at_ms: int

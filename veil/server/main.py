@@ -384,6 +384,7 @@ class _Server:
         failed = self._exit_code == EXIT_STORE_FAILED
         self._application.down = self._application.down or "stopping"
         self._service.waiting.close()  # long polls are answered now, with nothing
+        self._service.store.end_serving()
         await self._close_http(_GRACE_AFTER_FAILURE_S if failed else self._settings.stop_grace_s)
         if exporter is not None:
             await (exporter.abandon() if failed else exporter.stop(_LAST_EXPORT_S))

@@ -279,6 +279,10 @@ def _about_commits(stats: CommitStats) -> Iterator[Metric]:
     seconds = HistogramMetricFamily("veil_commit_seconds", "Time of a commit, its fsync included.")
     seconds.add_metric((), _cumulative(SECONDS_BOUNDS, stats.seconds_buckets), stats.seconds)
     yield from (group, seconds)
+    if (slow := stats.last_hour()) is not None:
+        text = "How long a commit took within the last hour"
+        yield GaugeMetricFamily("veil_commit_p99_seconds", f"{text}, 99 of 100.", value=slow.p99_s)
+        yield GaugeMetricFamily("veil_commit_worst_seconds", f"{text}, the slowest.", value=slow.worst_s)
 
 
 def _about_connections(stats: Mapping[str, int]) -> Iterator[Metric]:

@@ -99,7 +99,7 @@ class Nodes:
         while True:
             await asyncio.sleep(BEAT_S if self._engine.is_told else ALONE_BEAT_S)
             try:
-                if self._engine.lease_time.is_on and self._engine.given_now_ms() is None:
+                if self._engine.lease_time.is_serving and self._engine.given_now_ms() is None:
                     await self._engine.run(self._keep_lease_time)
                 known = {"number": self._engine.node, "name": self.name}
                 if not await self._engine.ask(Q.beat, known):
@@ -127,7 +127,7 @@ class Nodes:
             latest = trouble.after(latest)
             if tx.journal is not None and not is_known:
                 tx.journal.record_trouble(trouble)
-        values = (None,) * 4 if latest is None else latest
+        values = (None,) * 4 if latest is None else latest[:4]
         named = dict(zip(("from_ms", "to_ms", "kind", "healthy_ms"), values, strict=True))
         tx.later(Q.write_lease_time, {"beat_ms": now_ms, **named})
         if latest is not None:

@@ -190,6 +190,13 @@ def note_trouble(db: Database, trouble: Trouble) -> None:
         db.journal.record_trouble(trouble)
 
 
+def note_end(db: Database) -> None:
+    """Keep until when the server ran, and since when it took no more requests."""
+    db.execute(Q.touch_mark)
+    if (trouble := db.lease_time.trouble_at(db.clock.now_ms())) is not None and trouble.is_certain:
+        db.execute(Q.write_meta, (TROUBLE, encode_trouble(trouble)))
+
+
 def reschedule_hidden(db: Database, state: QueueState, *, new_delay: bool) -> None:
     """After an edit: retention counts anew, and on FIFO queues a new delay reaches the messages that are waiting."""
     settings = state.queue.settings

@@ -161,7 +161,7 @@ class SqliteStore:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
         with suppress(StoreError):  # it has failed, and says so elsewhere
-            await self._do(self._db.execute, Q.touch_mark)  # until now the server ran
+            await self._do(leases.note_end, self._db)
         await self._commits.close()
         self._connection.close()
         self._lock.release()
