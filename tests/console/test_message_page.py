@@ -62,7 +62,7 @@ def test_a_message_that_lapsed_once_and_was_renewed_is_drawn_with_both_leases(
     message = lapsed_once_and_renewed(sqs, url)
 
     page = open_page(f"{server.endpoint_url}/console/messages")
-    page.get_by_label("Message id").fill(message["MessageId"])
+    page.get_by_label("Id", exact=True).fill(message["MessageId"])
     page.get_by_role("button", name="Find").click()
 
     stay, first, second = words(page)
@@ -184,10 +184,11 @@ def test_without_a_journal_the_store_alone_is_drawn_and_the_page_says_so(open_pa
 
 def test_what_is_not_there_is_said(server: VeilServer, sqs: Any, open_page: OpenPage):
     sqs.create_queue(QueueName="orders")
-    page = open_page(f"{server.endpoint_url}/console/messages?id=no-such-message", expected=("404",))
-    assert (
-        "No message no-such-message was found in the journal" in page.get_by_role("status").first.inner_text()
-    )
+    nobody = "00000000-0000-4000-8000-000000000000"
+    page = open_page(f"{server.endpoint_url}/console/messages?id={nobody}", expected=("404",))
+    assert f"No message {nobody} was found in the journal" in page.get_by_role("status").first.inner_text()
+    page.goto(f"{server.endpoint_url}/console/messages?id=no-such")
+    assert "No messages match" in page.get_by_role("status").first.inner_text()
     page.goto(f"{server.endpoint_url}/console/queues/us-east-1/orders/messages/17")
     assert "nor the journal knows a message with the key 17" in page.get_by_role("alert").inner_text()
     page.goto(f"{server.endpoint_url}/console/queues/us-east-1/orders/messages/last")
