@@ -63,7 +63,7 @@ def test_damage_is_exit_code_1_and_what_can_be_read_is_saved(
     command: Veil, running: VeilServer, data: Path, tmp_path: Path
 ) -> None:
     running.close()
-    database = next(data.glob("*.db"))
+    database = data / "veil.db"
     content = bytearray(database.read_bytes())
     at = content.index(b"two")
     content[at : at + 3] = b"six"
