@@ -118,8 +118,9 @@ async def test_on_a_disk_that_is_full_only_sends_are_refused(small_disk: Path, c
         assert accepted > 50
         assert not (small_disk / "reserve").exists()
         clock.advance(RETRY_MS)
-        with pytest.raises(StoreFull):
-            await store.send(queue, [a_message()])
+        # While the WAL is still being moved into the database there may be room for the reserve, and so for some more.
+        accepted += await fill(store, queue)
+        assert not (small_disk / "reserve").exists()
         await assert_all_but_sends_go_on(store, queue, accepted - 10)
         assert (await store.counts(queue)).visible == 10
         assert not failures

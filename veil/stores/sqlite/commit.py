@@ -53,6 +53,7 @@ _LATELY = 0.95  # how much of a slow sync is still remembered after the next
 # While checkpoints are slow the WAL grows up to here; then operations have to wait for one after all.
 WAL_PAGES_MAX = 64_000
 _QUICK_S = 0.1
+_FOLD_WITHIN_MS = 5_000
 _SLOW_AGAIN_S = 1.0  # after which a checkpoint is tried again
 # After these the disk cannot be believed any more. SQLite syncs too, when it starts its WAL anew, and a COMMIT that failed
 # there would succeed the second time, without being on disk.
@@ -150,7 +151,9 @@ class GroupCommit:
         self._checkpoint_thread.shutdown(wait=True)
         self._checkpointer.close()
         if fold_wal:
-            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            # On a full disk the WAL keeps what it has, which is synced; the next start reads it.
+            with suppress(apsw.FullError):
+                self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         os.close(self._wal_fd)
 
     # ---- applying
@@ -307,7 +310,10 @@ class GroupCommit:
         """Begin a checkpoint beside the operations, where the WAL has grown long."""
         if self._wal_pages < CHECKPOINT_WAL_PAGES or self._checkpointing or self._can_finish:
             return
-        if (started := time.monotonic()) >= self._not_before_s:
+        if self._db.reserve.is_released:
+            # The disk is full: a WAL that goes on growing would eat up the room that receives and deletes are left with.
+            self._can_finish = True
+        elif (started := time.monotonic()) >= self._not_before_s:
             self._checkpointing = True
             checkpoint = self._loop.run_in_executor(self._checkpoint_thread, self._checkpoint)
             checkpoint.add_done_callback(lambda done: self._checkpointed(started, done))
@@ -358,6 +364,16 @@ class GroupCommit:
             self._redo_each(entries)
             self._rest()
 
+    def _fold_wal(self) -> None:
+        """Make room on a full disk: what the WAL has goes into the database, and the WAL begins anew instead of growing. Waits
+        for a checkpoint that is under way, and moves into the room that the reserve has given up."""
+        self._connection.set_busy_timeout(_FOLD_WITHIN_MS)
+        try:
+            with suppress(apsw.FullError, apsw.BusyError):
+                self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        finally:
+            self._connection.set_busy_timeout(0)
+
     def _redo_each(self, entries: list[_Entry]) -> None:
         try:
             for work, given, future, _ in entries:
@@ -366,7 +382,9 @@ class GroupCommit:
         except Exception as error:
             self._fail(error, entries)
 
-    def _do_alone(self, work: Work, given: tuple[Any, ...], future: asyncio.Future[Any]) -> None:
+    def _do_alone(
+        self, work: Work, given: tuple[Any, ...], future: asyncio.Future[Any], *, has_room: bool = False
+    ) -> None:
         try:
             self._execute("BEGIN IMMEDIATE")
             result = work(*given)
@@ -379,7 +397,11 @@ class GroupCommit:
         except apsw.FullError as full:
             self._roll_back()
             self._on_full()
-            future.set_exception(StoreFull(f"no room left on the device: {full}"))
+            if not has_room:
+                self._fold_wal()
+                self._do_alone(work, given, future, has_room=True)
+            else:
+                future.set_exception(StoreFull(f"no room left on the device: {full}"))
         except apsw.BusyError as busy:
             self._roll_back()
             future.set_exception(StoreBusy(f"somebody else writes to the database: {busy}"))
