@@ -78,6 +78,8 @@ class ConsoleMount:
         if self._who != "off" or journal_location(settings) is not None:
             # From the start on, so that the first visitor sees what happened before, and the journal what became of holders.
             directory = _directory(settings) if self._who != "off" else None
+            if is_on_postgres(settings) and not settings.data.is_dir():
+                directory = None  # a node keeps nothing of its own unless it is given a place for it
             service.watch(
                 None if directory is None else HistoryFile(directory / history_file.FILE),
                 has_history=self._who != "off",
