@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,8 +93,15 @@ def test_a_pause_is_told_instead_of_what_follows_from_it() -> None:
 # ---- pages
 
 
-def test_the_console_opens_with_what_is_wrong(server: VeilServer, sqs: Any) -> None:
-    visitor = Visitor(server)
+@pytest.fixture
+def own_server() -> Iterator[VeilServer]:
+    """One to which nothing has happened before: the sums are of all queues that there ever were."""
+    with VeilServer() as server:
+        yield server
+
+
+def test_the_console_opens_with_what_is_wrong(own_server: VeilServer) -> None:
+    visitor, sqs = Visitor(own_server), own_server.client()
     assert visitor.get("/console").place == "/console/overview"
     assert "There are no queues yet" in visitor.get("/console/overview").text
 

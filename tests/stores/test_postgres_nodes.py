@@ -7,7 +7,9 @@ import time
 from collections import Counter
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
+import psycopg
 import pytest
 
 from tests.stores.kit import (
@@ -303,3 +305,26 @@ async def test_a_missing_dead_letter_queue_that_is_made_elsewhere_is_used(postgr
         assert await other.receive(queue, 1) == []
         assert bodies(await other.receive(dead, 1)) == ["spent"]
         assert await one.find_queue(a_key("dead")) == dead
+
+
+async def test_a_node_that_falls_silent_is_noted_and_the_others_hearts_go_on(postgres: str) -> None:
+    def row() -> tuple[Any, ...]:
+        with psycopg.connect(postgres, autocommit=True) as connection:
+            found = connection.execute("SELECT kind, beat_ms, to_ms FROM veil.lease_time").fetchone()
+        assert found is not None
+        return found
+
+    async with nodes(postgres, 1, lease_grace=True) as [store]:
+        store.begin_serving()
+        with psycopg.connect(postgres, autocommit=True) as connection:
+            connection.execute(
+                "INSERT INTO veil.node (number, name, seen_ms)"
+                " SELECT 63, 'silent', floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint - 3000"
+            )
+        async with asyncio.timeout(60):
+            while row()[0] != "node":
+                await asyncio.sleep(0.05)
+            beat_ms = row()[1]
+            while row()[1] <= beat_ms + 2_000:
+                await asyncio.sleep(0.05)
+        store.end_serving()

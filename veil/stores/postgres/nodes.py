@@ -111,6 +111,9 @@ class Nodes:
                 await self._each_second()
             except StoreError as error:
                 _log.debug("the database is away: %s", error)
+            except Exception:
+                # Whatever it was: a node whose heart stands still is taken for dead, and no lease lapses any more.
+                _log.exception("a heartbeat failed")
 
     async def _keep_lease_time(self, tx: Transaction) -> None:
         """Note that a node ran, and every trouble that is over."""
@@ -127,7 +130,8 @@ class Nodes:
             latest = trouble.after(latest)
             if tx.journal is not None and not is_known:
                 tx.journal.record_trouble(trouble)
-        values = (None,) * 4 if latest is None else latest[:4]
+        # The kind as a plain text: nothing else can be sent.
+        values = (None,) * 4 if latest is None else latest._replace(kind=str(latest.kind))[:4]
         named = dict(zip(("from_ms", "to_ms", "kind", "healthy_ms"), values, strict=True))
         tx.later(Q.write_lease_time, {"beat_ms": now_ms, **named})
         if latest is not None:
