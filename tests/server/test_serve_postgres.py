@@ -135,11 +135,12 @@ def test_nodes_share_a_journal_in_which_each_event_stands_once_also_when_its_exp
                 until(lambda: len(list_segments(place)) > 0)
         one.kill()
         assert other.call("SendMessage", QueueUrl="orders", MessageBody="last")[0] == 200
-        until(lambda: len(events_of(place)) >= 21)
+        until(lambda: sum(event["kind"] == "sent" for event in events_of(place)) >= 21)
         assert other.terminate() == 0
     kinds = [event["kind"] for event in events_of(place)]
-    assert kinds == ["sent"] * 21
-    assert len({event["message_id"] for event in events_of(place)}) == 21
+    # A node that was killed is a trouble of Veil's own, and told as one.
+    assert [kind for kind in kinds if kind != "trouble"] == ["sent"] * 21
+    assert len({event["message_id"] for event in events_of(place) if event["kind"] == "sent"}) == 21
 
 
 # ---- refusals

@@ -372,6 +372,7 @@ def test_a_worker_that_hangs_costs_no_holder_its_lease_and_is_replaced(crew, cli
     other.send("x")
     victim = crew.worker_of(one)
     [message] = one.receive(VisibilityTimeout=4)
+    assert one.in_flight() == 1  # and the store process has heard that the answer was written
     os.kill(victim, signal.SIGSTOP)  # from now on its clients cannot renew
 
     def replaced() -> bool:

@@ -22,7 +22,7 @@ from veil.core.errors import HoldClosed, QueueMissing, StreamTaken
 from veil.core.hold import STREAM_REST_MS, HoldKey
 from veil.core.lease import Deletion
 from veil.core.limits import VISIBILITY_MAX_S
-from veil.stores.store import QueueContent
+from veil.stores.store import Extension, QueueContent
 
 
 def key(batch=0, part=0, stream="epoch"):
@@ -141,7 +141,7 @@ async def test_a_receipt_of_before_that_holds_the_message_now_is_not_disturbed(s
     clock.advance(seconds=2)
     await hold(store, queue, visibility_s=1)
     clock.advance(seconds=2)
-    assert await store.extend(queue, [(receipt_of(queue, before), 30)]) == [None]
+    assert await store.extend(queue, [Extension(receipt_of(queue, before), 30)]) == [None]
 
     assert await hold(store, queue) == ([], 1, True)
     assert await store.delete(queue, [receipt_of(queue, before)]) == [Deletion.DELETED]
@@ -257,7 +257,7 @@ async def test_on_a_fifo_queue_what_another_hold_keeps_does_not_help(store, cloc
 async def test_on_a_fifo_queue_what_lapsed_behind_a_kept_one_is_taken_back(store, clock):
     queue = await a_fifo_queue(store, "a1", "a2", "a3")
     first = await hold(store, queue)
-    await store.extend(queue, [(receipt_of(queue, first.messages[0]), 100)])
+    await store.extend(queue, [Extension(receipt_of(queue, first.messages[0]), 100)])
     await store.delete(queue, receipts_of(queue, first.messages[1:2]))
     clock.advance(seconds=31)
 
@@ -340,7 +340,7 @@ async def test_a_late_reader_of_an_acknowledged_batch_is_refused(store):
 async def test_a_deletion_goes_by_the_rules_of_a_delete(store, clock):
     queue = await a_queue(store, "lapsed", "taken")
     first = await hold(store, queue)
-    await store.extend(queue, [(receipt_of(queue, first.messages[0]), 60)])
+    await store.extend(queue, [Extension(receipt_of(queue, first.messages[0]), 60)])
     clock.advance(seconds=31)
     assert bodies(await store.receive(queue, 1, visibility_s=300)) == ["taken"]
     clock.advance(seconds=31)

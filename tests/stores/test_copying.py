@@ -364,6 +364,7 @@ LEFT_BEHIND = {
         "node",
         "duty",
         "lease_time",
+        *("server", "placement", "carried"),  # of a set of servers, which a copy is not one of
     },
 }
 # Columns that follow from others, or that one store keeps for itself.

@@ -77,7 +77,7 @@ def test_sqlite_deletes_at_once_only_what_the_rules_delete(tmp_path: Path, lease
         db.journal.forget()
 
     decided = decide.decide_deletion(message, receipt, NOW_MS, fifo=False)
-    is_gone = _delete_held(db, state, receipt, NOW_MS, NOBODY)
+    is_gone = _delete_held(db, state, receipt, NOW_MS, NOBODY, None)
 
     assert is_gone == (db.execute(Q.held, (sent.seq, 1)).fetchone() is None)
     assert sum(state.counts) == (0 if is_gone else 1)
