@@ -320,7 +320,7 @@ _read_error: Final = msgspec.msgpack.Decoder(_WrittenError).decode
 # ---- the store
 
 
-class ContentChanged(VeilError):
+class ContentChanged(StoreError):
     """The queue is not any more what an edit was made from."""
 
 
