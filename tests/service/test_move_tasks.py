@@ -358,6 +358,18 @@ async def test_what_is_held_or_has_no_source_stays_and_is_counted(
     assert "gone" in task.scan.refusal
 
 
+async def test_a_queue_of_the_same_name_has_none_of_the_tasks_of_one_that_was_deleted(
+    work: Desk, dead: Desk, clock: ManualClock
+) -> None:
+    await fill(work, 1)
+    await start(dead)
+    await quiet(dead.service)
+    await delete_queue(dead.service, dead.queue)
+    clock.advance(61_000)
+    again = await open_desk(dead.service, "dead")
+    assert await list_moves(again.service, again.queue.key.arn, 10) == []
+
+
 async def test_a_filtered_task_is_cancelled_and_ends_with_its_queue(work: Desk, dead: Desk) -> None:
     await spent(work, *"abc")
     task = await start(dead, letters=LetterFilter(source="work"), rate_per_s=1)

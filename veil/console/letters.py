@@ -17,6 +17,7 @@ from veil.core.queue import Queue, QueueKey
 from veil.core.text import seq_number
 from veil.service.dead_letters import Letter, LetterFilter, read_filter, read_letter
 from veil.service.messages import BYTES_AT_ONCE, SEARCH_BYTES_MAX, SEARCH_ROWS_MAX
+from veil.service.moves import list_moves
 from veil.service.service import Service
 from veil.service.turns import Turn
 
@@ -211,7 +212,7 @@ class MoveRow(NamedTuple):
 
 async def moves_of(visit: Visit, queue: Queue) -> list[MoveRow]:
     """The moves out of a queue, the newest first."""
-    return [_move_row(each) for each in await visit.service.store.list_moves(queue.key, _TASKS_SHOWN)]
+    return [_move_row(each) for each in await list_moves(visit.service, queue.key.arn, _TASKS_SHOWN)]
 
 
 async def active_moves(visit: Visit) -> dict[QueueKey, list[MoveRow]]:
