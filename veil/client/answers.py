@@ -39,6 +39,7 @@ class _Received(msgspec.Struct, rename="pascal"):
 
 class _Done(msgspec.Struct, rename="pascal"):
     id: str
+    message_id: str = ""  # of a send
 
 
 class _Refused(msgspec.Struct, rename="pascal"):
@@ -163,18 +164,19 @@ def receipts_in(answer: HttpAnswer) -> list[str]:
 
 def results_in(answer: HttpAnswer, entries: int) -> list[ApiError | None]:
     """The outcome of each entry of a batch whose ids are 0, 1, 2, …; one that the answer passes over is unknown."""
+    return [each if isinstance(each, ApiError) else None for each in sent_in(answer, entries)]
+
+
+def sent_in(answer: HttpAnswer, entries: int) -> list[str | ApiError]:
+    """The same of a batch of sends: the id of each message."""
     batch = decoded(_batch, answer)
-    results: dict[str, ApiError | None] = {done.id: None for done in batch.successful or ()}
+    results: dict[str, str | ApiError] = {done.id: done.message_id for done in batch.successful or ()}
     for refused in batch.failed or ():
         status, message = 400 if refused.sender_fault else 500, refused.message or ""
         failure, code = classify(status, refused.code, message), plain(refused.code)
         results[refused.id] = ApiError(failure, code, message, away=status >= 500)
-    return [
-        results[str(at)]
-        if str(at) in results
-        else ApiError(Failure.UNREACHABLE, "", "the answer passes it over")
-        for at in range(entries)
-    ]
+    unknown = ApiError(Failure.UNREACHABLE, "", "the answer passes it over")
+    return [results.get(str(at), unknown) for at in range(entries)]
 
 
 def attributes_in(answer: HttpAnswer) -> dict[str, str]:

@@ -200,6 +200,22 @@ class SqsClient(QueueApi):
             "SendMessage", given, answers.message_id_in, repeatable=deduplication_id is not None
         )
 
+    async def send_batch(
+        self, url: str, entries: Sequence[dict[str, Any]], *, invocation: str | None = None
+    ) -> list[str | ApiError]:
+        """Send up to ten, given as entries without their Id: the id of each message, or in its place why not.
+
+        A call that is repeated under the same `invocation` with the same entries is stored once by Veil.
+        """
+        numbered = [{"Id": str(at), **entry} for at, entry in enumerate(entries)]
+        return await self._call(
+            "SendMessageBatch",
+            {"QueueUrl": url, "Entries": numbered},
+            lambda answer: answers.sent_in(answer, len(numbered)),
+            repeatable=True,
+            invocation=invocation,
+        )
+
     async def ask(
         self,
         action: str,

@@ -35,6 +35,7 @@ ATTRIBUTES_MAX: Final = 10
 _CALLS_AT_ONCE: Final = 8
 _BACKOFF: Final = Backoff(first_s=0.1, max_s=5.0, throttled=4.0)
 _RANDOM: Final = random.Random()  # noqa: S311 - spreads load, hides nothing
+_PASSES: Final = (Failure.UNREACHABLE, Failure.THROTTLED)  # what another try may mend
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -212,23 +213,6 @@ class _Waiting:
         self.future: Future[str] = Future()
 
 
-class _SentEntry(msgspec.Struct, rename="pascal"):
-    id: str
-    message_id: str
-
-
-class _FailedEntry(msgspec.Struct, rename="pascal"):
-    id: str
-    code: str = ""
-    message: str | None = None
-    sender_fault: bool = True
-
-
-class _SentBatch(msgspec.Struct, rename="pascal"):
-    successful: list[_SentEntry] | None = None
-    failed: list[_FailedEntry] | None = None
-
-
 class _Sender:
     """The thread that sends for everybody."""
 
@@ -297,14 +281,8 @@ class _Sender:
         while batch:
             try:
                 url = self._url = self._url or await self._client.queue_url(self._queue)
-                entries = [{"Id": str(place), **each.entry} for place, each in enumerate(batch)]
-                answer = await self._client.ask(
-                    "SendMessageBatch",
-                    {"QueueUrl": url, "Entries": entries},
-                    _SentBatch,
-                    repeatable=True,
-                    invocation=invocation,
-                )
+                entries = [each.entry for each in batch]
+                answers = await self._client.send_batch(url, entries, invocation=invocation)
             except ApiError as error:
                 rest, last = batch, error
             except Exception as error:  # whoever waits must hear of it, whatever it is
@@ -312,14 +290,13 @@ class _Sender:
                     each.future.set_exception(error)
                 return
             else:
-                rest, last = _settle(batch, answer)
+                rest, last = _settle(batch, answers)
                 if rest and len(rest) < len(batch):
                     invocation = str(uuid.uuid4())  # another request than before
             if not rest:
                 return
             pause_s = _BACKOFF.pause_s(failures, last.failure, _RANDOM)
-            passes = last.failure in (Failure.UNREACHABLE, Failure.THROTTLED)
-            if not passes or time.monotonic() + pause_s > deadline_s:
+            if last.failure not in _PASSES or time.monotonic() + pause_s > deadline_s:
                 for each in rest:
                     each.future.set_exception(last)
                 return
@@ -327,22 +304,18 @@ class _Sender:
             await asyncio.sleep(pause_s)
 
 
-def _settle(batch: list[_Waiting], answer: _SentBatch) -> tuple[list[_Waiting], ApiError]:
+def _settle(batch: list[_Waiting], answers: list[str | ApiError]) -> tuple[list[_Waiting], ApiError]:
     """Tell those whose message was sent or refused; those that may be tried again, and why."""
-    last = ApiError(Failure.UNREACHABLE, "", "the answer passes the message over")
-    sent = {each.id: each.message_id for each in answer.successful or ()}
-    failed = {each.id: each for each in answer.failed or ()}
-    rest = []
-    for place, each in enumerate(batch):
-        refused = failed.get(str(place))
-        if str(place) in sent:
-            each.future.set_result(sent[str(place)])
-        elif refused is not None and refused.sender_fault:
-            each.future.set_exception(ApiError(Failure.REFUSED, refused.code, refused.message or ""))
-        else:
-            if refused is not None:
-                last = ApiError(Failure.UNREACHABLE, refused.code, refused.message or "")
+    rest: list[_Waiting] = []
+    last = ApiError(Failure.UNREACHABLE, "", "")
+    for each, answer in zip(batch, answers, strict=True):
+        if isinstance(answer, str):
+            each.future.set_result(answer)
+        elif answer.failure in _PASSES:
             rest.append(each)
+            last = answer
+        else:
+            each.future.set_exception(answer)
     return rest, last
 
 

@@ -207,7 +207,7 @@ class QueueClient:
         target = url or self.url
 
         async def call(batch: Sequence[dict[str, Any]]) -> list[str | ApiError]:
-            return await self._send_batch(target, batch)
+            return await self._client.send_batch(target, batch)
 
         return self._loop.run(in_batches(entries, call, split=split, retry_s=retry_s))
 
@@ -256,38 +256,6 @@ class QueueClient:
 
         results = self._loop.run(in_batches(receipts, told, retry_s=retry_s))
         return [result if isinstance(result, ApiError) else None for result in results]
-
-    async def _send_batch(self, url: str, batch: Sequence[dict[str, Any]]) -> list[str | ApiError]:
-        entries = [{"Id": str(at), **entry} for at, entry in enumerate(batch)]
-        answer = await self._client.ask(
-            "SendMessageBatch", {"QueueUrl": url, "Entries": entries}, _SentBatch, repeatable=True
-        )
-        results: list[str | ApiError] = [
-            ApiError(Failure.UNREACHABLE, "", "the answer passes it over") for _ in batch
-        ]
-        for sent in answer.successful or ():
-            results[int(sent.id)] = sent.message_id
-        for refused in answer.failed or ():
-            failure = Failure.REFUSED if refused.sender_fault else Failure.UNREACHABLE
-            results[int(refused.id)] = ApiError(failure, refused.code, refused.message or "")
-        return results
-
-
-class _SentOne(msgspec.Struct, rename="pascal"):
-    id: str
-    message_id: str
-
-
-class _RefusedOne(msgspec.Struct, rename="pascal"):
-    id: str
-    code: str = ""
-    message: str | None = None
-    sender_fault: bool = True
-
-
-class _SentBatch(msgspec.Struct, rename="pascal"):
-    successful: list[_SentOne] | None = None
-    failed: list[_RefusedOne] | None = None
 
 
 @dataclass(frozen=True, slots=True)

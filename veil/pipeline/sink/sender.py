@@ -15,11 +15,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-
 from veil.client.api import ApiError, Failure
 from veil.client.client import SqsClient
-from veil.client.errors import classify, plain
+from veil.client.errors import plain
 from veil.pipeline.queues.calls import WORTH_RETRYING, LoopThread, Retries, with_retries
 from veil.pipeline.queues.client import QueueAddress
 from veil.pipeline.sink.rows import RowBatch, SendFailed, SinkRow, on_the_wire
@@ -146,40 +144,14 @@ class Sender:
             rows = again
 
     async def _call(self, queue: str, rows: list[SinkRow], name: str) -> list[ApiError | None]:
-        entries = [{"Id": str(at), **on_the_wire(row.draft)} for at, row in enumerate(rows)]
-        answer = await self._client.ask(
-            "SendMessageBatch",
-            {"QueueUrl": self._urls[queue], "Entries": entries},
-            _Answer,
-            repeatable=True,
-            invocation=str(uuid.uuid5(_NAMES, name)),
-        )
-        results: dict[str, ApiError | None] = {each.id: None for each in answer.successful or ()}
-        for each in answer.failed or ():
-            status, words = 400 if each.sender_fault else 500, each.message or ""
-            results[each.id] = ApiError(classify(status, each.code, words), plain(each.code), words)
-        unknown = ApiError(Failure.UNREACHABLE, "", "the answer passes it over")
-        return [results.get(str(at), unknown) for at in range(len(rows))]
+        entries = [on_the_wire(row.draft) for row in rows]
+        invocation = str(uuid.uuid5(_NAMES, name))
+        answers = await self._client.send_batch(self._urls[queue], entries, invocation=invocation)
+        return [each if isinstance(each, ApiError) else None for each in answers]
 
 
 def _is_worth_retrying(answer: ApiError | None) -> bool:
     return answer is not None and answer.failure in WORTH_RETRYING
-
-
-class _Sent(msgspec.Struct, rename="pascal"):
-    id: str
-
-
-class _Refused(msgspec.Struct, rename="pascal"):
-    id: str
-    code: str = ""
-    message: str | None = None
-    sender_fault: bool = True
-
-
-class _Answer(msgspec.Struct, rename="pascal"):
-    successful: list[_Sent] | None = None
-    failed: list[_Refused] | None = None
 
 
 _lock = threading.Lock()
