@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast
@@ -57,12 +58,23 @@ class RequestHead:
         )
         token_line = "" if token is None else f"X-Amz-Security-Token: {token}\r\n"
         outcome_line = "" if outcome is None else f"{OUTCOME_HEADER}: {outcome}\r\n"
+        parent = current_span()
+        parent_line = "" if parent is None else f"traceparent: {parent}\r\n"
         head = (
             f"{self._start}{target}\r\nX-Amz-Date: {timestamp}\r\n{token_line}Authorization: {authorization}\r\n"
             f"amz-sdk-invocation-id: {invocation}\r\namz-sdk-request: attempt={attempt}\r\n"
-            f"{outcome_line}Content-Length: {len(body)}\r\n\r\n"
+            f"{outcome_line}{parent_line}Content-Length: {len(body)}\r\n\r\n"
         )
         return head.encode() + body
+
+
+def current_span() -> str | None:
+    """The span in which this is called, as W3C's trace context writes it, where OpenTelemetry is in use."""
+    trace = sys.modules.get("opentelemetry.trace")  # importing it here would cost everybody else
+    if trace is None:
+        return None
+    span = trace.get_current_span().get_span_context()
+    return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}" if span.is_valid else None
 
 
 # ---- one connection

@@ -11,13 +11,13 @@ import asyncio
 import dataclasses
 import os
 import random
-import sys
 import threading
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from contextvars import copy_context
 from datetime import timedelta
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ import msgspec
 from veil.client.api import ApiError, Attribute, Failure
 from veil.client.backoff import Backoff
 from veil.client.client import SqsClient
+from veil.client.connection import current_span
 from veil.client.endpoint import region_in
 from veil.core.limits import DELAY_MAX_S
 
@@ -179,7 +180,7 @@ class Queue:
         if message.type is not None:
             attributes[self._type_attribute] = _attribute(self._type_attribute, message.type)
         if "traceparent" not in attributes and len(attributes) < ATTRIBUTES_MAX:
-            parent = _traceparent()
+            parent = current_span()
             if parent is not None:
                 attributes["traceparent"] = _attribute("traceparent", parent)
         if len(attributes) > ATTRIBUTES_MAX:
@@ -206,10 +207,11 @@ class Queue:
 class _Waiting:
     """An entry of a batch, and who waits for it."""
 
-    __slots__ = ("bytes", "entry", "future")
+    __slots__ = ("bytes", "context", "entry", "future")
 
     def __init__(self, entry: dict[str, Any], size: int) -> None:
         self.entry, self.bytes = entry, size
+        self.context = copy_context()  # so that the request is in the trace of whoever sends
         self.future: Future[str] = Future()
 
 
@@ -260,7 +262,7 @@ class _Sender:
                 if size > BATCH_BYTES_MAX:
                     break
                 batch.append(self._waiting.popleft())
-            task = self._loop.create_task(self._send(batch))
+            task = self._loop.create_task(self._send(batch), context=batch[0].context)
             self._calls.add(task)
             task.add_done_callback(self._ended)
 
@@ -363,12 +365,3 @@ def _refuse_to_block() -> None:
     raise RuntimeError(
         "send() would stop the event loop until the message is stored; use `await queue.asend(…)`"
     )
-
-
-def _traceparent() -> str | None:
-    """The span in which this is sent, as W3C writes it, where OpenTelemetry is in use."""
-    trace = sys.modules.get("opentelemetry.trace")  # importing it here would cost everybody else
-    if trace is None:
-        return None
-    span = trace.get_current_span().get_span_context()
-    return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}" if span.is_valid else None

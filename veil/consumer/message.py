@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, TypeVar
@@ -141,6 +142,7 @@ class Message:
         self._envelopes = envelopes
         self._content: Content | None = None
         self.said: Said | None = None  # what came of this attempt, where its handler failed
+        self.settling: Callable[[], AbstractContextManager[object]] | None = None  # around its delete: a span
 
     @property
     def id(self) -> str:

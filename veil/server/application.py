@@ -19,6 +19,7 @@ from veil.wire.smq.codes import Refusal, worded
 from veil.wire.smq.front_end import SmqFrontEnd
 from veil.wire.smq.signature import SmqVerifier
 from veil.wire.smq.xml import refuse
+from veil.wire.tracing import traced
 
 _ABOUT: Final = b"""This is Veil, a message queue that speaks the protocols of Amazon SQS.
 Point an SQS client at this address: endpoint_url in boto3, --endpoint-url in the aws CLI.
@@ -189,7 +190,7 @@ def make_applications(
         has_keys=bool(keys), allowed_hosts=settings.allowed_hosts, base_url=settings.base_url
     )
     application = Application(
-        front_end.handle,
+        traced(front_end.handle),
         access,
         metrics,
         metrics_for=settings.metrics,

@@ -1,7 +1,7 @@
-"""One OpenTelemetry span for each message that is handled, linked to the span in which it was sent.
+"""One OpenTelemetry span for each message that is handled, and one for its delete, within the trace of its sender.
 
-A link, not a parent: a message may wait for days and be handled several times, each a trace of its own. Without
-OpenTelemetry this does nothing, and whatever goes wrong in it never reaches the message.
+So a trace tells a message's whole life, every attempt at it. A batch has many senders and one span: it is linked to them.
+Without OpenTelemetry this does nothing, and whatever goes wrong in it never reaches the message.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from veil.consumer.handlers.running import CallNext, CallNextBatch
@@ -118,27 +120,52 @@ class Tracing:
                 attributes["veil.receive_count"] = first.receive_count
             else:
                 attributes["messaging.batch.message_count"] = len(messages)
+            senders = [self._span_context(sender) for sender in map(sender_context, messages) if sender]
+            within = None
+            if len(messages) == 1 and senders:
+                within = self._trace.set_span_in_context(self._trace.NonRecordingSpan(senders.pop()))
             span = self._tracer.start_span(
                 f"process {first.queue}",
+                context=within,
                 kind=self._trace.SpanKind.CONSUMER,
                 attributes=attributes,
-                links=self._links(messages),
+                links=[self._trace.Link(sender) for sender in senders],
             )
+            for message in messages:
+                message.settling = partial(self._settling, self._trace.set_span_in_context(span), message)
             return _Span(span, self._trace, self._context)
         except Exception:
             _log.debug("no span could be begun", exc_info=True)
             return None
 
-    def _links(self, messages: Sequence[Message]) -> list[Any]:
-        trace = self._trace
-        links = []
-        for message in messages:
-            sender = sender_context(message)
-            if sender is not None:
-                flags = trace.TraceFlags(trace.TraceFlags.SAMPLED if sender.is_sampled else 0)
-                where = trace.SpanContext(sender.trace_id, sender.span_id, is_remote=True, trace_flags=flags)
-                links.append(trace.Link(where))
-        return links
+    def _span_context(self, sender: SenderContext) -> Any:
+        flags = self._trace.TraceFlags(self._trace.TraceFlags.SAMPLED if sender.is_sampled else 0)
+        return self._trace.SpanContext(sender.trace_id, sender.span_id, is_remote=True, trace_flags=flags)
+
+    @contextmanager
+    def _settling(self, within: Any, message: Message) -> Iterator[None]:
+        try:
+            started = self._tracer.start_span(
+                f"settle {message.queue}",
+                context=within,
+                kind=self._trace.SpanKind.CLIENT,
+                attributes={
+                    "messaging.system": "aws_sqs",
+                    "messaging.operation.name": "delete",
+                    "messaging.operation.type": "settle",
+                    "messaging.destination.name": message.queue,
+                    "messaging.message.id": message.id,
+                },
+            )
+            span = _Span(started, self._trace, self._context)
+        except Exception:
+            _log.debug("no span could be begun", exc_info=True)
+            yield
+            return
+        try:
+            yield
+        finally:
+            span.close()
 
 
 class _Span:
@@ -150,7 +177,7 @@ class _Span:
 
     def ended(self, outcome: str) -> None:
         self._quietly(lambda: self._span.set_attribute("veil.outcome", outcome))
-        self._close()
+        self.close()
 
     def failed(self, error: BaseException) -> None:
         def record() -> None:
@@ -159,9 +186,9 @@ class _Span:
             self._span.set_status(self._trace.Status(self._trace.StatusCode.ERROR))
 
         self._quietly(record)
-        self._close()
+        self.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
         self._quietly(lambda: self._context.detach(self._token))
         self._quietly(self._span.end)
 
