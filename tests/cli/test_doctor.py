@@ -37,7 +37,7 @@ def test_all_is_well_beside_a_running_server(veil: Veil, monkeypatch: pytest.Mon
     ]
     assert {check.replace(" ", "-") for check in found} == {*checks, "data-directory"}
     assert set(found.values()) <= {"ok", "skip", "warn"}
-    assert found["endpoint"] == found["credentials"] == "ok"
+    assert found["endpoint"] == found["clock"] == found["credentials"] == "ok"
 
 
 def test_lines_for_people_begin_with_the_verdict(veil: Veil) -> None:

@@ -37,11 +37,27 @@ def test_the_defaults_are_the_documented_ones():
     assert (limits.header_deadline_s, limits.body_deadline_s, limits.idle_s) == (10, 30, 75)
 
 
+DATE = b"Date: Tue, 17 Nov 2026 06:00:00 GMT\r\n"
+
+
+@pytest.fixture(autouse=True)
+def six_o_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("veil.server.http_reader.time.time", lambda: 1_794_895_200.9)
+
+
+def test_the_date_moves_on_with_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert DATE in encode_answer(Response(), "GET", STAYS_OPEN)
+    monkeypatch.setattr("veil.server.http_reader.time.time", lambda: 1_794_895_201.0)
+    assert b"Date: Tue, 17 Nov 2026 06:00:01 GMT\r\n" in encode_answer(Response(), "GET", STAYS_OPEN)
+
+
 def test_an_answer_is_one_piece_with_its_length():
     answer = encode_answer(Response(201, b"abc", "text/x", (("X-A", "1"), ("X-B", "2"))), "POST", CLOSES)
 
     assert answer == (
-        b"HTTP/1.1 201 Created\r\nContent-Type: text/x\r\nContent-Length: 3\r\nConnection: close\r\n"
+        b"HTTP/1.1 201 Created\r\n"
+        + DATE
+        + b"Content-Type: text/x\r\nContent-Length: 3\r\nConnection: close\r\n"
         b"X-A: 1\r\nX-B: 2\r\n\r\nabc"
     )
 
@@ -54,7 +70,9 @@ def test_the_answer_to_head_has_the_length_but_not_the_body():
 
 
 def test_an_answer_without_content_has_neither_length_nor_type():
-    assert encode_answer(Response(status=204), "POST", STAYS_OPEN) == b"HTTP/1.1 204 No Content\r\n\r\n"
+    answer = encode_answer(Response(status=204), "POST", STAYS_OPEN)
+
+    assert answer == b"HTTP/1.1 204 No Content\r\n" + DATE + b"\r\n"
 
 
 @pytest.mark.parametrize("value", ["a\r\nSet-Cookie: b", "a\nb", "a\rb", "a\0b"])

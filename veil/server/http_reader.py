@@ -6,7 +6,9 @@ RESTING ──first byte──▶ HEAD ──blank line──▶ BODY ──last
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
+from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any
 
@@ -30,14 +32,13 @@ CLOSES = b"Connection: close\r\n"
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 _BODILESS = frozenset((204, 304))
 _OPENINGS_MAX = 256
-_openings: dict[tuple[int, str], bytes] = {}
+_openings: dict[tuple[int, str], bytes] = {}  # of one second
+_openings_s = 0
 
 
 def encode_answer(response: Response, method: str, persistence: bytes) -> bytes:
     """The whole answer as one piece for the socket; raises ValueError for a header that would split it."""
-    opening = _openings.get((response.status, response.content_type))
-    if opening is None:
-        opening = _opening(response.status, response.content_type)
+    opening = _opening(response.status, response.content_type)
     fields = _fields(response.headers) if response.headers else b""
     body = response.body
     if response.status in _BODILESS:
@@ -59,10 +60,25 @@ def encode_refusal(status: int, reason: str) -> bytes:
 
 
 def _opening(status: int, content_type: str) -> bytes:
+    """Status, date and type of an answer, made once a second: SDKs set their signing clock by the date."""
+    global _openings_s
+    now_s = int(time.time())
+    if now_s != _openings_s:
+        _openings.clear()
+        _openings_s = now_s
+    known = _openings.get((status, content_type))
+    if known is not None:
+        return known
     if not 200 <= status <= 599:
         raise ValueError(f"status={status}: expected 200 to 599")
     named = _fields((("Content-Type", content_type),)) if content_type and status not in _BODILESS else b""
-    opening = b"HTTP/1.1 %d %b\r\n%b" % (status, _PHRASES.get(status, "Unknown").encode(), named)
+    date = formatdate(now_s, usegmt=True).encode()
+    opening = b"HTTP/1.1 %d %b\r\nDate: %b\r\n%b" % (
+        status,
+        _PHRASES.get(status, "Unknown").encode(),
+        date,
+        named,
+    )
     if len(_openings) < _OPENINGS_MAX:  # a front end that made up content types must not fill memory
         _openings[status, content_type] = opening
     return opening
