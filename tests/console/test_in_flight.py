@@ -65,6 +65,18 @@ def test_who_holds_a_message_is_said(server: VeilServer, sqs: Any, open_page: Op
     )
 
 
+def test_leases_are_sorted_by_their_deadlines(server: VeilServer, sqs: Any, open_page: OpenPage):
+    url, receipts = held(sqs, "first", "second", "third")
+    sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=receipts[0], VisibilityTimeout=900)
+    sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=receipts[2], VisibilityTimeout=300)
+    page = open_page(at(server))
+    expect(page.locator("#lease-rows .preview")).to_have_text(["first", "second", "third"])
+    page.get_by_role("link", name="Deadline in").click()
+    expect(page.locator("#lease-rows .preview")).to_have_text(["second", "third", "first"])
+    sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=receipts[2], VisibilityTimeout=1_800)
+    expect(page.locator("#lease-rows .preview")).to_have_text(["second", "first", "third"])  # live too
+
+
 def test_a_new_lease_appears_and_one_that_ends_goes(server: VeilServer, sqs: Any, open_page: OpenPage):
     url = sqs.create_queue(QueueName="orders")["QueueUrl"]
     page = open_page(at(server))

@@ -127,6 +127,8 @@ class LifeRow(NamedTuple):
     words: str
     how: str  # a class: how it ended
     picture: Markup
+    came: str = ""  # how a stay began, and when
+    came_at_ms: int = 0
 
 
 class Drawing(NamedTuple):
@@ -178,8 +180,9 @@ def _stay_row(stay: Stay, scale: LifeScale, now_ms: int) -> LifeRow:
     if stay.delayed_until_ms is not None:
         title = f"delayed until {utc(stay.delayed_until_ms)}"
         parts.append(_bar(begin, scale.at(stay.delayed_until_ms), "delay", title))
-    parts.append(_dot(begin, f"came-{stay.came}", f"{CAME.get(stay.came, stay.came)} {utc(stay.since_ms)}"))
-    words = [f"{CAME.get(stay.came, stay.came)} {utc(stay.since_ms)}"]
+    came = CAME.get(stay.came, stay.came)
+    parts.append(_dot(begin, f"came-{stay.came}", f"{came} {utc(stay.since_ms)}"))
+    words = []
     if stay.delayed_until_ms is not None:
         words.append(f"delayed {_length(stay.delayed_until_ms - stay.since_ms)}")
     if stay.went is not None and stay.until_ms is not None:
@@ -187,7 +190,8 @@ def _stay_row(stay: Stay, scale: LifeScale, now_ms: int) -> LifeRow:
         words.append(f"{WENT[stay.went]} after {_length(stay.until_ms - stay.since_ms)}")
     else:
         words.append("here now")
-    return LifeRow("stay", stay.queue.name, " · ".join(words), stay.went or "here", _picture(parts, 16))
+    how = stay.went or "here"
+    return LifeRow("stay", stay.queue.name, " · ".join(words), how, _picture(parts, 16), came, stay.since_ms)
 
 
 def _lease_row(lease: LeaseLife, scale: LifeScale, now_ms: int) -> LifeRow:
@@ -198,7 +202,8 @@ def _lease_row(lease: LeaseLife, scale: LifeScale, now_ms: int) -> LifeRow:
     if deadline > end:
         parts.append(_bar(start, deadline, "granted", f"granted until {utc(lease.deadline_ms)}"))
     words = lease_words(lease)
-    parts.append(_bar(start, end, f"held {lease.how}", words))
+    how = "failed" if lease.outcome is Outcome.FAILED else lease.how
+    parts.append(_bar(start, end, f"held {how}", words))
     for event in lease.late[-_TICKS_MAX:]:
         late = scale.at(event.at_ms)
         if late > end:
@@ -214,7 +219,7 @@ def _lease_row(lease: LeaseLife, scale: LifeScale, now_ms: int) -> LifeRow:
     ]
     parts += _cuts(scale, end, deadline)
     parts.append(_tick(deadline, "deadline", f"visibility deadline {utc(lease.deadline_ms)}"))
-    return LifeRow("lease", f"Attempt {lease.delivery}", words, lease.how, _picture(parts, 20))
+    return LifeRow("lease", f"Attempt {lease.delivery}", words, how, _picture(parts, 20))
 
 
 def _cuts(scale: LifeScale, begin: float, end: float) -> list[Markup]:

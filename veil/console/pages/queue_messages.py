@@ -231,6 +231,7 @@ async def _in_flight_shown(visit: Visit, problem: str = "", status: int = 200) -
     head = await queue_head(visit, await visit.queue(), "in-flight")
     after = visit.query.number("after", 0, 0, (1 << 63) - 1)
     looked = await open_leases(visit.service, head.queue, after, visit.turn)
+    by_deadline = _is_by_deadline(visit)
     return await queue_page(
         visit,
         head,
@@ -241,7 +242,8 @@ async def _in_flight_shown(visit: Visit, problem: str = "", status: int = 200) -
         looked=looked,
         rows=_lease_rows(visit, head, looked),
         after=after,
-        live_path=f"{head.address}/in-flight/live" + (f"?after={after}" if after else ""),
+        by_deadline=by_deadline,
+        live_path=f"{head.address}/in-flight/live?after={after}&order={'deadline' if by_deadline else ''}",
     )
 
 
@@ -273,7 +275,15 @@ def _draw_leases(visit: Visit, piece: str, row: LeaseRow) -> str:
 
 def _lease_rows(visit: Visit, head: Head, looked: Looked) -> list[LeaseRow]:
     has_page = visit.has_page(f"/queues/{head.queue.key.region}/{head.queue.name}/messages/1")
-    return [_lease_row(visit, head, message, has_page) for message in looked.messages]
+    messages = looked.messages
+    if _is_by_deadline(visit):
+        messages = sorted(messages, key=lambda message: message.due_at_ms or 0)
+    return [_lease_row(visit, head, message, has_page) for message in messages]
+
+
+def _is_by_deadline(visit: Visit) -> bool:
+    """Whether the leases of the page are to be shown by their deadlines instead of by age."""
+    return visit.query.text("order") == "deadline"
 
 
 def _lease_row(visit: Visit, head: Head, message: StoredMessage, has_page: bool) -> LeaseRow:
