@@ -15,12 +15,6 @@ from veil.core.errors import PolicyRefused
 from veil.core.policy import (
     GRANTABLE_ACTIONS,
     OWNER_ONLY_ACTIONS,
-    PolicyMalformed,
-    evaluate,
-    parse_policy,
-)
-from veil.core.policy_conditions import Wildcards
-from veil.core.policy_permissions import (
     AccountRefused,
     ActionOwnerOnly,
     ActionsMissing,
@@ -29,9 +23,13 @@ from veil.core.policy_permissions import (
     LabelMissing,
     LabelRefused,
     LabelTaken,
+    PolicyMalformed,
     add_permission,
+    evaluate,
+    parse_policy,
     remove_permission,
 )
+from veil.core.policy_conditions import Wildcards
 
 OWNER, OTHER, THIRD = "000000000000", "111122223333", "999999999999"
 ARN = f"arn:aws:sqs:eu-north-1:{OWNER}:orders"

@@ -76,7 +76,7 @@ def test_help_and_the_settings_in_effect_tell_of_it(tmp_path: Path):
 
 
 def test_the_greeting_shows_the_line_to_paste():
-    from veil.server.greeting import greeting
+    from veil.server.main import greeting
     from veil.server.settings import Settings
 
     shown = greeting(Settings(), "http://127.0.0.1:9324", None, ["ak"], "1", smq="http://127.0.0.1:9326")

@@ -265,7 +265,7 @@ def _set_up_logging(level: str, form: str) -> None:
     if form not in ("text", "json"):
         raise AppMissing(f"--log-format {form!r}: expected text or json")
     from veil.consumer.telemetry.logs import MessageFacts
-    from veil.server.logs import JsonLines, TextLines
+    from veil.server.process import JsonLines, TextLines
 
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from veil.server.http_connection import Capacity, HttpConnection, Roster
 from veil.server.http_limits import HttpLimits
-from veil.server.tls_connection import TlsConnection
+from veil.server.tls import TlsConnection
 from veil.wire.exchange import Handler
 
 _SWEEP_EVERY_S = 1.0

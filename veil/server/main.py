@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -28,14 +29,11 @@ from veil.core.errors import StoreBusy, StoreDamaged, StoreError, StoreTooNew, V
 from veil.core.queue import QueueKey
 from veil.server.access import gather_keys, is_loopback
 from veil.server.application import make_applications, service_rules
-from veil.server.companion import Companion
 from veil.server.console import ConsoleMount
 from veil.server.declared_queues import settings_given
-from veil.server.greeting import address_url, endpoint_url, greeting
 from veil.server.http import HttpServer
 from veil.server.http_connection import Capacity
 from veil.server.http_limits import room_for_connections
-from veil.server.logs import configure_logging
 from veil.server.make_store import (
     JOURNAL_FOLDER,
     StoreProbe,
@@ -47,13 +45,13 @@ from veil.server.make_store import (
     store_directory,
 )
 from veil.server.metrics import Metrics
-from veil.server.process import EXIT_STOPPED, EXIT_STORE_FAILED, begin_process, settle_down
+from veil.server.process import EXIT_STOPPED, EXIT_STORE_FAILED, begin_process, configure_logging, settle_down
 from veil.server.setting_values import without_password
 from veil.server.settings import DEFAULT, Settings, SettingsError
 from veil.server.system_clock import SystemClock
 from veil.server.tls import Tls
 from veil.server.workers import Listener, SharedStore, Workers, WorkersFailed
-from veil.service.queues import ensure_queue
+from veil.service.queues import delete_queue, ensure_queue
 from veil.service.service import Service
 from veil.stores.store import Store
 from veil.wire.exchange import AnswerCounts
@@ -61,6 +59,7 @@ from veil.wire.sigv4 import AccessKey
 
 if TYPE_CHECKING:
     from veil.journal.exporter import Exporter
+
 
 _log = logging.getLogger(__name__)
 
@@ -452,3 +451,94 @@ def _check_exposure(settings: Settings, keys: dict[str, AccessKey]) -> None:
             f"host={settings.host!r}: expected a loopback address such as 127.0.0.1, because there are no keys; "
             "set VEIL_KEYS or keys_file to listen elsewhere"
         )
+
+
+def endpoint_url(settings: Settings, host: str, port: int) -> str:
+    """The address for clients on this machine, or the public one if it is set."""
+    if settings.base_url is not None:
+        return settings.base_url
+    return address_url(settings, host, port)
+
+
+def address_url(settings: Settings, host: str, port: int) -> str:
+    """The address for clients on this machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  # all addresses: one of them to show
+    return f"{settings.scheme}://[{host}]:{port}" if ":" in host else f"{settings.scheme}://{host}:{port}"
+
+
+def where_data_lives(store: str, directory: Path | None) -> str:
+    """The store and its place, in words."""
+    if store.startswith("postgresql://"):
+        return f"{without_password(store)} (an answer is given only once PostgreSQL has committed it)"
+    if directory is None:
+        return "in memory, gone when the server stops"
+    return f"{directory} ({store.partition(':')[0]}; an answer is given only once it is on disk)"
+
+
+def greeting(
+    settings: Settings,
+    endpoint: str,
+    directory: Path | None,
+    key_ids: list[str],
+    version: str,
+    *,
+    smq: str | None = None,
+    certificate: str | None = None,
+) -> str:
+    """Lines for a person who has just started a server."""
+    region = settings.region
+    if key_ids:
+        access = f"{len(key_ids)} access key{'s' if len(key_ids) > 1 else ''}; every request must be signed"
+        key_id, secret = key_ids[0], "SECRET"
+    else:
+        access = "no keys: this machine only, any credentials will do"
+        key_id, secret = "veil", "veil"
+    smq_line = "" if smq is None else f'\n  SMQ      mns.account.Account("{smq}", "{key_id}", "{secret}")'
+    workers = settings.workers
+    workers_line = "" if workers == 1 else f"\n  workers  {workers}, beside one process that has the store"
+    tls_line = "" if certificate is None else f"\n  TLS      {certificate}"
+    console = "" if settings.console == "off" else f"\n  console  {endpoint}/console"
+    return f"""\
+Veil {version} is ready at {endpoint}{console}
+  data     {where_data_lives(settings.store, directory)}
+  access   {access}{tls_line}{workers_line}
+  boto3    boto3.client("sqs", endpoint_url="{endpoint}", region_name="{region}", \
+aws_access_key_id="{key_id}", aws_secret_access_key="{secret}")
+  aws CLI  AWS_ACCESS_KEY_ID={key_id} AWS_SECRET_ACCESS_KEY={secret} \
+aws sqs list-queues --endpoint-url {endpoint} --region {region}{smq_line}
+  stop     Ctrl-C"""
+
+
+class Companion:
+    """Speaks lines of JSON with the process that started the server: orders come on stdin, which ends the server when it ends.
+
+    Test suites start such a server. However the suite ends, its end of the pipe closes, so no server is left behind; and a
+    reset needs no endpoint that somebody else could call.
+    """
+
+    def __init__(self, service: Service, leave: Callable[[], None]) -> None:
+        self._service = service
+        self._leave = leave
+
+    async def attend(self, ready: Mapping[str, object]) -> None:
+        """Tell that the server is ready, then do as told until the other end is gone."""
+        self._say(ready)
+        reader = asyncio.StreamReader()
+        await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+        )
+        try:
+            while line := await reader.readline():
+                if line.strip() == b"reset":
+                    self._say({"reset": await self._reset()})
+        finally:
+            self._leave()
+
+    async def _reset(self) -> int:
+        queues = await self._service.store.all_queues()
+        for queue in queues:
+            await delete_queue(self._service, queue)
+        return len(queues)
+
+    def _say(self, fact: Mapping[str, object]) -> None:
+        print(json.dumps(fact), flush=True)  # noqa: T201  # stdout is the channel

@@ -29,8 +29,7 @@ from veil.server.application import make_applications, service_rules
 from veil.server.http import HttpServer
 from veil.server.http_connection import Capacity
 from veil.server.http_limits import HttpLimits
-from veil.server.logs import configure_logging
-from veil.server.process import EXIT_STORE_FAILED, begin_process, settle_down
+from veil.server.process import EXIT_STORE_FAILED, begin_process, configure_logging, settle_down
 from veil.server.settings import Settings
 from veil.server.tls import Tls
 from veil.service.background import MoveRunners

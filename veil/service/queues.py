@@ -18,9 +18,9 @@ from veil.core.errors import (
 )
 from veil.core.event import NOBODY
 from veil.core.message import Caller
+from veil.core.policy import add_permission as policy_with_permission
 from veil.core.policy import parse_policy
-from veil.core.policy_permissions import add_permission as policy_with_permission
-from veil.core.policy_permissions import remove_permission as policy_without_permission
+from veil.core.policy import remove_permission as policy_without_permission
 from veil.core.queue import (
     Queue,
     QueueCounts,

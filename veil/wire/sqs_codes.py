@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from veil.core import errors as e
-from veil.core import policy, policy_permissions
+from veil.core import policy
 from veil.wire import request_errors as r
 from veil.wire.attributes import ATTRIBUTE_OF_SETTING
 from veil.wire.request_errors import SignatureRefused
@@ -328,7 +328,7 @@ _TABLE: Final[dict[type[e.VeilError], _Wording]] = {
     policy.PolicyMalformed: _says(
         _ATTRIBUTE_VALUE, lambda error: f"Invalid value for the parameter Policy. Reason: {error.reason}."
     ),
-    policy_permissions.LabelRefused: _says(
+    policy.LabelRefused: _says(
         _INVALID_VALUE,
         lambda error: _value(
             "Label",
@@ -336,26 +336,24 @@ _TABLE: Final[dict[type[e.VeilError], _Wording]] = {
             "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length.",
         ),
     ),
-    policy_permissions.LabelTaken: _says(
-        _INVALID_VALUE, lambda error: _value("Label", error.label, "Already exists.")
-    ),
-    policy_permissions.LabelMissing: _says(
+    policy.LabelTaken: _says(_INVALID_VALUE, lambda error: _value("Label", error.label, "Already exists.")),
+    policy.LabelMissing: _says(
         _INVALID_VALUE, lambda error: _value("Label", error.label, "can't find label.")
     ),
-    policy_permissions.AccountRefused: _says(
+    policy.AccountRefused: _says(
         _INVALID_VALUE,
         lambda error: _value("PrincipalId", f"[{', '.join(error.accounts)}]", "Unable to verify."),
     ),
-    policy_permissions.ActionsMissing: _says(_MISSING, "The request must contain the parameter Actions."),
-    policy_permissions.ActionsTooMany: _says(
+    policy.ActionsMissing: _says(_MISSING, "The request must contain the parameter Actions."),
+    policy.ActionsTooMany: _says(
         _OVER_LIMIT,
         lambda error: f"{error.count} Actions were found, maximum allowed is {error.count_max}.",
     ),
-    policy_permissions.ActionUnknown: _says(
+    policy.ActionUnknown: _says(
         _INVALID_VALUE,
         lambda error: f"Value SQS:{error.action} for parameter ActionName is invalid. Reason: {_grantable()}",
     ),
-    policy_permissions.ActionOwnerOnly: _says(
+    policy.ActionOwnerOnly: _says(
         _INVALID_VALUE,
         lambda error: (
             f"Value SQS:{error.action} for parameter ActionName is invalid. Reason: "
