@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import expect
 
 from tests.console.conftest import TELEPHONE, OpenPage
 from tests.console.web import Visitor
+from tests.wire.test_outcomes import ask
+from veil.core.attempt import Said, write_header
 from veil.testing import VeilServer
 
 ORDERS_DEAD = "/console/dead-letters/us-east-1/orders-dead"
@@ -82,6 +85,28 @@ def test_dead_letters_come_together_by_source_type_and_reason(
     assert "3 of 6 messages match" in page.locator(".sum").inner_text()
     # Looking receives nothing.
     assert visible(sqs, dead) == 6
+
+
+def test_letters_that_the_server_made_are_shown_with_the_errors_of_their_attempts(
+    tmp_path: Path, open_page: OpenPage
+):
+    with VeilServer("--data", str(tmp_path)) as server:
+        sqs = server.client()
+        orders, _ = queues(sqs)
+        for error in ("shop.NoStock", "TimeoutError", "TimeoutError"):
+            sqs.send_message(QueueUrl=orders, MessageBody=error)
+            receipt = sqs.receive_message(QueueUrl=orders)["Messages"][0]["ReceiptHandle"]
+            entry = {"Id": "0", "ReceiptHandle": receipt, "VisibilityTimeout": 0}
+            said = write_header({"0": Said("failed", error, "none left")})
+            ask(server, "ChangeMessageVisibilityBatch", {"QueueUrl": orders, "Entries": [entry]}, said)
+            sqs.receive_message(QueueUrl=orders)  # once too often
+
+        page = open_page(server.endpoint_url + ORDERS_DEAD)
+
+        group = page.locator(".groups tbody th")
+        assert group.inner_text() == "received 1 time without being deleted\nTimeoutError 2, shop.NoStock 1"
+        reasons = page.locator(".letters [data-label=Reason]").all_inner_texts()
+        assert [reason.split()[0] for reason in reasons] == ["shop.NoStock", "TimeoutError", "TimeoutError"]
 
 
 def test_what_matches_is_redriven_by_the_server_and_its_progress_is_seen(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from urllib.parse import urlencode
@@ -15,6 +16,7 @@ from veil.core.message import StoredMessage
 from veil.core.move_task import MoveTask
 from veil.core.queue import Queue, QueueKey
 from veil.core.text import seq_number
+from veil.journal.attempts import LastError
 from veil.service.dead_letters import Letter, LetterFilter, read_filter, read_letter
 from veil.service.messages import BYTES_AT_ONCE, SEARCH_BYTES_MAX, SEARCH_ROWS_MAX
 from veil.service.moves import list_moves
@@ -27,6 +29,9 @@ GROUPED_ROWS_MAX: Final = 50_000
 GROUPED_BYTES_MAX: Final = 64 << 20  # where more is asked for than usual
 _ROWS_AT_ONCE: Final = 250
 GROUPS_SHOWN_MAX: Final = 50
+_SAMPLE_MAX: Final = 20
+_ERRORS_SHOWN: Final = 3
+SAMPLED_GROUPS: Final = 10
 GROUPS_MAX: Final = 2_000  # each keeps an example
 _CHOICES_MAX: Final = 200
 
@@ -80,6 +85,7 @@ class LetterGroup:
     redriven: int = 0
     first_ms: int = 1 << 62
     last_ms: int = 0
+    sample: list[int] = field(default_factory=list)  # of those without a reason: whose attempts to ask about
 
     def take(self, letter: Letter) -> None:
         """One more."""
@@ -87,6 +93,13 @@ class LetterGroup:
         self.redriven += letter.redriven_from is not None
         self.first_ms = min(self.first_ms, letter.message.sent_wall_ms)
         self.last_ms = max(self.last_ms, letter.message.sent_wall_ms)
+        if not letter.reason and len(self.sample) < _SAMPLE_MAX:
+            self.sample.append(letter.message.seq)
+
+    def errors(self, known: Mapping[int, LastError]) -> list[tuple[str, int]]:
+        """The commonest types of error among the sample, with their numbers."""
+        types = Counter(known[seq].said.error_type or "" for seq in self.sample if seq in known)
+        return types.most_common(_ERRORS_SHOWN)
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from veil.console.letters import (
     GROUPED_ROWS,
     GROUPED_ROWS_MAX,
     GROUPS_SHOWN_MAX,
+    SAMPLED_GROUPS,
     LetterWish,
     MoveRow,
     active_moves,
@@ -183,9 +184,9 @@ async def letters_shown(
     rows_max = visit.query.number("rows", GROUPED_ROWS, GROUPED_ROWS, GROUPED_ROWS_MAX)
     groups = await letter_groups(visit.service, queue, wish, visit.turn, rows_max)
     found = await letter_page(visit.service, queue, wish, visit.turn)
-    errors = await visit.console.journal_looks.errors(
-        {each.message.seq for each in found.letters if not each.reason}
-    )
+    asked = {each.message.seq for each in found.letters if not each.reason}
+    asked.update(seq for group in groups.groups[:SAMPLED_GROUPS] for seq in group.sample)
+    errors = await visit.console.journal_looks.errors(asked)
     sources = await dead_letter_sources(visit.service, queue, limit=_SOURCES_OF_QUEUE_SHOWN)
     own = await visit.service.store.list_queues(queue.key.region, queue.key.account, limit=_QUEUES_LISTED_MAX)
     looks = await visit.console.looks.at([queue])
