@@ -35,8 +35,8 @@ from veil import Consumer, Message, NoRenewal, RetryAfter, RetryNow
 from veil.client.client import SqsClient
 from veil.client.connection import HttpAnswer
 from veil.client.credentials import Credentials
-from veil.consumer.dependencies import Dependencies, worker_agent
 from veil.consumer.outcomes import Outcome
+from veil.consumer.runner import Dependencies, worker_agent
 from veil.core.queue import QueueKey
 from veil.journal.attempts import tell
 from veil.journal.lives import EveryRow, LifeEvent, from_packed

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from veil.client.queue import Outgoing, Queue, SendFailed
     from veil.consumer.app import Consumer
-    from veil.consumer.handlers.depends import Depends
+    from veil.consumer.handlers.signature import Depends
     from veil.consumer.lease import Lease
     from veil.consumer.message import Message
     from veil.consumer.outcomes import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Consumer": "veil.consumer.app",
     **dict.fromkeys(("Outgoing", "Queue", "SendFailed"), "veil.client.queue"),
-    "Depends": "veil.consumer.handlers.depends",
+    "Depends": "veil.consumer.handlers.signature",
     "ConsumerFailed": "veil.consumer.runner",
     "SettingsError": "veil.consumer.settings",
     "Lease": "veil.consumer.lease",

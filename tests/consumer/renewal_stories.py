@@ -11,7 +11,7 @@ from tests.consumer.simulated_queue import Extension, SimulatedQueue, VirtualTim
 from veil.client.api import ApiError, Failure
 from veil.consumer.lease import Lease
 from veil.consumer.renewal.keeper import KeeperEvents, LeaseKeeper
-from veil.consumer.renewal.policy import RenewalPolicy
+from veil.consumer.renewal.policies import RenewalPolicy
 
 
 class Noted(KeeperEvents):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from veil.client.api import ApiError, Failure
 from veil.consumer.lease import Lease
 from veil.consumer.renewal.keeper import RenewalApi
-from veil.consumer.renewal.policy import LIFETIME_S
+from veil.consumer.renewal.policies import LIFETIME_S
 
 T = TypeVar("T")
 

@@ -27,8 +27,8 @@ from veil import (
     RetryAfter,
     RetryNow,
 )
-from veil.consumer.dependencies import worker_agent
 from veil.consumer.outcomes import TEXT_CHARS_MAX, TRACEBACK_CHARS_MAX, masked, said_of
+from veil.consumer.runner import worker_agent
 from veil.core.attempt import FAILED, GIVEN_BACK, AttemptFacts, Said, outcome_of
 from veil.journal.storage import Storage
 from veil.testing import ConsumerHarness, VeilServer

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tests.consumer.handler_kit import ManualTime, a_message, text
 from veil.client.api import Attribute
-from veil.consumer import dead_letter
-from veil.consumer.dead_letter import dead_letter_copy
+from veil.consumer import processing
 from veil.consumer.outcomes import DeadLetter
+from veil.consumer.processing import dead_letter_copy
 from veil.core.message import MessageAttribute
 from veil.core.message_rules import Draft, check_draft
 from veil.core.queue import QueueSettings
@@ -89,8 +89,8 @@ def test_the_senders_attributes_stay_and_ours_take_the_places_left_by_importance
     check(body, attributes)
     assert own.items() <= attributes.items()
     order = [
-        dead_letter.ERROR_TYPE, dead_letter.REASON, dead_letter.SOURCE_QUEUE, dead_letter.MESSAGE_ID, dead_letter.RECEIVE_COUNT,
-        dead_letter.HANDLER, dead_letter.TRACEBACK, dead_letter.FIRST_RECEIVED_AT, dead_letter.LAST_RECEIVED_AT,
+        processing.ERROR_TYPE, processing.REASON, processing.SOURCE_QUEUE, processing.MESSAGE_ID, processing.RECEIVE_COUNT,
+        processing.HANDLER, processing.TRACEBACK, processing.FIRST_RECEIVED_AT, processing.LAST_RECEIVED_AT,
     ]  # fmt: skip
     assert [name for name in attributes if name not in own] == order[: 10 - count]
 

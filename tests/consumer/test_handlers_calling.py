@@ -16,7 +16,7 @@ from veil.consumer.handlers.handler import Handler
 from veil.consumer.handlers.running import HandlingSettings
 from veil.consumer.handlers.table import HandlerTable
 from veil.consumer.lease import Lease
-from veil.consumer.message import Message
+from veil.consumer.message import Message, current_message
 from veil.consumer.outcomes import (
     DeadLetter,
     Delete,
@@ -27,7 +27,6 @@ from veil.consumer.outcomes import (
     Release,
     RetryAfter,
 )
-from veil.consumer.telemetry.logs import current_message
 
 
 class Order(msgspec.Struct):

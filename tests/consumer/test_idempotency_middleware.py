@@ -11,8 +11,7 @@ import pytest
 from tests.consumer.handler_kit import a_message, text
 from veil.consumer.handlers.running import HandlingSettings
 from veil.consumer.handlers.table import HandlerTable
-from veil.consumer.idempotency.idempotent import Claim, Claimed, Holder, IdempotencyStore, Idempotent
-from veil.consumer.idempotency.sqlite_store import SqliteIdempotency
+from veil.consumer.idempotency import Claim, Claimed, Holder, IdempotencyStore, Idempotent, SqliteIdempotency
 from veil.consumer.lease import Lease
 from veil.consumer.message import Message
 from veil.consumer.outcomes import DeadLetter, Delete, Discard, Outcome, Release, RetryAfter
@@ -249,7 +248,7 @@ async def test_a_message_without_its_key_is_poison(store: SqliteIdempotency, bod
     ],
 )
 async def test_a_path_leads_into_the_payload(store: SqliteIdempotency, path: str, body: Any) -> None:
-    from veil.consumer.idempotency.idempotent import key_of
+    from veil.consumer.idempotency import key_of
 
     assert key_of(path)(a_message(json.dumps(body))) == "1"
 

@@ -10,9 +10,15 @@ from typing import Any
 
 import pytest
 
-from veil.consumer.idempotency.idempotent import Busy, Claimed, Done, Holder, IdempotencyStore
-from veil.consumer.idempotency.postgres_store import PostgresIdempotency
-from veil.consumer.idempotency.sqlite_store import SqliteIdempotency
+from veil.consumer.idempotency import (
+    Busy,
+    Claimed,
+    Done,
+    Holder,
+    IdempotencyStore,
+    PostgresIdempotency,
+    SqliteIdempotency,
+)
 
 
 class ManualWall:

@@ -14,8 +14,7 @@ from tests.consumer.simulated_queue import SimulatedQueue
 from veil.client.api import ApiError, Failure
 from veil.consumer.lease import Lease, LeaseState
 from veil.consumer.renewal import Adaptive, Heartbeat, RenewalPolicy
-from veil.consumer.renewal.keeper import KeeperEvents, RenewalApi, steady_s
-from veil.consumer.renewal.keeper_thread import KeeperThread
+from veil.consumer.renewal.keeper import KeeperEvents, KeeperThread, RenewalApi, steady_s
 
 WINDOW_S = 60  # longer than any machine stands still
 OFTEN = Heartbeat(timeout=WINDOW_S, threshold=WINDOW_S - 0.5, interval=0.2)

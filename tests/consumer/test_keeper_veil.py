@@ -10,9 +10,8 @@ import pytest
 from veil.client.client import SqsClient
 from veil.consumer.lease import Lease
 from veil.consumer.renewal import Heartbeat
-from veil.consumer.renewal.keeper import Keeper, steady_s
+from veil.consumer.renewal.keeper import Keeper, KeeperThread, steady_s
 from veil.consumer.renewal.keeper_process import KeeperProcess
-from veil.consumer.renewal.keeper_thread import KeeperThread
 from veil.testing import VeilServer
 
 # A window of a minute, renewed five times a second: the machine may stand still for most of it.

@@ -17,8 +17,7 @@ from tests.consumer.simulated_queue import SimulatedQueue, run_virtual
 from veil.client.api import ApiError, Failure
 from veil.consumer.renewal import Adaptive, NoRenewal, RenewalRefused, RenewalWarning
 from veil.consumer.renewal.keeper import LeaseKeeper
-from veil.consumer.renewal.policies import UsualTime
-from veil.consumer.renewal.policy import Window
+from veil.consumer.renewal.policies import UsualTime, Window
 
 
 def window(*, visibility_s: float = 30, asked_at_s: float = 0, deadline_s: float | None = None) -> Window:

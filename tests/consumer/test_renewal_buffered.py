@@ -10,7 +10,7 @@ import pytest
 from tests.consumer.renewal_stories import play
 from veil.client.api import Failure
 from veil.consumer.renewal import Buffered, RenewalRefused, RenewalWarning
-from veil.consumer.renewal.policy import Window
+from veil.consumer.renewal.policies import Window
 
 TWELVE_HOURS = timedelta(hours=12)
 SOON = 300

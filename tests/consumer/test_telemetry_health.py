@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from tests.consumer.handler_kit import a_message
+from veil.consumer.metrics import ConsumerMetrics, HealthServer
 from veil.consumer.outcomes import Delete
-from veil.consumer.telemetry.health import HealthServer
-from veil.consumer.telemetry.metrics import ConsumerMetrics
 
 
 class State:

@@ -6,7 +6,7 @@ from typing import Any
 from tests.consumer.handler_kit import a_message
 from veil.consumer.handlers.handler import Handler
 from veil.consumer.handlers.table import HandlerTable
-from veil.consumer.telemetry.logs import MessageFacts
+from veil.consumer.message import MessageFacts
 
 
 class Kept(logging.Handler):

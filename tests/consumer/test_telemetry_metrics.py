@@ -13,8 +13,8 @@ from tests.consumer.handler_kit import ManualTime, a_message
 from veil.client.api import ApiError, Failure
 from veil.consumer.handlers.running import HandlingSettings
 from veil.consumer.handlers.table import HandlerTable
+from veil.consumer.metrics import LABELS_MAX, ConsumerMetrics, RenewalWatch
 from veil.consumer.outcomes import DeadLetter, Delete, Discard
-from veil.consumer.telemetry.metrics import LABELS_MAX, ConsumerMetrics, RenewalWatch
 
 
 def samples(metrics: ConsumerMetrics) -> dict[tuple[Any, ...], float]:
@@ -126,8 +126,8 @@ def test_two_consumers_may_share_a_registry_of_the_application() -> None:
 
 def test_handlers_load_neither_prometheus_nor_pydantic_nor_opentelemetry() -> None:
     code = (
-        "import sys, veil.consumer.handlers.table, veil.consumer.telemetry.metrics, veil.consumer.telemetry.tracing\n"
-        "import veil.consumer.telemetry.health, veil.consumer.idempotency.idempotent, veil.consumer.idempotency.sqlite_store\n"
+        "import sys, veil.consumer.handlers.table, veil.consumer.metrics, veil.consumer.tracing\n"
+        "import veil.consumer.metrics, veil.consumer.idempotency, veil.consumer.idempotency\n"
         "print(*sorted(name for name in sys.modules if '.' not in name))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -15,7 +15,7 @@ from tests.consumer.handler_kit import a_message, text
 from veil.consumer.handlers.table import HandlerTable
 from veil.consumer.message import Message
 from veil.consumer.outcomes import Delete, Discard, Outcome
-from veil.consumer.telemetry.tracing import SenderContext, Tracing, sender_context
+from veil.consumer.tracing import SenderContext, Tracing, sender_context
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 W3C = (0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331)

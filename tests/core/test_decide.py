@@ -27,8 +27,7 @@ from veil.core.effect import (
 )
 from veil.core.errors import InFlightLimit, VisibilityTooLong
 from veil.core.event import Event, EventRecorder, Kind, unpack
-from veil.core.hold import HOLD_BYTES_MAX, Member
-from veil.core.lease import WAITING, Deletion, State
+from veil.core.lease import HOLD_BYTES_MAX, WAITING, Deletion, Member, State
 from veil.core.limits import IN_FLIGHT_MAX, VISIBILITY_MAX_S
 from veil.core.message import Caller, NewMessage, StoredMessage
 from veil.core.move_task import DESTINATION_MISSING, SOURCE_UNKNOWN, MoveTask

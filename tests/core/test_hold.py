@@ -6,7 +6,7 @@ import pytest
 
 from tests.core.test_lease import FREE, NOW_MS, OPEN
 from veil.core.errors import HoldNameRefused
-from veil.core.hold import NUMBER_MAX, HoldTally, MemberState, check_name, check_number, judge_member
+from veil.core.lease import NUMBER_MAX, HoldTally, MemberState, check_name, check_number, judge_member
 
 
 @pytest.mark.parametrize(

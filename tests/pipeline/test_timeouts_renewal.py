@@ -11,7 +11,7 @@ import pytest
 from tests.consumer.simulated_queue import SimulatedQueue, run_virtual
 from veil.cli.pipeline.timeouts import SCHEDULES, adaptive, buffered, heartbeat, played
 from veil.consumer.renewal.keeper import LeaseKeeper
-from veil.consumer.renewal.policy import RenewalPolicy
+from veil.consumer.renewal.policies import RenewalPolicy
 from veil.core.findings import NO_RENEWAL
 from veil.pipeline.lifecycles.scales import bucket_of
 from veil.pipeline.timeouts.candidates import (

@@ -8,7 +8,7 @@ import pytest
 
 from tests.service.kit import Desk, open_desk
 from veil.core.errors import AttributeRefused, BodyTooLong, HoldNameRefused
-from veil.core.hold import HoldKey
+from veil.core.lease import HoldKey
 from veil.core.message import MessageAttribute, Sent
 from veil.service.holds import delete_holds, extend_holds, open_stream, receive_hold
 from veil.service.moves import Wanted, redrive

@@ -13,8 +13,7 @@ from collections import Counter
 from typing import Any
 
 from tests.stores.model_ledger import Broken, Ledger
-from veil.core.hold import HoldContent
-from veil.core.lease import State
+from veil.core.lease import HoldContent, State
 from veil.core.message import StoredMessage
 
 Name = tuple[str, str, int, int]  # queue, stream, batch, part

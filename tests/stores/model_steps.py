@@ -15,8 +15,7 @@ from tests.stores.model_journal import JournalReplay, first_difference
 from tests.stores.model_ledger import Broken, Ledger, check_counts, check_group_order
 from veil.core.clock import ManualClock
 from veil.core.errors import ReceiptInvalid, StoreError, VeilError
-from veil.core.hold import HoldContent, HoldKey
-from veil.core.lease import WAITING, Deletion, State
+from veil.core.lease import WAITING, Deletion, HoldContent, HoldKey, State
 from veil.core.message import PRIORITY_DEFAULT, Caller, NewMessage, Sent, StoredMessage
 from veil.core.move_task import MoveTask
 from veil.core.queue import Queue, QueueSettings

@@ -19,8 +19,7 @@ from tests.stores.kit import (
     some_messages,
 )
 from veil.core.errors import HoldClosed, QueueMissing, StreamTaken
-from veil.core.hold import STREAM_REST_MS, HoldKey
-from veil.core.lease import Deletion
+from veil.core.lease import STREAM_REST_MS, Deletion, HoldKey
 from veil.core.limits import VISIBILITY_MAX_S
 from veil.stores.store import Extension, QueueContent
 

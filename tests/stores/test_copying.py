@@ -26,8 +26,7 @@ from tests.stores.model_history import Author
 from tests.stores.model_steps import LockStep, Step
 from veil.core.clock import Clock, ManualClock
 from veil.core.errors import StoreBusy, StoreError
-from veil.core.hold import HoldKey
-from veil.core.lease import Deletion
+from veil.core.lease import Deletion, HoldKey
 from veil.stores.copying.copy import Copied, Progress, copy_store
 from veil.stores.copying.sqlite import SqliteTarget, sqlite_source, sqlite_target
 from veil.stores.copying.tables import MESSAGE, TABLES, shifted

@@ -12,7 +12,7 @@ from tests.service.kit import until
 from tests.stores.kit import a_key, a_message, bodies, make_queue, redrive_to
 from veil.core.clock import ManualClock
 from veil.core.errors import MoveTaskRunning
-from veil.core.hold import HoldKey, HoldTally
+from veil.core.lease import HoldKey, HoldTally
 from veil.core.move_task import MoveTask
 from veil.service.background import LOOK_MS
 from veil.service.service import Service

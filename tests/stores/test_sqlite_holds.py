@@ -11,7 +11,7 @@ from tests.stores.sqlite_kit import change, crashed_copy, open_store, rows, take
 from veil.core.clock import ManualClock
 from veil.core.errors import HoldClosed
 from veil.core.event import NOBODY
-from veil.core.hold import HoldKey, HoldTally
+from veil.core.lease import HoldKey, HoldTally
 from veil.core.queue import Queue
 from veil.stores.sqlite import SqliteStore, holds
 from veil.stores.sqlite.recovery.backup import backup, restore

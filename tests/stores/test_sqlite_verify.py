@@ -10,7 +10,7 @@ from tests.stores.kit import a_grouped_message, a_message, make_queue, receipts_
 from tests.stores.sqlite_kit import WAL, change, crashed_copy, flip_bit, flip_bit_in_text, open_store
 from veil.core.clock import ManualClock
 from veil.core.errors import StoreError
-from veil.core.hold import HoldKey
+from veil.core.lease import HoldKey
 from veil.core.message import MessageAttribute
 from veil.core.queue import RedriveAllow
 from veil.stores.sqlite.data_directory import DATABASE

@@ -264,7 +264,7 @@ def _set_up_logging(level: str, form: str) -> None:
         raise AppMissing(f"--log-level {level!r}: expected one of {', '.join(_LEVELS)}")
     if form not in ("text", "json"):
         raise AppMissing(f"--log-format {form!r}: expected text or json")
-    from veil.consumer.telemetry.logs import MessageFacts
+    from veil.consumer.message import MessageFacts
     from veil.server.process import JsonLines, TextLines
 
     handler = logging.StreamHandler(sys.stderr)

@@ -15,17 +15,14 @@ from types import SimpleNamespace, TracebackType
 from typing import Any, Final
 
 from veil.client.queue import Queue
-from veil.consumer.dependencies import Dependencies, real_dependencies
 from veil.consumer.handlers.running import HandlingSettings, Middleware
 from veil.consumer.handlers.table import HandlerTable
+from veil.consumer.metrics import ConsumerMetrics, HealthServer
 from veil.consumer.outcomes import FailurePolicy, FailureSpec, Outcome
-from veil.consumer.renewal.policies import Adaptive
-from veil.consumer.renewal.policy import RenewalPolicy
-from veil.consumer.runner import ConsumerFailed, Runner
+from veil.consumer.renewal.policies import Adaptive, RenewalPolicy
+from veil.consumer.runner import ConsumerFailed, Dependencies, Runner, real_dependencies
 from veil.consumer.settings import ConsumerSettings, Seconds
-from veil.consumer.telemetry.health import HealthServer
-from veil.consumer.telemetry.metrics import ConsumerMetrics
-from veil.consumer.telemetry.tracing import AutoTracing
+from veil.consumer.tracing import AutoTracing
 
 _log = logging.getLogger(__name__)
 

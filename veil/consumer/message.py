@@ -1,11 +1,13 @@
-"""A message as a handler sees it, and the envelope that it may come in."""
+"""A message as a handler sees it, the envelope that it may come in, and the log lines that say which message they are about."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, TypeVar
@@ -224,3 +226,30 @@ class Message:
         text = self.raw.system.get(name)
         # Whole milliseconds all the way: a float of seconds would blur the last digit.
         return _EPOCH + timedelta(milliseconds=int(text)) if text else None
+
+
+# ---- log lines that say which message they are about, a handler's own too
+
+# Set around a handler. What it starts, threads and tasks, inherits it.
+CURRENT: Final[ContextVar[Message | None]] = ContextVar("veil_handled_message", default=None)
+
+
+def current_message() -> Message | None:
+    """The message being handled here, if any."""
+    return CURRENT.get()
+
+
+class MessageFacts(logging.Filter):
+    """Adds message id, queue and receive count to whatever is logged while a message is handled; drops nothing.
+
+    Put it on a logging handler: `logging.getLogger().handlers[0].addFilter(MessageFacts())`.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = CURRENT.get()
+        if message is not None and not hasattr(record, "facts"):
+            record.facts = message.facts
+            for name, value in message.facts.items():
+                if not hasattr(record, name):
+                    setattr(record, name, value)
+        return True

@@ -8,8 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 from veil.consumer.outcomes import Outcome
-from veil.consumer.renewal.policies import Adaptive
-from veil.consumer.renewal.policy import RenewalPolicy
+from veil.consumer.renewal.policies import Adaptive, RenewalPolicy
 from veil.core.limits import VISIBILITY_MAX_S
 
 Seconds = float | timedelta

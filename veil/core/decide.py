@@ -49,15 +49,18 @@ from veil.core.errors import (
     VeilError,
     VisibilityTooLong,
 )
-from veil.core.hold import HOLD_BYTES_MAX, Member, MemberState, judge_member
 from veil.core.lease import (
+    HOLD_BYTES_MAX,
     WAITING,
     Deletion,
+    Member,
+    MemberState,
     MessageFacts,
     State,
     is_open,
     judge_deletion,
     judge_extension,
+    judge_member,
     judge_rotation,
     lease_end_ms,
 )

@@ -24,8 +24,7 @@ from veil.core.attempt import NOTHING_SAID, Said
 from veil.core.clock import Clock, LeaseTime, TroubleKind
 from veil.core.errors import VeilError
 from veil.core.event import NOBODY
-from veil.core.hold import HoldContent, HoldKey, HoldTally
-from veil.core.lease import Deletion
+from veil.core.lease import Deletion, HoldContent, HoldKey, HoldTally
 from veil.core.message import Caller, StoredMessage
 from veil.core.move_task import MoveTask
 from veil.core.queue import Queue, QueueKey

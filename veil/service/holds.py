@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from veil.core.event import NOBODY
-from veil.core.hold import HoldContent, HoldKey, HoldTally, check_name, check_number
+from veil.core.lease import HoldContent, HoldKey, HoldTally, check_name, check_number
 from veil.core.message import Caller
 from veil.core.queue import Queue
 from veil.service.service import Service

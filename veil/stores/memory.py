@@ -69,8 +69,16 @@ from veil.core.errors import (
     VeilError,
 )
 from veil.core.event import NOBODY, EventRecorder
-from veil.core.hold import NOTHING_CLOSED, STREAM_REST_MS, HoldContent, HoldKey, HoldTally, Member
-from veil.core.lease import Deletion, State
+from veil.core.lease import (
+    NOTHING_CLOSED,
+    STREAM_REST_MS,
+    Deletion,
+    HoldContent,
+    HoldKey,
+    HoldTally,
+    Member,
+    State,
+)
 from veil.core.limits import ATTEMPT_MS, DEDUPLICATION_MS, REPEATED_SEND_MS
 from veil.core.message import Caller, NewMessage, Sent, StoredMessage
 from veil.core.move_task import Chosen, MoveTask, ScanStep

@@ -68,8 +68,7 @@ from veil.core.attempt import NOTHING_SAID, Said
 from veil.core.effect import HolderSign
 from veil.core.errors import VeilError
 from veil.core.event import NOBODY
-from veil.core.hold import HoldContent, HoldKey, HoldTally
-from veil.core.lease import Deletion
+from veil.core.lease import Deletion, HoldContent, HoldKey, HoldTally
 from veil.core.message import Caller, NewMessage, Sent, StoredMessage
 from veil.core.message import NewContent as NewContent
 from veil.core.move_task import Chosen as Chosen

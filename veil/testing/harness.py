@@ -23,12 +23,10 @@ from typing import Any, Final
 
 from veil.client.api import Attribute, Failure
 from veil.consumer.app import Consumer
-from veil.consumer.dependencies import Dependencies
-from veil.consumer.message import Message
+from veil.consumer.message import Message, current_message
 from veil.consumer.renewal.keeper import Keeper, KeeperEvents
-from veil.consumer.renewal.policy import RenewalPolicy
-from veil.consumer.runner import Runner
-from veil.consumer.telemetry.logs import current_message
+from veil.consumer.renewal.policies import RenewalPolicy
+from veil.consumer.runner import Dependencies, Runner
 from veil.core.lease import State
 from veil.core.message import StoredMessage
 from veil.core.queue import Queue

@@ -8,7 +8,7 @@ from typing import Any
 
 from veil.client.api import QueueApi
 from veil.consumer.renewal.keeper import KeeperEvents, LeaseKeeper
-from veil.consumer.renewal.policy import RenewalPolicy
+from veil.consumer.renewal.policies import RenewalPolicy
 from veil.core.clock import Timer
 from veil.testing.in_process import ManualTime
 

@@ -17,7 +17,7 @@ from veil.cli.output import talk
 from veil.cli.pipeline.options import Data, TablesPlace, places
 from veil.cli.timeouts import show_findings
 from veil.consumer.renewal import Adaptive, Buffered, Heartbeat
-from veil.consumer.renewal.policy import LIFETIME_S, RenewalPolicy, Window
+from veil.consumer.renewal.policies import LIFETIME_S, RenewalPolicy, Window
 from veil.core.errors import VeilError
 from veil.pipeline.timeouts.candidates import Renewal, RenewalSchedule
 

@@ -7,7 +7,6 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from veil.consumer.handlers.depends import made
 from veil.consumer.handlers.payload import AnswerRefused, ItemFailed
 from veil.consumer.handlers.running import (
     BatchMiddleware,
@@ -22,11 +21,10 @@ from veil.consumer.handlers.running import (
     run_async,
     run_sync,
 )
-from veil.consumer.handlers.signature import Signature
+from veil.consumer.handlers.signature import Signature, made
 from veil.consumer.lease import Lease
-from veil.consumer.message import Message
+from veil.consumer.message import CURRENT, Message
 from veil.consumer.outcomes import Delete, FailurePolicy, Outcome, Release
-from veil.consumer.telemetry.logs import CURRENT
 
 
 class Handler:

@@ -3,8 +3,15 @@
 The policies are pure. The keepers are imported from their own modules, so that choosing a policy stays light.
 """
 
-from veil.consumer.renewal.policies import Adaptive, Buffered, Heartbeat, NoRenewal
-from veil.consumer.renewal.policy import RenewalPolicy, RenewalRefused, RenewalWarning
+from veil.consumer.renewal.policies import (
+    Adaptive,
+    Buffered,
+    Heartbeat,
+    NoRenewal,
+    RenewalPolicy,
+    RenewalRefused,
+    RenewalWarning,
+)
 
 __all__ = [
     "Adaptive",

@@ -15,11 +15,122 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import msgspec
+
 from veil.client.api import ApiError, Failure
 from veil.consumer.lease import Lease, LeaseLost
-from veil.consumer.renewal import helper_messages as say
 from veil.consumer.renewal.keeper import KeeperEvents, LeaseKeeper, RenewalApi, steady_s
-from veil.consumer.renewal.policy import RenewalPolicy
+from veil.consumer.renewal.policies import RenewalPolicy
+
+# ---- what a consumer and its helper say to each other: one JSON object a line, over the helper's stdin and stdout
+
+
+class Hold(msgspec.Struct, tag="hold"):
+    """Keep this lease. Instants are monotonic seconds, which are the same in every process of a host."""
+
+    number: int
+    queue_url: str
+    message_id: str
+    receipt: str
+    received_at_s: float
+    visibility_s: float
+    deadline_s: float
+    kind: str
+    by_hand: bool
+    grace_s: float = 0.0
+
+
+class LetGo(msgspec.Struct, tag="let_go"):
+    """Send nothing for it any more, and say when nothing is under way."""
+
+    number: int
+
+
+class Change(msgspec.Struct, tag="change"):
+    """Set its window by hand."""
+
+    number: int
+    visibility_s: int
+
+
+class Close(msgspec.Struct, tag="close"):
+    """End properly; the end of the pipe does as well."""
+
+
+class Ready(msgspec.Struct, tag="ready"):
+    """The helper has its connections, or the reason why not."""
+
+    problem: str = ""
+
+
+# What the keeper's events tell, and the answers to LetGo and Change.
+
+
+class HasRenewed(msgspec.Struct, tag="renewed"):
+    number: int
+    visibility_s: int
+    deadline_s: float
+
+
+class HasFailed(msgspec.Struct, tag="failed"):
+    number: int
+    failure: Failure
+    code: str
+    message: str
+    again: bool
+
+
+class HasLost(msgspec.Struct, tag="lost"):
+    number: int
+    why: str
+
+
+class HasCapped(msgspec.Struct, tag="capped"):
+    number: int
+    why: str
+
+
+class HasWarned(msgspec.Struct, tag="warned"):
+    number: int
+    ends_at_s: float
+
+
+class WasLate(msgspec.Struct, tag="late"):
+    by_s: float
+
+
+class HasLetGo(msgspec.Struct, tag="gone"):
+    number: int
+
+
+class HasChanged(msgspec.Struct, tag="changed"):
+    """The answer to Change; `lost`, or a failure, when it did not succeed."""
+
+    number: int
+    visibility_s: int
+    deadline_s: float
+    lost: str = ""
+    failure: Failure | None = None
+    code: str = ""
+    message: str = ""
+
+
+ToHelper = Hold | LetGo | Change | Close
+FromHelper = (
+    Ready | HasRenewed | HasFailed | HasLost | HasCapped | HasWarned | WasLate | HasLetGo | HasChanged
+)
+
+read_by_helper = msgspec.json.Decoder(ToHelper)
+read_by_parent = msgspec.json.Decoder(FromHelper)
+_encoder = msgspec.json.Encoder()
+
+
+def line(message: ToHelper | FromHelper) -> bytes:
+    """The message as a line."""
+    return _encoder.encode(message) + b"\n"
+
+
+# ---- the process
 
 _PARENT_CHECK_S = 0.5
 
@@ -27,26 +138,24 @@ _PARENT_CHECK_S = 0.5
 class Helper(KeeperEvents):
     """The parent's leases by number, and a keeper for them."""
 
-    def __init__(
-        self, api: RenewalApi, policy: RenewalPolicy, tell: Callable[[say.FromHelper], None]
-    ) -> None:
+    def __init__(self, api: RenewalApi, policy: RenewalPolicy, tell: Callable[[FromHelper], None]) -> None:
         self.keeper = LeaseKeeper(api, policy, events=self)
         self._tell = tell
         self._leases: dict[int, Lease] = {}
         self._numbers: dict[Lease, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def hear(self, message: say.ToHelper) -> None:
+    def hear(self, message: ToHelper) -> None:
         """Do what the parent says."""
         match message:
-            case say.Hold():
+            case Hold():
                 self._hold(message)
-            case say.LetGo(number):
+            case LetGo(number):
                 self._spawn(self._let_go(number))
-            case say.Change(number, visibility_s):
+            case Change(number, visibility_s):
                 self._spawn(self._change(number, visibility_s))
 
-    def _hold(self, message: say.Hold) -> None:
+    def _hold(self, message: Hold) -> None:
         lease = Lease(
             queue_url=message.queue_url,
             message_id=message.message_id,
@@ -70,10 +179,10 @@ class Helper(KeeperEvents):
         if lease is not None:
             await self.keeper.let_go(lease)
             self._numbers.pop(lease, None)
-        self._tell(say.HasLetGo(number))
+        self._tell(HasLetGo(number))
 
     async def _change(self, number: int, visibility_s: int) -> None:
-        done = say.HasChanged(number, visibility_s, 0.0)
+        done = HasChanged(number, visibility_s, 0.0)
         lease = self._leases.get(number)
         try:
             if lease is None:
@@ -94,25 +203,25 @@ class Helper(KeeperEvents):
     # ---- the keeper's events
 
     def renewed(self, lease: Lease, visibility_s: int) -> None:
-        self._tell(say.HasRenewed(self._numbers[lease], visibility_s, lease.deadline_s))
+        self._tell(HasRenewed(self._numbers[lease], visibility_s, lease.deadline_s))
 
     def late(self, by_s: float) -> None:
-        self._tell(say.WasLate(by_s))
+        self._tell(WasLate(by_s))
 
     def failed(self, lease: Lease, problem: Exception, again: bool) -> None:
         error = problem if isinstance(problem, ApiError) else ApiError(Failure.UNREACHABLE, "", repr(problem))
-        self._tell(say.HasFailed(self._numbers[lease], error.failure, error.code, error.message, again))
+        self._tell(HasFailed(self._numbers[lease], error.failure, error.code, error.message, again))
 
     def lost(self, lease: Lease, why: str) -> None:
         number = self._numbers[lease]
         self._leases.pop(number, None)
-        self._tell(say.HasLost(number, why))
+        self._tell(HasLost(number, why))
 
     def capped(self, lease: Lease, why: str) -> None:
-        self._tell(say.HasCapped(self._numbers[lease], why))
+        self._tell(HasCapped(self._numbers[lease], why))
 
     def warned(self, lease: Lease, ends_in_s: float) -> None:
-        self._tell(say.HasWarned(self._numbers[lease], steady_s() + ends_in_s))
+        self._tell(HasWarned(self._numbers[lease], steady_s() + ends_in_s))
 
 
 async def _serve(heard_fd: int, told_fd: int) -> None:
@@ -122,8 +231,8 @@ async def _serve(heard_fd: int, told_fd: int) -> None:
     # The transport keeps what the parent does not read: a parent that stands still must not stop us too.
     transport, _ = await loop.connect_write_pipe(asyncio.Protocol, os.fdopen(told_fd, "wb", 0))
 
-    def tell(message: say.FromHelper) -> None:
-        transport.write(say.line(message))
+    def tell(message: FromHelper) -> None:
+        transport.write(line(message))
 
     parent = os.getppid()
     try:
@@ -131,17 +240,17 @@ async def _serve(heard_fd: int, told_fd: int) -> None:
         factory, policy = pickle.loads(base64.b64decode(await reader.readline()))  # noqa: S301
         api: RenewalApi = factory()
     except Exception as problem:
-        tell(say.Ready(problem=f"{type(problem).__name__}: {problem}"))
+        tell(Ready(problem=f"{type(problem).__name__}: {problem}"))
         transport.close()
         return
     helper = Helper(api, policy, tell)
     await helper.keeper.start()
     # The end of the pipe may be held open by a fork of the parent that outlives it.
     orphaned = loop.create_task(_watch(parent))
-    tell(say.Ready())
+    tell(Ready())
     while text := await reader.readline():
-        message = say.read_by_helper.decode(text)
-        if isinstance(message, say.Close):
+        message = read_by_helper.decode(text)
+        if isinstance(message, Close):
             orphaned.cancel()
             await helper.keeper.close()
             await api.close()

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from veil.client.api import ApiError, Failure
 from veil.consumer.lease import Lease, LeaseLost, LeaseState, Settling
-from veil.consumer.renewal import helper_messages as say
-from veil.consumer.renewal.helper_messages import FromHelper, ToHelper, line, read_by_parent
+from veil.consumer.renewal import helper
+from veil.consumer.renewal.helper import FromHelper, ToHelper, line, read_by_parent
 from veil.consumer.renewal.keeper import Keeper, KeeperEvents, RenewalApi, promise, steady_s
-from veil.consumer.renewal.policy import RenewalPolicy
+from veil.consumer.renewal.policies import RenewalPolicy
 
 _log = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ class KeeperProcess(Keeper):
                 return Settling()
             # Still known by its number until the helper answers: a loss that it told of before must not go unheard.
             future = self._letting_go[number] = promise()
-            self._pipe.say(say.LetGo(number))
+            self._pipe.say(helper.LetGo(number))
         return Settling(future)
 
     def change(self, lease: Lease, visibility_s: int) -> Future[None]:
@@ -211,7 +211,7 @@ class KeeperProcess(Keeper):
                 done.set_exception(RuntimeError("the lease is being changed already"))
             else:
                 self._changing[number] = (lease, done)
-                self._pipe.say(say.Change(number, visibility_s))
+                self._pipe.say(helper.Change(number, visibility_s))
         return done
 
     async def close(self) -> None:
@@ -219,37 +219,37 @@ class KeeperProcess(Keeper):
         self._closing = True
         pipe = self._pipe
         if pipe is not None:
-            pipe.say(say.Close())
+            pipe.say(helper.Close())
             await asyncio.to_thread(pipe.close, _CLOSE_TIMEOUT_S)
 
     # ---- in the reader's thread
 
-    def _heard(self, pipe: HelperPipe, message: say.FromHelper | None) -> None:
+    def _heard(self, pipe: HelperPipe, message: FromHelper | None) -> None:
         try:
             self._take(pipe, message)
         except Exception:
             _log.exception("renewal: whoever watches the keeper failed")
 
-    def _take(self, pipe: HelperPipe, message: say.FromHelper | None) -> None:
+    def _take(self, pipe: HelperPipe, message: FromHelper | None) -> None:
         match message:
             case None:
                 self._ended(pipe)
-            case say.Ready(problem):
+            case helper.Ready(problem):
                 if not self._ready.done():
                     if problem:
                         self._closing = True
                         self._ready.set_exception(RuntimeError(f"the renewal helper cannot work: {problem}"))
                     else:
                         self._ready.set_result(None)
-            case say.HasLetGo(number):
+            case helper.HasLetGo(number):
                 with self._lock:
                     self._leases.pop(number, None)
                     future = self._letting_go.pop(number, None)
                 if future is not None:
                     future.set_result(None)
-            case say.HasChanged():
+            case helper.HasChanged():
                 self._changed(message)
-            case say.WasLate(by_s):
+            case helper.WasLate(by_s):
                 self._events.late(by_s)
             case _:
                 lease = self._leases.get(message.number)
@@ -258,25 +258,25 @@ class KeeperProcess(Keeper):
 
     def _event(
         self,
-        message: say.HasRenewed | say.HasLost | say.HasCapped | say.HasWarned | say.HasFailed,
+        message: helper.HasRenewed | helper.HasLost | helper.HasCapped | helper.HasWarned | helper.HasFailed,
         lease: Lease,
     ) -> None:
         match message:
-            case say.HasRenewed(_, visibility_s, deadline_s):
+            case helper.HasRenewed(_, visibility_s, deadline_s):
                 lease.renewed(deadline_s)
                 self._events.renewed(lease, visibility_s)
-            case say.HasLost(_, why):
+            case helper.HasLost(_, why):
                 lease.lose(why)
                 self._events.lost(lease, why)
-            case say.HasCapped(_, why):
+            case helper.HasCapped(_, why):
                 self._events.capped(lease, why)
-            case say.HasWarned(_, ends_at_s):
+            case helper.HasWarned(_, ends_at_s):
                 lease.warn(ends_at_s)
                 self._events.warned(lease, lease.ends_in_s or 0.0)
-            case say.HasFailed(_, failure, code, text, again):
+            case helper.HasFailed(_, failure, code, text, again):
                 self._events.failed(lease, ApiError(failure, code, text), again)
 
-    def _changed(self, message: say.HasChanged) -> None:
+    def _changed(self, message: helper.HasChanged) -> None:
         with self._lock:
             lease, done = self._changing.pop(message.number)
         if message.lost:
@@ -335,8 +335,8 @@ class KeeperProcess(Keeper):
             self._events.lost(lease, why)
 
 
-def _hold(number: int, lease: Lease) -> say.Hold:
-    return say.Hold(
+def _hold(number: int, lease: Lease) -> helper.Hold:
+    return helper.Hold(
         number=number,
         queue_url=lease.queue_url,
         message_id=lease.message_id,

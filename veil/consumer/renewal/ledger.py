@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from veil.client.api import ApiError, Failure
 from veil.consumer.lease import Lease, LeaseState
-from veil.consumer.renewal.policy import LIFETIME_S, RenewalPolicy, Window
+from veil.consumer.renewal.policies import LIFETIME_S, RenewalPolicy, Window
 
 # ---- leases
 

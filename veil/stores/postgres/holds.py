@@ -1,4 +1,4 @@
-"""Named receives: a stream's holds, each a set of leases that is extended and deleted together (core/hold.py).
+"""Named receives: a stream's holds, each a set of leases that is extended and deleted together (core/lease.py).
 
 What reaches over many holds goes some at a time, each step a transaction of whole holds.
 """
@@ -13,7 +13,7 @@ import msgspec
 from veil.core import decide
 from veil.core.effect import Deleted
 from veil.core.errors import HoldClosed, StreamTaken
-from veil.core.hold import NUMBER_MAX, STREAM_REST_MS, HoldContent, HoldKey, HoldTally, Member
+from veil.core.lease import NUMBER_MAX, STREAM_REST_MS, HoldContent, HoldKey, HoldTally, Member
 from veil.core.message import Caller
 from veil.core.queue import Queue
 from veil.core.sequence import expired_below

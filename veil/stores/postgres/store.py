@@ -15,8 +15,7 @@ from veil.core.clock import Clock
 from veil.core.effect import HolderSign
 from veil.core.errors import StoreError, VeilError
 from veil.core.event import NOBODY
-from veil.core.hold import HoldContent, HoldKey, HoldTally
-from veil.core.lease import Deletion
+from veil.core.lease import Deletion, HoldContent, HoldKey, HoldTally
 from veil.core.message import Caller, NewMessage, Sent, StoredMessage
 from veil.core.move_task import MoveTask, ScanStep
 from veil.core.queue import Queue, QueueCounts, QueueKey

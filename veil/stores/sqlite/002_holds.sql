@@ -1,4 +1,4 @@
--- Version 2: holds (core/hold.py).
+-- Version 2: holds (core/lease.py).
 
 -- Who reads a queue under names: the owner, and the last batch that was acknowledged, whose names are closed.
 CREATE TABLE stream (

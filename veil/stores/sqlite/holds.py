@@ -1,4 +1,4 @@
-"""Holds: receives that have a name (core/hold.py).
+"""Holds: receives that have a name (core/lease.py).
 
 All of it stands in the database, so that there is nothing to undo in memory after a rollback and no number of holds fills
 it. What reaches over many holds goes a few at a time, each step a transaction of whole holds.
@@ -14,7 +14,7 @@ import msgspec
 from veil.core import decide
 from veil.core.effect import Deleted
 from veil.core.errors import HoldClosed, StreamTaken
-from veil.core.hold import NUMBER_MAX, STREAM_REST_MS, HoldContent, HoldKey, HoldTally, Member
+from veil.core.lease import NUMBER_MAX, STREAM_REST_MS, HoldContent, HoldKey, HoldTally, Member
 from veil.core.message import Caller, HeldMessage, StoredMessage
 from veil.core.queue import Queue
 from veil.core.sequence import expired_below

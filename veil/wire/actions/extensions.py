@@ -7,8 +7,7 @@ from typing import Final
 
 from veil.core import limits
 from veil.core.errors import AccessDenied, VeilError
-from veil.core.hold import HOLD_MAX, HoldKey, HoldTally
-from veil.core.lease import State
+from veil.core.lease import HOLD_MAX, HoldKey, HoldTally, State
 from veil.core.message import StoredMessage
 from veil.core.queue import Queue, QueueKey
 from veil.service import holds

@@ -18,8 +18,7 @@ import msgspec
 
 from veil.core.errors import VeilError
 from veil.core.event import unpack
-from veil.core.hold import NOTHING_CLOSED
-from veil.core.lease import State
+from veil.core.lease import NOTHING_CLOSED, State
 from veil.core.message import PRIORITY_FIRST, PRIORITY_LAST
 from veil.core.queue import parse_arn
 from veil.core.receipt import delivery_of

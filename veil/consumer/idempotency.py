@@ -1,17 +1,22 @@
-"""A middleware that handles each key once, as far as a store can know.
+"""Handling each key once, as far as a store can know: a middleware, and its keys in a SQLite file or in PostgreSQL.
 
 It fails closed: while the store cannot be asked, messages wait and are tried again; none is handled on a guess.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import importlib
 import logging
 import math
 import re
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -20,6 +25,10 @@ from veil.consumer.handlers.running import CallNext, CallNextBatch
 from veil.consumer.message import Message
 from veil.consumer.outcomes import Backoff, Delete, Outcome, Release, RetryAfter
 from veil.core.limits import RETENTION_DEFAULT_S, VISIBILITY_MAX_S
+
+if TYPE_CHECKING:
+    import apsw
+
 
 _log = logging.getLogger(__name__)
 
@@ -292,3 +301,218 @@ def _holder(message: Message) -> Holder:
 def _wait(busy: Busy) -> Outcome:
     # Looked at again now and then, for its holder may end long before its claim does; never at once.
     return RetryAfter(min(max(1, math.ceil(busy.for_ms / 1_000)), _BUSY_WAIT_MAX_S))
+
+
+# ---- the keys in a SQLite file, for consumers on one machine
+
+_BUSY_MS: Final = 5_000
+# Each claim clears away a little of what has run out, so that the file never needs a sweep.
+_CLEARED_MAX: Final = 8
+_SQLITE_TABLE: Final = """
+CREATE TABLE IF NOT EXISTS idempotency_keys (
+    key TEXT PRIMARY KEY, is_done INTEGER NOT NULL, message_id TEXT NOT NULL, token INTEGER NOT NULL,
+    until_ms INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS idempotency_keys_by_end ON idempotency_keys (until_ms);
+"""
+_CLEAR: Final = """
+DELETE FROM idempotency_keys WHERE key IN (
+    SELECT key FROM idempotency_keys WHERE until_ms <= ? AND key <> ? ORDER BY until_ms LIMIT ?)
+"""
+
+_T = TypeVar("_T")
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class SqliteIdempotency:
+    """Keeps the contract on one file; processes of one machine may share it. What is finished is on disk."""
+
+    def __init__(self, path: str | Path, *, now_ms: Callable[[], int] = _wall_ms) -> None:
+        self._path = str(path)
+        self._now_ms = now_ms
+        self._connection: apsw.Connection | None = None
+        # One thread: SQLite writes one after another anyway, and the event loop must not wait for the disk.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="veil-idempotency")
+
+    async def claim(self, key: str, holder: Holder, *, hold_ms: int) -> Claim:
+        """Claim the key for `hold_ms`."""
+        return await self._in_thread(lambda db: self._claim(db, key, holder, hold_ms))
+
+    async def finish(self, key: str, holder: Holder, *, keep_ms: int) -> bool:
+        """Remember for `keep_ms` that it is done; False when the claim is not this holder's any more."""
+        return await self._in_thread(lambda db: self._finish(db, key, holder, keep_ms))
+
+    async def give_up(self, key: str, holder: Holder) -> None:
+        """Forget the claim, if it is this holder's and not finished."""
+        await self._in_thread(
+            lambda db: _run(
+                db,
+                "DELETE FROM idempotency_keys WHERE key = ? AND is_done = 0 AND message_id = ? AND token = ?",
+                key,
+                holder.message_id,
+                holder.token,
+            )
+        )
+
+    async def close(self) -> None:
+        """Close the file."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+        self._thread.shutdown()
+
+    def _claim(self, db: apsw.Connection, key: str, holder: Holder, hold_ms: int) -> Claim:
+        now_ms = self._now_ms()
+        rows = _run(
+            db, "SELECT is_done, message_id, token, until_ms FROM idempotency_keys WHERE key = ?", key
+        )
+        record = Record(bool(rows[0][0]), Holder(rows[0][1], rows[0][2]), rows[0][3]) if rows else None
+        claim = judge(record, holder, now_ms)
+        if isinstance(claim, Claimed):
+            _run(
+                db,
+                "INSERT OR REPLACE INTO idempotency_keys VALUES (?, 0, ?, ?, ?)",
+                key,
+                holder.message_id,
+                holder.token,
+                now_ms + hold_ms,
+            )
+            _run(db, _CLEAR, now_ms, key, _CLEARED_MAX)
+        return claim
+
+    def _finish(self, db: apsw.Connection, key: str, holder: Holder, keep_ms: int) -> bool:
+        _run(
+            db,
+            "UPDATE idempotency_keys SET is_done = 1, until_ms = ? WHERE key = ? AND message_id = ? AND token = ?",
+            self._now_ms() + keep_ms,
+            key,
+            holder.message_id,
+            holder.token,
+        )
+        return bool(db.changes())
+
+    async def _in_thread(self, work: Callable[[apsw.Connection], _T]) -> _T:
+        # Shielded: a transaction that is under way ends, whoever stopped waiting for it.
+        loop = asyncio.get_running_loop()
+        return await asyncio.shield(loop.run_in_executor(self._thread, self._transaction, work))
+
+    def _transaction(self, work: Callable[[apsw.Connection], _T]) -> _T:
+        db = self._connection or self._open()
+        # Immediate: to read first and ask for the write lock later can fail, or decide on an old reading.
+        _run(db, "BEGIN IMMEDIATE")
+        try:
+            result = work(db)
+            _run(db, "COMMIT")
+        except BaseException:
+            if not db.getautocommit():
+                _run(db, "ROLLBACK")
+            raise
+        return result
+
+    def _open(self) -> apsw.Connection:
+        import apsw
+
+        db = apsw.Connection(self._path)
+        db.set_busy_timeout(_BUSY_MS)
+        db.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL")
+        db.execute(_SQLITE_TABLE)
+        self._connection = db
+        return db
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _run(db: apsw.Connection, sql: str, *values: Any) -> list[Any]:
+    return db.execute(sql, values).fetchall()
+
+
+# ---- the keys in PostgreSQL, for consumers on many machines; needs `psycopg` 3
+
+_POSTGRES_TABLE: Final = """
+CREATE TABLE IF NOT EXISTS veil_idempotency_keys (
+    key text PRIMARY KEY, is_done boolean NOT NULL, message_id text NOT NULL, token bigint NOT NULL,
+    until timestamptz NOT NULL)
+"""
+# One statement, so that two who claim at once are put in order by the row's lock. The condition is `judge`, in SQL.
+_CLAIM: Final = """
+INSERT INTO veil_idempotency_keys AS old (key, is_done, message_id, token, until)
+VALUES (%(key)s, false, %(message_id)s, %(token)s, clock_timestamp() + %(ms)s * interval '1 ms')
+ON CONFLICT (key) DO UPDATE
+    SET is_done = false, message_id = excluded.message_id, token = excluded.token, until = excluded.until
+    WHERE CASE WHEN NOT old.is_done AND old.message_id = excluded.message_id THEN old.token <= excluded.token
+               ELSE old.until <= clock_timestamp() END
+RETURNING true
+"""
+_LOOK: Final = """
+SELECT is_done, greatest(1, (extract(epoch FROM until - clock_timestamp()) * 1000)::bigint)
+FROM veil_idempotency_keys WHERE key = %(key)s
+"""
+_FINISH: Final = """
+UPDATE veil_idempotency_keys SET is_done = true, until = clock_timestamp() + %(ms)s * interval '1 ms'
+WHERE key = %(key)s AND message_id = %(message_id)s AND token = %(token)s
+RETURNING true
+"""
+_GIVE_UP: Final = """
+DELETE FROM veil_idempotency_keys
+WHERE key = %(key)s AND message_id = %(message_id)s AND token = %(token)s AND NOT is_done
+"""
+
+
+class PostgresIdempotency:
+    """Keeps the contract on a table of its own, by the database's clock. Rows that ran out are yours to clear away:
+    `DELETE FROM veil_idempotency_keys WHERE until < now()`."""
+
+    def __init__(self, conninfo: str) -> None:
+        try:
+            self._psycopg: Any = importlib.import_module("psycopg")
+        except ImportError:
+            raise ImportError("PostgresIdempotency needs psycopg 3: pip install 'psycopg[binary]'") from None
+        self._conninfo = conninfo
+        self._connection: Any = None
+        self._lock = asyncio.Lock()
+
+    async def claim(self, key: str, holder: Holder, *, hold_ms: int) -> Claim:
+        """Claim the key for `hold_ms`."""
+        if await self._run(_CLAIM, key, holder, hold_ms):
+            return Claimed()
+        row = await self._run(_LOOK, key, holder, 0)
+        # Given up between the two looks: whoever asks again soon will have it.
+        if row is None:
+            return Busy(1)
+        return Done() if row[0] else Busy(int(row[1]))
+
+    async def finish(self, key: str, holder: Holder, *, keep_ms: int) -> bool:
+        """Remember for `keep_ms` that it is done; False when the claim is not this holder's any more."""
+        return bool(await self._run(_FINISH, key, holder, keep_ms))
+
+    async def give_up(self, key: str, holder: Holder) -> None:
+        """Forget the claim, if it is this holder's and not finished."""
+        await self._run(_GIVE_UP, key, holder, 0)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
+
+    async def _run(self, sql: str, key: str, holder: Holder, ms: int) -> Any:
+        async with self._lock:
+            try:
+                if self._connection is None:
+                    self._connection = await self._psycopg.AsyncConnection.connect(
+                        self._conninfo, autocommit=True
+                    )
+                    await self._connection.execute(_POSTGRES_TABLE)
+                values = {"key": key, "message_id": holder.message_id, "token": holder.token, "ms": ms}
+                cursor = await self._connection.execute(sql, values)
+                return await cursor.fetchone() if cursor.description else None
+            except BaseException:
+                # Broken or in an unknown state, also when cancelled on the way: the next call opens another.
+                broken, self._connection = self._connection, None
+                if broken is not None:
+                    await broken.close()
+                raise

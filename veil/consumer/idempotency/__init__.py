@@ -1,1 +1,0 @@
-"""Handling what is sent, or delivered, twice only once."""

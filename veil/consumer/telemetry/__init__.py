@@ -1,1 +1,0 @@
-"""How a consumer is watched: logs, metrics, traces, health."""
