@@ -111,7 +111,7 @@ def test_the_readme_says_what_and_why_then_shows_the_console_and_the_two_command
         "make demo",
         "pip install .",
         "veil serve",
-        "delete_message",
+        "@app.handler",
         "The promise",
         "What Veil is not",
     )
