@@ -16,6 +16,7 @@ from veil.core.errors import StoreError, StoreUnavailable
 from veil.core.limits import RETENTION_MAX_S
 from veil.core.move_task import Chosen, MoveTask
 from veil.core.queue import Queue, QueueSettings, RedrivePolicy
+from veil.stores.copying.postgres import postgres_source
 from veil.stores.placed import PlacedStore
 from veil.stores.postgres import PostgresStore
 from veil.stores.postgres.servers import QUEUES_MAX, server_of
@@ -194,6 +195,16 @@ async def test_servers_that_do_not_belong_together_are_refused(store: PlacedStor
         assert "has queues of its own" in await why_not(dsns[0], filled)
     finally:
         drop_database(filled)
+
+
+async def test_one_of_several_servers_is_not_copied_as_if_it_were_all(
+    store: PlacedStore, dsns: list[str]
+) -> None:
+    await one_on_each(store)
+    await store.close()
+    for dsn in dsns:
+        with pytest.raises(StoreError, match="one of several servers"), postgres_source(dsn):
+            pass
 
 
 async def test_a_filled_database_may_become_the_first_of_several(dsns: list[str]) -> None:

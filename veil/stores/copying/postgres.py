@@ -185,6 +185,10 @@ def postgres_source(dsn: str, clock: Clock | None = None) -> Iterator[PostgresSo
     """The store in the database, which no node may use meanwhile; raises StoreError."""
     with offline(dsn) as connection:
         need_store(connection)
+        if connection.execute(Q.read_meta, {"name": "home"}).fetchone() is not None:
+            raise StoreError(
+                "the database is one of several servers: the queues of the others would be left behind"
+            )
         yield PostgresSource(connection, clock)
         refuse_use(connection)  # one that was started meanwhile has changed what was copied
 
