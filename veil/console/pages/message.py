@@ -190,6 +190,7 @@ WHAT: Final = {
     "received": "Received",
     "extended": "Renewed",
     "given_back": "Given back",
+    "graced": "Deadline moved on: the server itself was in trouble",
     "released": "Released",
     "holder_seen": "Its holder went on, and did not come back for it",
     "holder_late": "Its holder was still at work when the lease lapsed",
