@@ -50,7 +50,8 @@ class Client:
         return self._http.getresponse()
 
     def call(self, action: str, **given: Any) -> tuple[int, Any]:
-        headers = {"X-Amz-Target": f"AmazonSQS.{action}", "Content-Type": "application/x-amz-json-1.0"}
+        target = action if "." in action else f"AmazonSQS.{action}"
+        headers = {"X-Amz-Target": target, "Content-Type": "application/x-amz-json-1.0"}
         self._http.request("POST", "/", json.dumps(given).encode(), headers)
         answer = self._http.getresponse()
         text = answer.read()
@@ -254,6 +255,16 @@ def test_the_console_is_the_same_whichever_worker_is_asked(clients):
         assert status == 200
         assert re.search(r"127\.0\.0\.1", page)  # one consumer, which is known to all
     assert clients[1].delete(message)
+
+
+def test_any_worker_tells_who_holds_a_message_and_what_was_tried(clients):
+    clients[0].send("x")
+    [message] = clients[0].receive()
+    for client in clients:
+        _, looked = client.call("Veil.PeekMessages", QueueUrl="orders")
+        assert looked["Messages"][0]["Holder"]["Address"] == "127.0.0.1"
+        _, life = client.call("Veil.DescribeMessage", MessageId=message["MessageId"])
+        assert [attempt["Outcome"] for attempt in life["Stays"][0]["Attempts"]] == ["open"]
 
 
 def test_live_pages_are_streamed_by_any_worker(crew, clients):

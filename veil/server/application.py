@@ -174,8 +174,10 @@ def make_applications(
     answers: AnswerCounts,
     metrics: MetricsPage,
     console: Handler,
+    *,
+    relay: Handler | None = None,
 ) -> tuple[Application, SmqApplication | None]:
-    """What answers at the server's port, and what at SMQ's, if it has one."""
+    """What answers at the server's port, and what at SMQ's, if it has one; `relay` leads to the process that knows holders."""
     front_end = SqsFrontEnd(
         service,
         verifier=Verifier(keys) if keys else None,
@@ -185,6 +187,7 @@ def make_applications(
         scheme=settings.scheme,
         bulk=settings.bulk,
         answers=answers,
+        relay=relay,
     )
     access = AccessRules(
         has_keys=bool(keys), allowed_hosts=settings.allowed_hosts, base_url=settings.base_url

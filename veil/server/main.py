@@ -134,7 +134,9 @@ class _Server:
             self._application.store_probe = StoreProbe(store)
         self._capacity = Capacity(settings.http)
         if settings.workers > 1:
-            self._workers = Workers(settings, service, self._keys, clock, metrics, console, answers)
+            self._workers = Workers(
+                settings, service, self._keys, clock, metrics, self._application.handle, answers
+            )
             metrics.workers = self._workers
             self._http, *rest = self._workers.listeners
             self._smq = rest[0] if rest else None

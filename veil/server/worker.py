@@ -60,8 +60,8 @@ class Briefing(NamedTuple):
     page_fd: int
 
 
-class ConsoleAnswer(NamedTuple):
-    """An answer of the console; a stream is asked for piece by piece."""
+class RelayedAnswer(NamedTuple):
+    """An answer of the store process to a client; a stream is asked for piece by piece."""
 
     status: int
     body: bytes
@@ -98,10 +98,10 @@ class StoreProcess(Protocol):
     def delivered(self, seqs: list[int]) -> None:
         """The receives whose first messages these are have been answered."""
 
-    async def console(
+    async def relay(
         self, method: str, path: str, query: str, headers: dict[str, str], body: bytes, peer: str
-    ) -> ConsoleAnswer:
-        """The console's answer to a request."""
+    ) -> RelayedAnswer:
+        """The answer to a request about what only the store process knows: the console, and who holds what."""
 
     async def next_piece(self, stream: int) -> bytes | None:
         """The next piece of a stream; None at its end."""
@@ -262,7 +262,13 @@ class Worker:
         service.owner = self
         self._answers = AnswerCounts()
         self._application, smq = make_applications(
-            settings, service, self._keys, self._answers, _MetricsElsewhere(self._link), self._console
+            settings,
+            service,
+            self._keys,
+            self._answers,
+            _MetricsElsewhere(self._link),
+            self._relay,
+            relay=self._relay,
         )
         self._page = SharedPage(brief.page_fd, brief.workers)
         capacity = SharedCapacity(settings.http, self._page, brief.place)
@@ -378,9 +384,9 @@ class Worker:
 
     # ---- of the whole server
 
-    async def _console(self, request: Request) -> Response:
-        answer: ConsoleAnswer = await self._link.ask(
-            "console",
+    async def _relay(self, request: Request) -> Response:
+        answer: RelayedAnswer = await self._link.ask(
+            "relay",
             request.method,
             request.path,
             request.query,

@@ -37,8 +37,8 @@ from veil.server.worker import (
     STORE_PROCESS,
     WORKER_PROCESS,
     Briefing,
-    ConsoleAnswer,
     Counts,
+    RelayedAnswer,
     SharedPage,
 )
 from veil.service import holds
@@ -256,15 +256,15 @@ class _Attendant(ServedStore):
 
     # ---- of the whole server
 
-    async def console(
+    async def relay(
         self, method: str, path: str, query: str, headers: dict[str, str], body: bytes, peer: str
-    ) -> ConsoleAnswer:
-        answer = await self._workers.console(Request(method, path, query, headers, body, peer))
+    ) -> RelayedAnswer:
+        answer = await self._workers.handle(Request(method, path, query, headers, body, peer))
         stream = None
         if answer.stream is not None:
             stream = self._stream_count = self._stream_count + 1
             self._streams[stream] = answer.stream
-        return ConsoleAnswer(answer.status, answer.body, answer.content_type, answer.headers, stream)
+        return RelayedAnswer(answer.status, answer.body, answer.content_type, answer.headers, stream)
 
     async def next_piece(self, stream: int) -> bytes | None:
         pieces, task = self._streams.get(stream), asyncio.current_task()
@@ -390,10 +390,10 @@ class Workers:
 
     def __init__(
         self, settings: Settings, service: Service, keys: dict[str, AccessKey], clock: Clock, metrics: Metrics,
-        console: Handler, answers: AnswerCounts,
+        handle: Handler, answers: AnswerCounts,
     ) -> None:  # fmt: skip
         self._settings, self._service, self._keys, self._clock = settings, service, keys, clock
-        self._metrics, self.console, self.answers = metrics, console, answers
+        self._metrics, self.handle, self.answers = metrics, handle, answers
         self.listeners = [Listener(self, place) for place in range(1 if settings.smq_port is None else 2)]
         self._ready: dict[int, _WorkerProcess] = {}  # by place
         self._page_file = tempfile.TemporaryFile()  # noqa: SIM115 - for as long as the process runs

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import Any, Final
+from collections.abc import Awaitable
+from typing import Final
 
 from veil.core.errors import StoreError, StoreUnavailable, VeilError
 from veil.core.limits import RECEIVE_MAX
@@ -13,7 +13,7 @@ from veil.service.service import Service
 from veil.wire import aws_json, aws_query, xml_answer
 from veil.wire.actions import ACTIONS
 from veil.wire.call import Call, CallPlace, QueueUrls, read_path
-from veil.wire.exchange import AnswerCounts, Request, Response, request_ids
+from veil.wire.exchange import AnswerCounts, Handler, Request, Response, request_ids
 from veil.wire.large import LARGE_BYTES, check_room, in_thread, is_large_form
 from veil.wire.request_errors import (
     ActionMissing,
@@ -35,6 +35,9 @@ KEY_ID_CHARS_MAX: Final = 128  # of one that nobody verifies
 OTHER: Final = "other"
 _BY_TARGET: Final = {f"AmazonSQS.{name}": name for name in ACTIONS}
 _ACTION_BYTES_MAX: Final = 64
+_OF_HOLDERS: Final = frozenset(
+    ("Veil.PeekMessages", "Veil.DescribeMessage")
+)  # who holds what, and what was tried
 
 
 def action_of(request: Request) -> str:
@@ -66,9 +69,11 @@ class SqsFrontEnd:
         scheme: str = "http",
         bulk: bool = False,
         answers: AnswerCounts | None = None,
+        relay: Handler | None = None,
     ) -> None:
         """`base_url` fixes the start of queue URLs, which else follow `scheme` and the Host header; `bulk` lets one
-        receive, delete or change of visibility name a thousand messages instead of ten; every answer is counted in `answers`."""
+        receive, delete or change of visibility name a thousand messages instead of ten; every answer is counted in `answers`.
+        What only the process with the store can tell is answered by `relay`, where that is another one."""
         self._service = service
         self._verifier = verifier
         self._default_account = default_account
@@ -76,11 +81,14 @@ class SqsFrontEnd:
         self._place = CallPlace(service, QueueUrls(base_url, scheme), BULK_MAX if bulk else RECEIVE_MAX)
         self._request_ids = request_ids()
         self._answers = AnswerCounts() if answers is None else answers
+        self._relay = relay
 
-    def handle(self, request: Request) -> Coroutine[Any, Any, Response]:
+    def handle(self, request: Request) -> Awaitable[Response]:
         """The answer to a request. Awaiting it raises nothing but CancelledError."""
         target = request.headers.get("x-amz-target")
         if target is not None:
+            if self._relay is not None and target in _OF_HOLDERS:
+                return self._relay(request)
             return self._handle_json(request, target)
         return self._handle_query(request)
 
