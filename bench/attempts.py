@@ -44,8 +44,8 @@ from veil.journal.storage import Storage
 from veil.service.service import Service
 from veil.stores.memory import MemoryStore
 from veil.stores.store import ExportPlan
+from veil.testing.harness import ManualKeeper
 from veil.testing.in_process import ManualTime
-from veil.testing.manual_keeper import ManualKeeper
 from veil.wire.exchange import Request
 from veil.wire.front_end import SqsFrontEnd
 

@@ -204,9 +204,8 @@ def test_what_may_read_a_clock_does():
 # A refusal names the parameter that its caller wrote, which is what must be mended.
 NAMED_IN_REFUSALS = {
     "core/message_rules.py": {"MessageGroupId", "MessageDeduplicationId", "DelaySeconds"},
-    "service/holds.py": {"UpToBatch"},
     "service/moves.py": {"SourceArn", "DestinationArn"},
-    "service/receive.py": {"ReceiveRequestAttemptId"},
+    "service/receive.py": {"ReceiveRequestAttemptId", "UpToBatch"},
 }
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Veil
-from veil.cli.supervise import Sources, Supervisor
+from veil.cli.run import Sources, Supervisor
 from veil.testing import VeilServer
 
 APP = """

@@ -7,9 +7,8 @@ import json
 import pytest
 
 from veil.client.answers import error_in, messages_in, results_in
-from veil.client.api import Failure
+from veil.client.api import Failure, classify
 from veil.client.connection import HttpAnswer
-from veil.client.errors import classify
 
 VALUE = "Value x for parameter {} is invalid. Reason: {}"
 BEYOND = VALUE.format(

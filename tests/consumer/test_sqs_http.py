@@ -19,8 +19,7 @@ from cryptography.x509.oid import NameOID
 from tests.consumer.sqs_kit import Talk, bad_server, client_of, failure_of, forget_aws, http
 from veil.client import client as client_module
 from veil.client import connection as http_connection
-from veil.client.api import ApiError, Attribute, Failure
-from veil.client.backoff import Backoff
+from veil.client.api import ApiError, Attribute, Backoff, Failure
 from veil.client.client import SqsClient
 
 DELETED = http(200, {"Successful": [{"Id": "0"}]})

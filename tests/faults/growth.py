@@ -29,14 +29,14 @@ from veil.core.policy import evaluate, parse_policy
 from veil.core.policy_conditions import Wildcards
 from veil.server.http_limits import HttpLimits
 from veil.server.http_reader import RequestReader
-from veil.wire import aws_json, xml_answer
+from veil.wire import aws_json, aws_query
 from veil.wire.call import read_page_token
 from veil.wire.exchange import Request, Response
 from veil.wire.request_errors import ParameterRefused
 from veil.wire.shapes import AttributeValue, ReceivedMessage, ReceiveMessageOutput
 from veil.wire.sigv4 import AccessKey, Verifier
+from veil.wire.smq.call import SmqVerifier
 from veil.wire.smq.front_end import SmqFrontEnd
-from veil.wire.smq.signature import SmqVerifier
 from veil.wire.smq.xml import escaped
 
 _FIRST = 256
@@ -256,7 +256,7 @@ def _messages(body: str, count: int) -> ReceiveMessageOutput:
 
 def _xml(body: str, count: int) -> Callable[[], object]:
     output = _messages(body, count)
-    return lambda: xml_answer.answer("ReceiveMessage", output, "r")
+    return lambda: aws_query.answer("ReceiveMessage", output, "r")
 
 
 def _json(body: str, count: int) -> Callable[[], object]:

@@ -26,7 +26,7 @@ from veil.server.http_connection import HttpConnection
 from veil.wire.exchange import Request, Response
 from veil.wire.front_end import OTHER, action_of
 from veil.wire.smq.call import route
-from veil.wire.smq.refusals import SmqRefused
+from veil.wire.smq.codes import SmqRefused
 
 # Calls that let go of the interpreter's lock while they work.
 _RELEASE = frozenset(

@@ -10,8 +10,8 @@ from tests.service.kit import Desk, open_desk
 from veil.core.errors import AttributeRefused, BodyTooLong, HoldNameRefused
 from veil.core.lease import HoldKey
 from veil.core.message import MessageAttribute, Sent
-from veil.service.holds import delete_holds, extend_holds, open_stream, receive_hold
 from veil.service.moves import Wanted, redrive
+from veil.service.receive import delete_holds, extend_holds, open_stream, receive_hold
 
 KEY = HoldKey("epoch", 0, 0)
 

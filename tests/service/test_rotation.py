@@ -7,8 +7,7 @@ import pytest
 from tests.service.kit import open_desk, until
 from veil.core.errors import MessageGone, NotForQueueType, PriorityRefused, ReceiptInvalid
 from veil.core.lease import WAITING
-from veil.service.messages import delete, peek_next
-from veil.service.rotate_receipt import rotate_receipt
+from veil.service.messages import delete, peek_next, rotate_receipt
 
 
 async def test_a_rotation_is_counted_as_an_extension_and_to_nought_as_a_release(service):

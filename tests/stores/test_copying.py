@@ -27,9 +27,8 @@ from tests.stores.model_steps import LockStep, Step
 from veil.core.clock import Clock, ManualClock
 from veil.core.errors import StoreBusy, StoreError
 from veil.core.lease import Deletion, HoldKey
-from veil.stores.copying.copy import Copied, Progress, copy_store
+from veil.stores.copying.copy import MESSAGE, TABLES, Copied, Progress, copy_store, shifted
 from veil.stores.copying.sqlite import SqliteTarget, sqlite_source, sqlite_target
-from veil.stores.copying.tables import MESSAGE, TABLES, shifted
 from veil.stores.sqlite import SqliteStore
 from veil.stores.sqlite.data_directory import DATABASE
 from veil.stores.store import Extension, Store

@@ -9,8 +9,8 @@ from xml.sax.saxutils import escape
 from tests.wire.kit import Wire
 from veil.service.service import ServiceRules
 from veil.wire.exchange import AnswerCounts, Request, Response
+from veil.wire.smq.call import SmqVerifier
 from veil.wire.smq.front_end import SmqFrontEnd
-from veil.wire.smq.signature import SmqVerifier
 
 NAMESPACE = "{http://mns.aliyuncs.com/doc/v1}"
 HOST = "localhost:9326"

@@ -12,7 +12,7 @@ import pytest
 
 from tests.wire.kit import Refused, Wire, read_json
 from veil.signing.sigv4 import sign
-from veil.wire import aws_json, aws_query, large, xml_answer
+from veil.wire import aws_json, aws_query, large
 from veil.wire.sigv4 import AccessKey, Verifier
 
 _MIB = 1 << 20
@@ -184,7 +184,7 @@ async def test_who_goes_away_while_a_large_answer_is_encoded_leaves_nothing_hidd
 ) -> None:
     await _with_large_messages(wire, 2)
     encoding, go_on = threading.Event(), threading.Event()
-    module, name = (aws_json if protocol == "json" else xml_answer), "answer_large"
+    module, name = (aws_json if protocol == "json" else aws_query), "answer_large"
     encode = getattr(module, name)
 
     def slow(*given: Any) -> Any:

@@ -195,7 +195,7 @@ async def test_a_message_that_cannot_be_shown_is_given_back(
     url = await wire.queue("q")
     await wire.call("SendMessage", QueueUrl=url, MessageBody="x")
     with monkeypatch.context() as broken:
-        broken.setattr("veil.wire.messages.receipt_text", lambda *args: 1 / 0)
+        broken.setattr("veil.wire.actions.messages.receipt_text", lambda *args: 1 / 0)
         assert (await wire.post("ReceiveMessage", {"QueueUrl": url})).status == 500
     while wire.service._background:
         await next(iter(wire.service._background))

@@ -12,7 +12,7 @@ import pytest
 from tests.wire.smq_kit import SmqWire, xml
 from veil.wire.exchange import Request
 from veil.wire.sigv4 import AccessKey
-from veil.wire.smq.signature import SmqVerifier, signature
+from veil.wire.smq.call import SmqVerifier, signature
 
 KEYS = {
     "ak": AccessKey("ak", "sk", "000000000000"),

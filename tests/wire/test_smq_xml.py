@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veil.wire.smq.refusals import XmlMalformed
+from veil.wire.smq.codes import XmlMalformed
 from veil.wire.smq.xml import (
     DEPTH_MAX,
     ELEMENTS_MAX,

@@ -25,7 +25,7 @@ from veil.cli.failures import (
 )
 from veil.client.api import ApiError
 from veil.client.credentials import DUMMY, Credentials, Profile, read_profile, static_credentials
-from veil.client.tls import BundleRefused, ca_bundle, client_context, problem_in_words
+from veil.client.endpoint import BundleRefused, ca_bundle, client_context, problem_in_words
 from veil.signing.sigv4 import sign
 
 # ---- target: by the variables and files that AWS names

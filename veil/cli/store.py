@@ -182,7 +182,7 @@ def restored(
     from veil.cli.store import need_driver
 
     need_driver(place)
-    from veil.stores.postgres.offline import mark_restored
+    from veil.stores.postgres.opening import mark_restored
 
     try:
         mark_restored(place)

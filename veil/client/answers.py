@@ -8,9 +8,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from veil.client.api import ApiError, Attribute, Failure, RawMessage
+from veil.client.api import ApiError, Attribute, Failure, RawMessage, classify, known, plain
 from veil.client.connection import HttpAnswer
-from veil.client.errors import classify, known, plain
 
 _log = logging.getLogger(__name__)
 

@@ -23,14 +23,19 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from veil.client import answers
-from veil.client.api import ApiError, Attribute, Failure, QueueApi, RawMessage
-from veil.client.backoff import Backoff
+from veil.client.api import (
+    ApiError,
+    Attribute,
+    Backoff,
+    Failure,
+    QueueApi,
+    RawMessage,
+    wants_other_credentials,
+)
 from veil.client.connection import REST_S_MAX, Heir, HttpAnswer, HttpPool, NoAnswer, RequestHead
 from veil.client.credentials import Credentials, read_profile
 from veil.client.credentials_source import CredentialsSource
-from veil.client.endpoint import find_endpoint, region_in
-from veil.client.errors import wants_other_credentials
-from veil.client.tls import BundleRefused, ca_bundle, client_context
+from veil.client.endpoint import BundleRefused, ca_bundle, client_context, find_endpoint, region_in
 from veil.core.attempt import GIVEN_BACK, Said, write_header
 
 _log = logging.getLogger(__name__)

@@ -12,8 +12,7 @@ from typing import Final, cast
 import httptools
 
 from veil.client.credentials import Credentials
-from veil.client.endpoint import Endpoint
-from veil.client.tls import problem_in_words
+from veil.client.endpoint import Endpoint, problem_in_words
 from veil.core.attempt import HEADER as OUTCOME_HEADER
 from veil.signing.sigv4 import PostSigner
 

@@ -23,8 +23,7 @@ from typing import Any, Final
 
 import msgspec
 
-from veil.client.api import ApiError, Attribute, Failure
-from veil.client.backoff import Backoff
+from veil.client.api import ApiError, Attribute, Backoff, Failure
 from veil.client.client import SqsClient
 from veil.client.connection import current_span
 from veil.client.endpoint import region_in

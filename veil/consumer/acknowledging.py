@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Final, Generic, TypeVar
 
-from veil.client.api import ApiError, Failure, QueueApi
-from veil.client.backoff import Backoff
+from veil.client.api import ApiError, Backoff, Failure, QueueApi
 from veil.consumer.message import Message
 from veil.core.attempt import GIVEN_BACK, Said
 

@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final
 
-from veil.client.api import ApiError, Failure, QueueApi, RawMessage
-from veil.client.backoff import Backoff
+from veil.client.api import ApiError, Backoff, Failure, QueueApi, RawMessage
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @cache
 def struct_of(ddl: str) -> StructType:
-    """The columns of a table such as those in `tables.py`."""
+    """The columns of a table such as those in `lifecycles/tables.py`."""
     from pyspark.sql.types import StructType
 
     found = StructType.fromDDL(ddl)

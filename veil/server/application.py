@@ -15,9 +15,9 @@ from veil.service.service import Service, ServiceRules
 from veil.wire.exchange import AnswerCounts, Handler, Request, Response
 from veil.wire.front_end import SqsFrontEnd
 from veil.wire.sigv4 import AccessKey, Verifier
+from veil.wire.smq.call import SmqVerifier
 from veil.wire.smq.codes import Refusal, worded
 from veil.wire.smq.front_end import SmqFrontEnd
-from veil.wire.smq.signature import SmqVerifier
 from veil.wire.smq.xml import refuse
 from veil.wire.tracing import traced
 

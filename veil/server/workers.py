@@ -41,13 +41,12 @@ from veil.server.worker import (
     RelayedAnswer,
     SharedPage,
 )
-from veil.service import holds
+from veil.service import receive as receiving
 from veil.service.history import QueueDepth, queue_depths
-from veil.service.messages import note_deletions, note_extensions, purge
+from veil.service.messages import note_deletions, note_extensions, note_rotation, purge
 from veil.service.moves import cancel_move
 from veil.service.queues import delete_queue
 from veil.service.receive import long_poll, note_receive, undo
-from veil.service.rotate_receipt import note_rotation
 from veil.service.service import Service
 from veil.stores.remote import Link, ServedStore
 from veil.stores.store import Extension, QueueContent, Rotated, Store, StoreEvents
@@ -226,19 +225,19 @@ class _Attendant(ServedStore):
     async def receive_hold(
         self, queue: Queue, key: HoldKey, count: int, *, visibility_s: int, caller: Caller = NOBODY
     ) -> HoldContent:
-        return await holds.receive_hold(
+        return await receiving.receive_hold(
             self._service, queue, key, count=count, visibility_s=visibility_s, caller=caller
         )
 
     async def extend_holds(
         self, queue: Queue, stream: str, owner: str, *, visibility_s: int, caller: Caller = NOBODY
     ) -> HoldTally:
-        return await holds.extend_holds(self._service, queue, stream, owner, visibility_s, caller=caller)
+        return await receiving.extend_holds(self._service, queue, stream, owner, visibility_s, caller=caller)
 
     async def delete_holds(
         self, queue: Queue, stream: str, owner: str, *, up_to_batch: int, caller: Caller = NOBODY
     ) -> HoldTally:
-        return await holds.delete_holds(self._service, queue, stream, owner, up_to_batch, caller=caller)
+        return await receiving.delete_holds(self._service, queue, stream, owner, up_to_batch, caller=caller)
 
     async def purge(self, queue: Queue, *, rest_ms: int, caller: Caller = NOBODY) -> None:
         await purge(self._service, queue, caller=caller)

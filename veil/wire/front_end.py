@@ -10,7 +10,7 @@ from typing import Final
 from veil.core.errors import StoreError, StoreUnavailable, VeilError
 from veil.core.limits import RECEIVE_MAX
 from veil.service.service import Service
-from veil.wire import aws_json, aws_query, xml_answer
+from veil.wire import aws_json, aws_query
 from veil.wire.actions import ACTIONS
 from veil.wire.call import Call, CallPlace, QueueUrls, read_path
 from veil.wire.exchange import AnswerCounts, Handler, Request, Response, request_ids
@@ -166,23 +166,23 @@ class SqsFrontEnd:
             output = await action.run(call, given)
             check_room(request, call.answer_bytes)
             if call.answer_bytes > LARGE_BYTES:
-                response = await in_thread(xml_answer.answer_large, name, output, request_id, as_json)
+                response = await in_thread(aws_query.answer_large, name, output, request_id, as_json)
             else:
-                response = xml_answer.answer(name, output, request_id, as_json)
+                response = aws_query.answer(name, output, request_id, as_json)
             response.undelivered, response.delivered = call.undelivered, call.delivered
             response.headers += call.headers
         except asyncio.CancelledError:
             _take_back(call)
             raise
         except ActionMissing:
-            response = xml_answer.refuse_without_action(request_id)
+            response = aws_query.refuse_without_action(request_id)
         except VeilError as error:
             if isinstance(error, AnswersTooLarge):
                 _take_back(call)
-            response = xml_answer.refuse(_worded(error, name, query=True), request_id, as_json=as_json)
+            response = aws_query.refuse(_worded(error, name, query=True), request_id, as_json=as_json)
         except Exception:
             _give_up(call, name, request_id)
-            response = xml_answer.refuse(INTERNAL_FAILURE, request_id, as_json=as_json)
+            response = aws_query.refuse(INTERNAL_FAILURE, request_id, as_json=as_json)
         self._answers[action_of(request), response.status // 100] += 1
         return response
 
@@ -232,4 +232,4 @@ def _take_back(call: Call | None) -> None:
 
 def _not_allowed(request_id: str) -> Response:
     headers = (("x-amzn-RequestId", request_id), ("Allow", "GET, POST"))
-    return Response(405, b"", xml_answer.CONTENT_TYPE, headers)
+    return Response(405, b"", aws_query.CONTENT_TYPE, headers)

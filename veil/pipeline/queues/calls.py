@@ -12,8 +12,7 @@ from typing import Any, Final, TypeVar
 
 import uvloop
 
-from veil.client.api import ApiError, Failure
-from veil.client.backoff import Backoff
+from veil.client.api import ApiError, Backoff, Failure
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from veil.client.api import ApiError
-from veil.client.errors import plain
+from veil.client.api import ApiError, plain
 from veil.core.limits import ATTRIBUTES_MAX, BODY_BYTES_MAX
 from veil.journal.storage import Storage
 from veil.pipeline.queues.client import QueueAddress, QueueClient

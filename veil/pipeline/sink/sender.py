@@ -15,9 +15,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from veil.client.api import ApiError, Failure
+from veil.client.api import ApiError, Failure, plain
 from veil.client.client import SqsClient
-from veil.client.errors import plain
 from veil.pipeline.queues.calls import WORTH_RETRYING, LoopThread, Retries, with_retries
 from veil.pipeline.queues.client import QueueAddress
 from veil.pipeline.sink.rows import RowBatch, SendFailed, SinkRow, on_the_wire

@@ -12,11 +12,29 @@ import msgspec
 from veil.core.clock import Clock
 from veil.core.errors import StoreError
 from veil.core.lease import State
-from veil.stores.copying.copy import CopyMark, Piece, StoreFacts, decode_mark, encode_mark
-from veil.stores.copying.tables import ATTEMPT, REPEATABLE_SEND, TABLES, CopiedRow, Table
+from veil.stores.copying.copy import (
+    ATTEMPT,
+    REPEATABLE_SEND,
+    TABLES,
+    CopiedRow,
+    CopyMark,
+    Piece,
+    StoreFacts,
+    Table,
+    decode_mark,
+    encode_mark,
+)
 from veil.stores.postgres.connection import parse_dsn
-from veil.stores.postgres.offline import NOW_MS, Connection, meta, need_store, offline, refuse_use
-from veil.stores.postgres.opening import COPYING, migrate
+from veil.stores.postgres.opening import (
+    COPYING,
+    NOW_MS,
+    Connection,
+    meta,
+    migrate,
+    need_store,
+    offline,
+    refuse_use,
+)
 from veil.stores.postgres.pipeline import Q
 
 _PIECE: Final = 2_000

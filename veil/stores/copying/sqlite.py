@@ -18,8 +18,18 @@ from veil.core.lease import State
 from veil.core.limits import REPEATED_SEND_MS
 from veil.core.message import PRIORITY_DEFAULT
 from veil.core.sequence import COUNTER_BITS, first_seq_of, instant_of
-from veil.stores.copying.copy import CopyMark, Piece, StoreFacts, decode_mark, encode_mark
-from veil.stores.copying.tables import ATTEMPT, REPEATABLE_SEND, TABLES, CopiedRow, Table
+from veil.stores.copying.copy import (
+    ATTEMPT,
+    REPEATABLE_SEND,
+    TABLES,
+    CopiedRow,
+    CopyMark,
+    Piece,
+    StoreFacts,
+    Table,
+    decode_mark,
+    encode_mark,
+)
 from veil.stores.sqlite.data_directory import DATABASE, locked, sync_directory
 from veil.stores.sqlite.database import Q
 from veil.stores.sqlite.opening import open_database

@@ -10,24 +10,26 @@ from veil.core.errors import AccessDenied, VeilError
 from veil.core.lease import HOLD_MAX, HoldKey, HoldTally, State
 from veil.core.message import StoredMessage
 from veil.core.queue import Queue, QueueKey
-from veil.service import holds
+from veil.service import receive as receiving
 from veil.service.dead_letters import LetterFilter
 from veil.service.history import QueueDepth, queue_depths
 from veil.service.messages import PEEK_BYTES_MAX, peek, search
 from veil.service.moves import Wanted, redrive, start_move, task_handle
 from veil.service.queues import list_queues, pause_queue, resume_queue
 from veil.service.turns import Turn
-from veil.wire.actions.messages import checked_entries, failed_entry, read_attributes
+from veil.wire.actions.messages import (
+    ReceivedForm,
+    attribute_values,
+    checked_entries,
+    failed_entry,
+    read_attributes,
+    read_sequence_number,
+    system_attributes,
+)
 from veil.wire.actions.move_tasks import check_rate
 from veil.wire.actions.queues import read_page
 from veil.wire.call import Call, read_page_token, write_page_token
 from veil.wire.large import LARGE_BYTES, answer_bytes, in_thread
-from veil.wire.messages import (
-    ReceivedForm,
-    attribute_values,
-    read_sequence_number,
-    system_attributes,
-)
 from veil.wire.request_errors import ParameterMissing, ParameterRefused, check_range
 from veil.wire.shapes import (
     AttemptDescription,
@@ -84,7 +86,9 @@ _WINDOW: Final = f"Must be between 1 and {limits.VISIBILITY_MAX_S}."
 async def open_stream(call: Call, given: OpenStreamInput) -> None:
     """OpenStream: the owner from now on; whoever was it before is refused."""
     queue = await own_queue(call, given.QueueUrl)
-    await holds.open_stream(call.service, queue, _text("Stream", given.Stream), _text("Owner", given.Owner))
+    await receiving.open_stream(
+        call.service, queue, _text("Stream", given.Stream), _text("Owner", given.Owner)
+    )
 
 
 async def receive_hold(call: Call, given: ReceiveHoldInput) -> ReceiveHoldOutput:
@@ -94,7 +98,7 @@ async def receive_hold(call: Call, given: ReceiveHoldInput) -> ReceiveHoldOutput
     key = HoldKey(_text("Stream", given.Stream), batch, part)
     count = _number("MaxNumberOfMessages", given.MaxNumberOfMessages)
     check_range("MaxNumberOfMessages", count, 1, HOLD_MAX, f"Must be between 1 and {HOLD_MAX}.")
-    content = await holds.receive_hold(
+    content = await receiving.receive_hold(
         call.service,
         queue,
         key,
@@ -117,7 +121,7 @@ async def extend_holds(call: Call, given: ExtendHoldsInput) -> HoldTallyOutput:
     window_s = _number("VisibilityTimeout", given.VisibilityTimeout)
     check_range("VisibilityTimeout", window_s, 1, limits.VISIBILITY_MAX_S, _WINDOW)
     return _counted(
-        await holds.extend_holds(call.service, queue, stream, owner, window_s, caller=call.caller)
+        await receiving.extend_holds(call.service, queue, stream, owner, window_s, caller=call.caller)
     )
 
 
@@ -127,7 +131,7 @@ async def delete_holds(call: Call, given: DeleteHoldsInput) -> HoldTallyOutput:
     stream, owner = _text("Stream", given.Stream), _text("Owner", given.Owner)
     up_to_batch = _number("UpToBatch", given.UpToBatch)
     return _counted(
-        await holds.delete_holds(call.service, queue, stream, owner, up_to_batch, caller=call.caller)
+        await receiving.delete_holds(call.service, queue, stream, owner, up_to_batch, caller=call.caller)
     )
 
 

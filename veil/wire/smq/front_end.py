@@ -14,10 +14,8 @@ from veil.wire.front_end import DEFAULT_ACCOUNT, DEFAULT_REGION, KEY_ID_CHARS_MA
 from veil.wire.large import LARGE_BYTES, in_thread
 from veil.wire.request_errors import AnswersTooLarge
 from veil.wire.smq import messages, queues
-from veil.wire.smq.call import SmqCall, route
-from veil.wire.smq.codes import INTERNAL, worded
-from veil.wire.smq.refusals import ReceiveFromWebPage
-from veil.wire.smq.signature import SmqVerifier, check_digest, claimed_key_id
+from veil.wire.smq.call import SmqCall, SmqVerifier, check_digest, claimed_key_id, route
+from veil.wire.smq.codes import INTERNAL, ReceiveFromWebPage, worded
 from veil.wire.smq.xml import Reply, answer, refuse
 
 _log = logging.getLogger(__name__)

@@ -14,19 +14,18 @@ from veil.core.limits import DELAY_LONGEST_S, VISIBILITY_MAX_S, WAIT_LONGEST_S
 from veil.core.message import PRIORITY_FIRST, PRIORITY_LAST, MessageAttribute, Sent, StoredMessage
 from veil.core.message_rules import Draft, size_bytes
 from veil.core.queue import Queue
-from veil.service.messages import delete, peek_next, send
+from veil.service.messages import delete, peek_next, rotate_receipt, send
 from veil.service.receive import delivery_note, give_back, receipt_text, receive
-from veil.service.rotate_receipt import rotate_receipt
 from veil.service.service import Service
 from veil.wire.large import LARGE_BYTES, answer_bytes, check_room, in_thread
 from veil.wire.smq.call import BATCH_MAX, SmqCall, read_number
-from veil.wire.smq.codes import worded
-from veil.wire.smq.refusals import (
+from veil.wire.smq.codes import (
     ArgumentRefused,
     NothingToReceive,
     ReceiptHandleMissing,
     VisibilityMissing,
     XmlMalformed,
+    worded,
 )
 from veil.wire.smq.xml import Reply, children, document, element, escaped, local_name, texts
 

@@ -21,7 +21,7 @@ from veil.service.queues import (
 from veil.wire.call import read_page_token, write_page_token
 from veil.wire.request_errors import ParameterRefused
 from veil.wire.smq.call import SmqCall, read_number
-from veil.wire.smq.refusals import ArgumentRefused, NameTooLong, XmlMalformed
+from veil.wire.smq.codes import ArgumentRefused, NameTooLong, XmlMalformed
 from veil.wire.smq.xml import Reply, document, element, local_name, texts
 
 # ---- queue settings

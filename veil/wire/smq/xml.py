@@ -9,8 +9,7 @@ from xml.etree.ElementTree import Element, ParseError, SubElement, TreeBuilder, 
 from xml.parsers import expat
 
 from veil.wire.exchange import Response
-from veil.wire.smq.codes import Refusal
-from veil.wire.smq.refusals import XmlMalformed
+from veil.wire.smq.codes import Refusal, XmlMalformed
 
 # ---- reading
 #

@@ -26,8 +26,7 @@ from veil.core.errors import StoreDamaged, StoreError
 from veil.stores.sqlite.data_directory import DATABASE, locked, sync_directory
 from veil.stores.sqlite.database import Q
 from veil.stores.sqlite.opening import new_journal_id
-from veil.stores.sqlite.recovery.outside import connect_to_read, looking_at
-from veil.stores.sqlite.recovery.verify import verify_file
+from veil.stores.sqlite.recovery.verify import connect_to_read, looking_at, verify_file
 
 # How far numbers jump ahead where data went back in time.
 NUMBER_GAP = 1_000

@@ -1,6 +1,6 @@
 """Save what can be read of damaged data into a new data directory, and say what was given up.
 
-The damaged files are only read. The log is mended as far as it goes (mended_wal.py); messages are found through every
+The damaged files are only read. The log is mended as far as it goes (`wal_scan.copy_mended`); messages are found through every
 index and through the table from both ends, then read one by one, so that a spoiled page costs the messages on it and no
 others. A message whose body is not what was sent is not put back into its queue, where a consumer would act on it, but
 written to `set-aside.jsonl` for a person to judge. Counts, and the rows of groups, are not copied: they are counted
@@ -34,8 +34,8 @@ from veil.stores.sqlite.database import Q
 from veil.stores.sqlite.holds import decode_members
 from veil.stores.sqlite.opening import connect, open_database
 from veil.stores.sqlite.recovery.backup import begin_journal, leave_gap
-from veil.stores.sqlite.recovery.mended_wal import Mending, copy_mended
 from veil.stores.sqlite.recovery.verify import CHECKS, UNREADABLE, wrong_content, wrong_state
+from veil.stores.sqlite.recovery.wal_scan import Mending, copy_mended
 
 SET_ASIDE = "set-aside.jsonl"
 _ACCOUNT, _REGION = "000000000000", "us-east-1"  # for a queue of which nothing but messages is left

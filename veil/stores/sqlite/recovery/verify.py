@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -16,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple
 import apsw
 import msgspec
 
-from veil.core.errors import VeilError
+from veil.core.errors import StoreBusy, StoreError, VeilError
 from veil.core.event import unpack
 from veil.core.lease import NOTHING_CLOSED, State
 from veil.core.message import PRIORITY_FIRST, PRIORITY_LAST
@@ -24,10 +25,54 @@ from veil.core.queue import parse_arn
 from veil.core.receipt import delivery_of
 from veil.stores.codec import decode_attributes, decode_settings, decode_tags
 from veil.stores.queries import NamedQueries
+from veil.stores.sqlite.data_directory import DATABASE, DataLock
 from veil.stores.sqlite.database import Q
 from veil.stores.sqlite.holds import decode_members
 from veil.stores.sqlite.opening import SCHEMA_VERSION, schema_version
-from veil.stores.sqlite.recovery.outside import connect_to_read, looking_at
+from veil.stores.sqlite.recovery.wal_scan import WalScan, scan_wal
+
+
+class View(NamedTuple):
+    """What can be seen of the data."""
+
+    connection: apsw.Connection
+    wal: (
+        WalScan | None
+    )  # None while a server is running: it checked its log at the start and is writing to it now
+
+
+@contextmanager
+def looking_at(directory: Path) -> Iterator[View]:
+    """The data of a running server, or of a stopped one, which cannot be started meanwhile; raises StoreError."""
+    path = directory / DATABASE
+    if not path.exists():
+        raise StoreError(f"{directory} holds no store: there is no {DATABASE} in it")
+    lock = DataLock(directory)
+    try:
+        lock.acquire()
+        wal = scan_wal(directory / (DATABASE + "-wal"))
+    except StoreBusy:
+        wal = None
+    try:
+        connection = connect_to_read(path)
+        try:
+            yield View(connection, wal)
+        finally:
+            connection.close()
+    finally:
+        lock.release()
+
+
+def connect_to_read(path: Path) -> apsw.Connection:
+    """A connection that can change nothing: not a row, and not the log by a checkpoint."""
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    try:
+        connection = apsw.Connection(f"{path.absolute().as_uri()}?mode=ro", flags=flags)
+    except apsw.Error as error:
+        raise StoreError(f"{path} cannot be opened: {error}") from error
+    connection.set_busy_timeout(5_000)
+    return connection
+
 
 Severity = Literal["error", "warning", "note"]
 LISTED_MAX = 50  # of one kind: a spoiled disk has one thing to say, not a million
