@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 RUNS   := $(VENV)/.runs
 STAMP  := $(VENV)/.installed
+JAVA   := $(VENV)/.quick-java
 PYTEST := $(BIN)/python -m pytest
 
 # Where somebody has it set, every worker would rewrite the assertions of all tests anew, and every process compile Veil.
@@ -26,6 +27,11 @@ $(STAMP): $(RUNS) requirements-dev.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r requirements-dev.txt
 	@touch $@
 
+# A Java for the tests that has Spark's classes ready; where it cannot be made, theirs start as everybody's does.
+$(JAVA): $(STAMP) tests/quick_java.py
+	@echo "preparing Spark's classes in $@" >&2
+	-@$(BIN)/python -m tests.quick_java $@
+
 demo: $(RUNS)
 	@$(BIN)/veil demo
 
@@ -34,7 +40,7 @@ quick: setup
 	$(PYTEST) -q -n 2 -p tests.quick_place -m "not soak and not slow and not postgres" \
 	  tests/core tests/service tests/wire tests/stores/test_conformance_*.py tests/test_imports.py
 
-test: setup
+test: setup $(JAVA)
 	$(PYTEST) -n 3 -p tests.worker_lots -p tests.quick_place -m "not soak"
 
 soak: setup

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from collections.abc import Iterator
 
 import pytest
 
+from tests import quick_java
 from tests.forked_veil import start_veil
 from tests.postgres_kit import drop_database, new_database, why_no_postgres
 from veil.testing.process import VeilServer
@@ -18,6 +20,7 @@ pytest_plugins = ["tests.browser"]
 def pytest_configure() -> None:
     VeilServer._popen = staticmethod(start_veil)
     _let_ctrl_c_work()
+    quick_java.use(os.environ)
 
 
 def _let_ctrl_c_work() -> None:

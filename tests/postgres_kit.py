@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import itertools
 import os
+import re
 import secrets
 from collections import OrderedDict
 from functools import cache
@@ -78,14 +79,53 @@ _by_directory: OrderedDict[Path, str] = OrderedDict()
 
 
 def database_of(directory: Path) -> str:
-    """The database that stands for a directory: new the first time, then the same again; only the latest few are kept."""
+    """The database that stands for a directory: without data the first time, then the same again.
+
+    Only the latest few are kept. The oldest is emptied and stands for the next directory: to make a database and its schema
+    costs three times as much.
+    """
     if directory in _by_directory:
         return _by_directory[directory]
-    while len(_by_directory) >= _KEPT:
-        _, oldest = _by_directory.popitem(last=False)
-        drop_database(oldest)
-    dsn = _by_directory[directory] = new_database()
+    dsn = None
+    if len(_by_directory) >= _KEPT:
+        _, dsn = _by_directory.popitem(last=False)
+        if not _emptied(dsn):
+            drop_database(dsn)
+            dsn = None
+    dsn = _by_directory[directory] = dsn or new_database()
     return dsn
+
+
+def _emptied(dsn: str) -> bool:
+    """Make the database as it was right after its migrations; False where it has not had all of them."""
+    import psycopg
+
+    from veil.stores.postgres.opening import SCHEMA_VERSION, sql_of
+
+    with psycopg.connect(dsn) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        kinds: dict[str, set[str]] = {"r": set(), "S": set()}
+        for kind, name in connection.execute(
+            "SELECT relkind, relname FROM pg_class WHERE relnamespace = to_regnamespace('veil') AND relkind IN ('r', 'S')"
+        ):
+            kinds[kind].add(f"veil.{name}")
+        if "veil.meta" not in kinds["r"]:
+            return False
+        version = connection.execute("SELECT value FROM veil.meta WHERE name = 'schema_version'").fetchone()
+        if version is None or int(version[0]) != SCHEMA_VERSION:
+            return False
+        migrations = "".join(sql_of(number).decode() for number in range(1, SCHEMA_VERSION + 1))
+        statements = [f"DELETE FROM {table}" for table in kinds["r"] - {"veil.meta"}]  # cheaper than TRUNCATE
+        statements += [f"SELECT setval('{sequence}', 1, false)" for sequence in kinds["S"]]
+        statements += re.findall(r"^INSERT INTO [^;]*", migrations, re.MULTILINE)
+        statements.append(
+            "DELETE FROM veil.meta WHERE name NOT IN ('schema_version', 'receipt_key', 'store_id', 'journal_id')"
+        )
+        connection.execute(";".join(statements).encode())
+    return True
 
 
 def _dsn_of(database: str) -> str:

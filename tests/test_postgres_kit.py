@@ -71,3 +71,34 @@ def test_without_any_server_there_is_one_clear_reason(monkeypatch):
     monkeypatch.setattr(postgres_kit, "GIVEN", None)
     monkeypatch.setattr(postgres_kit, "why_no_server", lambda: "no PostgreSQL server binaries")
     assert why_no_postgres() == f"no PostgreSQL server binaries, and {VARIABLE} names none"
+
+
+async def test_a_database_that_stands_for_another_directory_is_as_its_migrations_left_it(postgres: str):
+    import psycopg
+
+    from tests.stores.kit import make_queue, some_messages
+    from veil.core.clock import ManualClock
+    from veil.stores.postgres import PostgresStore
+    from veil.stores.postgres.opening import migrate
+
+    def content() -> dict[str, list[tuple[object, ...]]]:
+        with psycopg.connect(postgres) as connection:
+            of_veil = "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace('veil') AND relkind IN ('r', 'S')"
+            names = [name for (name,) in connection.execute(of_veil).fetchall() if name != "lease_time"]
+            return {
+                name: connection.execute(f"SELECT * FROM veil.{name}".encode()).fetchall() for name in names
+            }
+
+    assert not postgres_kit._emptied(postgres)  # it has no schema yet
+    await migrate(postgres)
+    migrated = content()
+    store = PostgresStore(postgres, ManualClock())
+    await store.open()
+    queue = await make_queue(store)
+    await store.send(queue, some_messages("a", "b"))
+    await store.receive(queue, 1)
+    await store.close()
+    assert content() != migrated
+
+    assert postgres_kit._emptied(postgres)
+    assert content() == migrated

@@ -125,7 +125,7 @@ async def _migrate(connection: psycopg.AsyncConnection, up_to: int) -> list[int]
             present += 1
             if present == 1:
                 await connection.execute("CREATE SCHEMA IF NOT EXISTS veil")
-            await connection.execute(_sql_of(present))
+            await connection.execute(sql_of(present))
             if present == 1:
                 for name, value in _made_with_the_data().items():
                     await connection.execute(Q.write_meta, {"name": name, "value": value})
@@ -135,7 +135,7 @@ async def _migrate(connection: psycopg.AsyncConnection, up_to: int) -> list[int]
     return done
 
 
-def _sql_of(version: int) -> bytes:
+def sql_of(version: int) -> bytes:
     return files("veil.stores.postgres").joinpath(_MIGRATIONS[version]).read_bytes()
 
 
