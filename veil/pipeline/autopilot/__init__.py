@@ -1,0 +1,1 @@
+"""`veil autopilot`: timeouts that keep themselves right, where the owner of a queue allows it."""

@@ -1,0 +1,250 @@
+"""One look at one queue: what is known of it goes in, what is decided and what is to be remembered comes out.
+
+No clock, no file, no call: the loop, the tests and the simulated month (`bench.autopilot`) use this alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec.structs import replace
+
+from veil import words
+from veil.core.autopilot import (
+    DAY_MS,
+    SHORT,
+    UNSETTLED,
+    Attempts,
+    Decision,
+    Judgement,
+    Kind,
+    Mode,
+    Policy,
+    QueueState,
+    Watch,
+    decide,
+    drift,
+    judge,
+    tail_drift,
+)
+from veil.core.findings import CLEAR, Finding
+from veil.pipeline.lifecycles.scales import HOURS_A_DAY
+from veil.pipeline.lifecycles.tables import HOUR_MS
+from veil.pipeline.timeouts.candidates import Timelines
+from veil.pipeline.timeouts.history import History, Work, bucket_of_s, middle_s
+from veil.pipeline.timeouts.run import find
+
+MEMORY_MS: Final = 28 * DAY_MS
+_SOON_MS: Final = 300_000
+_TARGET_MAX: Final = 0.11
+_WATCHED_MS: Final = 7 * DAY_MS
+_WINDOWS_H: Final = (1, 3, 6, 12, 24)  # of the latest work that is compared with the work before
+
+
+class Memory:
+    """The history of one queue by the hour, and by the day, in which messages were sent; both as numbers since 1970."""
+
+    def __init__(
+        self, hours: dict[int, History] | None = None, days: dict[int, History] | None = None
+    ) -> None:
+        self.hours = {} if hours is None else hours
+        self.days = {} if days is None else days  # of whole days, for which no hours are needed
+
+    @property
+    def first_ms(self) -> int | None:
+        """When it begins."""
+        known = [hour * HOUR_MS for hour in self.hours] + [day * DAY_MS for day in self.days]
+        return min(known, default=None)
+
+    def between(self, from_ms: int, to_ms: int | None = None) -> History:
+        """What was sent from one instant to the other, to the hour; of days that are known as a whole, to the day."""
+        whole = History()
+        for number, history in self.days.items():
+            if number * DAY_MS >= from_ms and (to_ms is None or (number + 1) * DAY_MS <= to_ms):
+                whole.add(history)
+        for number, history in self.hours.items():
+            known_by_day = number // HOURS_A_DAY in self.days
+            if (
+                not known_by_day
+                and (number + 1) * HOUR_MS > from_ms
+                and (to_ms is None or number * HOUR_MS < to_ms)
+            ):
+                whole.add(history)
+        return whole
+
+
+def look(
+    policy: Policy,
+    work: Work,
+    memory: Memory,
+    state: QueueState,
+    timeout_s: int,
+    *,
+    attempts: Callable[[Watch], Attempts],
+    newest_ms: int,
+    now_ms: int,
+    timelines: Timelines | None = None,
+    due: bool = True,
+) -> tuple[QueueState, list[Decision], Finding | None]:
+    """The state to go on with, what was decided (a change that is to be made comes last), and the finding behind it.
+
+    Where a finding is not `due`, only a change that is being watched is looked at.
+    """
+    state = replace(state, mode=policy.mode.value)
+    if state.seen_s is not None and state.seen_s != timeout_s:
+        return _silenced(state, timeout_s, now_ms)
+    state = replace(state, seen_s=timeout_s)
+    if state.silenced_ms is not None:
+        told = _nothing(
+            "silenced", "a person has set the timeout; the autopilot waits to be told to go on", now_ms
+        )
+        return state, [told], None
+    decisions: list[Decision] = []
+    if state.watch is not None:
+        state, judged = _judged(policy, state, state.watch, attempts(state.watch), now_ms)
+        decisions += judged
+        if judged and judged[0].kind is Kind.TAKE_BACK:
+            return state, decisions, None
+    if not due:
+        return state, decisions, None
+    state, drifted = _drifted(policy, memory, state, timeout_s, newest_ms, now_ms)
+    decisions += drifted
+    first_ms = memory.first_ms
+    if first_ms is None:
+        return state, [*decisions, decide(policy, None, state, timeout_s, now_ms)], None
+    from_ms = max(state.memory_ms, first_ms, now_ms - MEMORY_MS)
+    history = memory.between(from_ms)
+    finding = find(work, None, history, timelines or Timelines(), policy.target, policy.renewal)
+    clearest, told_target = finding, policy.target
+    patience_ms = 0
+    while clearest.certainty != CLEAR and told_target * 10 <= _TARGET_MAX and now_ms - from_ms >= patience_ms:
+        # To see one in a thousand takes thousands of attempts; that far more than that is done twice is clear much sooner.
+        # A busy queue need not hurry so: the step that the better evidence asks for would have to wait for its turn.
+        told_target, patience_ms = told_target * 10, patience_ms + HOUR_MS
+        looser = find(work, None, history, timelines or Timelines(), told_target, policy.renewal)
+        if looser.certainty == CLEAR and (looser.recommended_timeout_s or 0) * SHORT > timeout_s:
+            clearest = looser
+    known = replace(state, memory_ms=from_ms)
+    decisions.append(decide(policy, clearest, known, timeout_s, now_ms))
+    return replace(state, found_ms=now_ms), decisions, finding
+
+
+def is_due(state: QueueState, now_ms: int) -> bool:
+    """Whether another finding is worth its time: once an hour, and more often while the evidence is still coming in."""
+    is_open = state.last is None or state.last.code in UNSETTLED
+    return now_ms - state.found_ms >= (_SOON_MS if is_open else HOUR_MS)
+
+
+def changed(state: QueueState, decision: Decision, rest_s: int) -> QueueState:
+    """The state once a change has been made, or taken back."""
+    assert decision.after_s is not None and decision.before_s is not None
+    if decision.kind is Kind.TAKE_BACK:
+        # What was predicted from did not hold: what comes now is judged by what was seen since.
+        since_ms = state.watch.changed_ms if state.watch is not None else decision.at_ms
+        return replace(
+            state,
+            seen_s=decision.after_s,
+            watch=None,
+            changed_ms=decision.at_ms,
+            memory_ms=max(state.memory_ms, since_ms),
+            resting_ms=decision.at_ms + rest_s * 1000,
+            change=decision,
+        )
+    assert decision.prediction is not None
+    watch = Watch(
+        changed_ms=decision.at_ms,
+        before_s=decision.before_s,
+        after_s=decision.after_s,
+        prediction=decision.prediction,
+        until_ms=decision.at_ms + _WATCHED_MS,
+    )
+    return replace(state, seen_s=decision.after_s, watch=watch, changed_ms=decision.at_ms, change=decision)
+
+
+def _silenced(
+    state: QueueState, timeout_s: int, now_ms: int
+) -> tuple[QueueState, list[Decision], Finding | None]:
+    reason = (
+        f"a person changed the timeout from {words.length(state.seen_s)} to {words.length(timeout_s)}; the autopilot leaves "
+        "this queue alone until it is told to go on"
+    )
+    told = replace(
+        _nothing(f"silenced {timeout_s}", reason, now_ms), before_s=state.seen_s, after_s=timeout_s
+    )
+    return replace(state, seen_s=timeout_s, silenced_ms=now_ms, watch=None), [told], None
+
+
+def _judged(
+    policy: Policy, state: QueueState, watch: Watch, seen: Attempts, now_ms: int
+) -> tuple[QueueState, list[Decision]]:
+    said, share = judge(watch, policy.target, seen, now_ms)
+    if said is Judgement.WAIT:
+        return state, []
+    taken_back = said is Judgement.TAKE_BACK and policy.mode is Mode.APPLY
+    decision = Decision(
+        kind=Kind.TAKE_BACK if taken_back else Kind.KEEP,
+        code=f"{said.value} {watch.changed_ms}",
+        reason=(
+            f"{words.length(watch.after_s)} goes back to {words.length(watch.before_s)}: {share}"
+            if taken_back
+            else f"{words.length(watch.after_s)} stays: {share}"
+        ),
+        at_ms=now_ms,
+        before_s=watch.after_s,
+        after_s=watch.before_s if taken_back else watch.after_s,
+        attempts=seen.count,
+        prediction=watch.prediction,
+    )
+    return (state if taken_back else replace(state, watch=None)), [decision]
+
+
+def _drifted(
+    policy: Policy, memory: Memory, state: QueueState, timeout_s: int, newest_ms: int, now_ms: int
+) -> tuple[QueueState, list[Decision]]:
+    """Compare the latest hours with those before, once for each hour that is over and whose attempts have ended."""
+    end_ms = (newest_ms - timeout_s * 1000) // HOUR_MS * HOUR_MS
+    if end_ms <= state.drift_ms or not memory.hours:
+        return state, []
+    state = replace(state, drift_ms=end_ms)
+    begin_ms = max(state.memory_ms, now_ms - MEMORY_MS)
+    for window_h in _WINDOWS_H:
+        from_ms = end_ms - window_h * HOUR_MS
+        if from_ms <= begin_ms:
+            break
+        latest, before = memory.between(from_ms, end_ms), memory.between(begin_ms, from_ms)
+        beyond = _beyond(latest, timeout_s)
+        bound = max(policy.target, 1.5 * _beyond(before, timeout_s) / max(before.completed, 1))
+        in_tail = before.completed >= 1 / policy.target and tail_drift(
+            min(bound, 0.9), latest.completed, beyond
+        )
+        if in_tail or drift(before.processing + before.let_go, latest.processing + latest.let_go):
+            reason = (
+                f"the work has changed: of the last {words.plural(window_h, 'hour')} half took up to "
+                f"{words.length(_median_s(latest))}, before {words.length(_median_s(before))}, and "
+                f"{words.chance(beyond / max(latest.completed, 1))} outlasted the timeout; what came before is forgotten"
+            )
+            told = Decision(
+                kind=Kind.DRIFT, code=f"drift {from_ms}", reason=reason, at_ms=now_ms, before_s=timeout_s,
+                attempts=latest.leases,
+            )  # fmt: skip
+            return replace(state, memory_ms=from_ms), [told]
+    return state, []
+
+
+def _beyond(history: History, timeout_s: int) -> int:
+    edge = bucket_of_s(timeout_s)
+    return sum(count for bucket, count in history.processing.items() if bucket > edge)
+
+
+def _median_s(history: History) -> float | None:
+    half, seen = history.completed / 2, 0
+    for bucket in sorted(history.processing):
+        seen += history.processing[bucket]
+        if seen >= half:
+            return middle_s(bucket)
+    return None
+
+
+def _nothing(code: str, reason: str, now_ms: int) -> Decision:
+    return Decision(kind=Kind.NOTHING, code=code, reason=reason, at_ms=now_ms)
