@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tests.faults import (
+    autopilot_kills,
     broken_server,
     consumer_gil,
     consumer_kills,
@@ -108,6 +109,7 @@ RIGS = {
     "consumer-pauses": Rig(consumer_pauses.run_pauses, consumer_pauses.PAUSES, "SIGSTOP of a consumer"),
     "consumer-kills": Rig(consumer_kills.run_kills, consumer_kills.KILLS, "kill -9 of a consumer"),
     "consumer-stops": Rig(consumer_stops.run_stops, consumer_stops.STOPS, "SIGTERM of a consumer"),
+    "autopilot-kills": Rig(autopilot_kills.run_kills, autopilot_kills.KILLS, "kill -9 of an autopilot"),
     "spark-source": Rig(spark_source.run_source_kills, spark_source.KILLS, "kill -9 of a Spark driver"),
     "postgres-stops": Rig(
         postgres_stops.run_stops, postgres_stops.STOPS, "immediate stops of PostgreSQL", why_no_server

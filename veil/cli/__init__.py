@@ -15,6 +15,7 @@ COMMANDS = {
     "doctor": "veil.cli.doctor",
     "demo": "veil.demo.command",
     "timeouts": "veil.cli.timeouts",
+    "autopilot": "veil.cli.autopilot",
     "pipeline": "veil.cli.pipeline.command",
     "journal": "veil.cli.journal",
     "config": "veil.cli.serve",

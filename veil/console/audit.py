@@ -64,7 +64,7 @@ class Audit:
     """The audit log of one server; in memory where the server keeps everything there."""
 
     def __init__(self, file: Path | None, clock: Clock) -> None:
-        self._place: _File | _Memory = _Memory() if file is None else _File(file)
+        self._place: AuditFile | _Memory = _Memory() if file is None else AuditFile(file)
         self._clock = clock
         self._writing = asyncio.Lock()
 
@@ -83,10 +83,9 @@ class Audit:
         detail: str = "",
     ) -> str:
         """Record that somebody asks for a change, and give the id under which its end is recorded."""
-        at = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC).isoformat(timespec="milliseconds")
         entry = AuditEntry(
             secrets.token_hex(8),
-            at.replace("+00:00", "Z"),
+            instant(self._clock.wall_ms()),
             who,
             role,
             address,
@@ -113,10 +112,9 @@ class Audit:
             return await asyncio.to_thread(self._page, account, before, limit, search.lower())
 
     async def _write(self, line: dict[str, object]) -> None:
-        text = json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n"
         async with self._writing:
             try:
-                await asyncio.to_thread(self._place.append, text.encode("utf-8", "replace"))
+                await asyncio.to_thread(self._place.append, as_line(line))
             except OSError as problem:
                 raise AuditUnavailable(
                     f"The audit log cannot be written ({problem.strerror}), so nothing was changed."
@@ -159,11 +157,26 @@ class Audit:
         return lines
 
 
-class _File:
+def as_line(fields: dict[str, object]) -> bytes:
+    """An entry, or the end of one, as a line of the log."""
+    text = json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n"
+    return text.encode("utf-8", "replace")
+
+
+def instant(wall_ms: int) -> str:
+    """An instant as entries have it."""
+    at = datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return at.replace("+00:00", "Z")
+
+
+class AuditFile:
+    """The log on disk. Several processes may append to it: the server, and an autopilot beside it."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def append(self, line: bytes) -> None:
+        """Add a line, and sync it."""
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         try:
@@ -179,12 +192,14 @@ class _File:
             os.close(descriptor)
 
     def size(self) -> int:
+        """In bytes."""
         try:
             return self._path.stat().st_size
         except FileNotFoundError:
             return 0
 
     def read(self, start: int, end: int) -> bytes:
+        """What stands between two places."""
         try:
             with self._path.open("rb") as file:
                 file.seek(start)

@@ -34,6 +34,9 @@ FILE: Final = "autopilot.json"  # beside the tables
 VERSION: Final = 1
 TAG: Final = "veil:autopilot"  # a policy, such as "apply least=30s greatest=15m"
 HELD_TAG: Final = "veil:autopilot.held"  # which autopilot may change the queue, and until when
+RESUME_TAG: Final = (
+    "veil:autopilot.resumed"  # since when a silenced queue may be changed again: milliseconds since 1970
+)
 
 DAY_MS: Final = 86_400_000
 # Beside the recommended timeout by so little is no reason for a change: the next day's evidence would ask for another.

@@ -115,7 +115,7 @@ class ConsoleMount:
                     base_url=self._settings.base_url,
                     scheme=self._settings.scheme,
                     login_refusal=LoginTransport(self._settings).refusal,
-                    audit_file=_audit_file(self._settings),
+                    audit_file=audit_file(self._settings),
                     journal=journal_location(self._settings),
                     tables=_tables(self._settings),
                     version=self._version,
@@ -137,7 +137,8 @@ def _directory(settings: Settings) -> Path | None:
     return settings.data if is_on_postgres(settings) else store_directory(settings)
 
 
-def _audit_file(settings: Settings) -> Path | None:
+def audit_file(settings: Settings) -> Path | None:
+    """Where the audit log of the server is; None: in memory."""
     directory = _directory(settings)
     return None if directory is None else directory / _AUDIT_FILE
 

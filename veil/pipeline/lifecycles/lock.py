@@ -20,27 +20,26 @@ from typing import Any, Final
 from veil.core.errors import VeilError
 from veil.journal.storage import Storage
 
-LOCAL_NAME: Final = "_lock"
-REMOTE_NAME: Final = "_lock.json"
+NAME: Final = "_lock"
 KEPT_S: Final = 60.0
 RENEWED_S: Final = 15.0
 SETTLED_S: Final = 1.0
 
 
 class TablesBusy(VeilError):
-    """Another run is writing the tables."""
+    """Another run is writing the tables, or whatever else the lock is for."""
 
-    def __init__(self, tables: Storage, owner: str) -> None:
-        super().__init__(f"another run is writing {tables.uri}: {owner}")
+    def __init__(self, tables: Storage, owner: str, what: str = "run is writing") -> None:
+        super().__init__(f"another {what} {tables.uri}: {owner}")
         self.owner = owner
 
 
-def only_run(tables: Storage) -> AbstractContextManager[Callable[[], None]]:
-    """Be the only run on the tables during the block; raises TablesBusy.
+def only_run(tables: Storage, name: str = NAME) -> AbstractContextManager[Callable[[], None]]:
+    """Be the only run on the tables during the block; raises TablesBusy. Each `name` is a lock of its own.
 
     What the block is given is to be called before the commit: it raises TablesBusy if the lock was lost.
     """
-    return _held_locally(tables) if "://" not in tables.uri else held_by_file(tables)
+    return _held_locally(tables, name) if "://" not in tables.uri else held_by_file(tables, name)
 
 
 def _me() -> dict[str, Any]:
@@ -53,10 +52,10 @@ def _told(owner: dict[str, Any]) -> str:
 
 
 @contextmanager
-def _held_locally(tables: Storage) -> Iterator[Callable[[], None]]:
+def _held_locally(tables: Storage, name: str) -> Iterator[Callable[[], None]]:
     import fcntl
 
-    path = Path(tables.uri) / LOCAL_NAME
+    path = Path(tables.uri) / name
     path.parent.mkdir(parents=True, exist_ok=True)
     # Never removed: a second run would lock a file that a third cannot see any more.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -74,20 +73,24 @@ def _held_locally(tables: Storage) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def held_by_file(
-    tables: Storage, *, now_s: Callable[[], float] = time.time, rest: Callable[[float], None] = time.sleep
+    tables: Storage,
+    name: str = NAME,
+    *,
+    now_s: Callable[[], float] = time.time,
+    rest: Callable[[float], None] = time.sleep,
 ) -> Iterator[Callable[[], None]]:
     """The lock for a place that has no locks of its own; for clocks that agree within a minute."""
-    token = secrets.token_hex(8)
+    token, file = secrets.token_hex(8), f"{name}.json"
 
     def owner() -> dict[str, Any]:
         try:
-            return _decoded(tables.read(REMOTE_NAME))
+            return _decoded(tables.read(file))
         except FileNotFoundError:
             return {}
 
     def claim() -> None:
         mine = {**_me(), "token": token, "until_s": now_s() + KEPT_S}
-        tables.write(REMOTE_NAME, json.dumps(mine).encode())
+        tables.write(file, json.dumps(mine).encode())
 
     def check() -> None:
         found = owner()
@@ -111,7 +114,7 @@ def held_by_file(
         ended.set()
         keeper.join()
         if owner().get("token") == token:
-            tables.remove(REMOTE_NAME)
+            tables.remove(file)
 
 
 def _keep(ended: threading.Event, check: Callable[[], None], claim: Callable[[], None]) -> None:

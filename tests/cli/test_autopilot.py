@@ -1,0 +1,116 @@
+"""`veil autopilot` from the command line, on a real server and a journal that ends now."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.autopilot_kit import HOUR_MS, REGION, World, slow
+from veil.testing import VeilServer
+
+PLACES = ("--journal", "journal", "--tables", "tables", "--audit", "audit.jsonl", "--region", REGION)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    # With a journal of its own, which tells nothing here; the told one takes its place.
+    with VeilServer("--data", str(tmp_path / "data")) as server:
+        world = World(tmp_path, server.endpoint_url, int(time.time() * 1000) - 2 * HOUR_MS)
+        yield world
+        world.client.close()
+
+
+def veil(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "veil.cli.main", "autopilot", *arguments]
+    return subprocess.run(
+        [*command, "--endpoint", world.client.target.endpoint] if "status" not in arguments else command,
+        cwd=world.audit_file.parent,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_from_the_tag_to_the_change_and_back(world: World):
+    world.create(30)
+    world.pass_time(2, slow)
+    ran = veil(world, "--once", *PLACES)
+    assert ran.returncode == 0, ran.stderr
+    assert "orders: change: 30 s to 1 min 45 s" in ran.stdout
+    assert "undo: veil autopilot undo orders" in ran.stdout
+    assert world.timeout_s == 105
+
+    shown = veil(world, "status", "--tables", "tables")
+    assert "orders" in shown.stdout
+    assert "apply" in shown.stdout
+
+    undone = veil(world, "undo", "orders", "--tables", "tables", "--region", REGION)
+    assert undone.returncode == 0, undone.stderr
+    assert world.timeout_s == 30
+    again = veil(world, "--once", *PLACES)
+    assert "a person changed the timeout from 1 min 45 s to 30 s" in again.stdout
+    assert world.timeout_s == 30
+
+    assert veil(world, "resume", "orders", "--region", REGION).returncode == 0
+    assert "change: 30 s to 1 min 45 s" in veil(world, "--once", *PLACES).stdout
+
+
+def test_decisions_are_posted_and_nobody_waits_for_whoever_listens(world: World):
+    world.create(30, "advise target=0.05")
+    world.pass_time(2, slow)
+    posted: list[dict[str, object]] = []
+
+    class Listener(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    listener = HTTPServer(("127.0.0.1", 0), Listener)
+    threading.Thread(target=listener.serve_forever, daemon=True).start()
+    try:
+        url = f"http://127.0.0.1:{listener.server_port}/hook"
+        ran = veil(world, "--once", "--json", "--webhook", url, *PLACES)
+    finally:
+        listener.shutdown()
+        listener.server_close()
+    assert ran.returncode == 0, ran.stderr
+    (advice,) = posted
+    assert (advice["queue"], advice["kind"], advice["after_s"]) == ("orders", "advise", 105)
+    assert json.loads(ran.stdout) == advice
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--once", "--default", "yes", *PLACES), "--default 'yes': expected off, advise or apply"),
+        (("--once", "--webhook", "file:///etc/passwd", *PLACES), "expected an http or https URL"),
+        (("status", "--tables", "nowhere"), "no autopilot has run"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(world: World, arguments: tuple[str, ...], said: str):
+    ran = veil(world, *arguments)
+    assert ran.returncode == 1
+    assert said in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
+
+
+def test_a_second_one_on_the_same_tables_is_refused(world: World):
+    from veil.pipeline.autopilot.loop import LOCK
+    from veil.pipeline.lifecycles.lock import only_run
+
+    with only_run(world.tables, LOCK):
+        ran = veil(world, "--once", *PLACES)
+    assert ran.returncode == 1
+    assert "another autopilot runs here: process" in ran.stderr

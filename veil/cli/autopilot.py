@@ -1,0 +1,453 @@
+"""`veil autopilot`: keep timeouts right where the owner of a queue allows it; say what was done, undo it, and go on."""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue as queues_of_python
+import threading
+import time
+import urllib.request
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from veil import words
+from veil.cli.app import Commands
+from veil.cli.client import Client
+from veil.cli.failures import CommandFailed, NotVeil, ServiceError, plainly
+from veil.cli.options import AsJson, Endpoint, QueueName, Region, connect, interval
+from veil.cli.output import inert, say, say_json, show_table, talk
+from veil.cli.output import seconds as length
+from veil.cli.pipeline.options import Conf, Data, JournalPlace, Master, TablesPlace, places, spark_when_needed
+from veil.core.autopilot import (
+    FILE,
+    RESUME_TAG,
+    AutopilotState,
+    Decision,
+    Kind,
+    Policy,
+    PolicyUnreadable,
+    QueueState,
+    StateUnreadable,
+    decode_state,
+    read_policy,
+)
+from veil.core.errors import VeilError
+
+if TYPE_CHECKING:
+    from veil.console.audit import AuditFile
+    from veil.core.findings import Findings
+    from veil.pipeline.autopilot.loop import JournalHealth
+    from veil.pipeline.lifecycles.run import LifecyclesRun
+
+_log = logging.getLogger(__name__)
+
+_METRICS_BYTES_MAX: Final = 16 << 20
+_CALL_S: Final = 5.0
+_HOOKS_WAITING_MAX: Final = 100
+_SETTLED_S: Final = 1.0
+
+
+class ClientQueues:
+    """The queues of a server, by name."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.region = client.target.region
+
+    def names(self) -> Iterable[str]:
+        """All of them."""
+        return list(self._client.queue_names())
+
+    def tags(self, queue: str) -> Mapping[str, str]:
+        """Of one queue; none where it is gone."""
+        try:
+            return dict(self._client.on_queue("ListQueueTags", queue).get("Tags", {}))
+        except ServiceError as refused:
+            if refused.is_missing_queue:
+                return {}
+            raise
+
+    def tag(self, queue: str, name: str, value: str) -> None:
+        """Set one tag."""
+        self._client.on_queue("TagQueue", queue, {"Tags": {name: value}})
+
+    def timeout_s(self, queue: str) -> int | None:
+        """The visibility timeout; None where there is no such queue."""
+        try:
+            return int(self._client.attributes(queue, "VisibilityTimeout")["VisibilityTimeout"])
+        except ServiceError as refused:
+            if refused.is_missing_queue:
+                return None
+            raise
+
+    def set_timeout(self, queue: str, timeout_s: int) -> None:
+        """Set the visibility timeout."""
+        self._client.on_queue(
+            "SetQueueAttributes", queue, {"Attributes": {"VisibilityTimeout": str(timeout_s)}}
+        )
+
+    def account(self, queue: str) -> str:
+        """Whose queue it is."""
+        return self._client.queue_url(queue).rstrip("/").rpartition("/")[0].rpartition("/")[2]
+
+
+class SharedAudit:
+    """The server's own audit log, which the console shows; each decision is an entry."""
+
+    def __init__(self, file: AuditFile, queues: ClientQueues) -> None:
+        self._file, self._queues = file, queues
+
+    def asked(self, entry_id: str, queue: str, decision: Decision, outcome: str | None = None) -> None:
+        """A decision: one that is being carried out, or one with its outcome."""
+        from veil.console.audit import ASKED, AuditEntry, as_line, instant
+
+        differences: list[list[str]] = []
+        commands: list[str] = []
+        if (
+            decision.after_s is not None
+            and decision.before_s is not None
+            and decision.after_s != decision.before_s
+        ):
+            differences = [["Visibility timeout", length(decision.before_s), length(decision.after_s)]]
+            if decision.kind in (Kind.CHANGE, Kind.TAKE_BACK):
+                commands = [undo_command(queue)]
+        told = decision.reason + ("" if decision.bound is None else f" (limited by {decision.bound})")
+        entry = AuditEntry(
+            entry_id, instant(decision.at_ms), "autopilot", "autopilot", "", self._queues.account(queue),
+            f"autopilot: {decision.kind.value}", queue, differences, commands, outcome or ASKED, told,
+        )  # fmt: skip
+        self._file.append(as_line(asdict(entry)))
+
+    def ended(self, entry_id: str, outcome: str, detail: str) -> None:
+        """What came of it."""
+        from veil.console.audit import as_line
+
+        self._file.append(as_line({"id": entry_id, "outcome": outcome, "detail": detail}))
+
+    def known(self, entry_id: str) -> tuple[bool, bool]:
+        """Whether the entry is there, and whether its end is."""
+        mark = f'"id":"{entry_id}"'.encode()
+        lines = [each for each in self._file.read(0, self._file.size()).splitlines() if mark in each]
+        return any(b'"action":' in each for each in lines), any(b'"action":' not in each for each in lines)
+
+
+class Webhook:
+    """Posts decisions as JSON, in a thread: whoever does not answer holds nothing up, and what is too much is dropped."""
+
+    def __init__(self, url: str) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise CommandFailed(f"--webhook {url!r}: expected an http or https URL")
+        self._url = url
+        self._waiting: queues_of_python.Queue[bytes] = queues_of_python.Queue(_HOOKS_WAITING_MAX)
+        threading.Thread(target=self._post, daemon=True).start()
+
+    def __call__(self, told: Mapping[str, Any]) -> None:
+        """Post it soon."""
+        with suppress(queues_of_python.Full):
+            self._waiting.put_nowait(json.dumps(told).encode())
+
+    def finish(self) -> None:
+        """Give what waits a moment."""
+        end_s = time.monotonic() + _CALL_S
+        while self._waiting.unfinished_tasks and time.monotonic() < end_s:
+            time.sleep(0.02)
+
+    def _post(self) -> None:
+        while True:
+            body = self._waiting.get()
+            request = urllib.request.Request(  # noqa: S310 - the scheme was checked
+                self._url, body, {"Content-Type": "application/json"}
+            )
+            try:
+                with urllib.request.urlopen(request, timeout=_CALL_S) as answer:  # noqa: S310
+                    answer.read(1_024)
+            except (OSError, ValueError) as problem:
+                _log.warning("the webhook did not take a decision: %s", problem)
+            finally:
+                self._waiting.task_done()
+
+
+def journal_health(client: Client) -> JournalHealth | str | None:
+    """What the server's metrics say of its journal; why they cannot be had; None for a server that is not Veil."""
+    from veil.pipeline.autopilot.loop import JournalHealth
+
+    try:
+        client.veils_own("DescribeQueues", None, {"MaxResults": 1})
+    except NotVeil:
+        return None
+    try:
+        with urllib.request.urlopen(f"{client.target.endpoint}/metrics", timeout=_CALL_S) as answer:  # noqa: S310
+            page = answer.read(_METRICS_BYTES_MAX).decode("utf-8", "replace")
+    except (OSError, ValueError) as problem:
+        return f"the server's /metrics cannot be read, which tell whether its journal is whole: {problem}"
+    found = {}
+    for line in page.splitlines():
+        name, _, value = line.partition(" ")
+        if name in ("veil_journal_outbox_age_seconds", "veil_journal_events_lost_total"):
+            found[name] = float(value)
+    if len(found) < 2:
+        return "the server keeps no journal"
+    return JournalHealth(found["veil_journal_outbox_age_seconds"], found["veil_journal_events_lost_total"])
+
+
+# ---- the commands
+
+autopilot_app = Commands(no_args_is_help=False)
+
+DefaultPolicy = Annotated[
+    str,
+    typer.Option(
+        "--default",
+        metavar="POLICY",
+        help="For queues without the tag veil:autopilot: off, advise, or apply with bounds such as least=30s.",
+    ),
+]
+_EXAMPLES = "Example: veil queue edit orders --tag veil:autopilot=advise && veil autopilot --once"
+
+
+@autopilot_app.callback(invoke_without_command=True, epilog=_EXAMPLES)
+@plainly
+def run(
+    ctx: typer.Context,
+    once: Annotated[bool, typer.Option("--once", help="Look at every queue once, and end.")] = False,
+    every: Annotated[
+        float, typer.Option("--every", metavar="LENGTH", parser=interval, help="How often to look.")
+    ] = 60.0,
+    default: DefaultPolicy = "off",
+    webhook: Annotated[
+        str | None, typer.Option("--webhook", metavar="URL", help="Post each decision there as JSON.")
+    ] = None,
+    audit: Annotated[
+        Path | None,
+        typer.Option("--audit", metavar="FILE", help="The audit log; else the server's: DATA/audit.jsonl."),
+    ] = None,
+    data: Data = None,
+    journal: JournalPlace = None,
+    tables: TablesPlace = None,
+    master: Master = None,
+    conf: Conf = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    as_json: AsJson = False,
+) -> None:
+    """Keep timeouts right where the tag veil:autopilot of a queue allows it, until it is told to stop.
+
+    The tag is off, advise or apply, with bounds behind it: `apply least=30s greatest=15m step=4 every=6h target=0.001`.
+    Every decision goes to the audit log with its reason. A change that turns out wrong is taken back. A timeout that a
+    person sets is left alone until `veil autopilot resume QUEUE`.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from veil.console.audit import AuditFile
+    from veil.pipeline.autopilot.loop import LOCK, Autopilot
+    from veil.pipeline.lifecycles.lock import TablesBusy, only_run
+
+    policy = _read_default(default)
+    journal_place, tables_place = places(data, journal, tables)
+    hook = None if webhook is None else Webhook(webhook)
+    with (
+        connect(endpoint, region) as client,
+        spark_when_needed(master, conf, "autopilot", quiet=True) as (
+            spark,
+            is_chosen,
+        ),
+    ):
+        from veil.cli.pipeline.timeouts import SCHEDULES
+        from veil.pipeline.lifecycles.generation import BYTES_HERE_MAX
+        from veil.pipeline.lifecycles.run import run_lifecycles
+        from veil.pipeline.timeouts.run import run_timeouts
+
+        queues = ClientQueues(client)
+
+        def refresh() -> LifecyclesRun:
+            here_max = 0 if is_chosen else BYTES_HERE_MAX
+            return run_lifecycles(spark, journal_place, tables_place, bytes_here_max=here_max)
+
+        def find_all() -> Findings:
+            return run_timeouts(tables_place, target=policy.target, policies=SCHEDULES, policy=policy.renewal)
+
+        def tell(queue: str, state: QueueState, decision: Decision) -> None:
+            _tell(queue, state, decision, as_json=as_json)
+            if hook is not None:
+                hook(_as_json(queue, state, decision))
+
+        try:
+            with only_run(tables_place, LOCK):
+                pilot = Autopilot(
+                    tables_place,
+                    queues,
+                    SharedAudit(AuditFile(audit or _audit_file(data)), queues),
+                    refresh=refresh,
+                    health=lambda: journal_health(client),
+                    now_ms=lambda: int(time.time() * 1000),
+                    default=policy,
+                    schedules=SCHEDULES,
+                    find_all=find_all,
+                    tell=tell,
+                )
+                if not once:
+                    talk(f"looking every {words.length(every)} at the queues that allow it; Ctrl-C ends it")
+                _turn(pilot, every, once=once)
+        except TablesBusy as busy:
+            raise CommandFailed(f"another autopilot runs here: {busy.owner}") from None
+        except (VeilError, StateUnreadable) as refused:
+            raise CommandFailed(str(refused)) from None
+        finally:
+            if hook is not None:
+                hook.finish()
+
+
+def _turn(pilot: Any, every_s: float, *, once: bool) -> None:
+    told: str | None = None
+    while True:
+        try:
+            state: AutopilotState = pilot.look_at_all()
+            if once:
+                # A queue that was claimed just now is changed by the next look, if nobody else claimed it too.
+                time.sleep(_SETTLED_S)
+                state = pilot.look_at_all()
+            problem = state.problem
+        except (CommandFailed, OSError) as failure:
+            if once:
+                raise
+            problem = str(failure)
+        if problem is not None and problem != told:
+            talk(f"veil: nothing is changed for now: {inert(problem)}")
+        told = problem
+        if once:
+            return
+        time.sleep(every_s)
+
+
+@autopilot_app.command("status", epilog="Example: veil autopilot status")
+@plainly
+def status(data: Data = None, tables: TablesPlace = None, as_json: AsJson = False) -> None:
+    """Show each queue's mode, its last decision and why."""
+    state = _state(data, tables)
+    if state.problem is not None:
+        talk(f"nothing is changed for now: {inert(state.problem)}")
+    if as_json:
+        for name, each in sorted(state.queues.items()):
+            decision = each.last or Decision(kind=Kind.NOTHING, code="", reason="not looked at yet", at_ms=0)
+            say_json(_as_json(name, each, decision))
+        return
+    columns = ["queue", "mode", "timeout", "last decision", "when", "why"]
+    rows = [
+        [
+            inert(name, keep=""),
+            "silenced" if each.silenced_ms is not None else each.mode,
+            words.length(each.seen_s),
+            "" if each.last is None else each.last.kind.value,
+            "" if each.last is None else time.strftime("%Y-%m-%d %H:%M", time.gmtime(each.last.at_ms / 1000)),
+            "" if each.last is None else each.last.reason,
+        ]
+        for name, each in sorted(state.queues.items())
+    ]
+    show_table(columns, rows, right=["timeout"])
+    for name, each in sorted(state.queues.items()):
+        for sentence in each.advice:
+            talk(f"{inert(name, keep='')}: {inert(sentence)}")
+
+
+@autopilot_app.command("undo", epilog="Example: veil autopilot undo orders")
+@plainly
+def undo(
+    queue: QueueName,
+    data: Data = None,
+    tables: TablesPlace = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+) -> None:
+    """Set the timeout to what it was before the last change; the autopilot then leaves the queue alone."""
+    change = _queue_state(_state(data, tables), queue).change
+    if change is None or change.before_s is None:
+        raise CommandFailed(f"the autopilot has not changed queue {queue!r}")
+    with connect(endpoint, region) as client:
+        ClientQueues(client).set_timeout(queue, change.before_s)
+    say(
+        f"{inert(queue)}: {length(change.before_s)}; to let the autopilot go on: veil autopilot resume {inert(queue)}"
+    )
+
+
+@autopilot_app.command("resume", epilog="Example: veil autopilot resume orders")
+@plainly
+def resume(queue: QueueName, endpoint: Endpoint = None, region: Region = None) -> None:
+    """Let the autopilot go on with a queue whose timeout a person has set."""
+    with connect(endpoint, region) as client:
+        ClientQueues(client).tag(queue, RESUME_TAG, str(int(time.time() * 1000)))
+    say(f"{inert(queue)}: the autopilot may change it again")
+
+
+def undo_command(queue: str) -> str:
+    """The command that undoes the last change of a queue."""
+    return f"veil autopilot undo {queue}"
+
+
+def _read_default(text: str) -> Policy:
+    try:
+        return read_policy(text)
+    except PolicyUnreadable as refused:
+        raise CommandFailed(f"--default {refused}") from None
+
+
+def _audit_file(data: str | None) -> Path:
+    import os
+
+    from veil.server.console import audit_file
+    from veil.server.settings import SettingsError, load_settings
+
+    try:
+        settings = load_settings({"data": data}, os.environ)
+    except SettingsError as refused:
+        raise CommandFailed(str(refused)) from None
+    return audit_file(settings) or settings.data / "audit.jsonl"
+
+
+def _state(data: str | None, tables: str | None) -> AutopilotState:
+    _, place = places(data, None, tables)
+    try:
+        return decode_state(place.read(FILE))
+    except FileNotFoundError:
+        raise CommandFailed(
+            f"no autopilot has run on {place.uri} yet; start one with: veil autopilot"
+        ) from None
+    except StateUnreadable as refused:
+        raise CommandFailed(f"{place.uri}: {refused}") from None
+
+
+def _queue_state(state: AutopilotState, queue: str) -> QueueState:
+    found = state.queues.get(queue)
+    if found is None:
+        raise CommandFailed(f"the autopilot knows nothing of queue {queue!r}")
+    return found
+
+
+def _tell(queue: str, state: QueueState, decision: Decision, *, as_json: bool) -> None:
+    if as_json:
+        say_json(_as_json(queue, state, decision))
+        return
+    line = f"{queue}: {decision.kind.value}: {decision.reason}"
+    if decision.bound is not None:
+        line += f" (limited by {decision.bound})"
+    if decision.kind in (Kind.CHANGE, Kind.TAKE_BACK):
+        line += f"; undo: {undo_command(queue)}"
+    say(inert(line, keep=""))
+
+
+def _as_json(queue: str, state: QueueState, decision: Decision) -> dict[str, Any]:
+    import msgspec
+
+    built = msgspec.to_builtins(decision)
+    undo_it = undo_command(queue) if decision.kind in (Kind.CHANGE, Kind.TAKE_BACK) else None
+    return {"queue": queue, "mode": state.mode, **built, "advice": list(state.advice), "undo": undo_it}
+
+
+def register(app: typer.Typer) -> None:
+    """Add `veil autopilot` to the command."""
+    app.add_typer(autopilot_app, name="autopilot")

@@ -1,0 +1,363 @@
+"""The loop: keep the tables fresh, look at each queue that allows it, write down what is intended, do it, and audit it.
+
+**Killed anywhere, nothing is doubled or lost.** A change is first an intent in the state, then an entry of the audit log, then
+a call, then the end of the entry, then the state of a change that is watched. Whoever starts next finds the intent and the
+queue's timeout, and finishes what was begun: a timeout that is as intended was changed; one that is as before was not, and is
+decided anew.
+
+**Two of them.** One lock for those who share tables; a tag on each queue (`HELD_TAG`) for those who do not. A tag that was just
+written is believed only on the next look, when a second writer would have shown itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec.structs import replace
+
+from veil.core.autopilot import (
+    DAY_MS,
+    FILE,
+    HELD_TAG,
+    RESUME_TAG,
+    TAG,
+    AutopilotState,
+    Decision,
+    Intent,
+    Kind,
+    Mode,
+    Policy,
+    PolicyUnreadable,
+    QueueState,
+    decode_state,
+    encode_state,
+    read_policy,
+)
+from veil.core.errors import VeilError
+from veil.core.findings import Findings
+from veil.pipeline.autopilot.evidence import TablesEvidence, advice_on
+from veil.pipeline.autopilot.pilot import Memory, changed, is_due, look
+from veil.pipeline.lifecycles.lock import TablesBusy
+from veil.pipeline.lifecycles.run import LifecyclesRun
+from veil.pipeline.lifecycles.store import Manifest, load_manifest
+from veil.pipeline.lifecycles.tables import HOUR_MS
+from veil.pipeline.timeouts.candidates import RenewalSchedule, Timelines
+from veil.pipeline.timeouts.history import Work
+
+if TYPE_CHECKING:
+    from veil.journal.storage import Storage
+
+_log = logging.getLogger(__name__)
+
+LOCK: Final = "_autopilot_lock"
+STALE_MS: Final = 900_000  # what is known of the queues is older than this: nothing is changed
+_STEP_MS: Final = 60_000  # a clock that disagrees by more has been set
+_HELD_MS: Final = 3_600_000
+DONE, FAILED = "done", "failed"  # how an entry of the audit log ends
+
+
+class QueueCalls(Protocol):
+    """The queues, by name, over the API."""
+
+    region: str
+
+    def names(self) -> Iterable[str]: ...
+    def tags(self, queue: str) -> Mapping[str, str]: ...
+    def tag(self, queue: str, name: str, value: str) -> None: ...
+    def timeout_s(self, queue: str) -> int | None:
+        """None: there is no such queue."""
+        ...
+
+    def set_timeout(self, queue: str, timeout_s: int) -> None: ...
+
+
+class AuditLog(Protocol):
+    """Where every decision is recorded, synced before it returns."""
+
+    def asked(self, entry_id: str, queue: str, decision: Decision, outcome: str | None = None) -> None: ...
+    def ended(self, entry_id: str, outcome: str, detail: str) -> None: ...
+    def known(self, entry_id: str) -> tuple[bool, bool]:
+        """Whether the entry is there, and whether its end is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class JournalHealth:
+    """What the server says of its journal: how long the oldest event has waited, and how many it could not record."""
+
+    waiting_s: float
+    lost_events: float
+
+
+class Autopilot:
+    """Everything that it needs is handed in; `look_at_all` is one turn of the loop."""
+
+    def __init__(
+        self,
+        tables: Storage,
+        queues: QueueCalls,
+        audit: AuditLog,
+        *,
+        refresh: Callable[[], LifecyclesRun | None],
+        health: Callable[[], JournalHealth | str | None],
+        now_ms: Callable[[], int],
+        default: Policy | None = None,
+        schedules: tuple[RenewalSchedule, ...] = (),
+        find_all: Callable[[], Findings | None] = lambda: None,
+        tell: Callable[[str, QueueState, Decision], None] = lambda queue, state, decision: None,
+        on_step: Callable[[str], None] = lambda step: None,
+    ) -> None:
+        self._tables, self._queues, self._audit = tables, queues, audit
+        self._refresh, self._health, self._now_ms = refresh, health, now_ms
+        self._default = default or Policy()
+        self._timelines = Timelines(schedules)
+        self._find_all, self._tell, self._on_step = find_all, tell, on_step
+        self._evidence = TablesEvidence(tables)
+        self._findings: Findings | None = None
+        self._found_ms = 0
+        self.state = self._load()
+
+    def _load(self) -> AutopilotState:
+        try:
+            state = decode_state(self._tables.read(FILE))
+        except FileNotFoundError:
+            state = AutopilotState()
+        return state if state.owner else replace(state, owner=secrets.token_hex(6))
+
+    def look_at_all(self) -> AutopilotState:
+        """One turn: finish what a predecessor began, learn what is new, and decide about each queue."""
+        now_ms = self._now_ms()
+        self._recover(now_ms)
+        problem = self._learn(now_ms)
+        policies = self._policies(now_ms)
+        manifest = load_manifest(self._tables)
+        memories = {
+            work.queue: (work, memory)
+            for work, memory in self._evidence.memories(manifest, list(policies), now_ms).items()
+            if work.region == self._queues.region
+        }
+        kept = {name: state for name, state in self.state.queues.items() if name in policies or state.intent}
+        self.state = replace(self.state, looked_ms=now_ms, problem=problem, queues=kept)
+        for name, policy in policies.items():
+            work, memory = memories.get(name, (Work(self._queues.region, "", name, ""), Memory()))
+            self._look_at(name, policy, work, memory, manifest, now_ms)
+        self._save()
+        return self.state
+
+    # ---- one queue
+
+    def _look_at(
+        self, name: str, policy: Policy, work: Work, memory: Memory, manifest: Manifest, now_ms: int
+    ) -> None:
+        state = self.state.queues.get(name, QueueState())
+        timeout_s = self._queues.timeout_s(name)
+        if timeout_s is None:
+            return
+        if self.state.problem is not None:
+            if state.seen_s in (None, timeout_s):
+                told = Decision(
+                    kind=Kind.NOTHING, code="findings", at_ms=now_ms, before_s=timeout_s,
+                    reason=f"the findings cannot be relied on: {self.state.problem}",
+                )  # fmt: skip
+                self._told(name, replace(state, mode=policy.mode.value, seen_s=timeout_s), [told])
+            return
+        state, decisions, _ = look(
+            policy,
+            work,
+            memory,
+            state,
+            timeout_s,
+            attempts=lambda watch: self._evidence.attempts(manifest, work, watch),
+            newest_ms=manifest.newest_ms or 0,
+            now_ms=now_ms,
+            timelines=self._timelines,
+            due=is_due(state, now_ms),
+        )
+        state = replace(state, advice=self._advice(name, policy, state))
+        act = decisions[-1] if decisions and decisions[-1].kind in (Kind.CHANGE, Kind.TAKE_BACK) else None
+        if act is None:
+            self._told(name, state, decisions)
+            return
+        self._told(name, state, decisions[:-1])
+        state = self.state.queues[name]
+        holder = self._holder(name, now_ms)
+        if holder is None:  # claimed just now: the next look decides again, and may act
+            self._put(name, replace(state, found_ms=0))
+        elif holder != self.state.owner:
+            reason = f"another autopilot ({holder}) has this queue"
+            other = replace(act, kind=Kind.NOTHING, code=f"held {holder}", reason=reason, after_s=None)
+            self._told(name, state, [other])
+        else:
+            self._make(name, policy, replace(state, last=act), act)
+
+    def _make(self, name: str, policy: Policy, state: QueueState, decision: Decision) -> None:
+        assert decision.after_s is not None
+        intent = Intent(id=secrets.token_hex(8), decision=decision)
+        self._keep(name, replace(state, intent=intent))
+        self._on_step("intended")
+        self._audit.asked(intent.id, name, decision)
+        self._on_step("asked")
+        # A person's change always wins; this is the last look before ours.
+        if self._queues.timeout_s(name) != decision.before_s:
+            self._audit.ended(
+                intent.id, FAILED, "the timeout was changed by somebody else in the same moment"
+            )
+            self._keep(name, replace(state, intent=None))
+            return
+        self._queues.set_timeout(name, decision.after_s)
+        self._on_step("set")
+        self._audit.ended(intent.id, DONE, decision.reason)
+        self._on_step("ended")
+        self._keep(name, changed(replace(state, intent=None), decision, policy.rest_s))
+        self._on_step("kept")
+        self._tell(name, self.state.queues[name], decision)
+
+    def _recover(self, now_ms: int) -> None:
+        """Finish the changes that somebody was killed in."""
+        for name, state in list(self.state.queues.items()):
+            if state.intent is None:
+                continue
+            intent, decision = state.intent, state.intent.decision
+            timeout_s = self._queues.timeout_s(name)
+            is_asked, is_ended = self._audit.known(intent.id)
+            is_made = timeout_s == decision.after_s
+            if is_made and not is_asked:
+                self._audit.asked(intent.id, name, decision)
+            if (is_asked or is_made) and not is_ended:
+                outcome = (
+                    (DONE, decision.reason) if is_made else (FAILED, "stopped before the change was made")
+                )
+                self._audit.ended(intent.id, *outcome)
+            self._on_step("recovered")
+            policy = self._policy(name) or Policy()
+            cleared = replace(state, intent=None, found_ms=0)
+            self._keep(name, changed(cleared, decision, policy.rest_s) if is_made else cleared)
+
+    def _told(self, name: str, state: QueueState, decisions: list[Decision]) -> None:
+        """Record what was decided: what happened always, that nothing is to be done once for each reason."""
+        for each in decisions:
+            is_event = each.kind in (Kind.KEEP, Kind.DRIFT)
+            is_new = state.last is None or state.last.code != each.code
+            if is_event or is_new:
+                self._audit.asked(secrets.token_hex(8), name, each, DONE)
+                self._tell(name, state, each)
+            elif (
+                each.kind is Kind.ADVISE
+                and state.last is not None
+                and each.at_ms - state.last.at_ms >= DAY_MS
+            ):
+                self._tell(name, state, each)  # a line a day
+            elif state.last is not None:
+                each = replace(each, at_ms=state.last.at_ms)
+            state = replace(state, last=each)
+        self._put(name, state)
+
+    def _advice(self, name: str, policy: Policy, state: QueueState) -> tuple[str, ...]:
+        if self._findings is None:
+            return state.advice
+        own = [each for each in self._findings.findings if each.queue == name]
+        whole = next((each for each in own if each.message_type is None), None)
+        if whole is None:
+            return ()
+        return advice_on(whole, [each for each in own if each is not whole], policy)
+
+    # ---- what is known
+
+    def _learn(self, now_ms: int) -> str | None:
+        """Bring the tables up to date; says why nothing may be done by them, if that is so."""
+        try:
+            run = self._refresh()
+        except TablesBusy as busy:
+            return str(busy)
+        except VeilError as refused:
+            return str(refused)
+        manifest = load_manifest(self._tables)
+        if manifest.broken:
+            return f"segment {manifest.broken[0].name} of the journal cannot be read: {manifest.broken[0].reason}"
+        newest_ms = run.newest.timestamp() * 1000 if run is not None and run.newest else manifest.newest_ms
+        if newest_ms is None:
+            return "the journal is empty"
+        if newest_ms > now_ms + _STEP_MS or now_ms + _STEP_MS < self.state.looked_ms:
+            return "the clock has been set back: what is new and what is old cannot be told apart"
+        if now_ms - newest_ms > STALE_MS:
+            return "nothing is known of the last quarter of an hour: the queues are idle, or the journal is behind"
+        health = self._health()
+        if isinstance(health, str):
+            return health
+        if health is not None:
+            if health.lost_events != self.state.lost_events:
+                lost = health.lost_events > self.state.lost_events
+                self.state = replace(self.state, lost_events=health.lost_events)
+                if lost:  # what came before has holes
+                    self._forget(now_ms)
+                    return (
+                        f"the server could not record {health.lost_events:,.0f} events: its journal was full"
+                    )
+            if health.waiting_s * 1000 > STALE_MS:
+                return "the server's journal is behind"
+        if now_ms - self._found_ms >= HOUR_MS:
+            self._findings, self._found_ms = self._find_all(), now_ms
+        return None
+
+    def _forget(self, now_ms: int) -> None:
+        queues = {
+            name: replace(state, memory_ms=now_ms, watch=None) for name, state in self.state.queues.items()
+        }
+        self.state = replace(self.state, queues=queues)
+
+    # ---- whose queues
+
+    def _policies(self, now_ms: int) -> dict[str, Policy]:
+        """The queues that allow something."""
+        found: dict[str, Policy] = {}
+        for name in self._queues.names():
+            tags = self._queues.tags(name)
+            policy = self._policy(name, tags)
+            if policy is None or policy.mode is Mode.OFF:
+                continue
+            found[name] = policy
+            state = self.state.queues.get(name)
+            resumed_ms = _number(tags.get(RESUME_TAG, ""))
+            if state is not None and state.silenced_ms is not None and resumed_ms > state.silenced_ms:
+                self._put(name, replace(state, silenced_ms=None, found_ms=0, last=None))
+        return found
+
+    def _policy(self, name: str, tags: Mapping[str, str] | None = None) -> Policy | None:
+        text = (self._queues.tags(name) if tags is None else tags).get(TAG)
+        if text is None:
+            return self._default
+        try:
+            return read_policy(text)
+        except PolicyUnreadable as refused:
+            _log.warning("queue %s: its tag %s is not readable: %s", name, TAG, refused)
+            return None
+
+    def _holder(self, name: str, now_ms: int) -> str | None:
+        """Which autopilot may change the queue; None where that was nobody, and this one has claimed it just now."""
+        owner, _, until = self._queues.tags(name).get(HELD_TAG, "").partition(" ")
+        until_ms = _number(until)
+        if owner and owner != self.state.owner and until_ms > now_ms:
+            return owner
+        if owner != self.state.owner or until_ms < now_ms + _HELD_MS // 2:
+            self._queues.tag(name, HELD_TAG, f"{self.state.owner} {now_ms + _HELD_MS}")
+        return owner if owner == self.state.owner and until_ms > now_ms else None
+
+    # ---- the state
+
+    def _put(self, name: str, state: QueueState) -> None:
+        self.state = replace(self.state, queues={**self.state.queues, name: state})
+
+    def _keep(self, name: str, state: QueueState) -> None:
+        self._put(name, state)
+        self._save()
+
+    def _save(self) -> None:
+        self._tables.write(FILE, encode_state(self.state))
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0
