@@ -291,3 +291,6 @@ def test_a_queue_that_only_fails_gets_no_timeout_and_is_told_why():
 
     assert (finding.crashes, finding.duplicates, finding.recommended_timeout_s) == (0, 0, None)
     assert "100 % of the attempts failed" in finding.reason
+    # The work took 20 ms: whatever the timeout, nothing would have been done twice.
+    assert {each.policies[0].duplicate_chance for each in finding.candidates} == {0.0}
+    assert finding.p50_s is not None and finding.p50_s < 0.03

@@ -217,10 +217,11 @@ def curve_of(history: History, lapses: Lapses) -> Survival:
     """The chance that an attempt is still at work after a time: of all attempts, or of those that were not let go, whichever
     is greater."""
     censored = (lapses.elsewhere, lapses.at_work, lapses.crashed)
-    curve = estimate(history.processing, *censored)
-    return curve if not history.let_go else worse_of(
-        estimate(history.processing + history.let_go, *censored), curve
-    )  # fmt: skip
+    everything = estimate(history.processing + history.let_go, *censored)
+    # Where nothing has completed, the curve of what does would be one of no observations: as if all work lasted for ever.
+    if not history.let_go or not history.processing:
+        return everything
+    return worse_of(everything, estimate(history.processing, *censored))
 
 
 def sort_lapses(history: History) -> Lapses:
