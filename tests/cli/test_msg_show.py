@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from urllib.request import urlopen
 
+import pytest
+
 from tests.cli.conftest import Ran, Veil
 from tests.wire.test_outcomes import ask
 from veil.core.attempt import Said, write_header
@@ -53,6 +55,31 @@ def test_a_dead_letter_shows_the_errors_of_its_attempts(tmp_path: Path, command:
         unknown = veil("msg", "show", "nobody")
         assert unknown.code != 0 and "nobody is not in the server's journal" in unknown.err
         assert [queue["waiting_for_retry"] for queue in veil("queue", "ls", "--json").objects] == [0, 0]
+
+
+def test_another_account_learns_nothing_of_a_message(
+    tmp_path: Path, command: Veil, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {"VEIL_KEYS": "mine:secret:111111111111,theirs:secret:222222222222"}
+    with VeilServer("--data", str(tmp_path), environ=keys) as server:
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+
+        def veil(key: str, *arguments: str) -> Ran:
+            monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
+            return command(*arguments, "--endpoint", server.endpoint_url, "--region", "us-east-1")
+
+        # Each has a queue of that name, so that no refusal for want of one hides what is asked here.
+        for key in ("mine", "theirs"):
+            assert veil(key, "queue", "create", "orders").code == 0
+        message_id = veil("mine", "msg", "send", "orders", "secret plan").out.strip()
+        assert veil("mine", "msg", "receive", "orders").code == 0
+        assert veil("mine", "msg", "show", message_id).out.startswith("orders: sent ")
+
+        ran = veil("theirs", "msg", "show", message_id)
+
+        assert (ran.code, ran.out) == (1, "")
+        assert f"{message_id} is not in the server's journal" in ran.err
+        assert ran.err == veil("theirs", "msg", "show", "nobody").err.replace("nobody", message_id)
 
 
 def test_a_restarted_server_knows_from_the_journal_who_holds_what(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -61,7 +62,17 @@ async def test_whatever_the_policy_a_failure_is_said_with_its_error(policy: Outc
     assert (first.outcome, first.error_type, first.error_text) == ("failed", "LookupError", "no stock")
     lines = (first.traceback or "").splitlines()
     assert __file__ in lines[1]  # no frame of Veil's own before the handler
-    assert lines[-1] == "LookupError: no stock"
+    assert lines[-1] == '    raise LookupError("no stock")'  # type and text stand beside it
+
+
+async def test_a_consumer_may_keep_the_texts_of_its_errors_to_itself():
+    app = Consumer("orders", error_texts=False)
+
+    @app.handler
+    async def ship(message: Message) -> None:
+        raise LookupError("no stock for jane")
+
+    assert (await said_by(app))[0] == Said("failed", "LookupError")
 
 
 @pytest.mark.parametrize(
@@ -140,6 +151,44 @@ def test_an_error_is_told_bounded():
     assert len(said.error_text or "") == TEXT_CHARS_MAX
     assert len(said.traceback or "") <= TRACEBACK_CHARS_MAX
     assert said._replace(error_type=None, error_text=None, traceback=None) == FAILED
+
+
+def test_the_errors_that_led_to_one_are_told_before_it_and_masked():
+    try:
+        try:
+            raise KeyError("password=hunter2")
+        except KeyError as error:
+            raise ValueError("no stock") from error
+    except ValueError as error:
+        said = said_of(error)
+        known = "".join(traceback.format_exception(error))
+
+    whole = f"{said.traceback}ValueError: {said.error_text}\n"
+    assert whole == known.replace("hunter2", "***")
+
+
+def test_a_recursion_without_end_is_told_by_its_last_frames():
+    def again() -> None:
+        again()
+
+    try:
+        again()
+    except RecursionError as error:
+        said = said_of(error)
+
+    assert said.traceback is not None and said.traceback.count("in again") == 40
+
+
+def test_groups_and_notes_are_told_as_python_tells_them():
+    group = ExceptionGroup("two", [ValueError("one"), KeyError("other")])
+    group.add_note("while packing")
+    said = said_of(raised(group))
+    assert said.traceback is not None
+    assert "ValueError: one" in said.traceback and "while packing" in said.traceback
+
+
+def test_without_texts_only_the_class_is_told():
+    assert said_of(raised(ValueError("of jane")), texts=False) == Said("failed", "ValueError")
 
 
 def test_an_error_that_cannot_speak_is_told_by_its_class():

@@ -105,6 +105,19 @@ def test_a_message_that_dies_again_says_why_this_time_and_keeps_its_first_id() -
     assert "veil.handler" not in attributes
 
 
+def test_without_texts_a_dead_letter_tells_the_class_of_its_error_alone() -> None:
+    error = an_error("of jane")
+    for reason in ("of jane", f"{type(error).__name__}: of jane"):
+        outcome = DeadLetter(reason, error=error)
+        _, attributes = dead_letter_copy(a_message(), outcome, now=NOW, error_texts=False)
+        assert attributes["veil.reason"] == attributes["veil.error_type"]
+        assert "veil.traceback" not in attributes
+    _, attributes = dead_letter_copy(
+        a_message(), DeadLetter("too old", error=error), now=NOW, error_texts=False
+    )
+    assert attributes["veil.reason"] == text("too old")
+
+
 def test_characters_that_no_queue_takes_are_replaced() -> None:
     outcome = DeadLetter("null \x00, escape \x1b[31m, half \ud800, no character \uffff, fine \n😀")
     body, attributes = dead_letter_copy(a_message(), outcome, now=NOW)

@@ -86,6 +86,16 @@ def test_a_header_says_of_each_entry_what_was_said_of_it():
     assert (header.of("4"), len(header.errors)) == (None, 1)
 
 
+def test_errors_of_one_place_carry_their_traceback_once():
+    said = {
+        str(at): Said("failed", "shop.NoStock", f"none left of {at}", "  File …" * 100) for at in range(10)
+    }
+    header = read_header(write_header(said))
+    assert header is not None
+    assert {each: header.of(each) for each in said} == said
+    assert (len(header.errors), len(header.traces)) == (10, 1)
+
+
 def test_one_word_may_stand_for_every_entry():
     header = read_header(write_header({ANY_ENTRY: GIVEN_BACK}))
     assert header is not None
@@ -115,9 +125,11 @@ def test_errors_that_do_not_fit_are_cut_and_the_outcomes_stay(size: int):
         "[]",
         '{"failed":[]}',
         '{"failed":{"0":0}}',
-        '{"failed":{"0":-1},"errors":[["a","b","c"]]}',
+        '{"failed":{"0":-1},"errors":[["a","b",null]]}',
         '{"failed":{"0":0},"errors":[["a","b"]]}',
-        '{"failed":{"0":0},"errors":[["a","b","\\ud800"]]}',
+        '{"failed":{"0":0},"errors":[["a","b",0]]}',
+        '{"failed":{"0":0},"errors":[["a","b",-1]],"traces":["c"]}',
+        '{"failed":{"0":0},"errors":[["a","b",0]],"traces":["\\ud800"]}',
         '{"given_back":["\ud800"]}',
         f'{{"given_back":["{"x" * HEADER_BYTES_MAX}"]}}',
     ],

@@ -61,6 +61,15 @@ def test_what_is_said_stands_in_the_journal(tmp_path: Path):
     assert told == {FAILED}
 
 
+def test_a_server_may_keep_no_texts_of_errors(tmp_path: Path):
+    with VeilServer("--data", str(tmp_path), "--no-error-texts") as server:
+        ended(server, write_header({"*": FAILED}))
+    ends = [event for event in events_of(Storage.at(tmp_path / "journal")) if event["outcome"] is not None]
+    told = {Said(*(event[name] for name in ("outcome", *Said._fields[1:]))) for event in ends}
+    assert told == {Said("failed", "shop.NoStock")}
+    assert b"none left" not in b"".join(file.read_bytes() for file in tmp_path.glob("veil.db*"))
+
+
 @pytest.mark.parametrize(
     "outcome", ["", "failed", '{"failed":{"*":7}}', '{"failed":"*"}', "x" * (HEADER_BYTES_MAX + 1), '{"a":"\xff"'],
     ids=range(6),

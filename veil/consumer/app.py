@@ -56,6 +56,7 @@ class Consumer:
         health_port: int | None = None,
         health_host: str = "127.0.0.1",
         worker: str | None = None,
+        error_texts: bool = True,
         metrics: ConsumerMetrics | None = None,
         lifespan: Callable[[Consumer], AbstractAsyncContextManager[Any]] | None = None,
     ) -> None:
@@ -80,6 +81,7 @@ class Consumer:
             health_port=health_port,
             health_host=health_host,
             worker=worker,
+            error_texts=error_texts,
         )
         if renewal is None and self._settings.visibility_s is not None:
             # Whoever names a length means it for every window, not only for the first.

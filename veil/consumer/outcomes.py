@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import linecache
 import logging
 import math
 import re
 import traceback
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -300,11 +303,22 @@ _SECRETS: Final = re.compile(
     | \b\d(?:[ -]?\d){11,18}\b""",
     re.VERBOSE | re.IGNORECASE,
 )
+# Without one of these there is nothing to mask, and most texts have none: to look for them takes a tenth of the time.
+_SECRET_NAMES: Final = ("passw", "secret", "token", "api", "authorization", "credential", "@")
+_SECRET_RUNS: Final = re.compile(r"\d[\d -]{11}|[0-9a-f]{32}|a[ks]ia[a-z0-9]{16}")
 _MASK: Final = "***"
+# Of a traceback that is told: the last frames, and the errors that led to this one.
+_FRAMES_MAX: Final = 40
+_EARLIER_MAX: Final = 4
+_CAUSED: Final = "\n\nThe above exception was the direct cause of the following exception:\n\n"
+_DURING: Final = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
 
 
 def masked(text: str) -> str:
     """The text without what looks like a secret or a person's data."""
+    lower = text.lower()
+    if not (any(name in lower for name in _SECRET_NAMES) or _SECRET_RUNS.search(lower)):
+        return text
     return _SECRETS.sub(lambda found: (found["keep"] or found["name"] or "") + _MASK, text)
 
 
@@ -333,20 +347,59 @@ def traceback_text(error: BaseException) -> str:
         return "".join(traceback.format_tb(trace))
 
 
-def said_of(error: BaseException) -> Said:
-    """What the queue is told of an attempt that ended in this error: masked, and bounded."""
-    text = masked(_words(error)[: TEXT_CHARS_MAX * 2])[:TEXT_CHARS_MAX]
-    trace = masked(traceback_text(error)[-TRACEBACK_CHARS_MAX:])
-    return Said(Attempt.FAILED.value, class_name(error), text, trace)
+def said_of(error: BaseException, *, texts: bool = True) -> Said:
+    """What the queue is told of an attempt that ended in this error, masked and bounded: its class, and with `texts` its words
+    and where it came from."""
+    if not texts:
+        return Said(Attempt.FAILED.value, class_name(error))
+    text = masked(words_of(error)[: TEXT_CHARS_MAX * 2])[:TEXT_CHARS_MAX]
+    return Said(Attempt.FAILED.value, class_name(error), text, _way_to(error)[-TRACEBACK_CHARS_MAX:])
+
+
+def _way_to(error: BaseException, earlier_max: int = _EARLIER_MAX) -> str:
+    """The traceback, masked, without the error's own line at its end: that one is told beside it.
+
+    Python's own way of writing one reads each file's state again and parses each line for its carets, and to mask the
+    whole of it costs as much again: together as much as the rest of an attempt that fails. What is written of a frame is
+    always the same, so each is written and masked once.
+    """
+    if isinstance(error, BaseExceptionGroup) or getattr(error, "__notes__", None):
+        whole = traceback_text(error)
+        return masked(whole[-TRACEBACK_CHARS_MAX * 2 :])
+    parts = []
+    earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if earlier is not None and earlier_max:
+        own_words = masked(told(earlier)[: TEXT_CHARS_MAX * 2])[:TEXT_CHARS_MAX]
+        joint = _CAUSED if earlier is error.__cause__ else _DURING
+        parts = [_way_to(earlier, earlier_max - 1), own_words, joint]
+    trace = users_traceback(error)
+    frames = deque(((at.tb_frame.f_code, at.tb_lineno) for at in _frames(trace)), maxlen=_FRAMES_MAX)
+    if frames:
+        parts.append("Traceback (most recent call last):\n")
+        parts += [_frame_text(code.co_filename, line, code.co_name) for code, line in frames]
+    return "".join(parts)
+
+
+def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+@functools.lru_cache(maxsize=1_024)
+def _frame_text(file: str, line: int, function: str) -> str:
+    source = linecache.getline(file, line).strip()
+    return masked(f'  File "{file}", line {line}, in {function}\n' + (f"    {source}\n" if source else ""))
 
 
 def told(error: BaseException) -> str:
     """An error in one line: its class, and what it says."""
-    text = _words(error)
+    text = words_of(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _words(error: BaseException) -> str:
+def words_of(error: BaseException) -> str:
+    """What the error says of itself."""
     try:
         return str(error)
     except Exception:  # an exception whose own words fail must not fail the consumer

@@ -30,7 +30,9 @@ from veil.consumer.outcomes import (
     class_name,
     held_s,
     settled,
+    told,
     traceback_text,
+    words_of,
 )
 from veil.consumer.receiver import QueueFacts
 from veil.consumer.renewal.keeper import Keeper
@@ -182,7 +184,8 @@ class MessageProcessor:
                 extra=facts,
             )
             return LetExpire()
-        body, attributes = dead_letter_copy(message, outcome, now=datetime.fromtimestamp(self._wall(), UTC))
+        now, texts = datetime.fromtimestamp(self._wall(), UTC), self._table.settings.error_texts
+        body, attributes = dead_letter_copy(message, outcome, now=now, error_texts=texts)
         fifo = self._facts.fifo
         try:
             await self._api.send(
@@ -230,7 +233,12 @@ _REFUSED: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010f
 
 
 def dead_letter_copy(
-    message: Message, outcome: DeadLetter, *, now: datetime, bytes_max: int = BODY_BYTES_MAX
+    message: Message,
+    outcome: DeadLetter,
+    *,
+    now: datetime,
+    error_texts: bool = True,
+    bytes_max: int = BODY_BYTES_MAX,
 ) -> tuple[str, dict[str, Attribute]]:
     """Body and attributes of the copy, which the dead letters take if they take up to `bytes_max`."""
     # What an earlier stay among the dead letters wrote is ours to write again, not the sender's.
@@ -238,7 +246,7 @@ def dead_letter_copy(
         name: attribute for name, attribute in message.attributes.items() if not name.startswith(PREFIX)
     }
     left = bytes_max - _bytes(message.body) - sum(map(_attribute_bytes, attributes.items()))
-    for name, data_type, text, most in _ours(message, outcome, now):
+    for name, data_type, text, most in _ours(message, outcome, now, error_texts):
         if len(attributes) >= ATTRIBUTES_MAX:
             break
         room = min(most, left - _bytes(name) - _bytes(data_type))
@@ -250,17 +258,21 @@ def dead_letter_copy(
     return message.body, attributes
 
 
-def _ours(message: Message, outcome: DeadLetter, now: datetime) -> Iterator[tuple[str, str, str, int]]:
-    error = outcome.error
+def _ours(
+    message: Message, outcome: DeadLetter, now: datetime, error_texts: bool
+) -> Iterator[tuple[str, str, str, int]]:
+    error, reason = outcome.error, outcome.reason
+    if error is not None and not error_texts and reason in (told(error), words_of(error)):
+        reason = class_name(error)  # a reason that somebody gave stays
     if error is not None:
         yield ERROR_TYPE, "String", class_name(error), _TEXT_BYTES_MAX
-    yield REASON, "String", outcome.reason, REASON_BYTES_MAX
+    yield REASON, "String", reason, REASON_BYTES_MAX
     yield SOURCE_QUEUE, "String", message.queue, _TEXT_BYTES_MAX
     # After a redrive the message has a new id: the first one is what the sender's records know.
     yield MESSAGE_ID, "String", _first_id(message.attributes) or message.id, _TEXT_BYTES_MAX
     yield RECEIVE_COUNT, "Number", str(message.receive_count), _TEXT_BYTES_MAX
     yield HANDLER, "String", outcome.handler, _TEXT_BYTES_MAX
-    if error is not None and (trace := traceback_text(error)):
+    if error is not None and error_texts and (trace := traceback_text(error)):
         yield TRACEBACK, "String", trace, TRACEBACK_BYTES_MAX
     first_at, last_at = message.first_received_at, now - timedelta(seconds=held_s(message.lease))
     if first_at is not None:

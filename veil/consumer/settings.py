@@ -45,6 +45,7 @@ class ConsumerSettings:
     health_port: int | None = None
     health_host: str = "127.0.0.1"
     worker: str | None = None  # what the console calls it, beside its host and its process
+    error_texts: bool = True  # False: of an error nothing is told but its class
 
     def __post_init__(self) -> None:
         _check(

@@ -120,13 +120,15 @@ def patience_ms(window_ms: int) -> int:
 
 # ---- The header by which a holder says it.
 #
-# `x-veil-outcome: {"failed":{"0":0,"2":null},"given_back":["1"],"errors":[["ValueError","no stock","  File …"]]}`: of the
-# entries of a batch by their ids, or of a call for one message by `*`, which stands for every entry that is not named. An error
-# is type, text and traceback, and stands once however many attempts it ended. The text is ASCII, as all of HTTP's headers are.
+# `x-veil-outcome: {"failed":{"0":0,"2":null},"given_back":["1"],"errors":[["ValueError","no stock",0]],"traces":["  File …"]}`:
+# of the entries of a batch by their ids, or of a call for one message by `*`, which stands for every entry that is not named. An
+# error is type, text and which of the tracebacks; each stands once however many attempts it ended, since what fails together
+# mostly fails at one place. The text is ASCII, as all of HTTP's headers are.
 
 HEADER: Final = "x-veil-outcome"
 HEADER_BYTES_MAX: Final = 6_144  # below the 8 KiB that many servers and proxies allow for all headers
 ANY_ENTRY: Final = "*"
+_KIND_CHARS_MAX: Final = 128  # of an error's type, where the header must be cut
 
 
 class SaidHeader(msgspec.Struct, omit_defaults=True):
@@ -134,17 +136,21 @@ class SaidHeader(msgspec.Struct, omit_defaults=True):
 
     failed: dict[str, int | None] = {}  # entry: which of the errors
     given_back: list[str] = []
-    errors: list[tuple[str, str, str]] = []  # type, text, traceback
+    errors: list[tuple[str, str, int | None]] = []  # type, text, which of the traces
+    traces: list[str] = []
 
     def of(self, entry_id: str) -> Said | None:
         """What is said of one entry."""
         for each in (entry_id, ANY_ENTRY):
             if each in self.failed:
                 error = self.failed[each]
-                return FAILED if error is None else Said(Outcome.FAILED.value, *self.errors[error])
+                return FAILED if error is None else self._failed(*self.errors[error])
             if each in self.given_back:
                 return GIVEN_BACK
         return None
+
+    def _failed(self, kind: str, text: str, trace: int | None) -> Said:
+        return Said(Outcome.FAILED.value, kind, text, None if trace is None else self.traces[trace])
 
 
 FAILED: Final = Said(Outcome.FAILED.value)
@@ -160,32 +166,41 @@ def read_header(text: str) -> SaidHeader | None:
         header = _decode_header(text)
     except (msgspec.DecodeError, UnicodeEncodeError):
         return None
-    known = range(len(header.errors))
-    return header if all(each is None or each in known for each in header.failed.values()) else None
+    known, traces = (None, *range(len(header.errors))), (None, *range(len(header.traces)))
+    if all(each in known for each in header.failed.values()) and all(
+        at in traces for _, _, at in header.errors
+    ):
+        return header
+    return None
 
 
 def write_header(said: Mapping[str, Said]) -> str:
-    """The header that says so of each entry. Tracebacks are cut where they do not fit together, their ends kept."""
-    header = SaidHeader({}, [], [])
-    places: dict[tuple[str, str, str], int] = {}
+    """The header that says so of each entry. Texts and tracebacks are cut where they do not fit together; of a traceback the
+    end is kept."""
+    header = SaidHeader({}, [], [], [])
+    errors: dict[tuple[str, str, int | None], int] = {}
+    traces: dict[str, int] = {}
     for entry_id, each in said.items():
         if each.outcome == Outcome.GIVEN_BACK:
             header.given_back.append(entry_id)
             continue
-        error = (each.error_type or "", each.error_text or "", each.traceback or "")
-        header.failed[entry_id] = places.setdefault(error, len(places)) if each.error_type else None
-    header.errors = list(places)
+        if not each.error_type:
+            header.failed[entry_id] = None
+            continue
+        trace = traces.setdefault(each.traceback, len(traces)) if each.traceback else None
+        error = (each.error_type, each.error_text or "", trace)
+        header.failed[entry_id] = errors.setdefault(error, len(errors))
+    header.errors, header.traces = list(errors), list(traces)
     text = _ascii(header)
     room = HEADER_BYTES_MAX // 2
     while len(text) > HEADER_BYTES_MAX:
-        share = room // len(places)
-        header.errors = [
-            (kind[:128], what[:share], trace[-share:] if share else "") for kind, what, trace in places
-        ]
+        for_text, for_trace = room // len(errors), room // max(len(traces), 1)
+        header.errors = [(kind[:_KIND_CHARS_MAX], what[:for_text], trace) for kind, what, trace in errors]
+        header.traces = [each[-for_trace:] if for_trace else "" for each in traces]
         text = _ascii(header)
         room //= 2
         if not room:
-            return _ascii(SaidHeader(dict.fromkeys(header.failed), header.given_back, []))
+            return _ascii(SaidHeader(dict.fromkeys(header.failed), header.given_back))
     return text
 
 

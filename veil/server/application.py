@@ -163,7 +163,11 @@ def _is_visit(request: Request) -> bool:
 
 def service_rules(settings: Settings) -> ServiceRules:
     """Where the settings depart from SQS."""
-    rules = ServiceRules(type_attributes=settings.journal_type_attributes, lease_grace=settings.lease_grace)
+    rules = ServiceRules(
+        type_attributes=settings.journal_type_attributes,
+        lease_grace=settings.lease_grace,
+        error_texts=settings.error_texts,
+    )
     return rules if settings.rest_rules else replace(rules, rest_after_delete_ms=0, rest_after_purge_ms=0)
 
 

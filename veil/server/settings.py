@@ -206,6 +206,12 @@ class Settings:
         "Record what happens to each message: on (in the data directory, where there is one), off, or a location.",
         "WHERE",
     )
+    error_texts: bool = _setting(
+        True,
+        values.on_or_off,
+        "Keep the texts and tracebacks of the errors that consumers report; off keeps their types alone.",
+        "",
+    )
     journal_interval_s: float = _setting(
         60.0, values.a_number(0, 86_400), "How long events may wait before they are exported.", "SECONDS"
     )

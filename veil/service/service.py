@@ -36,6 +36,8 @@ class ServiceRules:
     type_attributes: tuple[str, ...] = ("MessageType", "message_type", "Type", "type")
     # Whether callers are told that leases have a grace after the server's own trouble.
     lease_grace: bool = False
+    # Whether what holders tell of their errors is kept, beyond the class.
+    error_texts: bool = True
 
 
 # Of peeks: each may gather 16 MiB, which nobody counts until it is an answer.

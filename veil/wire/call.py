@@ -182,7 +182,10 @@ class Call:
         if header is None:
             self.service.tallies["outcome_ignored", queue.id] += 1
             return ()
-        return [header.of(each) for each in entry_ids]
+        said = [header.of(each) for each in entry_ids]
+        if self.service.rules.error_texts:
+            return said
+        return [each and each._replace(error_text=None, traceback=None) for each in said]
 
     def announce_grace(self, queue: Queue) -> None:
         """Say with the answer how long after the server's own trouble a lease of the queue stays open."""

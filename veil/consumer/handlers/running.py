@@ -115,6 +115,7 @@ class HandlingSettings:
         None  # None: dead letters if there are any, else the redrive policy's business
     )
     has_dead_letters: bool = False
+    error_texts: bool = True  # told with a failed attempt
     executor: Executor | None = None  # None: the event loop's own
     observer: HandlingObserver | None = None
     random: Callable[[], float] = _random
@@ -162,7 +163,7 @@ class Judge:
         if message.lease.lost or isinstance(error, LeaseLost):
             return None
         if not isinstance(error, Drop | RetryNow | Stop):  # those were not tried, or are done with
-            message.said = said_of(error)
+            message.said = said_of(error, texts=self._settings.error_texts)
         if isinstance(error, PayloadRefused):
             outcome = self._settings.poison(error, self._on_poison)
             self._say(logging.ERROR, "poison: %s", message, outcome, error, trace=False)

@@ -1,0 +1,135 @@
+"""What it costs to say how an attempt ended: CPU for each message, of the consumer and of the server, with and without it.
+
+    python -m bench.outcome_cost [--messages 2000] [--rounds 5]
+
+Veil's consumer works through a queue of a real server with its journal, in turns as it is and as if it said nothing: without a
+word of the error, and without the header. Two mixes: one message in twenty fails, and every message does. A failure is logged
+with its traceback either way, as `veil run` does, and its message waits for a retry. CPU is what the scheduler counted for all
+threads of the two processes; of the rounds the least is shown, which a busy machine disturbed least.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import uvloop
+
+from veil import Consumer, RetryAfter
+from veil.testing import VeilServer
+
+MIXES = {"1 in 20 fails": 20, "all fail": 1}
+REGION = "us-east-1"
+
+
+class OutOfStock(Exception):
+    """What the handler raises."""
+
+
+def reserve(order: str) -> None:
+    """The user's own code, three calls deep."""
+    take_from_stock(order)
+
+
+def take_from_stock(order: str) -> None:
+    raise OutOfStock(f"order {order}: no more than 3 left of article A-17")
+
+
+def cpu_us(pid: int) -> float:
+    """What a process has used so far, its threads that have ended too: Linux keeps a clock of it for each."""
+    return time.clock_gettime(~pid << 3 | 2) * 1e6
+
+
+@contextmanager
+def nothing_said() -> Iterator[None]:
+    """A consumer that neither tells its errors nor sends the header."""
+    with ExitStack() as patches:
+        patches.enter_context(mock.patch("veil.consumer.handlers.running.said_of", lambda *_, **__: None))
+        patches.enter_context(mock.patch("veil.client.client.write_header", lambda _: None))
+        yield
+
+
+async def consume(server: VeilServer, url: str, messages: int, fails_each: int) -> tuple[float, float]:
+    """CPU microseconds for each message, of the consumer and of the server, from the first receive to the last answer."""
+    app = Consumer(
+        url, endpoint=server.endpoint_url, region=REGION, concurrency=50, on_failure=RetryAfter(3_600)
+    )
+    done, handled = asyncio.Event(), 0
+
+    @app.handler
+    async def work(body: str) -> None:
+        nonlocal handled
+        handled += 1
+        if handled == messages:
+            done.set()
+        if int(body) % fails_each == 0:
+            reserve(body)
+
+    before = cpu_us(os.getpid()), cpu_us(server.pid)
+    await app.start()
+    await done.wait()
+    await app.stop()
+    after = cpu_us(os.getpid()), cpu_us(server.pid)
+    return (after[0] - before[0]) / messages, (after[1] - before[1]) / messages
+
+
+def fill(client: Any, url: str, messages: int) -> None:
+    """An empty queue gets so many messages, numbered from 1."""
+    client.purge_queue(QueueUrl=url)
+    for first in range(1, messages + 1, 10):
+        entries = [
+            {"Id": str(at), "MessageBody": str(at)} for at in range(first, min(first + 10, messages + 1))
+        ]
+        client.send_message_batch(QueueUrl=url, Entries=entries)
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    arguments = argparse.ArgumentParser(prog="python -m bench.outcome_cost", description=__doc__)
+    arguments.add_argument("--messages", type=int, default=2_000)
+    arguments.add_argument("--rounds", type=int, default=5)
+    given = arguments.parse_args()
+    os.environ.setdefault("AWS_ACCESS_KEY_ID", "veil")
+    os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "veil")
+    print(
+        f"{'messages':<14} {'':<8} {'consumer':>9} {'server':>9} {'together':>9}   µs of CPU for each message"
+    )
+    with (
+        tempfile.TemporaryDirectory() as place,
+        Path(os.devnull).open("w") as nowhere,
+        VeilServer("--data", place, "--journal-interval-s", "3600") as server,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        logging.basicConfig(stream=nowhere)
+        client = server.client()
+        url = client.create_queue(QueueName="orders")["QueueUrl"]
+        for mix, fails_each in MIXES.items():
+            found: dict[str, list[tuple[float, float]]] = {"silent": [], "says it": []}
+            for turn in range(2 * (given.rounds + 1)):
+                fill(client, url, given.messages)
+                with ExitStack() as patches:
+                    way = "says it" if turn % 2 else "silent"
+                    if way == "silent":
+                        patches.enter_context(nothing_said())
+                    cost = runner.run(consume(server, url, given.messages, fails_each))
+                if turn > 1:  # the first of each warms up
+                    found[way].append(cost)
+            together = {}
+            for way, costs in found.items():
+                consumer, of_server = (min(each) for each in zip(*costs, strict=True))
+                together[way] = consumer + of_server
+                print(f"{mix:<14} {way:<8} {consumer:>9.1f} {of_server:>9.1f} {together[way]:>9.1f}")
+            print(f"{'':<14} {together['says it'] / together['silent'] - 1:+.1%}")
+
+
+if __name__ == "__main__":
+    main()
