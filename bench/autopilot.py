@@ -24,10 +24,9 @@ from msgspec.structs import replace
 from veil.core.attempt import patience_ms
 from veil.core.autopilot import DAY_MS, Attempts, Decision, Kind, Mode, Policy, QueueState, prediction_of
 from veil.pipeline.autopilot.pilot import Memory, changed, is_due, look
-from veil.pipeline.lifecycles.scales import BUCKET_MAX, PER_OCTAVE, bucket_of
-from veil.pipeline.lifecycles.tables import HOUR_MS
-from veil.pipeline.timeouts.candidates import SENSIBLE_S, Timelines
+from veil.pipeline.lifecycles.tables import BUCKET_MAX, HOUR_MS, PER_OCTAVE, bucket_of
 from veil.pipeline.timeouts.history import History, Work
+from veil.pipeline.timeouts.recommendation import SENSIBLE_S, Timelines
 from veil.pipeline.timeouts.run import find
 
 TICK_MS: Final = 600_000

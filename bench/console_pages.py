@@ -27,7 +27,7 @@ from bench.contenders import running, scratch, veil_command
 from bench.processes import HOST, free_port
 from veil.core.message import MessageAttribute, NewMessage
 from veil.core.queue import QueueKey, QueueSettings
-from veil.server.system_clock import SystemClock
+from veil.server.process import SystemClock
 from veil.stores.sqlite import SqliteStore
 from veil.stores.store import QueueContent
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from bench.processes import rss_mb
 from veil.pipeline.dead_letters.queue import DeadLetterQueue
-from veil.pipeline.queues.client import QueueAddress
+from veil.pipeline.queues import QueueAddress
 from veil.testing import VeilServer
 
 DEAD, SOURCE = "orders-dead", "orders"

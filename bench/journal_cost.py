@@ -31,7 +31,7 @@ from bench.processes import free_port
 from veil.core.message import Caller, NewMessage
 from veil.core.queue import Queue, QueueKey, QueueSettings
 from veil.core.receipt import Receipt
-from veil.server.system_clock import SystemClock
+from veil.server.process import SystemClock
 from veil.stores.sqlite import SqliteStore
 from veil.stores.store import QueueContent
 

@@ -8,8 +8,7 @@ from typing import Final
 import duckdb
 
 from veil.core.attempt import Outcome
-from veil.pipeline.lifecycles.scales import BUCKET_MAX, PER_OCTAVE
-from veil.pipeline.lifecycles.tables import ATTEMPT, HOW, OUTCOME
+from veil.pipeline.lifecycles.tables import ATTEMPT, BUCKET_MAX, HOW, OUTCOME, PER_OCTAVE
 
 # The rule of core.attempt in SQL, over columns named like its facts; `{now}` is the last known instant, of the columns' type.
 OUTCOME_SQL: Final = f"""case

@@ -7,8 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from veil.pipeline.lifecycles.scales import BUCKET_MAX, PER_OCTAVE
-from veil.pipeline.lifecycles.tables import ATTEMPT, HOW, OUTCOME
+from veil.pipeline.lifecycles.tables import ATTEMPT, BUCKET_MAX, HOW, OUTCOME, PER_OCTAVE
 
 _OF_THE_MESSAGE: Final = ("sent", "redriven", "expired", "purged")
 _PLACE: Final = ("region", "account", "queue")

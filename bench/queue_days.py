@@ -12,9 +12,8 @@ import pyarrow as pa
 from pyarrow import parquet as pq
 
 from veil.journal.storage import Storage
-from veil.pipeline.lifecycles.scales import month_of
 from veil.pipeline.lifecycles.store import Hour, Manifest, save_manifest
-from veil.pipeline.lifecycles.tables import QUEUE_HOURS, arrow_schema
+from veil.pipeline.lifecycles.tables import QUEUE_HOURS, arrow_schema, month_of
 
 SCHEMA: Final = arrow_schema(QUEUE_HOURS)
 HISTOGRAM: Final = SCHEMA.field("processing").type

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING
 
 from veil.core.message_rules import Draft
 from veil.pipeline import register
-from veil.pipeline.queues.client import QueueAddress
-from veil.pipeline.sink.rows import RowBatcher, SinkRow, why_refused
-from veil.pipeline.sink.sender import Sender
+from veil.pipeline.queues import QueueAddress
+from veil.pipeline.sink.sender import RowBatcher, Sender, SinkRow, why_refused
 from veil.pipeline.spark.session import SparkSettings, session
 from veil.testing import VeilServer
 

@@ -35,7 +35,7 @@ from bench.consumer_trial import TrialFailed, left_in, trial
 from bench.contenders import running, scratch, veil_command
 from bench.load import process_cpu_s
 from bench.processes import HOST, await_rest, free_port
-from veil.pipeline.queues.client import QueueAddress, QueueClient
+from veil.pipeline.queues import QueueAddress, QueueClient
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.conftest import Veil
 from veil.cli import COMMANDS
 from veil.cli.output import inert, json_line, one_line, seconds
-from veil.cli.pipeline.command import JOBS
+from veil.cli.pipeline import JOBS
 from veil.testing import VeilServer
 
 SUBCOMMANDS = [

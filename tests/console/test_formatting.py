@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 import pytest
 
 from tests.console.hostile import STRINGS
-from veil.console import formatting
+from veil.console import templates
 from veil.console.changes import aws_command
 from veil.console.web import Refused, read_form, read_query
 from veil.service.turns import Turn, Turns
@@ -30,7 +30,7 @@ from veil.service.turns import Turn, Turns
     ],
 )
 def test_a_length_is_exact(seconds: float | None, words: str):
-    assert formatting.length(seconds) == words
+    assert templates.length(seconds) == words
 
 
 @pytest.mark.parametrize(
@@ -38,18 +38,18 @@ def test_a_length_is_exact(seconds: float | None, words: str):
     [(0, "0"), (0.1, "6 /min"), (0.001, "1 /min"), (2.54, "2.5 /s"), (1234.5, "1,234 /s")],
 )
 def test_a_rate_is_said_in_the_unit_that_suits_it(per_second: float, words: str):
-    assert formatting.rate(per_second) == words
+    assert templates.rate(per_second) == words
 
 
 @pytest.mark.parametrize(
     ("size", "words"), [(0, "0 bytes"), (1023, "1,023 bytes"), (2048, "2 KiB"), (5 << 20, "5 MiB")]
 )
 def test_sizes(size: int, words: str):
-    assert formatting.file_size(size) == words
+    assert templates.file_size(size) == words
 
 
 def test_an_instant_is_relative_with_the_exact_one_beside_it():
-    html = formatting.ago(1_700_000_000_123, 1_700_000_090_123)
+    html = templates.ago(1_700_000_000_123, 1_700_000_090_123)
     assert ">1 min 30 s ago<" in html and 'title="2023-11-14 22:13:20.123 UTC"' in html
 
 

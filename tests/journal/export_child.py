@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.journal.kit import DirectSink
 from tests.stores.kit import a_message, make_queue
 from veil.journal.exporter import Exporter
-from veil.server.system_clock import SystemClock
+from veil.server.process import SystemClock
 from veil.stores.sqlite import SqliteStore
 
 ROUNDS = 6

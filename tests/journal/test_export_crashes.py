@@ -14,7 +14,7 @@ from tests.stores.kit import make_queue
 from veil.journal.exporter import Exporter
 from veil.journal.segments import check_segment, gaps, list_segments
 from veil.journal.storage import Storage
-from veil.server.system_clock import SystemClock
+from veil.server.process import SystemClock
 from veil.stores.sqlite import SqliteStore
 
 STEPS = ["before plan", "planned", "writing", "written", "appeared", "before finish", "finished"]

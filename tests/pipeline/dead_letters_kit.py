@@ -15,7 +15,7 @@ from veil.pipeline.dead_letters.letters import PEEKED
 from veil.pipeline.dead_letters.queue import DeadLetterQueue
 from veil.pipeline.dead_letters.runs import RedriveRun, place_of, save_run
 from veil.pipeline.dead_letters.selection import Selection, choose
-from veil.pipeline.queues.client import QueueAddress, QueueClient
+from veil.pipeline.queues import QueueAddress, QueueClient
 from veil.pipeline.sql import struct_of
 from veil.testing import VeilServer
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from veil.pipeline.lifecycles.scales import BUCKET_MAX, PER_OCTAVE, bucket_of
+from veil.pipeline.lifecycles.tables import BUCKET_MAX, PER_OCTAVE, bucket_of
 from veil.pipeline.timeouts.history import History
 
 

@@ -14,9 +14,8 @@ from typing import Any
 
 from veil.journal.storage import Storage
 from veil.pipeline.dead_letters.queue import DeadLetterQueue, RedriveAnswer
-from veil.pipeline.dead_letters.redriving import redrive
-from veil.pipeline.dead_letters.runs import RedriveProgress, load_run
-from veil.pipeline.queues.client import QueueAddress
+from veil.pipeline.dead_letters.runs import RedriveProgress, load_run, redrive
+from veil.pipeline.queues import QueueAddress
 
 
 class DyingQueue(DeadLetterQueue):

@@ -17,7 +17,7 @@ from veil.core.findings import (
     Replay,
     WithPolicy,
 )
-from veil.pipeline.report.facts import (
+from veil.pipeline.report.overview import (
     SERIES,
     Example,
     ExampleLease,

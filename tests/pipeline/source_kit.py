@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from veil.journal.storage import Storage as Folder
-from veil.pipeline.queues.client import QueueAddress, QueueClient
+from veil.pipeline.queues import QueueAddress, QueueClient
 from veil.pipeline.source.segments import SealedSegments
 from veil.pipeline.source.stream import Offset
 from veil.testing.process import KEY_ID, SECRET, VeilServer

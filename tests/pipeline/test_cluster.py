@@ -22,7 +22,7 @@ from tests.pipeline.random_lives import random_journal
 from tests.pipeline.tables_kit import all_rows, difference
 from veil.cli.main import run
 from veil.journal.storage import Storage
-from veil.pipeline.lifecycles.scales import bucket_of
+from veil.pipeline.lifecycles.tables import bucket_of
 from veil.testing import VeilServer
 
 # Half a dozen JVMs start here, on whatever the machine has left.
@@ -40,7 +40,7 @@ def on_worker(lengths):
     import os
 
     import veil
-    from veil.pipeline.lifecycles.scales import bucket_of
+    from veil.pipeline.lifecycles.tables import bucket_of
 
     yield from ((os.getcwd(), veil.__file__, length, bucket_of(length)) for length in lengths)
 

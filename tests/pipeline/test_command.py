@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from veil.cli.failures import CommandFailed
-from veil.cli.pipeline.command import JOBS
+from veil.cli.pipeline import JOBS
 from veil.cli.pipeline.options import places
-from veil.pipeline.spark.package import package
+from veil.pipeline.spark.workers import package
 
 SHOW_MODULES = (
     "import sys\n"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.pipeline.dead_letters_kit import NOON
 from tests.pipeline.report_kit import some_findings
 from veil.pipeline.dead_letters.analysis import DeadLetterExample, DeadLetterGroup
-from veil.pipeline.report.facts import Overview
+from veil.pipeline.report.overview import Overview
 from veil.pipeline.report.page import render_html
 
 GROUP = DeadLetterGroup(

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.pipeline.journal_kit import START_MS, S, a_message, journal_of, numbered, write_segment_of
-from veil.cli.pipeline.command import pipeline_app
+from veil.cli.pipeline import pipeline_app
 from veil.journal.storage import Storage
 
 if TYPE_CHECKING:

@@ -11,7 +11,9 @@ import numpy as np
 
 from veil.pipeline.lifecycles.generation import _EVENTS_A_SLICE_MAX, _EVENTS_A_SLICE_MIN, slices_of
 from veil.pipeline.lifecycles.journal import added, covers, touches
-from veil.pipeline.lifecycles.scales import (
+from veil.pipeline.lifecycles.store import Hour
+from veil.pipeline.lifecycles.sums import buckets_of
+from veil.pipeline.lifecycles.tables import (
     BUCKET_MAX,
     begin_of_day_ms,
     begin_of_month_ms,
@@ -22,8 +24,6 @@ from veil.pipeline.lifecycles.scales import (
     month_of,
     upper_ms,
 )
-from veil.pipeline.lifecycles.store import Hour
-from veil.pipeline.lifecycles.sums import buckets_of
 from veil.pipeline.spark.session import SparkSettings, chosen
 
 

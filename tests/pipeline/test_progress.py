@@ -7,7 +7,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from veil.pipeline.spark.progress import shown_progress, tasks_now
+from veil.pipeline.spark.session import shown_progress, tasks_now
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -148,7 +148,7 @@ def test_one_that_was_gone_meanwhile_is_counted_as_gone(
 ):
     from tests.pipeline.dead_letters_kit import sealed
     from veil.journal.storage import Storage
-    from veil.pipeline.dead_letters.redriving import redrive
+    from veil.pipeline.dead_letters.runs import redrive
 
     dead, orders = queues
     tables = Storage.at(tmp_path / "tables")

@@ -17,8 +17,14 @@ from tests.pipeline.dead_letters_kit import Queues, bodies_in, fill, orders_and_
 from veil.client.api import ApiError, Failure
 from veil.journal.storage import Storage
 from veil.pipeline.dead_letters.queue import DeadLetterQueue
-from veil.pipeline.dead_letters.redriving import calls_of, redrive
-from veil.pipeline.dead_letters.runs import RedriveProgress, RedriveRun, place_of, unfinished
+from veil.pipeline.dead_letters.runs import (
+    RedriveProgress,
+    RedriveRun,
+    calls_of,
+    place_of,
+    redrive,
+    unfinished,
+)
 from veil.pipeline.dead_letters.selection import Selection
 from veil.pipeline.lifecycles.lock import TablesBusy
 from veil.testing import VeilServer

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from veil.pipeline.dead_letters.redriving import RateLimit, read_rate
-from veil.pipeline.dead_letters.runs import messages_a_call
+from veil.pipeline.dead_letters.runs import RateLimit, messages_a_call, read_rate
 
 
 class Time:

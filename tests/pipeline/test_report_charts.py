@@ -10,8 +10,8 @@ import pytest
 from tests.pipeline.report_kit import a_finding
 from veil.charts import LogScale, band, chance_scale, line, time_scale, time_ticks
 from veil.pipeline.report.charts import dilemma_chart, sparkline, strips, survival_chart
-from veil.pipeline.report.facts import Timeline
-from veil.pipeline.report.verdict import shown_candidates
+from veil.pipeline.report.overview import Timeline
+from veil.pipeline.report.summary import shown_candidates
 
 
 def test_a_scale_places_decades_evenly_and_keeps_what_is_outside_at_its_edges():

@@ -9,7 +9,7 @@ import pytest
 from tests.pipeline.report_kit import BEGIN, END, a_finding
 from veil import words
 from veil.core.findings import Replay
-from veil.pipeline.report.verdict import (
+from veil.pipeline.report.summary import (
     RIGHT,
     TOO_LONG,
     TOO_SHORT,

@@ -17,7 +17,7 @@ from tests.pipeline.queues_kit import Queues
 from veil.cli.main import run
 from veil.cli.pipeline.route import show_prepared
 from veil.journal.storage import Storage
-from veil.pipeline.queues.client import QueueAddress, QueueClient
+from veil.pipeline.queues import QueueAddress, QueueClient
 from veil.pipeline.routing.router import RouterState, prepare_targets
 from veil.pipeline.routing.rules import read_rule_file
 from veil.pipeline.timeouts.history import History

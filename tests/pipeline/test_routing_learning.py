@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from tests.pipeline.queue_histories import Known, history_of
-from veil.pipeline.lifecycles.scales import bucket_of
-from veil.pipeline.routing.learning import Verdict, by_class, decide, learn
+from veil.pipeline.lifecycles.tables import bucket_of
+from veil.pipeline.routing.router import Verdict, by_class, decide, learn
 from veil.pipeline.routing.rules import Band, RouteRefused, band_named, read_bands
 from veil.pipeline.timeouts.history import History, Work
 

@@ -18,7 +18,7 @@ import pytest
 from tests.pipeline.conftest import QUICK, scrubbed
 from tests.pipeline.queues_kit import Queues
 from veil.journal.storage import Storage
-from veil.pipeline.queues.client import QueueAddress
+from veil.pipeline.queues import QueueAddress
 from veil.pipeline.routing.router import Routed, Router, RouterState
 from veil.pipeline.routing.rules import Match, RouteTable, Rule, Target
 from veil.testing import VeilServer

@@ -141,7 +141,7 @@ def test_what_a_task_of_ours_says_is_told_and_not_the_trace_around_it():
     text = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: An exception was raised by Python:
 Traceback (most recent call last):
   File "worker.py", line 1, in main
-veil.pipeline.sink.rows.RowRefused: row 5 of partition 0 (message_id='m-1') cannot be sent to queue small: too long
+veil.pipeline.sink.sender.RowRefused: row 5 of partition 0 (message_id='m-1') cannot be sent to queue small: too long
 """
     told = "row 5 of partition 0 (message_id='m-1') cannot be sent to queue small: too long"
     assert first_line(RuntimeError(text)) == told

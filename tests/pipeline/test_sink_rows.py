@@ -15,7 +15,7 @@ from veil.core.message import MessageAttribute
 from veil.core.message_rules import Draft
 from veil.pipeline.options import OptionError
 from veil.pipeline.sink.options import ColumnError, SinkColumns, SinkOptions
-from veil.pipeline.sink.rows import (
+from veil.pipeline.sink.sender import (
     RowBatch,
     RowBatcher,
     RowRefused,

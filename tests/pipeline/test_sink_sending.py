@@ -13,9 +13,8 @@ import pytest
 
 from tests.consumer.sqs_kit import Talk, bad_server, forget_aws, http
 from veil.core.message_rules import Draft
-from veil.pipeline.queues.client import QueueAddress
-from veil.pipeline.sink.rows import RowBatch, SendFailed, SinkRow
-from veil.pipeline.sink.sender import Sender
+from veil.pipeline.queues import QueueAddress
+from veil.pipeline.sink.sender import RowBatch, Sender, SendFailed, SinkRow
 
 URL = "http://127.0.0.1/000000000000/orders"
 Answer = Callable[[int, list[dict[str, Any]]], tuple[int, dict[str, Any]]]

@@ -32,7 +32,7 @@ from tests.pipeline.source_kit import (
     reading,
 )
 from veil.pipeline import register
-from veil.pipeline.queues.client import QueueAddress, QueueClient
+from veil.pipeline.queues import QueueAddress, QueueClient
 from veil.pipeline.source.columns import schema_of
 from veil.pipeline.source.options import SourceOptions
 from veil.pipeline.source.readers import open_queue, open_stream

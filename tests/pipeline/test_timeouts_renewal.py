@@ -13,8 +13,8 @@ from veil.cli.pipeline.timeouts import SCHEDULES, adaptive, buffered, heartbeat,
 from veil.consumer.renewal.keeper import LeaseKeeper
 from veil.consumer.renewal.policies import RenewalPolicy
 from veil.core.findings import NO_RENEWAL
-from veil.pipeline.lifecycles.scales import bucket_of
-from veil.pipeline.timeouts.candidates import (
+from veil.pipeline.lifecycles.tables import bucket_of
+from veil.pipeline.timeouts.recommendation import (
     LADDER_S,
     SENSIBLE_S,
     Renewal,

@@ -20,7 +20,7 @@ from tests.pipeline.queue_histories import (
     quick_history_of,
 )
 from veil.core.findings import CLEAR, LIKELY, NOT_ENOUGH, Finding
-from veil.pipeline.lifecycles.scales import bucket_of
+from veil.pipeline.lifecycles.tables import bucket_of
 from veil.pipeline.timeouts import survival
 from veil.pipeline.timeouts.history import History, Work
 from veil.pipeline.timeouts.recommendation import sort_lapses

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from veil.pipeline.lifecycles.scales import bucket_of, lower_ms, upper_ms
+from veil.pipeline.lifecycles.tables import bucket_of, lower_ms, upper_ms
 from veil.pipeline.timeouts.history import History, bucket_of_s, middle_s
 from veil.pipeline.timeouts.recommendation import sort_lapses
 from veil.pipeline.timeouts.survival import estimate

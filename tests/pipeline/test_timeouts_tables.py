@@ -13,8 +13,8 @@ from tests.pipeline.queue_histories import EXPONENTIAL, HEAVY_TAIL, Known, histo
 from veil.cli.pipeline.timeouts import SCHEDULES
 from veil.core.findings import CLEAR, FILE, NOT_ENOUGH, Finding, decode
 from veil.journal.storage import Storage
-from veil.pipeline.lifecycles.scales import bucket_of
 from veil.pipeline.lifecycles.store import files_of_table, load_manifest
+from veil.pipeline.lifecycles.tables import bucket_of
 from veil.pipeline.timeouts.history import History, Work, files_since, read_histories
 from veil.pipeline.timeouts.run import find_all, run_timeouts
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.stores.kit import a_message, make_queue
 from veil.core.errors import StoreFailed
-from veil.server.system_clock import SystemClock
+from veil.server.process import SystemClock
 from veil.stores.sqlite import SqliteStore
 
 

@@ -19,8 +19,7 @@ from veil.core.event import NOBODY
 from veil.core.lease import State
 from veil.core.message import HeldMessage, LeaseState
 from veil.core.receipt import Receipt, delivery_of
-from veil.stores.codec import to_message
-from veil.stores.queries import CONSTANTS
+from veil.stores.sql import CONSTANTS, to_message
 from veil.stores.store import NoEvents
 
 NOW_MS = 1_700_000_000_000

@@ -13,7 +13,7 @@ import uvloop
 from tests.postgres_kit import drop_database, new_database, why_no_postgres
 from veil.core.clock import Clock
 from veil.server.http import HttpServer
-from veil.server.system_clock import SystemClock
+from veil.server.process import SystemClock
 from veil.service.service import Service, ServiceRules
 from veil.stores.memory import MemoryStore
 from veil.stores.store import Store

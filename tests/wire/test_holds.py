@@ -10,7 +10,7 @@ import pytest
 from tests.wire.kit import Refused, Wire
 from tests.wire.listening import listening
 from veil.client.api import ApiError, Failure
-from veil.pipeline.queues.client import QueueAddress, QueueClient
+from veil.pipeline.queues import QueueAddress, QueueClient
 
 
 @pytest.fixture

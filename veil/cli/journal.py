@@ -129,7 +129,7 @@ async def _export(settings: Settings, where: str) -> ExportStats:
     from veil.journal.exporter import Exporter
     from veil.journal.helper_process import HelperProcess
     from veil.server.make_store import is_on_postgres, store_directory
-    from veil.server.system_clock import SystemClock
+    from veil.server.process import SystemClock
     from veil.stores.sqlite.data_directory import DATABASE
     from veil.stores.sqlite.store import SqliteStore
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from markupsafe import Markup
 
-from veil.console.formatting import plural, utc
+from veil.console.templates import plural, utc
 from veil.core.attempt import Outcome
 from veil.journal.attempts import LeaseLife, Life, Stay
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, get_args
 
 from veil.console.changes import Difference
-from veil.console.formatting import count, length
+from veil.console.templates import count, length
 from veil.console.web import Form
 from veil.core import limits
 from veil.core.errors import PolicyRefused, SettingNotForQueueType, SettingRefused, TagsRefused, VeilError

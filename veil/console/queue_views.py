@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from veil.console.charts import Chart, Line, time_chart
-from veil.console.formatting import milliseconds, rate, rough_length
 from veil.console.messages import Search, search_messages
+from veil.console.templates import milliseconds, rate, rough_length
 from veil.console.visit import Visit
 from veil.console.web import Answer, link
 from veil.core.errors import VeilError

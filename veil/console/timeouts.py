@@ -24,7 +24,7 @@ from veil.charts import (
     timeout_mark,
     timeout_points,
 )
-from veil.console.formatting import length
+from veil.console.templates import length
 from veil.core.findings import FILE, NO_RENEWAL, NOT_ENOUGH, Finding, Findings, FindingsUnreadable, decode
 from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.queue import Queue

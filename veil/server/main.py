@@ -45,10 +45,16 @@ from veil.server.make_store import (
     store_directory,
 )
 from veil.server.metrics import Metrics
-from veil.server.process import EXIT_STOPPED, EXIT_STORE_FAILED, begin_process, configure_logging, settle_down
+from veil.server.process import (
+    EXIT_STOPPED,
+    EXIT_STORE_FAILED,
+    SystemClock,
+    begin_process,
+    configure_logging,
+    settle_down,
+)
 from veil.server.setting_values import without_password
 from veil.server.settings import DEFAULT, Settings, SettingsError
-from veil.server.system_clock import SystemClock
 from veil.server.tls import Tls
 from veil.server.workers import Listener, SharedStore, Workers, WorkersFailed
 from veil.service.queues import delete_queue, ensure_queue

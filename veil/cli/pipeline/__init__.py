@@ -1,1 +1,55 @@
 """`veil pipeline`: the jobs on Spark, each in a file of its own that is imported when it is called."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import typer
+
+from veil.cli.app import CommandGroup, Commands
+
+# The word after `veil pipeline`, and the file that has it. Each file exposes `register(group: typer.Typer) -> None`.
+JOBS = {
+    "lifecycles": "veil.cli.pipeline.lifecycles",
+    "files": "veil.cli.pipeline.lifecycles",
+    "timeouts": "veil.cli.pipeline.timeouts",
+    "report": "veil.cli.pipeline.report",
+    "route": "veil.cli.pipeline.route",
+    "dead-letters": "veil.cli.pipeline.dead_letters",
+    "redrive": "veil.cli.pipeline.redrive",
+    "package": "veil.cli.pipeline.package",
+}
+
+
+class _Jobs(CommandGroup):
+    """A group that knows its commands by name, and loads the file of one only to run or describe it."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for name, module in JOBS.items() if find_spec(module) is not None]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        holder = Commands()
+        holder.callback()(lambda: None)  # a group even of one command
+        import_module(JOBS[cmd_name]).register(holder)
+        return typer.main.get_group(holder).commands[cmd_name]
+
+
+pipeline_app = Commands(cls=_Jobs)
+
+
+@pipeline_app.callback()
+def pipeline() -> None:
+    """Find from the past what timeouts should be (on Spark).
+
+    Jobs on Spark: the journal becomes the life of every message as tables, and these the timeouts that the queues
+    should have.
+    """
+
+
+def register(app: typer.Typer) -> None:
+    """Add `veil pipeline` to the command."""
+    app.add_typer(pipeline_app, name="pipeline")

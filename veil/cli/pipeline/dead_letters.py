@@ -78,7 +78,7 @@ def dead_letters(
     with failures_told():
         from veil.pipeline.dead_letters.analysis import analyse, read_groups
         from veil.pipeline.dead_letters.queue import opened
-        from veil.pipeline.queues.client import QueueAddress
+        from veil.pipeline.queues import QueueAddress
         from veil.pipeline.sql import TYPE_ATTRIBUTES
 
         for name in names:  # before Spark is started for nothing

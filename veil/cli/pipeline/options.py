@@ -89,8 +89,15 @@ def spark_session(
     the options, a start that fails and a failure of Spark's own in the block become CommandFailed, with the file that has
     what Spark said.
     """
-    from veil.pipeline.spark.progress import shown_progress, without_query_pages
-    from veil.pipeline.spark.session import SparkSettings, close_session, open_session, read_conf, ui_address
+    from veil.pipeline.spark.session import (
+        SparkSettings,
+        close_session,
+        open_session,
+        read_conf,
+        shown_progress,
+        ui_address,
+        without_query_pages,
+    )
 
     is_watched = sys.stderr.isatty() and not quiet
     try:

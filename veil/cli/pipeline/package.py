@@ -21,7 +21,7 @@ def package(
 
     With them the same jobs run on a cluster: the package as a zip for the workers, and a main file for the driver.
     """
-    from veil.pipeline.spark.package import package as write_package
+    from veil.pipeline.spark.workers import package as write_package
 
     try:
         made = write_package(folder)

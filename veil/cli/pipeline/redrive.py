@@ -88,7 +88,7 @@ def tell_end(run: RedriveRun, progress: RedriveProgress, *, as_json: bool) -> No
 
 def read_rate(text: str | float) -> float:
     """Messages a second."""
-    from veil.pipeline.dead_letters.redriving import read_rate
+    from veil.pipeline.dead_letters.runs import read_rate
 
     if isinstance(text, float):
         return text
@@ -190,7 +190,7 @@ def redrive(
         from veil.pipeline.dead_letters.queue import opened
         from veil.pipeline.dead_letters.runs import forget, place_of, save_run
         from veil.pipeline.dead_letters.selection import Selection, choose
-        from veil.pipeline.queues.client import QueueAddress
+        from veil.pipeline.queues import QueueAddress
 
         choice = Selection(where, set_body, read_attributes(set_attribute))
         tell_unfinished(place)
@@ -215,8 +215,8 @@ def redrive(
 
 def _go(run: RedriveRun, tables: Storage, rate: float | None, endpoint: str | None, *, as_json: bool) -> None:
     from veil.pipeline.dead_letters.queue import opened
-    from veil.pipeline.dead_letters.redriving import RateLimit, redrive
-    from veil.pipeline.queues.client import QueueAddress
+    from veil.pipeline.dead_letters.runs import RateLimit, redrive
+    from veil.pipeline.queues import QueueAddress
 
     talk(f"run {run.id}; if it is stopped, go on with: veil pipeline redrive --resume {run.id}")
     where = QueueAddress(run.queue, endpoint=endpoint or run.endpoint, region=run.region)

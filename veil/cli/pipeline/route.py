@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from veil.journal.storage import Storage
-    from veil.pipeline.queues.client import QueueAddress, QueueClient
-    from veil.pipeline.routing.learning import Verdict
-    from veil.pipeline.routing.router import Prepared, Routed, RouterState
+    from veil.pipeline.queues import QueueAddress, QueueClient
+    from veil.pipeline.routing.router import Prepared, Routed, RouterState, Verdict
     from veil.pipeline.routing.rules import Band, RouteTable
 
 
@@ -236,7 +235,7 @@ def route(
     if learn == (rules is not None):
         raise typer.BadParameter("expected either --rules FILE or --learn", param_hint="--rules")
     with _told():
-        from veil.pipeline.queues.client import QueueAddress
+        from veil.pipeline.queues import QueueAddress
         from veil.pipeline.routing.rules import band_named, check_class_by, read_bands, read_rule_file
 
         written = None if rules is None else read_rule_file(rules)
@@ -250,8 +249,7 @@ def route(
     state_place = _state_place(state, data, intake)
     with _told(), _intake(place) as client:
         from veil.pipeline.lifecycles.lock import only_run
-        from veil.pipeline.routing.learning import LearnedRules
-        from veil.pipeline.routing.router import RouterState, prepare_targets
+        from veil.pipeline.routing.router import LearnedRules, RouterState, prepare_targets
 
         remembered = RouterState(state_place, is_read_only=dry_run)
         with nullcontext() if dry_run else only_run(state_place):
@@ -329,7 +327,7 @@ def _told() -> Iterator[None]:
 @contextmanager
 def _intake(place: QueueAddress) -> Iterator[QueueClient]:
     from veil.client.api import ApiError
-    from veil.pipeline.queues.client import QueueClient
+    from veil.pipeline.queues import QueueClient
 
     try:
         client = QueueClient(place, user_agent="pipeline route")

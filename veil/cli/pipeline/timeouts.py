@@ -19,7 +19,7 @@ from veil.cli.timeouts import show_findings
 from veil.consumer.renewal import Adaptive, Buffered, Heartbeat
 from veil.consumer.renewal.policies import LIFETIME_S, RenewalPolicy, Window
 from veil.core.errors import VeilError
-from veil.pipeline.timeouts.candidates import Renewal, RenewalSchedule
+from veil.pipeline.timeouts.recommendation import Renewal, RenewalSchedule
 
 _LIFETIME_MARGIN_S: Final = 1  # as the keeper leaves it
 

@@ -14,7 +14,6 @@ MODULES: Final = (
     "message",
     "dead_letters",
     "dead_letter_redrive",
-    "dead_letter_edit",
     "timeouts",
     "consumers",
     "audit",

@@ -8,8 +8,8 @@ from heapq import nsmallest
 from typing import Final, NamedTuple
 
 from veil.console.charts import Chart
-from veil.console.formatting import length, plural, rough_length
 from veil.console.queue_views import chosen_span, draw_charts
+from veil.console.templates import length, plural, rough_length
 from veil.console.visit import Visit
 from veil.console.web import Answer, link, live, page
 from veil.core.limits import IN_FLIGHT_MAX

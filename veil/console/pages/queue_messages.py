@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from veil.console.changes import Change, Difference, Done, aws_command, offer, queue_url
-from veil.console.formatting import length, plural
 from veil.console.letters import PAGE_ROWS, chosen_of
 from veil.console.messages import (
     Body,
@@ -30,6 +29,7 @@ from veil.console.queue_views import (
     queue_page,
     state_words,
 )
+from veil.console.templates import length, plural
 from veil.console.visit import Visit
 from veil.console.web import Answer, Refused, Role, change, link, live, page
 from veil.core.errors import VeilError

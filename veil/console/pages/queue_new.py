@@ -9,7 +9,6 @@ from dataclasses import fields
 from typing import Any, Final
 
 from veil.console.changes import Change, Difference, Done, aws_command, changed_attributes, offer, queue_url
-from veil.console.formatting import plural
 from veil.console.queue_form import (
     KMS_REUSE,
     NUMBERS,
@@ -22,6 +21,7 @@ from veil.console.queue_form import (
     settings_after,
     write_tags,
 )
+from veil.console.templates import plural
 from veil.console.visit import Visit
 from veil.console.web import Answer, NotFound, Role, change, link, page
 from veil.core.errors import NameRefused, VeilError

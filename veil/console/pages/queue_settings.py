@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from veil.console.changes import Change, Difference, Done, aws_command, changed_attributes, offer, queue_url
-from veil.console.formatting import length, plural
 from veil.console.queue_form import (
     KMS_REUSE,
     NUMBERS,
@@ -22,6 +21,7 @@ from veil.console.queue_form import (
     write_tags,
 )
 from veil.console.queue_views import queue_head, queue_page
+from veil.console.templates import length, plural
 from veil.console.visit import Visit
 from veil.console.web import Answer, Role, change, link, page
 from veil.core.errors import PolicyRefused, TagsRefused, VeilError

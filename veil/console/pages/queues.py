@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from veil.console.charts import in_pairs, sparkline
 from veil.console.exports import as_cloudformation, as_terraform, as_toml
-from veil.console.formatting import plural
 from veil.console.queue_views import chosen_span, draw_charts, live_facts, queue_head, queue_page
+from veil.console.templates import plural
 from veil.console.visit import Visit
 from veil.console.web import TEXT, Answer, download, link, live, page
 from veil.core.queue import Queue, QueueCounts

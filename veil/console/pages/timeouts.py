@@ -11,7 +11,7 @@ from markupsafe import Markup
 from veil import words
 from veil.charts import TimeoutPoint
 from veil.console.changes import Change, Difference, Done, aws_command, offer, queue_url
-from veil.console.formatting import length
+from veil.console.templates import length
 from veil.console.timeouts import (
     RIGHT,
     TOO_LONG,

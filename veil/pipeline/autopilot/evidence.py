@@ -11,8 +11,7 @@ from veil.core.attempt import patience_ms
 from veil.core.autopilot import DAY_MS, Attempts, Policy, Watch
 from veil.core.findings import CLEAR, NO_RENEWAL, Finding
 from veil.pipeline.autopilot.pilot import MEMORY_MS, Memory
-from veil.pipeline.lifecycles.scales import day_of
-from veil.pipeline.lifecycles.tables import HOUR_MS
+from veil.pipeline.lifecycles.tables import HOUR_MS, day_of
 from veil.pipeline.timeouts.history import History, Work, read_histories
 
 if TYPE_CHECKING:

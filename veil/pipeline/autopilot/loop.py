@@ -45,8 +45,8 @@ from veil.pipeline.lifecycles.lock import TablesBusy
 from veil.pipeline.lifecycles.run import LifecyclesRun
 from veil.pipeline.lifecycles.store import Manifest, load_manifest
 from veil.pipeline.lifecycles.tables import HOUR_MS
-from veil.pipeline.timeouts.candidates import RenewalSchedule, Timelines
 from veil.pipeline.timeouts.history import Work
+from veil.pipeline.timeouts.recommendation import RenewalSchedule, Timelines
 
 if TYPE_CHECKING:
     from veil.journal.storage import Storage

@@ -29,10 +29,9 @@ from veil.core.autopilot import (
     tail_drift,
 )
 from veil.core.findings import CLEAR, Finding
-from veil.pipeline.lifecycles.scales import HOURS_A_DAY
-from veil.pipeline.lifecycles.tables import HOUR_MS
-from veil.pipeline.timeouts.candidates import Timelines
+from veil.pipeline.lifecycles.tables import HOUR_MS, HOURS_A_DAY
 from veil.pipeline.timeouts.history import History, Work, bucket_of_s, middle_s
+from veil.pipeline.timeouts.recommendation import Timelines
 from veil.pipeline.timeouts.run import find
 
 MEMORY_MS: Final = 28 * DAY_MS

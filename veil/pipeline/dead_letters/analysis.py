@@ -17,7 +17,7 @@ from veil import words
 from veil.pipeline.dead_letters.letters import SNIPPET_CHARS, dead_letters, grouped
 from veil.pipeline.dead_letters.queue import peeked
 from veil.pipeline.lifecycles.store import read_table
-from veil.pipeline.queues.client import QueueAddress
+from veil.pipeline.queues import QueueAddress
 from veil.pipeline.sql import TYPE_ATTRIBUTES
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import msgspec
 from veil.client.api import ApiError, Failure
 from veil.core.errors import VeilError
 from veil.pipeline.dead_letters.letters import PEEKED
-from veil.pipeline.queues.client import PeekedMessage, QueueAddress, QueueClient
+from veil.pipeline.queues import PeekedMessage, QueueAddress, QueueClient
 from veil.pipeline.source.columns import to_batch
 from veil.pipeline.spark.workers import check_workers, this_python
 from veil.pipeline.sql import arrow_schema, struct_of

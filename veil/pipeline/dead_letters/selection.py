@@ -11,8 +11,8 @@ from veil.pipeline.dead_letters.analysis import history_tables
 from veil.pipeline.dead_letters.letters import LETTERS, dead_letters
 from veil.pipeline.dead_letters.queue import DeadLettersRefused, opened, peeked
 from veil.pipeline.dead_letters.runs import RedriveRun, seal
-from veil.pipeline.queues.client import QueueAddress
-from veil.pipeline.spark.progress import without_query_pages
+from veil.pipeline.queues import QueueAddress
+from veil.pipeline.spark.session import without_query_pages
 from veil.pipeline.sql import ATTRIBUTES, attribute_value, struct_of
 
 if TYPE_CHECKING:

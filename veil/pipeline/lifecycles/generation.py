@@ -36,24 +36,22 @@ from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.columns import Ints, packed, read_rows, unpacked, write_rows
 from veil.pipeline.lifecycles.journal import MINUTE_MS, NewSegments, minutes_of, read_events
 from veil.pipeline.lifecycles.lives import lives, retold
-from veil.pipeline.lifecycles.scales import (
+from veil.pipeline.lifecycles.store import GENERATION, Hour, Manifest, spark_set
+from veil.pipeline.lifecycles.sums import added_up, sums_of, without_empty
+from veil.pipeline.lifecycles.tables import (
     DAYS,
+    HOUR_MS,
     HOURS,
+    LEASES_STORED,
+    MESSAGES_STORED,
     MONTHS,
+    QUEUE_HOURS,
+    SEQ_BITS,
+    arrow_schema,
     begin_of_day_ms,
     begin_of_month_ms,
     day_of,
     month_of,
-)
-from veil.pipeline.lifecycles.store import GENERATION, Hour, Manifest, spark_set
-from veil.pipeline.lifecycles.sums import added_up, sums_of, without_empty
-from veil.pipeline.lifecycles.tables import (
-    HOUR_MS,
-    LEASES_STORED,
-    MESSAGES_STORED,
-    QUEUE_HOURS,
-    SEQ_BITS,
-    arrow_schema,
 )
 
 if TYPE_CHECKING:

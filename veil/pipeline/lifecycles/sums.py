@@ -16,8 +16,15 @@ import pyarrow as pa
 from pyarrow import compute as pc
 
 from veil.pipeline.lifecycles.columns import NONE, TEXT, Coded, Ints, flags, numbers, table_of, whole
-from veil.pipeline.lifecycles.scales import BUCKET_MAX, PER_OCTAVE
-from veil.pipeline.lifecycles.tables import ATTEMPT, HOW, OUTCOME, QUEUE_HOURS, arrow_schema
+from veil.pipeline.lifecycles.tables import (
+    ATTEMPT,
+    BUCKET_MAX,
+    HOW,
+    OUTCOME,
+    PER_OCTAVE,
+    QUEUE_HOURS,
+    arrow_schema,
+)
 
 HISTOGRAMS: Final = (
     "processing", "processing_failed", "processing_lapsed", "processing_censored", "waiting", "recovery",

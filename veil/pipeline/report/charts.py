@@ -28,8 +28,8 @@ from veil.charts import (
     timeout_points,
 )
 from veil.core.findings import NO_RENEWAL, CurvePoint, Finding
-from veil.pipeline.report.facts import SERIES, Timeline
-from veil.pipeline.report.verdict import worth_showing
+from veil.pipeline.report.overview import SERIES, Timeline
+from veil.pipeline.report.summary import worth_showing
 
 _STRIP_NAMES: Final = {each: each for each in SERIES} | {"dead_lettered": "dead letters"}
 

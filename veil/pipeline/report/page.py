@@ -21,9 +21,9 @@ from veil import words
 from veil.charts import percent, stretched
 from veil.core.findings import NO_RENEWAL, Findings
 from veil.pipeline.lifecycles.tables import HOW, OUTCOME
-from veil.pipeline.report import charts, verdict
-from veil.pipeline.report.facts import Example, ExampleLease, Overview, Totals
-from veil.pipeline.report.verdict import (
+from veil.pipeline.report import charts, summary
+from veil.pipeline.report.overview import Example, ExampleLease, Overview, Totals
+from veil.pipeline.report.summary import (
     RIGHT,
     TOO_LONG,
     TOO_SHORT,
@@ -134,8 +134,8 @@ def _environment() -> Environment:
         "life_of": life_of,
         **{each.__name__: each for each in (
             charts.survival_chart, charts.dilemma_chart, charts.sparkline, charts.policies_of, charts.strips,
-            verdict.verdict, verdict.hidden_hours, verdict.policy_words, verdict.period_of, verdict.replay_words,
-            verdict.nearest, verdict.with_policy, verdict.shown_candidates,
+            summary.verdict, summary.hidden_hours, summary.policy_words, summary.period_of, summary.replay_words,
+            summary.nearest, summary.with_policy, summary.shown_candidates,
         )},
     }  # fmt: skip
     return environment
@@ -144,7 +144,7 @@ def _environment() -> Environment:
 def _answer(findings: Findings, queues: Sequence[QueueFindings]) -> str:
     if not queues:
         return "No queue has been received from yet, so there is nothing to judge."
-    judged = [verdict.verdict(queue.whole) for queue in queues]
+    judged = [summary.verdict(queue.whole) for queue in queues]
     parts = []
     if short := judged.count(TOO_SHORT):
         twice = sum(

@@ -9,8 +9,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 from veil.pipeline.options import OptionError, OptionValues
-from veil.pipeline.queues.calls import RETRY_S
-from veil.pipeline.queues.client import QueueAddress
+from veil.pipeline.queues import RETRY_S, QueueAddress
 from veil.pipeline.sql import ATTRIBUTES
 
 if TYPE_CHECKING:

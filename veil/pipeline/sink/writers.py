@@ -17,10 +17,19 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from veil.journal.storage import ForWriting, Storage
 from veil.pipeline.options import OptionError
-from veil.pipeline.queues.client import QueueAddress
+from veil.pipeline.queues import QueueAddress
 from veil.pipeline.sink.options import SinkColumns, SinkOptions
-from veil.pipeline.sink.rows import RowBatch, RowBatcher, RowRefused, SinkRow, is_fifo, rows_of, why_refused
-from veil.pipeline.sink.sender import Sender, sender_for
+from veil.pipeline.sink.sender import (
+    RowBatch,
+    RowBatcher,
+    RowRefused,
+    Sender,
+    SinkRow,
+    is_fifo,
+    rows_of,
+    sender_for,
+    why_refused,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,7 +14,7 @@ import msgspec
 from veil.client.api import Attribute
 from veil.core.text import whole_number
 from veil.pipeline.options import OptionError
-from veil.pipeline.queues.client import AttributeValue
+from veil.pipeline.queues import AttributeValue
 from veil.pipeline.sql import ATTRIBUTES
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from veil.client.api import ApiError
-from veil.pipeline.queues.client import HoldContent, HoldTally, QueueAddress, QueueClient, client_for
+from veil.pipeline.queues import HoldContent, HoldTally, QueueAddress, QueueClient, client_for
 from veil.pipeline.source.columns import to_batch
 from veil.pipeline.source.options import VEIL, SourceOptions
 from veil.pipeline.source.stream import (

@@ -10,7 +10,7 @@ from typing import Final
 from veil.core.limits import IN_FLIGHT_MAX, VISIBILITY_MAX_S
 from veil.journal.storage import Storage
 from veil.pipeline.options import OptionError, OptionValues
-from veil.pipeline.queues.client import QueueAddress
+from veil.pipeline.queues import QueueAddress
 
 AUTO, SQS, VEIL = "auto", "sqs", "veil"
 DRAIN, BROWSE = "drain", "browse"

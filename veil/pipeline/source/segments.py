@@ -23,7 +23,7 @@ import msgspec
 
 from veil.client.api import ApiError, Failure, RawMessage
 from veil.journal.storage import Storage
-from veil.pipeline.queues.client import QueueClient
+from veil.pipeline.queues import QueueClient
 from veil.pipeline.source.columns import to_batch
 from veil.pipeline.source.options import RECEIVE_SHARE, SQS, SourceOptions
 from veil.pipeline.source.stream import (

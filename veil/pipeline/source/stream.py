@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 from pyspark.sql.datasource import InputPartition
 
 from veil.pipeline.options import OptionError
-from veil.pipeline.queues.client import QueueClient
+from veil.pipeline.queues import QueueClient
 from veil.pipeline.source.options import SourceOptions
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from veil.pipeline.lifecycles.scales import BUCKET_MAX, bucket_of, day_number, lower_ms, month_of, upper_ms
 from veil.pipeline.lifecycles.store import check_files
+from veil.pipeline.lifecycles.tables import BUCKET_MAX, bucket_of, day_number, lower_ms, month_of, upper_ms
 
 if TYPE_CHECKING:
     from veil.journal.storage import Storage

@@ -13,11 +13,20 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from veil.core.findings import FILE, NO_RENEWAL, VERSION, CurvePoint, Finding, Findings, encode
-from veil.pipeline.lifecycles.scales import instant_of
 from veil.pipeline.lifecycles.store import load_manifest
-from veil.pipeline.timeouts.candidates import RenewalSchedule, Timelines, candidates, shown_timeouts
+from veil.pipeline.lifecycles.tables import instant_of
 from veil.pipeline.timeouts.history import History, Work, files_since, read_histories
-from veil.pipeline.timeouts.recommendation import Evidence, curve_of, recommend, replay, sort_lapses
+from veil.pipeline.timeouts.recommendation import (
+    Evidence,
+    RenewalSchedule,
+    Timelines,
+    candidates,
+    curve_of,
+    recommend,
+    replay,
+    shown_timeouts,
+    sort_lapses,
+)
 from veil.pipeline.timeouts.survival import Survival
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from veil.pipeline.lifecycles.scales import lower_ms, upper_ms
+from veil.pipeline.lifecycles.tables import lower_ms, upper_ms
 from veil.pipeline.timeouts.history import bucket_of_s
 
 Floats = NDArray[np.float64]

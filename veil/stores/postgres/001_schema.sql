@@ -27,7 +27,7 @@ CREATE TABLE veil.queue (
     region           text   NOT NULL,
     account          text   NOT NULL,
     name             text   NOT NULL,
-    settings         text   NOT NULL, -- JSON, see the codec
+    settings         text   NOT NULL, -- JSON, see stores/sql.py
     tags             text   NOT NULL, -- JSON
     scope            text   NOT NULL, -- the deduplication scope at creation: later changes have no effect, as on SQS
     has_lanes        bool   NOT NULL DEFAULT false, -- it has had messages with a group: one transaction at a time then

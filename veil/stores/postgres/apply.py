@@ -26,9 +26,9 @@ from veil.core.event import NOBODY
 from veil.core.lease import State
 from veil.core.message import PRIORITY_DEFAULT, Caller
 from veil.core.sequence import wake_at_ms
-from veil.stores.codec import encode_attributes
 from veil.stores.postgres.pipeline import Q
 from veil.stores.postgres.transaction import QueueState, Transaction
+from veil.stores.sql import encode_attributes
 
 _VISIBLE = int(State.VISIBLE)
 _LEASES = ("states", "dues", "received", "deliveries", "holders", "receive_counts", "firsts", "wakes")

@@ -30,7 +30,6 @@ from veil.core.message import Caller, HeldMessage, LeaseState, NewMessage, Sent,
 from veil.core.queue import Queue
 from veil.core.receipt import Receipt
 from veil.core.sequence import expires_at_ms, wake_at_ms
-from veil.stores.codec import to_message
 from veil.stores.postgres import leases, messages
 from veil.stores.postgres.apply import MessageRows, columns, enqueue, insert
 from veil.stores.postgres.connection import REDOABLE, in_our_words, is_lost
@@ -38,6 +37,7 @@ from veil.stores.postgres.engine import LOST_MAX, REDONE_MAX, Engine
 from veil.stores.postgres.messages import decode_sent, encode_sent
 from veil.stores.postgres.pipeline import Q, Statement
 from veil.stores.postgres.transaction import KnownQueue, QueueState, Transaction
+from veil.stores.sql import to_message
 from veil.stores.store import Extension
 
 _VISIBLE: Final = int(State.VISIBLE)

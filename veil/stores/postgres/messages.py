@@ -14,11 +14,11 @@ from veil.core.limits import ATTEMPT_MS, DEDUPLICATION_MS, REPEATED_SEND_MS
 from veil.core.message import Caller, NewMessage, Sent, StoredMessage
 from veil.core.queue import Queue
 from veil.core.sequence import SEQ_MAX, noisy_groups
-from veil.stores.codec import to_message
 from veil.stores.postgres import queues
 from veil.stores.postgres.apply import MessageRows, apply, columns, enqueue, insert
 from veil.stores.postgres.pipeline import Q
 from veil.stores.postgres.transaction import QueueState, Transaction
+from veil.stores.sql import to_message
 
 PAGE_MAX: Final = 100  # rows with their bodies
 _COUNTED_PAGE_MAX: Final = 16

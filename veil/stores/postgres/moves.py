@@ -16,12 +16,12 @@ from veil.core.message import Caller, NewContent, Sent, StoredMessage
 from veil.core.move_task import Chosen, MoveTask, ScanStep
 from veil.core.queue import Queue, QueueKey
 from veil.core.sequence import expired_below
-from veil.stores.codec import decode_caller, encode_caller, encode_scan, to_message, to_task
 from veil.stores.postgres import queues
 from veil.stores.postgres.apply import apply
 from veil.stores.postgres.messages import messages_by_seq
 from veil.stores.postgres.pipeline import Q
 from veil.stores.postgres.transaction import KnownQueues, QueueState, Transaction
+from veil.stores.sql import decode_caller, encode_caller, encode_scan, to_message, to_task
 
 
 class AlsoNeeded(NamedTuple):

@@ -19,7 +19,7 @@ from psycopg import pq
 from psycopg.adapt import Transformer
 from psycopg.waiting import Ready, Wait
 
-from veil.stores.queries import NamedQueries
+from veil.stores.sql import NamedQueries
 
 Q: Final = NamedQueries("veil.stores.postgres", "queries.sql")
 

@@ -10,10 +10,10 @@ from veil.core.errors import PurgeInProgress, QueueDeletedRecently
 from veil.core.message import Caller
 from veil.core.queue import Queue, QueueKey
 from veil.core.sequence import SEQ_MAX
-from veil.stores.codec import decode_caller, encode_caller, encode_settings, encode_tags
 from veil.stores.postgres.leases import Purge, sweep
 from veil.stores.postgres.pipeline import Q
 from veil.stores.postgres.transaction import AVAILABLE, KnownQueues, QueueLook, QueueState, Transaction
+from veil.stores.sql import decode_caller, encode_caller, encode_settings, encode_tags
 from veil.stores.store import QueueContent
 
 # How long the row of a queue outlives it: nodes learn of the deletion by it, and one that slept longer reads everything anew.

@@ -12,12 +12,12 @@ from veil.core.errors import StoreError
 from veil.core.message import StoredMessage
 from veil.core.queue import Queue
 from veil.core.sequence import wake_at_ms
-from veil.stores.codec import encode_attributes
 from veil.stores.postgres import queues
 from veil.stores.postgres.apply import columns
 from veil.stores.postgres.messages import messages_by_seq
 from veil.stores.postgres.pipeline import Q
 from veil.stores.postgres.transaction import Transaction
+from veil.stores.sql import encode_attributes
 
 # Order keys are unique over all servers: the lowest bits of their counters are the server's number.
 SERVERS_MAX: Final = 64

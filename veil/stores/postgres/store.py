@@ -21,7 +21,6 @@ from veil.core.move_task import MoveTask, ScanStep
 from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.core.receipt import Receipt, ReceiptBook
 from veil.core.sequence import expires_at_ms, instant_of
-from veil.stores.codec import to_task
 from veil.stores.commit_stats import CommitStats
 from veil.stores.outbox import OUTBOX_BYTES_MAX
 from veil.stores.postgres import holds, leases, moves, opening, queues, servers
@@ -34,6 +33,7 @@ from veil.stores.postgres.nodes import Nodes
 from veil.stores.postgres.outbox import Exports, SharedBound
 from veil.stores.postgres.pipeline import Q
 from veil.stores.postgres.transaction import NEVER, QueueLook, Transaction
+from veil.stores.sql import to_task
 from veil.stores.store import (
     Chosen,
     ExportPlan,

@@ -18,8 +18,8 @@ from veil.core.event import EventRecorder
 from veil.core.lease import State
 from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.core.sequence import expires_at_ms, seq_with_counter
-from veil.stores.codec import decode_settings, decode_tags
 from veil.stores.postgres.pipeline import Arguments, Q, Statement, pipeline_of
+from veil.stores.sql import decode_settings, decode_tags
 
 NEVER: Final = 1 << 62
 # How long a transaction waits for another one, and how long one that stands still is waited for.

@@ -21,7 +21,7 @@ from veil.core.event import NOBODY
 from veil.core.lease import State
 from veil.core.message import Caller
 from veil.core.sequence import wake_at_ms
-from veil.stores.codec import encode_attributes
+from veil.stores.sql import encode_attributes
 from veil.stores.sqlite.database import Database, Q, QueueState
 
 _VISIBLE = int(State.VISIBLE)

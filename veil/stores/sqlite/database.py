@@ -25,9 +25,8 @@ from veil.core.limits import REPEATED_MESSAGES_MAX, REPEATED_SEND_MS
 from veil.core.message import PRIORITY_DEFAULT, Sent
 from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.core.sequence import SequenceSource, expires_at_ms, first_seq_of, instant_of
-from veil.stores.codec import decode_settings, decode_tags
 from veil.stores.outbox import OutboxBound
-from veil.stores.queries import NamedQueries
+from veil.stores.sql import NamedQueries, decode_settings, decode_tags
 from veil.stores.sqlite.data_directory import Reserve
 from veil.stores.store import StoreEvents
 

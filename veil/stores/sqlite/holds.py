@@ -18,7 +18,7 @@ from veil.core.lease import NUMBER_MAX, STREAM_REST_MS, HoldContent, HoldKey, Ho
 from veil.core.message import Caller, HeldMessage, StoredMessage
 from veil.core.queue import Queue
 from veil.core.sequence import expired_below
-from veil.stores.codec import to_message
+from veil.stores.sql import to_message
 from veil.stores.sqlite.apply import apply
 from veil.stores.sqlite.database import Database, Q, QueueState
 from veil.stores.sqlite.messages import take

@@ -18,7 +18,7 @@ from veil.core.limits import ATTEMPT_MS, DEDUPLICATION_MS
 from veil.core.message import PRIORITY_DEFAULT, PRIORITY_LAST, Caller, NewMessage, Sent, StoredMessage
 from veil.core.queue import Queue
 from veil.core.sequence import SEQ_MAX, noisy_groups, wake_at_ms
-from veil.stores.codec import encode_attributes, to_message
+from veil.stores.sql import encode_attributes, to_message
 from veil.stores.sqlite.apply import apply, apply_leases
 from veil.stores.sqlite.data_directory import DISK_FULL
 from veil.stores.sqlite.database import Database, Q, QueueState

@@ -14,7 +14,7 @@ from veil.core.message import Caller, NewContent, Sent, StoredMessage
 from veil.core.move_task import Chosen, MoveTask, ScanStep
 from veil.core.queue import Queue
 from veil.core.sequence import expired_below
-from veil.stores.codec import decode_caller, encode_caller, encode_scan, to_message, to_task
+from veil.stores.sql import decode_caller, encode_caller, encode_scan, to_message, to_task
 from veil.stores.sqlite.apply import apply
 from veil.stores.sqlite.database import Database, Q, QueueState
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from veil.core.errors import PurgeInProgress, QueueDeletedRecently
 from veil.core.message import Caller
 from veil.core.queue import Queue, QueueKey
-from veil.stores.codec import decode_caller, encode_caller, encode_settings, encode_tags
+from veil.stores.sql import decode_caller, encode_caller, encode_settings, encode_tags
 from veil.stores.sqlite.database import Database, Q, QueueState
 from veil.stores.sqlite.leases import Purge, reschedule_hidden, sweep
 from veil.stores.store import QueueContent

@@ -25,14 +25,14 @@ CREATE TABLE queue (
     region           TEXT    NOT NULL,
     account          TEXT    NOT NULL,
     name             TEXT    NOT NULL,
-    settings         TEXT    NOT NULL, -- JSON, see codec.py
+    settings         TEXT    NOT NULL, -- JSON, see stores/sql.py
     tags             TEXT    NOT NULL, -- JSON
     scope            TEXT    NOT NULL, -- the deduplication scope at creation: later changes have no effect, as on SQS
     created_wall_ms  INTEGER NOT NULL,
     modified_wall_ms INTEGER NOT NULL,
     purged_at_ms     INTEGER,
     deleted_at_ms    INTEGER,          -- set: its messages are being swept, nobody can see it
-    deleted_by       BLOB              -- msgpack, see codec.py: for the journal, which tells of each message when it is swept
+    deleted_by       BLOB              -- msgpack, see stores/sql.py: for the journal, which tells of each message when it is swept
 ) STRICT;
 
 CREATE UNIQUE INDEX queue_by_key ON queue (region, account, name) WHERE deleted_at_ms IS NULL;
@@ -75,7 +75,7 @@ CREATE TABLE message (
     sender                 TEXT    NOT NULL,
     message_type           TEXT,                -- for the journal: before the body, so that a delete need not read that
     body_bytes             INTEGER NOT NULL,
-    attributes             BLOB,                -- msgpack, see codec.py
+    attributes             BLOB,                -- msgpack, see stores/sql.py
     body_md5               TEXT    NOT NULL,
     body                   TEXT    NOT NULL
 ) STRICT;
@@ -161,7 +161,7 @@ CREATE TABLE move_task (
     to_move         INTEGER NOT NULL,
     started_wall_ms INTEGER NOT NULL,
     failure         TEXT,
-    caller          BLOB              -- who started it: msgpack, see codec.py
+    caller          BLOB              -- who started it: msgpack, see stores/sql.py
 ) STRICT;
 
 CREATE INDEX move_task_source ON move_task (source, number);

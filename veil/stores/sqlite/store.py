@@ -22,9 +22,9 @@ from veil.core.move_task import MoveTask, ScanStep
 from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.core.receipt import Receipt, ReceiptBook
 from veil.core.sequence import instant_of
-from veil.stores.codec import to_task
 from veil.stores.commit_stats import CommitStats
 from veil.stores.outbox import OUTBOX_BYTES_MAX, OutboxBound, PlanBuilder
+from veil.stores.sql import to_task
 from veil.stores.sqlite import holds, leases, moves, queues
 from veil.stores.sqlite.commit import GroupCommit
 from veil.stores.sqlite.data_directory import DataLock, Reserve

@@ -28,7 +28,7 @@ from veil.core.lease import State
 from veil.core.message import PRIORITY_DEFAULT, PRIORITY_FIRST, PRIORITY_LAST
 from veil.core.queue import QueueSettings
 from veil.core.sequence import COUNTER_BITS
-from veil.stores.codec import decode_settings, decode_tags, encode_settings
+from veil.stores.sql import decode_settings, decode_tags, encode_settings
 from veil.stores.sqlite.data_directory import DATABASE, DataLock
 from veil.stores.sqlite.database import Q
 from veil.stores.sqlite.holds import decode_members

@@ -23,8 +23,7 @@ from veil.core.lease import NOTHING_CLOSED, State
 from veil.core.message import PRIORITY_FIRST, PRIORITY_LAST
 from veil.core.queue import parse_arn
 from veil.core.receipt import delivery_of
-from veil.stores.codec import decode_attributes, decode_settings, decode_tags
-from veil.stores.queries import NamedQueries
+from veil.stores.sql import NamedQueries, decode_attributes, decode_settings, decode_tags
 from veil.stores.sqlite.data_directory import DATABASE, DataLock
 from veil.stores.sqlite.database import Q
 from veil.stores.sqlite.holds import decode_members
