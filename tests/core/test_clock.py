@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from veil.core.clock import LeaseTime, ManualClock, Trouble, TroubleKind, grace_ms
+from veil.core.clock import LET_IN_MS, LeaseTime, ManualClock, Trouble, TroubleKind, grace_ms
 
 
 def test_time_stands_still_until_it_is_moved():
@@ -83,9 +83,22 @@ def test_a_process_that_stood_still_was_in_trouble():
     found = lease_time.trouble_at(clock.now_ms())
 
     assert found == Trouble(stopped_ms, clock.now_ms(), "paused")
-    assert seen == [found]
     clock.advance(seconds=10)
     assert seen == [found]
+    assert lease_time.trouble_at(clock.now_ms()) == found
+
+
+def test_a_process_that_runs_late_again_and_again_is_in_trouble_for_all_of_the_time():
+    clock, lease_time, seen = a_lease_time()
+    lease_time.start()
+    began_ms = clock.now_ms()
+    for _ in range(5):
+        clock._now_ms += 350
+        clock.advance(0)
+        lease_time.trouble_at(clock.now_ms())
+    late_ms = clock.now_ms()
+    clock.advance(seconds=10)
+    assert seen == [Trouble(began_ms, late_ms, "paused")]
 
 
 def test_nothing_is_noticed_before_the_start_or_where_it_is_off():
@@ -114,10 +127,11 @@ def test_the_oldest_wait_counts():
     lease_time.waits("a", TroubleKind.DATABASE)
     began_ms = clock.now_ms()
     clock.advance(50)
-    assert lease_time.trouble_at(clock.now_ms()) is None
+    assert not lease_time.is_in_doubt(clock.now_ms(), clock.now_ms())
     clock.advance(100)
-    doubt = lease_time.trouble_at(clock.now_ms())
-    assert doubt == Trouble(began_ms, clock.now_ms(), "database", is_certain=False)
+    assert lease_time.is_in_doubt(clock.now_ms(), clock.now_ms())
+    assert not lease_time.is_in_doubt(began_ms, clock.now_ms())
+    assert lease_time.trouble_at(clock.now_ms()) is None
     for _ in range(10):
         clock.advance(400)
         lease_time.waits("b", TroubleKind.DATABASE)
@@ -127,6 +141,22 @@ def test_the_oldest_wait_counts():
     assert seen == []
     lease_time.answered("a")
     assert seen == [Trouble(began_ms, clock.now_ms(), "database")]
+
+
+def test_whoever_waited_for_a_process_that_stood_still_for_a_moment_has_their_turn():
+    clock, lease_time, seen = a_lease_time()
+    lease_time.start()
+    deadline_ms = clock.now_ms() + 1
+    clock._now_ms += 400
+
+    assert lease_time.trouble_at(clock.now_ms()) is None
+    clock.advance(LET_IN_MS - 1)
+    assert lease_time.is_in_doubt(deadline_ms, clock.now_ms())
+    assert not lease_time.is_in_doubt(deadline_ms + 400, clock.now_ms())
+    assert lease_time.trouble_at(clock.now_ms()) is None
+    clock.advance(1)
+    assert not lease_time.is_in_doubt(deadline_ms, clock.now_ms())
+    assert seen == []
 
 
 @pytest.mark.parametrize(

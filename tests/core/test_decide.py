@@ -9,7 +9,7 @@ from tests.core.test_lease import DELAYED, FREE, LAPSED, NOW_MS, OPEN, receipt
 from tests.stores.kit import redrive_to
 from veil.core import decide, effect
 from veil.core.attempt import Said
-from veil.core.clock import Trouble
+from veil.core.clock import LeaseTime, ManualClock, Trouble, TroubleKind
 from veil.core.effect import (
     DeadLettered,
     Deleted,
@@ -27,7 +27,7 @@ from veil.core.effect import (
 )
 from veil.core.errors import InFlightLimit, VisibilityTooLong
 from veil.core.event import Event, EventRecorder, Kind, unpack
-from veil.core.lease import HOLD_BYTES_MAX, WAITING, Deletion, Member, State
+from veil.core.lease import HOLD_BYTES_MAX, WAITING, Deletion, Member, State, is_open
 from veil.core.limits import IN_FLIGHT_MAX, VISIBILITY_MAX_S
 from veil.core.message import Caller, NewMessage, StoredMessage
 from veil.core.move_task import DESTINATION_MISSING, SOURCE_UNKNOWN, MoveTask
@@ -295,9 +295,18 @@ def _events(*effects: effect.AnyEffect) -> list[Event]:
 def test_a_lease_whose_holder_may_be_in_time_waits_for_the_end_of_the_wait():
     held = LAPSED._replace(seq=first_seq_of(NOW_MS))
     due_ms = held.due_at_ms or 0
-    doubt = Trouble(due_ms - 1, NOW_MS, "disk", is_certain=False)
-    assert decide.decide_due(held, SETTINGS, NOW_MS, doubt) == Postponed(held, NOW_MS + 50)
-    assert isinstance(decide.decide_due(held, SETTINGS, NOW_MS, doubt._replace(from_ms=due_ms)), Lapsed)
+    clock = ManualClock(due_ms - 1)
+    lease_time = LeaseTime(clock)
+    lease_time.waits("early", TroubleKind.DISK)
+    assert isinstance(decide.decide_due(held, SETTINGS, NOW_MS, None, LeaseTime(clock)), Lapsed)
+    now_ms = due_ms + 50
+    assert decide.decide_due(held, SETTINGS, now_ms, None, lease_time) == Postponed(held, now_ms + 50)
+    assert is_open(decide.excused(held, now_ms, lease_time), now_ms)
+    clock.advance(1)
+    lease_time.answered("early")
+    lease_time.waits("at the deadline", TroubleKind.DISK)
+    assert isinstance(decide.decide_due(held, SETTINGS, now_ms, None, lease_time), Lapsed)
+    assert decide.excused(held, now_ms, lease_time) is held
 
 
 def test_every_effect_has_its_event_and_a_lapse_has_none():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.stores.kit import a_grouped_message, bodies, make_queue, receipt_of, receipts_of
+import pytest
+
+from tests.stores.kit import a_grouped_message, a_message, bodies, make_queue, receipt_of, receipts_of
 from veil.stores.store import Extension
 
 
@@ -177,6 +179,31 @@ async def test_an_undone_receive_unlocks_the_group(store, events):
 
     assert events.available[queue.id] >= 2
     assert bodies(await store.receive(queue, 10)) == ["g-m1", "g-m2"]
+
+
+@pytest.mark.parametrize("later_ms", [0, 1_000])
+async def test_the_lost_answer_to_an_attempt_takes_nothing_from_its_repetition(store, clock, later_ms):
+    """The client asked again on another connection before the server noticed that the first one was gone."""
+    queue = await make_queue(store, "q.fifo", visibility_s=30)
+    await store.send(queue, grouped("g-m1"))
+    first = await store.receive(queue, 1, attempt_id="a")
+    clock.advance(later_ms)
+    [again] = await store.receive(queue, 1, attempt_id="a")
+
+    opened_ms = [message.received_at_ms for message in first]
+    await store.undo_receive(queue, receipts_of(queue, first), opened_ms=opened_ms)
+    assert await store.receive(queue, 1) == []
+
+    await store.undo_receive(queue, receipts_of(queue, [again]), opened_ms=[again.received_at_ms])
+    assert bodies(await store.receive(queue, 1)) == ["g-m1"]
+
+
+async def test_what_is_undone_is_the_lease_that_was_opened(store):
+    queue = await make_queue(store)
+    await store.send(queue, [a_message("m")])
+    for _ in range(2):
+        [held] = await store.receive(queue, 1)
+        await store.undo_receive(queue, receipts_of(queue, [held]), opened_ms=[held.received_at_ms])
 
 
 async def test_a_fifo_queue_at_the_limit_gives_nothing_and_no_error(store, in_flight_max):

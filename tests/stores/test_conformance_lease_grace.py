@@ -11,7 +11,7 @@ from tests.stores.journal_kit import exported
 from tests.stores.kit import a_grouped_message, a_message, bodies, make_queue, receipt_of, receipts_of
 from tests.stores.sqlite_kit import crashed_copy
 from veil.core.attempt import Said
-from veil.core.clock import ManualClock, Trouble, TroubleKind
+from veil.core.clock import DOUBT_MIN_MS, LET_IN_MS, ManualClock, Trouble, TroubleKind
 from veil.core.lease import Deletion
 from veil.core.queue import QueueCounts
 from veil.stores.sqlite import SqliteStore
@@ -117,11 +117,52 @@ async def test_a_lease_that_lasts_beyond_the_grace_is_not_changed(store, clock):
     assert len(await store.receive(queue, 1)) == 1
 
 
-async def test_a_wait_that_is_everyday_life_excuses_nobody(store, clock):
+async def test_a_wait_that_is_everyday_life_gives_no_grace_but_time_to_whoever_waited(store, clock):
     queue, _ = await held(store)
     clock.advance(WINDOW_S * 1000 - 400)
     in_trouble(store, clock, 0.4)
+    clock.advance(LET_IN_MS - 1)
+    assert await store.receive(queue, 1) == []
+    clock.advance(1 + DOUBT_MIN_MS)
     assert len(await store.receive(queue, 1)) == 1
+
+
+async def test_waits_that_follow_one_another_put_off_no_lapse_for_long(store, clock):
+    queue, _ = await held(store)
+    clock.advance(WINDOW_S * 1000 - 200)
+    for _ in range(2):
+        in_trouble(store, clock, 0.4)
+        clock.advance(10)
+    assert len(await store.receive(queue, 1)) == 1
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+@pytest.mark.parametrize("name", ["orders", "orders.fifo"])
+async def test_a_request_that_came_before_the_deadline_and_waited_is_in_time(store, clock, name, is_over):
+    queue, message = await held(store, name)
+    clock.advance(WINDOW_S * 1000 - 100)
+    trouble_begins(store)
+    clock.advance(300)
+    if is_over:
+        trouble_ends(store)
+        clock.advance(LET_IN_MS - 1)
+    assert await store.receive(queue, 1) == []
+    assert await store.extend(queue, [Extension(receipt_of(queue, message), WINDOW_S)]) == [None]
+    if not is_over:
+        trouble_ends(store)
+    clock.advance(seconds=WINDOW_S - 1)
+    assert await store.receive(queue, 1) == []
+    assert await store.delete(queue, receipts_of(queue, [message])) == [Deletion.DELETED]
+
+
+async def test_short_waits_count_after_a_trouble_too(store, clock):
+    queue, _ = await held(store)
+    clock.advance(seconds=1)
+    in_trouble(store, clock, 5)
+    queue, message = await held(store, "others.fifo")
+    clock.advance(WINDOW_S * 1000 - 100)
+    in_trouble(store, clock, 0.3)
+    assert await store.delete(queue, receipts_of(queue, [message]), strict=True) == [Deletion.DELETED]
 
 
 async def test_delays_and_retention_go_on_in_the_trouble(store, clock):

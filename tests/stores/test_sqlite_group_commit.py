@@ -115,6 +115,23 @@ async def test_a_stalled_disk_costs_no_holder_its_lease(
     await store.close()
 
 
+async def test_a_renewal_shares_the_sync_of_what_was_due_before_it(
+    store: SqliteStore, gate: SyncGate, clock: ManualClock
+):
+    queue = await make_queue(store, visibility_s=30)
+    await store.send(queue, some_messages("lapses", "held"))
+    await store.receive(queue, 1, visibility_s=1)
+    held = await store.receive(queue, 1)
+    clock.advance(seconds=2)
+    gate.shut()
+    extending = asyncio.ensure_future(store.extend(queue, [Extension(receipts_of(queue, held)[0], 60)]))
+    await turns()
+    assert not extending.done()
+    gate.open(1)
+    assert await asyncio.wait_for(extending, 10) == [None]
+    assert await store.counts(queue) == QueueCounts(visible=1, in_flight=1)
+
+
 async def test_nothing_is_acknowledged_before_the_sync(store: SqliteStore, gate: SyncGate):
     queue = await make_queue(store)
     await store.send(queue, some_messages("held", "kept"))

@@ -65,8 +65,10 @@ class Clock(Protocol):
 # nothing of this: they go by engine time.
 
 TROUBLE_MIN_MS: Final = 500  # shorter waits are everyday life
-# A wait that has lasted this long may become trouble: what came before a deadline may be waiting too, so nothing lapses yet.
+# A wait that has lasted this long may become trouble, and what came before a deadline may be waiting too: no lease lapses before
+# all that waited has had its turn.
 DOUBT_MIN_MS: Final = 50
+LET_IN_MS: Final = 250  # in which it has
 GRACE_MIN_MS: Final = 2 * SECOND_MS
 GRACE_MAX_MS: Final = 60 * SECOND_MS
 # By then whatever was due at the end of a trouble has its grace written down.
@@ -94,7 +96,6 @@ class Trouble(NamedTuple):
     to_ms: int
     kind: str
     healthy_ms: int = 0  # since the first of several that follow one another closely
-    is_certain: bool = True  # False: a short wait that goes on, and may yet become one
 
     def after(self, earlier: Trouble | None) -> Trouble:
         """This one, as it counts after an earlier one."""
@@ -137,9 +138,11 @@ class LeaseTime:
     def __init__(self, clock: Clock, *, is_on: bool = True) -> None:
         self._clock, self.is_on = clock, is_on
         self._trouble: Trouble | None = None
-        self._alive_ms: int | None = None  # the process ran
+        self._beat_ms: int | None = None  # when the process was last seen to run
+        self._starved_ms: int | None = None  # since when it does not do so as often as it should
         # What renewals wait for, by whoever waits: its kind, and since when. The oldest comes first.
         self._waits: dict[object, tuple[TroubleKind, int]] = {}
+        self._short_wait: Trouble | None = None  # the latest that was too short to be one
         self._timer: Timer | None = None
         # Asked instead where that is cheaper than to be told before every sync: the kind, and since when.
         self.wait_under_way: Callable[[], tuple[TroubleKind, int] | None] = lambda: None
@@ -151,25 +154,28 @@ class LeaseTime:
         """The process takes requests from now on; what was begun as a restart is over."""
         if self.is_on:
             self.answered(self)
-            self._alive_ms = self._clock.now_ms()
+            self._beat_ms = self._clock.now_ms()
             self._beat()
 
     def stop(self) -> None:
         """The process takes no more requests: nothing lapses until it has ended, or starts again."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._alive_ms is not None:
+        if self._beat_ms is not None:
+            self._look(self._clock.now_ms(), is_over=True)
             self.waits(self, TroubleKind.RESTART)
-        self._timer = self._alive_ms = None
+        self._timer = self._beat_ms = None
 
     @property
     def is_serving(self) -> bool:
         """Whether it notices trouble, and requests are taken."""
-        return self._alive_ms is not None
+        return self._beat_ms is not None
 
     def _beat(self) -> None:
+        """Notice whether the process runs: one that is starved is late again and again, though never for long."""
         now_ms = self._clock.now_ms()
-        self._look(now_ms)
+        self._look(now_ms, is_over=True)
+        self._beat_ms = now_ms
         self._timer = self._clock.call_at(now_ms + _BEAT_MS, self._beat)
 
     def resume(self, trouble: Trouble | None, last_ms: int) -> None:
@@ -193,8 +199,12 @@ class LeaseTime:
 
     def waited(self, kind: TroubleKind, since_ms: int, now_ms: int) -> None:
         """Renewals waited from then until now: a trouble, if that was long."""
-        if self.is_on and now_ms - since_ms > TROUBLE_MIN_MS:
+        if not self.is_on or now_ms - since_ms <= DOUBT_MIN_MS:
+            return
+        if now_ms - since_ms > TROUBLE_MIN_MS:
             self.note(Trouble(since_ms, now_ms, kind))
+        else:
+            self._short_wait = Trouble(since_ms, now_ms, kind)
 
     def note(self, trouble: Trouble) -> None:
         """A trouble is over."""
@@ -218,24 +228,44 @@ class LeaseTime:
         if not self.is_on:
             return None
         self._look(now_ms)
-        asked = self.wait_under_way()
-        waits = [*self._waits.values(), *(() if asked is None else (asked,))]
-        if waits:
-            kind, since_ms = min(waits, key=lambda wait: wait[1])
-            if now_ms - since_ms > TROUBLE_MIN_MS:
-                return Trouble(since_ms, now_ms, kind).after(self._trouble)
-            is_graced = self._trouble is not None and self._trouble.to_ms + GRACE_MAX_MS >= now_ms
-            if now_ms - since_ms > DOUBT_MIN_MS and not is_graced:
-                return Trouble(since_ms, now_ms, kind, is_certain=False)
+        wait = self._longest_wait(now_ms)
+        if wait is not None and wait.to_ms - wait.from_ms > TROUBLE_MIN_MS:
+            return wait.after(self._trouble)
         return self._trouble
 
-    def _look(self, now_ms: int) -> None:
-        """Notice whether the process stood still."""
-        if self._alive_ms is None:
-            return  # nobody beats yet, or any more
-        alive_ms, self._alive_ms = self._alive_ms, now_ms
-        if now_ms - alive_ms > TROUBLE_MIN_MS + _BEAT_MS:
-            self.note(Trouble(alive_ms, now_ms, TroubleKind.PAUSED))
+    def is_in_doubt(self, deadline_ms: int, now_ms: int) -> bool:
+        """Whether a request that came before the deadline may not have had its turn by now."""
+        if not self.is_on:
+            return False
+        waits = (self._short_wait, self._longest_wait(now_ms))
+        return any(
+            wait is not None
+            and wait.from_ms < deadline_ms <= wait.to_ms
+            and wait.to_ms - wait.from_ms > DOUBT_MIN_MS
+            and now_ms < wait.to_ms + LET_IN_MS
+            for wait in waits
+        )
+
+    def _longest_wait(self, now_ms: int) -> Trouble | None:
+        """Of those that are under way."""
+        asked = self.wait_under_way()
+        under_way = [*self._waits.values(), *(() if asked is None else (asked,))]
+        waits = [Trouble(since_ms, now_ms, kind) for kind, since_ms in under_way]
+        if self._starved_ms is not None and self._beat_ms is not None:
+            to_ms = now_ms if self._is_late(now_ms) else self._beat_ms
+            waits.append(Trouble(self._starved_ms, to_ms, TroubleKind.PAUSED))
+        return max(waits, key=lambda wait: wait.to_ms - wait.from_ms, default=None)
+
+    def _look(self, now_ms: int, *, is_over: bool = False) -> None:
+        """Notice whether the process stood still, and whether it runs as it should again."""
+        if self._is_late(now_ms):
+            self._starved_ms = self._beat_ms if self._starved_ms is None else self._starved_ms
+        elif is_over and self._starved_ms is not None and self._beat_ms is not None:
+            starved_ms, self._starved_ms = self._starved_ms, None
+            self.waited(TroubleKind.PAUSED, starved_ms, self._beat_ms)
+
+    def _is_late(self, now_ms: int) -> bool:
+        return self._beat_ms is not None and now_ms - self._beat_ms > _BEAT_MS + DOUBT_MIN_MS
 
 
 # ---- the clock of tests

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from msgspec import structs
 
 from veil.core import limits
 from veil.core.attempt import Said
-from veil.core.clock import DOUBT_MIN_MS, Trouble
+from veil.core.clock import DOUBT_MIN_MS, LeaseTime, Trouble
 from veil.core.effect import (
     DeadLettered,
     DelayChanged,
@@ -65,12 +65,13 @@ from veil.core.lease import (
     lease_end_ms,
 )
 from veil.core.limits import SECOND_MS
-from veil.core.message import LeaseState, NewContent, NewMessage, StoredMessage
+from veil.core.message import HeldMessage, LeaseState, NewContent, NewMessage, StoredMessage
 from veil.core.move_task import DESTINATION_MISSING, SOURCE_UNKNOWN, Chosen, MoveTask, ScanStep
 from veil.core.queue import Queue, QueueKey, QueueSettings, parse_arn
 from veil.core.receipt import Receipt, delivery_of, rotation_of
 from veil.core.sequence import expires_at_ms, instant_of
 
+Facts = TypeVar("Facts", HeldMessage, StoredMessage)
 FindQueue = Callable[[QueueKey], Queue | None]
 _PAGE_MAX, _COUNTED_PAGE_MAX = 100, 16  # messages with their bodies that are read at once
 AttemptClaim = tuple[int, int, int | None]  # seq, delivery and deadline of a message that an attempt gave
@@ -225,7 +226,11 @@ def repeat_attempt(
             return None
         if not is_open(message, now_ms):
             return None
-        repeated.append(_extended(message, delivery, delivery, now_ms + visibility_s * SECOND_MS, now_ms))
+        # Never in the same instant: by its beginning it is told from the lease that an earlier answer was about.
+        begins_ms = max(now_ms, (message.received_at_ms or 0) + 1)
+        repeated.append(
+            _extended(message, delivery, delivery, begins_ms + visibility_s * SECOND_MS, begins_ms)
+        )
     return repeated
 
 
@@ -313,9 +318,14 @@ def rotated_receipt(receipt: Receipt) -> Receipt:
     return receipt._replace(rotation=receipt.rotation + 1, text="")
 
 
-def decide_undo(message: MessageFacts | None, receipt: Receipt, now_ms: int) -> Undone | None:
-    """Undo a receive whose answer never left; None where the receipt does not hold the lease any more."""
+def decide_undo(
+    message: MessageFacts | None, receipt: Receipt, now_ms: int, opened_ms: int | None = None
+) -> Undone | None:
+    """Undo a receive whose answer never left; None where the receipt does not hold the lease any more, or the same attempt was
+    repeated since, and answered: then the lease, though it has the same receipt, began again after `opened_ms`."""
     if message is None or not is_open(message, now_ms) or message.holder != receipt.holder:
+        return None
+    if opened_ms is not None and message.received_at_ms != opened_ms:
         return None
     count = message.receive_count - 1
     first_ms = message.first_received_wall_ms if count else None
@@ -361,7 +371,11 @@ def _visible(message: MessageFacts) -> LeaseState:
 
 
 def decide_due(
-    message: MessageFacts, settings: QueueSettings, now_ms: int, trouble: Trouble | None = None
+    message: MessageFacts,
+    settings: QueueSettings,
+    now_ms: int,
+    trouble: Trouble | None = None,
+    lease_time: LeaseTime | None = None,
 ) -> Expired | Lapsed | Graced | Postponed | None:
     """What has come to a message by now: its retention is over, or its lease or delay is. A trouble of Veil's own excuses
     the holders of leases: none is late that could not be in time."""
@@ -375,18 +389,34 @@ def decide_due(
     if due_at_ms is None:
         return None
     if due_at_ms <= now_ms:
-        if trouble is not None and message.state == State.IN_FLIGHT:
-            if not trouble.is_certain and due_at_ms > trouble.from_ms:
-                return Postponed(message, min(now_ms + DOUBT_MIN_MS, expiry_ms))
+        if message.state == State.IN_FLIGHT:
             received_at_ms = message.received_at_ms or 0
-            until_ms = trouble.deadline_ms(due_at_ms, received_at_ms, settings.visibility_s)
-            until_ms = min(until_ms, max(due_at_ms, lease_end_ms(received_at_ms)))
-            if trouble.is_certain and until_ms > now_ms:
+            until_ms = due_at_ms
+            if trouble is not None:
+                until_ms = trouble.deadline_ms(due_at_ms, received_at_ms, settings.visibility_s)
+                until_ms = min(until_ms, max(due_at_ms, lease_end_ms(received_at_ms)))
+            if until_ms > now_ms:
                 delivery = delivery_of(message.holder)
                 lease = _extended(message, delivery, message.holder, until_ms, None).lease
                 return Graced(message, delivery, until_ms, lease)
+            if lease_time is not None and lease_time.is_in_doubt(due_at_ms, now_ms):
+                return Postponed(message, min(now_ms + DOUBT_MIN_MS, expiry_ms))
         return Lapsed(message, delivery_of(message.holder), due_at_ms, _visible(message))
     return Postponed(message, min(due_at_ms, expiry_ms))
+
+
+def excused(message: Facts, now_ms: int, lease_time: LeaseTime) -> Facts:
+    """The message as a request finds it: a lease that ran out while the request may have waited for us is open still."""
+    due_at_ms = message.due_at_ms or 0
+    if (
+        message.state != State.IN_FLIGHT
+        or due_at_ms > now_ms
+        or not lease_time.is_in_doubt(due_at_ms, now_ms)
+    ):
+        return message
+    if isinstance(message, HeldMessage):
+        return message._replace(due_at_ms=now_ms + 1)
+    return structs.replace(message, due_at_ms=now_ms + 1)
 
 
 def purge(message: MessageFacts) -> Purged:

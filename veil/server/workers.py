@@ -106,7 +106,8 @@ class _Attendant(ServedStore):
     def __init__(self, workers: Workers, service: Service) -> None:
         super().__init__(service.store)
         self._workers, self._service = workers, service
-        self._undelivered: dict[int, tuple[Queue, list[Receipt], Caller]] = {}  # by the first message's seq
+        # By the first message's seq.
+        self._undelivered: dict[int, tuple[Queue, list[Receipt], list[int | None], Caller]] = {}
         self._polls: dict[int, asyncio.Task[Any]] = {}
         self._streams: dict[int, AsyncIterator[bytes]] = {}
         self._reading: dict[int, asyncio.Task[Any]] = {}  # whoever waits for a stream's next piece
@@ -119,8 +120,8 @@ class _Attendant(ServedStore):
         self._is_lost = True
         for poll in self._polls.values():
             poll.cancel()
-        for queue, receipts, caller in self._undelivered.values():
-            self._service.in_background(undo(self._service, queue, receipts, caller))
+        for received in self._undelivered.values():
+            self._service.in_background(undo(self._service, *received))
         self._undelivered.clear()
         for stream in list(self._streams):
             self.end_stream(stream)
@@ -174,10 +175,11 @@ class _Attendant(ServedStore):
         note_receive(service, queue, messages, visibility_s, caller)
         if messages:
             receipts = [Receipt(queue.id, message.seq, message.delivery) for message in messages]
+            received = (queue, receipts, [message.received_at_ms for message in messages], caller)
             if self._is_lost:
-                service.in_background(undo(service, queue, receipts, caller))
+                service.in_background(undo(service, *received))
             else:
-                self._undelivered[messages[0].seq] = (queue, receipts, caller)
+                self._undelivered[messages[0].seq] = received
         return messages
 
     def delivered(self, seqs: list[int]) -> None:
@@ -185,11 +187,16 @@ class _Attendant(ServedStore):
             self._undelivered.pop(seq, None)
 
     async def undo_receive(
-        self, queue: Queue, receipts: Sequence[Receipt], *, caller: Caller = NOBODY
+        self,
+        queue: Queue,
+        receipts: Sequence[Receipt],
+        *,
+        opened_ms: Sequence[int | None] | None = None,
+        caller: Caller = NOBODY,
     ) -> None:
         if receipts:
             self._undelivered.pop(receipts[0].seq, None)
-        await undo(self._service, queue, receipts, caller)
+        await undo(self._service, queue, receipts, opened_ms, caller)
 
     # ---- operations with something of the service beside them
 

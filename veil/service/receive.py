@@ -90,7 +90,8 @@ def give_back(
     if messages:
         # Here, not behind: the bodies need not wait for the commit.
         receipts = [Receipt(queue.id, message.seq, message.delivery) for message in messages]
-        service.in_background(undo(service, queue, receipts, caller))
+        opened_ms = [message.received_at_ms for message in messages]
+        service.in_background(undo(service, queue, receipts, opened_ms, caller))
 
 
 def delivery_note(service: Service, messages: Sequence[StoredMessage]) -> Callable[[], None] | None:
@@ -99,10 +100,16 @@ def delivery_note(service: Service, messages: Sequence[StoredMessage]) -> Callab
     return None if owner is None else partial(owner.delivered, messages[0].seq)
 
 
-async def undo(service: Service, queue: Queue, receipts: Sequence[Receipt], caller: Caller) -> None:
+async def undo(
+    service: Service,
+    queue: Queue,
+    receipts: Sequence[Receipt],
+    opened_ms: Sequence[int | None] | None,
+    caller: Caller,
+) -> None:
     """Make the messages behind the receipts visible again, the receive uncounted."""
     try:
-        await service.store.undo_receive(queue, receipts, caller=caller)
+        await service.store.undo_receive(queue, receipts, opened_ms=opened_ms, caller=caller)
     except QueueMissing:  # deleted meanwhile, its messages with it
         return
     if service.owner is not None:

@@ -30,6 +30,7 @@ Where the contract leaves room, these are the readings, and they hold for every 
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -267,8 +268,12 @@ class MemoryStore:
             for name, stream in list(contents.streams.items()):
                 if op.now_ms - stream.used_at_ms >= STREAM_REST_MS:
                     del contents.streams[name]
-            settings, trouble = contents.queue.settings, self.lease_time.trouble_at(op.now_ms)
-            due = (decide.decide_due(each, settings, op.now_ms, trouble) for each in contents.in_order())
+            settings, lease_time = contents.queue.settings, self.lease_time
+            trouble = lease_time.trouble_at(op.now_ms)
+            due = (
+                decide.decide_due(each, settings, op.now_ms, trouble, lease_time)
+                for each in contents.in_order()
+            )
             happens = [effect for effect in due if effect is not None and not isinstance(effect, Postponed)]
             self._apply(op, contents, happens)
 
@@ -531,6 +536,10 @@ class MemoryStore:
                 for receipt in receipts
             ]
 
+    def _held(self, op: Operation, contents: QueueContents, receipt: Receipt) -> StoredMessage | None:
+        message = contents.find(receipt)
+        return None if message is None else decide.excused(message, op.now_ms, self.lease_time)
+
     def _delete_one(
         self,
         op: Operation,
@@ -540,7 +549,7 @@ class MemoryStore:
         caller: Caller,
         said: Said | None,
     ) -> Deletion | VeilError:
-        message = contents.find(receipt)
+        message = self._held(op, contents, receipt)
         effect = decide.decide_deletion(
             message, receipt, op.now_ms, fifo=contents.fifo, strict=strict, said=said
         )
@@ -561,7 +570,7 @@ class MemoryStore:
         self, op: Operation, contents: QueueContents, extension: Extension, caller: Caller
     ) -> VeilError | None:
         receipt, visibility_s, said = extension
-        message = contents.find(receipt)
+        message = self._held(op, contents, receipt)
         effect = decide.decide_extension(
             message, receipt, visibility_s, op.now_ms, fifo=contents.fifo, said=said
         )
@@ -582,20 +591,25 @@ class MemoryStore:
         self, op: Operation, contents: QueueContents, extension: Extension, caller: Caller
     ) -> Rotated | VeilError:
         receipt, visibility_s, _ = extension
-        effect = decide.decide_rotation(contents.find(receipt), receipt, visibility_s, op.now_ms)
+        effect = decide.decide_rotation(self._held(op, contents, receipt), receipt, visibility_s, op.now_ms)
         self._apply(op, contents, [effect], caller)
         if isinstance(effect, ExtensionRefused):
             return effect.error
         return Rotated(decide.rotated_receipt(receipt), effect.lease.due_at_ms or op.now_ms)
 
     async def undo_receive(
-        self, queue: Queue, receipts: Sequence[Receipt], *, caller: Caller = NOBODY
+        self,
+        queue: Queue,
+        receipts: Sequence[Receipt],
+        *,
+        opened_ms: Sequence[int | None] | None = None,
+        caller: Caller = NOBODY,
     ) -> None:
         """Make the messages visible again and do not count the receive."""
         with self._operation() as op:
             contents = self._of(queue)
-            for receipt in receipts:
-                undone = decide.decide_undo(contents.find(receipt), receipt, op.now_ms)
+            for receipt, at_ms in zip(receipts, opened_ms or itertools.repeat(None), strict=False):
+                undone = decide.decide_undo(self._held(op, contents, receipt), receipt, op.now_ms, at_ms)
                 self._apply(op, contents, [] if undone is None else [undone], caller)
 
     async def note_holders(self, queue: Queue, signs: Sequence[HolderSign]) -> None:

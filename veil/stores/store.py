@@ -258,10 +258,16 @@ class Store(Protocol):
         """Change visibility and receipt, each on its own; refusals are returned in place. Raises QueueMissing."""
 
     async def undo_receive(
-        self, queue: Queue, receipts: Sequence[Receipt], *, caller: Caller = NOBODY
+        self,
+        queue: Queue,
+        receipts: Sequence[Receipt],
+        *,
+        opened_ms: Sequence[int | None] | None = None,
+        caller: Caller = NOBODY,
     ) -> None:
         """The answer to a receive never left: make its messages visible again and do not count the receive. Receipts that no
-        longer hold their lease are passed over."""
+        longer hold their lease are passed over, and those whose lease was not opened at the instant given for it, where
+        instants are given: the attempt was repeated, and another answer has it."""
 
     async def note_holders(self, queue: Queue, signs: Sequence[HolderSign]) -> None:
         """Record what was learned of holders whose leases had lapsed; nothing else changes. Raises QueueMissing."""

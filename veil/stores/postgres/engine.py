@@ -225,7 +225,7 @@ class Engine:
                 raise in_our_words(error) from error
             slot = self._free_slots.pop()
             recorder = EventRecorder() if self.recording else None
-            tx = Transaction(connection, self.node * SLOTS_PER_NODE + slot, recorder)
+            tx = Transaction(connection, self.node * SLOTS_PER_NODE + slot, recorder, self.lease_time)
             try:
                 yield tx
             finally:
@@ -327,7 +327,7 @@ class Engine:
         more = False
         self._settling[tx] = asyncio.get_running_loop().create_future()
         for state in due:
-            more |= await settle(tx, state, self.lease_time)
+            more |= await settle(tx, state)
             tx.write_groups(state)
         if more:
             await self.commit(tx)

@@ -4,6 +4,7 @@ messages at once (purge)."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from veil.core import decide
@@ -35,7 +36,7 @@ async def held_messages(tx: Transaction, state: QueueState, seqs: Iterable[int])
     if not wanted:
         return {}
     found = map(HeldMessage._make, await tx.rows(Q.held, {"queue": state.id, "seqs": wanted}))
-    return {message.seq: message for message in found}
+    return {message.seq: decide.excused(message, tx.now_ms, tx.lease_time) for message in found}
 
 
 def take_in(messages: HeldMessages, effect: object) -> None:
@@ -130,13 +131,19 @@ async def rotate(
     return answers
 
 
-async def undo_receive(tx: Transaction, queue: Queue, receipts: Sequence[Receipt], caller: Caller) -> None:
+async def undo_receive(
+    tx: Transaction,
+    queue: Queue,
+    receipts: Sequence[Receipt],
+    opened_ms: Sequence[int | None] | None,
+    caller: Caller,
+) -> None:
     """Give back what a receive took whose answer never left."""
     state = tx.state_of(queue)
     messages = await held_messages(tx, state, (receipt.seq for receipt in receipts))
     effects: list[AnyEffect] = []
-    for receipt in receipts:
-        undone = decide.decide_undo(messages.get(receipt.seq), receipt, tx.now_ms)
+    for receipt, at_ms in zip(receipts, opened_ms or repeat(None), strict=False):
+        undone = decide.decide_undo(messages.get(receipt.seq), receipt, tx.now_ms, at_ms)
         if undone is not None:
             take_in(messages, undone)
             effects.append(undone)
@@ -151,7 +158,7 @@ async def note_holders(tx: Transaction, queue: Queue, signs: Sequence[HolderSign
 # ---- what happens by itself
 
 
-async def settle(tx: Transaction, state: QueueState, lease_time: LeaseTime) -> bool:
+async def settle(tx: Transaction, state: QueueState) -> bool:
     """Let happen what is due in the queue, one chunk of it; True while more is."""
     named = {"queue": state.id, "limit": CHUNK}
     settings = state.queue.settings
@@ -159,9 +166,9 @@ async def settle(tx: Transaction, state: QueueState, lease_time: LeaseTime) -> b
     hidden, visible, [(beat_ms, *trouble)] = await tx.many(
         (Q.due, {**named, "now_ms": tx.now_ms}), (Q.expired, {**named, "below": below}), (Q.lease_time, {})
     )
-    excused = shared_trouble(lease_time, tx.now_ms, beat_ms, trouble)
+    excused = shared_trouble(tx.lease_time, tx.now_ms, beat_ms, trouble)
     messages = map(HeldMessage._make, [*hidden, *visible])
-    due = (decide.decide_due(message, settings, tx.now_ms, excused) for message in messages)
+    due = (decide.decide_due(message, settings, tx.now_ms, excused, tx.lease_time) for message in messages)
     apply(tx, state, [effect for effect in due if effect is not None])
     return len(hidden) == CHUNK or len(visible) == CHUNK
 

@@ -301,9 +301,16 @@ class PostgresStore:
         return await self._run(lambda tx: leases.rotate(tx, queue, extensions, caller), queues=[queue])
 
     async def undo_receive(
-        self, queue: Queue, receipts: Sequence[Receipt], *, caller: Caller = NOBODY
+        self,
+        queue: Queue,
+        receipts: Sequence[Receipt],
+        *,
+        opened_ms: Sequence[int | None] | None = None,
+        caller: Caller = NOBODY,
     ) -> None:
-        await self._run(lambda tx: leases.undo_receive(tx, queue, receipts, caller), queues=[queue])
+        await self._run(
+            lambda tx: leases.undo_receive(tx, queue, receipts, opened_ms, caller), queues=[queue]
+        )
 
     async def note_holders(self, queue: Queue, signs: Sequence[HolderSign]) -> None:
         await self._run(lambda tx: leases.note_holders(tx, queue, signs), queues=[queue])

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 
+from veil.core.clock import LeaseTime
 from veil.core.errors import QueueMissing
 from veil.core.event import EventRecorder
 from veil.core.lease import State
@@ -201,7 +202,11 @@ class Transaction:
     """See the module; made by `Engine.run`, which also ends it."""
 
     def __init__(
-        self, connection: psycopg.AsyncConnection[Any], slot: int, journal: EventRecorder | None
+        self,
+        connection: psycopg.AsyncConnection[Any],
+        slot: int,
+        journal: EventRecorder | None,
+        lease_time: LeaseTime,
     ) -> None:
         self.connection = connection
         self._pipeline = pipeline_of(connection)
@@ -210,6 +215,7 @@ class Transaction:
         self.epoch = 0
         self.redone = 0  # how often it was begun before
         self.journal = journal  # None: nothing is recorded
+        self.lease_time = lease_time
         self.states: dict[int, QueueState] = {}
         self.by_key: dict[QueueKey, QueueState] = {}
         self.happened: Counter[tuple[str, int]] = Counter()  # to be announced once it is durable

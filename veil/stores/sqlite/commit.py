@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 
 import apsw
 
-from veil.core.clock import TROUBLE_MIN_MS, LeaseTime, TroubleKind
+from veil.core.clock import DOUBT_MIN_MS, LeaseTime, TroubleKind
 from veil.core.errors import StoreBusy, StoreFailed, StoreFull, VeilError
 from veil.stores.commit_stats import CommitStats
 from veil.stores.sqlite.database import AVAILABLE, Announcements, Database
@@ -241,7 +241,7 @@ class GroupCommit:
         group, happened = self._in_sync, self._happened
         self._syncing = self._lent = False
         now_ms, since_ms = self._db.clock.now_ms(), self._db.marked_ms
-        if now_ms - since_ms > TROUBLE_MIN_MS:
+        if now_ms - since_ms > DOUBT_MIN_MS:
             self._lease_time.waited(TroubleKind.DISK, since_ms, now_ms)
         self._in_sync = []  # results may be megabytes, and the next sync may be long in coming
         error = outcome if isinstance(outcome, BaseException) else self._failure

@@ -4,6 +4,7 @@ messages at once (purge)."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import msgspec
@@ -34,7 +35,7 @@ def held_message(db: Database, state: QueueState, seq: int, now_ms: int) -> Held
     if seq < expired_below(now_ms, state.queue.settings.retention_s):
         return None  # past its retention, though perhaps not yet swept
     row = db.execute(Q.held, (seq, state.queue.id)).fetchone()
-    return None if row is None else HeldMessage._make(row)
+    return None if row is None else decide.excused(HeldMessage._make(row), now_ms, db.lease_time)
 
 
 # ---- what a receipt can do
@@ -140,11 +141,17 @@ def rotate(
     return answers
 
 
-def undo_receive(db: Database, queue: Queue, receipts: Sequence[Receipt], caller: Caller) -> None:
+def undo_receive(
+    db: Database,
+    queue: Queue,
+    receipts: Sequence[Receipt],
+    opened_ms: Sequence[int | None] | None,
+    caller: Caller,
+) -> None:
     """Give back what a receive took whose answer never left."""
     state, now_ms = db.state_of(queue), db.clock.now_ms()
-    for receipt in receipts:
-        undone = decide.decide_undo(held_message(db, state, receipt.seq, now_ms), receipt, now_ms)
+    for receipt, at_ms in zip(receipts, opened_ms or repeat(None), strict=False):
+        undone = decide.decide_undo(held_message(db, state, receipt.seq, now_ms), receipt, now_ms, at_ms)
         if undone is not None:
             apply_leases(db, state, [undone], now_ms, caller)
 
@@ -175,8 +182,9 @@ def settle(db: Database, queue_id: int) -> bool:
             expired += db.execute(Q.expired_ranked, asked).fetchall()
         more |= len(expired) >= CHUNK
         rows += expired
-    trouble = db.lease_time.trouble_at(now_ms)
-    due = (decide.decide_due(each, settings, now_ms, trouble) for each in map(HeldMessage._make, rows))
+    lease_time = db.lease_time
+    trouble = lease_time.trouble_at(now_ms)
+    due = (decide.decide_due(HeldMessage._make(row), settings, now_ms, trouble, lease_time) for row in rows)
     apply(db, state, [effect for effect in due if effect is not None], now_ms)
     if not more:
         db.look_ahead(state)
@@ -193,7 +201,7 @@ def note_trouble(db: Database, trouble: Trouble) -> None:
 def note_end(db: Database) -> None:
     """Keep until when the server ran, and since when it took no more requests."""
     db.execute(Q.touch_mark)
-    if (trouble := db.lease_time.trouble_at(db.clock.now_ms())) is not None and trouble.is_certain:
+    if (trouble := db.lease_time.trouble_at(db.clock.now_ms())) is not None:
         db.execute(Q.write_meta, (TROUBLE, encode_trouble(trouble)))
 
 

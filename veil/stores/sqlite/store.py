@@ -55,6 +55,12 @@ FORGET_EVERY_MS = 10_000
 CLAIMED_BYTES_MAX = 64 << 20
 
 
+def _seen(done: asyncio.Future[Any]) -> None:
+    """Take note of an error that nobody waits for: a store that failed says so."""
+    if not done.cancelled():
+        done.exception()
+
+
 class SqliteStore:
     """Durable on one machine. Every change is in the WAL and synced before its method returns.
 
@@ -175,10 +181,7 @@ class SqliteStore:
         asyncio.get_running_loop().call_soon(self._keep_trouble, trouble)
 
     def _keep_trouble(self, trouble: Trouble) -> None:
-        kept = self._do(leases.note_trouble, self._db, trouble)
-        kept.add_done_callback(
-            lambda done: done.cancelled() or done.exception()
-        )  # a store that failed says so
+        self._do(leases.note_trouble, self._db, trouble).add_done_callback(_seen)
 
     def _failed(self, error: BaseException) -> None:
         if self.on_failure is not None:
@@ -198,7 +201,8 @@ class SqliteStore:
     async def settle(self) -> None:
         db = self._db
         for state in db.due_states(self._clock.now_ms()):
-            await self._settled(state.queue)
+            while await self._do(leases.settle, db, state.queue.id):
+                pass
             if present := db.states.get(state.queue.id):
                 # It was taken off the heap of due queues above: put it back with what is next.
                 await self._do(db.look_ahead, present, looks=True)
@@ -214,10 +218,15 @@ class SqliteStore:
         return state is not None and state.next_due_ms <= self._clock.now_ms()
 
     async def _settled(self, queue: Queue) -> None:
-        """Return when everything due in the queue has happened, letting others in between chunks."""
+        """Return when everything due in the queue has happened, letting others in between chunks. It need not be on disk: what
+        comes next waits for the same sync, or a later one, and a renewal has no time for two."""
         while self._is_due(queue):
-            if not await self._do(leases.settle, self._db, queue.id):
-                return
+            settled = self._do(leases.settle, self._db, queue.id)
+            if self._is_due(queue):
+                if not await settled:
+                    return
+            else:
+                settled.add_done_callback(_seen)
 
     async def has_duty(self, duty: str) -> bool:
         return True  # there is nobody else
@@ -344,10 +353,15 @@ class SqliteStore:
         return self._change(queue, leases.rotate, extensions, caller)
 
     async def undo_receive(
-        self, queue: Queue, receipts: Sequence[Receipt], *, caller: Caller = NOBODY
+        self,
+        queue: Queue,
+        receipts: Sequence[Receipt],
+        *,
+        opened_ms: Sequence[int | None] | None = None,
+        caller: Caller = NOBODY,
     ) -> None:
         await self._settled(queue)
-        await self._do(leases.undo_receive, self._db, queue, receipts, caller)
+        await self._do(leases.undo_receive, self._db, queue, receipts, opened_ms, caller)
 
     async def note_holders(self, queue: Queue, signs: Sequence[HolderSign]) -> None:
         await self._do(leases.note_holders, self._db, queue, signs)
