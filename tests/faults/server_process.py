@@ -16,7 +16,7 @@ from types import TracebackType
 from tests.forked_veil import ForkedVeil, start_veil
 
 REPOSITORY = Path(__file__).parents[2]
-_READY_TIMEOUT_S = 30.0
+_READY_TIMEOUT_S = 90.0
 
 
 class ServerGone(Exception):
