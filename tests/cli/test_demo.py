@@ -20,6 +20,7 @@ from veil.cli.client import Client, ServiceTarget
 from veil.cli.failures import CommandFailed
 from veil.client.credentials import DUMMY
 from veil.demo.command import demo_folder
+from veil.demo.processes import Lateness
 from veil.demo.shop import FULL_S, QUEUES, the_queues
 from veil.demo.workers import bodies
 from veil.demo.workload import Happened, Stage, check_claims
@@ -184,8 +185,16 @@ GOOD: dict[str, dict[str, Any]] = {
 }
 
 
-def broken_by(changes: dict[str, dict[str, Any]], outcomes: dict[str, int] | None = None) -> list[str]:
-    stage = Stage()
+def a_stage(woken_s: float = 0.0) -> Stage:
+    stage = Stage(lateness=Lateness.__new__(Lateness))  # what it saw is the test's to say
+    stage.lateness.woken_s, stage.lateness.disk_s = woken_s, 0.0
+    return stage
+
+
+def broken_by(
+    changes: dict[str, dict[str, Any]], outcomes: dict[str, int] | None = None, stage: Stage | None = None
+) -> list[str]:
+    stage = stage or a_stage()
     found = [
         {
             "name": name,
@@ -207,6 +216,19 @@ def broken_by(changes: dict[str, dict[str, Any]], outcomes: dict[str, int] | Non
 
 def test_claims_that_are_true_hold() -> None:
     assert broken_by({}) == []
+
+
+def test_what_cannot_be_shown_on_a_late_machine_is_told_and_no_error(capsys) -> None:
+    late = a_stage(woken_s=1.4)
+    assert broken_by({"videos": {"duplicates": 3}}, stage=late) == []
+    [told] = late.not_shown
+    assert "3 messages were done twice" in told and "processes were woken up to 1.4 s late" in told
+    assert "could not be shown" in capsys.readouterr().err
+    assert broken_by({"videos": {"duplicates": 3}}, stage=a_stage(woken_s=0.1)) == ["videos"]
+
+
+def test_no_machine_is_so_late_that_messages_may_be_lost() -> None:
+    assert broken_by({}, {"deleted": 97, "dead_lettered": 2}, a_stage(woken_s=60.0)) == ["nothing is lost"]
 
 
 @pytest.mark.parametrize(
