@@ -7,13 +7,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
 from tests.pipeline.autopilot_kit import HOUR_MS, REGION, World, slow
+from veil.core.autopilot import decode_state
+from veil.journal.storage import Storage
+from veil.pipeline.autopilot.loop import LOCK
+from veil.pipeline.lifecycles.lock import TablesBusy, only_run
 from veil.testing import VeilServer
 
 PLACES = ("--journal", "journal", "--tables", "tables", "--audit", "audit.jsonl", "--region", REGION)
@@ -107,10 +111,62 @@ def test_mistakes_are_told_in_one_line(world: World, arguments: tuple[str, ...],
 
 
 def test_a_second_one_on_the_same_tables_is_refused(world: World):
-    from veil.pipeline.autopilot.loop import LOCK
-    from veil.pipeline.lifecycles.lock import only_run
-
     with only_run(world.tables, LOCK):
         ran = veil(world, "--once", *PLACES)
     assert ran.returncode == 1
     assert "another autopilot runs here: process" in ran.stderr
+
+
+def test_a_server_keeps_an_autopilot_beside_it_and_takes_it_along(tmp_path: Path):
+    data = str(tmp_path / "data")
+    with VeilServer("--data", data, "--journal-interval-s", "0.1") as server:
+        sqs = server.client()
+        url = sqs.create_queue(QueueName="orders", tags={"veil:autopilot": "advise"})["QueueUrl"]
+        sqs.send_message(QueueUrl=url, MessageBody="x")
+        (message,) = sqs.receive_message(QueueUrl=url)["Messages"]
+        sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+    tables = Storage.at(tmp_path / "data" / "tables")
+    with VeilServer("--data", data, "--autopilot", "--autopilot-default", "off") as server:
+        wait_for(
+            lambda: tables.exists("autopilot.json") and decode_state(tables.read("autopilot.json")).queues
+        )
+        state = decode_state(tables.read("autopilot.json"))
+        assert state.problem is None
+        assert state.queues["orders"].last is not None
+        assert state.queues["orders"].last.code == "not enough evidence"
+        assert "autopilot: nothing" in (tmp_path / "data" / "audit.jsonl").read_text()
+        assert not is_free(tables)
+        server._process.kill()
+    wait_for(lambda: is_free(tables))
+
+
+def is_free(tables: Storage) -> bool:
+    try:
+        with only_run(tables, LOCK):
+            return True
+    except TablesBusy:
+        return False
+
+
+def wait_for(happened: Callable[[], object]) -> None:
+    end_s = time.monotonic() + 90
+    while not happened():
+        assert time.monotonic() < end_s, "it did not happen within a minute and a half"
+        time.sleep(0.1)
+
+
+def test_a_server_without_a_journal_has_nothing_to_learn_from():
+    command = [
+        sys.executable,
+        "-m",
+        "veil.cli.main",
+        "serve",
+        "--autopilot",
+        "--store",
+        "memory",
+        "--port",
+        "0",
+    ]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 2
+    assert "autopilot=on: expected a journal" in ran.stderr

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.console.conftest import TELEPHONE, OpenPage
 from tests.pipeline.report_kit import a_finding
+from veil.core import autopilot
+from veil.core.autopilot import AutopilotState, Decision, Kind, Prediction, QueueState
 from veil.core.findings import FILE, VERSION, Finding, Findings, encode
 from veil.testing import VeilServer
 
@@ -32,6 +35,7 @@ def server(tables: Path) -> Iterator[VeilServer]:
 def _no_findings(tables: Path) -> Iterator[None]:
     yield
     (tables / FILE).unlink(missing_ok=True)
+    (tables / autopilot.FILE).unlink(missing_ok=True)
 
 
 def found(tables: Path, *findings: Finding) -> None:
@@ -139,3 +143,48 @@ def test_on_a_telephone_the_curve_fits_the_width(
     found(tables, a_finding("orders", **OWN))
     page = open_page(f"{server.endpoint_url}/console/timeouts/us-east-1/orders", viewport=TELEPHONE)
     assert page.evaluate("document.documentElement.scrollWidth") <= TELEPHONE["width"]
+
+
+def piloted(tables: Path, **given: Any) -> None:
+    told = Prediction(
+        overrun_before=0.3, overrun_after=0.0008, overrun_after_high=0.001, recovery_before_s=16.0, recovery_after_s=100.0,
+        crashed=0.0, work_s=20.0,
+    )  # fmt: skip
+    change = Decision(
+        kind=Kind.CHANGE, code="change 120", reason="30 s to 2 min", at_ms=1_000, before_s=30, after_s=120, bound="step=4",
+        prediction=told,
+    )  # fmt: skip
+    queue = QueueState(mode="apply", seen_s=120, last=change, change=change)
+    state = AutopilotState(**OWN, queues={"orders": replace(queue, **given)})
+    (tables / autopilot.FILE).write_bytes(autopilot.encode_state(state))
+
+
+def test_what_the_autopilot_decided_stands_beside_the_evidence(
+    server: VeilServer, sqs: Any, tables: Path, open_page: OpenPage
+):
+    sqs.create_queue(QueueName="orders", Attributes={"VisibilityTimeout": "120"})
+    found(tables, a_finding("orders", present_s=120, **OWN))
+    piloted(tables, advice=("62 % of the attempts failed",))
+    page = open_page(f"{server.endpoint_url}/console/timeouts")
+    assert page.locator(".timeouts tbody th .chip").inner_text() == "autopilot: apply, advice"
+    page.get_by_role("link", name="orders").click()
+    text = page.locator("main").inner_text()
+    assert "30 s to 2 min (limited by step=4)" in text
+    assert "0.08 % of the attempts outlast the timeout in place of 30 %" in text
+    assert "veil autopilot undo orders" in text
+    assert "62 % of the attempts failed." in text
+
+
+def test_a_silenced_queue_shows_how_to_let_the_autopilot_go_on(
+    server: VeilServer, sqs: Any, tables: Path, open_page: OpenPage
+):
+    sqs.create_queue(QueueName="orders", Attributes={"VisibilityTimeout": "120"})
+    found(tables, a_finding("orders", present_s=120, **OWN))
+    piloted(tables, silenced_ms=2_000)
+    page = open_page(f"{server.endpoint_url}/console/timeouts/us-east-1/orders")
+    text = page.locator("main").inner_text()
+    assert "veil autopilot resume orders" in text
+    assert "veil autopilot undo" not in text
+    (tables / autopilot.FILE).write_bytes(b"{")  # not readable: as if there were none
+    page.reload()
+    assert "Autopilot" not in page.locator("main").inner_text()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import queue as queues_of_python
+import sys
 import threading
 import time
 import urllib.request
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from veil.core.findings import Findings
     from veil.pipeline.autopilot.loop import JournalHealth
     from veil.pipeline.lifecycles.run import LifecyclesRun
+    from veil.server.settings import Settings
 
 _log = logging.getLogger(__name__)
 
@@ -201,11 +204,12 @@ def journal_health(client: Client) -> JournalHealth | str | None:
 autopilot_app = Commands(no_args_is_help=False)
 
 DefaultPolicy = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--default",
         metavar="POLICY",
-        help="For queues without the tag veil:autopilot: off, advise, or apply with bounds such as least=30s.",
+        help="For queues without the tag veil:autopilot: off, advise, or apply with bounds such as least=30s; else the "
+        "setting autopilot_default.",
     ),
 ]
 _EXAMPLES = "Example: veil queue edit orders --tag veil:autopilot=advise && veil autopilot --once"
@@ -219,7 +223,7 @@ def run(
     every: Annotated[
         float, typer.Option("--every", metavar="LENGTH", parser=interval, help="How often to look.")
     ] = 60.0,
-    default: DefaultPolicy = "off",
+    default: DefaultPolicy = None,
     webhook: Annotated[
         str | None, typer.Option("--webhook", metavar="URL", help="Post each decision there as JSON.")
     ] = None,
@@ -235,6 +239,7 @@ def run(
     endpoint: Endpoint = None,
     region: Region = None,
     as_json: AsJson = False,
+    attached: Annotated[bool, typer.Option("--attached", hidden=True)] = False,
 ) -> None:
     """Keep timeouts right where the tag veil:autopilot of a queue allows it, until it is told to stop.
 
@@ -247,8 +252,13 @@ def run(
     from veil.console.audit import AuditFile
     from veil.pipeline.autopilot.loop import LOCK, Autopilot
     from veil.pipeline.lifecycles.lock import TablesBusy, only_run
+    from veil.server.console import audit_file
 
-    policy = _read_default(default)
+    if attached:  # to the server that started it: when that is gone, the input ends
+        threading.Thread(target=_leave_with_input, daemon=True).start()
+    settings = _settings(data)
+    policy = _read_default(settings.autopilot_default if default is None else default)
+    webhook = webhook or settings.autopilot_webhook
     journal_place, tables_place = places(data, journal, tables)
     hook = None if webhook is None else Webhook(webhook)
     with (
@@ -282,7 +292,9 @@ def run(
                 pilot = Autopilot(
                     tables_place,
                     queues,
-                    SharedAudit(AuditFile(audit or _audit_file(data)), queues),
+                    SharedAudit(
+                        AuditFile(audit or audit_file(settings) or settings.data / "audit.jsonl"), queues
+                    ),
                     refresh=refresh,
                     health=lambda: journal_health(client),
                     now_ms=lambda: int(time.time() * 1000),
@@ -396,17 +408,19 @@ def _read_default(text: str) -> Policy:
         raise CommandFailed(f"--default {refused}") from None
 
 
-def _audit_file(data: str | None) -> Path:
-    import os
-
-    from veil.server.console import audit_file
+def _settings(data: str | None) -> Settings:
     from veil.server.settings import SettingsError, load_settings
 
     try:
-        settings = load_settings({"data": data}, os.environ)
+        return load_settings({"data": data}, os.environ)
     except SettingsError as refused:
         raise CommandFailed(str(refused)) from None
-    return audit_file(settings) or settings.data / "audit.jsonl"
+
+
+def _leave_with_input() -> None:
+    while sys.stdin.buffer.read(1):
+        pass
+    os._exit(0)  # safe at every step
 
 
 def _state(data: str | None, tables: str | None) -> AutopilotState:

@@ -25,6 +25,8 @@ from veil.charts import (
     timeout_points,
 )
 from veil.console.templates import length
+from veil.core import autopilot
+from veil.core.autopilot import AutopilotState, StateUnreadable, decode_state
 from veil.core.findings import FILE, NO_RENEWAL, NOT_ENOUGH, Finding, Findings, FindingsUnreadable, decode
 from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.queue import Queue
@@ -66,6 +68,19 @@ async def read_findings(console: Console) -> FindingsRead:
     if kept is None or kept[0] != mark:
         kept = console.findings_read = mark, await asyncio.to_thread(_read, path, stat.st_size)
     return kept[1]
+
+
+async def read_autopilot(console: Console) -> AutopilotState | None:
+    """What the autopilot remembers; None where there is none."""
+    return None if console.tables is None else await asyncio.to_thread(_read_state, console.tables)
+
+
+def _read_state(tables: Path) -> AutopilotState | None:
+    path = tables / autopilot.FILE
+    try:
+        return decode_state(path.read_bytes()) if path.stat().st_size <= _BYTES_MAX else None
+    except (OSError, StateUnreadable):
+        return None
 
 
 def _read(path: Path, size: int) -> FindingsRead:

@@ -190,6 +190,8 @@ class AutopilotState(msgspec.Struct, frozen=True, kw_only=True):
     """All that the autopilot remembers; the console shows it."""
 
     version: int = VERSION
+    region: str = ""  # of the queues
+    account: str = ""
     owner: str = ""  # names this state in the tags of queues, so that two autopilots know of each other
     looked_ms: int = 0
     lost_events: float = 0.0  # as the server counted them

@@ -117,7 +117,7 @@ class ConsoleMount:
                     login_refusal=LoginTransport(self._settings).refusal,
                     audit_file=audit_file(self._settings),
                     journal=journal_location(self._settings),
-                    tables=_tables(self._settings),
+                    tables=tables_directory(self._settings),
                     version=self._version,
                 )
             return self._console
@@ -143,7 +143,8 @@ def audit_file(settings: Settings) -> Path | None:
     return None if directory is None else directory / _AUDIT_FILE
 
 
-def _tables(settings: Settings) -> Path | None:
+def tables_directory(settings: Settings) -> Path | None:
+    """Where the pipeline's tables are; None: nowhere."""
     if settings.console_tables is not None:
         return settings.console_tables
     directory = _directory(settings)

@@ -65,6 +65,7 @@ from veil.wire.sigv4 import AccessKey
 
 if TYPE_CHECKING:
     from veil.journal.exporter import Exporter
+    from veil.server.autopilot import AutopilotProcess
 
 
 _log = logging.getLogger(__name__)
@@ -118,6 +119,7 @@ class _Server:
                 "more servers on that database"
             )
         self._tls = Tls(settings) if settings.tls_cert is not None else None
+        self._autopilot = self._make_autopilot() if settings.autopilot else None
         self._exit_code = EXIT_STOPPED
         self._signalled = False
         self._http: HttpServer | Listener
@@ -177,6 +179,8 @@ class _Server:
         beside = [asyncio.create_task(self._attend())] if self._with_companion else []
         if self._tls is not None:
             beside.append(asyncio.create_task(self._tls.watch()))
+        if self._autopilot is not None:
+            beside.append(asyncio.create_task(self._autopilot.keep(str(self._facts["endpoint_url"]))))
         settle_down()
         try:
             await self._ended.wait()
@@ -189,6 +193,11 @@ class _Server:
         return self._exit_code
 
     # ---- the start
+
+    def _make_autopilot(self) -> AutopilotProcess:
+        from veil.server.autopilot import AutopilotProcess
+
+        return AutopilotProcess(self._settings, self._keys)
 
     def _make_store(self) -> tuple[Store, Clock]:
         try:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from veil.core.autopilot import PolicyUnreadable, read_policy
 from veil.wire.sigv4 import AccessKey
 
 # ---- URLs without their passwords
@@ -164,6 +165,29 @@ def a_base_url(value: object) -> str:
     # an account.
     if not good or text != f"{parts.scheme}://{parts.netloc}" or "@" in parts.netloc:
         raise ValueError("http://HOST[:PORT] or https://HOST[:PORT], without a path")
+    return text
+
+
+def a_web_address(value: object) -> str:
+    """An http or https URL."""
+    text = value.strip() if isinstance(value, str) else ""
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        raise ValueError("an http or https URL")
+    return text
+
+
+def a_policy(value: object) -> str:
+    """What an autopilot may do, as `core.autopilot` reads it."""
+    text = a_text(value)
+    try:
+        read_policy(text)
+    except PolicyUnreadable as refused:
+        raise ValueError(str(refused).rpartition("expected ")[2]) from None
     return text
 
 

@@ -182,6 +182,21 @@ class Settings:
         "Let people on other machines log in to the console over plain HTTP, which shows their secret to the network.",
         "",
     )
+    autopilot: bool = _setting(
+        False,
+        values.on_or_off,
+        "Keep the timeouts of queues right whose tag veil:autopilot allows it, by a process beside the server.",
+        "",
+    )
+    autopilot_default: str = _setting(
+        "off",
+        values.a_policy,
+        "What the autopilot may do to queues without the tag: off, advise, or apply with bounds such as least=30s.",
+        "POLICY",
+    )
+    autopilot_webhook: str | None = _setting(
+        None, values.optional(values.a_web_address), "Where the autopilot posts its decisions as JSON.", "URL"
+    )
     rest_rules: bool = _setting(
         True,
         values.on_or_off,

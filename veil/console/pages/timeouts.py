@@ -20,6 +20,7 @@ from veil.console.timeouts import (
     cost_s,
     dilemma,
     point_of,
+    read_autopilot,
     read_findings,
     spark,
     verdict,
@@ -27,6 +28,7 @@ from veil.console.timeouts import (
 )
 from veil.console.visit import Visit
 from veil.console.web import Answer, NotFound, Refused, Role, change, link, page
+from veil.core.autopilot import AutopilotState, QueueState
 from veil.core.findings import FILE, NO_RENEWAL, Finding, Findings
 from veil.core.queue import Queue, QueueKey
 from veil.service.queues import change_settings
@@ -48,6 +50,7 @@ class TimeoutRow(NamedTuple):
     spark: Markup
     types: int
     address: str
+    pilot: QueueState | None
 
 
 class Section(NamedTuple):
@@ -74,6 +77,7 @@ async def timeouts_page(visit: Visit) -> Answer:
     if read.findings is None:
         return await visit.page("timeouts_none.html", title="Timeouts", read=read, file=FILE)
     queues = {queue.key: queue for queue in await visit.service.store.all_queues()}
+    pilot = await read_autopilot(visit.console)
     judged = [
         (finding, verdict(finding, _timeout_s(queues.get(_key(finding)))))
         for finding in _whole(visit, read.findings)
@@ -94,6 +98,7 @@ async def timeouts_page(visit: Visit) -> Answer:
                 spark(finding, read.findings.target_duplicates),
                 types[_key(finding)],
                 link("timeouts", finding.region, finding.queue),
+                _pilot_of(visit, pilot, _key(finding)),
             )
         )
         await visit.turn.pause()
@@ -104,6 +109,7 @@ async def timeouts_page(visit: Visit) -> Answer:
         number=number,
         pages=pages,
         pager=_page_query,
+        problem=None if pilot is None else pilot.problem,
         **_about(visit, read.findings),
     )
 
@@ -134,6 +140,7 @@ async def timeout_page(visit: Visit) -> Answer:
         types=sections,
         more_types=max(0, len(typed) - TYPES_MAX),
         why_not=why_not(finding, queue),
+        pilot=_pilot_of(visit, await read_autopilot(visit.console), key),
         address=link("timeouts", key.region, key.name),
         **_about(visit, read.findings),
     )
@@ -199,6 +206,12 @@ def _whole(visit: Visit, findings: Findings | None) -> list[Finding]:
         for each in (() if findings is None else findings.findings)
         if each.message_type is None and each.account == account
     ]
+
+
+def _pilot_of(visit: Visit, pilot: AutopilotState | None, key: QueueKey) -> QueueState | None:
+    """What the autopilot remembers of a queue. It looks after the queues of one region and account, and knows them by name."""
+    own = pilot is not None and (pilot.region, pilot.account) == (key.region, key.account)
+    return pilot.queues.get(key.name) if own and pilot is not None else None
 
 
 def _page_query(number: int) -> str:

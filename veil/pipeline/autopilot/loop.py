@@ -65,6 +65,7 @@ class QueueCalls(Protocol):
 
     region: str
 
+    def account(self, queue: str) -> str: ...
     def names(self) -> Iterable[str]: ...
     def tags(self, queue: str) -> Mapping[str, str]: ...
     def tag(self, queue: str, name: str, value: str) -> None: ...
@@ -141,7 +142,15 @@ class Autopilot:
             if work.region == self._queues.region
         }
         kept = {name: state for name, state in self.state.queues.items() if name in policies or state.intent}
-        self.state = replace(self.state, looked_ms=now_ms, problem=problem, queues=kept)
+        account = next((self._queues.account(name) for name in policies), self.state.account)
+        self.state = replace(
+            self.state,
+            looked_ms=now_ms,
+            problem=problem,
+            queues=kept,
+            region=self._queues.region,
+            account=account,
+        )
         for name, policy in policies.items():
             work, memory = memories.get(name, (Work(self._queues.region, "", name, ""), Memory()))
             self._look_at(name, policy, work, memory, manifest, now_ms)

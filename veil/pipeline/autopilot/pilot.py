@@ -37,6 +37,7 @@ from veil.pipeline.timeouts.run import find
 MEMORY_MS: Final = 28 * DAY_MS
 _SOON_MS: Final = 300_000
 _TARGET_MAX: Final = 0.11
+_TOLD_ENOUGH: Final = 4  # that many times one in the target is clear
 _WATCHED_MS: Final = 7 * DAY_MS
 _WINDOWS_H: Final = (1, 3, 6, 12, 24)  # of the latest work that is compared with the work before
 
@@ -115,13 +116,14 @@ def look(
     from_ms = max(state.memory_ms, first_ms, now_ms - MEMORY_MS)
     history = memory.between(from_ms)
     finding = find(work, None, history, timelines or Timelines(), policy.target, policy.renewal)
-    clearest, told_target = finding, policy.target
-    patience_ms = 0
-    while clearest.certainty != CLEAR and told_target * 10 <= _TARGET_MAX and now_ms - from_ms >= patience_ms:
-        # To see one in a thousand takes thousands of attempts; that far more than that is done twice is clear much sooner.
-        # A busy queue need not hurry so: the step that the better evidence asks for would have to wait for its turn.
-        told_target, patience_ms = told_target * 10, patience_ms + HOUR_MS
-        looser = find(work, None, history, timelines or Timelines(), told_target, policy.renewal)
+    clearest = finding
+    # To see one in a thousand takes thousands of attempts; that far more than that is done twice is clear much sooner.
+    # A queue that tells enough within the hour need not hurry so: the better step would have to wait for its turn.
+    is_slow = history.completed * HOUR_MS < _TOLD_ENOUGH / (10 * policy.target) * (now_ms - from_ms)
+    for target in (10 * policy.target, 100 * policy.target) if is_slow else (10 * policy.target,):
+        if clearest.certainty == CLEAR or target > _TARGET_MAX:
+            break
+        looser = find(work, None, history, timelines or Timelines(), target, policy.renewal)
         if looser.certainty == CLEAR and (looser.recommended_timeout_s or 0) * SHORT > timeout_s:
             clearest = looser
     known = replace(state, memory_ms=from_ms)
