@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -81,44 +82,39 @@ class _Window:
 
 
 @pytest.fixture(scope="session")
-def _spare_windows() -> list[_Window]:
-    return []
+def _spare_windows() -> dict[str, list[_Window]]:
+    """By the options that they were opened with."""
+    return defaultdict(list)
 
 
 @pytest.fixture
-def open_page(browser: Any, _spare_windows: list[_Window]) -> Iterator[OpenPage]:
+def open_page(browser: Any, _spare_windows: dict[str, list[_Window]]) -> Iterator[OpenPage]:
     """Opens pages in windows of their own; a page that complains or calls another host fails the test.
 
     `expected` are pieces of complaints that the test provokes.
     """
-    windows: list[_Window] = []
-    special: list[_Window] = []
+    windows: list[tuple[str, _Window]] = []
     allowed: list[str] = []
 
     def open_page(
         address: str, *, expected: tuple[str, ...] = (), viewport: Any = None, **options: Any
     ) -> Any:
         allowed.extend(expected)
-        if options:
-            window = _Window(browser, **options)
-            special.append(window)
-        else:
-            window = _spare_windows.pop() if _spare_windows else _Window(browser)
-            windows.append(window)
+        kind = repr(options)
+        window = _spare_windows[kind].pop() if _spare_windows[kind] else _Window(browser, **options)
+        windows.append((kind, window))
         if viewport is not None:
             window.page.set_viewport_size(viewport)
         return window.open(address)
 
     yield open_page
-    complaints = [each for window in windows + special for each in window.complaints]
-    for window in special:
-        window.context.close()
-    for window in windows:
+    complaints = [each for _, window in windows for each in window.complaints]
+    for kind, window in windows:
         if window.page.is_closed():
             window.context.close()
         else:
             window.put_away()
-            _spare_windows.append(window)
+            _spare_windows[kind].append(window)
     assert not [each for each in complaints if not any(piece in each for piece in allowed)]
 
 

@@ -32,6 +32,7 @@ REPOSITORY = Path(__file__).parents[2]
 BEFORE, AFTER, LONG, NEVER = "before the write", "after the write", "in a long batch", "never"
 FILES, MERGE = "files", "merge"
 _LOOK_EVERY_S = 0.001
+_ASK_EVERY_S = 0.05  # where to ask is a call of the JVM
 _STARTING = ("Initializing sources", "Getting offsets")  # until then its Python may not be there
 _TOO_BUSY = "Python worker failed to connect back"
 
@@ -247,7 +248,7 @@ def _started(writer: DataStreamWriter) -> StreamingQuery:
     while True:
         query = writer.trigger(availableNow=True).start()
         while query.isActive and query.status["message"].startswith(_STARTING):
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_ASK_EVERY_S)
         if query.isActive or _TOO_BUSY not in str(query.exception()):
             return query
 

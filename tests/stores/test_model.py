@@ -27,7 +27,7 @@ OTHER_STORES = [name for name in kit.STORES if name != "memory"]
 STEPS = {"sqlite": 4_000, "remote": 1_000, "postgres": 1_000}
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 5))])
 @pytest.mark.parametrize("name", OTHER_STORES)
 def test_a_store_agrees_with_the_reference_at_every_step(name, seed, tmp_path):
     report = run_model(name, seed, STEPS[name], directory=tmp_path)
@@ -35,7 +35,7 @@ def test_a_store_agrees_with_the_reference_at_every_step(name, seed, tmp_path):
     assert report.steps >= STEPS[name]
 
 
-@pytest.mark.parametrize("seed", range(100, 103))
+@pytest.mark.parametrize("seed", [100, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (101, 102))])
 def test_the_reference_keeps_the_promises_that_need_no_reference(seed, tmp_path):
     run_model("memory", seed, 2_000, directory=tmp_path)
 
