@@ -153,7 +153,8 @@ async def test_one_key_or_account_does_not_take_all_streams():
 
 
 def test_over_a_socket_events_come_and_stopping_the_server_does_not_wait_for_readers():
-    with VeilServer() as server:
+    # Whoever waits for the readers waits longer than a test may take.
+    with VeilServer("--stop-grace-s", "600") as server:
         visitor = Visitor(server)
         visitor.get("/console/queues")
         connection, answer = visitor.open("/console/queues/live")
@@ -161,9 +162,7 @@ def test_over_a_socket_events_come_and_stopping_the_server_does_not_wait_for_rea
         assert answer.getheader("content-type") == "text/event-stream; charset=utf-8"
         lines = [answer.fp.readline() for _ in range(4)]
         assert lines[0] == b"retry: 2000\n" and lines[2] == b"event: fragments\n"
-        began_s = time.monotonic()
         assert server.close() == 0
-        assert time.monotonic() - began_s < 8  # the grace for requests is ten seconds
         answer.read()
         connection.close()
 
