@@ -140,8 +140,8 @@ def test_no_request_that_a_page_may_send_changes_anything(
             break
         page.wait_for_timeout(50)
     assert not missing, "the browser did not send everything"
-    visit = context.new_page()
     for target, _ in asked:
+        visit = context.new_page()
         visit.goto(f"{site}/none")
         with visit.expect_response(target, timeout=60_000) as answer:
             visit.evaluate(f"setTimeout(() => location = {json.dumps(target)})")
