@@ -256,6 +256,20 @@ async def test_silence_means_nothing_while_nobody_else_is_heard(told_scene: Scen
     assert await live(told_scene, 62, BOB) == ["holder_silent"]
 
 
+async def test_silence_means_nothing_while_another_node_may_have_heard_the_holder(told_scene: Scene):
+    store = told_scene.service.store
+    store.alone_since_ms = None
+    await lapsed(told_scene)
+    assert await live(told_scene, 62, BOB) == []
+    # It left, but was there after the lapse.
+    store.alone_since_ms = told_scene.clock.now_ms()
+    assert await live(told_scene, 200, BOB) == []
+    assert told_scene.consumer(ANN).outcomes == {"unknown": 1}
+    # Of who lets a lease lapse from now on nobody else can have heard; and by receiving again it was heard after the first.
+    await lapsed(told_scene)
+    assert await live(told_scene, 62, BOB) == ["holder_seen", "holder_silent"]
+
+
 async def test_silence_means_nothing_while_the_server_itself_was_away(told_scene: Scene):
     await lapsed(told_scene)
     told_scene.clock.advance(seconds=3_600)

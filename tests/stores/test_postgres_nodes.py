@@ -262,8 +262,13 @@ async def test_a_node_that_is_alone_tells_nobody(postgres):
         assert not alone._engine.has_company
         queue = await make_queue(alone)
         await alone.send(queue, [a_message()])
-        async with nodes(postgres, 1):
+        since_ms = alone.alone_since_ms
+        assert since_ms is not None
+        async with nodes(postgres, 1) as [other]:
             await until(lambda: alone._engine.has_company)
+            assert (alone.alone_since_ms, other.alone_since_ms) == (None, None)
+        await until(lambda: not alone._engine.has_company)
+        assert (alone.alone_since_ms or 0) > since_ms
 
 
 async def test_nodes_of_one_database_have_numbers_of_their_own(postgres):

@@ -376,9 +376,9 @@ class LiveAttempts:
 
     # ---- what is learned of lapses
 
-    def judge(self, *, sees_all: bool) -> Iterator[tuple[Queue, HolderSign]]:
-        """Judge the lapses that have waited long enough, a bounded number of them; `sees_all`: no caller of these queues can
-        have gone elsewhere, so that silence means something."""
+    def judge(self, alone_since_ms: int | None) -> Iterator[tuple[Queue, HolderSign]]:
+        """Judge the lapses that have waited long enough, a bounded number of them. Silence means something only where no caller
+        can have gone to another node since the lapse: `alone_since_ms` tells since when there is none."""
         now_ms = self._clock.now_ms()
         if now_ms - self._judged_at_ms > _GAP_MS:
             self._back_since_ms = now_ms
@@ -401,7 +401,11 @@ class LiveAttempts:
                     outcome, sign = Outcome.OVERRAN, HolderLate(seq, delivery, lapse.deadline_ms + 1)
                 else:
                     outcome, sign = Outcome.FAILED, HolderSeen(seq, delivery)
-            elif sees_all and self._is_silent(lapse, now_ms, active):
+            elif (
+                alone_since_ms is not None
+                and alone_since_ms <= lapse.deadline_ms
+                and self._is_silent(lapse, now_ms, active)
+            ):
                 outcome, sign = Outcome.CRASHED, HolderSilent(seq, delivery)
             elif now_ms - lapse.deadline_ms > UNKNOWN_AFTER_MS:
                 del self._lapses[seq, delivery]

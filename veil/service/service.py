@@ -173,8 +173,7 @@ class Service:
         if self.activity is None:
             return
         signs: dict[int, tuple[Queue, list[HolderSign]]] = {}
-        # A caller that other nodes may have heard of is not silent because this one has not.
-        for queue, sign in self.activity.attempts.judge(sees_all=not self.store.is_shared):
+        for queue, sign in self.activity.attempts.judge(self.store.alone_since_ms):
             signs.setdefault(queue.id, (queue, []))[1].append(sign)
         for queue, own in signs.values():
             self.in_background(self._note_holders(queue, own))

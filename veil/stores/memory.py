@@ -206,6 +206,7 @@ class MemoryStore:
     """Keeps the contract of a store, except that nothing outlives the process."""
 
     is_shared = False
+    alone_since_ms: int | None = 0
 
     def __init__(
         self,

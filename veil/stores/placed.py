@@ -119,6 +119,11 @@ class PlacedStore:
         self.commit_stats: CommitStats = self._home.commit_stats
 
     @property
+    def alone_since_ms(self) -> int | None:
+        """Since when no other node can have answered anybody: every node is one of the first server's."""
+        return self._home.alone_since_ms
+
+    @property
     def clock(self) -> Clock:
         """The first server's: each decides by its own, and waiting is all that this one is for."""
         return self._home.clock

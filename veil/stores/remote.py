@@ -394,6 +394,7 @@ class RemoteStore(Store):
     that queue is answered to anybody."""
 
     is_shared = False
+    alone_since_ms = 0
     events: StoreEvents
 
     def __init__(self, receipts: ReceiptBook, store_id: str) -> None:

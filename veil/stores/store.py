@@ -162,6 +162,10 @@ class Store(Protocol):
     is_shared: bool  # other nodes may work on the same data
     store_id: str  # which store this is, from `open` on: made with the data, and kept over a restore
 
+    @property
+    def alone_since_ms(self) -> int | None:
+        """Since when no other node can have answered anybody; None while one may."""
+
     async def open(self) -> None:
         """Make ready without reading the backlog; raises StoreBusy, StoreDamaged or StoreTooNew."""
 

@@ -99,7 +99,7 @@ class Engine:
         self.recording = recording
         self.events: Callable[[], StoreEvents]
         self.node = 0  # this node's number
-        self.has_company = False  # other nodes are alive, who want to be told
+        self.alone_since_ms: int | None = None  # by our own reckoning; None while other nodes are alive
         self.is_told = False  # what other nodes say reaches us
         self.clock: Clock = DatabaseClock() if clock is None else clock
         self.lease_time = LeaseTime(self.clock, is_on=lease_grace)
@@ -314,6 +314,18 @@ class Engine:
                 state.looked_at(look, ahead=asked["wants_next"][asked["ids"].index(look.queue_id)])
                 self.watermarks.learn(state, look, asked, took_s)
                 tx.states[state.id] = tx.by_key[known.queue.key] = state
+
+    @property
+    def has_company(self) -> bool:
+        """Whether other nodes are alive, who want to be told."""
+        return self.alone_since_ms is None
+
+    def meet(self, others: int) -> None:
+        """So many other nodes are alive now."""
+        if others:
+            self.alone_since_ms = None
+        elif self.alone_since_ms is None:
+            self.alone_since_ms = self.clock.now_ms()
 
     def given_now_ms(self) -> int | None:
         """The instant that a transaction begins at; None: the database says."""

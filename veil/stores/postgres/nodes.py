@@ -93,7 +93,7 @@ class Nodes:
     async def _count_others(self) -> None:
         named = {"name": self.name, "dead_after_ms": DEAD_AFTER_MS}
         [(others,)] = await self._engine.ask(Q.others_alive, named)
-        self._engine.has_company = others > 0
+        self._engine.meet(others)
 
     async def _beat(self) -> None:
         while True:
@@ -179,7 +179,7 @@ class Nodes:
         notice = read_notice(payload)
         if notice is None or notice.node == self._engine.node:
             return
-        self._engine.has_company = True
+        self._engine.meet(others=1)
         events = self._engine.events()
         for queue_id, count in notice.wakes.items():
             events.messages_available(queue_id, count)

@@ -121,6 +121,11 @@ class PostgresStore:
 
     # ---- opening and closing
 
+    @property
+    def alone_since_ms(self) -> int | None:
+        """Since when no other node can have answered anybody."""
+        return self._engine.alone_since_ms
+
     async def open(self) -> None:
         await opening.migrate(self._dsn)
         await self._pool.open()

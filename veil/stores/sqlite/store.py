@@ -70,6 +70,7 @@ class SqliteStore:
     """
 
     is_shared = False
+    alone_since_ms: int | None = 0
     receipts: ReceiptBook
     events: StoreEvents
     store_id: str
