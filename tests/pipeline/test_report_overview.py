@@ -41,6 +41,7 @@ def telling_lives(at: int = START_MS) -> list[MessageStory]:
     )
     twice.deleted(at + 50 * S).delete_refused(at + 60 * S, delivery=1, gone=True)
     crash = a_message(at, counter=2).received(at + 2 * S).received(at + 35 * S).deleted(at + 40 * S)
+    crash.holder_silent(at + 95 * S, delivery=1)
     dead = a_message(at, counter=3).received(at + S).received(at + 32 * S).dead_lettered(at + 63 * S, "dead")
     renewed = a_message(at, counter=4).received(at + S)
     for number in range(1, 6):

@@ -392,10 +392,15 @@ def _picked(leases: DataFrame) -> list[_Pick]:
 
     lapsed = F.col("how").isin("expired", "superseded", "dead_lettered")
     scores: dict[str, tuple[Column, list[Column]]] = {
-        "duplicate": (F.col("overrun") & (F.col("how") == "superseded"), [F.col("processing_ms")]),
+        "duplicate": (
+            F.col("overrun")
+            & (F.col("how") == "superseded")
+            & ~F.col("outcome").isin("failed", "given_back"),
+            [F.col("processing_ms")],
+        ),
         # A first lease without renewals shows best what a crash costs.
         "crash": (
-            lapsed & ~F.col("overrun") & F.col("recovery_ms").isNotNull(),
+            lapsed & (F.col("outcome") == "crashed") & F.col("recovery_ms").isNotNull(),
             [-F.col("delivery"), -F.col("extensions"), F.col("recovery_ms")],
         ),
         "dead_letter": (F.col("how") == "dead_lettered", [F.col("delivery"), F.col("held_ms")]),
