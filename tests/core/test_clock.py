@@ -180,6 +180,18 @@ def test_a_lease_whose_grace_is_cut_off_by_the_next_trouble_gets_another():
     assert Trouble(100_000, 101_000, "disk").after(first).deadline_ms(2_000, 0, 30) == 2_000
 
 
+def test_what_others_saw_of_a_trouble_counts_with_what_was_seen_here():
+    """The last of several tries to reach the database began late; others know since when it was away."""
+    _, lease_time, _ = a_lease_time()
+    lease_time.note(Trouble(18_000, 19_500, "database"))
+    lease_time.learn(Trouble(11_000, 19_400, "database"))
+    assert lease_time.last == Trouble(11_000, 19_500, "database")
+    lease_time.learn(Trouble(100, 200, "disk"))
+    assert lease_time.last == Trouble(11_000, 19_500, "database")
+    lease_time.learn(Trouble(90_000, 91_000, "disk"))
+    assert lease_time.last == Trouble(90_000, 91_000, "disk")
+
+
 def test_in_a_night_of_stalls_the_messages_of_a_dead_holder_come_back():
     trouble, deadline_ms = Trouble(0, 1_500, "disk"), 1_000
     for stall in range(1, 1_000):

@@ -38,6 +38,9 @@ WINDOWS_S = (2, 4, 6, 8, 10)
 _HEALTHY_S = (2.0, 6.0)
 _STOP_S = 120.0  # a stop has only to end: how long it takes is not what is tried here
 _RETRY_S = 0.2
+# That a holder rests after a request without an answer, as clients do. Whoever asks again without a rest is always first when the
+# trouble is over, and needs no grace.
+_BACKOFF_S = (0.2, 1.2)
 _ANSWER_S = 1.0  # that a holder waits before it asks again
 _POLL_ANSWER_S = 3.0  # that a long poll is waited for
 _KILLED = 4  # holders in each trouble
@@ -127,7 +130,8 @@ class Troubles:
             except Refused as refusal:
                 if "no connection" not in str(refusal):
                     return {"refused": str(refusal)}
-            await asyncio.sleep(_RETRY_S)
+            is_holder = action in ("ChangeMessageVisibility", "DeleteMessage")
+            await asyncio.sleep(self.rng.uniform(*_BACKOFF_S) if is_holder else _RETRY_S)
 
     async def _watch(self) -> None:
         """Notice when this process was held up."""
@@ -283,9 +287,9 @@ def run_stalls(
     windows_s: tuple[int, ...] = WINDOWS_S,
     longest_s: float = 30.0,
     grace: bool = True,
-    kinds: tuple[str, ...] = ("sync", "stop", "checkpoint", "slow"),
+    kinds: tuple[str, ...] = ("sync", "stop", "checkpoint"),
 ) -> Outcome:
-    """Stall the disk's sync, the whole process or the checkpoint, or slow every sync down, so many times."""
+    """Stall the disk's sync, the whole process or the checkpoint so many times."""
     outcome, rng = Outcome("stalls", seed), random.Random(seed)
 
     async def work(server: ServerProcess, place: Path, troubles: Troubles) -> None:
@@ -374,7 +378,7 @@ def _run(
             try:
                 asyncio.run(run())
             finally:
-                for name in ("sync", "checkpoint", "slow"):
+                for name in ("sync", "checkpoint"):
                     (place / name).unlink(missing_ok=True)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(server.pid, signal.SIGCONT)

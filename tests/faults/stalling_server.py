@@ -1,5 +1,4 @@
-"""The server on a disk that stalls: while the file `sync` or `checkpoint` is in the given directory, that is how long it takes;
-while `slow` is there, every sync takes nearly as long as it may without being called a trouble.
+"""The server on a disk that stalls: while the file `sync` or `checkpoint` is in the given directory, that is how long it takes.
 
 `python -m tests.faults.stalling_server DIRECTORY serve …` runs the ordinary command line.
 """
@@ -13,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from veil.stores.sqlite import commit
-
-SLOW_S = 0.3
 
 
 def stall(file: Path) -> None:
@@ -30,8 +27,6 @@ def main() -> None:
 
     def slow_sync(fd: int) -> None:
         stall(directory / "sync")
-        if (directory / "slow").exists():
-            time.sleep(SLOW_S)
         fdatasync(fd)
 
     def slow_checkpoint(self: Any) -> tuple[int, int]:

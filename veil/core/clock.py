@@ -212,9 +212,16 @@ class LeaseTime:
         self.on_trouble(trouble)
 
     def learn(self, trouble: Trouble) -> None:
-        """A trouble, as it counts, that others have noted."""
-        if self._trouble is None or trouble.to_ms > self._trouble.to_ms:
+        """A trouble, as it counts, that others have noted; it may have begun before what was noticed of it here."""
+        known = self._trouble
+        if known is None or trouble.from_ms > known.to_ms + _GRANTED_MS:
             self._trouble = trouble
+        elif known.from_ms <= trouble.to_ms + _GRANTED_MS:
+            later = max(known, trouble, key=lambda each: each.to_ms)
+            self._trouble = later._replace(
+                from_ms=min(known.from_ms, trouble.from_ms),
+                healthy_ms=max(known.healthy_ms, trouble.healthy_ms),
+            )
 
     # ---- what counts
 
