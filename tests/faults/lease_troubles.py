@@ -13,6 +13,7 @@ import itertools
 import math
 import os
 import random
+import re
 import signal
 import time
 from collections import Counter
@@ -213,7 +214,8 @@ class Troubles:
         if before.is_done:
             self.outcome.add("after delete", before.body)
         elif before.is_doubtful:
-            self.counts["not judged"] += 1
+            # Told apart: many of the living would be suspicious, though none proves anything.
+            self.counts["not judged, dead" if before.is_dead else "not judged, alive"] += 1
         elif before.is_dead:
             self.counts["came back"] += 1
             # What it asked for when it was killed may have been done when the trouble was over.
@@ -350,7 +352,9 @@ def run_without_grace(cycles: int = STALLS, seed: int = 1) -> Outcome:
     found = run_stalls(cycles, seed, grace=False)
     found.discard()
     outcome = Outcome("stalls-no-grace", seed, found.done)
-    if len(found.violations.get("doubled", ())) < cycles:
+    # Here those count too that were lost while this process was late: without a grace there are far more of them.
+    alive = re.search(r"not judged, alive (\d+)", found.done)
+    if len(found.violations.get("doubled", ())) + (int(alive[1]) if alive else 0) < cycles:
         outcome.add("missed", f"fewer than one doubled attempt a stall: {found}")
     return outcome
 

@@ -57,6 +57,10 @@ STORIES: dict[str, MessageStory] = {
     .delayed(T + 3 * S, delay=1 * S)
     .received(T + 9 * S)
     .deleted(T + 10 * S),
+    "in trouble": a_message(T, counter=15, queue="troubled")
+    .received(T)
+    .tell("graced", T + 50 * S, delivery=1, deadline=T + 65 * S)
+    .deleted(T + 60 * S),
     "the clock": a_message(T + 2 * HOUR_MS, counter=99, queue="clock"),
 }
 
@@ -146,6 +150,13 @@ def test_a_refused_late_delete_is_an_overrun_a_duplicate_and_a_whole_observation
 def test_a_late_delete_that_nobody_preceded_is_no_duplicate(tables: dict[str, list[Row]]) -> None:
     (lease,) = leases(tables, "late but alone")
     assert (lease["overrun"], message(tables, "late but alone")["duplicates"]) == (True, 0)
+
+
+def test_a_holder_that_the_servers_trouble_kept_waiting_overran_nothing(tables: dict[str, list[Row]]) -> None:
+    (lease,) = leases(tables, "in trouble")
+    assert (lease["how"], lease["overrun"], lease["deadline"]) == ("deleted", False, T + 65 * S)
+    (hour,) = (row for row in tables["queue_hours"] if row["queue"] == "troubled")
+    assert (hour["overrun"], hour["duplicates"]) == (0, 0)
 
 
 def test_an_open_lease_is_measured_up_to_the_last_known_instant(tables: dict[str, list[Row]]) -> None:
