@@ -56,6 +56,22 @@ def test_a_dead_letter_shows_the_errors_of_its_attempts(tmp_path: Path, command:
         assert unknown.code != 0 and "nobody is not in the server's journal" in unknown.err
         assert [queue["waiting_for_retry"] for queue in veil("queue", "ls", "--json").objects] == [0, 0]
 
+        # Whoever comes as a dead letter, or by a redrive, has arrived; the page's figures may be a moment old.
+        assert veil("dlq", "redrive", "dead").code == 0
+        page, deadline = "", time.monotonic() + 30
+        wanted = [
+            f'veil_messages_arrived_total{{account="000000000000",queue="{each}",'
+            for each in ("dead", "orders")
+        ]
+        while not all(each in page for each in wanted) and time.monotonic() < deadline:
+            page = metrics(server)
+        assert all(each in page for each in wanted)
+
+
+def metrics(server: VeilServer) -> str:
+    with urlopen(f"{server.endpoint_url}/metrics", timeout=30) as answer:
+        return str(answer.read().decode())
+
 
 def test_another_account_learns_nothing_of_a_message(
     tmp_path: Path, command: Veil, monkeypatch: pytest.MonkeyPatch
@@ -104,3 +120,5 @@ def test_a_restarted_server_knows_from_the_journal_who_holds_what(tmp_path: Path
         assert page.count("Python-urllib") >= 2 and "not known" not in page
         (described,) = ask(server, "DescribeQueues", {}, prefix="Veil")["Queues"]
         assert (described["InFlight"], described["WaitingForRetry"]) == (2, 1)
+        whose = 'account="000000000000",queue="orders",region="us-east-1"'
+        assert f"veil_messages_waiting_for_retry{{{whose}}} 1.0" in metrics(server)
