@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "console": {"core", "service", "journal"},
     "server": {"core", "stores", "journal", "service", "wire", "console"},
     "client": {"core", "signing"},
-    "consumer": {"core", "client"},
+    "consumer": {"core", "client", "journal"},  # of the journal: segments of its own attempts, where it is asked for them
     "pipeline": {"core", "journal", "client"},  # as a client of queues
     "testing": {"core", "stores", "service", "client", "consumer"},  # a server is a process to it
     "cli": {

@@ -44,6 +44,7 @@ from veil.core.errors import VeilError
 if TYPE_CHECKING:
     from veil.console.audit import AuditFile
     from veil.core.findings import Findings
+    from veil.journal.storage import Storage
     from veil.pipeline.autopilot.loop import JournalHealth
     from veil.pipeline.lifecycles.run import LifecyclesRun
     from veil.server.settings import Settings
@@ -176,14 +177,19 @@ class Webhook:
                 self._waiting.task_done()
 
 
-def journal_health(client: Client) -> JournalHealth | str | None:
-    """What the server's metrics say of its journal; why they cannot be had; None for a server that is not Veil."""
+def journal_health(client: Client, journal: Storage) -> JournalHealth | str | None:
+    """What the server's metrics say of its journal, or why they cannot be had. Where the server is not Veil the consumers
+    write the journal, and a row that is missing in it is what they had to drop."""
     from veil.pipeline.autopilot.loop import JournalHealth
 
     try:
         client.veils_own("DescribeQueues", None, {"MaxResults": 1})
     except NotVeil:
-        return None
+        from veil.journal.segments import gaps, list_segments
+
+        return JournalHealth(
+            0.0, float(sum(gap.last - gap.first + 1 for gap in gaps(list_segments(journal))))
+        )
     try:
         with urllib.request.urlopen(f"{client.target.endpoint}/metrics", timeout=_CALL_S) as answer:  # noqa: S310
             page = answer.read(_METRICS_BYTES_MAX).decode("utf-8", "replace")
@@ -296,7 +302,7 @@ def run(
                         AuditFile(audit or audit_file(settings) or settings.data / "audit.jsonl"), queues
                     ),
                     refresh=refresh,
-                    health=lambda: journal_health(client),
+                    health=lambda: journal_health(client, journal_place),
                     now_ms=lambda: int(time.time() * 1000),
                     default=policy,
                     schedules=SCHEDULES,

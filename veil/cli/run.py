@@ -166,6 +166,12 @@ def run(
         str | None,
         typer.Option(metavar="ADDRESS", help="The address of the health endpoint; else 127.0.0.1."),
     ] = None,
+    journal: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACE", help="Record attempts there, for a service that keeps no journal of its own."
+        ),
+    ] = None,
     log_level: Annotated[str, typer.Option(metavar="LEVEL", help=f"One of {', '.join(_LEVELS)}.")] = "info",
     log_format: Annotated[
         str, typer.Option(metavar="FORMAT", help="text, or json for one object a line.")
@@ -184,6 +190,7 @@ def run(
         "region": region,
         "health_port": health_port,
         "health_host": health_host,
+        "journal": journal,
     }
     changes = {name: value for name, value in given.items() if value is not None}
     if len(targets) > 1 or workers > 1 or reload:

@@ -57,6 +57,7 @@ class Consumer:
         health_host: str = "127.0.0.1",
         worker: str | None = None,
         error_texts: bool = True,
+        journal: str | None = None,
         metrics: ConsumerMetrics | None = None,
         lifespan: Callable[[Consumer], AbstractAsyncContextManager[Any]] | None = None,
     ) -> None:
@@ -82,6 +83,7 @@ class Consumer:
             health_host=health_host,
             worker=worker,
             error_texts=error_texts,
+            journal=journal,
         )
         if renewal is None and self._settings.visibility_s is not None:
             # Whoever names a length means it for every window, not only for the first.

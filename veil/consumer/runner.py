@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from veil.client.api import ApiError, Failure, QueueApi, RawMessage
 from veil.client.endpoint import region_in
@@ -38,6 +38,11 @@ from veil.consumer.receiver import (
 from veil.consumer.renewal.keeper import Keeper, KeeperEvents, steady_s
 from veil.consumer.renewal.policies import RenewalPolicy
 from veil.consumer.settings import ConsumerSettings, SettingsError
+from veil.core.errors import VeilError
+from veil.core.queue import QueueKey
+
+if TYPE_CHECKING:
+    from veil.consumer.attempts_journal import AttemptsJournal
 
 _log = logging.getLogger(__name__)
 
@@ -148,6 +153,7 @@ class Runner:
         self._waiting: WaitingMessages = StandardWaiting()
         self._stopping: Stopping | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._journal: AttemptsJournal | None = None
         self.facts: QueueFacts
         self.receiver: Receiver
         self.dispatch: Dispatch
@@ -231,6 +237,8 @@ class Runner:
             settings.renewal, RenewalWatch(settings.name, self._metrics)
         )
         await keeper.start()
+        if settings.journal is not None:
+            self._journal = await asyncio.to_thread(self._open_journal, settings.journal)
         self._join(api, keeper)
         self._reading = asyncio.get_running_loop().create_task(self._read_again())
         _log.info(
@@ -242,6 +250,19 @@ class Runner:
         )
         self.is_receiving = True
         self.receiver.pump()
+
+    def _open_journal(self, where: str) -> AttemptsJournal:
+        from veil.consumer.attempts_journal import AttemptsJournal
+
+        url = self.facts.url
+        region = self._settings.region or region_in(url) or os.environ.get("AWS_REGION") or "us-east-1"
+        queue = QueueKey(region, url.rstrip("/").split("/")[-2], self._settings.name)
+        try:
+            journal = AttemptsJournal(where, queue, wall=self._dependencies.wall)
+            journal.start()
+        except (ValueError, OSError, VeilError) as problem:
+            raise SettingsError("journal", where, f"a place that can be written ({problem})") from None
+        return journal
 
     def _join(self, api: QueueApi, keeper: Keeper) -> None:
         settings, dependencies, facts = self._settings, self._dependencies, self.facts
@@ -347,12 +368,18 @@ class Runner:
                 lease.kind = handler.name
             self._keeper.hold(lease)
             messages.append(message)
+            if self._journal is not None:
+                self._journal.received(message, monotonic() - lease.received_at_s)
         self.dispatch.offer(messages)
 
     def handled(self, message: Message, handler: str, outcome: Outcome | None, seconds: float) -> None:
         """A handler has ended."""
         self._handling.took(seconds / self._batch)
         self._metrics.handled(message, handler, outcome, seconds)
+        if self._journal is not None:
+            self._journal.ended(
+                message, outcome, self._dependencies.monotonic() - message.lease.received_at_s
+            )
 
     async def _read_again(self) -> None:
         while True:
@@ -374,6 +401,8 @@ class Runner:
     async def _close(self) -> None:
         self.is_receiving = False
         self._metrics.unwatch(self._settings.name)
+        if self._journal is not None:
+            await asyncio.to_thread(self._journal.stop)
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)

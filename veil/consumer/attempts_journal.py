@@ -1,0 +1,158 @@
+"""A consumer's own journal: its attempts as segments, for queues whose service keeps none, such as Amazon SQS.
+
+The events are those that a server would have recorded, as far as the consumer can know: a receive, and how the attempt
+ended; renewals are told as one, with the last deadline. Segments are written by a thread, once a minute and at the stop. What
+cannot be written waits, up to a bound; beyond it events are dropped, and their rows are missing from the journal, by which its
+readers know that it is not whole.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from veil.consumer.message import Message
+from veil.consumer.outcomes import DeadLetter, Delete, Discard, Outcome
+from veil.core.attempt import FAILED, Said
+from veil.core.event import Kind, pack
+from veil.core.message import Caller
+from veil.core.queue import QueueKey
+
+if TYPE_CHECKING:
+    from veil.journal.storage import Storage
+
+_log = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 60.0
+EVENTS_MAX: Final = 100_000  # that wait to be written
+_SEQ_BITS: Final = 20
+
+
+class SegmentPlan(NamedTuple):
+    """Which rows a segment holds."""
+
+    journal_id: str
+    first: int
+    last: int
+    day: str
+
+
+class AttemptsJournal:
+    """Takes events from the consumer's event loop, and writes them from a thread of its own."""
+
+    def __init__(
+        self,
+        where: str,
+        queue: QueueKey,
+        *,
+        wall: Callable[[], float] = time.time,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        from veil.journal.storage import Storage
+
+        self._place: Storage = Storage.at(where)
+        self._queue, self._wall, self._interval_s = queue, wall, interval_s
+        self._journal_id = f"c{secrets.token_hex(8)}"
+        self._lock = threading.Lock()
+        self._events: list[tuple[object, ...]] = []
+        self._row, self._dropped = 0, 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(
+            target=self._write_now_and_then, name="veil-attempts-journal", daemon=True
+        )
+
+    def start(self) -> None:
+        """Mark the place as a journal, and begin to write; raises OSError, LocationRefused."""
+        from veil.journal.schema import VERSION
+        from veil.journal.storage import MARK, Location
+
+        store_id = f"sqs-{self._queue.region}-{self._queue.account}"
+        # Not claimed as a server would: other consumers write there too, and their drafts are not ours to remove.
+        if not Location(self._place.uri, store_id).check():
+            self._place.write(MARK, json.dumps({"store_id": store_id, "version": VERSION}).encode())
+        self._thread.start()
+
+    def received(self, message: Message, age_s: float) -> None:
+        """A receive, so many seconds ago."""
+        at_ms = self._ms(age_s)
+        lease = message.lease
+        self._add(Kind.RECEIVED, at_ms, message, at_ms + round(lease.visibility_s * 1000))
+
+    def ended(self, message: Message, outcome: Outcome | None, held_s: float) -> None:
+        """A handler has ended, so many seconds after the receive; None: its lease was lost."""
+        at_ms = self._ms(0)
+        lease = message.lease
+        if lease.extensions:
+            deadline_ms = at_ms + round((lease.deadline_s - lease.received_at_s - held_s) * 1000)
+            first_ms = at_ms - round(held_s * 1000) + 1
+            self._add(Kind.EXTENDED, first_ms, message, deadline_ms)
+        if outcome is None:
+            self._add(Kind.DELETE_REFUSED, at_ms, message, None)
+        elif isinstance(outcome, Delete | Discard | DeadLetter):
+            self._add(Kind.DELETED, at_ms, message, None, message.said)
+        else:
+            self._add(Kind.GIVEN_BACK, at_ms, message, at_ms, message.said or FAILED)
+
+    def stop(self) -> None:
+        """Write what is left."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(self._interval_s)
+
+    def _ms(self, ago_s: float) -> int:
+        return round((self._wall() - ago_s) * 1000)
+
+    def _add(
+        self, kind: Kind, at_ms: int, message: Message, deadline_ms: int | None, said: Said | None = None
+    ) -> None:
+        sent = message.sent_at
+        sent_ms = at_ms if sent is None else round(sent.timestamp() * 1000)
+        seq = sent_ms << _SEQ_BITS | zlib.crc32(message.id.encode()) & (1 << _SEQ_BITS) - 1
+        facts = (
+            message.id,
+            message.receive_count,
+            deadline_ms,
+            message.receive_count,
+            len(message.body.encode()),
+        )
+        told = () if said is None else (None, None, *said)
+        with self._lock:
+            if len(self._events) >= EVENTS_MAX:
+                self._dropped += 1
+                return
+            self._events.append((int(kind), at_ms, 0, seq, *facts, message.type, 0, *told))
+
+    def _write_now_and_then(self) -> None:
+        is_last = False
+        while not is_last:
+            is_last = self._ended.wait(self._interval_s)
+            try:
+                self._write()
+            except Exception as problem:  # whatever a file system can think of; the consumer goes on
+                _log.warning("attempts could not be written to %s, and wait: %s", self._place.uri, problem)
+
+    def _write(self) -> None:
+        from veil.journal.segment_writer import write_segment
+
+        with self._lock:
+            events, dropped = list(self._events), self._dropped
+        day = datetime.fromtimestamp(self._wall(), UTC).date().isoformat()
+        # What was dropped is a row between two that no segment has.
+        half = len(events) // 2 if dropped else len(events)
+        for some, step in ((events[:half], 1), (events[half:], 2)):
+            if some:
+                row = self._row + step
+                packed = pack([self._queue], [Caller()], some)
+                write_segment(self._place, SegmentPlan(self._journal_id, row, row, day), [(row, packed)])
+                self._row = row
+                with self._lock:
+                    del self._events[: len(some)]
+        with self._lock:
+            self._dropped -= dropped
