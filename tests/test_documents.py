@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
-from veil.server.declared_queues import declared_queues
+from veil.server.setting_values import declared_queues
 from veil.server.settings import load_settings, settings_table
 from veil.testing import VeilServer
 

@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from tests.consumer.handler_kit import a_message, as_logged
-from veil.consumer.handlers.handler import BatchHandler
 from veil.consumer.handlers.running import CallNext, CallNextBatch, HandlingSettings
-from veil.consumer.handlers.table import HandlerTable
+from veil.consumer.handlers.table import BatchHandler, HandlerTable
 from veil.consumer.lease import Lease
 from veil.consumer.message import Message
 from veil.consumer.outcomes import DeadLetter, Delete, Discard, LetExpire, Outcome, Release, RetryAfter

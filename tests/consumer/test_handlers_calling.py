@@ -12,9 +12,8 @@ import msgspec
 import pytest
 
 from tests.consumer.handler_kit import ManualTime, a_message, as_logged
-from veil.consumer.handlers.handler import Handler
 from veil.consumer.handlers.running import HandlingSettings
-from veil.consumer.handlers.table import HandlerTable
+from veil.consumer.handlers.table import Handler, HandlerTable
 from veil.consumer.lease import Lease
 from veil.consumer.message import Message, current_message
 from veil.consumer.outcomes import (

@@ -4,8 +4,7 @@ import logging
 from typing import Any
 
 from tests.consumer.handler_kit import a_message
-from veil.consumer.handlers.handler import Handler
-from veil.consumer.handlers.table import HandlerTable
+from veil.consumer.handlers.table import Handler, HandlerTable
 from veil.consumer.message import MessageFacts
 
 

@@ -30,8 +30,7 @@ from veil.core.event import Event, EventRecorder, Kind, unpack
 from veil.core.lease import HOLD_BYTES_MAX, WAITING, Deletion, Member, State, is_open
 from veil.core.limits import IN_FLIGHT_MAX, VISIBILITY_MAX_S
 from veil.core.message import Caller, NewMessage, StoredMessage
-from veil.core.move_task import DESTINATION_MISSING, SOURCE_UNKNOWN, MoveTask
-from veil.core.queue import Queue, QueueKey, QueueSettings
+from veil.core.queue import DESTINATION_MISSING, SOURCE_UNKNOWN, MoveTask, Queue, QueueKey, QueueSettings
 from veil.core.sequence import expires_at_ms, first_seq_of
 
 RETENTION_S = 345_600

@@ -9,7 +9,7 @@ from veil.core.event import Kind, pack
 from veil.core.message import Caller
 from veil.core.queue import QueueKey
 from veil.journal import frames
-from veil.journal.outbox import PackedRow, Plan
+from veil.journal.schema import PackedRow, Plan
 from veil.journal.segment_writer import write_segment
 from veil.journal.segments import list_segments
 from veil.journal.storage import Location, Storage

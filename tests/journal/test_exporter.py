@@ -16,7 +16,7 @@ from veil.core.clock import ManualClock
 from veil.journal import frames
 from veil.journal.exporter import Exporter
 from veil.journal.helper_process import ExportFailed
-from veil.journal.outbox import PackedRow, Plan
+from veil.journal.schema import PackedRow, Plan
 from veil.journal.segments import list_segments
 from veil.journal.storage import Storage
 from veil.stores.memory import MemoryStore

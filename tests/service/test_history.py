@@ -11,6 +11,8 @@ import pytest
 
 from tests.service.kit import Desk, open_desk, until
 from veil.core.clock import ManualClock
+from veil.server import console as server_console
+from veil.server.console import HistoryFile
 from veil.service import history as history_module
 from veil.service.history import (
     FIELDS,
@@ -25,8 +27,6 @@ from veil.service.history import (
 )
 from veil.service.queues import delete_queue
 from veil.service.service import Service
-from veil.stores import history_file as history_file_module
-from veil.stores.history_file import HistoryFile
 from veil.stores.memory import MemoryStore
 
 
@@ -247,7 +247,7 @@ async def test_a_file_that_cannot_be_read_is_begun_anew(tmp_path: Path, content:
 def test_the_file_cannot_grow_beyond_its_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    monkeypatch.setattr(history_file_module, "BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(server_console, "BYTES_MAX", 1 << 20)
     file, row = HistoryFile(tmp_path / "history.db"), bytes(1_000)
     for first in range(0, 4_000, 500):
         file.write([(0, span, 1, row) for span in range(first, first + 500)], [0, 0, 0])

@@ -20,7 +20,7 @@ from veil.core.errors import (
     StoreError,
 )
 from veil.core.message import MessageAttribute
-from veil.core.move_task import DESTINATION_MISSING, MoveTask, ScanStep
+from veil.core.queue import DESTINATION_MISSING, MoveTask, ScanStep
 from veil.service.background import MoveRunners
 from veil.service.dead_letters import LetterFilter
 from veil.service.moves import cancel_move, list_moves, read_task_handle, start_move, task_handle

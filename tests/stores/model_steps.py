@@ -17,8 +17,7 @@ from veil.core.clock import ManualClock
 from veil.core.errors import ReceiptInvalid, StoreError, VeilError
 from veil.core.lease import WAITING, Deletion, HoldContent, HoldKey, State
 from veil.core.message import PRIORITY_DEFAULT, Caller, NewMessage, Sent, StoredMessage
-from veil.core.move_task import MoveTask
-from veil.core.queue import Queue, QueueSettings
+from veil.core.queue import MoveTask, Queue, QueueSettings
 from veil.core.receipt import Receipt
 from veil.core.sequence import instant_of
 from veil.stores.memory import MemoryStore

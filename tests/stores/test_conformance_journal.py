@@ -20,7 +20,7 @@ from veil.core.effect import HolderSeen, HolderSilent
 from veil.core.errors import MessageGone, ReceiptExpired, VisibilityTooLong
 from veil.core.event import NOBODY
 from veil.core.lease import Deletion
-from veil.core.move_task import MoveTask
+from veil.core.queue import MoveTask
 from veil.core.receipt import Receipt
 from veil.stores.store import Extension
 

@@ -18,7 +18,7 @@ from tests.stores.kit import (
 )
 from veil.core.errors import MoveTaskMissing, MoveTaskNotRunning, MoveTaskRunning
 from veil.core.lease import Deletion
-from veil.core.move_task import DESTINATION_MISSING, SOURCE_UNKNOWN, Chosen, MoveTask, Scan, ScanStep
+from veil.core.queue import DESTINATION_MISSING, SOURCE_UNKNOWN, Chosen, MoveTask, Scan, ScanStep
 from veil.core.sequence import instant_of
 
 

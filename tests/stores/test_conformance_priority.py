@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.stores.kit import a_grouped_message, a_message, bodies, make_queue, receipt_of, redrive_to
-from veil.core.move_task import MoveTask
+from veil.core.queue import MoveTask
 from veil.stores.store import Chosen, Extension
 
 

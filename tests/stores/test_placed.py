@@ -14,8 +14,7 @@ from tests.stores.kit import REGION, a_key, a_message
 from tests.stores.placed_kit import CarriedAtOnce
 from veil.core.errors import StoreError, StoreUnavailable
 from veil.core.limits import RETENTION_MAX_S
-from veil.core.move_task import Chosen, MoveTask
-from veil.core.queue import Queue, QueueSettings, RedrivePolicy
+from veil.core.queue import Chosen, MoveTask, Queue, QueueSettings, RedrivePolicy
 from veil.stores.copying.postgres import postgres_source
 from veil.stores.placed import PlacedStore
 from veil.stores.postgres import PostgresStore

@@ -13,7 +13,7 @@ from tests.stores.kit import a_key, a_message, bodies, make_queue, redrive_to
 from veil.core.clock import ManualClock
 from veil.core.errors import MoveTaskRunning
 from veil.core.lease import HoldKey, HoldTally
-from veil.core.move_task import MoveTask
+from veil.core.queue import MoveTask
 from veil.service.background import LOOK_MS
 from veil.service.service import Service
 from veil.stores.postgres import PostgresStore

@@ -13,8 +13,7 @@ import msgspec
 from veil.console.visit import Visit
 from veil.console.web import Form
 from veil.core.message import StoredMessage
-from veil.core.move_task import MoveTask
-from veil.core.queue import Queue, QueueKey
+from veil.core.queue import MoveTask, Queue, QueueKey
 from veil.core.text import seq_number
 from veil.journal.attempts import LastError
 from veil.service.dead_letters import Letter, LetterFilter, read_filter, read_letter

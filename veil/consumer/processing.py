@@ -14,8 +14,7 @@ from typing import Final
 from veil.client.api import ApiError, Attribute, QueueApi
 from veil.consumer.acknowledging import Deletes, Releases
 from veil.consumer.dispatch import Interrupted
-from veil.consumer.handlers.handler import Handler
-from veil.consumer.handlers.table import HandlerTable
+from veil.consumer.handlers.table import Handler, HandlerTable
 from veil.consumer.message import Message
 from veil.consumer.outcomes import (
     DEFAULT_BACKOFF,

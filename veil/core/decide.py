@@ -66,8 +66,17 @@ from veil.core.lease import (
 )
 from veil.core.limits import SECOND_MS
 from veil.core.message import HeldMessage, LeaseState, NewContent, NewMessage, StoredMessage
-from veil.core.move_task import DESTINATION_MISSING, SOURCE_UNKNOWN, Chosen, MoveTask, ScanStep
-from veil.core.queue import Queue, QueueKey, QueueSettings, parse_arn
+from veil.core.queue import (
+    DESTINATION_MISSING,
+    SOURCE_UNKNOWN,
+    Chosen,
+    MoveTask,
+    Queue,
+    QueueKey,
+    QueueSettings,
+    ScanStep,
+    parse_arn,
+)
 from veil.core.receipt import Receipt, delivery_of, rotation_of
 from veil.core.sequence import expires_at_ms, instant_of
 

@@ -12,7 +12,7 @@ from veil.core.message import Caller
 from veil.core.queue import QueueKey
 from veil.journal.lives import LifeEvent, Look, read_events, read_life
 from veil.journal.message_finding import Sightings, find_message
-from veil.journal.outbox import Outbox
+from veil.journal.schema import Outbox
 from veil.journal.segments import SegmentIndex
 from veil.journal.storage import Storage
 

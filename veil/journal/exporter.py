@@ -19,7 +19,7 @@ from veil.core.clock import Clock
 from veil.core.errors import VeilError
 from veil.journal import frames
 from veil.journal.helper_process import ExportFailed
-from veil.journal.outbox import Outbox, PackedRow, Plan
+from veil.journal.schema import Outbox, PackedRow, Plan
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import msgspec
 
 from veil.core.errors import VeilError
 from veil.journal import frames
-from veil.journal.outbox import PackedRow, Plan
+from veil.journal.schema import PackedRow, Plan
 
 _ENDING_S: Final = 2.0
 _NICENESS: Final = 10

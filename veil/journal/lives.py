@@ -15,8 +15,7 @@ import msgspec
 from veil.core.event import Kind, unpack
 from veil.core.queue import QueueKey
 from veil.core.sequence import instant_of
-from veil.journal.outbox import Outbox
-from veil.journal.schema import POSITION_BITS
+from veil.journal.schema import POSITION_BITS, Outbox
 from veil.journal.segments import Segment, SegmentIndex, list_segments
 
 # ---- one event of a life

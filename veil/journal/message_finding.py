@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from veil.core.queue import QueueKey
 from veil.journal.lives import OUTBOX_BYTES_MAX, EveryRow, LifeEvent, from_packed
-from veil.journal.outbox import Outbox
+from veil.journal.schema import Outbox
 from veil.journal.segments import Segment, SegmentIndex, list_segments
 
 SEGMENTS_MAX: Final = 300  # for one look

@@ -10,7 +10,6 @@ import pyarrow as pa
 from pyarrow import parquet as pq
 
 from veil.core.event import NOBODY, Event, Kind
-from veil.journal.outbox import Plan
 from veil.journal.schema import (
     COLUMNS,
     FIRST_KEY,
@@ -20,6 +19,7 @@ from veil.journal.schema import (
     VERSION,
     VERSION_KEY,
     Column,
+    Plan,
     segment_name,
 )
 from veil.journal.storage import Storage

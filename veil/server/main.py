@@ -30,7 +30,6 @@ from veil.core.queue import QueueKey
 from veil.server.access import gather_keys, is_loopback
 from veil.server.application import make_applications, service_rules
 from veil.server.console import ConsoleMount
-from veil.server.declared_queues import settings_given
 from veil.server.http import HttpServer
 from veil.server.http_connection import Capacity
 from veil.server.http_limits import room_for_connections
@@ -53,7 +52,7 @@ from veil.server.process import (
     configure_logging,
     settle_down,
 )
-from veil.server.setting_values import without_password
+from veil.server.setting_values import settings_given, without_password
 from veil.server.settings import DEFAULT, Settings, SettingsError
 from veil.server.tls import Tls
 from veil.server.workers import Listener, SharedStore, Workers, WorkersFailed

@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 
 from veil.core.errors import VeilError
 from veil.server import setting_values as values
-from veil.server.declared_queues import DeclaredQueue, declared_queues
 from veil.server.http_limits import HttpLimits
-from veil.server.setting_values import without_password
+from veil.server.setting_values import DeclaredQueue, declared_queues, without_password
 from veil.wire.sigv4 import AccessKey
 
 CONFIG_FILE = "veil.toml"

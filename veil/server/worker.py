@@ -22,8 +22,7 @@ import uvloop
 
 from veil.core.clock import Clock
 from veil.core.message import Caller, StoredMessage
-from veil.core.move_task import MoveTask
-from veil.core.queue import Queue, QueueKey
+from veil.core.queue import MoveTask, Queue, QueueKey
 from veil.core.receipt import ReceiptBook
 from veil.server.application import make_applications, service_rules
 from veil.server.http import HttpServer

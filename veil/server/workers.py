@@ -26,8 +26,7 @@ from veil.core.errors import VeilError
 from veil.core.event import NOBODY
 from veil.core.lease import Deletion, HoldContent, HoldKey, HoldTally
 from veil.core.message import Caller, StoredMessage
-from veil.core.move_task import MoveTask
-from veil.core.queue import Queue, QueueKey
+from veil.core.queue import MoveTask, Queue, QueueKey
 from veil.core.receipt import Receipt
 from veil.journal.helper_process import module_path
 from veil.server.http import BACKLOG

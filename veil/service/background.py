@@ -10,7 +10,7 @@ from typing import Final
 from veil.core.clock import Clock, Timer
 from veil.core.errors import StoreError, VeilError
 from veil.core.limits import MOVE_RATE_MAX
-from veil.core.move_task import Chosen, MoveTask, Scan, ScanStep
+from veil.core.queue import Chosen, MoveTask, Scan, ScanStep
 from veil.service.dead_letters import read_filter, read_letter, to_chosen
 from veil.service.turns import Turn, Turns
 from veil.stores.store import Store

@@ -32,8 +32,7 @@ from veil.core.message import (
     message_type,
 )
 from veil.core.message_rules import Draft, body_md5, check_draft
-from veil.core.move_task import Chosen
-from veil.core.queue import Queue, QueueKey, parse_arn
+from veil.core.queue import Chosen, Queue, QueueKey, parse_arn
 from veil.core.text import fingerprint, whole_number
 
 REDRIVEN_FROM: Final = "Veil.RedrivenFrom"

@@ -18,8 +18,7 @@ from veil.core.errors import (
 )
 from veil.core.event import NOBODY
 from veil.core.message import Caller, MessageAttribute, Sent
-from veil.core.move_task import Chosen, MoveTask, Scan
-from veil.core.queue import Queue, QueueKey, parse_arn
+from veil.core.queue import Chosen, MoveTask, Queue, QueueKey, Scan, parse_arn
 from veil.core.sequence import first_seq_of
 from veil.service.dead_letters import Letter, LetterFilter, changed_content, to_chosen, write_filter
 from veil.service.messages import new_id

@@ -82,8 +82,7 @@ from veil.core.lease import (
 )
 from veil.core.limits import ATTEMPT_MS, DEDUPLICATION_MS, REPEATED_SEND_MS
 from veil.core.message import Caller, NewMessage, Sent, StoredMessage
-from veil.core.move_task import Chosen, MoveTask, ScanStep
-from veil.core.queue import DeduplicationScope, Queue, QueueCounts, QueueKey
+from veil.core.queue import Chosen, DeduplicationScope, MoveTask, Queue, QueueCounts, QueueKey, ScanStep
 from veil.core.receipt import Receipt, ReceiptBook
 from veil.core.sequence import SequenceSource, expires_at_ms, instant_of, noisy_groups
 from veil.stores.outbox import OUTBOX_BYTES_MAX, OutboxBound, PlanBuilder

@@ -27,8 +27,7 @@ from veil.core.errors import MoveTaskMissing, QueueMissing, StoreError, StoreUna
 from veil.core.event import NOBODY
 from veil.core.limits import RETENTION_MAX_S
 from veil.core.message import Caller, Sent
-from veil.core.move_task import MoveTask, ScanStep
-from veil.core.queue import Queue, QueueKey, QueueSettings
+from veil.core.queue import MoveTask, Queue, QueueKey, QueueSettings, ScanStep
 from veil.core.receipt import Receipt, ReceiptBook
 from veil.stores.commit_stats import CommitStats
 from veil.stores.outbox import OUTBOX_BYTES_MAX

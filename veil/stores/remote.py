@@ -26,8 +26,7 @@ import msgspec
 from veil.core.errors import QueueMissing, StoreError, StoreFailed, VeilError
 from veil.core.event import NOBODY
 from veil.core.message import Caller, NewContent, Sent
-from veil.core.move_task import Chosen, MoveTask, ScanStep
-from veil.core.queue import Queue, QueueKey, QueueSettings, parse_arn
+from veil.core.queue import Chosen, MoveTask, Queue, QueueKey, QueueSettings, ScanStep, parse_arn
 from veil.core.receipt import ReceiptBook
 from veil.stores.store import NoEvents, QueueContent, Store, StoreEvents
 

@@ -17,8 +17,7 @@ import msgspec
 from veil.core.event import NOBODY
 from veil.core.lease import State
 from veil.core.message import PRIORITY_DEFAULT, Caller, HeldMessage, MessageAttribute, StoredMessage
-from veil.core.move_task import MoveTask, Scan
-from veil.core.queue import QueueKey, QueueSettings, RedriveAllow, RedrivePolicy, parse_arn
+from veil.core.queue import MoveTask, QueueKey, QueueSettings, RedriveAllow, RedrivePolicy, Scan, parse_arn
 from veil.core.receipt import DELIVERY_MASK
 from veil.core.sequence import COUNTER_BITS, NOISY_COUNT_MIN
 

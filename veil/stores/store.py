@@ -71,9 +71,8 @@ from veil.core.event import NOBODY
 from veil.core.lease import Deletion, HoldContent, HoldKey, HoldTally
 from veil.core.message import Caller, NewMessage, Sent, StoredMessage
 from veil.core.message import NewContent as NewContent
-from veil.core.move_task import Chosen as Chosen
-from veil.core.move_task import MoveTask, ScanStep
-from veil.core.queue import Queue, QueueCounts, QueueKey, QueueSettings
+from veil.core.queue import Chosen as Chosen
+from veil.core.queue import MoveTask, Queue, QueueCounts, QueueKey, QueueSettings, ScanStep
 from veil.core.receipt import Receipt, ReceiptBook
 
 

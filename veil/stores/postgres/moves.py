@@ -13,8 +13,7 @@ from veil.core import decide
 from veil.core.effect import Discarded, Redriven
 from veil.core.errors import MoveTaskMissing, MoveTaskRunning, VeilError
 from veil.core.message import Caller, NewContent, Sent, StoredMessage
-from veil.core.move_task import Chosen, MoveTask, ScanStep
-from veil.core.queue import Queue, QueueKey
+from veil.core.queue import Chosen, MoveTask, Queue, QueueKey, ScanStep
 from veil.core.sequence import expired_below
 from veil.stores.postgres import queues
 from veil.stores.postgres.apply import apply

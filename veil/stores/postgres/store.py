@@ -17,8 +17,7 @@ from veil.core.errors import StoreError, VeilError
 from veil.core.event import NOBODY
 from veil.core.lease import Deletion, HoldContent, HoldKey, HoldTally
 from veil.core.message import Caller, NewMessage, Sent, StoredMessage
-from veil.core.move_task import MoveTask, ScanStep
-from veil.core.queue import Queue, QueueCounts, QueueKey
+from veil.core.queue import MoveTask, Queue, QueueCounts, QueueKey, ScanStep
 from veil.core.receipt import Receipt, ReceiptBook
 from veil.core.sequence import expires_at_ms, instant_of
 from veil.stores.commit_stats import CommitStats

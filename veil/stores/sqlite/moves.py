@@ -11,8 +11,7 @@ from uuid import uuid4
 from veil.core import decide
 from veil.core.errors import MoveTaskMissing, MoveTaskRunning, VeilError
 from veil.core.message import Caller, NewContent, Sent, StoredMessage
-from veil.core.move_task import Chosen, MoveTask, ScanStep
-from veil.core.queue import Queue
+from veil.core.queue import Chosen, MoveTask, Queue, ScanStep
 from veil.core.sequence import expired_below
 from veil.stores.sql import decode_caller, encode_caller, encode_scan, to_message, to_task
 from veil.stores.sqlite.apply import apply

@@ -6,8 +6,7 @@ from typing import Final
 
 from veil.core.errors import MoveTaskHandleInvalid, MoveTaskMissing, ResourceMissing
 from veil.core.limits import MOVE_RATE_MAX, MOVE_TASKS_LISTED_MAX
-from veil.core.move_task import DESTINATION_MISSING, SOURCE_UNKNOWN, MoveTask
-from veil.core.queue import parse_arn
+from veil.core.queue import DESTINATION_MISSING, SOURCE_UNKNOWN, MoveTask, parse_arn
 from veil.service.moves import cancel_move, list_moves, read_task_handle, start_move, task_handle
 from veil.wire.call import Call
 from veil.wire.request_errors import ParameterMissing, check_range
