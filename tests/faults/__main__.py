@@ -27,6 +27,7 @@ from tests.faults import (
     consumer_stops,
     consumer_wire,
     crash,
+    demo,
     fuzz,
     lease_troubles,
     model_volume,
@@ -108,6 +109,7 @@ RIGS = {
     "failovers": Rig(
         lease_troubles.run_failovers, lease_troubles.FAILOVERS, "failovers of PostgreSQL", why_no_server
     ),
+    "demo": Rig(demo.run_demos, demo.RUNS, "demos, half of them on a machine that is made bad"),
     "paused": Rig(paused.run_pauses, 20, "SIGSTOP"),
     "consumer-long": Rig(consumer_long.run_long, consumer_long.HANDLERS, "handlers of ten windows"),
     "consumer-gil": Rig(consumer_gil.run_gil, consumer_gil.HOLDS, "holds of the interpreter"),
