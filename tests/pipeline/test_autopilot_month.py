@@ -1,0 +1,31 @@
+"""The simulated month of `bench.autopilot`, shortened: the same decisions over some days of virtual time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bench.autopilot import QUEUES, START_MS, Simulated, month, taken_back_h
+from veil.core.autopilot import DAY_MS
+
+
+def test_two_days_bring_a_steady_queue_near_the_best_fixed_timeout():
+    queue, row, _ = month(QUEUES[0], 2, 7)
+    assert 200 <= queue.timeout_s <= 400  # 270 s costs least
+    assert row["against_30s"] > 5
+    assert sum(row["changes_a_week"]) <= 3
+
+
+def test_a_wrong_change_is_taken_back_within_an_hour_of_traffic():
+    queue, _, _ = month(QUEUES[0], 4, 7)
+    assert queue.memory.days
+    assert taken_back_h(queue, START_MS + 4 * DAY_MS, 11) <= 1.0
+
+
+def test_crashes_alone_change_nothing():
+    queue = Simulated(QUEUES[0], np.random.default_rng(3), timeout_s=300)
+    queue.state = queue.state.__class__(seen_s=300)
+    for now_ms in range(START_MS, START_MS + DAY_MS // 4, 600_000):
+        queue.play(now_ms, crashed=0.02)
+        queue.learn(now_ms + 600_000)
+        queue.steer(now_ms + 600_000, due=True)
+    assert queue.timeout_s == 300
