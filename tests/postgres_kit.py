@@ -146,6 +146,8 @@ def _drop(name: str) -> None:
 def _administer(statement: str) -> None:
     import psycopg
 
-    dsn = GIVEN or own_server().dsn("postgres")
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    from veil.stores.postgres.connection import parse_dsn
+
+    dsn = parse_dsn(GIVEN or own_server().dsn("postgres"))  # a given one may say what only Veil understands
+    with psycopg.connect(dsn.text, autocommit=True) as connection:
         connection.execute(statement.encode())

@@ -7,11 +7,12 @@ import os
 import pwd
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -83,11 +84,13 @@ class PostgresGone(Exception):
 class PostgresServer:
     """One cluster: made once, started and stopped any number of times, on a socket in its folder and a loopback port."""
 
-    def __init__(self, *, in_memory: bool = False, settings: Mapping[str, str] | None = None) -> None:
-        self.place = _new_place(in_memory)
+    def __init__(
+        self, *, in_memory: bool = False, settings: Mapping[str, str] | None = None, host: str | None = None
+    ) -> None:
+        self.place = new_place(in_memory)
+        self.host = host or str(self.place)  # where nodes and standbys find it
         self.data = self.place / "data"
-        self.log_path = self.place / "log"
-        self.port = _free_port()
+        self.port = free_port()
         self._settings = _SETTINGS | dict(settings or {})
         self._keeper: subprocess.Popen[bytes] | None = None
 
@@ -106,7 +109,7 @@ class PostgresServer:
     def copy_from(self, primary: PostgresServer, *, name: str) -> None:
         """Become a standby of that server, known to it by that name; what was here before is gone."""
         shutil.rmtree(self.data, ignore_errors=True)
-        source = primary.dsn("postgres", application_name=name)
+        source = primary.dsn("postgres", host=primary.host, application_name=name)
         self.run(
             "pg_basebackup", "-D", str(self.data), "-d", source, "-R", "-X", "stream", "-N", "-c", "fast"
         )
@@ -126,11 +129,7 @@ class PostgresServer:
         options = [f"-c{name}={value}" for name, value in self._settings.items()]
         command = [self._tool("postgres"), "-D", str(self.data), "-p", str(self.port), "-k", str(self.place)]
         command += ["-h", "127.0.0.1", *options]
-        with self.log_path.open("ab") as log:
-            self._keeper = subprocess.Popen(
-                ["/bin/sh", "-c", _KEEPER, "sh", str(self.place), *command],
-                stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=self.place, start_new_session=True, **_as_user(),
-            )  # fmt: skip
+        self._keeper = start_kept(self.place, command)
         if wait:
             self.wait_until_ready()
 
@@ -145,14 +144,20 @@ class PostgresServer:
             time.sleep(0.01)
 
     def stop(self, mode: str = "fast") -> None:
-        """End it: `immediate` is a crash (nothing is finished or written), `fast` an operator's stop."""
+        """End it: `fast` is an operator's stop, `immediate` a crash (nothing is finished or written), `kill` a kill -9 of all."""
         keeper, self._keeper = self._keeper, None
         if keeper is None:
             return
         assert keeper.stdin is not None
+        left = self._processes() if mode == "kill" else []
         with contextlib.suppress(BrokenPipeError), keeper.stdin as orders:
-            orders.write(b"QUIT\n" if mode == "immediate" else b"INT\n")
+            orders.write({"kill": b"KILL\n", "immediate": b"QUIT\n", "fast": b"INT\n"}[mode])
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         keeper.wait(_START_TIMEOUT_S)
+        while any(map(_is_alive, left)):
+            time.sleep(0.01)  # whoever starts it again is refused while one of them has its memory
 
     def promote(self) -> None:
         """Make a standby the primary, and return when it takes writes."""
@@ -178,7 +183,7 @@ class PostgresServer:
     def talk(self) -> str:
         """The end of what the server said."""
         with contextlib.suppress(FileNotFoundError):
-            return self.log_path.read_text(errors="replace")[-2000:].strip()
+            return (self.place / "log").read_text(errors="replace")[-2000:].strip()
         return ""
 
     def _tool(self, name: str) -> str:
@@ -194,6 +199,11 @@ class PostgresServer:
                 return lines[7].strip()
         return ""
 
+    def _processes(self) -> list[int]:
+        """Those that serve connections and do its own work; each has left the group of the first."""
+        first = (self.data / "postmaster.pid").read_text().split()[0]
+        return [int(pid) for pid in Path(f"/proc/{first}/task/{first}/children").read_text().split()]
+
     def __enter__(self) -> PostgresServer:
         self.create()
         self.start()
@@ -203,6 +213,15 @@ class PostgresServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.remove()
+
+
+def start_kept(place: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a server as its user, with its log in the place; it ends with us, or with the signal that its input names."""
+    with (place / "log").open("ab") as log:
+        return subprocess.Popen(
+            ["/bin/sh", "-c", _KEEPER, "sh", str(place), *command],
+            stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=place, start_new_session=True, **_as_user(),
+        )  # fmt: skip
 
 
 def _as_user() -> dict[str, object]:
@@ -215,7 +234,7 @@ def _as_user() -> dict[str, object]:
     )
 
 
-def _new_place(in_memory: bool) -> Path:
+def new_place(in_memory: bool) -> Path:
     # Short: the path of a Unix socket ends after 107 bytes.
     shm = Path("/dev/shm")
     roomy = shm.is_dir() and shutil.disk_usage(shm).free > 2**30
@@ -226,7 +245,7 @@ def _new_place(in_memory: bool) -> Path:
     return place
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 

@@ -33,6 +33,7 @@ from tests.faults import (
     model_volume,
     paused,
     postgres_nodes,
+    postgres_partitions,
     postgres_promotions,
     postgres_stops,
     power_cut,
@@ -44,6 +45,7 @@ from tests.faults import (
     work,
 )
 from tests.faults.rig import Outcome
+from tests.pgbouncer import why_no_pgbouncer
 from tests.postgres_kit import why_no_postgres
 from tests.postgres_server import why_no_server
 
@@ -110,6 +112,12 @@ RIGS = {
         lease_troubles.run_failovers, lease_troubles.FAILOVERS, "failovers of PostgreSQL", why_no_server
     ),
     "demo": Rig(demo.run_demos, demo.RUNS, "demos, half of them on a machine that is made bad"),
+    "failovers-pgbouncer": Rig(
+        lambda cycles, seed: lease_troubles.run_failovers(cycles, seed, pooled=True),
+        lease_troubles.FAILOVERS,
+        "failovers of PostgreSQL behind PgBouncer",
+        why_no_pgbouncer,
+    ),
     "paused": Rig(paused.run_pauses, 20, "SIGSTOP"),
     "consumer-long": Rig(consumer_long.run_long, consumer_long.HANDLERS, "handlers of ten windows"),
     "consumer-gil": Rig(consumer_gil.run_gil, consumer_gil.HOLDS, "holds of the interpreter"),
@@ -125,7 +133,7 @@ RIGS = {
     "postgres-servers": Rig(
         postgres_stops.run_server_stops,
         postgres_stops.STOPS,
-        "immediate stops of one of two PostgreSQL servers under one set of queues",
+        "kill -9 of one of two PostgreSQL servers under one set of queues",
         why_no_server,
     ),
     "postgres-promotions": Rig(
@@ -133,6 +141,12 @@ RIGS = {
         postgres_promotions.PROMOTIONS,
         "promotions of a standby",
         why_no_server,
+    ),
+    "postgres-partitions": Rig(
+        postgres_partitions.run_partitions,
+        postgres_partitions.PARTITIONS,
+        "partitions that leave a node with the old primary",
+        postgres_partitions.why_no_network,
     ),
     "postgres-nodes": Rig(
         postgres_nodes.run_node_kills, postgres_nodes.KILLS, "kill -9 of one of two nodes", why_no_server

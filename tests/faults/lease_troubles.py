@@ -24,16 +24,15 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.client import Client, Refused, Unknown
-from tests.faults.postgres_kit import create_database
-from tests.faults.postgres_promotions import _SETTINGS as STANDBY_SETTINGS
-from tests.faults.postgres_promotions import _dsn as dsn_of
-from tests.faults.postgres_promotions import _follow as follow
+from tests.faults.postgres_kit import DATABASE, create_database
+from tests.faults.postgres_promotions import STANDBY_SETTINGS, dsn_of, follow
 from tests.faults.rig import Outcome, scratch
 from tests.faults.server_process import ServerProcess
+from tests.pgbouncer import PgBouncer
 from tests.postgres_server import PostgresServer
 from veil.core.clock import grace_ms
 
-STALLS, RESTARTS, FAILOVERS = 200, 100, 20
+STALLS, RESTARTS, FAILOVERS = 200, 100, 50
 HOLDERS = 100
 WINDOWS_S = (2, 4, 6, 8, 10)
 _HEALTHY_S = (2.0, 6.0)
@@ -47,6 +46,7 @@ _POLL_ANSWER_S = 3.0  # that a long poll is waited for
 _KILLED = 4  # holders in each trouble
 _LAG_MAX_S = 0.4  # of this process, within so long
 _LAG_WITHIN_S = 2.0
+SERVED_S_MAX = 5.0  # after a promotion
 _BACK_S = 1.0  # in which a message is to be had again once its lease is over
 _AT_ONCE_S = 0.2  # that a holder takes to ask, once it has an answer that came after its deadline
 
@@ -276,6 +276,18 @@ class Troubles:
             client.close()
         self.over_s = time.monotonic()
 
+    async def until_served(self) -> float:
+        """Wait until every node takes a message again; how long that was."""
+        began_s = time.monotonic()
+        for port in self.ports:
+            client = Client(port, retry_s=_ANSWER_S)
+            await self._send(client, self.windows_s[0])
+            client.close()
+        took_s = time.monotonic() - began_s
+        if took_s > SERVED_S_MAX:
+            self.outcome.add("away", f"served {took_s:.1f} s after the promotion")
+        return took_s
+
     def tell(self, what: str) -> None:
         """Say what was done."""
         self.outcome.done = f"{what}; " + ", ".join(f"{name} {n}" for name, n in sorted(self.counts.items()))
@@ -395,16 +407,23 @@ def run_failovers(
     holders: int = HOLDERS,
     windows_s: tuple[int, ...] = WINDOWS_S,
     grace: bool = True,
+    pooled: bool = False,
 ) -> Outcome:
-    """Kill the primary of the nodes' database so many times, and promote its standby after a while."""
-    outcome, rng = Outcome("failovers", seed), random.Random(seed)
+    """Kill the primary of the nodes' database so many times, and promote its standby after a while.
+
+    The nodes know both servers, or a PgBouncer that is told of the new one.
+    """
+    outcome, rng = Outcome("failovers-pgbouncer" if pooled else "failovers", seed), random.Random(seed)
     primary, standby = PostgresServer(settings=STANDBY_SETTINGS), PostgresServer(settings=STANDBY_SETTINGS)
+    bouncer: PgBouncer | None = None
     try:
         primary.create()
         primary.start()
         create_database(primary)
         follow(standby, primary)
-        arguments = ("--store", dsn_of(primary, standby)) + (() if grace else ("--no-lease-grace",))
+        bouncer = PgBouncer(primary) if pooled else None
+        dsn = dsn_of(primary, standby) if bouncer is None else bouncer.dsn(DATABASE)
+        arguments = ("--store", dsn) + (() if grace else ("--no-lease-grace",))
         with scratch(outcome) as place:
             nodes = []
             for number in range(2):
@@ -413,24 +432,30 @@ def run_failovers(
 
             async def run() -> None:
                 nonlocal primary, standby
+                away_s: list[float] = []
                 ports = tuple(node.port for node in nodes)
                 troubles = Troubles(ports, outcome, rng, holders, windows_s)
                 async with troubles.at_work():
                     for cycle in range(cycles):
                         await troubles.pause()
-                        await asyncio.to_thread(primary.stop, "immediate")
+                        await asyncio.to_thread(primary.stop, "kill")
                         await troubles.suffer(rng.uniform(1.0, 15.0))
                         await asyncio.to_thread(standby.promote)
                         primary, standby = standby, primary
+                        if bouncer is not None:
+                            await asyncio.to_thread(bouncer.lead_to, primary)
+                        away_s.append(await troubles.until_served())
                         await troubles.over()
                         await troubles.pause()
                         if cycle + 1 < cycles:
                             await asyncio.to_thread(follow, standby, primary)
-                    troubles.tell(f"{cycles} failovers")
+                    troubles.tell(f"{cycles} failovers, served {max(away_s):.1f} s after a promotion at most")
 
             with nodes[0], nodes[1]:
                 asyncio.run(run())
     finally:
+        if bouncer is not None:
+            bouncer.remove()
         primary.remove()
         standby.remove()
     return outcome

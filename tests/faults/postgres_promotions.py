@@ -14,19 +14,24 @@ from tests.postgres_server import USER, PostgresServer
 PROMOTIONS = 10
 _LOAD_S = (0.5, 2.0)
 _IN_STEP_S = 30.0
-_SETTINGS = {"wal_level": "replica", "max_wal_senders": "4", "hot_standby": "on", "wal_keep_size": "256MB"}
+STANDBY_SETTINGS = {
+    "wal_level": "replica",
+    "max_wal_senders": "4",
+    "hot_standby": "on",
+    "wal_keep_size": "256MB",
+}
 
 
 def run_promotions(cycles: int = PROMOTIONS, seed: int = 1) -> Outcome:
     """Kill the primary and promote the other so many times; the dead one comes back as the new standby."""
     outcome = Outcome("postgres-promotions", seed)
     rng = random.Random(seed)
-    primary, standby = PostgresServer(settings=_SETTINGS), PostgresServer(settings=_SETTINGS)
+    primary, standby = PostgresServer(settings=STANDBY_SETTINGS), PostgresServer(settings=STANDBY_SETTINGS)
     try:
         primary.create()
         primary.start()
         create_database(primary)
-        _follow(standby, primary)
+        follow(standby, primary)
 
         async def work(stage: Stage) -> None:
             nonlocal primary, standby
@@ -34,27 +39,28 @@ def run_promotions(cycles: int = PROMOTIONS, seed: int = 1) -> Outcome:
                 await asyncio.sleep(rng.uniform(*_LOAD_S))
                 since_s = time.monotonic()
                 # First dead, then replaced: with both alive for a moment, each would take writes of its own.
-                await asyncio.to_thread(primary.stop, "immediate")
+                await asyncio.to_thread(primary.stop, "kill")
                 await asyncio.to_thread(standby.promote)
                 primary, standby = standby, primary
                 await stage.until_served(since_s, *(node.port for node in stage.nodes))
                 if cycle + 1 < cycles:
-                    await asyncio.to_thread(_follow, standby, primary)
+                    await asyncio.to_thread(follow, standby, primary)
 
-        run_on_postgres(outcome, _dsn(primary, standby), work, nodes=2)
+        run_on_postgres(outcome, dsn_of(primary, standby), work, nodes=2)
     finally:
         primary.remove()
         standby.remove()
     return outcome
 
 
-def _dsn(*servers: PostgresServer) -> str:
-    hosts = quote(",".join(str(server.place) for server in servers), safe="")
+def dsn_of(*servers: PostgresServer) -> str:
+    """A DSN that leads to whichever of them takes writes."""
+    hosts = quote(",".join(server.host for server in servers), safe="")
     ports = quote(",".join(str(server.port) for server in servers), safe="")
     return f"postgresql://{USER}@/{DATABASE}?host={hosts}&port={ports}&target_session_attrs=read-write&connect_timeout=3"
 
 
-def _follow(standby: PostgresServer, primary: PostgresServer) -> None:
+def follow(standby: PostgresServer, primary: PostgresServer) -> None:
     """Make the standby a copy of the primary, and wait until every commit of the primary is on it too."""
     import psycopg
 

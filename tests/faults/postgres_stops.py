@@ -42,7 +42,7 @@ def run_stops(
 
 
 def run_server_stops(cycles: int = STOPS, seed: int = 1, *, nodes: int = 2) -> Outcome:
-    """Two servers under one set of queues, one of them stopped at a time: the queues of the other must not notice."""
+    """Two servers under one set of queues, one of them killed at a time: the queues of the other must not notice."""
     outcome = Outcome("postgres-servers", seed)
     rng = random.Random(seed)
     with PostgresServer() as first, PostgresServer() as second:
@@ -59,7 +59,7 @@ def run_server_stops(cycles: int = STOPS, seed: int = 1, *, nodes: int = 2) -> O
             for cycle in range(1, cycles + 1):
                 await asyncio.sleep(rng.uniform(*_LOAD_S))
                 stopped = cycle % 2
-                await asyncio.to_thread(servers[stopped].stop, "immediate")
+                await asyncio.to_thread(servers[stopped].stop, "kill")
                 for _ in range(_ASKED_MEANWHILE):
                     if not await is_served(client, probes[1 - stopped]):
                         outcome.add(

@@ -41,7 +41,7 @@ class ServerProcess:
     """Keeps its port and its data over any number of lives.
 
     `broken` names a fault of broken_server.py to build in; `meter` is where metered_server.py leaves its table, `stalls`
-    where stalling_server.py looks for what is to stall.
+    where stalling_server.py looks for what is to stall; `network` is the namespace that it lives in.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class ServerProcess:
         meter: Path | None = None,
         stalls: Path | None = None,
         arguments: tuple[str, ...] = (),
+        network: str | None = None,
     ) -> None:
         self.data = data
         self.port = free_port()
@@ -65,7 +66,7 @@ class ServerProcess:
             self._module = ["tests.faults.metered_server", str(meter)]
         elif stalls is not None:
             self._module = ["tests.faults.stalling_server", str(stalls)]
-        self._arguments = arguments
+        self._arguments, self._network = arguments, network
         self._process: ForkedVeil | subprocess.Popen[bytes] | None = None
 
     @property
@@ -96,7 +97,10 @@ class ServerProcess:
         command += ["--ready-file", str(self._ready_file), *self._arguments]
         environ = {name: value for name, value in os.environ.items() if not name.startswith("VEIL_")}
         with self.log_path.open("ab") as log:
-            self._process = start_veil(
+            if self._network is not None:
+                command = ["ip", "netns", "exec", self._network, *command]
+            start = start_veil if self._network is None else subprocess.Popen
+            self._process = start(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=REPOSITORY, env=environ
             )
         deadline_s = time.monotonic() + _READY_TIMEOUT_S
