@@ -180,6 +180,10 @@ class PostgresServer:
             raise PostgresGone(f"{tool} failed: {(done.stdout + done.stderr).strip()[-2000:]}")
         return done.stdout
 
+    def run_sql(self, statement: str) -> None:
+        """Have one statement done by its own user."""
+        self.run("psql", "-d", self.dsn("postgres"), "-c", statement)
+
     def talk(self) -> str:
         """The end of what the server said."""
         with contextlib.suppress(FileNotFoundError):

@@ -149,7 +149,7 @@ RIGS = {
         postgres_partitions.why_no_network,
     ),
     "postgres-nodes": Rig(
-        postgres_nodes.run_node_kills, postgres_nodes.KILLS, "kill -9 of one of two nodes", why_no_server
+        postgres_nodes.run_node_kills, postgres_nodes.KILLS, "kill -9 of one of two nodes", why_no_postgres
     ),
     "fuzz": Rig(fuzz.run_fuzz, 1_000_000, "malformed requests"),
     "work": Rig(work.run_work, work.REQUESTS, "requests of all sizes, by the time that they keep the loop"),

@@ -144,7 +144,7 @@ def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
 
-def run_partitions(cycles: int = PARTITIONS, seed: int = 1) -> Outcome:
+def run_partitions(cycles: int = PARTITIONS, seed: int = 1, *, synchronous: bool = True) -> Outcome:
     """Cut the network so many times, promote the standby, and mend the network while the old primary is still alive."""
     outcome = Outcome("postgres-partitions", seed)
     rng = random.Random(seed)
@@ -165,6 +165,9 @@ def run_partitions(cycles: int = PARTITIONS, seed: int = 1) -> Outcome:
         def make_standby(machine: int) -> None:
             with network.on(machine):
                 follow(servers[machine], servers[1 - machine])
+            if not synchronous:
+                servers[1 - machine].run_sql("ALTER SYSTEM SET synchronous_standby_names = ''")
+                servers[1 - machine].run_sql("SELECT pg_reload_conf()")
 
         async def work(stage: Stage) -> None:
             nonlocal refused

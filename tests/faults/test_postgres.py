@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.faults.postgres_nodes import run_node_kills
+from tests.faults.postgres_partitions import run_partitions, why_no_network
 from tests.faults.postgres_promotions import run_promotions
 from tests.faults.postgres_stops import run_server_stops, run_stops
 from tests.postgres_server import why_no_server
@@ -47,3 +48,20 @@ def test_the_stop_of_one_of_two_servers_concerns_its_own_queues_only() -> None:
     outcome = run_server_stops(2, SEED)
 
     assert outcome.ok, str(outcome)
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(why_no_network() is not None, reason=str(why_no_network()))
+def test_a_node_that_is_left_with_the_old_primary_acknowledges_nothing() -> None:
+    outcome = run_partitions(1, SEED)
+
+    assert outcome.ok, str(outcome)
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(why_no_network() is not None, reason=str(why_no_network()))
+def test_the_rig_sees_two_queues_where_the_standby_is_not_synchronous() -> None:
+    outcome = run_partitions(1, SEED, synchronous=False)
+    outcome.discard()
+
+    assert outcome.violations.get("two queues"), str(outcome)

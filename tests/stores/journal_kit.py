@@ -64,7 +64,18 @@ async def exported(store: Store) -> list[Told]:
 
 
 async def plan_of(store: Store, rows_max: int = 1_000, bytes_max: int = 1 << 20) -> ExportPlan | None:
+    await _others_are_over(store)
     return await store.plan_export(rows_max=rows_max, bytes_max=bytes_max)
+
+
+async def _others_are_over(store: Store) -> None:
+    """Wait for what is under way in other tests' databases: a plan waits for every older transaction of the server."""
+    engine = getattr(store, "_engine", None)
+    if hasattr(engine, "ask"):
+        [(ours,)] = await engine.ask("SELECT pg_current_xact_id()::text", {})
+        over = "SELECT pg_snapshot_xmin(pg_current_snapshot()) > %(xid)s::xid8"
+        while not (await engine.ask(over, {"xid": ours}))[0][0]:
+            await asyncio.sleep(0.005)
 
 
 async def rows_of(store: Store, plan: ExportPlan, page: int = 7) -> list[OutboxRow]:
