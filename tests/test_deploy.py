@@ -6,6 +6,7 @@ rules of Prometheus by promtool on invented series, and every metric that a rule
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
@@ -14,12 +15,18 @@ import sys
 import tarfile
 import urllib.request
 import zipfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.faults.client import Client, queue_counts
+from tests.faults.postgres_kit import create_database, is_served
+from tests.faults.postgres_promotions import STANDBY_SETTINGS, dsn_of, follow
+from tests.faults.server_process import ServerProcess, free_port
+from tests.postgres_server import PostgresServer, why_no_server
 from veil.server.settings import load_settings
 from veil.testing.process import VeilServer
 
@@ -118,6 +125,57 @@ def test_the_balancer_asks_each_node_whether_it_is_ready(compose: dict[str, Any]
     assert set(re.findall(r"^  server (\w+) (?=\1:9324$)", text, re.M)) == nodes
     assert "option httpchk GET /readyz" in text
     run(tool("haproxy"), "-c", "-f", PLACE / "haproxy.cfg")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(why_no_server() is not None, reason=str(why_no_server()))
+def test_the_set_serves_through_its_balancer_whichever_node_or_database_dies(tmp_path: Path) -> None:
+    """The compose file's services as processes: two nodes, a primary and its synchronous standby, and the balancer's own file."""
+    balancer_port, haproxy = free_port(), tool("haproxy")
+    with PostgresServer(settings=STANDBY_SETTINGS) as primary, ExitStack() as stack:
+        standby = PostgresServer(settings=STANDBY_SETTINGS)
+        stack.callback(standby.remove)
+        create_database(primary)
+        follow(standby, primary)
+        nodes = []
+        for name in ("veil1", "veil2"):
+            (tmp_path / name).mkdir()
+            store = ("--store", dsn_of(primary, standby))
+            nodes.append(ServerProcess(tmp_path / "data", tmp_path / name, arguments=store))
+            stack.enter_context(nodes[-1])
+        rules = (PLACE / "haproxy.cfg").read_text().replace("bind :9324", f"bind 127.0.0.1:{balancer_port}")
+        for name, node in zip(("veil1", "veil2"), nodes, strict=True):
+            rules = rules.replace(f"{name}:9324", f"127.0.0.1:{node.port}")
+        (tmp_path / "haproxy.cfg").write_text(rules)
+        balancer = subprocess.Popen([haproxy, "-db", "-f", tmp_path / "haproxy.cfg"])
+        stack.callback(balancer.wait)
+        stack.callback(balancer.kill)
+
+        async def sends_until_served() -> None:
+            client = Client(balancer_port, retry_s=5.0)
+            try:
+                while not await is_served(client, "jobs"):
+                    await asyncio.sleep(0.05)
+            finally:
+                client.close()
+
+        async def break_it() -> None:
+            direct = Client(nodes[0].port)
+            await direct.call("CreateQueue", QueueName="jobs")
+            direct.close()
+            await sends_until_served()
+            nodes[0].kill()
+            await sends_until_served()
+            await asyncio.to_thread(primary.stop, "kill")
+            await asyncio.to_thread(standby.promote)
+            await sends_until_served()
+            await asyncio.to_thread(nodes[0].start)
+            client = Client(balancer_port)
+            # Every send that was acknowledged, and perhaps some whose end was unknown.
+            assert (await queue_counts(client, "jobs"))[0] >= 3
+            client.close()
+
+        asyncio.run(break_it())
 
 
 # ---- the image, systemd, Kubernetes
