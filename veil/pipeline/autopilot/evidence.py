@@ -127,7 +127,7 @@ def advice_on(whole: Finding, types: Sequence[Finding], policy: Policy) -> tuple
     if whole.leases >= _ATTEMPTS_LEAST and whole.failed > _FAILING * whole.leases:
         found.append(
             f"{words.chance(whole.failed / whole.leases)} of the attempts failed, which no timeout mends: look at the errors "
-            f"with `veil pipeline dead-letters --queue {whole.queue}` or in the console"
+            f"with `veil pipeline report` or on the queue's page in the console"
         )
     wanted_s = whole.recommended_timeout_s
     if policy.renewal == NO_RENEWAL and wanted_s is not None and wanted_s >= _LONG_S:
