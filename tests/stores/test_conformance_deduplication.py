@@ -14,8 +14,10 @@ from tests.stores.kit import (
     some_messages,
 )
 from veil.core.lease import State
-from veil.core.limits import ATTEMPT_MS, DEDUPLICATION_MS
 from veil.stores.store import Extension
+
+# SQS's own figure, written out: the stores' constant may be wrong.
+FIVE_MINUTES_MS = 5 * 60 * 1000
 
 
 def same(body="x", group="g"):
@@ -53,7 +55,7 @@ async def test_a_duplicate_of_a_deleted_message_is_still_one(store):
 async def test_deduplication_ends_five_minutes_after_the_first_send(store, clock):
     queue = await make_queue(store, "q.fifo")
     [first] = await store.send(queue, [same()])
-    clock.advance(DEDUPLICATION_MS - 1)
+    clock.advance(FIVE_MINUTES_MS - 1)
     [duplicate] = await store.send(queue, [same()])
     clock.advance(1)
     [fresh] = await store.send(queue, [same()])
@@ -114,7 +116,7 @@ async def test_a_purge_forgets_what_was_sent(store):
 async def test_the_history_survives_a_restart_for_the_rest_of_its_five_minutes(store, clock, reopen):
     queue = await make_queue(store, "q.fifo")
     [first] = await store.send(queue, [same()])
-    clock.advance(DEDUPLICATION_MS - 1)
+    clock.advance(FIVE_MINUTES_MS - 1)
     store = await reopen()
 
     [duplicate] = await store.send(queue, [same()])
@@ -190,7 +192,7 @@ async def test_an_attempt_is_forgotten_after_five_minutes(store, clock):
     queue = await make_queue(store, visibility_s=3600)
     await store.send(queue, some_messages("a"))
     await store.receive(queue, 1, attempt_id="t1")
-    clock.advance(ATTEMPT_MS)
+    clock.advance(FIVE_MINUTES_MS)
 
     assert await store.receive(queue, 1, attempt_id="t1") == []
 
