@@ -13,13 +13,12 @@ from veil.server.make_store import StoreProbe
 from veil.server.settings import Settings
 from veil.service.service import Service, ServiceRules
 from veil.wire.exchange import AnswerCounts, Handler, Request, Response
-from veil.wire.front_end import SqsFrontEnd
+from veil.wire.front_end import SqsFrontEnd, traced
 from veil.wire.sigv4 import AccessKey, Verifier
 from veil.wire.smq.call import SmqVerifier
 from veil.wire.smq.codes import Refusal, worded
 from veil.wire.smq.front_end import SmqFrontEnd
 from veil.wire.smq.xml import refuse
-from veil.wire.tracing import traced
 
 _ABOUT: Final = b"""This is Veil, a message queue that speaks the protocols of Amazon SQS.
 Point an SQS client at this address: endpoint_url in boto3, --endpoint-url in the aws CLI.
