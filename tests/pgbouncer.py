@@ -44,7 +44,8 @@ class PgBouncer:
         self._write_settings(server)
         found = shutil.which("pgbouncer")
         assert found is not None, why_no_pgbouncer()
-        self._keeper: subprocess.Popen[bytes] = start_kept(self.place, [found, str(self._settings_file)])
+        command = [found, str(self._settings_file)]
+        self._keeper = start_kept(self.place, command, ending="TERM")  # it does not mind QUIT
         deadline_s = time.monotonic() + _START_TIMEOUT_S
         while not self._answers():
             if self._keeper.poll() is not None or time.monotonic() > deadline_s:

@@ -34,11 +34,11 @@ _SETTINGS = {
 # The server ends when this script's input does, which it does however we end, kill -9 included; and unless a line came first,
 # which names the signal, its files go too.
 _KEEPER = """\
-place=$1; shift
+place=$1; ending=$2; shift 2
 exec 3<&0
 "$@" </dev/null 3<&- &
 server=$!
-( read signal <&3 || touch "$place/abandoned"; kill -${signal:-QUIT} $server ) &
+( read signal <&3 || touch "$place/abandoned"; kill -${signal:-$ending} $server ) &
 reader=$!
 wait $server
 kill $reader 2>/dev/null
@@ -219,11 +219,11 @@ class PostgresServer:
         self.remove()
 
 
-def start_kept(place: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a server as its user, with its log in the place; it ends with us, or with the signal that its input names."""
+def start_kept(place: Path, command: Sequence[str], *, ending: str = "QUIT") -> subprocess.Popen[bytes]:
+    """Start a server as its user, with its log in the place; `ending` ends it with us, or the signal that its input names."""
     with (place / "log").open("ab") as log:
         return subprocess.Popen(
-            ["/bin/sh", "-c", _KEEPER, "sh", str(place), *command],
+            ["/bin/sh", "-c", _KEEPER, "sh", str(place), ending, *command],
             stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=place, start_new_session=True, **_as_user(),
         )  # fmt: skip
 
