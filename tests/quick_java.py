@@ -61,14 +61,18 @@ def make(home: Path) -> None:
             made,
             f"{java} {QUICK} -Xlog:disable -XX:ArchiveClassesAtExit={shlex.quote(str(made / archive.name))}",
         )
-        environ = {**os.environ, "JAVA_HOME": str(made)}
-        subprocess.run(
+        environ = {**os.environ, "JAVA_HOME": str(made), "PYSPARK_PYTHON": sys.executable}
+        ran = subprocess.run(
             [sys.executable, "-c", _JOB, out],
             env=environ,
-            check=True,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
+    if ran.returncode:
+        shutil.rmtree(made)
+        sys.exit(f"not prepared, the tests go on without: {(ran.stderr.strip() or 'no reason').splitlines()[-1][:300]}")
     _write(made, f"{java} {QUICK} {_QUIET} -XX:SharedArchiveFile={shlex.quote(str(archive))}")
     made.rename(home)
 
