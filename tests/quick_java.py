@@ -72,7 +72,9 @@ def make(home: Path) -> None:
         )
     if ran.returncode:
         shutil.rmtree(made)
-        sys.exit(f"not prepared, the tests go on without: {(ran.stderr.strip() or 'no reason').splitlines()[-1][:300]}")
+        sys.exit(
+            f"not prepared, the tests go on without: {(ran.stderr.strip() or 'no reason').splitlines()[-1][:300]}"
+        )
     _write(made, f"{java} {QUICK} {_QUIET} -XX:SharedArchiveFile={shlex.quote(str(archive))}")
     made.rename(home)
 
