@@ -61,7 +61,8 @@ class _Window:
         return self.page
 
     def put_away(self) -> None:
-        """Make it as good as new, which costs far less than a new one; the page in it stays, cut off, until the next."""
+        """Make it as good as new, which costs far less than a new one."""
+        self.page.goto("about:blank")  # a navigation that is under way must not end in the next test
         self.context.set_offline(True)
         self.page.unroute_all()
         self.context.clear_cookies()

@@ -76,7 +76,7 @@ def test_a_message_that_lapsed_once_and_was_renewed_is_drawn_with_both_leases(
     assert page.locator("#fact-state").inner_text().startswith("in flight")
     assert page.locator("#fact-receives").inner_text() == "2\nreceives of 2 before the dead letters"
     assert "renewed 1 time" in page.locator("#fact-holder").inner_text()
-    assert page.locator("#fact-deadline .countdown").inner_text().startswith("9 min 5")
+    assert page.locator("#fact-deadline .countdown").inner_text().startswith(("10 min", "9 min "))
     # Digits stay as they were sent.
     assert '"order": 1.10' in page.locator("pre.body").inner_text()
 

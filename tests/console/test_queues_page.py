@@ -34,7 +34,7 @@ def test_counts_change_by_themselves(server: VeilServer, sqs: Any, open_page: Op
     url = sqs.create_queue(QueueName="moving")["QueueUrl"]
     page = open_page(f"{server.endpoint_url}/console/queues")
     visible = page.locator("#queue-rows tr").first.locator("[data-label=Visible]")
-    assert visible.inner_text() == "0"
+    expect(visible).to_have_text("0")
 
     sqs.send_message(QueueUrl=url, MessageBody="x")
 

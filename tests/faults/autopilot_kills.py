@@ -24,7 +24,6 @@ STEPS: Final = ("intended", "asked", "set", "ended", "kept", "recovered")
 _BEFORE_S: Final = 30
 _AT_ONCE_S: Final = 1.5
 _forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload([__name__])
 
 
 class Counted(ClientQueues):

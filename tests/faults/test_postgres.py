@@ -29,7 +29,8 @@ def test_the_rig_catches_a_database_that_does_not_wait_for_its_disk() -> None:
     outcome = run_stops(1, SEED, nodes=1, settings=careless)
     outcome.discard()
 
-    assert outcome.violations.get("lost"), str(outcome)
+    # Sends that are lost, or deletes: which of them were in the second that the stop takes is chance.
+    assert {"lost", "resurrected"} & outcome.violations.keys(), str(outcome)
 
 
 def test_the_promotion_of_a_synchronous_standby_loses_nothing() -> None:

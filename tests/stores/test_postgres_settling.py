@@ -65,8 +65,8 @@ async def test_what_this_node_is_about_is_waited_for_however_long_it_takes(lapse
     monkeypatch.setattr(engine, "PAUSES_S", ())
     settle, begun, goes_on = engine.settle, asyncio.Event(), asyncio.Event()
 
-    async def slow(tx, state, lease_time):
-        more = await settle(tx, state, lease_time)
+    async def slow(tx, state):
+        more = await settle(tx, state)
         await tx.many()
         begun.set()
         await goes_on.wait()
@@ -95,10 +95,10 @@ async def test_what_another_transaction_did_meanwhile_is_counted(postgres, monke
         clock.advance(seconds=30)
         settle = engine.settle
 
-        async def overtaken(tx, state, lease_time):
+        async def overtaken(tx, state):
             monkeypatch.setattr(engine, "settle", settle)
             assert await other.counts(queue) == QueueCounts(2, 0, 0)
-            return await settle(tx, state, lease_time)
+            return await settle(tx, state)
 
         monkeypatch.setattr(engine, "settle", overtaken)
         assert await store.counts(queue) == QueueCounts(2, 0, 0)

@@ -217,12 +217,12 @@ class SqliteStore:
         state = self._db.states.get(queue.id)
         return state is not None and state.next_due_ms <= self._clock.now_ms()
 
-    async def _settled(self, queue: Queue) -> None:
-        """Return when everything due in the queue has happened, letting others in between chunks. It need not be on disk: what
-        comes next waits for the same sync, or a later one, and a renewal has no time for two."""
+    async def _settled(self, queue: Queue, *, synced: bool = True) -> None:
+        """Return when everything due in the queue has happened, letting others in between chunks; and is on disk, unless
+        what comes next waits for the same sync anyway: a renewal has no time for two."""
         while self._is_due(queue):
             settled = self._do(leases.settle, self._db, queue.id)
-            if self._is_due(queue):
+            if synced or self._is_due(queue):
                 if not await settled:
                     return
             else:
@@ -283,7 +283,7 @@ class SqliteStore:
         return self._do(work, self._db, queue, *given)
 
     async def _settle_and_change(self, queue: Queue, work: Callable[..., T], *given: Any) -> T:
-        await self._settled(queue)
+        await self._settled(queue, synced=False)
         return await self._do(work, self._db, queue, *given)
 
     def send(
