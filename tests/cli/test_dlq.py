@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests.cli.conftest import Veil
@@ -89,7 +91,7 @@ def test_ctrl_c_stops_the_waiting_not_the_redrive(dead: Veil, monkeypatch: pytes
     def interrupted(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("veil.cli.dlq.time.sleep", interrupted)
+    monkeypatch.setattr("veil.cli.dlq.time", SimpleNamespace(sleep=interrupted))
     ran = dead("dlq", "redrive", "orders-dead", "--rate", "1")
     assert ran.code == 130
     assert "goes on at the server; stop it with: veil dlq cancel orders-dead" in ran.err

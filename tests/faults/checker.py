@@ -27,6 +27,7 @@ from tests.faults.evidence import NEVER_NS, SECOND_NS, Call, Delivery, Message, 
 from tests.faults.history import Event
 
 GRACE_NS = SECOND_NS  # availability is promised within a second of the deadline
+TICK_NS = 1_000_000  # servers count whole milliseconds, and a window may begin within one
 
 FAULTS = ("lost", "invented", "early", "resurrected", "stuck", "misordered")
 
@@ -92,7 +93,7 @@ def _find_early_and_resurrected(messages: dict[str, Message], verdict: Verdict) 
                 either_way = (
                     second.surely_open_until(first.receive.began, first.receive.ended) > first.receive.ended
                 )
-                if ahead_ns > 0 and (in_order or either_way):
+                if ahead_ns > TICK_NS and (in_order or either_way):
                     verdict.faults["early"].append(
                         f"{message.tag!r} on {message.queue} was delivered {ahead_ns // 1_000_000} ms before its deadline"
                     )

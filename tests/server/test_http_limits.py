@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from veil.server.http_limits import HttpLimits
@@ -42,12 +44,12 @@ DATE = b"Date: Tue, 17 Nov 2026 06:00:00 GMT\r\n"
 
 @pytest.fixture(autouse=True)
 def six_o_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("veil.server.http_reader.time.time", lambda: 1_794_895_200.9)
+    monkeypatch.setattr("veil.server.http_reader.time", SimpleNamespace(time=lambda: 1_794_895_200.9))
 
 
 def test_the_date_moves_on_with_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     assert DATE in encode_answer(Response(), "GET", STAYS_OPEN)
-    monkeypatch.setattr("veil.server.http_reader.time.time", lambda: 1_794_895_201.0)
+    monkeypatch.setattr("veil.server.http_reader.time", SimpleNamespace(time=lambda: 1_794_895_201.0))
     assert b"Date: Tue, 17 Nov 2026 06:00:01 GMT\r\n" in encode_answer(Response(), "GET", STAYS_OPEN)
 
 
