@@ -40,6 +40,7 @@ def test_no_holder_loses_its_lease_by_a_failover_behind_pgbouncer() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak  # a few stalls do not always hit a holder that comes too late: what they find is chance
 def test_the_rig_sees_leases_that_are_lost_without_the_grace() -> None:
     for attempt in range(4):
         outcome = run_stalls(2, SEED + attempt, longest_s=6.0, grace=False, **SHORT)
