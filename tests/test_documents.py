@@ -6,6 +6,8 @@ Each document has a server of its own and its blocks run in order, so that a pag
 
 from __future__ import annotations
 
+import ast
+import importlib
 import os
 import re
 import shutil
@@ -131,6 +133,18 @@ def test_the_first_steps_need_only_what_they_install(name: str) -> None:
         assert not used or re.search(rf"pip install [^\n]*\b{tool}\b", text), (
             f"{name} uses {tool}, and does not install it"
         )
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
+def test_what_examples_import_from_veil_exists(document: Path) -> None:
+    """Of those too that need more than a test has."""
+    for block in blocks(document):
+        if block.language == "python":
+            for node in ast.walk(ast.parse(block.code)):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "veil":
+                    module = importlib.import_module(str(node.module))
+                    missing = [each.name for each in node.names if not hasattr(module, each.name)]
+                    assert not missing, f"{document.name}, line {block.line}"
 
 
 def test_targets_of_make_that_are_shown_exist() -> None:

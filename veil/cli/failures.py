@@ -17,12 +17,14 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, ParamSpec, TypeVar
 
 import typer
 
 from veil.cli.output import inert, is_terminal, talk
+from veil.core.errors import VeilError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,6 +49,19 @@ class CommandFailed(Exception):
     """The command could not do what was asked; its text is the line to show."""
 
     exit_code = 1
+
+
+@contextmanager
+def refusals_told() -> Iterator[None]:
+    """What the store or the system refuses, as a failure of the command that names the file."""
+    try:
+        yield
+    except VeilError as error:
+        raise CommandFailed(str(error)) from error
+    except OSError as error:
+        raise CommandFailed(
+            f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        ) from error
 
 
 class ServiceError(CommandFailed):

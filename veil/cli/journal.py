@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from veil.cli.app import Commands
-from veil.cli.failures import CommandFailed, plainly
+from veil.cli.failures import CommandFailed, plainly, refusals_told
 from veil.cli.options import AsJson, DataDirectory
 from veil.cli.output import has_colour, inert, is_terminal, say, say_json, show_table, talk
-from veil.core.errors import StoreBusy, VeilError
+from veil.core.errors import StoreBusy
 
 if TYPE_CHECKING:
     from veil.journal.exporter import ExportStats
@@ -38,7 +37,7 @@ Where = Annotated[
 def ls(data: Data = None, journal: Where = None, as_json: AsJson = False) -> None:
     """List the journal's days: segments, events, bytes, and segments that are broken."""
     place = _place(data, journal)
-    with _told():
+    with refusals_told():
         from veil.journal.segments import check_segment, event_count, list_segments
 
         days: defaultdict[str, list[Segment]] = defaultdict(list)
@@ -73,7 +72,7 @@ def verify(data: Data = None, journal: Where = None, as_json: AsJson = False) ->
     Names segments that are broken and ranges of rows that are missing between segments; exit code 1 if there are any.
     """
     place = _place(data, journal)
-    with _told():
+    with refusals_told():
         from veil.journal.segments import check_segment, event_count, gaps, list_segments
 
         segments = list_segments(place)
@@ -116,7 +115,7 @@ def export(data: Data = None, journal: Where = None, as_json: AsJson = False) ->
     settings = _settings(data)
     where = _where(settings, data, journal)
     place = _read(where)
-    with _told():
+    with refusals_told():
         stats = asyncio.run(_export(settings, where))
     if as_json:
         facts = {"events": stats.events, "segments": stats.segments, "bytes": stats.segment_bytes}
@@ -207,18 +206,6 @@ def _progress(segments: list[Segment]) -> Iterable[Segment]:
 
     console = Console(stderr=True, no_color=not has_colour(sys.stderr))
     return track(segments, "segments", console=console, transient=True)
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    try:
-        yield
-    except VeilError as error:
-        raise CommandFailed(str(error)) from error
-    except OSError as error:
-        raise CommandFailed(
-            f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        ) from error
 
 
 def register(app: typer.Typer) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from veil.cli.app import Commands
-from veil.cli.failures import CommandFailed, plainly
+from veil.cli.failures import CommandFailed, plainly, refusals_told
 from veil.cli.options import AsJson
 from veil.cli.output import inert, progress_bar, say, say_json, talk
 from veil.cli.serve import SettingWrong
@@ -285,7 +285,7 @@ def backup(
     data: Data = DATA_DEFAULT,
 ) -> None:
     """Copy the data to one file, while the server runs."""
-    with _told():
+    with refusals_told():
         from veil.stores.sqlite.recovery.backup import backup as write_backup
 
         write_backup(data, out)
@@ -301,7 +301,7 @@ def restore(
 
     The directory must not hold data yet. What happened since the backup is undone.
     """
-    with _told():
+    with refusals_told():
         from veil.stores.sqlite.recovery.backup import restore as restore_backup
 
         restore_backup(source, data)
@@ -324,7 +324,7 @@ def verify(
     if salvage is not None:
         _salvage(data, salvage, as_json=as_json)
         return
-    with _told(), progress_bar("messages") as shown:
+    with refusals_told(), progress_bar("messages") as shown:
         from veil.stores.sqlite.recovery.verify import verify as find
 
         findings = find(data, shown)
@@ -341,7 +341,7 @@ def verify(
 
 
 def _salvage(data: Path, out: Path, *, as_json: bool) -> None:
-    with _told():
+    with refusals_told():
         from veil.stores.sqlite.recovery.salvage import salvage as save
 
         report = save(data, out)
@@ -350,13 +350,3 @@ def _salvage(data: Path, out: Path, *, as_json: bool) -> None:
     else:
         say(inert(str(report)))
     talk(f"saved to {out}; start it with: veil serve --data {out}")
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    try:
-        yield
-    except VeilError as error:
-        raise CommandFailed(str(error)) from error
-    except OSError as error:
-        raise CommandFailed(f"{error.filename}: {error.strerror}") from error

@@ -16,9 +16,9 @@ from veil.cli.client import find_target
 from veil.cli.failures import CommandFailed, plainly
 from veil.cli.options import AsJson, Endpoint, Region, interval, length, whole_number
 from veil.cli.output import say_json, seconds, talk
+from veil.cli.pipeline.dead_letters import failures_told
 from veil.cli.pipeline.options import Conf, Data, Master, TablesPlace, places, spark_session
 from veil.cli.pipeline.timeouts import read_date
-from veil.core.errors import VeilError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -234,7 +234,7 @@ def route(
     """
     if learn == (rules is not None):
         raise typer.BadParameter("expected either --rules FILE or --learn", param_hint="--rules")
-    with _told():
+    with failures_told():
         from veil.pipeline.queues import QueueAddress
         from veil.pipeline.routing.rules import band_named, check_class_by, read_bands, read_rule_file
 
@@ -247,7 +247,7 @@ def route(
     place = QueueAddress(intake, service.endpoint, service.region)
     _, tables_place = places(data, None, tables)
     state_place = _state_place(state, data, intake)
-    with _told(), _intake(place) as client:
+    with failures_told(), _intake(place) as client:
         from veil.pipeline.lifecycles.lock import only_run
         from veil.pipeline.routing.router import LearnedRules, RouterState, prepare_targets
 
@@ -311,17 +311,6 @@ def _run(
     finally:
         query.stop()
         counts.show()
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """Mistakes of the caller, in one line."""
-    from veil.client.api import ApiError
-
-    try:
-        yield
-    except (VeilError, ApiError) as refused:
-        raise CommandFailed(str(refused)) from None
 
 
 @contextmanager
