@@ -100,9 +100,10 @@ def _emptied(dsn: str) -> bool:
     """Make the database as it was right after its migrations; False where it has not had all of them."""
     import psycopg
 
+    from veil.stores.postgres.connection import parse_dsn
     from veil.stores.postgres.opening import SCHEMA_VERSION, sql_of
 
-    with psycopg.connect(dsn) as connection:
+    with psycopg.connect(parse_dsn(dsn).text) as connection:  # it may say what only Veil understands
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -148,6 +149,6 @@ def _administer(statement: str) -> None:
 
     from veil.stores.postgres.connection import parse_dsn
 
-    dsn = parse_dsn(GIVEN or own_server().dsn("postgres"))  # a given one may say what only Veil understands
+    dsn = parse_dsn(GIVEN or own_server().dsn("postgres"))
     with psycopg.connect(dsn.text, autocommit=True) as connection:
         connection.execute(statement.encode())

@@ -55,6 +55,7 @@ class Network:
         self.machines = (f"veil-left-{os.getpid()}", f"veil-right-{os.getpid()}")
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._lent: list[asyncio.Server] = []
 
     def __enter__(self) -> Network:
         self._thread.start()
@@ -81,8 +82,10 @@ class Network:
         self._remove()
 
     def _remove(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._take_back(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
         for name in (self._wire, *self.machines):
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
@@ -106,7 +109,15 @@ class Network:
     def lend_port(self, machine: int, port: int) -> None:
         """Whoever connects to the port here reaches the one of that machine's loopback."""
         serving = asyncio.start_server(partial(self._pass_on, machine, port), "127.0.0.1", port)
-        asyncio.run_coroutine_threadsafe(serving, self._loop).result()
+        self._lent.append(asyncio.run_coroutine_threadsafe(serving, self._loop).result())
+
+    async def _take_back(self) -> None:
+        for server in self._lent:
+            server.close()
+        passing = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in passing:
+            task.cancel()
+        await asyncio.gather(*passing, return_exceptions=True)
 
     async def _pass_on(
         self, machine: int, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -191,6 +202,8 @@ def run_partitions(cycles: int = PARTITIONS, seed: int = 1, *, synchronous: bool
                 await asyncio.to_thread(make_standby, old)
                 await stage.until_served(time.monotonic(), *(node.port for node in stage.nodes))
                 old = new
+            for client in clients:
+                client.close()
 
         try:
             begin()
