@@ -26,7 +26,7 @@ def _chromium() -> Iterator[Any]:
         pytest.skip("no Chromium or Chrome on this machine")
     from playwright.sync_api import expect, sync_playwright
 
-    expect.set_options(timeout=15_000)  # as long as a page's own: under load a live page moves more rarely
+    expect.set_options(timeout=60_000)  # as long as a page's own: under load a live page moves more rarely
 
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=BROWSER, args=_FLAGS)

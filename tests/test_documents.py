@@ -196,7 +196,7 @@ def test_every_metric_that_is_named_exists(server: VeilServer) -> None:
     sqs = server.client()
     url = sqs.create_queue(QueueName="orders")["QueueUrl"]
     sqs.send_message(QueueUrl=url, MessageBody="x")
-    with urlopen(f"{server.endpoint_url}/metrics", timeout=10) as answer:
+    with urlopen(f"{server.endpoint_url}/metrics", timeout=60) as answer:
         page = answer.read().decode()
     exported = set(re.findall(r"^# TYPE (veil_\w+)", page, re.M))
     text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")

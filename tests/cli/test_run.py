@@ -264,7 +264,7 @@ def test_the_health_ports_of_workers_follow_each_other(start: Start, send: Calla
     running = start("--workers", "2", "--health-port", str(port))
     until(lambda: running.out().count("consuming") == 2)
     for each in (port, port + 1):
-        with urllib.request.urlopen(f"http://127.0.0.1:{each}/readyz", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{each}/readyz", timeout=60) as answer:
             assert answer.read() == b"ok\n"
     assert running.stop() == 0
 

@@ -46,7 +46,7 @@ class _Window:
         self.page = page = self.context.new_page()
         self.complaints: list[str] = []
         self._is_old = False  # what it shows is of an earlier test
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(60_000)
         page.add_init_script(WATCH)
         page.on("console", self._said)
         page.on("pageerror", lambda error: self.complaints.append(f"script: {error}"))
@@ -124,5 +124,5 @@ def live_events(page: Any) -> str:
     from playwright.sync_api import expect
 
     # Not by a function in the page: there its policy forbids to evaluate one.
-    expect(page.locator("html")).to_have_attribute("data-live-events", re.compile("[0-9]"), timeout=15_000)
+    expect(page.locator("html")).to_have_attribute("data-live-events", re.compile("[0-9]"), timeout=60_000)
     return str(page.locator("html").get_attribute("data-live-events"))

@@ -199,5 +199,5 @@ def test_live_fragments_are_text_too(seeded: VeilServer, open_page: OpenPage):
     url = client.get_queue_url(QueueName="hostile")["QueueUrl"]
     client.receive_message(QueueUrl=url, MaxNumberOfMessages=10, VisibilityTimeout=600)
     client.close()
-    expect(page.locator("html")).not_to_have_attribute("data-live-events", events, timeout=15_000)
+    expect(page.locator("html")).not_to_have_attribute("data-live-events", events, timeout=60_000)
     assert page.evaluate("window.broken") is None

@@ -123,11 +123,11 @@ def test_a_lease_whose_receipt_was_replaced_is_released_all_the_same(open_page: 
         sqs.send_message(QueueUrl=url, MessageBody="x")
         messages = f"{server.smq_endpoint_url}/queues/orders/messages"
         named = {"x-mns-version": "2015-06-06"}  # as every client of SMQ sends it
-        with urlopen(Request(messages, headers=named), timeout=10) as answer:
+        with urlopen(Request(messages, headers=named), timeout=60) as answer:
             receipt = re.findall("<ReceiptHandle>(.*)</ReceiptHandle>", answer.read().decode())[0]
         change = f"{messages}?receiptHandle={quote(receipt)}&visibilityTimeout=600"
         with urlopen(
-            Request(change, method="PUT", headers=named), timeout=10
+            Request(change, method="PUT", headers=named), timeout=60
         ) as answer:  # gives its holder a new receipt
             assert receipt not in answer.read().decode()
         page = open_page(at(server))

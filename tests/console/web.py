@@ -52,7 +52,7 @@ class Visitor:
 
     def open(self, path: str, **headers: str) -> tuple[HTTPConnection, HTTPResponse]:
         """The answer, not read: for streams."""
-        connection = HTTPConnection(self._host, timeout=20)
+        connection = HTTPConnection(self._host, timeout=60)
         connection.request("GET", path, headers=self._with_cookie(headers))
         return connection, connection.getresponse()
 

@@ -63,7 +63,7 @@ def moto(aws_environ: None) -> Iterator[Place]:
     finally:
         reset = urllib.request.Request(f"{endpoint}/moto-api/reset", method="POST")
         urllib.request.urlopen(
-            reset, timeout=5
+            reset, timeout=60
         ).close()  # its queues belong to the process, not to the server
         server.stop()
 
@@ -251,7 +251,7 @@ async def test_the_health_endpoint_answers_while_it_runs(veil: Place):
     async def handle(body: str) -> None: ...
 
     def asked(path: str) -> tuple[int, str]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{app.health_port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{app.health_port}{path}", timeout=60) as answer:
             return answer.status, answer.read().decode()
 
     async with app:

@@ -117,7 +117,7 @@ async def test_a_sync_function_that_raises_stop_iteration_fails_and_does_not_han
 
     # What a coroutine makes of it, so that sync and async functions fail alike.
     handler = a_handler(ship, on_failure={RuntimeError: Discard()})
-    assert await asyncio.wait_for(handler.call(a_message()), 10) == Discard()
+    assert await asyncio.wait_for(handler.call(a_message()), 60) == Discard()
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])

@@ -160,7 +160,7 @@ async def test_what_arrives_unasked_is_never_taken_for_an_answer() -> None:
         await talk.request()
         talk.say(DELETED)
         if talk.number == 1:
-            await asyncio.wait_for(stray.wait(), 5)
+            await asyncio.wait_for(stray.wait(), 60)
             talk.say(http(200, {"Successful": [{"Id": "0"}]}))
             assert await talk.gone() == b""
 
@@ -168,7 +168,7 @@ async def test_what_arrives_unasked_is_never_taken_for_an_answer() -> None:
         await client.delete("q", ["r"])
         (connection,) = client._pool._resting
         stray.set()
-        await asyncio.wait_for(connection.gone, 5)
+        await asyncio.wait_for(connection.gone, 60)
         assert await client.delete("q", ["r"]) == [None]
 
 
@@ -491,7 +491,7 @@ async def test_an_answer_that_comes_in_the_very_moment_of_the_cancelling_is_give
         cancel_when_answered()
         with pytest.raises(asyncio.CancelledError):
             await poll
-        await asyncio.wait_for(given_back.wait(), 2)
+        await asyncio.wait_for(given_back.wait(), 60)
         assert await client.delete("q", ["r"]) == [None]  # the connection is as good as before
 
 

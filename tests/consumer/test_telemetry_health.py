@@ -35,7 +35,7 @@ async def asked(server: HealthServer, request: bytes) -> tuple[int, bytes, bytes
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(request)
     await writer.drain()
-    answer = await asyncio.wait_for(reader.read(), 10)
+    answer = await asyncio.wait_for(reader.read(), 60)
     writer.close()
     head, _, body = answer.partition(b"\r\n\r\n")
     return int(head.split()[1]) if head else 0, head, body

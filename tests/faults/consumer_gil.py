@@ -65,7 +65,7 @@ def _lose_one(outcome: Outcome, worker: Worker, queue: Queue, body: str) -> None
     if [note.said for note in woke] != ["True"]:
         outcome.add("not told", f"{body}: lease.lost was {woke[0].said} after two windows")
     try:
-        until(lambda: len(worker.losses()) > losses, "a log line", within_s=2)
+        until(lambda: len(worker.losses()) > losses, "a log line", within_s=30)
     except NotInTime:
         outcome.add("not reported", f"{body}: nothing in the log says that its lease was lost")
     # The handler has returned as if all were well; its delete, if there was one, had a second to arrive.

@@ -70,7 +70,7 @@ def _one_pause(outcome: Outcome, worker: Worker, queue: Queue, body: str, rng: r
     for told in [note for note in worker.notes("told") if note.body == body and note.said != "True"]:
         outcome.add("not told", f"{told}")
     try:
-        until(lambda: len(worker.losses()) > losses, "a log line", within_s=2)
+        until(lambda: len(worker.losses()) > losses, "a log line", within_s=30)
     except NotInTime:
         outcome.add("not reported", f"{body}: nothing in the log says that its lease was lost")
     # The consumer sends no late delete, so one is sent for it.

@@ -64,7 +64,7 @@ class _SmqFuzz(Fuzz):
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(http("GET", "/queues"))
         try:
-            status, _ = await asyncio.wait_for(read_answer(reader), 10)
+            status, _ = await asyncio.wait_for(read_answer(reader), 60)
         except (OSError, EOFError, TimeoutError) as problem:
             status = 0
             self.outcome.add("unhealthy", f"after request {sent}: {problem!r}")

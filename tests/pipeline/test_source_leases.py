@@ -353,7 +353,7 @@ def test_metrics_are_served_while_the_query_runs(spark: SparkSession, server: Ve
 
     def look(batch: DataFrame, number: int) -> None:
         batch.count()
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             said.append(answer.read().decode())
 
     rows = reading(spark, server, "measured", "sqs", place, metricsPort=port)

@@ -80,7 +80,7 @@ class Client:
         """A socket that the test reads and writes itself."""
 
         def connect() -> socket.socket:
-            plain = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+            plain = socket.create_connection(("127.0.0.1", server.port), timeout=60)
             return plain if cls.tls is None else cls.tls.wrap_socket(plain, server_hostname="127.0.0.1")
 
         return await asyncio.to_thread(connect)
@@ -110,8 +110,8 @@ class Client:
 
 def common_client(server: HttpServer) -> http.client.HTTPConnection:
     if Client.tls is None:
-        return http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
-    return http.client.HTTPSConnection("127.0.0.1", server.port, timeout=10, context=Client.tls)
+        return http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    return http.client.HTTPSConnection("127.0.0.1", server.port, timeout=60, context=Client.tls)
 
 
 async def ok(request: Request) -> Response:

@@ -37,7 +37,7 @@ def live(server: VeilServer, queue: str = "orders") -> None:
 
 
 def metrics(server: VeilServer) -> dict[str, float]:
-    with urlopen(f"{server.endpoint_url}/metrics", timeout=10) as answer:
+    with urlopen(f"{server.endpoint_url}/metrics", timeout=60) as answer:
         page = answer.read().decode()
     return {name: float(value) for name, value in re.findall(r"^(veil_journal_\w+) (\S+)$", page, re.M)}
 

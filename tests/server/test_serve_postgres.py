@@ -50,14 +50,14 @@ class Node(ServerProcess):
         finally:
             connection.close()
 
-    def until(self, path: str, status: int, within_s: float = 20.0) -> None:
+    def until(self, path: str, status: int, within_s: float = 60.0) -> None:
         deadline_s = time.monotonic() + within_s
         while (found := self.get(path))[0] != status:
             assert time.monotonic() < deadline_s, found
             time.sleep(0.02)
 
 
-def until(happened: Callable[[], bool], within_s: float = 30.0) -> None:
+def until(happened: Callable[[], bool], within_s: float = 60.0) -> None:
     """Until it has happened, which another process brings about."""
     deadline_s = time.monotonic() + within_s
     while not happened():

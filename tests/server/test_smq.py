@@ -27,7 +27,7 @@ def get(url: str, method: str = "GET", body: bytes | None = None, **headers: str
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     request = urllib.request.Request(url, body, named, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as refusal:
         with refusal:
@@ -125,7 +125,7 @@ def test_a_visitor_is_told_where_they_are(server: VeilServer):
 
 def test_header_names_are_spelled_as_the_client_looks_them_up(server: VeilServer):
     host, _, port = (server.smq_endpoint_url or "").removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(
             f"GET /queues HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n".encode()
         )
@@ -139,7 +139,7 @@ def test_a_stop_answers_the_long_polls_of_both_ports(tmp_path: Path):
     smq = server.smq_endpoint_url or ""
     get(f"{smq}/queues/q", "PUT", b"<Queue/>")
     host, _, port = smq.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port)), timeout=20) as poll:
+    with socket.create_connection((host, int(port)), timeout=60) as poll:
         target = "/queues/q/messages?waitseconds=30"
         head = f"GET {target} HTTP/1.1\r\nHost: {host}:{port}\r\nx-mns-version: 2015-06-06\r\n\r\n"
         poll.sendall(head.encode())

@@ -68,7 +68,7 @@ async def start(pair: Pair) -> AsyncIterator[Start]:
 
 def talk(server: HttpServer, context: ssl.SSLContext, raw: bytes = GET) -> tuple[bytes, ssl.SSLSocket]:
     """What a client hears that sends this and listens to the end."""
-    plain = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+    plain = socket.create_connection(("127.0.0.1", server.port), timeout=60)
     with closing(plain), context.wrap_socket(plain, server_hostname="127.0.0.1") as client:
         client.sendall(raw)
         heard = b""
@@ -142,7 +142,7 @@ async def test_only_http_1_1_is_agreed_on_and_tls_1_2_at_the_least(start: Start,
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
         context.maximum_version = version
         context.minimum_version = version
-        plain = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+        plain = socket.create_connection(("127.0.0.1", server.port), timeout=60)
         with await asyncio.to_thread(context.wrap_socket, plain, server_hostname="127.0.0.1") as client:
             agreed.add((client.version(), client.selected_alpn_protocol()))
     assert agreed == {("TLSv1.2", "http/1.1"), ("TLSv1.3", "http/1.1")}
@@ -198,7 +198,7 @@ async def test_plain_http_at_the_tls_port_is_told_to_use_https(
     server = await start()
 
     def ask() -> tuple[int, bytes]:
-        with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)) as connection:
+        with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
             connection.request("POST", "/", body=b"x" * 1_000_000)  # still sending when it is refused
             answer = connection.getresponse()
             return answer.status, answer.read()
@@ -356,7 +356,7 @@ def secured(authority: Authority, pair: Pair) -> Iterator[VeilServer]:
 
 def certificate_of(port: int) -> str:
     """The certificate that a new connection is shown, in PEM."""
-    return ssl.get_server_certificate(("127.0.0.1", port), timeout=10)
+    return ssl.get_server_certificate(("127.0.0.1", port), timeout=60)
 
 
 def test_everything_that_names_the_server_says_https(secured: VeilServer, authority: Authority):
@@ -374,7 +374,7 @@ def test_everything_that_names_the_server_says_https(secured: VeilServer, author
     client.close()
     context = ssl.create_default_context(cafile=authority.ca)
     port = int(secured.smq_endpoint_url.rpartition(":")[2])
-    with closing(http.client.HTTPSConnection("localhost", port, timeout=10, context=context)) as smq:
+    with closing(http.client.HTTPSConnection("localhost", port, timeout=60, context=context)) as smq:
         smq.request("PUT", "/queues/steps", b"<Queue/>", {"Content-Type": "text/xml"})
         made = smq.getresponse()
         made.read()
@@ -409,7 +409,7 @@ def test_no_message_is_claimed_for_a_client_that_has_gone(
         "POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Amz-Target: AmazonSQS.ReceiveMessage\r\n"
         f"Content-Type: application/x-amz-json-1.0\r\nContent-Length: {len(body)}\r\n\r\n"
     )
-    plain = socket.create_connection(("127.0.0.1", secured.port), timeout=10)
+    plain = socket.create_connection(("127.0.0.1", secured.port), timeout=60)
     gone = context.wrap_socket(plain, server_hostname="127.0.0.1")
     gone.sendall(head.encode() + body)
     waiting = lambda: polls_waiting(secured, authority)  # noqa: E731
@@ -430,7 +430,7 @@ def test_no_message_is_claimed_for_a_client_that_has_gone(
 
 def polls_waiting(server: VeilServer, authority: Authority) -> int:
     context = ssl.create_default_context(cafile=authority.ca)
-    with closing(http.client.HTTPSConnection("127.0.0.1", server.port, timeout=10, context=context)) as asked:
+    with closing(http.client.HTTPSConnection("127.0.0.1", server.port, timeout=60, context=context)) as asked:
         asked.request("GET", "/metrics")
         lines = asked.getresponse().read().decode().splitlines()
     return int(float(next(line.split()[-1] for line in lines if line.startswith("veil_long_polls_waiting"))))
@@ -456,7 +456,7 @@ def test_sighup_takes_up_a_new_certificate_and_open_connections_go_on(
     assert certificate_of(server.port) == pair.cert.read_text()
     context = ssl.create_default_context(cafile=authority.ca)
     with closing(
-        http.client.HTTPSConnection("127.0.0.1", server.port, timeout=10, context=context)
+        http.client.HTTPSConnection("127.0.0.1", server.port, timeout=60, context=context)
     ) as open_one:
         open_one.request("GET", "/healthz")
         open_one.getresponse().read()

@@ -13,7 +13,7 @@ from tests.stores.kit import HeardEvents
 from veil.core.clock import Clock
 from veil.stores.postgres import PostgresStore
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class WaitableEvents(HeardEvents):

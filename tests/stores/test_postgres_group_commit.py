@@ -263,7 +263,7 @@ async def test_a_group_that_has_to_wait_for_somebody_does_not_hold_up_the_next_f
     store, busy, free, over = held_up
     stuck = await begun(store.send(busy, [a_message("a")]))
 
-    await asyncio.wait_for(store.send(free, [a_message("b")]), 10)
+    await asyncio.wait_for(store.send(free, [a_message("b")]), 60)
 
     assert not stuck.done()
     over.set()
@@ -297,7 +297,7 @@ async def test_one_that_came_while_two_groups_were_under_way_waits_for_neither_f
     last = await begun(store.send(free, [a_message("c")]))
     assert store._groups._plain.running == 2
 
-    await asyncio.wait_for(asyncio.gather(under_way, last), 10)
+    await asyncio.wait_for(asyncio.gather(under_way, last), 60)
 
     assert not stuck.done()
     over.set()
