@@ -15,10 +15,10 @@ from veil.cli.pipeline import JOBS
 from veil.testing import VeilServer
 
 SUBCOMMANDS = [
-    *(("queue", verb) for verb in ("ls", "create", "show", "edit", "purge", "rm")),
-    *(("msg", verb) for verb in ("send", "receive", "peek", "tail", "delete", "extend")),
-    *(("dlq", verb) for verb in ("ls", "redrive", "cancel")),
-    *((verb,) for verb in ("doctor", "demo", "backup", "restore", "verify")),
+    *(("queue", verb) for verb in ("ls", "create", "show", "edit", "purge", "rm", "pause", "resume")),
+    *(("msg", verb) for verb in ("send", "receive", "peek", "show", "tail", "delete", "extend", "release")),
+    *(("dlq", verb) for verb in ("ls", "show", "redrive", "cancel")),
+    *((verb,) for verb in ("top", "leases", "doctor", "demo", "backup", "restore", "verify")),
 ]
 
 
@@ -137,7 +137,12 @@ ALL_HELP = [
 
 @pytest.mark.parametrize("words", dict.fromkeys(ALL_HELP), ids=" ".join)
 def test_help_is_not_cut_and_shows_no_types_of_python(command: Veil, words: tuple[str, ...]) -> None:
-    text = " ".join(command(*words, "--help").out.split())
+    shown = command(*words, "--help").out
+    options = shown.partition("Options:")[2]
+    assert not re.search(r"\w-\n|default: \d+\.\d+\]", options), (
+        options
+    )  # names whole, lengths as people write them
+    text = " ".join(shown.split())
     assert not re.search(r"[a-z,;]\.\.\.", text), text  # NAME... is an argument that may be repeated
     assert not re.search(r"<\w+[^|>]*>|list\[|\('|\[\[|\{[A-Z]|x>=|env var", text), text
 

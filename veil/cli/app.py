@@ -21,7 +21,31 @@ def _usage(piece: str) -> str:
     return f"{name}..." if piece.endswith("...") else name
 
 
-class _Command(TyperCommand):
+# A hyphen at which no line of help is broken: us-east-1 and orders-dead are read, and pasted, whole.
+_HYPHEN = "\N{NON-BREAKING HYPHEN}"
+
+
+class _Help:
+    """What the help of commands and of groups has in common."""
+
+    epilog: str | None
+
+    def get_help(self, ctx: Any) -> str:
+        help_text: str = super().get_help(ctx)  # type: ignore[misc]
+        return help_text.replace(_HYPHEN, "-")
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Examples on a line each, not wrapped, to be pasted; other words as a paragraph."""
+        title, _, examples = (self.epilog or "").partition(": ")
+        if not title.startswith("Example"):
+            super().format_epilog(ctx, formatter)  # type: ignore[misc]
+            return
+        with formatter.section(title):
+            for example in examples.split(" · "):
+                formatter.write(f"  {example}\n")
+
+
+class _Command(_Help, TyperCommand):
     """A command whose help names arguments as people write them."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -36,14 +60,15 @@ class _Command(TyperCommand):
             name, text = record
             if param.param_type_name == "argument":
                 name, text = name.partition(" <")[0], text.removesuffix("[required]").rstrip()
-            sections["Arguments" if param.param_type_name == "argument" else "Options"].append((name, text))
+            section = sections["Arguments" if param.param_type_name == "argument" else "Options"]
+            section.append((name, text.replace("-", _HYPHEN)))
         for title, rows in sections.items():
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
 
 
-class CommandGroup(TyperGroup):
+class CommandGroup(_Help, TyperGroup):
     """A group that lists each of its commands with the whole first paragraph of its help."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -227,7 +227,14 @@ def run(
     ctx: typer.Context,
     once: Annotated[bool, typer.Option("--once", help="Look at every queue once, and end.")] = False,
     every: Annotated[
-        float, typer.Option("--every", metavar="LENGTH", parser=interval, help="How often to look.")
+        float,
+        typer.Option(
+            "--every",
+            metavar="LENGTH",
+            parser=interval,
+            show_default=False,
+            help="How often to look; else every 1m.",
+        ),
     ] = 60.0,
     default: DefaultPolicy = None,
     webhook: Annotated[

@@ -75,9 +75,7 @@ def show(
     dlq: QueueName,
     max_messages: Annotated[
         int,
-        typer.Option(
-            "--max", metavar="N", parser=whole_number(1, 1_000), help="How many, the oldest first (10)."
-        ),
+        typer.Option("--max", metavar="N", parser=whole_number(1, 1_000), help="How many, the oldest first."),
     ] = 10,
     as_json: AsJson = False,
     endpoint: Endpoint = None,

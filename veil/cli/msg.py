@@ -502,7 +502,14 @@ def tail(
         bool, typer.Option("--from-start", help="Begin with the messages that are there already.")
     ] = False,
     interval: Annotated[
-        float, typer.Option("--interval", metavar="LENGTH", parser=interval, help="How often to look.")
+        float,
+        typer.Option(
+            "--interval",
+            metavar="LENGTH",
+            parser=interval,
+            show_default=False,
+            help="How often to look; else every 0.5 s.",
+        ),
     ] = 0.5,
     as_json: AsJson = False,
     endpoint: Endpoint = None,

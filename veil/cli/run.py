@@ -151,7 +151,11 @@ def run(
     ] = False,
     endpoint: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="The service; else the consumer's own, AWS_ENDPOINT_URL_SQS, AWS."),
+        typer.Option(
+            metavar="URL",
+            help="The service; else the consumer's own, AWS_ENDPOINT_URL_SQS, AWS_ENDPOINT_URL; else Amazon SQS where a region "
+            "is configured, http://127.0.0.1:9324 where none is.",
+        ),
     ] = None,
     region: Region = None,
     health_port: Annotated[

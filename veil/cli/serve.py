@@ -62,7 +62,7 @@ def _default(value: object) -> str:
         return "on" if value else "off"
     if isinstance(value, tuple):
         return ",".join(map(str, value)) or "none"
-    return "none" if value is None else str(value)
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 class SettingWrong(CommandFailed):
@@ -160,4 +160,4 @@ def _text(value: Any) -> str:
         return ", ".join(value) or "none"
     if isinstance(value, float):
         return f"{value:g}"
-    return "none" if value is None else str(value)
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -38,7 +38,13 @@ def top(
     ] = "",
     every: Annotated[
         float,
-        typer.Option("--interval", metavar="LENGTH", parser=interval, help="How often to look, such as 2s."),
+        typer.Option(
+            "--interval",
+            metavar="LENGTH",
+            parser=interval,
+            show_default=False,
+            help="How often to look; else every 2s.",
+        ),
     ] = 2.0,
     count: Annotated[
         int | None,

@@ -151,7 +151,7 @@ class Settings:
         "auto",
         values.one_of("auto", "open", "loopback", "off"),
         "Who may read /metrics: auto (anyone; with keys, queues by name for metrics_token only), open (anyone, all of it), "
-        "this machine only, nobody.",
+        "loopback (this machine only), off (nobody).",
         "WHO",
     )
     metrics_token: str | None = _setting(
@@ -166,7 +166,7 @@ class Settings:
     console: str = _setting(
         "on",
         values.one_of("on", "loopback", "off"),
-        "Who may open the pages under /console: whoever may come in, this machine only, nobody.",
+        "Who may open the pages under /console: on (whoever may come in), loopback (this machine only), off (nobody).",
         "WHO",
     )
     console_tables: Path | None = _setting(  # noqa: RUF009
@@ -251,9 +251,17 @@ class Settings:
         10.0, values.a_number(0, 3600), "How long running requests may take to finish at a stop.", "SECONDS"
     )
     log_level: str = _setting(
-        "info", values.one_of("debug", "info", "warning", "error"), "Least important lines to log.", "LEVEL"
+        "info",
+        values.one_of("debug", "info", "warning", "error"),
+        "Least important lines to log: debug, info, warning or error.",
+        "LEVEL",
     )
-    log_format: str = _setting("text", values.one_of("text", "json"), "How to write log lines.", "FORMAT")
+    log_format: str = _setting(
+        "text",
+        values.one_of("text", "json"),
+        "How to write log lines: text, or json for one object a line.",
+        "FORMAT",
+    )
     http: HttpLimits = field(default_factory=HttpLimits)
     origins: Mapping[str, str] = field(default_factory=dict)  # by name, for those that are not the default
 

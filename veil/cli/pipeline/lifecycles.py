@@ -24,7 +24,8 @@ Every = Annotated[
         "--every",
         metavar="LENGTH",
         parser=interval,
-        help="With --follow: how often to look for new segments.",
+        show_default=False,
+        help="With --follow: how often to look for new segments; else every 5s.",
     ),
 ]
 

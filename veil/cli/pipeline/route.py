@@ -189,7 +189,11 @@ def route(
     relearn: Annotated[
         int,
         typer.Option(
-            "--relearn", metavar="LENGTH", parser=length(1, 86_400), help="How often to learn again."
+            "--relearn",
+            metavar="LENGTH",
+            parser=length(1, 86_400),
+            show_default=False,
+            help="How often to learn again; else every 1h.",
         ),
     ] = 3600,
     create_queues: Annotated[
@@ -198,7 +202,13 @@ def route(
     once: Annotated[bool, typer.Option("--once", help="Route what is there now, and end.")] = False,
     every: Annotated[
         float,
-        typer.Option("--every", metavar="LENGTH", parser=interval, help="How often to look for messages."),
+        typer.Option(
+            "--every",
+            metavar="LENGTH",
+            parser=interval,
+            show_default=False,
+            help="How often to look for messages; else every 1s.",
+        ),
     ] = 1.0,
     max_messages: Annotated[
         int,
