@@ -184,6 +184,10 @@ def test_a_missing_queue_is_named_with_where_it_was_looked_for(veil: Veil) -> No
 def test_a_message_for_a_fifo_queue_needs_a_group_in_the_commands_own_words(veil: Veil) -> None:
     veil("queue", "create", "steps.fifo", "--fifo")
     assert "--group" in veil("msg", "send", "steps.fifo", "x").err
+    assert (
+        "veil queue edit steps.fifo --delay"
+        in veil("msg", "send", "steps.fifo", "x", "--group", "g", "--delay", "5m").err
+    )
     without = veil("msg", "send", "steps.fifo", "x", "--group", "g").err
     assert "--dedup-id" in without and "MessageDeduplicationId" not in without
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -259,7 +260,7 @@ def test_top_shows_each_queue_with_its_rates_the_fullest_first(veil: Veil) -> No
     veil("queue", "pause", "bills")
 
     once = veil("top").out.splitlines()
-    assert once[0].split()[:2] == ["QUEUE", "VISIBLE"]
+    assert once[0].split()[:5] == ["QUEUE", "VISIBLE", "IN", "PROGRESS", "RETRYING"]
     assert [line.split()[0] for line in once[1:]] == ["orders", "bills"]
     assert "bills (paused)" in once[2]
 
@@ -283,6 +284,7 @@ def test_leases_shows_who_holds_what_until_when(veil: Veil) -> None:
     assert (first["queue"], second["queue"]) == ("bills", "orders")
     assert second["message_id"] == held["message_id"]
     assert (second["receive_count"], second["renewals"], second["outcome"]) == (1, 0, None)
+    assert re.fullmatch(r"veil/\S+ command", second["user_agent"])
     assert second["address"] == "127.0.0.1"
     assert 0 < second["visible_at_ms"] - second["received_at_ms"] <= 300_000
     assert [each["queue"] for each in veil("leases", "orders", "--json").objects] == ["orders"]

@@ -172,3 +172,8 @@ def test_commands_can_be_copied(server: VeilServer, sqs: Any, open_page: OpenPag
     page.get_by_role("button", name="Copy").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     assert page.evaluate("navigator.clipboard.readText()").startswith("veil queue create orders")
+    url = sqs.create_queue(QueueName="orders")["QueueUrl"]
+    page.goto(at(server, "queues/us-east-1/orders/settings"))
+    page.get_by_role("button", name="Copy").first.click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == url

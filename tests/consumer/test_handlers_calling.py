@@ -42,15 +42,21 @@ def a_handler(
     return made
 
 
-async def test_a_message_that_was_handled_is_deleted() -> None:
+async def test_a_message_that_was_handled_is_deleted_and_a_line_tells_how_long_it_took(caplog: Any) -> None:
+    time = ManualTime()
     seen: list[Any] = []
 
     async def ship(order: Order, lease: Lease, message: Message) -> None:
         seen.append((order, lease, message))
+        time.advance(1.5)
 
     message = a_message('{"id": 7}')
-    assert await a_handler(ship).call(message) == Delete()
+    with caplog.at_level(logging.DEBUG, "veil.consumer"):
+        assert await a_handler(ship, HandlingSettings(monotonic=time)).call(message) == Delete()
     assert seen == [(Order(7), message.lease, message)]
+    (record,) = caplog.records
+    assert record.getMessage().endswith("ship took 1.500 s; message m-1, receive 1")
+    assert record.facts["seconds"] == 1.5
 
 
 async def test_a_sync_function_runs_in_the_threads_it_was_given() -> None:

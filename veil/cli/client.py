@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
@@ -150,6 +151,8 @@ class Client:
         self._timeout_s = timeout_s
         self._pause, self._wall_ms = pause, wall_ms
         self._urls: dict[str, str] = {}
+        # Without the process: one person's receive and delete are two commands.
+        self._user_agent = f"veil/{version('veilmq')} command"
         self._name = parts.hostname
         try:
             self._connection = (
@@ -275,6 +278,7 @@ class Client:
         region, key = self.target.region, self.target.credentials
         headers = {
             "Content-Type": "application/x-amz-json-1.0",
+            "User-Agent": self._user_agent,
             "X-Amz-Target": target,
             "amz-sdk-invocation-id": invocation,
         }

@@ -273,6 +273,11 @@ def send(
         raise typer.BadParameter(
             f"{queue} is a FIFO queue: expected the group of the message", param_hint="--group"
         )
+    if delay is not None and queue.endswith(".fifo"):
+        raise typer.BadParameter(
+            f"{queue} is a FIFO queue, which delays all its messages alike: veil queue edit {queue} --delay LENGTH",
+            param_hint="--delay",
+        )
     parameters: dict[str, Any] = {}
     attributes = read_attributes(attribute or [])
     if attributes:

@@ -187,7 +187,7 @@ def run(
     SIGTERM and SIGINT stop it properly: nothing new is received, handlers may end, everything else is given back. A second
     signal interrupts the handlers.
     """
-    _set_up_logging(log_level, log_format)
+    _set_up_logging(log_level, log_format, with_pid=parent is not None)
     given = {
         "concurrency": concurrency,
         "endpoint": endpoint,
@@ -250,8 +250,6 @@ def _leave_handlers_behind(failure: CommandFailed | None) -> None:
 def _supervised(
     targets: list[str], changes: dict[str, Any], workers: int, reload: bool, log_level: str, log_format: str
 ) -> int:
-    from veil.cli.run import Supervisor, worker_command
-
     commands = []
     for number, target in enumerate(target for target in targets for _ in range(workers)):
         own = dict(changes)
@@ -271,7 +269,8 @@ def _leave_with(parent: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _set_up_logging(level: str, form: str) -> None:
+def _set_up_logging(level: str, form: str, *, with_pid: bool) -> None:
+    """With the process id where several processes write to one terminal."""
     if level not in _LEVELS:
         raise AppMissing(f"--log-level {level!r}: expected one of {', '.join(_LEVELS)}")
     if form not in ("text", "json"):
@@ -280,7 +279,8 @@ def _set_up_logging(level: str, form: str) -> None:
     from veil.server.process import JsonLines, TextLines
 
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    pid = os.getpid() if with_pid else None
+    handler.setFormatter(JsonLines(pid) if form == "json" else TextLines(pid))
     handler.addFilter(MessageFacts())
     root = logging.getLogger()
     root.handlers[:] = [handler]

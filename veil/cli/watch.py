@@ -22,7 +22,8 @@ _COUNTERS = ("Sent", "Received", "Deleted", "Lapsed", "DeadLettered")
 _COLUMNS = (
     "queue",
     "visible",
-    "in flight",
+    "in progress",
+    "retrying",
     "delayed",
     "oldest",
     "sent/s",
@@ -102,11 +103,12 @@ def _rates(
 
 
 def _top_row(queue: Mapping[str, Any], rates: Mapping[str, float | None]) -> list[str]:
-    oldest_ms = queue.get("OldestSentAt")
+    oldest_ms, waiting = queue.get("OldestSentAt"), queue["WaitingForRetry"]
+    in_progress = max(0, queue["InFlight"] - waiting)
     name = f"{queue['QueueName']} (paused)" if queue["Paused"] else str(queue["QueueName"])
     return [
         name,
-        *(f"{queue[state]:,}" for state in ("Visible", "InFlight", "Delayed")),
+        *(f"{count:,}" for count in (queue["Visible"], in_progress, waiting, queue["Delayed"])),
         "-" if oldest_ms is None else _age(time.time() - oldest_ms / 1000),
         *("-" if rates[each] is None else f"{rates[each]:,.1f}" for each in ("Sent", "Received", "Deleted")),
         f"{queue['DeadLettered']:,}",
@@ -119,6 +121,7 @@ def _top_object(queue: Mapping[str, Any], rates: Mapping[str, float | None]) -> 
         "paused": queue["Paused"],
         "visible": queue["Visible"],
         "in_flight": queue["InFlight"],
+        "waiting_for_retry": queue["WaitingForRetry"],
         "delayed": queue["Delayed"],
         "oldest_sent_at_ms": queue.get("OldestSentAt"),
         **{f"{each.lower()}_per_s": rates[each] for each in ("Sent", "Received", "Deleted")},
@@ -214,7 +217,8 @@ def _lease_row(lease: Mapping[str, Any]) -> list[str]:
         lease["message_id"],
         str(lease["receive_count"]),
         _age((lease["visible_at_ms"] - now_ms) / 1000),
-        "-" if received_ms is None else _age((now_ms - received_ms) / 1000),
+        # The attempt of one that waits for its retry is over, and its holder is not told when that was.
+        "-" if received_ms is None or lease["outcome"] else _age((now_ms - received_ms) / 1000),
         "-" if renewals is None else str(renewals),
         who,
     ]

@@ -160,7 +160,7 @@ def setting_texts(settings: QueueSettings) -> dict[str, str]:
 def setting_text(setting: str, value: Any) -> str:
     """One setting's value as people read it."""
     if value is None:
-        return "any queue, since nothing is said" if setting == "redrive_allow" else ""
+        return "any queue (nothing restricts it)" if setting == "redrive_allow" else ""
     if setting in _NUMBERS_BY_SETTING:
         return _NUMBERS_BY_SETTING[setting].shown(value)
     if isinstance(value, bool):

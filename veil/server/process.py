@@ -69,19 +69,26 @@ def _at(record: logging.LogRecord) -> str:
     )
 
 
-class TextLines(logging.Formatter):
-    """Time, level, part and text; a stack trace follows on lines of its own."""
+class _Lines(logging.Formatter):
+    def __init__(self, pid: int | None = None) -> None:
+        super().__init__()
+        self._pid = pid
+
+
+class TextLines(_Lines):
+    """Time, level, part, the process if it is given, and text; a stack trace follows on lines of its own."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = _ACTIVE.sub(lambda found: repr(found[0])[1:-1], record.getMessage())
         message_id = getattr(record, "facts", {}).get("message_id")
         if message_id is not None and message_id not in text:
             text = f"{text}; message {message_id}"
-        line = f"{_at(record)} {record.levelname.lower():<8} {record.name}: {text}"
+        part = record.name if self._pid is None else f"{record.name}[{self._pid}]"
+        line = f"{_at(record)} {record.levelname.lower():<8} {part}: {text}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-class JsonLines(logging.Formatter):
+class JsonLines(_Lines):
     """One object a line; a stack trace is a field of it."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -91,6 +98,8 @@ class JsonLines(logging.Formatter):
             "part": record.name,
             "text": record.getMessage(),
         }
+        if self._pid is not None:
+            fields["pid"] = self._pid
         fields |= getattr(record, "facts", {})
         if record.exc_info:
             fields["trace"] = self.formatException(record.exc_info)

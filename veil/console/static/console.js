@@ -51,7 +51,7 @@
   // ---- copying: a button on what people paste elsewhere
   const copyable = () => {
     if (!navigator.clipboard) return;
-    for (const each of document.querySelectorAll("pre.command, .card > pre.body")) {
+    for (const each of document.querySelectorAll("pre.command, .card > pre.body, .copyable")) {
       if (each.parentNode.classList.contains("copied")) continue;
       const box = document.createElement("div"), button = document.createElement("button");
       box.className = "copied";

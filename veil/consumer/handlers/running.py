@@ -190,9 +190,13 @@ class Judge:
             )
         elif not isinstance(outcome, Delete):
             outcome = settled(outcome, message.lease, message.receive_count, self._settings.random)
+        seconds = 0.0 if began_s is None else self._settings.monotonic() - began_s
+        if isinstance(outcome, Delete) and _log.isEnabledFor(logging.DEBUG):
+            extra = self._extra(message, outcome, seconds=round(seconds, 6))
+            text = "handler %s took %.3f s; message %s, receive %d"
+            _log.debug(text, self._name, seconds, message.id, message.receive_count, extra=extra)
         observer = self._settings.observer
         if observer is not None:
-            seconds = 0.0 if began_s is None else self._settings.monotonic() - began_s
             try:
                 observer.handled(message, self._name, outcome, seconds)
             except Exception:
@@ -226,8 +230,8 @@ class Judge:
             extra=self._extra(message, outcome),
         )
 
-    def _extra(self, message: Message, outcome: Outcome | None) -> dict[str, object]:
-        facts = {**message.facts, "handler": self._name, "outcome": label(outcome)}
+    def _extra(self, message: Message, outcome: Outcome | None, **more: object) -> dict[str, object]:
+        facts = {**message.facts, "handler": self._name, "outcome": label(outcome), **more}
         return {"facts": facts, **facts}
 
 
