@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -183,8 +182,6 @@ def restored(
         raise PlaceWrong(
             f"{store!r}: expected postgresql://USER@HOST/DATABASE; for a data directory there is veil restore"
         )
-    from veil.cli.store import need_driver
-
     need_driver(place)
     from veil.stores.postgres.opening import mark_restored
 
@@ -223,42 +220,30 @@ def _place(text: str) -> Path | str:
     return Path(text).expanduser()
 
 
-@contextmanager
-def _source(text: str) -> Iterator[Source]:
+def _source(text: str) -> AbstractContextManager[Source]:
     place = _place(text)
     if isinstance(place, Path):
         from veil.server.process import SystemClock
         from veil.stores.copying.sqlite import sqlite_source
 
-        with sqlite_source(place, SystemClock()) as source:
-            yield source
-        return
-    from veil.cli.store import need_driver
-
+        return sqlite_source(place, SystemClock())
     need_driver(place)
     from veil.stores.copying.postgres import postgres_source
 
-    with postgres_source(place) as database:
-        yield database
+    return postgres_source(place)
 
 
-@contextmanager
-def _target(text: str) -> Iterator[Target]:
+def _target(text: str) -> AbstractContextManager[Target]:
     place = _place(text)
     if isinstance(place, Path):
         from veil.server.process import SystemClock
         from veil.stores.copying.sqlite import sqlite_target
 
-        with sqlite_target(place, SystemClock()) as target:
-            yield target
-        return
-    from veil.cli.store import need_driver
-
+        return sqlite_target(place, SystemClock())
     need_driver(place)
     from veil.stores.copying.postgres import postgres_target
 
-    with postgres_target(place) as database:
-        yield database
+    return postgres_target(place)
 
 
 # ---- backup, restore, verify: the data directory

@@ -29,10 +29,8 @@ from veil.consumer.message import CURRENT, Message
 from veil.consumer.outcomes import Delete, Discard, FailurePolicy, FailureSpec, Outcome, Release
 
 
-class Handler:
-    """A function, how to call it, and what its failures mean."""
-
-    batch: int | None = None
+class _Handling:
+    """A function, how to call it, and what its failures mean; `batch` is how many messages it takes at most, None for one."""
 
     def __init__(
         self,
@@ -40,18 +38,25 @@ class Handler:
         signature: Signature,
         settings: HandlingSettings,
         *,
+        batch: int | None = None,
         on_failure: FailurePolicy | None = None,
         on_poison: Outcome | None = None,
         cancel_when_lost: bool = True,
     ) -> None:
         self.function = function
         self.name = signature.name
+        self.batch = batch
         self.is_async = signature.is_async
         self._signature = signature
         self._settings = settings
         self._judge = Judge(signature.name, settings, on_failure, on_poison)
         self._cancel_when_lost = cancel_when_lost
-        self._way: CallNext = self._run
+
+
+class Handler(_Handling):
+    """A function that takes one message."""
+
+    _way: CallNext | None = None
 
     def wrap(self, middlewares: Sequence[Middleware]) -> None:
         """Put these around the function, the first outermost."""
@@ -68,7 +73,7 @@ class Handler:
         outcome: Outcome | None
         before = CURRENT.set(message)
         try:
-            outcome = await self._way(message)
+            outcome = await (self._way or self._run)(message)
             if not isinstance(outcome, Outcome):
                 raise AnswerRefused(f"a middleware returned {outcome!r}, expected an Outcome")
         except BaseException as error:
@@ -203,29 +208,10 @@ def _refused(answer: Any) -> AnswerRefused:
 # ---- batch handlers
 
 
-class BatchHandler:
+class BatchHandler(_Handling):
     """A function that takes lists. An async one is cancelled only when every lease of its batch is lost."""
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        signature: Signature,
-        settings: HandlingSettings,
-        *,
-        batch: int,
-        on_failure: FailurePolicy | None = None,
-        on_poison: Outcome | None = None,
-        cancel_when_lost: bool = True,
-    ) -> None:
-        self.function = function
-        self.name = signature.name
-        self.batch = batch
-        self.is_async = signature.is_async
-        self._signature = signature
-        self._settings = settings
-        self._judge = Judge(signature.name, settings, on_failure, on_poison)
-        self._cancel_when_lost = cancel_when_lost
-        self._middlewares: Sequence[BatchMiddleware] = ()
+    _middlewares: Sequence[BatchMiddleware] = ()
 
     def wrap(self, middlewares: Sequence[BatchMiddleware]) -> None:
         """Put these around the function, the first outermost."""
@@ -382,26 +368,15 @@ class HandlerTable:
             _check_batch(batch, known_as)
             signature = read_signature(given, batch=batch is not None, name=known_as)
             policy = None if on_failure is None else FailurePolicy(on_failure)
-            made: Handler | BatchHandler
-            if batch is None:
-                made = Handler(
-                    given,
-                    signature,
-                    self.settings,
-                    on_failure=policy,
-                    on_poison=on_poison,
-                    cancel_when_lost=cancel_when_lost,
-                )
-            else:
-                made = BatchHandler(
-                    given,
-                    signature,
-                    self.settings,
-                    batch=batch,
-                    on_failure=policy,
-                    on_poison=on_poison,
-                    cancel_when_lost=cancel_when_lost,
-                )
+            made: Handler | BatchHandler = (Handler if batch is None else BatchHandler)(
+                given,
+                signature,
+                self.settings,
+                batch=batch,
+                on_failure=policy,
+                on_poison=on_poison,
+                cancel_when_lost=cancel_when_lost,
+            )
             self._add(made, type)
             self._wrap(made)
             return given
