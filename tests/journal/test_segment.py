@@ -5,13 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from tests.journal.kit import NOON_MS, SHOP, APlan, a_row, an_event, events_of
-from veil.core.attempt import RULE
+from tests.journal.kit import NOON_MS, ORDERS, SHOP, APlan, a_row, an_event, events_of
+from veil.core.attempt import RULE, Said
 from veil.core.clock import Trouble, TroubleKind
 from veil.core.event import EventRecorder, Kind
+from veil.journal.lives import from_packed
 from veil.journal.schema import COLUMNS, VERSION
 from veil.journal.segment_writer import SCHEMA, write_segment
 from veil.journal.segments import check_segment, list_segments
@@ -72,6 +74,33 @@ def test_a_trouble_of_the_server_is_told_without_a_queue(place: Storage):
     ]
     assert (event["deadline"], event["at"]) == (instant(NOON_MS - 20_000), instant(NOON_MS))
     assert event["outcome"] == "restart"
+
+
+def test_a_traceback_stands_once_in_a_packed_row_and_is_told_with_each_of_its_attempts(place: Storage):
+    facts = ("m", 1, None, 1, 9, None)
+    errors = [
+        Said("failed", "NoStock", "none", "  File a" * 50),
+        Said("failed", "NoStock", "one", "  File a" * 50),
+        Said("failed", "NoStock", "two", "  File b"),
+        Said("failed", "NoStock"),
+        None,
+    ]
+    recorder = EventRecorder()
+    for at, each in enumerate(errors):
+        recorder.record_deletion(NOON_MS, ORDERS, at, facts, SHOP, each)
+    packed = recorder.pack()
+    # As rows were packed before: each with its own text, and before that without a rule.
+    before = a_row(an_event(outcome="failed", traceback="  File c"))
+    first = msgspec.msgpack.encode(msgspec.msgpack.decode(before)[:3])
+    rows = [(1, packed), (2, before), (3, first)]
+    write_segment(place, APlan(last=3), rows)
+
+    assert packed.count(b"  File a") == 50
+    traces = ["  File a" * 50] * 2 + ["  File b", None, None, "  File c", "  File c"]
+    events = events_of(place)
+    assert [event["traceback"] for event in events] == traces
+    assert [event["rule"] for event in events] == [RULE] * 6 + [None]
+    assert [each.traceback for row in rows for each in from_packed(*row)] == traces
 
 
 def test_what_an_event_does_not_say_is_null(place: Storage):

@@ -171,6 +171,15 @@ def a_life(
             "dead_lettered": sums["dead_lettered"],
             "open": 3,
         },
+        attempts={
+            "completed": sums["deleted"],
+            "failed": sums["sent"] // 80,
+            "given_back": sums["sent"] // 50 - sums["sent"] // 80,
+            "overran": sums["lapses"] // 2,
+            "crashed": sums["lapses"] // 3,
+            "unknown": sums["lapses"] - sums["lapses"] // 2 - sums["lapses"] // 3 + sums["dead_lettered"],
+            "open": 3,
+        },
         outcome={
             "deleted": sums["deleted"],
             "dead_lettered": sums["dead_lettered"],
@@ -195,6 +204,8 @@ def a_lease(delivery: int = 1, **changed: Any) -> ExampleLease:
         "last_extended_at": None,
         "ended_at": received_at + timedelta(seconds=8),
         "how": "deleted",
+        "outcome": "completed",
+        "error_type": None,
         "held_ms": 8000,
         "processing_ms": 8000,
         "overrun": False,
@@ -211,6 +222,7 @@ def a_lapsed_lease(delivery: int, received_at: datetime, **changed: Any) -> Exam
         "deadline": deadline,
         "ended_at": deadline,
         "how": "superseded",
+        "outcome": "crashed",
         "held_ms": 30_000,
         "processing_ms": 30_000,
     }
@@ -230,13 +242,15 @@ def some_examples() -> tuple[Example, ...]:
         return BEGIN + timedelta(seconds=seconds)
 
     twice = [
-        a_lapsed_lease(1, at(2), overrun=True, processing_ms=48_000),
+        a_lapsed_lease(1, at(2), overrun=True, outcome="overran", processing_ms=48_000),
         a_lease(
             2, received_at=at(33), ended_at=at(74), held_ms=41_000, processing_ms=41_000, deadline=at(90)
         ),
     ]
     crash = [a_lapsed_lease(1, at(2)), a_lease(2, received_at=at(33))]
-    dead = [a_lapsed_lease(number, at(2 + 35 * (number - 1))) for number in range(1, 4)]
+    dead = [a_lapsed_lease(number, at(2 + 35 * (number - 1)), outcome="unknown") for number in range(1, 3)]
+    failed = {"how": "released", "outcome": "failed", "error_type": "shop.NoStock", "held_ms": 3_000}
+    dead.append(a_lease(3, received_at=at(72), **failed))
     dead.append(a_lapsed_lease(4, at(110), how="dead_lettered"))
     renewed = [
         a_lease(
@@ -260,7 +274,9 @@ def some_findings(extra: int = 0) -> Findings:
         a_finding("orders", median_s=1.4, spread=0.4, present_s=30, leases=60_020, message_type="placed"),
         a_finding("orders", median_s=5.2, spread=0.5, present_s=30, leases=28_100, message_type="cancelled"),
         a_finding("invoices.fifo", median_s=0.34, spread=0.6, present_s=2, leases=15_870, crash_rate=0.001),
-        a_finding("video-transcode", median_s=240, spread=0.9, present_s=43_200, leases=6_204, crash_rate=0.02),
+        a_finding(
+            "video-transcode", median_s=240, spread=0.9, present_s=43_200, leases=6_204, crash_rate=0.02, unknown=9
+        ),
         a_finding("webhooks", median_s=0.8, spread=1.4, present_s=30, leases=412),
         a_finding("nightly-export-to-the-data-warehouse-of-the-northern-region", median_s=1900, spread=0.3,
                   present_s=1800, leases=4_033),

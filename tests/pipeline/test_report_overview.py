@@ -75,6 +75,8 @@ def test_counts_totals_and_examples_of_a_short_time(
     assert totals.extensions == 5
     assert totals.leases == sum(totals.how.values()) == 9
     assert totals.how["deleted"] == 5
+    assert totals.leases == sum(totals.attempts.values())
+    assert (totals.attempts["completed"], totals.attempts["overran"]) == (5, 1)
     assert totals.outcome["deleted"] == 5
     orders = next(life for life in found.queues if life.queue == "orders")
     assert orders.timeline is not None
@@ -99,7 +101,7 @@ def test_counts_totals_and_examples_of_a_short_time(
     assert first.overrun
     assert first.processing_ms == 59_000
     assert first.deadline == BEGIN + timedelta(seconds=31)
-    assert second.how == "deleted"
+    assert (first.outcome, second.how, second.outcome) == ("overran", "deleted", "completed")
     renewed = next(example for example in found.examples if example.kind == "renewed")
     assert renewed.leases[0].extensions == 5
     assert renewed.leases[0].last_extended_at == BEGIN + timedelta(seconds=101)

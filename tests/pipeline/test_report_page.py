@@ -48,7 +48,17 @@ def test_names_from_data_are_text_wherever_they_stand():
     findings = Findings(1, HOSTILE, 0.001, [finding, typed, doubtful])
     overview = some_overview(findings)
     (first, *_) = overview.examples
-    leases = (a_lease(1, queue=HOSTILE, user_agent=HOSTILE, how=HOSTILE, overrun=True),)
+    leases = (
+        a_lease(
+            1,
+            queue=HOSTILE,
+            user_agent=HOSTILE,
+            how=HOSTILE,
+            outcome=HOSTILE,
+            error_type=HOSTILE,
+            overrun=True,
+        ),
+    )
     kinds = ("duplicate", "crash", "dead_letter", "renewed", HOSTILE)
     examples = tuple(
         replace(first, kind=kind, queue=HOSTILE, message_id=HOSTILE, message_type=HOSTILE, leases=leases)
@@ -204,8 +214,12 @@ def test_nothing_is_drawn_nowhere():
 def test_totals_and_single_lives_are_told():
     told = text_of(tree_of(page_of(some_findings())))
 
-    assert "How leases ended" in told
-    assert "lapsed, received again" in told
+    assert "What came of attempts" in told
+    # A lease that its holder gave back after an error is a failed attempt, not a release.
+    assert re.search(r"failed [\d,]+ .* given back [\d,]+ .* overran .* crashed .* lapsed, unknown why", told)
+    assert "hidden after crashes and unexplained lapses" in told
+    assert "lapsed, received again · crashed" in told
+    assert "held 3 s · failed: shop.NoStock" in told
     assert "What became of messages" in told
     assert "The work took 48 s, the lease lasted 30 s: somebody else received the message" in told
     assert "its holder was done 18 s later" in told

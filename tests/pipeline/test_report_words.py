@@ -107,6 +107,16 @@ def test_what_a_timeout_would_have_changed_is_a_sentence(replay: Replay, told: s
     assert replay_words(finding, (BEGIN, END)) == expected
 
 
+def test_lapses_of_which_nobody_knows_why_are_not_told_as_crashes():
+    def told(**counts: int) -> str:
+        finding = a_finding(recommended_timeout_s=135, replay=Replay(0, 0, 12.0, 2.0), **counts)
+        return replay_words(finding, (BEGIN, END)) or ""
+
+    assert told(crashes=4, unknown=0).endswith("waited hidden after crashes.")
+    assert told(crashes=4, unknown=1).endswith("waited hidden after crashes and unexplained lapses.")
+    assert told(crashes=0, unknown=5).endswith("waited hidden after unexplained lapses.")
+
+
 def test_without_a_recommendation_nothing_would_have_changed():
     assert replay_words(a_finding(recommended_timeout_s=None), (BEGIN, END)) is None
 

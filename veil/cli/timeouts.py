@@ -189,7 +189,8 @@ def _words(finding: Finding) -> Sequence[str]:
         replay = finding.replay
         lines.append(
             f"  the past again: {replay.duplicates_then:,} duplicates, with the recommended timeout "
-            f"{replay.duplicates_with_recommended:,.0f}; {replay.hidden_hours_then:,.1f} h hidden after crashes, then "
+            f"{replay.duplicates_with_recommended:,.0f}; {replay.hidden_hours_then:,.1f} h hidden "
+            f"{words.after_losses(finding.crashes, finding.unknown)}, then "
             f"{replay.hidden_hours_with_recommended:,.1f} h."
         )
     return lines

@@ -9,8 +9,7 @@ import logging
 import math
 import re
 import traceback
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -18,8 +17,7 @@ from typing import Final
 
 from veil.consumer.lease import Lease
 from veil.consumer.message import Message
-from veil.core.attempt import Outcome as Attempt
-from veil.core.attempt import Said
+from veil.core.attempt import FAILED, Said
 from veil.core.limits import VISIBILITY_MAX_S
 
 _log = logging.getLogger(__name__)
@@ -317,8 +315,12 @@ _DURING: Final = "\n\nDuring handling of the above exception, another exception 
 def masked(text: str) -> str:
     """The text without what looks like a secret or a person's data."""
     lower = text.lower()
-    if not (any(name in lower for name in _SECRET_NAMES) or _SECRET_RUNS.search(lower)):
-        return text
+    for name in _SECRET_NAMES:
+        if name in lower:
+            break
+    else:
+        if not _SECRET_RUNS.search(lower):
+            return text
     return _SECRETS.sub(lambda found: (found["keep"] or found["name"] or "") + _MASK, text)
 
 
@@ -351,42 +353,46 @@ def said_of(error: BaseException, *, texts: bool = True) -> Said:
     """What the queue is told of an attempt that ended in this error, masked and bounded: its class, and with `texts` its words
     and where it came from."""
     if not texts:
-        return Said(Attempt.FAILED.value, class_name(error))
+        return Said(FAILED.outcome, class_name(error))
     text = masked(words_of(error)[: TEXT_CHARS_MAX * 2])[:TEXT_CHARS_MAX]
-    return Said(Attempt.FAILED.value, class_name(error), text, _way_to(error)[-TRACEBACK_CHARS_MAX:])
+    return Said(FAILED.outcome, class_name(error), text, _way_to(error))
 
 
 def _way_to(error: BaseException, earlier_max: int = _EARLIER_MAX) -> str:
     """The traceback, masked, without the error's own line at its end: that one is told beside it.
 
     Python's own way of writing one reads each file's state again and parses each line for its carets, and to mask the
-    whole of it costs as much again: together as much as the rest of an attempt that fails. What is written of a frame is
-    always the same, so each is written and masked once.
+    whole of it costs as much again: together as much as the rest of an attempt that fails. What is written of a place is
+    always the same, and what fails mostly fails at few places, so each is written and masked once.
     """
     if isinstance(error, BaseExceptionGroup) or getattr(error, "__notes__", None):
         whole = traceback_text(error)
-        return masked(whole[-TRACEBACK_CHARS_MAX * 2 :])
-    parts = []
-    earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    if earlier is not None and earlier_max:
-        own_words = masked(told(earlier)[: TEXT_CHARS_MAX * 2])[:TEXT_CHARS_MAX]
-        joint = _CAUSED if earlier is error.__cause__ else _DURING
-        parts = [_way_to(earlier, earlier_max - 1), own_words, joint]
+        return masked(whole[-TRACEBACK_CHARS_MAX * 2 :])[-TRACEBACK_CHARS_MAX:]
+    place: list[str | int] = []
     trace = users_traceback(error)
-    frames = deque(((at.tb_frame.f_code, at.tb_lineno) for at in _frames(trace)), maxlen=_FRAMES_MAX)
-    if frames:
-        parts.append("Traceback (most recent call last):\n")
-        parts += [_frame_text(code.co_filename, line, code.co_name) for code, line in frames]
-    return "".join(parts)
-
-
-def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
     while trace is not None:
-        yield trace
+        code = trace.tb_frame.f_code
+        place += (code.co_filename, trace.tb_lineno, code.co_name)
         trace = trace.tb_next
+    own = _place_text(*place[-3 * _FRAMES_MAX :])
+    earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if earlier is None or not earlier_max:
+        return own
+    earlier_words = masked(told(earlier)[: TEXT_CHARS_MAX * 2])[:TEXT_CHARS_MAX]
+    joint = _CAUSED if earlier is error.__cause__ else _DURING
+    return (_way_to(earlier, earlier_max - 1) + earlier_words + joint + own)[-TRACEBACK_CHARS_MAX:]
 
 
-@functools.lru_cache(maxsize=1_024)
+@functools.lru_cache(maxsize=256)
+def _place_text(*place: str | int) -> str:
+    """The frames of a traceback, given as file, line and function of each in turn."""
+    if not place:
+        return ""
+    frames = zip(place[::3], place[1::3], place[2::3], strict=True)
+    text = "".join(_frame_text(str(file), int(line), str(function)) for file, line, function in frames)
+    return ("Traceback (most recent call last):\n" + text)[-TRACEBACK_CHARS_MAX:]
+
+
 def _frame_text(file: str, line: int, function: str) -> str:
     source = linecache.getline(file, line).strip()
     return masked(f'  File "{file}", line {line}, in {function}\n' + (f"    {source}\n" if source else ""))

@@ -10,7 +10,7 @@ also after the queue is gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -100,7 +100,7 @@ class Event(NamedTuple):
     outcome: str | None = None
     error_type: str | None = None
     error_text: str | None = None
-    traceback: str | None = None
+    traceback: str | int | None = None  # packed: which of the batch's; the text itself once it is unpacked
 
 
 class EventBatch(NamedTuple):
@@ -110,6 +110,7 @@ class EventBatch(NamedTuple):
     callers: list[Caller]
     events: list[Event]
     rule: int = 1  # that attempts can be judged by: core.attempt.RULE of who recorded them
+    traces: Sequence[str] = ()  # what fails together mostly fails at one place: each traceback stands once
 
 
 NO_QUEUE: Final = QueueKey("", "", "")
@@ -148,20 +149,26 @@ _NOWHERE: Final = (None, None)  # other_queue and other_seq, before what was sai
 LeaseFacts = tuple[str, int, int | None, int, int, str | None]
 
 
-def pack(queues: Iterable[QueueKey], callers: Iterable[Caller], events: list[tuple[object, ...]]) -> bytes:
+def pack(
+    queues: Iterable[QueueKey],
+    callers: Iterable[Caller],
+    events: list[tuple[object, ...]],
+    traces: Iterable[str] = (),
+) -> bytes:
     """The packed row of one transaction; `events` holds tuples in the order of Event's fields."""
-    return _encode((tuple(queues), tuple(callers), events, RULE))
+    return _encode((tuple(queues), tuple(callers), events, RULE, tuple(traces)))
 
 
 def unpack(packed: bytes) -> EventBatch:
-    """The events of a packed row."""
-    return _decode(packed)
-
-
-def _told(effect: AnyEffect) -> tuple[object, ...]:
-    """The end of an event's fields: what the holder said, if it said anything."""
-    said: Said | None = getattr(effect, "said", None)
-    return () if said is None else (*_NOWHERE, *said)
+    """The events of a packed row, each with its own traceback."""
+    batch = _decode(packed)
+    if not batch.traces:
+        return batch
+    events = [
+        event._replace(traceback=batch.traces[event.traceback]) if isinstance(event.traceback, int) else event
+        for event in batch.events
+    ]
+    return batch._replace(events=events, traces=())
 
 
 class EventRecorder:
@@ -180,6 +187,7 @@ class EventRecorder:
         "_leases",
         "_leases_max",
         "_queues",
+        "_traces",
         "events",
     )
 
@@ -187,6 +195,7 @@ class EventRecorder:
         self.events: list[tuple[object, ...]] = []  # in the order of Event's fields
         self._queues: dict[QueueKey, int] = {}
         self._callers: dict[Caller, int] = {}
+        self._traces: dict[str, int] = {}
         self._last_queue: QueueKey | None = None
         self._last_caller: Caller | None = None
         self._indexes = (0, 0)
@@ -219,7 +228,7 @@ class EventRecorder:
                     message.message_type,
                 )
                 if kind:
-                    told = () if kind == _RECEIVED else _told(effect)
+                    told = () if kind == _RECEIVED else self._told(effect)
                     append((kind, at_ms, index, message.seq, *lease, who, *told))
                 if self._leases_max and kind in _OPENS_A_LEASE:
                     self._keep(message.seq, lease)
@@ -228,13 +237,13 @@ class EventRecorder:
             elif effect.message is None:
                 nothing = (None, effect.delivery, None, None, None, None)
                 then_ms = effect.at_ms if isinstance(effect, HolderLate) else at_ms
-                append((kind, then_ms, index, effect.seq, *nothing, who, *_told(effect)))
+                append((kind, then_ms, index, effect.seq, *nothing, who, *self._told(effect)))
             else:
                 message = effect.message
                 facts = (message.receive_count, message.body_bytes, message.message_type)
                 deadline_ms = effect.deadline_ms if isinstance(effect, Effect) else None
                 lease_told = (message.message_id, effect.delivery, deadline_ms)
-                append((kind, at_ms, index, message.seq, *lease_told, *facts, who, *_told(effect)))
+                append((kind, at_ms, index, message.seq, *lease_told, *facts, who, *self._told(effect)))
 
     def record_deletion(
         self,
@@ -249,7 +258,7 @@ class EventRecorder:
         if queue is not self._last_queue or caller is not self._last_caller:
             self._look_up(queue, caller)
         index, who = self._indexes
-        told = () if said is None else (*_NOWHERE, *said)
+        told = () if said is None else self._in_fields(said)
         self.events.append((_DELETED, at_ms, index, seq, *facts, who, *told))
 
     def record_trouble(self, trouble: Trouble) -> None:
@@ -288,6 +297,17 @@ class EventRecorder:
         come = (_SENT, at_ms, there, moved.seq, moved.message_id, 0, moved.due_at_ms, 0)
         self.events.append((*come, moved.body_bytes, moved.message_type, who, None, message.seq))
 
+    def _told(self, effect: AnyEffect) -> tuple[object, ...]:
+        """The end of an event's fields: what the holder said, if it said anything."""
+        said: Said | None = getattr(effect, "said", None)
+        return () if said is None else self._in_fields(said)
+
+    def _in_fields(self, said: Said) -> tuple[object, ...]:
+        outcome, error_type, error_text, trace = said
+        if trace is None:
+            return None, None, outcome, error_type, error_text
+        return None, None, outcome, error_type, error_text, self._traces.setdefault(trace, len(self._traces))
+
     def _keep(self, seq: int, lease: LeaseFacts) -> None:
         if len(self._leases) >= self._leases_max:
             self._leases.clear()  # cheaper than to look for the oldest, and they are only a shortcut
@@ -302,7 +322,7 @@ class EventRecorder:
 
     def pack(self) -> bytes:
         """What was recorded, as a row of the outbox; begins the next transaction."""
-        packed = pack(self._queues, self._callers, self.events)
+        packed = pack(self._queues, self._callers, self.events, self._traces)
         self._clear()
         return packed
 
@@ -315,4 +335,5 @@ class EventRecorder:
         self.events = []
         self._queues.clear()
         self._callers.clear()
+        self._traces.clear()
         self._last_queue = self._last_caller = None

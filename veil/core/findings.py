@@ -49,7 +49,9 @@ class Replay(msgspec.Struct, frozen=True):
 
     duplicates_then: int
     duplicates_with_recommended: float
-    hidden_hours_then: float  # spent waiting for leases of crashed holders to lapse
+    hidden_hours_then: (
+        float  # spent waiting for leases to lapse that crashed, or lapsed nobody knows why (`unknown`)
+    )
     hidden_hours_with_recommended: float
 
 

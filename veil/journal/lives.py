@@ -81,7 +81,7 @@ def from_row(row: Mapping[str, Any]) -> LifeEvent:
 
 def from_packed(number: int, packed: bytes) -> Iterator[LifeEvent]:
     """The events of a row of the outbox that waits to be exported."""
-    queues, callers, events, _ = unpack(packed)
+    queues, callers, events, *_ = unpack(packed)
     for place, event in enumerate(events):
         caller = callers[event.caller] if callers else None
         yield LifeEvent(

@@ -80,7 +80,7 @@ class Columns:
     def put(self, number: int, packed: bytes) -> None:
         """Add the events of a row; raises ValueError for one that cannot be read."""
         try:
-            queues, callers, events, *rule = _decode(packed)
+            queues, callers, events, *more = _decode(packed)
             if not events:
                 return
             fields = _sideways(events)
@@ -93,13 +93,16 @@ class Columns:
                 raise ValueError(f"kinds {min(fields[0])} to {max(fields[0])}")
             number_of_type = self._types.number
             fields[9] = tuple([None if each is None else number_of_type(each) for each in fields[9]])
+            rule, traces = more[0] if more else None, more[1] if len(more) > 1 else ()
+            if traces:
+                fields[16] = tuple([traces[each] if isinstance(each, int) else each for each in fields[16]])
         except (msgspec.DecodeError, ValueError, TypeError, IndexError) as problem:
             raise ValueError(f"outbox row {number} cannot be read: {problem}") from None
         if len(events) > 1 << POSITION_BITS:
             raise ValueError(f"outbox row {number} cannot be read: {len(events)} events are too many")
         start = number << POSITION_BITS
         self._positions.extend(range(start, start + len(events)))
-        self._rules += [rule[0] if rule else None] * len(events)
+        self._rules += [rule] * len(events)
         self.events += len(events)
         for column, values in zip(self._fields, fields, strict=True):
             column.extend(values)

@@ -12,7 +12,7 @@ from veil.core import findings as found
 from veil.core.errors import VeilError
 from veil.core.findings import FILE, Findings
 from veil.pipeline.dead_letters.analysis import DeadLetterGroup, read_groups
-from veil.pipeline.lifecycles.tables import HOW
+from veil.pipeline.lifecycles.tables import ATTEMPT, HOW
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -49,6 +49,7 @@ class Totals:
     held_ms: int = 0
     wasted_ms: int = 0
     how: Mapping[str, int] = field(default_factory=dict)  # leases by how they ended
+    attempts: Mapping[str, int] = field(default_factory=dict)  # the same leases by what came of them
     outcome: Mapping[str, int] = field(default_factory=dict)  # messages by what became of them
 
     @classmethod
@@ -64,6 +65,7 @@ class Totals:
             held_ms=sum(each.held_ms for each in every),
             wasted_ms=sum(each.wasted_ms for each in every),
             how=_added(each.how for each in every),
+            attempts=_added(each.attempts for each in every),
             outcome=_added(each.outcome for each in every),
         )
 
@@ -100,6 +102,8 @@ class ExampleLease:
     last_extended_at: datetime | None
     ended_at: datetime | None
     how: str
+    outcome: str  # of the attempt
+    error_type: str | None
     held_ms: int
     processing_ms: int | None
     overrun: bool
@@ -173,7 +177,8 @@ _OUTCOMES: Final = {
     "open": "messages_open",
 }
 _SUMS: Final = (
-    "sent", "leases", "overrun", "duplicates", "extensions", "held_ms", "wasted_ms", *HOW, *_OUTCOMES.values(),
+    "sent", "leases", "overrun", "duplicates", "extensions", "held_ms", "wasted_ms",
+    *dict.fromkeys((*HOW, *ATTEMPT)), *_OUTCOMES.values(),
 )  # fmt: skip
 _GROUPS_MAX: Final = 50
 _LAPSED: Final = ("expired", "superseded", "dead_lettered")
@@ -287,6 +292,7 @@ def _totals(row: Any) -> Totals:
         held_ms=row["held_ms"],
         wasted_ms=row["wasted_ms"],
         how={name: row[name] for name in HOW},
+        attempts={name: row[name] for name in ATTEMPT},
         outcome={name: row[column] for name, column in _OUTCOMES.items()},
     )
 
@@ -375,7 +381,8 @@ def collect_examples(leases: DataFrame, messages: DataFrame, until: datetime) ->
     seqs = [pick.seq for pick in picks]
     own = F.col("seq").isin(seqs) & (F.col("hour") >= begin)
     found_leases = leases.where(own & F.col("received_at").isNotNull()).select(
-        "seq", "queue", "delivery", "extensions", "how", "held_ms", "processing_ms", "overrun", "user_agent",
+        "seq", "queue", "delivery", "extensions", "how", "outcome", "error_type", "held_ms", "processing_ms",
+        "overrun", "user_agent",
         *(F.unix_micros(name).alias(name) for name in _INSTANTS),
     ).collect()  # fmt: skip
     found_messages = messages.where(own).select(
@@ -460,6 +467,8 @@ def _lease(row: Row) -> ExampleLease | None:
         last_extended_at=at["last_extended_at"],
         ended_at=at["ended_at"],
         how=row["how"],
+        outcome=row["outcome"],
+        error_type=row["error_type"],
         held_ms=row["held_ms"] or 0,
         processing_ms=row["processing_ms"],
         overrun=row["overrun"],

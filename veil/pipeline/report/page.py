@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -19,8 +19,8 @@ from markupsafe import Markup
 
 from veil import words
 from veil.charts import percent, stretched
-from veil.core.findings import NO_RENEWAL, Findings
-from veil.pipeline.lifecycles.tables import HOW, OUTCOME
+from veil.core.findings import NO_RENEWAL, Finding, Findings
+from veil.pipeline.lifecycles.tables import ATTEMPT, OUTCOME
 from veil.pipeline.report import charts, summary
 from veil.pipeline.report.overview import Example, ExampleLease, Overview, Totals
 from veil.pipeline.report.summary import (
@@ -38,15 +38,10 @@ DETAILED_MAX: Final = 60
 _BUSIEST_MAX: Final = 200
 _LEASES_MAX: Final = 6
 
-_HOW_NAMES: Final = {
-    "deleted": "deleted in time",
-    "released": "released",
-    "expired": "lapsed, not received since",
-    "superseded": "lapsed, received again",
-    "dead_lettered": "lapsed, dead-lettered",
-    "undone": "undone",
+_ATTEMPT_NAMES: Final = {name: name.replace("_", " ") for name in ATTEMPT} | {
+    "unknown": "lapsed, unknown why",
     "removed": "message removed meanwhile",
-    "open": "open",
+    "open": "still held",
 }
 _OUTCOME_NAMES: Final = {
     "deleted": "deleted",
@@ -62,15 +57,10 @@ _LIFE_TITLES: Final = {
     "dead_letter": "Moved to the dead letters",
     "renewed": "Kept hidden by renewal",
 }
-_LEASE_ENDS: Final = {
-    "deleted": "deleted",
-    "released": "released",
+_LAPSES: Final = {
     "expired": "lapsed",
     "superseded": "lapsed, received again",
     "dead_lettered": "lapsed, moved to the dead letters",
-    "undone": "undone: the answer never left the server",
-    "removed": "the message was removed",
-    "open": "still held",
 }
 
 
@@ -93,7 +83,7 @@ def render_html(findings: Findings, overview: Overview) -> str:
         lives={(each.region, each.account, each.queue): each for each in overview.queues},
         answer=_answer(findings, queues),
         tiles=_tiles(overview, queues),
-        lease_shares=_shares(totals.how, HOW, _HOW_NAMES),
+        attempt_shares=_shares(totals.attempts, ATTEMPT, _ATTEMPT_NAMES),
         message_shares=_shares(totals.outcome, OUTCOME, _OUTCOME_NAMES),
         wasted=_wasted(totals),
         busiest=busiest[:_BUSIEST_MAX],
@@ -155,13 +145,10 @@ def _answer(findings: Findings, queues: Sequence[QueueFindings]) -> str:
             f"{words.plural(twice, 'message was', 'messages were')} worked on twice."
         )
     if long := judged.count(TOO_LONG):
-        hidden = sum(
-            hidden_hours(queue.whole) or 0
-            for queue, word in zip(queues, judged, strict=True)
-            if word == TOO_LONG
-        )
+        those = [queue.whole for queue, word in zip(queues, judged, strict=True) if word == TOO_LONG]
+        hidden = sum(hidden_hours(each) or 0 for each in those)
         parts.append(
-            f"{words.plural(long, 'queue has', 'queues have')} a timeout that is too long: after crashes, messages "
+            f"{words.plural(long, 'queue has', 'queues have')} a timeout that is too long: {_after(those)}, messages "
             f"stayed hidden for {words.hours(hidden)}."
         )
     if right := judged.count(RIGHT):
@@ -173,6 +160,11 @@ def _answer(findings: Findings, queues: Sequence[QueueFindings]) -> str:
         f"The recommended timeout has the quickest recovery that keeps duplicates to {target} of leases."
     )
     return " ".join(parts)
+
+
+def _after(findings: Iterable[Finding]) -> str:
+    every = list(findings)
+    return words.after_losses(sum(each.crashes for each in every), sum(each.unknown for each in every))
 
 
 def _tiles(overview: Overview, queues: Sequence[QueueFindings]) -> list[tuple[str, str]]:
@@ -188,7 +180,10 @@ def _tiles(overview: Overview, queues: Sequence[QueueFindings]) -> list[tuple[st
             words.count(sum(queue.whole.duplicates for queue in queues)),
             f"duplicates, {words.count(avoidable)} avoidable",
         ),
-        (words.hours(sum(each.hidden_hours_then for each in replays)), "hidden after crashes"),
+        (
+            words.hours(sum(each.hidden_hours_then for each in replays)),
+            f"hidden {_after(queue.whole for queue in queues)}",
+        ),
         (words.hours(totals.wasted_ms / 3_600_000), f"held in vain, {words.chance(wasted)} of all time held"),
     ]
 
@@ -306,7 +301,10 @@ def _lease_text(lease: ExampleLease) -> str:
     parts = [f"lease {lease.delivery}", f"held {words.length(lease.held_ms / 1000)}"]
     if lease.extensions:
         parts.append(words.plural(lease.extensions, "extension"))
-    parts.append(_LEASE_ENDS.get(lease.how, lease.how))
+    if lease.how in _LAPSES:
+        parts.append(_LAPSES[lease.how])
+    came_to = _ATTEMPT_NAMES.get(lease.outcome, lease.outcome)
+    parts.append(f"{came_to}: {lease.error_type}" if lease.error_type else came_to)
     work_ended = _work_ended(lease)
     if (
         lease.overrun

@@ -121,7 +121,7 @@ def replay_words(finding: Finding, period: Period) -> str | None:
         return None
     lasted = words.span(*period)
     over = f"Over these {lasted}" if lasted else "Over the time analysed"
-    better, price = _changes(replay)
+    better, price = _changes(replay, words.after_losses(finding.crashes, finding.unknown))
     if better:
         changed = " and ".join(better) + (f", at the price of {' and '.join(price)}" if price else "")
     else:
@@ -129,7 +129,7 @@ def replay_words(finding: Finding, period: Period) -> str | None:
     return f"{over} a timeout of {words.length(finding.recommended_timeout_s)} would have {changed}."
 
 
-def _changes(replay: Replay) -> tuple[list[str], list[str]]:
+def _changes(replay: Replay, after: str) -> tuple[list[str], list[str]]:
     """What would have been better, and its price; neither where it is less than half a duplicate or a second."""
     fewer = replay.duplicates_then - replay.duplicates_with_recommended
     shorter = replay.hidden_hours_then - replay.hidden_hours_with_recommended
@@ -140,9 +140,9 @@ def _changes(replay: Replay) -> tuple[list[str], list[str]]:
         price.append(words.plural(-fewer, "more duplicate"))
     if shorter >= 1 / 3600:
         of = words.hours(replay.hidden_hours_then)
-        better.append(f"saved {words.hours(shorter)} of the {of} that messages waited hidden after crashes")
+        better.append(f"saved {words.hours(shorter)} of the {of} that messages waited hidden {after}")
     elif shorter <= -1 / 3600:
-        price.append(f"{words.hours(-shorter)} more of messages waiting hidden after crashes")
+        price.append(f"{words.hours(-shorter)} more of messages waiting hidden {after}")
     return better, price
 
 
@@ -196,6 +196,7 @@ def summary(findings: Findings, overview: Overview | None = None) -> dict[str, A
             "held_s": totals.held_ms / 1000,
             "wasted_s": totals.wasted_ms / 1000,
             "leases_by_how": dict(totals.how),
+            "attempts_by_outcome": dict(totals.attempts),
             "messages_by_outcome": dict(totals.outcome),
         }
     return told
