@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from tests.console.web import Visitor
 from veil.console.charts import Line, time_chart
 from veil.console.pages.overview import QueueFacts, troubles_of
+from veil.core.attempt import HEADER, Said, write_header
 from veil.core.queue import Queue, QueueCounts, QueueKey, QueueSettings, RedrivePolicy
 from veil.service.history import QueueDepth
 from veil.testing import VeilServer
@@ -137,16 +139,48 @@ def test_what_happened_is_drawn_for_each_span_of_time(server: VeilServer, sqs: A
         assert re.search(r"half within <b>\d+ ms</b>", text)
 
 
-def test_the_charts_outlive_a_restart(tmp_path: Path) -> None:
-    address = "/console/queues/us-east-1/orders/activity?over=week"
-    with VeilServer("--data", str(tmp_path), "--journal", "off") as server:
-        sqs = server.client()
+def test_charts_and_holders_outlive_a_restart_and_a_retry_that_waits_is_not_work(tmp_path: Path) -> None:
+    queue = "/console/queues/us-east-1/orders"
+    with VeilServer("--data", str(tmp_path)) as server:
+        sqs, visitor = server.client(), Visitor(server)
         url = sqs.create_queue(QueueName="orders")["QueueUrl"]
-        sqs.send_message(QueueUrl=url, MessageBody="x")
-        assert "in <b>1</b>" in Visitor(server).get(address).text
+        for body in "xy":
+            sqs.send_message(QueueUrl=url, MessageBody=body)
+        at_work, failed = (
+            sqs.receive_message(QueueUrl=url, VisibilityTimeout=3_600)["Messages"][0] for _ in "xy"
+        )
+        said = write_header({"*": Said("failed", "shop.NoStock", "none left")})
+        sqs.meta.events.register(
+            "before-send.sqs", lambda request, **_: request.headers.update({HEADER: said})
+        )
+        change = {"QueueUrl": url, "ReceiptHandle": failed["ReceiptHandle"], "VisibilityTimeout": 7_200}
+        sqs.change_message_visibility(**change)
         sqs.close()
-    with VeilServer("--data", str(tmp_path), "--journal", "off") as server:
-        assert "in <b>1</b>" in Visitor(server).get(address).text
+        (consumer,) = set(
+            re.findall(r'href="(/console/consumers/\w+)"', visitor.get("/console/consumers").text)
+        )
+        _told_apart(visitor, queue, consumer, at_work["MessageId"], failed["MessageId"])
+        assert "<b>1</b><span>failed</span>" in visitor.get(consumer).text
+    with VeilServer("--data", str(tmp_path)) as server:
+        visitor = Visitor(server)
+        assert "in <b>2</b>" in visitor.get(f"{queue}/activity?over=week").text
+        while "<b>1</b><span>waiting for a retry" not in visitor.get(queue).text:
+            time.sleep(0.05)  # the journal is being read, and a look is shown for a second
+        _told_apart(visitor, queue, consumer, at_work["MessageId"], failed["MessageId"])
+
+
+def _told_apart(visitor: Visitor, queue: str, consumer: str, at_work: str, failed: str) -> None:
+    """Two messages are in flight to SQS: one is being worked on, the other waits for its retry."""
+    head = re.findall(r"<b>(\d)</b><span>(in progress|waiting for a retry)", visitor.get(queue).text)
+    assert head == [("1", "in progress"), ("1", "waiting for a retry")]
+    assert re.search(r'"In flight">1<br><small class="muted">1 waiting', visitor.get("/console/queues").text)
+    leases = visitor.get(f"{queue}/in-flight").text
+    assert re.findall(r"waiting for a retry</span> <small>failed: [\w.]+", leases) == [
+        "waiting for a retry</span> <small>failed: shop.NoStock"
+    ]
+    held = visitor.get(consumer).text.partition('id="held"')[2].partition("</table>")[0]
+    states = re.findall(r'">([0-9a-f-]{36})</a>.*?data-label="State">([a-z ]+)', held, re.DOTALL)
+    assert dict(states) == {at_work: "in progress", failed: "waiting for a retry "}
 
 
 # ---- drawings

@@ -37,6 +37,7 @@ class EndedAttempt(NamedTuple):
 
     queue: Queue
     seq: int
+    message_id: str  # empty where nobody here knows it
     at_ms: int
     outcome: str
     said: Said | None = None
@@ -47,6 +48,7 @@ class HeldMessageNow(NamedTuple):
 
     queue: Queue
     seq: int
+    message_id: str
     received_at_ms: int
     deadline_ms: int
     renewals: int
@@ -106,13 +108,14 @@ class LeaseChange(NamedTuple):
 class Claim:
     """One receive: its messages' leases share it, until something happens to one of them."""
 
-    __slots__ = ("changes", "consumer", "deadline_ms", "deliveries", "queue", "received_at_ms")
+    __slots__ = ("changes", "consumer", "deadline_ms", "deliveries", "message_ids", "queue", "received_at_ms")
 
     def __init__(self, consumer: Consumer, queue: Queue, received_at_ms: int, deadline_ms: int) -> None:
         self.consumer = consumer
         self.queue = queue
         self.received_at_ms = received_at_ms
         self.deadline_ms = deadline_ms
+        self.message_ids: dict[int, str] = {}  # by seq
         self.changes: dict[int, LeaseChange] | None = None  # by seq
         self.deliveries: dict[int, int] | None = None  # of messages that were received before, by seq
 
@@ -144,6 +147,7 @@ class Holder(NamedTuple):
 class _Lapse(NamedTuple):
     consumer: Consumer
     queue: Queue
+    message_id: str
     deadline_ms: int
     patience_ms: int
 
@@ -202,6 +206,7 @@ class LiveAttempts:
                 if claim.deliveries is None:
                     claim.deliveries = {}
                 claim.deliveries[seq] = message.delivery
+            claim.message_ids[seq] = message.message_id
             leases[seq] = claim
 
     def changed(self, seq: int, visibility_s: int, caller: Caller, said: Said | None = None) -> str | None:
@@ -228,7 +233,8 @@ class LiveAttempts:
         else:
             if before.outcome is None:
                 self._judged(claim.consumer, claim.queue, outcome)
-                claim.consumer.recent.append(EndedAttempt(claim.queue, seq, now_ms, outcome, said))
+                ended = EndedAttempt(claim.queue, seq, claim.message_ids[seq], now_ms, outcome, said)
+                claim.consumer.recent.append(ended)
             claim.changes[seq] = LeaseChange(before.renewals, before.last_ms, deadline_ms, outcome, said)
             waiting[seq] = deadline_ms
         return outcome
@@ -261,7 +267,8 @@ class LiveAttempts:
                 self._handled(queue.id, now_ms - claim.received_at_ms)
             if own is not None or outcome == Outcome.GIVEN_BACK:
                 word = outcome if own is None else own.outcome
-                consumer.recent.append(EndedAttempt(queue, seq, now_ms, word, own))
+                message_id = "" if claim is None else claim.message_ids[seq]
+                consumer.recent.append(EndedAttempt(queue, seq, message_id, now_ms, word, own))
             if own is None:
                 plain += 1
             else:
@@ -312,7 +319,7 @@ class LiveAttempts:
         for seq, claim in self._leases.items():
             if claim.consumer is consumer:
                 change = claim.change_of(seq) or LeaseChange(0, 0, claim.deadline_ms)
-                facts = (claim.received_at_ms, change.deadline_ms, change.renewals)
+                facts = (claim.message_ids[seq], claim.received_at_ms, change.deadline_ms, change.renewals)
                 held.append(HeldMessageNow(claim.queue, seq, *facts, change.outcome, change.said))
                 if len(held) >= HELD_SHOWN_MAX:
                     break
@@ -441,13 +448,15 @@ class LiveAttempts:
         if len(self._lapses) >= LAPSES_MAX:
             del self._lapses[next(iter(self._lapses))]
         key = (seq, claim.delivery_of(seq))
-        lapse = _Lapse(claim.consumer, claim.queue, deadline_ms, patience_ms(deadline_ms - set_at_ms))
+        patience = patience_ms(deadline_ms - set_at_ms)
+        lapse = _Lapse(claim.consumer, claim.queue, claim.message_ids[seq], deadline_ms, patience)
         self._lapses[key] = lapse
         heappush(self._due, (deadline_ms + lapse.patience_ms, *key))
 
     def _settle_lapse(self, seq: int, lapse: _Lapse, outcome: Outcome) -> None:
         lapse.consumer.count(Outcome.UNKNOWN, -1)
-        lapse.consumer.recent.append(EndedAttempt(lapse.queue, seq, lapse.deadline_ms, outcome.value))
+        facts = (lapse.message_id, lapse.deadline_ms, outcome.value)
+        lapse.consumer.recent.append(EndedAttempt(lapse.queue, seq, *facts))
         self._judged(lapse.consumer, lapse.queue, outcome)
 
     def _judged(self, consumer: Consumer, queue: Queue, outcome: str, count: int = 1) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
@@ -88,7 +89,10 @@ async def consumer_page(visit: Visit) -> Answer:
 
 
 def _mark(consumer: Consumer) -> str:
-    return f"{abs(hash(consumer.caller)):x}"
+    """Names the consumer in addresses: the same after a restart of the server."""
+    return blake2b(
+        "\0".join(each or "" for each in consumer.caller).encode("utf-8", "surrogatepass"), digest_size=8
+    ).hexdigest()
 
 
 def _message_address(row: HeldMessageNow | EndedAttempt) -> str:

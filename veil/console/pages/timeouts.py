@@ -248,6 +248,7 @@ def _about(visit: Visit, findings: Findings) -> dict[str, Any]:
         "no_renewal": NO_RENEWAL,
         "chance": words.chance,
         "seconds": words.length,
+        "after_losses": words.after_losses,
         "unknown": UNKNOWN,
     }
 
