@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from pyarrow import parquet as pq
 
 from tests.pipeline.journal_kit import (
     HOUR_MS,
@@ -14,11 +16,16 @@ from tests.pipeline.journal_kit import (
     a_message,
     journal_of,
     no_spark,
+    numbered,
     seq_of,
     write_segment_of,
 )
 from tests.pipeline.lifecycle_model import Row
 from tests.pipeline.tables_kit import rows_of
+from veil.journal.attempts import tell
+from veil.journal.lives import COLUMNS as LIFE_COLUMNS
+from veil.journal.lives import from_row
+from veil.journal.schema import COLUMNS
 from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.run import run_lifecycles
 
@@ -192,3 +199,53 @@ def test_the_hour_adds_everything_up_under_the_hour_of_the_send(tables: dict[str
 
 def test_seq_tells_the_millisecond_of_the_send() -> None:
     assert seq_of(T, 5) >> 20 == T
+
+
+def test_a_journal_from_before_outcomes_is_read_as_it_is_and_its_rows_say_so(
+    journal_place: Storage, tables_place: Storage
+) -> None:
+    stories = [
+        a_message(T, counter=1).received(T).deleted(T + 5 * S),
+        # A holder that failed and backed off: all that such a journal has is a deadline that moved, here and there.
+        a_message(T, counter=2).received(T).extended(T + 2 * S, visibility=5 * S).received(T + 9 * S),
+        a_message(T, counter=3).received(T).released(T + 2 * S),
+        a_message(T, counter=4).received(T).received(T + 40 * S).delete_refused(T + 50 * S, delivery=1),
+    ]
+    events = journal_of(*stories)
+    later = [column.name for column in COLUMNS if column.since > 1]
+    assert later == ["outcome", "error_type", "error_text", "traceback", "rule"]
+    name = write_segment_of(journal_place, events, version=1, without=later)
+    run_lifecycles(no_spark, journal_place, tables_place)
+
+    def told() -> dict[tuple[int, int], tuple[str, int]]:
+        return {
+            (row["seq"] & 7, row["delivery"]): (row["outcome"], row["rule"])
+            for row in rows_of(tables_place, "leases")
+        }
+
+    old = {
+        (1, 1): ("completed", 1),
+        (2, 1): ("unknown", 1),
+        (2, 2): ("unknown", 1),
+        (3, 1): ("given_back", 1),
+        (4, 1): ("overran", 1),
+        (4, 2): ("open", 1),
+    }
+    assert told() == old
+    # The same events, read for one message: from the very same file.
+    with journal_place.open_input(name) as file:
+        rows = [dict.fromkeys(LIFE_COLUMNS) | row for row in pq.ParquetFile(file).read().to_pylist()]
+    life = tell([from_row(row) for row in rows if row["seq"] & 7 == 2], events[-1].at)
+    assert life is not None
+    assert [lease.outcome.value for stay in life.stays for lease in stay.leases] == ["unknown", "unknown"]
+
+    # What is told since Veil was upgraded is judged by what it tells.
+    further = stories[1].events[-1]
+    last = [
+        replace(
+            further, kind="given_back", at=T + 20 * S, deadline=T + 25 * S, outcome="failed", error_type="E"
+        )
+    ]
+    write_segment_of(journal_place, numbered(last, first_row=len(events) + 1))
+    run_lifecycles(no_spark, journal_place, tables_place)
+    assert told() == old | {(2, 2): ("failed", 2)}
