@@ -104,7 +104,7 @@ def from_packed(number: int, packed: bytes) -> Iterator[LifeEvent]:
             event.outcome,
             event.error_type,
             event.error_text,
-            event.traceback,
+            None if event.traceback is None else str(event.traceback),
         )
 
 
