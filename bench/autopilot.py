@@ -12,7 +12,7 @@ import json
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,13 +23,17 @@ from msgspec.structs import replace
 
 from veil.core.attempt import patience_ms
 from veil.core.autopilot import DAY_MS, Attempts, Decision, Kind, Mode, Policy, QueueState, prediction_of
-from veil.pipeline.autopilot.pilot import Memory, changed, is_due, look
+from veil.pipeline.autopilot.pilot import Memory, changed, goal_of, is_due, look
 from veil.pipeline.lifecycles.tables import BUCKET_MAX, HOUR_MS, PER_OCTAVE, bucket_of
 from veil.pipeline.timeouts.history import History, Work
 from veil.pipeline.timeouts.recommendation import SENSIBLE_S, Timelines
 from veil.pipeline.timeouts.run import find
 
 TICK_MS: Final = 600_000
+FIRST_MS, FIRST_TICK_MS = (
+    7_200_000,
+    60_000,
+)  # a queue's first hours, by the minute: as often as the autopilot looks
 START_MS: Final = 20_500 * DAY_MS
 EXPORTED_MS: Final = 120_000  # how late the journal tells of an event
 CRASHED: Final = 2e-4  # of the attempts: a worker of ten slots that dies once a day
@@ -100,6 +104,7 @@ class Simulated:
 
     truth: Truth
     rng: Rng
+    crashed: float = CRASHED
     timeout_s: int = DEFAULT_S
     state: QueueState = field(default_factory=lambda: QueueState(seen_s=DEFAULT_S))
     memory: Memory = field(default_factory=Memory)
@@ -112,10 +117,11 @@ class Simulated:
     changes: list[tuple[float, int, str]] = field(default_factory=list)
     timelines: Timelines = field(default_factory=Timelines)
 
-    def play(self, now_ms: int, crashed: float = CRASHED) -> None:
-        """Ten minutes of traffic."""
+    def play(self, now_ms: int, length_ms: int = TICK_MS) -> None:
+        """So much traffic."""
+        crashed = self.crashed
         hour = (now_ms - START_MS) / HOUR_MS
-        waiting = int(self.rng.poisson(self.truth.rate(hour) * TICK_MS / 1000))
+        waiting = int(self.rng.poisson(self.truth.rate(hour) * length_ms / 1000))
         history, overran, crashes, count = History(), 0, 0, 0
         history.saw_window(self.timeout_s * 1000, datetime.fromtimestamp(now_ms / 1000, UTC))
         while waiting:
@@ -133,7 +139,9 @@ class Simulated:
             _count(history, work_s, gone, late, failed, self.timeout_s)
             count, overran, crashes = count + waiting, overran + int(late.sum()), crashes + int(gone.sum())
             waiting = int(again.sum())
-        known_ms = now_ms + TICK_MS + EXPORTED_MS + self.timeout_s * 1000 + patience_ms(self.timeout_s * 1000)
+        known_ms = (
+            now_ms + length_ms + EXPORTED_MS + self.timeout_s * 1000 + patience_ms(self.timeout_s * 1000)
+        )
         self.pending.append(Tick(known_ms, now_ms // HOUR_MS, Attempts(count, overran, crashes), history))
 
     def learn(self, now_ms: int) -> None:
@@ -194,12 +202,12 @@ class Simulated:
         total = self.all_work.total()
         work = np.array([_middle_s(bucket) for bucket in self.all_work])
         share = np.array(list(self.all_work.values())) / total
-        slow = float(share[work > timeout_s].sum()) * (1 - CRASHED) * (1 - self.truth.failing)
+        slow = float(share[work > timeout_s].sum()) * (1 - self.crashed) * (1 - self.truth.failing)
         held_s = float((share * np.minimum(work, timeout_s)).sum()) / 2 * (1 - self.truth.failing)
         if slow > 0.9:
             return math.inf
-        attempts = messages / (1 - slow - CRASHED - self.truth.failing * (1 - CRASHED))
-        return attempts * (slow * self.median_s + CRASHED * (timeout_s - held_s))
+        attempts = messages / (1 - slow - self.crashed - self.truth.failing * (1 - self.crashed))
+        return attempts * (slow * self.median_s + self.crashed * (timeout_s - held_s))
 
 
 def _count(history: History, work_s: Any, gone: Any, late: Any, failed: Any, timeout_s: int) -> None:
@@ -238,13 +246,17 @@ def _middle_s(bucket: int) -> float:
     return float(2 ** ((bucket + 0.5) / _FINE))
 
 
-def month(truth: Truth, days: int, seed: int) -> tuple[Simulated, dict[str, Any], list[float]]:
+def month(
+    truth: Truth, days: int, seed: int, crashed: float = CRASHED
+) -> tuple[Simulated, dict[str, Any], list[float]]:
     """A month of one queue; what it came to, and in how many hours of traffic wrong changes were taken back."""
-    queue = Simulated(truth, np.random.default_rng(seed))
+    queue = Simulated(truth, np.random.default_rng(seed), crashed)
     wrong: list[float] = []
-    for now_ms in range(START_MS, START_MS + days * DAY_MS, TICK_MS):
-        queue.play(now_ms)
-        end_ms = now_ms + TICK_MS
+    first = range(START_MS, START_MS + FIRST_MS, FIRST_TICK_MS)
+    for now_ms in (*first, *range(first.stop, START_MS + days * DAY_MS, TICK_MS)):
+        length_ms = FIRST_TICK_MS if now_ms in first else TICK_MS
+        queue.play(now_ms, length_ms)
+        end_ms = now_ms + length_ms
         queue.learn(end_ms)
         queue.steer(end_ms, due=is_due(queue.state, end_ms))
         if (end_ms - START_MS) % (7 * DAY_MS) == 5 * DAY_MS and queue.memory.days:
@@ -253,7 +265,7 @@ def month(truth: Truth, days: int, seed: int) -> tuple[Simulated, dict[str, Any]
         sum(h.messages_deleted for h in (*queue.memory.hours.values(), *queue.memory.days.values()))
     )
     messages += sum(each.history.messages_deleted for each in queue.pending)
-    fixed = {each: queue.fixed_cost_s(each, messages) for each in SENSIBLE_S if each <= 7_200}
+    fixed = {each: queue.fixed_cost_s(each, messages) for each in SENSIBLE_S}
     best_s = min(fixed, key=lambda each: fixed[each])
     weeks = Counter(int(hour // 168) for hour, _, kind in queue.changes if kind in ("change", "take back"))
     row = {
@@ -261,9 +273,10 @@ def month(truth: Truth, days: int, seed: int) -> tuple[Simulated, dict[str, Any]
         "messages": messages,
         "duplicates": round(queue.duplicates),
         "hidden_h": round(queue.hidden_s / 3600, 1),
-        "cost_h": round(queue.cost_s() / 3600, 1),
+        "cost_h": round(queue.cost_s() / 3600, 2),
+        "best_fixed_h": round(fixed[best_s] / 3600, 2),
         "best_fixed_s": best_s,
-        "against_best": round(queue.cost_s() / fixed[best_s], 3),
+        "against_best": round(queue.cost_s() / fixed[best_s], 3) if fixed[best_s] else None,
         "against_30s": round(fixed[DEFAULT_S] / queue.cost_s(), 1),
         "changes_a_week": [weeks[week] for week in range(math.ceil(days / 7))],
         "wrong_taken_back_h": [round(each, 1) for each in wrong],
@@ -285,7 +298,7 @@ def taken_back_h(queue: Simulated, now_ms: int, seed: int) -> float:
         quick.add(day)
     quick.processing = Counter({max(b - 3 * PER_OCTAVE, 0): n for b, n in quick.processing.items()})
     state = replace(queue.state, changed_ms=0, resting_ms=0, watch=None)
-    finding = find(Work("", "", "", ""), None, quick, trial.timelines, POLICY.target, POLICY.renewal)
+    finding = find(Work("", "", "", ""), None, quick, trial.timelines, goal_of(POLICY))
     prediction = prediction_of(finding, trial.timeout_s, wrong_s)
     trial.state = state
     trial.apply(
@@ -306,30 +319,41 @@ def main() -> None:
     """Play every queue's month, print what it came to, and what all of them did."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--days", type=int, default=30)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--crashes", type=float, nargs="+", default=[CRASHED], help="share of the attempts")
     parser.add_argument("--queue", help="only those whose name has this in it")
     parser.add_argument("--story", action="store_true", help="also when what was changed")
     given = parser.parse_args()
+    truths = [each for each in QUEUES if not given.queue or given.queue in each.name]
+    for crashed in given.crashes:
+        for seed in given.seeds:
+            months(truths, given.days, seed, crashed, story=given.story)
+
+
+def months(truths: Sequence[Truth], days: int, seed: int, crashed: float, *, story: bool) -> None:
+    """Play the months of these queues and print them."""
     begun_s = time.process_time()
     rows, wrong = [], []
-    for truth in QUEUES:
-        if given.queue and given.queue not in truth.name:
-            continue
-        _, row, taken = month(truth, given.days, given.seed)
+    for truth in truths:
+        _, row, taken = month(truth, days, seed, crashed)
         rows.append(row)
         wrong += taken
-        hidden = ("best_h", "default_h") + (() if given.story else ("story",))
+        hidden = ("best_h", "default_h") + (() if story else ("story",))
         print(json.dumps({name: value for name, value in row.items() if name not in hidden}), flush=True)
     calm = {truth.name for truth in QUEUES if truth.calm}
-    cost_h = sum(row["cost_h"] for row in rows)
+    cost_h, best_h = sum(row["cost_h"] for row in rows), sum(row["best_h"] for row in rows)
     print(json.dumps({
         "queues": len(rows),
-        "against_best": round(cost_h / sum(row["best_h"] for row in rows), 3),
+        "seed": seed,
+        "crashed": crashed,
+        "cost_h": round(cost_h, 1),
+        "best_h": round(best_h, 1),
+        "against_best": round(cost_h / best_h, 3) if best_h else None,
         "against_30s": round(sum(row["default_h"] for row in rows) / cost_h, 1),
         "changes_a_week_max_calm": max((max(row["changes_a_week"]) for row in rows if row["queue"] in calm), default=0),
         "wrong_taken_back_h_max": max(wrong, default=None),
         "cpu_s": round(time.process_time() - begun_s, 1),
-    }))  # fmt: skip
+    }), flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

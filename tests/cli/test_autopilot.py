@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.autopilot_kit import HOUR_MS, REGION, World, slow
+from veil import Consumer
+from veil.consumer.attempts_journal import AttemptsJournal
 from veil.core.autopilot import decode_state
 from veil.journal.storage import Storage
 from veil.pipeline.autopilot.loop import LOCK
@@ -39,7 +42,7 @@ def veil(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:
         cwd=world.audit_file.parent,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
 
 
@@ -48,9 +51,9 @@ def test_from_the_tag_to_the_change_and_back(world: World):
     world.pass_time(2, slow)
     ran = veil(world, "--once", *PLACES)
     assert ran.returncode == 0, ran.stderr
-    assert "orders: change: 30 s to 1 min 45 s" in ran.stdout
+    assert "orders: change: 30 s to 2 min" in ran.stdout
     assert "undo: veil autopilot undo orders" in ran.stdout
-    assert world.timeout_s == 105
+    assert world.timeout_s == 120
 
     shown = veil(world, "status", "--tables", "tables")
     assert "orders" in shown.stdout
@@ -60,11 +63,64 @@ def test_from_the_tag_to_the_change_and_back(world: World):
     assert undone.returncode == 0, undone.stderr
     assert world.timeout_s == 30
     again = veil(world, "--once", *PLACES)
-    assert "a person changed the timeout from 1 min 45 s to 30 s" in again.stdout
+    assert "a person changed the timeout from 2 min to 30 s" in again.stdout
     assert world.timeout_s == 30
 
     assert veil(world, "resume", "orders", "--region", REGION).returncode == 0
-    assert "change: 30 s to 1 min 45 s" in veil(world, "--once", *PLACES).stdout
+    assert "change: 30 s to 2 min" in veil(world, "--once", *PLACES).stdout
+
+
+def test_against_another_sqs_the_consumers_own_journal_takes_the_place_of_the_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from moto.server import ThreadedMotoServer
+
+    for name, value in (("ACCESS_KEY_ID", "any"), ("SECRET_ACCESS_KEY", "any"), ("REGION", REGION)):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    moto.start()
+    try:
+        world = World(tmp_path, "http://{}:{}".format(*moto.get_host_and_port()))
+        world.create(600, "apply every=0")
+        asyncio.run(overrun(world, 40, monkeypatch))
+        ran = veil(world, "--once", *PLACES)
+        assert "orders: change: 10 min to" in ran.stdout, ran.stderr
+        assert world.timeout_s is not None
+        assert world.timeout_s >= 900
+        (change,) = world.actions("change")
+        assert (change["outcome"], change["account"]) == ("done", "123456789012")
+
+        assert veil(world, "undo", "orders", "--tables", "tables", "--region", REGION).returncode == 0
+        assert world.timeout_s == 600
+        world.queues.set_timeout("orders", 700)  # a person's own change
+        assert "a person changed the timeout" in veil(world, "--once", *PLACES).stdout
+        assert world.timeout_s == 700
+        world.client.on_queue("DeleteQueue", "orders")
+        world.client.close()
+    finally:
+        moto.stop()
+
+
+async def overrun(world: World, messages: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer with a journal of its own, by whose clock each attempt outlasts the timeout of ten minutes."""
+    for number in range(messages):
+        world.client.on_queue("SendMessage", "orders", {"MessageBody": str(number)})
+    now_s = time.time() - messages * 900
+    monkeypatch.setitem(AttemptsJournal.__init__.__kwdefaults__, "wall", lambda: now_s)
+    journal = str(world.audit_file.parent / "journal")
+    app = Consumer("orders", concurrency=1, endpoint=world.client.target.endpoint, journal=journal)
+    seen, all_seen = set(), asyncio.Event()
+
+    @app.handler
+    async def work(body: str) -> None:
+        nonlocal now_s
+        now_s += 900
+        seen.add(body)
+        if len(seen) == messages:
+            all_seen.set()
+
+    async with app:
+        await all_seen.wait()
 
 
 def test_decisions_are_posted_and_nobody_waits_for_whoever_listens(world: World):
@@ -91,7 +147,7 @@ def test_decisions_are_posted_and_nobody_waits_for_whoever_listens(world: World)
         listener.server_close()
     assert ran.returncode == 0, ran.stderr
     (advice,) = posted
-    assert (advice["queue"], advice["kind"], advice["after_s"]) == ("orders", "advise", 105)
+    assert (advice["queue"], advice["kind"], advice["after_s"]) == ("orders", "advise", 120)
     assert json.loads(ran.stdout) == advice
 
 
@@ -117,16 +173,21 @@ def test_a_second_one_on_the_same_tables_is_refused(world: World):
     assert "another autopilot runs here: process" in ran.stderr
 
 
-def test_a_server_keeps_an_autopilot_beside_it_and_takes_it_along(tmp_path: Path):
-    data = str(tmp_path / "data")
-    with VeilServer("--data", data, "--journal-interval-s", "0.1") as server:
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_a_server_keeps_an_autopilot_beside_it_and_takes_it_along(
+    request: pytest.FixtureRequest, tmp_path: Path, store: str
+):
+    given = ["--data", str(tmp_path / "data")]
+    if store == "postgres":
+        given += ["--store", request.getfixturevalue("postgres"), "--journal", str(tmp_path / "journal")]
+    with VeilServer(*given, "--journal-interval-s", "0.1") as server:
         sqs = server.client()
         url = sqs.create_queue(QueueName="orders", tags={"veil:autopilot": "advise"})["QueueUrl"]
         sqs.send_message(QueueUrl=url, MessageBody="x")
         (message,) = sqs.receive_message(QueueUrl=url)["Messages"]
         sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
     tables = Storage.at(tmp_path / "data" / "tables")
-    with VeilServer("--data", data, "--autopilot", "--autopilot-default", "off") as server:
+    with VeilServer(*given, "--autopilot", "--autopilot-default", "off") as server:
         wait_for(
             lambda: tables.exists("autopilot.json") and decode_state(tables.read("autopilot.json")).queues
         )

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from tests.console.conftest import TELEPHONE, OpenPage
 from tests.pipeline.report_kit import a_finding
+from veil.console.timeouts import RIGHT, TOO_LONG, verdict
 from veil.core import autopilot
 from veil.core.autopilot import AutopilotState, Decision, Kind, Prediction, QueueState
 from veil.core.findings import FILE, VERSION, Finding, Findings, encode
@@ -173,6 +174,14 @@ def test_what_the_autopilot_decided_stands_beside_the_evidence(
     assert "0.08 % of the attempts outlast the timeout in place of 30 %" in text
     assert "veil autopilot undo orders" in text
     assert "62 % of the attempts failed." in text
+
+
+def test_a_timeout_that_the_autopilot_finds_right_by_its_cost_is_right():
+    right = Decision(kind=Kind.NOTHING, code=autopilot.RIGHT, reason="", at_ms=1_000)
+    finding = a_finding("orders", present_s=3_600)
+    assert verdict(finding, 3_600) == TOO_LONG
+    assert verdict(finding, 3_600, QueueState(seen_s=3_600, last=right)) == RIGHT
+    assert verdict(finding, 3_600, QueueState(seen_s=30, last=right)) == TOO_LONG
 
 
 def test_a_silenced_queue_shows_how_to_let_the_autopilot_go_on(

@@ -37,14 +37,24 @@ APPLY = Policy(mode=Mode.APPLY)
 def a_finding(recommended_s: int | None = 240, present_s: float = 30, certainty: str = CLEAR) -> Finding:
     means = [
         Candidate(each, [WithPolicy(NO_RENEWAL, chance, chance * 1.2, each * 0.9, 0.0)])
-        for each, chance in ((10, 0.8), (30, 0.3), (60, 0.1), (240, 0.0008), (600, 0.00001), (43_200, 0.0))
+        for each, chance in (
+            (10, 0.8),
+            (30, 0.3),
+            (60, 0.1),
+            (180, 0.003),
+            (200, 0.0012),
+            (240, 0.0008),
+            (299, 0.0003),
+            (600, 0.00001),
+            (43_200, 0.0),
+        )
     ]
     return Finding(
         region="r", account="a", queue="orders", message_type=None, since="2024-10-01T00:00:00+00:00",
         until="2024-10-02T00:00:00+00:00", leases=10_000, completed=9_990, censored=0, duplicates=3_000, crashes=10,
         present_timeout_s=present_s, recommended_timeout_s=recommended_s, policy=NO_RENEWAL, certainty=certainty,
         reason="because", missing="more is needed", mean_s=25.0, p50_s=20.0, p90_s=60.0, p99_s=120.0, p999_s=240.0,
-        curve=[], candidates=means, replay=None,
+        curve=[], candidates=means, replay=None, crash_share=0.0002,
     )  # fmt: skip
 
 
@@ -136,9 +146,21 @@ def test_only_clear_evidence_changes_anything(certainty: str, code: str):
 
 
 @pytest.mark.parametrize("now_s", [200, 240, 299])
-def test_a_timeout_near_the_recommended_one_is_right(now_s: int):
+def test_a_timeout_that_costs_hardly_more_than_the_recommended_one_is_right(now_s: int):
     decision = decide(APPLY, a_finding(present_s=now_s), a_state(), now_s, NOW)
     assert (decision.kind, decision.code) == (Kind.NOTHING, "right")
+
+
+def test_a_timeout_that_costs_little_is_not_right_where_the_owner_allows_fewer_duplicates():
+    strict = Policy(mode=Mode.APPLY, target=0.001)
+    assert decide(strict, a_finding(present_s=200), a_state(), 200, NOW).after_s == 240
+
+
+def test_a_fourth_change_in_a_week_is_made_only_where_it_saves_half_or_the_work_has_changed():
+    state = a_state(changes_ms=(NOW - 6 * DAY_MS, NOW - 5 * DAY_MS, NOW - 2 * DAY_MS))
+    assert decide(APPLY, a_finding(present_s=180), state, 180, NOW).code == "three a week"
+    assert decide(APPLY, a_finding(present_s=180), state, 180, NOW + 2 * DAY_MS).kind is Kind.CHANGE
+    assert decide(APPLY, a_finding(present_s=30), state, 30, NOW).kind is Kind.CHANGE
 
 
 def test_shorter_waits_for_a_whole_day_of_the_same_work_and_longer_does_not():

@@ -11,7 +11,7 @@ import typer.main
 
 from veil.cli.pipeline import pipeline_app
 from veil.core.autopilot import Policy
-from veil.core.findings import CLEAR, NO_RENEWAL, Finding
+from veil.core.findings import CLEAR, NO_RENEWAL, NOT_ENOUGH, Finding
 from veil.pipeline.autopilot.evidence import advice_on
 
 WHOLE = Finding(
@@ -54,6 +54,15 @@ def test_long_work_without_renewal_is_told_to_renew() -> None:
     (advice,) = advice_on(long, [], Policy())
     assert "let the consumers renew" in advice
     assert advice_on(long, [], Policy(renewal="adaptive")) == ()
+
+
+def test_long_work_that_is_given_up_at_its_deadline_is_told_to_renew() -> None:
+    given_up = msgspec.structs.replace(
+        WHOLE, recommended_timeout_s=None, certainty=NOT_ENOUGH, present_timeout_s=900.0, censored=3_000
+    )
+    (advice,) = advice_on(given_up, [], Policy())
+    assert advice.startswith("30 % of the work is given up at its deadline, after 15 min")
+    assert advice_on(given_up, [], Policy(renewal="adaptive")) == ()
 
 
 def test_types_that_differ_get_queues_of_their_own_by_a_command_that_can_be_run() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.autopilot_kit import HOUR_MS, QUICKLY, World, a_world, quick, slow
+from veil.cli.output import seconds
 from veil.core.autopilot import RESUME_TAG
 from veil.journal.storage import Storage
 from veil.pipeline.autopilot.loop import JournalHealth
@@ -35,7 +36,7 @@ def test_a_timeout_that_is_too_short_is_changed_once_and_audited(world: World):
     assert change["outcome"] == "done"
     assert change["target"] == "orders"
     assert change["account"] == "000000000000"
-    assert change["differences"] == [["Visibility timeout", "30 s", f"{world.timeout_s} s"]]
+    assert change["differences"] == [["Visibility timeout", "30 s", seconds(world.timeout_s)]]
     assert change["commands"] == ["veil autopilot undo orders"]
     assert "outlast the timeout" in change["detail"]
     world.look(pilot)

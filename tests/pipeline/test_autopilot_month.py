@@ -21,11 +21,11 @@ def test_a_wrong_change_is_taken_back_within_an_hour_of_traffic():
     assert taken_back_h(queue, START_MS + 4 * DAY_MS, 11) <= 1.0
 
 
-def test_crashes_alone_change_nothing():
-    queue = Simulated(QUEUES[0], np.random.default_rng(3), timeout_s=300)
+def test_crashes_alone_change_nothing_before_a_day_of_them_was_seen():
+    queue = Simulated(QUEUES[0], np.random.default_rng(3), 0.02, timeout_s=300)
     queue.state = queue.state.__class__(seen_s=300)
     for now_ms in range(START_MS, START_MS + DAY_MS // 4, 600_000):
-        queue.play(now_ms, crashed=0.02)
+        queue.play(now_ms)
         queue.learn(now_ms + 600_000)
         queue.steer(now_ms + 600_000, due=True)
     assert queue.timeout_s == 300

@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 import venv
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.pipeline.autopilot_kit import HOUR_MS, REGION, World, slow
 from tests.pipeline.cluster_kit import Cluster, cluster
 from tests.pipeline.journal_kit import a_message, cut, journal_of, numbered, write_segment_of
 from tests.pipeline.lifecycle_model import model_tables
@@ -177,6 +179,34 @@ def test_a_router_on_two_workers_sends_every_message_on_once(
         got = Counter(json.loads(each.body)["n"] for each in queues.take_all(queue))
         assert got == Counter(n for n in range(500) if n % 2 == kind)
     assert queues.count("intake") == 0
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_an_autopilot_on_a_cluster_changes_a_timeout(on_loopback: Cluster, packaged: Path, tmp_path: Path):
+    with VeilServer("--data", str(tmp_path / "data")) as server:
+        world = World(tmp_path, server.endpoint_url, int(time.time() * 1000) - 2 * HOUR_MS)
+        world.create(30)
+        world.pass_time(2, slow)
+        job = ("--py-files", str(packaged / "veil.zip"), str(packaged / "veil_job.py"))
+        words = [
+            "autopilot",
+            "--once",
+            "--json",
+            "--journal",
+            world.journal.uri,
+            "--tables",
+            world.tables.uri,
+        ]
+        words += ["--audit", str(world.audit_file), "--endpoint", server.endpoint_url, "--region", REGION]
+
+        done = on_loopback.submit(*job, *words, cwd=tmp_path)
+
+        assert done.returncode == 0, done.stdout + done.stderr
+        (told,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        assert (told["queue"], told["kind"], told["before_s"]) == ("orders", "change", 30)
+        assert world.timeout_s == told["after_s"]
+        world.client.close()
 
 
 @pytest.mark.soak

@@ -21,7 +21,7 @@ import typer
 from veil import words
 from veil.cli.app import Commands
 from veil.cli.client import Client
-from veil.cli.failures import CommandFailed, NotVeil, ServiceError, plainly
+from veil.cli.failures import CommandFailed, ServiceError, plainly
 from veil.cli.options import AsJson, Endpoint, QueueName, Region, connect, interval
 from veil.cli.output import inert, say, say_json, show_table, talk
 from veil.cli.output import seconds as length
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from veil.journal.storage import Storage
     from veil.pipeline.autopilot.loop import JournalHealth
     from veil.pipeline.lifecycles.run import LifecyclesRun
+    from veil.pipeline.timeouts.run import Goal
     from veil.server.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -178,15 +179,14 @@ class Webhook:
 
 
 def journal_health(client: Client, journal: Storage) -> JournalHealth | str | None:
-    """What the server's metrics say of its journal, or why they cannot be had. Where the server is not Veil the consumers
-    write the journal, and a row that is missing in it is what they had to drop."""
+    """What the server's metrics say of its journal, or why they cannot be had. A journal that consumers write themselves tells
+    by a row that is missing in it that they had to drop some."""
+    from veil.journal.segments import gaps, list_segments
+    from veil.journal.storage import OF_CONSUMERS, read_mark
     from veil.pipeline.autopilot.loop import JournalHealth
 
-    try:
-        client.veils_own("DescribeQueues", None, {"MaxResults": 1})
-    except NotVeil:
-        from veil.journal.segments import gaps, list_segments
-
+    mark = read_mark(journal)
+    if mark is not None and mark[0].startswith(OF_CONSUMERS):
         return JournalHealth(
             0.0, float(sum(gap.last - gap.first + 1 for gap in gaps(list_segments(journal))))
         )
@@ -256,7 +256,7 @@ def run(
 ) -> None:
     """Keep timeouts right where the tag veil:autopilot of a queue allows it, until it is told to stop.
 
-    The tag is off, advise or apply, with bounds behind it: `apply least=30s greatest=15m step=4 every=6h target=0.001`.
+    The tag is off, advise or apply, with bounds behind it: `apply least=30s greatest=15m step=4 every=6h`.
     Every decision goes to the audit log with its reason. A change that turns out wrong is taken back. A timeout that a
     person sets is left alone until `veil autopilot resume QUEUE`.
     """
@@ -292,8 +292,8 @@ def run(
             here_max = 0 if is_chosen else BYTES_HERE_MAX
             return run_lifecycles(spark, journal_place, tables_place, bytes_here_max=here_max)
 
-        def find_all() -> Findings:
-            return run_timeouts(tables_place, target=policy.target, policies=SCHEDULES, policy=policy.renewal)
+        def find_all(goals: Mapping[tuple[str, str], Goal]) -> Findings:
+            return run_timeouts(tables_place, policies=SCHEDULES, policy=policy.renewal, goals=goals)
 
         def tell(queue: str, state: QueueState, decision: Decision) -> None:
             _tell(queue, state, decision, as_json=as_json)

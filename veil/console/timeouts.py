@@ -26,7 +26,7 @@ from veil.charts import (
 )
 from veil.console.templates import length
 from veil.core import autopilot
-from veil.core.autopilot import AutopilotState, StateUnreadable, decode_state
+from veil.core.autopilot import AutopilotState, QueueState, StateUnreadable, decode_state
 from veil.core.findings import FILE, NO_RENEWAL, NOT_ENOUGH, Finding, Findings, FindingsUnreadable, decode
 from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.queue import Queue
@@ -93,8 +93,11 @@ def _read(path: Path, size: int) -> FindingsRead:
         return FindingsRead(None, place, str(problem))
 
 
-def verdict(finding: Finding, present_s: float | None = None) -> str:
+def verdict(finding: Finding, present_s: float | None = None, pilot: QueueState | None = None) -> str:
     """What to think of the timeout: too short, too long, right, or that nobody knows."""
+    judged = None if pilot is None or pilot.seen_s != present_s else pilot.last
+    if judged is not None and judged.code == autopilot.RIGHT:
+        return RIGHT  # by its cost, which says more than how far it is from the recommended one
     recommended, present = finding.recommended_timeout_s, present_s or finding.present_timeout_s
     if recommended is None or finding.certainty == NOT_ENOUGH:
         return UNKNOWN

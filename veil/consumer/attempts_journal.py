@@ -71,9 +71,9 @@ class AttemptsJournal:
     def start(self) -> None:
         """Mark the place as a journal, and begin to write; raises OSError, LocationRefused."""
         from veil.journal.schema import VERSION
-        from veil.journal.storage import MARK, Location
+        from veil.journal.storage import MARK, OF_CONSUMERS, Location
 
-        store_id = f"sqs-{self._queue.region}-{self._queue.account}"
+        store_id = f"{OF_CONSUMERS}{self._queue.region}-{self._queue.account}"
         # Not claimed as a server would: other consumers write there too, and their drafts are not ours to remove.
         if not Location(self._place.uri, store_id).check():
             self._place.write(MARK, json.dumps({"store_id": store_id, "version": VERSION}).encode())

@@ -26,7 +26,7 @@ from typing import Final
 import msgspec
 
 from veil import words
-from veil.core.findings import CLEAR, NO_RENEWAL, NOT_ENOUGH, Finding, WithPolicy
+from veil.core.findings import CLEAR, FAR_TOO_MANY, NO_RENEWAL, NOT_ENOUGH, Finding, WithPolicy
 from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.text import length_s
 
@@ -39,9 +39,12 @@ RESUME_TAG: Final = (
 )
 
 DAY_MS: Final = 86_400_000
-# Beside the recommended timeout by so little is no reason for a change: the next day's evidence would ask for another.
-SHORT: Final = 0.8
-LONG: Final = 1.25
+# To save so little is no reason for a change: the next day's evidence would ask for another.
+_DEARER: Final = 1.1
+# More changes than so many a week without a drift only where the timeout costs twice as much as it could.
+_A_WEEK: Final = 3
+_MUCH_DEARER: Final = 2.0
+_WEEK_MS: Final = 7 * DAY_MS
 
 
 # ---- policies
@@ -68,7 +71,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     step: float = 8.0  # by which factor one change may lengthen or shorten the timeout at most
     every_s: int = 6 * 3_600  # between two changes, at least
     rest_s: int = 24 * 3_600  # after a change that was taken back
-    target: float = 0.001  # share of the work that may be done twice
+    target: float = 1.0  # share of the work that may be done twice at most, though more would cost less
     renewal: str = NO_RENEWAL  # how the consumers renew
 
 
@@ -177,6 +180,7 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
     drift_ms: int = 0  # up to where the work was looked through for a drift
     found_ms: int = 0  # when the last finding was made
     changed_ms: int = 0  # the last change of its own
+    changes_ms: tuple[int, ...] = ()  # the last ones since the work changed
     resting_ms: int = 0  # nothing is changed until then
     silenced_ms: int | None = None  # since a person changed the timeout
     watch: Watch | None = None
@@ -222,6 +226,7 @@ def decode_state(text: bytes) -> AutopilotState:
 # ---- the decision
 
 UNSETTLED: Final = ("not enough evidence", "not clear")  # codes: a few attempts more may say more
+RIGHT: Final = "right"
 
 
 def decide(policy: Policy, finding: Finding | None, state: QueueState, now_s: int, now_ms: int) -> Decision:
@@ -237,8 +242,6 @@ def decide(policy: Policy, finding: Finding | None, state: QueueState, now_s: in
     if finding is None or finding.recommended_timeout_s is None or finding.certainty == NOT_ENOUGH:
         why = "no attempts were seen yet" if finding is None else finding.missing or finding.reason
         return nothing("not enough evidence", f"there is not enough evidence: {why}")
-    if finding.certainty != CLEAR:
-        return nothing("not clear", f"the evidence is not clear yet: {finding.missing or finding.reason}")
     seen_s = finding.present_timeout_s
     if seen_s is not None and round(seen_s) != now_s and now_ms - state.changed_ms > 3_600_000:
         return nothing(
@@ -247,8 +250,18 @@ def decide(policy: Policy, finding: Finding | None, state: QueueState, now_s: in
             "ask for a timeout of their own",
         )
     wanted_s = finding.recommended_timeout_s
-    if wanted_s * SHORT <= now_s <= wanted_s * LONG:
-        return nothing("right", f"{words.length(now_s)} is right; {words.length(wanted_s)} is recommended")
+    now, wanted = _means(finding, now_s), _means(finding, wanted_s)
+    is_within = now.duplicate_chance <= min(policy.target, FAR_TOO_MANY) or now_s >= wanted_s
+    if is_within and finding.cost_s(now) <= _DEARER * finding.cost_s(wanted):
+        return nothing(RIGHT, f"{words.length(now_s)} is right; {words.length(wanted_s)} is recommended")
+    lately = [each for each in state.changes_ms if now_ms - each < _WEEK_MS]
+    if is_within and len(lately) >= _A_WEEK and finding.cost_s(now) <= _MUCH_DEARER * finding.cost_s(wanted):
+        return nothing(
+            "three a week",
+            f"{words.length(wanted_s)} would cost a little less; that is not worth a fourth change in a week",
+        )
+    if finding.certainty != CLEAR:
+        return nothing("not clear", f"the evidence is not clear yet: {finding.missing or finding.reason}")
     after_s, bound = _bounded(policy, wanted_s, now_s)
     if after_s == now_s or (after_s > now_s) != (wanted_s > now_s) or now_s / 1.1 <= after_s <= now_s * 1.1:
         return nothing(
@@ -297,6 +310,19 @@ def _bounded(policy: Policy, wanted_s: int, now_s: int) -> tuple[int, str | None
     return after_s, bound
 
 
+def reachable_s(policy: Policy, now_s: int) -> set[int]:
+    """The present timeout, and where a bound may stop a change of it: what each would mean has to be known."""
+    base_s = max(now_s, 1)
+    ends = (
+        base_s,
+        int(base_s * policy.step),
+        math.ceil(base_s / policy.step),
+        policy.least_s,
+        policy.greatest_s,
+    )
+    return {min(each, VISIBILITY_MAX_S) for each in ends}
+
+
 def _decision(
     kind: Kind, code: str, reason: str, finding: Finding | None, now_s: int, now_ms: int
 ) -> Decision:
@@ -321,7 +347,7 @@ def prediction_of(finding: Finding, before_s: int, after_s: int) -> Prediction:
         overrun_after_high=after.duplicate_chance_high,
         recovery_before_s=before.recovery_s,
         recovery_after_s=after.recovery_s,
-        crashed=(finding.crashes + finding.unknown) / max(finding.leases, 1),
+        crashed=max((finding.crashes + finding.unknown) / max(finding.leases, 1), finding.crash_share),
         work_s=finding.p50_s or finding.mean_s or 1.0,
     )
 
@@ -405,14 +431,19 @@ def judge(watch: Watch, target: float, seen: Attempts, now_ms: int) -> tuple[Jud
 def _watched(watch: Watch, target: float, seen: Attempts) -> tuple[float, int, str]:
     """The share that would show that the change was wrong: the bound that it must not exceed, and how many it was."""
     told = watch.prediction
+    crashed = max(1.5 * told.crashed, 1e-4)
     if watch.after_s < watch.before_s:
-        return min(max(target, told.overrun_after_high) + told.crashed, 0.9), seen.overran + seen.crashed, (
-            "outlasted the timeout or fell silent"
-        )  # fmt: skip
+        # From this share of overruns on, the old timeout cost less; where fewer were predicted, that leaves some room.
+        even = (
+            told.overrun_before
+            + told.crashed * (told.recovery_before_s - told.recovery_after_s) / told.work_s
+        )
+        bound = max(told.overrun_after_high, min(even, target)) + crashed
+        return min(bound, 0.9), seen.overran + seen.crashed, "outlasted the timeout or fell silent"
     # A longer timeout cannot cause overruns; it makes crashes dearer. From this share of crashes on, the old one cost less.
     gained_s = max(told.overrun_before - told.overrun_after, 0.0) * told.work_s
     even = gained_s / max(told.recovery_after_s - told.recovery_before_s, 1e-9)
-    return min(max(told.crashed * 1.5, even, 1e-4), 0.9), seen.crashed, "crashed or fell silent"
+    return min(max(crashed, even), 0.9), seen.crashed, "crashed or fell silent"
 
 
 # ---- drift

@@ -15,6 +15,7 @@ LIKELY: Final = (
     "likely"  # the estimate is, its upper end is not, or it rests on an assumption that `missing` names
 )
 NOT_ENOUGH: Final = "not enough evidence"
+FAR_TOO_MANY: Final = 0.1  # of the work is done twice: longer is right, whatever is known of the cost
 
 
 class CurvePoint(msgspec.Struct, frozen=True):
@@ -88,6 +89,13 @@ class Finding(msgspec.Struct, frozen=True):
     unknown: int = 0  # lapsed, and nothing tells whether their holder was gone or at work
     failed_s: float = 0.0  # of work that failed attempts took
     messages_completed: int = 0
+    crash_share: float = 0.0  # of the attempts: to be expected, also where none has crashed yet
+
+    def cost_s(self, means: WithPolicy) -> float:
+        """What an attempt costs with a timeout that means this: what is done twice, each as long as half of the work takes, and
+        the time that its message stays hidden after a crash."""
+        work_s = self.p50_s or self.mean_s or 1.0
+        return means.duplicate_chance * work_s + self.crash_share * means.recovery_s
 
 
 class Findings(msgspec.Struct, frozen=True):

@@ -146,6 +146,7 @@ def _inside(name: str) -> str:
 # ---- the place of one store's journal
 
 MARK: Final = "_journal.json"
+OF_CONSUMERS: Final = "sqs-"  # so begins the store's id where consumers write the journal themselves
 
 
 class LocationRefused(VeilError):

@@ -79,7 +79,10 @@ async def timeouts_page(visit: Visit) -> Answer:
     queues = {queue.key: queue for queue in await visit.service.store.all_queues()}
     pilot = await read_autopilot(visit.console)
     judged = [
-        (finding, verdict(finding, _timeout_s(queues.get(_key(finding)))))
+        (
+            finding,
+            verdict(finding, _timeout_s(queues.get(_key(finding))), _pilot_of(visit, pilot, _key(finding))),
+        )
         for finding in _whole(visit, read.findings)
     ]
     judged.sort(key=lambda each: (-cost_s(each[0]), _ORDER.index(each[1]), each[0].queue))
@@ -128,6 +131,7 @@ async def timeout_page(visit: Visit) -> Answer:
     finding = next((each for each in own if each.message_type is None), own[0])
     typed = [each for each in own if each is not finding]
     sections: list[Section] = []
+    own_pilot = _pilot_of(visit, await read_autopilot(visit.console), key)
     for each in typed[:TYPES_MAX]:
         sections.append(_section(each, read.findings, queue))
         await visit.turn.pause()
@@ -136,11 +140,11 @@ async def timeout_page(visit: Visit) -> Answer:
         title=f"Timeout of {key.name}",
         key=key,
         queue=queue,
-        section=_section(finding, read.findings, queue),
+        section=_section(finding, read.findings, queue, own_pilot),
         types=sections,
         more_types=max(0, len(typed) - TYPES_MAX),
         why_not=why_not(finding, queue),
-        pilot=_pilot_of(visit, await read_autopilot(visit.console), key),
+        pilot=own_pilot,
         address=link("timeouts", key.region, key.name),
         **_about(visit, read.findings),
     )
@@ -222,9 +226,11 @@ def _timeout_s(queue: Queue | None) -> float | None:
     return None if queue is None else float(queue.settings.visibility_s)
 
 
-def _section(finding: Finding, findings: Findings, queue: Queue | None) -> Section:
+def _section(
+    finding: Finding, findings: Findings, queue: Queue | None, pilot: QueueState | None = None
+) -> Section:
     now_s = _timeout_s(queue)
-    said = verdict(finding, now_s)
+    said = verdict(finding, now_s, pilot)
     return Section(
         finding,
         said,

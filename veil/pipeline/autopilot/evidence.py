@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from veil import words
 from veil.core.attempt import patience_ms
 from veil.core.autopilot import DAY_MS, Attempts, Policy, Watch
-from veil.core.findings import CLEAR, NO_RENEWAL, Finding
+from veil.core.findings import CLEAR, FAR_TOO_MANY, NO_RENEWAL, Finding
 from veil.pipeline.autopilot.pilot import MEMORY_MS, Memory
 from veil.pipeline.lifecycles.tables import HOUR_MS, day_of
 from veil.pipeline.timeouts.history import History, Work, read_histories
@@ -135,6 +135,14 @@ def advice_on(whole: Finding, types: Sequence[Finding], policy: Policy) -> tuple
             f"work that takes up to {words.length(whole.p999_s or wanted_s)} needs a timeout of {words.length(wanted_s)}, and "
             "every crash hides its message for about as long: let the consumers renew (Veil's own does unless it is told not "
             f"to), then say renewal=adaptive in the queue's tag"
+        )
+    present_s = whole.present_timeout_s or 0.0
+    cut = whole.censored > FAR_TOO_MANY * whole.leases and wanted_s is None and present_s >= _LONG_S
+    if policy.renewal == NO_RENEWAL and whole.leases >= _ATTEMPTS_LEAST and cut:
+        found.append(
+            f"{words.chance(whole.censored / whole.leases)} of the work is given up at its deadline, after "
+            f"{words.length(present_s)}, and no sensible timeout will do: let the consumers renew, then say "
+            "renewal=adaptive in the queue's tag"
         )
     split = _split(whole, types)
     if split is not None:

@@ -40,13 +40,14 @@ from veil.core.autopilot import (
 from veil.core.errors import VeilError
 from veil.core.findings import Findings
 from veil.pipeline.autopilot.evidence import TablesEvidence, advice_on
-from veil.pipeline.autopilot.pilot import Memory, changed, is_due, look
+from veil.pipeline.autopilot.pilot import Memory, changed, goal_of, is_due, look
 from veil.pipeline.lifecycles.lock import TablesBusy
 from veil.pipeline.lifecycles.run import LifecyclesRun
 from veil.pipeline.lifecycles.store import Manifest, load_manifest
 from veil.pipeline.lifecycles.tables import HOUR_MS
 from veil.pipeline.timeouts.history import Work
 from veil.pipeline.timeouts.recommendation import RenewalSchedule, Timelines
+from veil.pipeline.timeouts.run import Goal
 
 if TYPE_CHECKING:
     from veil.journal.storage import Storage
@@ -108,7 +109,7 @@ class Autopilot:
         now_ms: Callable[[], int],
         default: Policy | None = None,
         schedules: tuple[RenewalSchedule, ...] = (),
-        find_all: Callable[[], Findings | None] = lambda: None,
+        find_all: Callable[[Mapping[tuple[str, str], Goal]], Findings | None] = lambda goals: None,
         tell: Callable[[str, QueueState, Decision], None] = lambda queue, state, decision: None,
         on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
@@ -133,8 +134,8 @@ class Autopilot:
         """One turn: finish what a predecessor began, learn what is new, and decide about each queue."""
         now_ms = self._now_ms()
         self._recover(now_ms)
-        problem = self._learn(now_ms)
-        policies = self._policies(now_ms)
+        policies = self._policies()
+        problem = self._learn(policies, now_ms)
         manifest = load_manifest(self._tables)
         memories = {
             work.queue: (work, memory)
@@ -276,7 +277,7 @@ class Autopilot:
 
     # ---- what is known
 
-    def _learn(self, now_ms: int) -> str | None:
+    def _learn(self, policies: Mapping[str, Policy], now_ms: int) -> str | None:
         """Bring the tables up to date; says why nothing may be done by them, if that is so."""
         try:
             run = self._refresh()
@@ -309,7 +310,8 @@ class Autopilot:
             if health.waiting_s * 1000 > STALE_MS:
                 return "the server's journal is behind"
         if now_ms - self._found_ms >= HOUR_MS:
-            self._findings, self._found_ms = self._find_all(), now_ms
+            goals = {(self._queues.region, name): goal_of(policy) for name, policy in policies.items()}
+            self._findings, self._found_ms = self._find_all(goals), now_ms
         return None
 
     def _forget(self, now_ms: int) -> None:
@@ -320,7 +322,7 @@ class Autopilot:
 
     # ---- whose queues
 
-    def _policies(self, now_ms: int) -> dict[str, Policy]:
+    def _policies(self) -> dict[str, Policy]:
         """The queues that allow something."""
         found: dict[str, Policy] = {}
         for name in self._queues.names():

@@ -5,6 +5,7 @@ No clock, no file, no call: the loop, the tests and the simulated month (`bench.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -13,7 +14,6 @@ from msgspec.structs import replace
 from veil import words
 from veil.core.autopilot import (
     DAY_MS,
-    SHORT,
     UNSETTLED,
     Attempts,
     Decision,
@@ -26,18 +26,18 @@ from veil.core.autopilot import (
     decide,
     drift,
     judge,
+    reachable_s,
     tail_drift,
 )
-from veil.core.findings import CLEAR, Finding
+from veil.core.findings import Finding
 from veil.pipeline.lifecycles.tables import HOUR_MS, HOURS_A_DAY
 from veil.pipeline.timeouts.history import History, Work, bucket_of_s, middle_s
 from veil.pipeline.timeouts.recommendation import Timelines
-from veil.pipeline.timeouts.run import find
+from veil.pipeline.timeouts.run import Goal, find
 
 MEMORY_MS: Final = 28 * DAY_MS
 _SOON_MS: Final = 300_000
-_TARGET_MAX: Final = 0.11
-_TOLD_ENOUGH: Final = 4  # that many times one in the target is clear
+_ATTEMPTS_LEAST: Final = 1_000  # before the work is compared with what it was
 _WATCHED_MS: Final = 7 * DAY_MS
 _WINDOWS_H: Final = (1, 3, 6, 12, 24)  # of the latest work that is compared with the work before
 
@@ -74,6 +74,11 @@ class Memory:
         return whole
 
 
+def goal_of(policy: Policy) -> Goal:
+    """What is asked of the evidence where this is a queue's policy."""
+    return Goal(policy.target, policy.renewal, least_cost=True)
+
+
 def look(
     policy: Policy,
     work: Work,
@@ -108,26 +113,23 @@ def look(
             return state, decisions, None
     if not due:
         return state, decisions, None
-    state, drifted = _drifted(policy, memory, state, timeout_s, newest_ms, now_ms)
+    state, drifted = _drifted(memory, state, timeout_s, newest_ms, now_ms)
     decisions += drifted
     first_ms = memory.first_ms
     if first_ms is None:
         return state, [*decisions, decide(policy, None, state, timeout_s, now_ms)], None
     from_ms = max(state.memory_ms, first_ms, now_ms - MEMORY_MS)
     history = memory.between(from_ms)
-    finding = find(work, None, history, timelines or Timelines(), policy.target, policy.renewal)
-    clearest = finding
-    # To see one in a thousand takes thousands of attempts; that far more than that is done twice is clear much sooner.
-    # A queue that tells enough within the hour need not hurry so: the better step would have to wait for its turn.
-    is_slow = history.completed * HOUR_MS < _TOLD_ENOUGH / (10 * policy.target) * (now_ms - from_ms)
-    for target in (10 * policy.target, 100 * policy.target) if is_slow else (10 * policy.target,):
-        if clearest.certainty == CLEAR or target > _TARGET_MAX:
-            break
-        looser = find(work, None, history, timelines or Timelines(), target, policy.renewal)
-        if looser.certainty == CLEAR and (looser.recommended_timeout_s or 0) * SHORT > timeout_s:
-            clearest = looser
+    finding = find(
+        work,
+        None,
+        history,
+        timelines or Timelines(),
+        goal_of(policy),
+        also_s=sorted(reachable_s(policy, timeout_s)),
+    )
     known = replace(state, memory_ms=from_ms)
-    decisions.append(decide(policy, clearest, known, timeout_s, now_ms))
+    decisions.append(decide(policy, finding, known, timeout_s, now_ms))
     return replace(state, found_ms=now_ms), decisions, finding
 
 
@@ -140,6 +142,7 @@ def is_due(state: QueueState, now_ms: int) -> bool:
 def changed(state: QueueState, decision: Decision, rest_s: int) -> QueueState:
     """The state once a change has been made, or taken back."""
     assert decision.after_s is not None and decision.before_s is not None
+    state = replace(state, changes_ms=(*state.changes_ms[-2:], decision.at_ms))
     if decision.kind is Kind.TAKE_BACK:
         # What was predicted from did not hold: what comes now is judged by what was seen since.
         since_ms = state.watch.changed_ms if state.watch is not None else decision.at_ms
@@ -201,7 +204,7 @@ def _judged(
 
 
 def _drifted(
-    policy: Policy, memory: Memory, state: QueueState, timeout_s: int, newest_ms: int, now_ms: int
+    memory: Memory, state: QueueState, timeout_s: int, newest_ms: int, now_ms: int
 ) -> tuple[QueueState, list[Decision]]:
     """Compare the latest hours with those before, once for each hour that is over and whose attempts have ended."""
     end_ms = (newest_ms - timeout_s * 1000) // HOUR_MS * HOUR_MS
@@ -209,39 +212,39 @@ def _drifted(
         return state, []
     state = replace(state, drift_ms=end_ms)
     begin_ms = max(state.memory_ms, now_ms - MEMORY_MS)
+    whole = memory.between(begin_ms, end_ms)
     for window_h in _WINDOWS_H:
         from_ms = end_ms - window_h * HOUR_MS
         if from_ms <= begin_ms:
             break
-        latest, before = memory.between(from_ms, end_ms), memory.between(begin_ms, from_ms)
-        beyond = _beyond(latest, timeout_s)
-        bound = max(policy.target, 1.5 * _beyond(before, timeout_s) / max(before.completed, 1))
-        in_tail = before.completed >= 1 / policy.target and tail_drift(
-            min(bound, 0.9), latest.completed, beyond
-        )
-        if in_tail or drift(before.processing + before.let_go, latest.processing + latest.let_go):
+        latest = memory.between(from_ms, end_ms)
+        before, beyond = whole.processing - latest.processing, _beyond(latest.processing, timeout_s)
+        # Where none outlasted the timeout before, some may have been about to.
+        bound = (1.5 * _beyond(before, timeout_s) + 4) / max(before.total(), 1)
+        in_tail = before.total() >= _ATTEMPTS_LEAST and tail_drift(min(bound, 0.9), latest.completed, beyond)
+        if in_tail or drift(before + (whole.let_go - latest.let_go), latest.processing + latest.let_go):
             reason = (
                 f"the work has changed: of the last {words.plural(window_h, 'hour')} half took up to "
-                f"{words.length(_median_s(latest))}, before {words.length(_median_s(before))}, and "
+                f"{words.length(_median_s(latest.processing))}, before {words.length(_median_s(before))}, and "
                 f"{words.chance(beyond / max(latest.completed, 1))} outlasted the timeout; what came before is forgotten"
             )
             told = Decision(
                 kind=Kind.DRIFT, code=f"drift {from_ms}", reason=reason, at_ms=now_ms, before_s=timeout_s,
                 attempts=latest.leases,
             )  # fmt: skip
-            return replace(state, memory_ms=from_ms), [told]
+            return replace(state, memory_ms=from_ms, changes_ms=()), [told]
     return state, []
 
 
-def _beyond(history: History, timeout_s: int) -> int:
+def _beyond(processing: Counter[int], timeout_s: int) -> int:
     edge = bucket_of_s(timeout_s)
-    return sum(count for bucket, count in history.processing.items() if bucket > edge)
+    return sum(count for bucket, count in processing.items() if bucket > edge)
 
 
-def _median_s(history: History) -> float | None:
-    half, seen = history.completed / 2, 0
-    for bucket in sorted(history.processing):
-        seen += history.processing[bucket]
+def _median_s(processing: Counter[int]) -> float | None:
+    half, seen = processing.total() / 2, 0
+    for bucket in sorted(processing):
+        seen += processing[bucket]
         if seen >= half:
             return middle_s(bucket)
     return None

@@ -151,7 +151,7 @@ MAIN: Final = "veil_job.py"
 # A file of its own, outside the package: Python puts the directory of a main file first on its path, and there the
 # package's `queue.py` would stand in for the standard library's.
 _MAIN_TEXT: Final = '''\
-"""The main file for spark-submit: the words after it are those after `veil pipeline`."""
+"""The main file for spark-submit: the words after it are those after `veil pipeline`, or `autopilot` and its own."""
 
 import sys
 
@@ -161,7 +161,8 @@ except ModuleNotFoundError as missing:
     sys.exit(f"the driver's Python ({sys.executable}) lacks {missing.name}: install veilmq there")
 
 if __name__ == "__main__":
-    sys.exit(run(["pipeline", *sys.argv[1:]]))
+    words = sys.argv[1:]
+    sys.exit(run(words if words[:1] == ["autopilot"] else ["pipeline", *words]))
 '''
 _EPOCH: Final = (
     1980,

@@ -32,16 +32,31 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 
 from veil import words
-from veil.core.findings import CLEAR, LIKELY, NO_RENEWAL, NOT_ENOUGH, Candidate, Replay, WithPolicy
+from veil.core.findings import (
+    CLEAR,
+    FAR_TOO_MANY,
+    LIKELY,
+    NO_RENEWAL,
+    NOT_ENOUGH,
+    Candidate,
+    Replay,
+    WithPolicy,
+)
 from veil.core.limits import VISIBILITY_MAX_S
 from veil.pipeline.timeouts.history import History, bucket_of_s, middle_s
-from veil.pipeline.timeouts.survival import Floats, Survival, estimate, worse_of
+from veil.pipeline.timeouts.survival import Floats, Survival, Z, estimate, worse_of
 
 # With renewal a short timeout would do for any work, at the price of calls and of windows that end before a second try.
 _CALLS_MAX: Final = 1.0
 _RENEWED_LEAST_S: Final = 10
 _OBSERVATIONS_LEAST: Final = 30
 _LONGER_FOR_A_WHILE: Final = 4
+_SEEN_TO_ITS_END: Final = 0.001  # more than this may not be cut off at the end of what is known
+_TAIL_OBSERVATIONS: Final = 30
+_TRIED_MAX_S: Final = 900  # work that takes longer wants renewal
+# Crashes come, though none has been seen yet: as if half a one had been seen in so many attempts before the first.
+_CRASHES_BEFORE: Final = 0.5
+_ATTEMPTS_BEFORE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +79,19 @@ class Evidence:
     timelines: Timelines
     target: float
     policy: str
+    least_cost: bool = False  # the target is a bound, and what costs least within it is asked for
+
+
+def crash_share(history: History) -> float:
+    """The share of the attempts after whose crash a message is to be expected to stay hidden; never none at all."""
+    return (history.recovery.total() + _CRASHES_BEFORE) / (history.leases + _ATTEMPTS_BEFORE)
 
 
 def recommend(evidence: Evidence) -> Recommendation:
-    """The shortest wait after a crash among the timeouts whose duplicates stay within the target, the doubt included."""
+    """The shortest wait after a crash among the timeouts whose duplicates stay within the target, the doubt included; or what
+    costs least, where that is asked for."""
+    if evidence.least_cost:
+        return _least_cost(evidence)
     history, target = evidence.history, evidence.target
     if history.completed < max(1 / target, _OBSERVATIONS_LEAST):
         return _too_few(evidence)
@@ -88,6 +112,100 @@ def recommend(evidence: Evidence) -> Recommendation:
         return _beyond_twelve_hours(evidence)
     timeout_s, means = best
     return Recommendation(timeout_s, LIKELY, _reason(evidence, timeout_s, means), _more(evidence))
+
+
+def _least_cost(evidence: Evidence) -> Recommendation:
+    """The timeout of least expected cost: what is done twice, each as long as half of the work takes, and the time that
+    messages stay hidden after crashes. It is clear where it costs less than the present timeout even at the unfavourable end
+    of the interval.
+    """
+    history, curve, target = evidence.history, evidence.curve, evidence.target
+    present_s = max(1, min(round(history.present_s or 1), VISIBILITY_MAX_S))
+    if history.completed + sum(count for _, count in evidence.lapses.at_work) < _OBSERVATIONS_LEAST:
+        return _too_few(evidence)
+    if curve.chance[-1] > min(target, _SEEN_TO_ITS_END):
+        return (
+            _beyond_twelve_hours(evidence) if curve.end_s >= VISIBILITY_MAX_S else _tried(evidence, present_s)
+        )
+    work_s, crashed = curve.quantile_s(0.5) or 1.0, crash_share(history)
+    began, tail = float(curve.at_risk[0]), PowerTail.of(curve)
+    renewed = evidence.policy != NO_RENEWAL
+    timeouts_s = [
+        each for each in SENSIBLE_S if not renewed or _RENEWED_LEAST_S <= each <= max(2 * curve.end_s, 60)
+    ]
+    means = evaluate(curve, evidence.timelines, timeouts_s, evidence.policy)
+    (now,) = evaluate(curve, evidence.timelines, [present_s], evidence.policy)
+    costs = [
+        (tail.chance(timeout_s, each) * work_s + crashed * each.recovery_s, timeout_s, each)
+        for timeout_s, each in zip(timeouts_s, means, strict=True)
+        if not renewed or each.calls_per_message <= _CALLS_MAX
+    ]
+    fit = [each for each in costs if each[2].duplicate_chance_high <= target]
+    # Until the target can be shown to be kept, longer is the right direction whatever it will be in the end.
+    fit = fit or [each for each in costs if each[1] > present_s]
+    if not fit:
+        return _beyond_twelve_hours(evidence)
+    _, timeout_s, best = min(fit, key=lambda each: each[:2])
+    reason = _reason(evidence, timeout_s, best)
+    # What a change is about is the work that takes longer than one of the two timeouts and not longer than the other. The
+    # ends of the interval of such a count are those of its root, whose spread is a half.
+    between = abs(now.duplicate_chance - best.duplicate_chance) * began
+    hidden_s = crashed * (best.recovery_s - now.recovery_s) * began
+    if timeout_s >= present_s:
+        is_clear = (
+            _least(between) * work_s > hidden_s or _least(now.duplicate_chance * began) > target * began
+        )
+    else:
+        most = (math.sqrt(between + 1) + Z / 2) ** 2
+        if not evidence.lapses.proven:  # some of those that fell silent may have been at work
+            most += evidence.lapses.crashed
+        is_clear = most * work_s < -hidden_s
+    if is_clear:
+        return Recommendation(timeout_s, CLEAR, reason)
+    missing = "more attempts are needed to be sure that it costs less than the present timeout"
+    return Recommendation(timeout_s, LIKELY, reason, missing)
+
+
+def _least(count: float) -> float:
+    return max(math.sqrt(count) - Z / 2, 0.0) ** 2
+
+
+def _tried(evidence: Evidence, present_s: int) -> Recommendation:
+    """A longer timeout, to see how long work takes that is given up at its deadline; where that is much of it for certain."""
+    told, cut = _cut_off(evidence), sum(count for _, count in evidence.lapses.at_work)
+    is_certain = evidence.lapses.proven and _least(cut) > FAR_TOO_MANY * evidence.history.leases
+    if not is_certain or present_s >= _TRIED_MAX_S:
+        return told
+    longer_s = min(sensible_s(_LONGER_FOR_A_WHILE * present_s), _TRIED_MAX_S)
+    return Recommendation(longer_s, CLEAR, f"{told.reason}; a longer timeout shows how long it takes")
+
+
+class PowerTail(NamedTuple):
+    """The end of the curve, of which too little was seen to go by: a power law through its last observations (Hill 1975).
+
+    Without it the longest work that was seen would be taken for the longest that there is.
+    """
+
+    from_s: float
+    share: float  # of the work that takes longer than that
+    exponent: float
+
+    @classmethod
+    def of(cls, curve: Survival) -> PowerTail:
+        """The tail of the last thirty observations, or of the last tenth where that is less."""
+        share = min(_TAIL_OBSERVATIONS / float(curve.at_risk[0]), 0.1)
+        at = max(int(np.searchsorted(-curve.chance, -share, side="right")) - 1, 1)
+        from_s, chance = float(curve.after_s[at]), float(curve.chance[at])
+        times_s, left = curve.after_s[at:], curve.chance[at:]
+        # The mean of the logarithm of what exceeds, over the observations that were seen to their end.
+        excess = float((np.diff(np.log(times_s)) * (left[1:] + left[:-1]) / 2).sum())
+        return cls(from_s, chance, max(chance - float(left[-1]), 1e-12) / max(excess, 1e-12))
+
+    def chance(self, timeout_s: int, means: WithPolicy) -> float:
+        """The chance that work outlasts a timeout; what renewal covers it covers to the end."""
+        if timeout_s <= self.from_s or means.calls_per_message > 0:
+            return means.duplicate_chance
+        return self.share * float((timeout_s / self.from_s) ** -self.exponent)
 
 
 def _best(evidence: Evidence, bound: float) -> tuple[int, WithPolicy] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from veil.pipeline.timeouts.recommendation import (
     RenewalSchedule,
     Timelines,
     candidates,
+    crash_share,
     curve_of,
     recommend,
     replay,
@@ -36,6 +37,15 @@ TARGET_DEFAULT: Final = 0.001
 _POINTS_MAX: Final = 120
 
 
+class Goal(NamedTuple):
+    """What is asked for: a share of the work that may be done twice, and how consumers renew. Where it is the least cost, the
+    share is only a bound (1: none)."""
+
+    target: float = TARGET_DEFAULT
+    policy: str = NO_RENEWAL
+    least_cost: bool = False
+
+
 def run_timeouts(
     tables: Storage,
     *,
@@ -44,15 +54,15 @@ def run_timeouts(
     policies: Sequence[RenewalSchedule] = (),
     policy: str = NO_RENEWAL,
     queues: Sequence[str] = (),
+    goals: Mapping[tuple[str, str], Goal] | None = None,
     now: datetime | None = None,
     save: bool = True,
 ) -> Findings:
     """Find the timeout of every queue and message type in the tables, and leave the findings beside them."""
     histories = past(tables, since=since, queues=queues)
     made_at = (now or datetime.now(UTC)).isoformat(timespec="seconds")
-    findings = Findings(
-        VERSION, made_at, target, find_all(histories, target=target, policies=policies, policy=policy), policy
-    )
+    found = find_all(histories, target=target, policies=policies, policy=policy, goals=goals)
+    findings = Findings(VERSION, made_at, target, found, policy)
     if save:
         tables.write(FILE, encode(findings))
     return findings
@@ -78,8 +88,10 @@ def find_all(
     target: float = TARGET_DEFAULT,
     policies: Sequence[RenewalSchedule] = (),
     policy: str = NO_RENEWAL,
+    goals: Mapping[tuple[str, str], Goal] | None = None,
 ) -> list[Finding]:
-    """Each queue as a whole, then its message types where it has more than one."""
+    """Each queue as a whole, then its message types where it has more than one; `goals` are for single queues, by region and
+    name."""
     timelines = Timelines(tuple(policies))
     if policy != NO_RENEWAL and policy not in timelines.names:
         raise ValueError(f"policy={policy!r}: expected {NO_RENEWAL} or one of {', '.join(timelines.names)}")
@@ -91,24 +103,30 @@ def find_all(
         whole = History()
         for history in types.values():
             whole.add(history)
-        found.append(find(queue, None, whole, timelines, target, policy))
+        goal = (goals or {}).get((queue.region, queue.queue), Goal(target, policy))
+        found.append(find(queue, None, whole, timelines, goal))
         if len(types) > 1:
             found += [
-                find(work, work.message_type, history, timelines, target, policy)
-                for work, history in types.items()
+                find(work, work.message_type, history, timelines, goal) for work, history in types.items()
             ]
     return found
 
 
 def find(
-    work: Work, message_type: str | None, history: History, timelines: Timelines, target: float, policy: str
+    work: Work,
+    message_type: str | None,
+    history: History,
+    timelines: Timelines,
+    goal: Goal,
+    *,
+    also_s: Sequence[int] = (),
 ) -> Finding:
-    """What one history says."""
+    """What one history says; `also_s` are timeouts that the finding is to have among its candidates."""
     lapses = sort_lapses(history)
     curve = curve_of(history, lapses)
-    evidence = Evidence(history, lapses, curve, timelines, target, policy)
+    evidence = Evidence(history, lapses, curve, timelines, *goal)
     answer = recommend(evidence)
-    shown = shown_timeouts(curve, history.present_s, answer.timeout_s)
+    shown = sorted({*shown_timeouts(curve, history.present_s, answer.timeout_s), *also_s})
     return Finding(
         region=work.region,
         account=work.account,
@@ -123,7 +141,7 @@ def find(
         crashes=history.crashed,
         present_timeout_s=history.present_s,
         recommended_timeout_s=answer.timeout_s,
-        policy=policy,
+        policy=goal.policy,
         certainty=answer.certainty,
         reason=answer.reason,
         missing=answer.missing,
@@ -140,6 +158,7 @@ def find(
         unknown=history.unknown,
         failed_s=history.failed_ms / 1000,
         messages_completed=history.messages_deleted,
+        crash_share=crash_share(history),
     )
 
 
