@@ -106,7 +106,7 @@ async def overrun(world: World, messages: int, monkeypatch: pytest.MonkeyPatch) 
     for number in range(messages):
         world.client.on_queue("SendMessage", "orders", {"MessageBody": str(number)})
     now_s = time.time() - messages * 900
-    monkeypatch.setitem(AttemptsJournal.__init__.__kwdefaults__, "wall", lambda: now_s)
+    monkeypatch.setattr(AttemptsJournal, "_ms", lambda self, ago_s: round(now_s * 1000))
     journal = str(world.audit_file.parent / "journal")
     app = Consumer("orders", concurrency=1, endpoint=world.client.target.endpoint, journal=journal)
     seen, all_seen = set(), asyncio.Event()
