@@ -2,12 +2,13 @@
 
     python -m bench.attempts [--messages 400] [--seed 1] [--without-spark]
 
-Four shops, each with workers of one kind, a queue with a window of 30 s and dead letters after five receives: Veil's consumer;
-loops over boto3 that back off with ChangeMessageVisibility; workers like Celery's, which receive several at a time, work on
-them one after the other and back off by a policy; and pollers like Powertools' on Lambda, which delete what succeeded and leave
-the rest to lapse. Each message carries a plan for its attempts: completed, failed (with a backoff shorter and longer than what is
-left of the window), given back, overran, crashed. A worker that crashes stops in the middle, with all that it holds, and another
-process takes its place. What really became of each attempt is noted beside the queue.
+Six shops, each with workers of one kind, a queue with a window of 30 s and dead letters after five receives: Veil's consumer;
+loops over boto3 that back off with ChangeMessageVisibility; the same as processes that are restarted on one host, under one
+address and user agent, without and with an application id of their own (`AWS_SDK_UA_APP_ID`); workers like Celery's, which
+receive several at a time, work on them one after the other and back off by a policy; and pollers like Powertools' on Lambda,
+which delete what succeeded and leave the rest to lapse. Each message carries a plan for its attempts: completed, failed (with a
+backoff shorter and longer than what is left of the window), given back, overran, crashed. A worker that crashes stops in the
+middle, with all that it holds, and another process takes its place. What really became of each attempt is noted beside the queue.
 
 Requests go through the server's own front end, service and journal, on a clock that is moved by hand, so that hours pass in
 seconds; Veil's consumer is the real one with its own client. The journal is then judged, by the rule that console and command
@@ -245,10 +246,13 @@ class Caller:
         return found
 
 
-async def loop_worker(shop: Shop, place: int, *, most: int, agent: str, leaves: bool = False) -> None:
+async def loop_worker(
+    shop: Shop, place: int, *, most: int, agent: str, leaves: bool = False, stays: bool = False
+) -> None:
     """Receives up to so many and works on them one after the other; what fails is given a backoff, or left to lapse."""
-    # A container: another process has another address.
-    caller = Caller(shop, next(iter(shop.pids)) % 250 + 1, agent)
+    pid = next(iter(shop.pids))
+    # A container: another process has another address, unless it stays where it was.
+    caller = Caller(shop, place if stays else pid % 250 + 1, agent.format(pid=pid))
     while True:
         messages = await caller.receive(most)
         done: list[dict[str, str]] = []
@@ -287,6 +291,10 @@ BOTO3: Final = "Boto3/1.44.1 md/Botocore#1.44.1 ua/2.1 os/linux lang/python#3.11
 WORKER: Final[dict[str, Callable[[Shop, int], Awaitable[None]]]] = {
     "Veil's consumer": veil_worker,
     "boto3 with backoff": lambda shop, place: loop_worker(shop, place, most=1, agent=BOTO3),
+    "boto3, restarted": lambda shop, place: loop_worker(shop, place, most=1, agent=BOTO3, stays=True),
+    "with its own app id": lambda shop, place: loop_worker(
+        shop, place, most=1, agent=f"{BOTO3} app/worker-{{pid}}", stays=True
+    ),
     "like Celery": lambda shop, place: loop_worker(shop, place, most=4, agent=f"{BOTO3} celery/5.6"),
     "like Powertools": lambda shop, place: loop_worker(shop, place, most=5, agent="AWS-Lambda", leaves=True),
 }

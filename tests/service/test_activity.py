@@ -227,6 +227,21 @@ async def test_a_holder_that_is_silent_while_others_go_on_has_crashed(told_scene
     assert told_scene.consumer(ANN).outcomes == {"unknown": 0, "crashed": 1}
 
 
+async def test_a_process_that_is_restarted_at_once_is_told_apart_by_its_application_id(told_scene: Scene):
+    """A connection would not tell: clients close theirs at work, and proxies share them."""
+    agent = "Boto3/1.44.0 md/Botocore#1.44.0 ua/2.1 os/linux app/worker-{} Botocore/1.44.0"
+    before, after = (ANN._replace(user_agent=agent.format(pid)) for pid in (7, 8))
+    await told_scene.send(1)
+    await told_scene.receive(before, visibility_s=30)
+    assert await live(told_scene, 95, after) == ["holder_silent"]
+    assert told_scene.consumer(before).outcomes == {"unknown": 0, "crashed": 1}
+    assert (before.worker, before.says_outcomes) == ("worker-7", False)
+    # It does not say how its attempts end, whatever it calls itself.
+    await told_scene.send(1)
+    await told_scene.receive(after, visibility_s=30)
+    assert set(await live(told_scene, 95, after)) == {"holder_seen"}
+
+
 async def test_a_holder_that_goes_on_and_leaves_its_message_has_failed(told_scene: Scene):
     await lapsed(told_scene)
     assert await live(told_scene, 62, ANN, BOB) == ["holder_seen"]

@@ -78,7 +78,7 @@ class Consumer:
     def __init__(self, caller: Caller, now_ms: int) -> None:
         self.caller = caller
         self.first_seen_ms = self.last_seen_ms = now_ms  # engine time
-        self.speaks = bool(caller.worker)  # it says how its attempts end, as Veil's consumer does
+        self.speaks = caller.says_outcomes
         self.polls = self.empty_polls = self.received = self.renewals = 0
         self.outcomes: dict[
             str, int
