@@ -228,6 +228,7 @@ def test_the_pages_build_without_a_warning(tmp_path: Path) -> None:
     environ = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     ran = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=100)
     assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "site" / "quickstart.md").exists()  # as llms.txt names it
 
 
 def test_the_page_for_language_models_names_every_page() -> None:
