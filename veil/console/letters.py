@@ -12,11 +12,17 @@ import msgspec
 
 from veil.console.visit import Visit
 from veil.console.web import Form
-from veil.core.message import StoredMessage
 from veil.core.queue import MoveTask, Queue, QueueKey
 from veil.core.text import seq_number
 from veil.journal.attempts import LastError
-from veil.service.dead_letters import Letter, LetterFilter, read_filter, read_letter
+from veil.service.dead_letters import (
+    ASKED_AT_ONCE,
+    Letter,
+    LetterFilter,
+    last_errors,
+    read_filter,
+    read_letter,
+)
 from veil.service.messages import BYTES_AT_ONCE, SEARCH_BYTES_MAX, SEARCH_ROWS_MAX
 from veil.service.moves import list_moves
 from veil.service.service import Service
@@ -145,16 +151,16 @@ async def letter_page(service: Service, queue: Queue, wish: LetterWish, turn: Tu
     found: list[Letter] = []
     rows, looked_bytes, after = 0, 0, wish.after
     while rows < SEARCH_ROWS_MAX and looked_bytes < SEARCH_BYTES_MAX:
-        messages = await _peek(service, queue, after)
-        if not messages:
+        letters = await _peek(service, queue, wish, after, turn)
+        if not letters:
             return LetterPage(found, rows, None, False)
-        for message in messages:
+        errors = await last_errors(wish.filter, letters, service.lives)
+        for letter in letters:
             await turn.pause()
             rows += 1
-            looked_bytes += message.held_bytes
-            after = message.seq
-            letter = read_letter(queue, message)
-            if wish.filter.matches(letter):
+            looked_bytes += letter.message.held_bytes
+            after = letter.message.seq
+            if wish.filter.matches(letter, errors.get(after)):
                 found.append(letter)
                 if len(found) == PAGE_ROWS:
                     return LetterPage(found, rows, after, True)
@@ -168,26 +174,32 @@ async def letter_groups(
     told = LetterGroups()
     bytes_max = SEARCH_BYTES_MAX if rows_max <= SEARCH_ROWS_MAX else GROUPED_BYTES_MAX
     looked_bytes = after = 0
-    while messages := await _peek(service, queue, after):
+    while letters := await _peek(service, queue, wish, after, turn):
         if told.rows >= rows_max or looked_bytes >= bytes_max:
             told.is_all = False
             break
-        for message in messages:
+        errors = await last_errors(wish.filter, letters, service.lives)
+        for letter in letters:
             await turn.pause()
-            looked_bytes += message.held_bytes
-            letter = read_letter(queue, message)
+            looked_bytes += letter.message.held_bytes
             told.take(letter)
-            if wish.filter.matches(letter):
+            if wish.filter.matches(letter, errors.get(letter.message.seq)):
                 told.matching += 1
                 told.movable += letter.is_known_to_server
                 told.sourceless += letter.source is None
-        after = messages[-1].seq
+        after = letters[-1].message.seq
     told.groups.sort(key=lambda each: (-each.count, each.first_ms))
     return told
 
 
-async def _peek(service: Service, queue: Queue, after: int) -> list[StoredMessage]:
-    return await service.store.peek(queue, after_seq=after, limit=_ROWS_AT_ONCE, bytes_max=BYTES_AT_ONCE)
+async def _peek(service: Service, queue: Queue, wish: LetterWish, after: int, turn: Turn) -> list[Letter]:
+    limit = ASKED_AT_ONCE if wish.filter.error else _ROWS_AT_ONCE
+    found = await service.store.peek(queue, after_seq=after, limit=limit, bytes_max=BYTES_AT_ONCE)
+    letters = []
+    for message in found:
+        await turn.pause()
+        letters.append(read_letter(queue, message))
+    return letters
 
 
 def chosen_of(letters: Sequence[str]) -> list[tuple[int, str]]:

@@ -88,7 +88,7 @@ class ConsoleMount:
                 None if directory is None else HistoryFile(directory / HISTORY_FILE),
                 has_history=self._who != "off",
             )
-        service.lives = JournalLooks(service.store, journal_location(settings))
+        service.lives = service.moves.lives = JournalLooks(service.store, journal_location(settings))
 
     async def handle(self, request: Request) -> Response:
         """The answer to one request, which the rules of access have let in."""

@@ -11,7 +11,15 @@ from veil.core.clock import Clock, Timer
 from veil.core.errors import StoreError, VeilError
 from veil.core.limits import MOVE_RATE_MAX
 from veil.core.queue import Chosen, MoveTask, Scan, ScanStep
-from veil.service.dead_letters import read_filter, read_letter, to_chosen
+from veil.journal.attempts import JournalLooks
+from veil.service.dead_letters import (
+    ASKED_AT_ONCE,
+    Letter,
+    last_errors,
+    read_filter,
+    read_letter,
+    to_chosen,
+)
 from veil.service.turns import Turn, Turns
 from veil.stores.store import Store
 
@@ -107,6 +115,7 @@ class MoveRunners:
             str, asyncio.Future[None]
         ] = {}  # by task id, while its runner waits for the next step
         self._next_look: Timer | None = None
+        self.lives: JournalLooks | None = None  # where there is a journal: what attempts ended in
 
     async def resume(self) -> None:
         """Go on with every task that is not at its end and that nobody carries out, now and whenever one is left behind."""
@@ -170,7 +179,7 @@ class MoveRunners:
                 # the rate; but what a stall has cost is not caught up in one rush.
                 now_ms = self._clock.now_ms()
                 next_ms = max(next_ms + moved * 1000 // rate_per_s, now_ms)
-            except StoreError as error:
+            except (StoreError, OSError) as error:  # OSError: the journal cannot be reached
                 _log.error("move task %s: a step failed, trying again: %s", task.id, error)
                 next_ms = self._clock.now_ms() + _AFTER_FAILURE_MS
             except VeilError as error:  # its queue or the task itself is gone
@@ -193,13 +202,18 @@ class MoveRunners:
         )
         wanted, turn = read_filter(scan.filter), Turn(self._turns)
         found: list[Chosen] = []
-        for looked, message in enumerate(messages, 1):
-            await turn.pause()
-            letter = read_letter(queue, message)
-            if wanted.matches(letter):
-                found.append(to_chosen(letter, task.destination, self._type_attributes))
-                if len(found) == count:
-                    return ScanStep(found, message.seq, looked, is_last=False)
+        for first in range(0, len(messages), ASKED_AT_ONCE):
+            letters: list[Letter] = []
+            for message in messages[first : first + ASKED_AT_ONCE]:
+                await turn.pause()
+                letters.append(read_letter(queue, message))
+            errors = await last_errors(wanted, letters, self.lives)
+            for looked, letter in enumerate(letters, first + 1):
+                await turn.pause()
+                if wanted.matches(letter, errors.get(letter.message.seq)):
+                    found.append(to_chosen(letter, task.destination, self._type_attributes))
+                    if len(found) == count:
+                        return ScanStep(found, letter.message.seq, looked, is_last=False)
         return ScanStep(
             found, messages[-1].seq if messages else scan.after_seq, len(messages), is_last=not messages
         )

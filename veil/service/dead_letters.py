@@ -2,7 +2,7 @@
 
 The server itself knows the source of what it dead-lettered. The reason is written on the message by the consumer that gave
 it up, as attributes (`veil.error_type`, `veil.reason`, …: the consumer's `dead_letter` module); a message that was merely
-received too often has none.
+received too often has none, and of it the journal tells what its attempts ended in.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from veil.core.message import (
 from veil.core.message_rules import Draft, body_md5, check_draft
 from veil.core.queue import Chosen, Queue, QueueKey, parse_arn
 from veil.core.text import fingerprint, whole_number
+from veil.journal.attempts import JournalLooks
 
 REDRIVEN_FROM: Final = "Veil.RedrivenFrom"
 # What a consumer writes again whenever it gives a message up; the least useful first.
@@ -137,13 +138,13 @@ class LetterFilter(msgspec.Struct, frozen=True, omit_defaults=True):
     def __bool__(self) -> bool:
         return any((self.text, self.source, self.type, self.error, self.group, self.redriven))
 
-    def matches(self, letter: Letter) -> bool:
-        """Whether the letter is one of these."""
+    def matches(self, letter: Letter, last_error: str | None = None) -> bool:
+        """Whether the letter is one of these; `last_error` is what the journal tells of one that has none written on it."""
         if self.source and (letter.source is None or letter.source.name != self.source):
             return False
         if self.type and letter.message_type != self.type:
             return False
-        if self.error and letter.error_type != self.error:
+        if self.error and (letter.error_type or last_error) != self.error:
             return False
         if self.redriven and (letter.redriven_from is not None) != (self.redriven == "yes"):
             return False
@@ -171,6 +172,22 @@ def _mentions(letter: Letter, text: str) -> bool:
         text in name.lower() or (isinstance(attribute.value, str) and text in attribute.value.lower())
         for name, attribute in (letter.message.attributes or {}).items()
     )
+
+
+# Messages of which the journal is asked together: a look into it is bounded in events.
+ASKED_AT_ONCE: Final = 64
+
+
+async def last_errors(
+    wanted: LetterFilter, letters: Sequence[Letter], lives: JournalLooks | None
+) -> dict[int, str]:
+    """By key, the type of the last error of those letters whose match depends on it; at most ASKED_AT_ONCE letters."""
+    if not wanted.error or lives is None:
+        return {}
+    asked = {
+        each.message.seq for each in letters if not each.error_type and wanted.matches(each, wanted.error)
+    }
+    return {seq: error.said.error_type or "" for seq, error in (await lives.errors(asked)).items()}
 
 
 def write_filter(given: LetterFilter) -> str:
