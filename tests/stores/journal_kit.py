@@ -88,9 +88,9 @@ async def rows_of(store: Store, plan: ExportPlan, page: int = 7) -> list[OutboxR
 
 async def swept(store: Store) -> None:
     """Wait until the messages of deleted queues are gone, where a store removes them afterwards."""
-    sweeper: asyncio.Task[None] | None = getattr(store, "_sweeper", None)
-    if sweeper is not None:
-        await asyncio.gather(sweeper, return_exceptions=True)
+    servers = getattr(store, "_by_number", {0: store})
+    sweepers = [getattr(server, "_sweeper", None) for server in servers.values()]
+    await asyncio.gather(*filter(None, sweepers), return_exceptions=True)
 
 
 def kinds(told: list[Told]) -> list[str]:
