@@ -143,6 +143,22 @@ def test_the_oldest_wait_counts():
     assert seen == [Trouble(began_ms, clock.now_ms(), "database")]
 
 
+def test_what_fails_at_once_is_in_trouble_until_something_is_done():
+    clock, lease_time, seen = a_lease_time()
+    began_ms = clock.now_ms()
+    for number in range(20):
+        lease_time.waits(number, TroubleKind.DATABASE)
+        clock.advance(5)
+        lease_time.failed(number)
+        lease_time.answered(number)
+        clock.advance(seconds=1)
+    assert lease_time.trouble_at(clock.now_ms()) == Trouble(began_ms, clock.now_ms(), TroubleKind.DATABASE)
+    lease_time.done()
+    assert seen == [Trouble(began_ms, clock.now_ms(), TroubleKind.DATABASE)]
+    lease_time.done()
+    assert len(seen) == 1
+
+
 def test_whoever_waited_for_a_process_that_stood_still_for_a_moment_has_their_turn():
     clock, lease_time, seen = a_lease_time()
     lease_time.start()

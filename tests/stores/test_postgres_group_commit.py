@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import psycopg
 import pytest
 
 from tests.stores.kit import (
@@ -19,10 +20,11 @@ from tests.stores.kit import (
 )
 from tests.stores.postgres_nodes_kit import nodes
 from veil.core.clock import ManualClock
-from veil.core.errors import InFlightLimit, MessageGone, QueueMissing, StoreError
+from veil.core.errors import InFlightLimit, MessageGone, QueueMissing, StoreError, StoreUnavailable
 from veil.core.lease import Deletion
 from veil.core.queue import QueueCounts
 from veil.stores.postgres import commit
+from veil.stores.postgres.connection import parse_dsn
 from veil.stores.store import Extension
 
 
@@ -302,3 +304,32 @@ async def test_one_that_came_while_two_groups_were_under_way_waits_for_neither_f
     assert not stuck.done()
     over.set()
     await stuck
+
+
+@pytest.mark.parametrize("name", ["orders", "orders.fifo"])
+async def test_a_database_that_refuses_at_once_costs_nobody_a_lease(postgres, monkeypatch, name):
+    """As a pooler does whose database is away: nothing waits, and nothing is done."""
+    clock = ManualClock()
+    async with nodes(postgres, 1, clock=clock, lease_grace=True) as [store]:
+        queue = await make_queue(store, name, visibility_s=30)
+        await store.send(queue, [a_grouped_message("work") if queue.settings.fifo else a_message("work")])
+        [message] = await store.receive(queue, 1)
+        renewal = [Extension(receipt_of(queue, message), 30)]
+
+        async def refuses(*given):
+            raise psycopg.OperationalError("server login has been failing")
+
+        with monkeypatch.context() as away:
+            away.setattr(store._engine.pool, "getconn", refuses)
+            for _ in range(40):
+                with pytest.raises(StoreUnavailable):
+                    await store.extend(queue, renewal)
+                await asyncio.sleep(0)  # nothing waits any more when time goes on
+                clock.advance(seconds=1)
+
+        async with await psycopg.AsyncConnection.connect(
+            parse_dsn(postgres).text, autocommit=True
+        ) as another_node:
+            await another_node.execute("UPDATE veil.lease_time SET beat_ms = %s", (clock.now_ms(),))
+        assert await store.receive(queue, 1) == []
+        assert await store.extend(queue, renewal) == [None]

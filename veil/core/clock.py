@@ -128,6 +128,9 @@ def grace_ms(visibility_s: int) -> int:
     return min(max(visibility_s * SECOND_MS // 2, GRACE_MIN_MS), GRACE_MAX_MS)
 
 
+_FAILURE: Final = object()  # who waits where nobody is left to wait: what failed will be asked for again
+
+
 class LeaseTime:
     """Notices by the clock when Veil could not take renewals, and knows the trouble that leases are excused by.
 
@@ -196,6 +199,15 @@ class LeaseTime:
         """They wait no longer."""
         if (wait := self._waits.pop(who, None)) is not None:
             self.waited(*wait, self._clock.now_ms())
+
+    def failed(self, who: object) -> None:
+        """What was waited for was not done, however soon that was told: renewals wait on, until something is `done`."""
+        if (wait := self._waits.pop(who, None)) is not None:
+            self._waits.setdefault(_FAILURE, wait)
+
+    def done(self) -> None:
+        """What had failed works again."""
+        self.answered(_FAILURE)
 
     def waited(self, kind: TroubleKind, since_ms: int, now_ms: int) -> None:
         """Renewals waited from then until now: a trouble, if that was long."""

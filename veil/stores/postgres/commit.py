@@ -153,9 +153,11 @@ class GroupCommit:
             self._stats.record(len(group), time.perf_counter() - began)
 
     def _fail(self, group: list[Operation], error: Exception) -> None:
-        for operation in group:
-            if not operation.answer.done():
-                operation.answer.set_exception(error)
+        unanswered = [operation for operation in group if not operation.answer.done()]
+        if unanswered and isinstance(error, StoreUnavailable):
+            self._engine.lease_time.failed(group[0])
+        for operation in unanswered:
+            operation.answer.set_exception(error)
 
     # ---- running
 

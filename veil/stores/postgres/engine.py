@@ -357,6 +357,7 @@ class Engine:
         if self.has_company:
             await tx.hear()  # which groups can be served: the others are to be told with COMMIT
         await tx.commit(self._notification(tx))
+        self.lease_time.done()
         for state in tx.states.values():
             self.dues.note(state.id, state.next_due_ms, tx.now_ms, looked_ahead=state.looked_ahead)
             self.watermarks.committed(state, tx.now_ms)
