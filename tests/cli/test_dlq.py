@@ -66,7 +66,7 @@ def test_redrive_sends_them_back_and_waits_for_the_end(dead: Veil) -> None:
 
 def test_redrive_to_another_queue(dead: Veil) -> None:
     dead("queue", "create", "elsewhere")
-    assert dead("dlq", "redrive", "orders-dead", "--to", "elsewhere").code == 0
+    assert dead("dlq", "redrive", "orders-dead", "--to", "elsewhere", "--yes").code == 0
     assert (counts(dead, "orders"), counts(dead, "elsewhere")) == (0, 12)
 
 

@@ -61,12 +61,14 @@ with spark_session(None, ["spark.driver.memory=700m", quick], "a job") as spark:
         "ui_status": urlopen(context.uiWebUrl).status,
         "ui_elsewhere": reached("127.0.0.2", ui.port),
         "log": log.read_text(),
+        "temporary_is_beside_the_log": context._jvm.System.getProperty("java.io.tmpdir") == str(log.parent),
     }
 told |= {
     "log_is_gone": not log.parent.exists(),
     "jvm_is_gone": not os.path.exists(f"/proc/{jvm}"),
     "environment_is_as_before": [os.environ.get(name) for name in NAMES] == before,
     "left_here": os.listdir(),
+    "left_in_temporary": os.listdir(os.environ["TMPDIR"]),
 }
 json.dump(told, sys.stdout)
 """
@@ -84,7 +86,13 @@ def in_a_process(code: str, cwd: Path, **environ: str) -> subprocess.CompletedPr
 
 
 def test_a_session_is_local_quiet_sized_as_told_on_loopback_and_leaves_nothing(tmp_path: Path):
-    done = in_a_process(WHOLE_LIFE, tmp_path, PYSPARK_PYTHON="/no/such/python")
+    here, temporary = tmp_path / "here", tmp_path / "tmp"
+    for folder in (here, temporary / "veil-spark-killed" / "artifacts-1"):
+        folder.mkdir(parents=True)
+    (
+        temporary / "veil-spark-killed" / "lock"
+    ).touch()  # a driver that was killed, and nobody holds this any more
+    done = in_a_process(WHOLE_LIFE, here, PYSPARK_PYTHON="/no/such/python", TMPDIR=str(temporary))
 
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
@@ -101,7 +109,28 @@ def test_a_session_is_local_quiet_sized_as_told_on_loopback_and_leaves_nothing(t
     assert told["log_is_gone"]
     assert told["jvm_is_gone"]
     assert told["environment_is_as_before"]
-    assert told["left_here"] == []
+    assert told["temporary_is_beside_the_log"]
+    assert told["left_here"] == told["left_in_temporary"] == []
+
+
+def test_what_a_killed_driver_left_is_removed_and_what_a_living_one_has_is_not(tmp_path: Path):
+    code = "from veil.pipeline.spark.session import _make_home as make; home, _ = make(); print(home, flush=True); input()"
+    remove = "from veil.pipeline.spark.session import remove_left_homes as remove; remove()"
+    start = {
+        "args": [sys.executable, "-c", code],
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "text": True,
+    }
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(**start, env=environ) as killed, subprocess.Popen(**start, env=environ) as alive:  # type: ignore[call-overload]
+        left, held = (Path(each.stdout.readline().strip()) for each in (killed, alive))
+        killed.kill()
+        killed.wait()
+        assert left.exists()
+        in_a_process(remove, tmp_path, TMPDIR=str(tmp_path))
+        assert (left.exists(), held.exists()) == (False, True)
+        alive.kill()
 
 
 def test_a_start_that_fails_is_one_line_that_names_the_log(tmp_path: Path):

@@ -150,6 +150,9 @@ def redrive(
         ),
     ] = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Start the redrive and return.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="As with other commands; a redrive does not ask.")
+    ] = False,
     as_json: AsJson = False,
     endpoint: Endpoint = None,
     region: Region = None,

@@ -7,6 +7,7 @@ here keeps what its JVM says in a file, and leaves nothing behind when it ends.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -101,6 +102,8 @@ def chosen(settings: SparkSettings, home: Path) -> dict[str, str]:
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.warehouse.dir": str(home / "warehouse"),  # else a directory appears wherever one stands
         "spark.ui.showConsoleProgress": "false",  # the command draws its own
+        # All that a driver leaves when it is killed lies in one place, where it can be found.
+        "spark.driver.defaultJavaOptions": f'"-Djava.io.tmpdir={home}"',
     }
     if settings.brief:
         # Java's second compiler takes longer over a plan than such work does with the first one's.
@@ -145,11 +148,36 @@ class SessionFailed(VeilError):
     """Spark did not start; the text names the file that has what it said."""
 
 
-class StartedSpark:
-    """A Spark that this process started: its session, its JVM, and the directory with its log."""
+_HOME: Final = "veil-spark-"
+_LOCK: Final = "lock"
 
-    def __init__(self, home: Path) -> None:
-        self._home = home
+
+def _make_home() -> tuple[Path, int]:
+    """A directory for a Spark's own files, and the lock that says that its process lives: with that the kernel ends the lock."""
+    home = Path(tempfile.mkdtemp(prefix=_HOME))
+    lock = os.open(home / "locking", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    (home / "locking").rename(home / _LOCK)  # whoever finds it finds it locked
+    return home, lock
+
+
+def remove_left_homes() -> None:
+    """Remove what was left by Sparks of ours that were killed together with the process that started them."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{_HOME}*/{_LOCK}"):
+        with suppress(OSError):  # another's, or held: its process lives; or another removes it at this moment
+            held = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock.parent, ignore_errors=True)
+            finally:
+                os.close(held)
+
+
+class StartedSpark:
+    """A Spark that this process started: its session, its JVM, and the directory with its log and its temporary files."""
+
+    def __init__(self, home: Path, lock: int) -> None:
+        self._home, self._lock = home, lock
         self.log = home / "spark.log"
         self.session: SparkSession | None = None
         self._jvm: Any = None  # the process
@@ -158,7 +186,8 @@ class StartedSpark:
     def start(cls, settings: SparkSettings) -> StartedSpark:
         """Start it; raises JavaMissing or SessionFailed."""
         java = find_java(os.environ)
-        started = cls(Path(tempfile.mkdtemp(prefix="veil-spark-")))
+        remove_left_homes()
+        started = cls(*_make_home())
         try:
             with _environment(settings, java.home):
                 started._launch(settings)
@@ -218,6 +247,11 @@ class StartedSpark:
         kept = self._kept_log() if keep_log else None
         if kept is None or kept != self.log:
             shutil.rmtree(self._home, ignore_errors=True)
+        else:
+            (self._home / _LOCK).unlink(
+                missing_ok=True
+            )  # kept for a person, so not to be removed by the next one
+        os.close(self._lock)
         return kept
 
     def _kept_log(self) -> Path:
