@@ -43,16 +43,17 @@ class JournalPlan:
     seed: int = 4
     events_a_day: int = 10_000_000
     segment_events: int = 1_000_000
+    hot: float = 0.0  # share of the messages that are of one queue; 0: as Zipf's law has it
     version: int = VERSION
 
 
 def make_journal(plan: JournalPlan, folder: Path) -> bool:
     """Make `folder/journal` and `folder/later`, unless they are there by the same plan already; whether it did."""
     note = folder / "plan.json"
-    if note.exists() and json.loads(note.read_text()) == asdict(plan):
+    if note.exists() and {"hot": 0.0, **json.loads(note.read_text())} == asdict(plan):
         return False
     shutil.rmtree(folder, ignore_errors=True)
-    world = make_world(plan.seed)
+    world = make_world(plan.seed, plan.hot)
     journal_id = f"bench{plan.seed:04d}"
     writer = SegmentWriter(folder / "journal", world, journal_id, plan.segment_events)
     left, following = plan.events, False

@@ -67,8 +67,8 @@ class World:
         return queue % QUEUES * (CONSUMERS + 1) + who
 
 
-def make_world(seed: int) -> World:
-    """The same queues for the same seed."""
+def make_world(seed: int, hot: float = 0.0) -> World:
+    """The same queues for the same seed; `hot` is the share of the messages that the first queue has, where it is not 0."""
     rng = np.random.default_rng([seed, 1])
     index = np.arange(QUEUES)
     fifo = index % 16 == 7
@@ -76,6 +76,8 @@ def make_world(seed: int) -> World:
     names = [stem + ".fifo" * bool(is_fifo) for stem, is_fifo in zip(stems, fifo, strict=True)]
     dead = [f"{stem}-dead" + ".fifo" * bool(is_fifo) for stem, is_fifo in zip(stems, fifo, strict=True)]
     weight = 1.0 / (index + 1.0) ** 1.1
+    if hot:
+        weight[0] = weight[1:].sum() * hot / (1.0 - hot)
     visibility_ms = rng.choice([10_000, 30_000, 30_000, 30_000, 60_000, 120_000, 300_000], QUEUES)
     renews = index % 3 == 1
     # From a hundredth of the window to less than half of it: the timeouts are too long, right, or too short. With renewal

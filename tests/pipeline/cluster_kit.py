@@ -1,4 +1,4 @@
-"""A real Spark cluster on loopback: a standalone master and two workers, each a process with an address of its own."""
+"""A real Spark cluster on loopback: a standalone master and its workers, each a process with an address of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from tests.pipeline.conftest import QUICK, scrubbed
 from veil.pipeline.spark.java import find_java
 
 SPARK_HOME = Path(pyspark.__file__).parent
-WORKERS = ("127.0.0.1", "127.0.0.2")  # distinct hosts to Spark
 STARTING_S = 120
 QUICK_JVM = QUICK["spark.driver.extraJavaOptions"]
 
@@ -28,6 +27,7 @@ class Cluster(NamedTuple):
 
     master: str
     environ: dict[str, str]
+    workers: list[int]  # their processes; what runs on a worker is below its own
 
     def submit(self, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         """Run `spark-submit` with these arguments to its end."""
@@ -44,8 +44,8 @@ class Cluster(NamedTuple):
 
 
 @contextmanager
-def cluster(folder: Path) -> Iterator[Cluster]:
-    """A master and two workers of one core each, until the block ends."""
+def cluster(folder: Path, workers: int = 2, memory: str = "768m") -> Iterator[Cluster]:
+    """A master and workers of one core each, until the block ends."""
     environ = {**scrubbed(dict(os.environ)), "SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable}
     environ |= {
         "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,
@@ -60,17 +60,17 @@ def cluster(folder: Path) -> Iterator[Cluster]:
         listening = r"Starting Spark master at (spark://127\.0\.0\.1:[0-9]+)"
         master = _daemon(["master.Master", "--host", "127.0.0.1", *any_ports], environ, listening)
         url = stack.enter_context(master).sign()[1]
-        workers = []
-        for host in WORKERS:
-            size = ("--cores", "1", "--memory", "768m", "--work-dir", str(folder / f"worker-{host}"))
+        logs = []
+        for host in (f"127.0.0.{number}" for number in range(1, workers + 1)):  # distinct hosts to Spark
+            size = ("--cores", "1", "--memory", memory, "--work-dir", str(folder / f"worker-{host}"))
             arguments = ["worker.Worker", "--host", host, *any_ports, *size, url]
             worker = _daemon(
                 arguments, {**environ, "SPARK_LOCAL_IP": host}, r"Successfully registered with master"
             )
-            workers.append(stack.enter_context(worker))
-        for worker_log in workers:
-            worker_log.sign()
-        yield Cluster(url, environ)
+            logs.append(stack.enter_context(worker))
+        for log in logs:
+            log.sign()
+        yield Cluster(url, environ, [log.pid for log in logs])
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def _daemon(arguments: Sequence[str], environ: dict[str, str], sign: str) -> Ite
         command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
-        log = _Log(process.stderr, sign)
+        log = _Log(process.pid, process.stderr, sign)
         try:
             yield log
         finally:
@@ -96,8 +96,9 @@ def _daemon(arguments: Sequence[str], environ: dict[str, str], sign: str) -> Ite
 class _Log(threading.Thread):
     """Reads a log to its end, so that its writer never waits, and knows when the sign has come."""
 
-    def __init__(self, stream: IO[str], sign: str) -> None:
+    def __init__(self, pid: int, stream: IO[str], sign: str) -> None:
         super().__init__(name="spark-daemon-log", daemon=True)
+        self.pid = pid
         self._stream, self._sign = stream, re.compile(sign)
         self._lines: list[str] = []
         self._found: re.Match[str] | None = None
