@@ -117,6 +117,7 @@ def _table(events: Events, position: Ints, world: World) -> Any:
         "error_text": _words(error, [f"{name}: it does not work" for name in _ERRORS]),
         "traceback": _words(error, [f'  File "work.py", line {len(name)}, in handle' for name in _ERRORS]),
         "rule": pa.array(constant + RULE, pa.int32()),
+        "worked_ms": pa.nulls(len(constant), pa.int32()),
     }
     return pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA)
 

@@ -127,6 +127,23 @@ async def test_what_is_not_begun_when_a_consumer_stops_is_given_back():
         assert harness.service.said == [GIVEN_BACK] * 3
 
 
+async def test_of_a_message_that_waited_for_a_free_slot_it_is_said_how_long_it_was_worked_on():
+    app = Consumer("orders", concurrency=1, prefetch=5, on_failure=RetryAfter(600))
+
+    @app.handler
+    async def ship(message: Message) -> None:
+        await harness.sleep(2)
+        if message.body == "2":
+            raise LookupError
+
+    async with ConsumerHarness(app) as harness:
+        for number in range(3):
+            await harness.send(str(number))
+        await harness.advance(10)
+        said = [each and (each.outcome, each.worked_ms) for each in harness.service.said]
+    assert said == [(None, 2_000), ("failed", 2_000)]  # the first did not wait
+
+
 async def test_a_completed_attempt_says_nothing():
     app = Consumer("orders")
 

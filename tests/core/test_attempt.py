@@ -77,7 +77,13 @@ def test_silence_counts_after_a_window_of_the_holder_and_not_before_a_minute():
 
 def test_a_header_says_of_each_entry_what_was_said_of_it():
     error = Said("failed", "shop.NoStock", "none left: ∅", "  File …")
-    said = {"0": error, "1": GIVEN_BACK, "2": FAILED, "3": error}
+    said = {
+        "0": error,
+        "1": GIVEN_BACK,
+        "2": FAILED._replace(worked_ms=5),
+        "3": error,
+        "5": Said(None, worked_ms=0),
+    }
     text = write_header(said)
     assert text.isascii()
     header = read_header(text)

@@ -191,7 +191,7 @@ def test_less_time_than_was_left_is_a_give_back_and_so_is_whatever_the_holder_sa
     # A lease that had lapsed has nothing left that could become less.
     assert type(decide.decide_extension(LAPSED, receipt(3), 1, NOW_MS, fifo=False)) is Extended
     [event] = _events(decide.decide_extension(OPEN, receipt(3), 0, NOW_MS, fifo=False, said=said))
-    assert (event.kind, *event[-4:]) == (Kind.RELEASED, *said)
+    assert (event.kind, *event[-5:]) == (Kind.RELEASED, *said)
     for ended in (
         decide.decide_deletion(OPEN, receipt(3), NOW_MS, fifo=False, said=said),
         decide.decide_deletion(None, receipt(3), NOW_MS, fifo=False, said=said),

@@ -56,7 +56,7 @@ def test_every_field_of_an_event_is_in_its_column(place: Storage):
         "caller_address": SHOP.peer,
         "user_agent": SHOP.user_agent,
         "rule": RULE,
-    } | dict.fromkeys(("outcome", "error_type", "error_text", "traceback"))
+    } | dict.fromkeys(("outcome", "error_type", "error_text", "traceback", "worked_ms"))
 
 
 def test_a_trouble_of_the_server_is_told_without_a_queue(place: Storage):

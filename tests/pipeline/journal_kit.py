@@ -45,6 +45,7 @@ class JournalEvent:
     error_text: str | None = None
     traceback: str | None = None
     rule: int | None = RULE
+    worked_ms: int | None = None
 
 
 class MessageStory:

@@ -156,6 +156,10 @@ def _lease(
         work_until = max(
             [at for at in (until, *(event.at for event in refusals)) if at is not None], default=None
         )
+    work_ms = _between(received_at, work_until)
+    worked = [event.worked_ms for event in own if event.worked_ms is not None]
+    if worked and done is not None and work_ms is not None:
+        work_ms = min(work_ms, *worked)  # it waited for a free slot before
     overrun = False
     if how != "undone":
         signs = [deleted.at] if deleted else [event.at for event in refusals]
@@ -195,7 +199,7 @@ def _lease(
         "error_text": saying.error_text if saying else None,
         "traceback": saying.traceback if saying else None,
         "held_ms": _between(received_at, until),
-        "processing_ms": _between(received_at, work_until),
+        "processing_ms": work_ms,
         "censored": how == "undone" or done is None,
         "overrun": overrun,
         "recovery_ms": recovery,

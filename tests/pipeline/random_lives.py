@@ -71,7 +71,8 @@ def _live(rng: random.Random, sent_at: int, counter: int, stories: list[MessageS
         fate = rng.random()
         if fate < 0.35:
             at = rng.randrange(now, deadline) if deadline > now else now
-            story.deleted(at, **(said_failed("Poison") if rng.random() < 0.1 else {}))
+            worked = {"worked_ms": rng.randrange(0, 2 * (at - received + 1))} if rng.random() < 0.3 else {}
+            story.deleted(at, **worked, **(said_failed("Poison") if rng.random() < 0.1 else {}))
             if rng.random() < 0.2:
                 story.delete_refused(at + 40 * S, delivery=delivery, gone=True)  # deleted twice, to be sure
             return _leftovers(rng, story, late)

@@ -15,7 +15,7 @@ from veil.core.attempt import HEADER, HEADER_BYTES_MAX, Said, write_header
 from veil.journal.storage import Storage
 from veil.testing import VeilServer
 
-FAILED = Said("failed", "shop.NoStock", "none left", "  File …")
+FAILED = Said("failed", "shop.NoStock", "none left", "  File …", 120)
 
 
 def ask(
@@ -66,7 +66,7 @@ def test_a_server_may_keep_no_texts_of_errors(tmp_path: Path):
         ended(server, write_header({"*": FAILED}))
     ends = [event for event in events_of(Storage.at(tmp_path / "journal")) if event["outcome"] is not None]
     told = {Said(*(event[name] for name in ("outcome", *Said._fields[1:]))) for event in ends}
-    assert told == {Said("failed", "shop.NoStock")}
+    assert told == {Said("failed", "shop.NoStock", worked_ms=120)}
     assert b"none left" not in b"".join(file.read_bytes() for file in tmp_path.glob("veil.db*"))
 
 

@@ -232,7 +232,7 @@ class Releases:
     async def _change(self, changes: Sequence[tuple[Message, int]]) -> None:
         answers = await asyncio.gather(
             *(
-                self._collector.add((message.raw.receipt, seconds, message.said or GIVEN_BACK))
+                self._collector.add((message.raw.receipt, seconds, message.told(GIVEN_BACK) or GIVEN_BACK))
                 for message, seconds in changes
             )
         )

@@ -96,9 +96,9 @@ class AttemptsJournal:
         if outcome is None:
             self._add(Kind.DELETE_REFUSED, at_ms, message, None)
         elif isinstance(outcome, Delete | Discard | DeadLetter):
-            self._add(Kind.DELETED, at_ms, message, None, message.said)
+            self._add(Kind.DELETED, at_ms, message, None, message.told())
         else:
-            self._add(Kind.GIVEN_BACK, at_ms, message, at_ms, message.said or FAILED)
+            self._add(Kind.GIVEN_BACK, at_ms, message, at_ms, message.told(FAILED))
 
     def stop(self) -> None:
         """Write what is left."""

@@ -16,7 +16,7 @@ import msgspec
 
 from veil.client.api import Attribute, RawMessage
 from veil.consumer.lease import Lease
-from veil.core.attempt import Said
+from veil.core.attempt import NOT_SAID, Said
 
 # ---- envelopes
 #
@@ -144,7 +144,13 @@ class Message:
         self._envelopes = envelopes
         self._content: Content | None = None
         self.said: Said | None = None  # what came of this attempt, where its handler failed
+        self.worked_ms: int | None = None  # how long its handler worked, where it was held for longer
         self.settling: Callable[[], AbstractContextManager[object]] | None = None  # around its delete: a span
+
+    def told(self, otherwise: Said | None = None) -> Said | None:
+        """What the queue is told with the end of this attempt; `otherwise` where its handler did not fail."""
+        said = self.said or otherwise
+        return said if self.worked_ms is None else (said or NOT_SAID)._replace(worked_ms=self.worked_ms)
 
     @property
     def id(self) -> str:

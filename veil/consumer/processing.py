@@ -157,9 +157,9 @@ class MessageProcessor:
             return _LEFT
         if isinstance(outcome, Delete | Discard):
             if message.settling is None:
-                return _GONE if await self._deletes.delete(message, message.said) else _LEFT
+                return _GONE if await self._deletes.delete(message, message.told()) else _LEFT
             with message.settling():
-                return _GONE if await self._deletes.delete(message, message.said) else _LEFT
+                return _GONE if await self._deletes.delete(message, message.told()) else _LEFT
         if isinstance(outcome, LetExpire):
             # To say why takes a call, and that sets a deadline: the one it has, to the second. Only Veil listens.
             left_s = math.ceil(lease.remaining_s)

@@ -21,9 +21,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
+
+from veil.core.limits import VISIBILITY_MAX_S
 
 RULE: Final = 2  # the rule that events written by this version can be judged by; before the first, `given_back` had no event
 
@@ -57,10 +59,13 @@ SAYABLE: Final = (Outcome.FAILED, Outcome.GIVEN_BACK)
 class Said(NamedTuple):
     """What a holder says of the end of its attempt, with the error that ended it; all texts are bounded by who read them."""
 
-    outcome: str  # one of SAYABLE
+    outcome: str | None  # one of SAYABLE; None: it completed, or tried to
     error_type: str | None = None
     error_text: str | None = None
     traceback: str | None = None
+    worked_ms: int | None = (
+        None  # how long the work took, where the message was held for longer: it waited for a free slot
+    )
 
 
 NOTHING_SAID: Final[Mapping[int, Said]] = {}  # by the seq of the message
@@ -123,7 +128,8 @@ def patience_ms(window_ms: int) -> int:
 # `x-veil-outcome: {"failed":{"0":0,"2":null},"given_back":["1"],"errors":[["ValueError","no stock",0]],"traces":["  File …"]}`:
 # of the entries of a batch by their ids, or of a call for one message by `*`, which stands for every entry that is not named. An
 # error is type, text and which of the tracebacks; each stands once however many attempts it ended, since what fails together
-# mostly fails at one place. The text is ASCII, as all of HTTP's headers are.
+# mostly fails at one place. `"worked":{"0":120}` says for how many milliseconds it was worked on, of a message that had waited
+# for a free slot before, however its attempt ended. The text is ASCII, as all of HTTP's headers are.
 
 HEADER: Final = "x-veil-outcome"
 HEADER_BYTES_MAX: Final = 6_144  # below the 8 KiB that many servers and proxies allow for all headers
@@ -138,9 +144,17 @@ class SaidHeader(msgspec.Struct, omit_defaults=True):
     given_back: list[str] = []
     errors: list[tuple[str, str, int | None]] = []  # type, text, which of the traces
     traces: list[str] = []
+    worked: dict[
+        str, Annotated[int, msgspec.Meta(ge=0, le=VISIBILITY_MAX_S * 1000)]
+    ] = {}  # entry: milliseconds
 
     def of(self, entry_id: str) -> Said | None:
         """What is said of one entry."""
+        said = self._ended(entry_id)
+        worked_ms = self.worked.get(entry_id, self.worked.get(ANY_ENTRY)) if self.worked else None
+        return said if worked_ms is None else (said or NOT_SAID)._replace(worked_ms=worked_ms)
+
+    def _ended(self, entry_id: str) -> Said | None:
         for each in (entry_id, ANY_ENTRY):
             if each in self.failed:
                 error = self.failed[each]
@@ -155,6 +169,7 @@ class SaidHeader(msgspec.Struct, omit_defaults=True):
 
 FAILED: Final = Said(Outcome.FAILED.value)
 GIVEN_BACK: Final = Said(Outcome.GIVEN_BACK.value)
+NOT_SAID: Final = Said(None)
 _decode_header = msgspec.json.Decoder(SaidHeader).decode
 
 
@@ -177,10 +192,14 @@ def read_header(text: str) -> SaidHeader | None:
 def write_header(said: Mapping[str, Said]) -> str:
     """The header that says so of each entry. Texts and tracebacks are cut where they do not fit together; of a traceback the
     end is kept."""
-    header = SaidHeader({}, [], [], [])
+    header = SaidHeader({}, [], [], [], {})
     errors: dict[tuple[str, str, int | None], int] = {}
     traces: dict[str, int] = {}
     for entry_id, each in said.items():
+        if each.worked_ms is not None:
+            header.worked[entry_id] = each.worked_ms
+        if each.outcome is None:
+            continue
         if each.outcome == Outcome.GIVEN_BACK:
             header.given_back.append(entry_id)
             continue
@@ -200,7 +219,7 @@ def write_header(said: Mapping[str, Said]) -> str:
         text = _ascii(header)
         room //= 2
         if not room:
-            return _ascii(SaidHeader(dict.fromkeys(header.failed), header.given_back))
+            return _ascii(SaidHeader(dict.fromkeys(header.failed), header.given_back, worked=header.worked))
     return text
 
 

@@ -296,7 +296,7 @@ def _told_apart(extended: Extended, now_ms: int, said: Said | None) -> Extended 
     the message back."""
     message, deadline_ms = extended.message, extended.deadline_ms
     is_earlier = is_open(message, now_ms) and (deadline_ms or 0) < (message.due_at_ms or 0)
-    if said is None and not is_earlier:
+    if (said is None or said.outcome is None) and not is_earlier:
         return extended
     return GivenBack(message, extended.delivery, deadline_ms, extended.lease, said)
 

@@ -101,6 +101,7 @@ class Event(NamedTuple):
     error_type: str | None = None
     error_text: str | None = None
     traceback: str | int | None = None  # packed: which of the batch's; the text itself once it is unpacked
+    worked_ms: int | None = None
 
 
 class EventBatch(NamedTuple):
@@ -303,10 +304,9 @@ class EventRecorder:
         return () if said is None else self._in_fields(said)
 
     def _in_fields(self, said: Said) -> tuple[object, ...]:
-        outcome, error_type, error_text, trace = said
-        if trace is None:
-            return None, None, outcome, error_type, error_text
-        return None, None, outcome, error_type, error_text, self._traces.setdefault(trace, len(self._traces))
+        outcome, error_type, error_text, trace, worked_ms = said
+        number = None if trace is None else self._traces.setdefault(trace, len(self._traces))
+        return None, None, outcome, error_type, error_text, number, worked_ms
 
     def _keep(self, seq: int, lease: LeaseFacts) -> None:
         if len(self._leases) >= self._leases_max:

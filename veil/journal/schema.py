@@ -51,6 +51,7 @@ COLUMNS: Final = (
     Column("error_text", "text", True, 2, "what that error says, masked and cut by who said it"),
     Column("traceback", "text", True, 2, "where it was raised, from the user's own code on"),
     Column("rule", "int", True, 2, "the rule that attempts can be judged by: core.attempt.RULE; null before version 2"),
+    Column("worked_ms", "int", True, 2, "how long the handler worked, as its holder said, where the message waited for a slot"),
 )  # fmt: skip
 
 

@@ -127,6 +127,7 @@ class Columns:
             error_type,
             error_text,
             traceback,
+            worked,
         ) = self._fields
         regions, accounts, names = self._queues.parts(3)
         _, keys, agents, addresses = self._callers.parts(4)
@@ -157,6 +158,7 @@ class Columns:
             "error_text": _repeated(error_text),
             "traceback": _repeated(traceback),
             "rule": pa.array(self._rules, pa.int32()),
+            "worked_ms": pa.array(worked, pa.int32()),
         }  # fmt: skip
         self._start()
         fields = [

@@ -261,18 +261,19 @@ class LiveAttempts:
             if (
                 claim is not None
                 and outcome == Outcome.COMPLETED
-                and own is None
+                and (own is None or own.outcome is None)
                 and self._handled is not None
             ):
-                self._handled(queue.id, now_ms - claim.received_at_ms)
-            if own is not None or outcome == Outcome.GIVEN_BACK:
-                word = outcome if own is None else own.outcome
+                worked_ms = None if own is None else own.worked_ms
+                self._handled(queue.id, now_ms - claim.received_at_ms if worked_ms is None else worked_ms)
+            word = None if own is None else own.outcome
+            if word is not None or outcome == Outcome.GIVEN_BACK:
                 message_id = "" if claim is None else claim.message_ids[seq]
-                consumer.recent.append(EndedAttempt(queue, seq, message_id, now_ms, word, own))
-            if own is None:
+                consumer.recent.append(EndedAttempt(queue, seq, message_id, now_ms, word or outcome, own))
+            if word is None:
                 plain += 1
             else:
-                self._judged(consumer, queue, own.outcome)
+                self._judged(consumer, queue, word)
         if plain:
             self._judged(consumer, queue, outcome, plain)
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from veil.consumer.handlers.payload import AnswerRefused, LeaseLost, PayloadRefused
 from veil.consumer.handlers.signature import is_coroutine_function
@@ -31,6 +31,7 @@ from veil.consumer.outcomes import (
     RetryNow,
     Stop,
     Verdict,
+    held_s,
     label,
     said_of,
     settled,
@@ -131,6 +132,11 @@ class HandlingSettings:
 
 # ---- judging outcomes
 
+# A message that is held and waits for a free slot is not worked on. Shorter waits than these change no timeout and no route,
+# and are not worth a header.
+_WAIT_TOLD_S: Final = 0.1
+_WAIT_TOLD_SHARE: Final = 0.01
+
 
 def is_from_outside(error: BaseException) -> bool:
     """Whether this is somebody ending the task, not the handler failing."""
@@ -191,6 +197,9 @@ class Judge:
         elif not isinstance(outcome, Delete):
             outcome = settled(outcome, message.lease, message.receive_count, self._settings.random)
         seconds = 0.0 if began_s is None else self._settings.monotonic() - began_s
+        waited_s = held_s(message.lease) - seconds
+        if waited_s >= max(_WAIT_TOLD_S, seconds * _WAIT_TOLD_SHARE):
+            message.worked_ms = round(seconds * 1000)
         if isinstance(outcome, Delete) and _log.isEnabledFor(logging.DEBUG):
             extra = self._extra(message, outcome, seconds=round(seconds, 6))
             text = "handler %s took %.3f s; message %s, receive %d"

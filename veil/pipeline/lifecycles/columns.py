@@ -155,10 +155,15 @@ def unpacked(data: bytes) -> pa.Table:
 
 
 def read_rows(tables: Storage, file: str, schema: pa.Schema) -> pa.Table:
-    """These columns of a file of the tables, with texts that repeat in dictionaries."""
+    """These columns of a file of the tables, with texts that repeat in dictionaries; null is what an older file lacks."""
     texts = [field.name for field in schema if field.type == pa.string() and field.name != "message_id"]
     with tables.open_input(file) as opened:
-        found = pq.ParquetFile(opened, read_dictionary=texts).read(columns=schema.names)
+        parquet = pq.ParquetFile(opened, read_dictionary=texts)
+        there = set(parquet.schema_arrow.names)
+        found = parquet.read(columns=[name for name in schema.names if name in there])
+    for name in schema.names:
+        if name not in there:
+            found = found.append_column(name, pa.nulls(found.num_rows, schema.field(name).type))
     return found.select(schema.names).replace_schema_metadata(None)
 
 

@@ -54,6 +54,7 @@ EVENTS: Final = pa.schema(
         "deadline": INSTANT, **dict.fromkeys(_PLACE, TEXT), "message_id": pa.string(), "message_type": TEXT,
         "body_bytes": pa.int32(), "receive_count": pa.int32(), "other_queue": TEXT, **dict.fromkeys(_CALLER, TEXT),
         "outcome": TEXT, **dict.fromkeys(_ERROR, TEXT), "rule": pa.int32(), "count": pa.int32(),
+        "worked_ms": pa.int32(),
     }
 )  # fmt: skip
 TEXTS: Final = tuple(field.name for field in EVENTS if field.type == TEXT)
@@ -190,6 +191,7 @@ class _Lives:
         self.dead_lettering = told.first(told.which("dead_lettered"))
         self.dead_lettered_at = picked(at, self.dead_lettering)
         self.rule = np.maximum(np.maximum.reduceat(told.numbers("rule"), told.starts), 1)
+        self.worked_ms = np.maximum.reduceat(told.numbers("worked_ms"), told.starts)
 
     def _find_homes(self) -> None:
         """Where it was and what it is about, as the first of sent or received, dead_lettered, anything else and a receipt of
@@ -272,8 +274,12 @@ class _Lives:
         )
         self.held_ms = ms_between(self.received_at, until)
         known_until = coalesce(self.worked_until, np.maximum(until, self.refused_at))
-        self.processing_ms = np.where(self.is_undone, NONE, ms_between(self.received_at, known_until))
         self.is_censored = self.is_undone | (self.worked_until == NONE)
+        known_ms = ms_between(self.received_at, known_until)
+        # A message that waits for a free slot is held and not worked on, which its holder alone can tell.
+        is_told = (self.worked_ms != NONE) & ~self.is_censored & (known_ms != NONE)
+        known_ms = np.where(is_told, np.minimum(self.worked_ms, known_ms), known_ms)
+        self.processing_ms = np.where(self.is_undone, NONE, known_ms)
         # After an accepted delete, further ones are repeats and no sign of work. An extension after somebody else's receive
         # was accepted because that holder had lapsed too.
         late_at, again_at = coalesce(self.deleted_at, self.refused_at), self.next_received_at
@@ -329,6 +335,7 @@ class _Lives:
             "seen_at": self.seen_at,
             "silent_at": self.silent_at,
             "dead_lettered_at": self.dead_lettered_at,
+            "worked_ms": self.worked_ms,
         }
         texts = {
             "how": self.how.picked(rows),
@@ -418,6 +425,7 @@ def outcomes(facts: Mapping[str, Any], now: int) -> Coded:
 # ---- stored rows as events again: kind, the column that has its instant, and where the event's other columns come from
 
 _Telling = tuple[str, str, Mapping[str, str]]
+_WORKED: Final = {"worked_ms": "worked_ms"}  # told with whichever of these ended the attempt
 _LEASE_EVENTS: Final[Sequence[_Telling]] = (
     (
         "received",
@@ -435,10 +443,10 @@ _LEASE_EVENTS: Final[Sequence[_Telling]] = (
     ),
     ("graced", "graced_at", {"deadline": "deadline", "position": "set_position"}),
     ("given_back", "returned_at", {"deadline": "deadline", "position": "set_position"}),
-    ("said", "said_at", {"outcome": "said", **{name: name for name in _ERROR}}),
+    ("said", "said_at", {"outcome": "said", **{name: name for name in _ERROR}, **_WORKED}),
     ("undone", "undone_at", {}),
-    ("deleted", "deleted_at", {}),
-    ("delete_refused", "delete_refused_at", {}),
+    ("deleted", "deleted_at", _WORKED),
+    ("delete_refused", "delete_refused_at", _WORKED),
     ("extension_refused", "refused_at", {}),
     ("holder_seen", "seen_at", {}),
     ("holder_silent", "silent_at", {}),

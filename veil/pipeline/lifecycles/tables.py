@@ -67,7 +67,7 @@ LEASES: Final = """
 # rule           that the outcome was judged by: 1 for journals that did not tell returns and signs of life yet.
 # processing_ms  what is known of the time that the work took: up to the delete, also one that came too late to count, or to
 #                where its holder failed or gave it back; where its end is not known (censored), up to the deadline or the
-#                last known instant.
+#                last known instant. Without the wait for a free slot, where the holder told how long it worked.
 # overrun        the holder showed life after its deadline: a late delete or extension. Its work was, or will be, done twice.
 # recovery_ms    for a lease that lapsed without overrun or failure and was received again: from the holder's last sign of life
 #                (receive or extension) to that receive.
@@ -116,7 +116,8 @@ LEASES_STORED: Final = f"""{LEASES.rstrip()},
     seen_at           timestamp,
     silent_at         timestamp,
     dead_lettered_at  timestamp,
-    dead_letter_queue string
+    dead_letter_queue string,
+    worked_ms         int
 """
 MESSAGES_STORED: Final = f"""{MESSAGES.rstrip()},
     own               boolean    not null,

@@ -225,7 +225,7 @@ async def describe_message(call: Call, given: DescribeMessageInput) -> DescribeM
                 lease.deadline_ms + to_wall_ms,
                 len(lease.renewals),
                 lease.holder,
-                *(lease.said or (None,) * 4)[1:],
+                *(lease.said or (None,) * 4)[1:4],
             )
             for lease in stay.leases[-_ATTEMPTS_MAX:]
         ]
