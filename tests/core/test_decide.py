@@ -197,7 +197,7 @@ def test_less_time_than_was_left_is_a_give_back_and_so_is_whatever_the_holder_sa
         decide.decide_deletion(None, receipt(3), NOW_MS, fifo=False, said=said),
         decide.decide_extension(None, receipt(3), 5, NOW_MS, fifo=False, said=said),
     ):
-        assert _events(ended)[0][-4:] == said
+        assert _events(ended)[0][-5:] == said
 
 
 def test_a_rotation_begins_the_lease_again_and_a_delay_stays_one():
