@@ -105,9 +105,16 @@ RIGS = {
     "stopping": Rig(stopping.run_stops, 50, "SIGTERM"),
     "stalls": Rig(lease_troubles.run_stalls, lease_troubles.STALLS, "stalls of disk and process"),
     "stalls-no-grace": Rig(
-        lease_troubles.run_without_grace, lease_troubles.STALLS, "stalls that leases do lapse in"
+        lambda cycles, seed: lease_troubles.without_grace(lease_troubles.run_stalls, cycles, seed),
+        lease_troubles.STALLS // 4,
+        "stalls that leases do lapse in",
     ),
     "restarts": Rig(lease_troubles.run_restarts, lease_troubles.RESTARTS, "restarts"),
+    "restarts-no-grace": Rig(
+        lambda cycles, seed: lease_troubles.without_grace(lease_troubles.run_restarts, cycles, seed),
+        lease_troubles.RESTARTS // 4,
+        "restarts that leases do lapse in",
+    ),
     "failovers": Rig(
         lease_troubles.run_failovers, lease_troubles.FAILOVERS, "failovers of PostgreSQL", why_no_server
     ),

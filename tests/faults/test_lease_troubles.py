@@ -1,4 +1,5 @@
-"""Short runs of the rigs of lease troubles: no holder loses its lease by the server's trouble, and without the grace some do."""
+"""Short runs of the rigs of lease troubles: no holder loses its lease by the server's trouble. That they would find one that
+does is shown in virtual time, by test_lease_holders.py."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from tests.pgbouncer import why_no_pgbouncer
 from tests.postgres_server import why_no_server
 
 SEED = 20_261_117
-SHORT = {"holders": 10, "windows_s": (2, 4)}
+SHORT = {"count": 10, "windows_s": (2, 4)}
 
 
 @pytest.mark.slow
@@ -37,14 +38,3 @@ def test_no_holder_loses_its_lease_by_a_failover_behind_pgbouncer() -> None:
     outcome = run_failovers(1, SEED, pooled=True, **SHORT)
 
     assert outcome.ok, str(outcome)
-
-
-@pytest.mark.slow
-@pytest.mark.soak  # a few stalls do not always hit a holder that comes too late: what they find is chance
-def test_the_rig_sees_leases_that_are_lost_without_the_grace() -> None:
-    for attempt in range(4):
-        outcome = run_stalls(2, SEED + attempt, longest_s=6.0, grace=False, **SHORT)
-        outcome.discard()
-        if outcome.violations.get("doubled"):
-            return
-    pytest.fail(f"no lease was lost: {outcome}")
