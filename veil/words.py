@@ -44,6 +44,20 @@ def _significant(number: float) -> str:
     return f"{number:.1f}" if number < 9.95 else f"{number:.0f}"
 
 
+_TROUBLES: Final = {
+    "disk": "the disk stalled",
+    "paused": "the process stood still",
+    "restart": "restart",
+    "database": "the database was away",
+    "node": "a node was away",
+}
+
+
+def trouble(kind: str, seconds: float) -> str:
+    """Why the server could not take renewals, and for how long: restart, 12 s."""
+    return f"{_TROUBLES.get(kind, kind)}, {length(seconds)}"
+
+
 def count(number: float | None) -> str:
     """A whole number with its thousands parted."""
     return NOTHING if number is None else f"{round(number):,}"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.console.web import Visitor
-from veil.console.charts import Line, time_chart
+from veil.console.charts import Line, Shade, time_chart
 from veil.console.pages.overview import QueueFacts, troubles_of
 from veil.core.attempt import HEADER, Said, write_header
 from veil.core.queue import Queue, QueueCounts, QueueKey, QueueSettings, RedrivePolicy
@@ -161,9 +161,13 @@ def test_charts_and_holders_outlive_a_restart_and_a_retry_that_waits_is_not_work
         )
         _told_apart(visitor, queue, consumer, at_work["MessageId"], failed["MessageId"])
         assert "<b>1</b><span>failed</span>" in visitor.get(consumer).text
+    time.sleep(0.6)  # what is shorter is no trouble
     with VeilServer("--data", str(tmp_path)) as server:
         visitor = Visitor(server)
-        assert "in <b>2</b>" in visitor.get(f"{queue}/activity?over=week").text
+        text = visitor.get(f"{queue}/activity?over=week").text
+        assert "in <b>2</b>" in text
+        assert re.search(r'<span class="key trouble">server in trouble <b>\d+ ×</b></span>', text)
+        assert '<rect class="trouble"' in text and "server in trouble (restart, " in text
         while "<b>1</b><span>waiting for a retry" not in visitor.get(queue).text:
             time.sleep(0.05)  # the journal is being read, and a look is shown for a second
         _told_apart(visitor, queue, consumer, at_work["MessageId"], failed["MessageId"])
@@ -194,6 +198,17 @@ def test_lines_share_one_scale_and_break_off_where_nothing_is_known() -> None:
     assert (chart.top, chart.keys) == ("20", [("a", "sent", "20"), ("b", "received", "5")])
     assert "<title>10 s ago: sent 10</title>" in chart.drawing
     assert "<title>now: sent 20</title>" in chart.drawing
+
+
+def test_the_servers_own_trouble_lies_over_the_time_that_it_took() -> None:
+    shades = [Shade(1.5, 2.25, "restart, 4 s"), Shade(2.9, 2.91, "the disk stalled, 600 ms")]
+    chart = time_chart("rates", "Rates", [Line("a", "sent", [0, 10, 0, 0])], 5, shades=shades)
+    found = re.findall(r'class="trouble" x="([^"]+)" width="([^"]+)"', str(chart.drawing))
+    assert found == [("200.0", "150.0"), ("480.0", "2.0")]
+    assert chart.keys[-1] == ("trouble", "server in trouble", "2 ×")
+    assert "<title>10 s ago: sent 10, server in trouble (restart, 4 s)</title>" in chart.drawing
+    told = "server in trouble (restart, 4 s), server in trouble (the disk stalled, 600 ms)"
+    assert f"<title>5 s ago: {told}</title>" in chart.drawing
 
 
 @pytest.mark.parametrize(

@@ -128,13 +128,32 @@ def test_a_receive_opens_a_lease_with_the_next_delivery_number():
 def test_an_attempt_gives_again_only_what_is_as_it_was_given():
     held = a_stored(state=State.IN_FLIGHT, due_at_ms=NOW_MS + 1, delivery=3, holder=3, receive_count=1)
     claims = [(77, 3, NOW_MS + 1)]
-    [again] = decide.repeat_attempt(claims, {77: held}, 30, NOW_MS) or []
+    settings = QueueSettings(visibility_s=30)
+    [again] = decide.repeat_attempt(claims, {77: held}, settings, 30, NOW_MS) or []
     assert again.lease[:5] == (State.IN_FLIGHT, NOW_MS + 30_000, NOW_MS, 3, 3)
     rotated = replace(held, holder=receipt(3)._replace(rotation=1).holder)
     for messages in ({}, {77: rotated}, {77: replace(held, due_at_ms=NOW_MS + 2)}):
-        assert decide.repeat_attempt(claims, messages, 30, NOW_MS) is None
-    assert decide.repeat_attempt(claims, {77: held}, 30, NOW_MS + 1) is None
-    assert decide.repeat_attempt(claims, {77: held}, 0, NOW_MS) is None
+        assert decide.repeat_attempt(claims, messages, settings, 30, NOW_MS) is None
+    assert decide.repeat_attempt(claims, {77: held}, settings, 30, NOW_MS + 1) is None
+    assert decide.repeat_attempt(claims, {77: held}, settings, 0, NOW_MS) is None
+
+
+@pytest.mark.parametrize(
+    ("claimed_ms", "moved_ms", "is_repeated"),
+    [
+        (-1_000, 14_000, True),  # it ran out in the trouble and has its grace
+        (-1_000, 9_000, True),  # which was written down while the trouble lasted
+        (-1_000, 14_001, False),  # no grace reaches so far: its holder was here
+        (-21_000, 14_000, False),  # it had lapsed before
+        (1_000, 14_000, False),  # it had not run out yet
+    ],
+)
+def test_an_attempt_gives_again_what_a_grace_has_moved(claimed_ms, moved_ms, is_repeated):
+    trouble = Trouble(NOW_MS - 20_000, NOW_MS - 1_000, "disk")
+    held = a_stored(state=State.IN_FLIGHT, due_at_ms=NOW_MS + moved_ms, delivery=3, holder=3, receive_count=1)
+    claims = [(77, 3, NOW_MS + claimed_ms)]
+    again = decide.repeat_attempt(claims, {77: held}, QueueSettings(visibility_s=30), 30, NOW_MS, trouble)
+    assert (again is not None) == is_repeated
 
 
 # ---- receipts

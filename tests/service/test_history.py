@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.service.kit import Desk, open_desk, until
-from veil.core.clock import ManualClock
+from veil.core.clock import ManualClock, Trouble, TroubleKind
 from veil.server import console as server_console
 from veil.server.console import HistoryFile
 from veil.service import history as history_module
@@ -199,6 +199,36 @@ async def test_all_three_resolutions_outlive_a_restart(tmp_path: Path) -> None:
     assert second.column(orders, "sent", WEEK)[-1] == 3
     await second.service.stop()
     assert path.stat().st_mode & 0o077 == 0
+
+
+async def test_the_servers_troubles_are_known_where_they_lie_and_after_a_restart(tmp_path: Path) -> None:
+    clock, path = ManualClock(), tmp_path / "history.db"
+    clock.advance(7_200_000 - clock.now_ms() % 7_200_000)
+    store = MemoryStore(clock, lease_grace=True)
+    first = await _run(path, clock, store)
+    store.lease_time.waits("disk", TroubleKind.DISK)
+    clock.advance(seconds=10)
+    store.lease_time.answered("disk")
+    # Another node tells more of the same.
+    first.service.troubled(Trouble(clock.now_ms() - 11_000, clock.now_ms() - 1_000, "disk"))
+    clock.advance(seconds=2)
+    [(begin, end, trouble)] = first.history.troubles(MINUTES)
+    assert (trouble.to_ms - trouble.from_ms, trouble.kind) == (11_000, "disk")
+    assert (begin, end) == (116.8, 119.0)
+    await first.service.stop()
+
+    store.lease_time.note(Trouble(clock.now_ms(), clock.now_ms() + 30_000, "restart"))
+    clock.advance(seconds=30)
+    second = await _run(path, clock, store)
+    kinds = [trouble.kind for _, _, trouble in second.history.troubles(WEEK)]
+    assert kinds == ["disk", "restart"]
+    clock.advance(seconds=700)
+    assert second.history.troubles(MINUTES) == []
+    clock.advance(seconds=WEEK.span_s * WEEK.spans)
+    await second.service.stop()
+    third = await _run(path, clock, store)
+    assert not third.history._troubles
+    await third.service.stop()
 
 
 async def test_a_minute_is_written_while_it_runs_so_that_a_kill_costs_no_more(tmp_path: Path) -> None:

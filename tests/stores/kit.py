@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests import postgres_kit
-from veil.core.clock import Clock
+from veil.core.clock import Clock, Trouble
 from veil.core.message import NewMessage, StoredMessage
 from veil.core.queue import Queue, QueueKey, QueueSettings, RedrivePolicy
 from veil.core.receipt import Receipt
@@ -128,6 +128,7 @@ class HeardEvents:
         self.available: Counter[int] = Counter()
         self.totals: Counter[tuple[str, int]] = Counter()
         self.sooner = 0
+        self.troubles: list[Trouble] = []
 
     def messages_available(self, queue_id: int, count: int) -> None:
         self.available[queue_id] += count
@@ -137,6 +138,9 @@ class HeardEvents:
 
     def due_sooner(self) -> None:
         self.sooner += 1
+
+    def troubled(self, trouble: Trouble) -> None:
+        self.troubles.append(trouble)
 
 
 _numbers = itertools.count(1)

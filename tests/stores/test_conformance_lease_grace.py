@@ -117,6 +117,23 @@ async def test_a_lease_that_lasts_beyond_the_grace_is_not_changed(store, clock):
     assert len(await store.receive(queue, 1)) == 1
 
 
+async def test_a_receive_that_is_repeated_by_its_attempt_id_after_a_grace_gives_the_same(store, clock):
+    """Its answer was lost in the trouble, say."""
+    queue = await make_queue(store, "orders.fifo", visibility_s=WINDOW_S)
+    await store.send(queue, [a_grouped_message("work"), a_grouped_message("more", "h")])
+    taken = await store.receive(queue, 2, attempt_id="a")
+    clock.advance(seconds=WINDOW_S - 1)
+    in_trouble(store, clock, 20)
+    await store.counts(queue)  # whoever looks first lets the grace be written down
+
+    again = await store.receive(queue, 2, attempt_id="a")
+
+    assert receipts_of(queue, again) == receipts_of(queue, taken)
+    assert [message.receive_count for message in again] == [1, 1]
+    assert await store.extend(queue, [Extension(receipt_of(queue, again[0]), WINDOW_S + 1)]) == [None]
+    assert await store.receive(queue, 2, attempt_id="a") == []  # its holder has changed it
+
+
 async def test_a_wait_that_is_everyday_life_gives_no_grace_but_time_to_whoever_waited(store, clock):
     queue, _ = await held(store)
     clock.advance(WINDOW_S * 1000 - 400)

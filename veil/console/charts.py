@@ -61,6 +61,14 @@ class Line(NamedTuple):
     sum: str = ""  # told with its words, in place of the latest value
 
 
+class Shade(NamedTuple):
+    """A time in which the server itself was in trouble, from place to place among the values, and what it was."""
+
+    begin: float
+    end: float
+    words: str
+
+
 class Chart(NamedTuple):
     """Lines over the same time on one scale."""
 
@@ -78,15 +86,23 @@ def time_chart(
     span_s: int,
     say: Callable[[float], str] = "{:,.0f}".format,
     per_s: int = 0,
+    shades: Sequence[Shade] = (),
 ) -> Chart:
-    """The lines, the oldest value first; `say` writes a value. Each span says its values when it is pointed at. `per_s`: the
-    values are lengths of time, so many to the second."""
+    """The lines, the oldest value first; `say` writes a value. Each span says its values when it is pointed at, and which
+    shade lies over it. `per_s`: the values are lengths of time, so many to the second."""
     spans = len(lines[0].values)
     highest = max((value for line in lines for value in line.values if value is not None), default=0)
     top = _round_up_length(highest / per_s) * per_s if per_s else _round_up(highest)
     step = _TIME_WIDTH / max(1, spans - 1)
     grid = Markup("").join(
         Markup('<path class="grid" d="M0 {}H{}"/>').format(y, _TIME_WIDTH) for y in (0.5, _BASE / 2, _BASE)
+    )
+    shaded = Markup("").join(
+        # A second in a week is still there.
+        Markup('<rect class="trouble" x="{}" width="{}" height="{}"/>').format(
+            f"{(shade.begin - 0.5) * step:.1f}", f"{max(1.5, (shade.end - shade.begin) * step):.1f}", _BASE
+        )
+        for shade in shades
     )
     drawn = Markup("").join(
         Markup('<path class="line {}" d="{}"/>').format(line.name, _path(line.values, top, step))
@@ -97,19 +113,21 @@ def time_chart(
         Markup('<rect class="told" x="{}" width="{}" height="{}"><title>{}</title></rect>').format(
             f"{(place - 0.5) * step:.1f}", f"{step:.1f}", _BASE, words
         )
-        for place, words in _told(lines, span_s, say)
+        for place, words in _told(lines, span_s, say, shades)
     )
     latest = [next((value for value in reversed(line.values) if value is not None), None) for line in lines]
     keys = [
         (line.name, line.words, line.sum or ("–" if value is None else say(value)))
         for line, value in zip(lines, latest, strict=True)
     ]
+    if shades:
+        keys.append(("trouble", "server in trouble", f"{len(shades):,} ×"))
     label = (
         f"{title}: {', '.join(f'{words} {value}' for _, words, value in keys)}; the scale ends at {say(top)}"
     )
     drawing = Markup(
-        '<svg class="time" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}{}{}</svg>'
-    ).format(_TIME_WIDTH, _TIME_HEIGHT, label, grid, drawn, told)
+        '<svg class="time" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}{}{}{}</svg>'
+    ).format(_TIME_WIDTH, _TIME_HEIGHT, label, shaded, grid, drawn, told)
     return Chart(name, title, keys, say(top), drawing)
 
 
@@ -129,13 +147,20 @@ def _path(values: _Values, top: float, step: float) -> str:
     return "".join(pieces)
 
 
-def _told(lines: Sequence[Line], span_s: int, say: Callable[[float], str]) -> Iterator[tuple[int, str]]:
+def _told(
+    lines: Sequence[Line], span_s: int, say: Callable[[float], str], shades: Sequence[Shade]
+) -> Iterator[tuple[int, str]]:
     spans = len(lines[0].values)
+    over: dict[int, list[str]] = {}
+    for shade in shades:
+        for place in range(floor(shade.begin), min(ceil(shade.end), spans)):
+            over.setdefault(place, []).append(f"server in trouble ({shade.words})")
     for place in range(spans):
-        known = [(line.words, line.values[place]) for line in lines if line.values[place]]
+        known = [f"{line.words} {say(line.values[place] or 0)}" for line in lines if line.values[place]]
+        known += over.get(place, ())
         if known:
             ago = "now" if place == spans - 1 else f"{_ago((spans - 1 - place) * span_s)} ago"
-            yield place, f"{ago}: " + ", ".join(f"{words} {say(value or 0)}" for words, value in known)
+            yield place, f"{ago}: " + ", ".join(known)
 
 
 def _round_up(value: float) -> float:

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from veil.console.charts import Chart, Line, time_chart
+from veil import words
+from veil.console.charts import Chart, Line, Shade, time_chart
 from veil.console.messages import Search, search_messages
 from veil.console.templates import milliseconds, rate, rough_length
 from veil.console.visit import Visit
@@ -363,8 +364,12 @@ def draw_charts(history: History, key: int | str, resolution: Resolution) -> lis
     """Depth, age, rates on one scale, and how long handling took: of a queue, or of an account's queues together."""
     view, span_s = history.view(key, resolution), resolution.span_s
     column = view.columns
+    shades = [
+        Shade(begin, end, words.trouble(trouble.kind, (trouble.to_ms - trouble.from_ms) / 1000))
+        for begin, end, trouble in history.troubles(resolution)
+    ]
     rates: list[Line] = []
-    for name, words, events in RATES:
+    for name, label, events in RATES:
         counts = view.sum(*events)
         # While the server was away nothing is known. And the last span is not over: a part of it would look as if
         # everything had slowed down.
@@ -373,7 +378,7 @@ def draw_charts(history: History, key: int | str, resolution: Resolution) -> lis
             for count, visible in zip(counts, column["visible"], strict=True)
         ]
         per_s[-1] = None
-        rates.append(Line(name, words, per_s, f"{sum(counts):,}"))
+        rates.append(Line(name, label, per_s, f"{sum(counts):,}"))
     return [
         time_chart(
             "depth",
@@ -384,6 +389,7 @@ def draw_charts(history: History, key: int | str, resolution: Resolution) -> lis
                 Line("delayed", "delayed", column["delayed"]),
             ],
             span_s,
+            shades=shades,
         ),
         time_chart(
             "oldest",
@@ -392,8 +398,9 @@ def draw_charts(history: History, key: int | str, resolution: Resolution) -> lis
             span_s,
             rough_length,
             per_s=1,
+            shades=shades,
         ),
-        time_chart("rates", "What happens", rates, span_s, rate),
+        time_chart("rates", "What happens", rates, span_s, rate, shades=shades),
         time_chart(
             "handling",
             "From receive to delete",
@@ -401,5 +408,6 @@ def draw_charts(history: History, key: int | str, resolution: Resolution) -> lis
             span_s,
             milliseconds,
             per_s=1_000,
+            shades=shades,
         ),
     ]

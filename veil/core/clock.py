@@ -97,6 +97,12 @@ class Trouble(NamedTuple):
     kind: str
     healthy_ms: int = 0  # since the first of several that follow one another closely
 
+    @property
+    def told(self) -> str:
+        """The trouble as the log tells it."""
+        length_s = (self.to_ms - self.from_ms) / 1000
+        return f"renewals could not be taken for {length_s:.1f} s ({self.kind}): every lease that was open has a grace"
+
     def after(self, earlier: Trouble | None) -> Trouble:
         """This one, as it counts after an earlier one."""
         if earlier is None or self.from_ms - earlier.to_ms >= GRACE_MAX_MS:
@@ -121,6 +127,12 @@ class Trouble(NamedTuple):
                 return deadline_ms
             length_ms = min(length_ms, deadline_ms - self.from_ms)  # what was left of it
         return max(deadline_ms, self.to_ms + length_ms)
+
+    def may_have_moved(self, deadline_ms: int, moved_ms: int, visibility_s: int, now_ms: int) -> bool:
+        """Whether a deadline can have become that other one by a grace, which is written down once the first has passed."""
+        return self.from_ms < deadline_ms <= now_ms and deadline_ms < moved_ms <= self.to_ms + grace_ms(
+            visibility_s
+        )
 
 
 def grace_ms(visibility_s: int) -> int:

@@ -222,18 +222,27 @@ def open_lease(message: StoredMessage, visibility_s: int, now_ms: int, wall_ms: 
 
 
 def repeat_attempt(
-    claims: Sequence[AttemptClaim], messages: Mapping[int, StoredMessage], visibility_s: int, now_ms: int
+    claims: Sequence[AttemptClaim],
+    messages: Mapping[int, StoredMessage],
+    settings: QueueSettings,
+    visibility_s: int,
+    now_ms: int,
+    trouble: Trouble | None = None,
 ) -> list[Extended] | None:
-    """What an attempt gave, its leases begun again; None unless all of it is still as it was given."""
+    """What an attempt gave, its leases begun again; None unless all of it is still as it was given, or as a trouble of Veil's
+    own left it."""
     if not visibility_s:
         return None  # there is no lease to begin again
     repeated = []
     for seq, delivery, due_at_ms in claims:
         message = messages.get(seq)
         # The bare delivery: a receipt that was rotated since is another one.
-        if message is None or message.holder != delivery or message.due_at_ms != due_at_ms:
+        if message is None or message.holder != delivery or not is_open(message, now_ms):
             return None
-        if not is_open(message, now_ms):
+        moved = (due_at_ms or 0, message.due_at_ms or 0)
+        if message.due_at_ms != due_at_ms and (
+            trouble is None or not trouble.may_have_moved(*moved, settings.visibility_s, now_ms)
+        ):
             return None
         # Never in the same instant: by its beginning it is told from the lease that an earlier answer was about.
         begins_ms = max(now_ms, (message.received_at_ms or 0) + 1)

@@ -13,9 +13,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from array import array
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from veil.core.clock import Trouble
 from veil.core.errors import VeilError
 from veil.core.queue import Queue, QueueCounts
 from veil.service.turns import Turn
@@ -61,12 +63,15 @@ SAMPLE_S: Final = MINUTES.span_s
 ALL_LOOK_S: Final = 60  # for what changed without being counted here: delays that ended, other nodes
 FLUSH_S: Final = 60
 
+TROUBLES_MAX: Final = 500
+
 Key = int | str  # a queue's id, or an account: the sum of its queues
 
 
 # One span of one series as it is kept: the place of its resolution in RESOLUTIONS, its number since 1970 by the engine's
-# clock, whose it is, and its cells.
+# clock, whose it is, and its cells. In the place behind all resolutions, a trouble: its first millisecond, its kind, its last.
 HistoryRow = tuple[int, int, Key, bytes]
+_TROUBLES: Final = len(RESOLUTIONS)
 
 
 class HistoryStore(Protocol):
@@ -264,6 +269,8 @@ class History:
         self._service, self._clock, self._file = service, service.clock, file
         self._series: dict[Key, _Series] = {}  # the one that did something last is the last
         self._handled: list[tuple[int, int]] = []
+        self._troubles: deque[Trouble] = deque(maxlen=TROUBLES_MAX)  # of the server, the latest of them
+        self._new_troubles: deque[Trouble] = deque(maxlen=TROUBLES_MAX)  # not written yet
         self.depths: dict[int, QueueDepth] = {}  # of every queue, as of the last look
         self.queues: dict[int, Queue] = {}
         self._touched: set[int] = set()
@@ -315,6 +322,15 @@ class History:
         self._series[key] = series
         return series
 
+    def troubled(self, trouble: Trouble) -> None:
+        """The server could not take renewals; what overlaps the last time is the same trouble."""
+        if self._troubles and trouble.from_ms <= self._troubles[-1].to_ms:
+            known = self._troubles.pop()
+            from_ms, to_ms = min(known.from_ms, trouble.from_ms), max(known.to_ms, trouble.to_ms)
+            trouble = trouble._replace(from_ms=from_ms, to_ms=to_ms)
+        self._troubles.append(trouble)
+        self._new_troubles.append(trouble)
+
     def forget(self, queue_id: int) -> None:
         """The queue is gone."""
         self._series.pop(queue_id, None)
@@ -340,6 +356,17 @@ class History:
             else:
                 columns[field] = values
         return SeriesView(resolution, columns)
+
+    def troubles(self, resolution: Resolution) -> list[tuple[float, float, Trouble]]:
+        """The server's troubles in the time that a view covers, each with the places in its columns where it began and ended:
+        3.5 is in the middle of the fourth span."""
+        span_ms = resolution.span_s * 1000
+        first_ms = (self._clock.now_ms() // span_ms - resolution.spans + 1) * span_ms
+        return [
+            (max(0.0, (trouble.from_ms - first_ms) / span_ms), (trouble.to_ms - first_ms) / span_ms, trouble)
+            for trouble in self._troubles
+            if trouble.to_ms > first_ms
+        ]
 
     def recent(self, key: Key, event: str, seconds: int = 600) -> int:
         """How often the event happened lately: at most in the last ten minutes."""
@@ -462,12 +489,18 @@ class History:
         """Know what was written before."""
         self._loop = asyncio.get_running_loop()
         if self._file is not None:
+            troubles, self._troubles = self._troubles, deque(maxlen=TROUBLES_MAX)
             for resolution, span, key, cells in await asyncio.to_thread(self._file.read, self._oldest()):
+                if resolution == _TROUBLES:
+                    self.troubled(Trouble(span, int.from_bytes(cells), str(key)))
+                    continue
                 series = self._of(key)
                 series.resolutions[resolution].put(span, cells)
                 series.flushed[resolution] = span
                 if resolution == 0:
                     series.happened_s = dict.fromkeys(map(_PLACE.__getitem__, EVENTS), span * MINUTES.span_s)
+            for trouble in troubles:  # told since the store was opened: the start itself
+                self.troubled(trouble)
 
     async def stop(self) -> None:
         """Write what is new, and note no more."""
@@ -480,7 +513,11 @@ class History:
 
     async def _flush(self) -> None:
         assert self._file is not None
-        rows, turn = list[HistoryRow](), Turn(self._service.turns)
+        troubles, self._new_troubles = self._new_troubles, deque(maxlen=TROUBLES_MAX)
+        rows: list[HistoryRow] = [
+            (_TROUBLES, each.from_ms, str(each.kind), each.to_ms.to_bytes(8)) for each in troubles
+        ]
+        turn = Turn(self._service.turns)
         for key, series in list(self._series.items()):
             await turn.pause()
             rows.extend(self._new_rows(key, series))
@@ -499,4 +536,5 @@ class History:
 
     def _oldest(self) -> list[int]:
         now_s = self._clock.now_ms() // 1000
-        return [now_s // each.span_s - each.spans + 1 for each in RESOLUTIONS]
+        oldest = [now_s // each.span_s - each.spans + 1 for each in RESOLUTIONS]
+        return [*oldest, (now_s - WEEK.span_s * WEEK.spans) * 1000]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from veil.core import limits
-from veil.core.clock import Clock
+from veil.core.clock import Clock, Trouble
 from veil.core.effect import HolderSign
 from veil.core.errors import VeilError
 from veil.core.lease import is_open
@@ -192,6 +192,11 @@ class Service:
             await self.store.note_holders(queue, lapsed)
         except VeilError as error:  # the queue is gone, or the store is: neither is this lapse's business
             _log.debug("signs of life of holders in %s were not recorded: %s", queue.name, error)
+
+    def troubled(self, trouble: Trouble) -> None:
+        """The store could not take renewals."""
+        if self.activity is not None and self.activity.history is not None:
+            self.activity.history.troubled(trouble)
 
     def counted(self, event: str, queue_id: int, count: int) -> None:
         """The store has seen something happen."""

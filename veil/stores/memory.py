@@ -278,6 +278,7 @@ class MemoryStore:
             self._apply(op, contents, happens)
 
     def _note_trouble(self, trouble: Trouble) -> None:
+        self.events.troubled(trouble)
         if self._outbox is not None:
             self._outbox.recorder.record_trouble(trouble)
 
@@ -488,7 +489,10 @@ class MemoryStore:
         attempt = contents.attempts.get(attempt_id or "")
         if attempt is None or op.now_ms >= attempt.until_ms:
             return []
-        repeated = decide.repeat_attempt(attempt.claims, contents.messages, visibility_s, op.now_ms)
+        trouble = self.lease_time.trouble_at(op.now_ms)
+        repeated = decide.repeat_attempt(
+            attempt.claims, contents.messages, contents.queue.settings, visibility_s, op.now_ms, trouble
+        )
         self._apply(op, contents, repeated or [], caller)
         return [copy(contents.messages[effect.message.seq]) for effect in repeated or []]
 

@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
-from veil.core.clock import Clock
+from veil.core.clock import Clock, Trouble
 from veil.core.decide import origin_of
 from veil.core.errors import MoveTaskMissing, QueueMissing, StoreError, StoreUnavailable, VeilError
 from veil.core.event import NOBODY
@@ -537,6 +537,9 @@ class _Heard:
 
     def due_sooner(self) -> None:
         self._store.events.due_sooner()
+
+    def troubled(self, trouble: Trouble) -> None:
+        self._store.events.troubled(trouble)
 
 
 class _Receipts(ReceiptBook):

@@ -65,6 +65,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from veil.core.attempt import NOTHING_SAID, Said
+from veil.core.clock import Trouble
 from veil.core.effect import HolderSign
 from veil.core.errors import VeilError
 from veil.core.event import NOBODY
@@ -139,6 +140,10 @@ class StoreEvents(Protocol):
         """Something may be due before the instant that `next_due_ms` gave when it was last asked. Told with the change, or
         before it is durable."""
 
+    def troubled(self, trouble: Trouble) -> None:
+        """Renewals could not be taken, here or on another node, and can be again. One may be told twice, the second time with
+        more of it."""
+
 
 class NoEvents:
     """What a store speaks to before its owner has taken over: nobody listens."""
@@ -150,6 +155,9 @@ class NoEvents:
         """Ignored."""
 
     def due_sooner(self) -> None:
+        """Ignored."""
+
+    def troubled(self, trouble: Trouble) -> None:
         """Ignored."""
 
 

@@ -177,7 +177,9 @@ async def _repeat(
     [packed] = found
     claims = _decode_claims(packed)
     messages = await messages_by_seq(tx, state, [seq for seq, _, _ in claims])
-    repeated = decide.repeat_attempt(claims, messages, visibility_s, tx.now_ms)
+    # Another node may have let a grace be written down; what it was for is learned within a heartbeat.
+    trouble = tx.lease_time.trouble_at(tx.now_ms)
+    repeated = decide.repeat_attempt(claims, messages, state.queue.settings, visibility_s, tx.now_ms, trouble)
     if repeated is None:
         return []
     apply(tx, state, repeated, caller)

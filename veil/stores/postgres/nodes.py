@@ -46,6 +46,7 @@ class Nodes:
         self._listens = asyncio.Event()
         self._new_beats = NEW_BEATS
         self._troubles: list[Trouble] = []  # which this node noticed, the latest of them
+        self._told_ms = 0  # until when the owner knows of troubles
         engine.lease_time.on_trouble = self._note_trouble
 
     async def start(self) -> None:
@@ -128,14 +129,19 @@ class Nodes:
         for trouble in told:
             is_known = latest is not None and latest.kind == trouble.kind and latest.to_ms > trouble.from_ms
             latest = trouble.after(latest)
-            if tx.journal is not None and not is_known:
-                tx.journal.record_trouble(trouble)
+            if not is_known:
+                _log.warning(trouble.told)
+                if tx.journal is not None:
+                    tx.journal.record_trouble(trouble)
         # The kind as a plain text: nothing else can be sent.
         values = (None,) * 4 if latest is None else latest._replace(kind=str(latest.kind))[:4]
         named = dict(zip(("from_ms", "to_ms", "kind", "healthy_ms"), values, strict=True))
         tx.later(Q.write_lease_time, {"beat_ms": now_ms, **named})
         if latest is not None:
             self._engine.lease_time.learn(latest)
+            if latest.to_ms > self._told_ms:
+                self._told_ms = latest.to_ms
+                self._engine.events().troubled(latest)
 
     def _note_trouble(self, trouble: Trouble) -> None:
         self._troubles = [*self._troubles[-9:], trouble]

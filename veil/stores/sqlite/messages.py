@@ -197,7 +197,8 @@ def _repeat(
     claims = _decode_claims(packed)
     rows = (db.execute(Q.message_in_queue, (seq, state.queue.id)).get for seq, _, _ in claims)
     messages = {message.seq: message for message in (to_message(row) for row in rows if row is not None)}
-    repeated = decide.repeat_attempt(claims, messages, visibility_s, now_ms)
+    trouble = db.lease_time.trouble_at(now_ms)
+    repeated = decide.repeat_attempt(claims, messages, state.queue.settings, visibility_s, now_ms, trouble)
     if repeated is None:
         return []
     apply_leases(db, state, repeated, now_ms, caller)

@@ -172,11 +172,8 @@ class SqliteStore:
         self._lock.release()
 
     def _note_trouble(self, trouble: Trouble) -> None:
-        _log.warning(
-            "renewals could not be taken for %.1f s (%s): every lease that was open has a grace",
-            (trouble.to_ms - trouble.from_ms) / 1000,
-            trouble.kind,
-        )
+        _log.warning(trouble.told)
+        self.events.troubled(trouble)
         # At the end of the loop's turn: it may have been noticed in the middle of an operation.
         asyncio.get_running_loop().call_soon(self._keep_trouble, trouble)
 
