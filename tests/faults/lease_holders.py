@@ -145,6 +145,7 @@ class Holders:
             for task in tasks:
                 task.cancel()
             client.close()
+        self.outcome.done += "; " + ", ".join(f"{name} {n}" for name, n in sorted(self.counts.items()))
         for body in self.sent - self.deleted:
             self.outcome.add("lost", f"{body} was sent and never came back")
 
@@ -312,7 +313,3 @@ class Holders:
         if took_s > SERVED_S_MAX:
             self.outcome.add("away", f"served {took_s:.1f} s after the promotion")
         return took_s
-
-    def tell(self, what: str) -> None:
-        """Say what was done."""
-        self.outcome.done = f"{what}; " + ", ".join(f"{name} {n}" for name, n in sorted(self.counts.items()))

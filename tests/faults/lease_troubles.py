@@ -63,7 +63,7 @@ def run_stalls(
                 (place / kind).unlink()
             await holders.over()
         await holders.pause()
-        holders.tell(f"{cycles} stalls, {total_s:.0f} s in all")
+        outcome.done = f"{cycles} stalls, {total_s:.0f} s in all"
 
     _run(outcome, rng, work, count, windows_s, grace)
     return outcome
@@ -92,7 +92,7 @@ def run_restarts(
             await asyncio.to_thread(server.start)
             await holders.over()
         await holders.pause()
-        holders.tell(f"{cycles} restarts, {total_s:.0f} s away in all")
+        outcome.done = f"{cycles} restarts, {total_s:.0f} s away in all"
 
     _run(outcome, rng, work, count, windows_s, grace, stalls=False)
     return outcome
@@ -203,7 +203,7 @@ def run_failovers(
                         await holders.pause()
                         if cycle + 1 < cycles:
                             await asyncio.to_thread(follow, standby, primary)
-                    holders.tell(f"{cycles} failovers, served {max(away_s):.1f} s after a promotion at most")
+                    outcome.done = f"{cycles} failovers, served {max(away_s):.1f} s after a promotion at most"
 
             with nodes[0], nodes[1]:
                 asyncio.run(run())

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from veil.core.clock import Trouble
 from veil.core.findings import (
     NO_RENEWAL,
     Candidate,
@@ -186,9 +187,13 @@ def a_life(
             "open": sums["sent"] - sums["deleted"] - sums["dead_lettered"],
         },
     )
-    return QueueLife(
-        "eu-central-1", "000000000000", queue, totals, Timeline(BEGIN, timedelta(hours=1), counts)
+    at_ms = round(BEGIN.timestamp() * 1000) + 50 * 3_600_000
+    troubles = (
+        Trouble(at_ms, at_ms + 1_500, "disk"),
+        Trouble(at_ms + 36_000_000, at_ms + 39_600_000, "database"),
     )
+    timeline = Timeline(BEGIN, timedelta(hours=1), counts, troubles=troubles)
+    return QueueLife("eu-central-1", "000000000000", queue, totals, timeline)
 
 
 def a_lease(delivery: int = 1, **changed: Any) -> ExampleLease:

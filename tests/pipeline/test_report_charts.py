@@ -104,6 +104,26 @@ def test_what_never_happened_is_said_and_what_happened_once_is_seen():
     assert drawn.remark.endswith("No deleted, lapses, duplicates or dead letters.")
 
 
+def test_the_servers_own_trouble_is_shaded_and_told():
+    from datetime import UTC, datetime, timedelta
+
+    from veil.core.clock import Trouble
+
+    begin = datetime(2026, 11, 9, tzinfo=UTC)
+    at_ms, hour_ms = round(begin.timestamp() * 1000), 3_600_000
+    troubles = [
+        Trouble(at_ms - hour_ms, at_ms + hour_ms, "restart"),
+        Trouble(at_ms + 2 * hour_ms, at_ms + 2 * hour_ms + 600, "disk"),
+    ]
+    counts = {"sent": (1, 0, 1, 0)}
+    drawn = strips(Timeline(begin, timedelta(hours=1), counts, troubles=tuple(troubles)))
+
+    assert drawn.shades == "M0.0 0H250.0V1000H0.0ZM500.0 0H503.0V1000H500.0Z"
+    assert drawn.troubles.startswith("the server itself was in trouble, 2 times (")
+    assert "restart, 2 h" in drawn.troubles and "the disk stalled, 600 ms" in drawn.troubles
+    assert not strips(Timeline(begin, timedelta(hours=1), counts)).shades
+
+
 def test_candidates_far_from_the_timeouts_in_question_are_left_out():
     from msgspec.structs import replace
 

@@ -10,12 +10,14 @@ import pytest
 from tests.pipeline.journal_kit import (
     HOUR_MS,
     START_MS,
+    JournalEvent,
     MessageStory,
     S,
     a_message,
     journal_of,
     write_segment_of,
 )
+from veil.core.clock import Trouble
 from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.run import run_lifecycles
 from veil.pipeline.report import Overview, collect_overview
@@ -66,7 +68,16 @@ def overview_of(
 def test_counts_totals_and_examples_of_a_short_time(
     spark: SparkSession, journal_place: Storage, tables_place: Storage
 ):
-    found = overview_of(spark, journal_place, tables_place, telling_lives())
+    stories = telling_lives()
+    for from_s, to_s, kind in (
+        (20, 32, "restart"),
+        (-90, -80, "disk"),
+    ):  # the second was before anything happened here
+        trouble = JournalEvent(
+            "trouble", START_MS + to_s * S, 0, queue="", deadline=START_MS + from_s * S, outcome=kind
+        )
+        stories[0].events.append(trouble)
+    found = overview_of(spark, journal_place, tables_place, stories)
 
     assert found.collected_at == NOW
     totals = found.totals
@@ -83,6 +94,7 @@ def test_counts_totals_and_examples_of_a_short_time(
     # Two minutes are drawn by what happened when, not as one bar of an hour.
     assert not orders.timeline.by_send
     assert orders.timeline.slot == timedelta(seconds=2)
+    assert orders.timeline.troubles == (Trouble(START_MS + 20 * S, START_MS + 32 * S, "restart"),)
     assert orders.timeline.counts["sent"][0] == 5
     deleted = [place for place, count in enumerate(orders.timeline.counts["deleted"]) if count]
     assert [orders.timeline.begin + orders.timeline.slot * place for place in deleted] == [

@@ -167,6 +167,17 @@ def test_a_queue_that_is_known_has_both_curves_its_candidates_and_the_replay_in_
     assert "41,230 leases, of which" in told
 
 
+def test_the_servers_own_troubles_are_shaded_in_every_strip_and_told_below():
+    [section] = sections(page_of(Findings(1, "now", 0.001, [a_finding()])))
+
+    strips = [each for each in section.iter("div") if each.get("class") == "bed"]
+    shaded = [each for each in section.iter("path") if each.get("class") == "trouble"]
+    assert len(shaded) == len(strips) > 0
+    told = text_of(section)
+    assert "the server itself was in trouble, 2 times" in told
+    assert "the database was away, 1 h" in told and "the disk stalled, 1.5 s" in told
+
+
 def test_a_queue_that_is_not_known_says_what_is_missing():
     finding = a_finding("webhooks", leases=412, missing="2,588 more leases are needed")
     (section,) = sections(page_of(Findings(1, "", 0.001, [finding])))

@@ -365,7 +365,7 @@ def draw_charts(history: History, key: int | str, resolution: Resolution) -> lis
     view, span_s = history.view(key, resolution), resolution.span_s
     column = view.columns
     shades = [
-        Shade(begin, end, words.trouble(trouble.kind, (trouble.to_ms - trouble.from_ms) / 1000))
+        Shade(begin, end, words.trouble(trouble.kind, trouble.length_s))
         for begin, end, trouble in history.troubles(resolution)
     ]
     rates: list[Line] = []

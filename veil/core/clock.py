@@ -98,10 +98,14 @@ class Trouble(NamedTuple):
     healthy_ms: int = 0  # since the first of several that follow one another closely
 
     @property
+    def length_s(self) -> float:
+        """How long it lasted."""
+        return (self.to_ms - self.from_ms) / SECOND_MS
+
+    @property
     def told(self) -> str:
         """The trouble as the log tells it."""
-        length_s = (self.to_ms - self.from_ms) / 1000
-        return f"renewals could not be taken for {length_s:.1f} s ({self.kind}): every lease that was open has a grace"
+        return f"renewals could not be taken for {self.length_s:.1f} s ({self.kind}): every lease that was open has a grace"
 
     def after(self, earlier: Trouble | None) -> Trouble:
         """This one, as it counts after an earlier one."""

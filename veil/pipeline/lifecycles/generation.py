@@ -32,11 +32,12 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute as pc
 
+from veil.core.clock import Trouble
 from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.columns import Ints, packed, read_rows, unpacked, write_rows
 from veil.pipeline.lifecycles.journal import MINUTE_MS, NewSegments, minutes_of, read_events
 from veil.pipeline.lifecycles.lives import lives, retold
-from veil.pipeline.lifecycles.store import GENERATION, Hour, Manifest, spark_set
+from veil.pipeline.lifecycles.store import GENERATION, TROUBLES_MAX, Hour, Manifest, spark_set
 from veil.pipeline.lifecycles.sums import added_up, sums_of, without_empty
 from veil.pipeline.lifecycles.tables import (
     DAYS,
@@ -258,6 +259,7 @@ class Generation:
         self._folder = f"{GENERATION}{before.generation + 1:08d}-{secrets.token_hex(4)}"
         self.events = 0
         self.touched: list[int] = []
+        self._troubles = set(before.troubles)
 
     def made(self) -> Manifest:
         """Write the new files and say what the tables would then be."""
@@ -268,7 +270,8 @@ class Generation:
         minutes: dict[int, int] = defaultdict(int)
         newest_ms = before.newest_ms
         for row in self._run([(_minutes(self._journal.uri), len(reads))], reads):
-            counts, newest = json.loads(row.data)
+            counts, newest, troubles = json.loads(row.data)
+            self._troubles.update(Trouble(*each) for each in troubles)
             newest_ms = max(filter(None, (newest, newest_ms)), default=None)
             for minute, count in counts:
                 minutes[minute] += count
@@ -377,6 +380,7 @@ class Generation:
             hours=hours,
             days=days,
             months=months,
+            troubles=sorted(self._troubles)[-TROUBLES_MAX:],
         )
         still = set(after.files())
         return msgspec.structs.replace(
@@ -390,8 +394,8 @@ def _minutes(journal: str) -> Stage:
     def count(key: int, rows: Sequence[Row]) -> Iterator[Row]:
         place = Storage.at(journal)
         for name in (name for row in rows for name in json.loads(row.data)):
-            counts, newest_ms = minutes_of(place, name)
-            yield Row(0, "minutes", json.dumps([list(counts.items()), newest_ms]).encode())
+            counts, newest_ms, troubles = minutes_of(place, name)
+            yield Row(0, "minutes", json.dumps([list(counts.items()), newest_ms, troubles]).encode())
 
     return count
 

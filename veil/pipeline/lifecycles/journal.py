@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyarrow import compute as pc
 from pyarrow import parquet as pq
 
+from veil.core.clock import Trouble
 from veil.journal.segments import Segment, check_segment, list_segments
 from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.lives import EVENTS, TEXTS, as_events
@@ -91,17 +92,31 @@ def read_events(journal: Storage, name: str) -> Any:
     return events.filter(pc.not_equal(events["seq"], 0))  # a trouble of the server is of no message
 
 
-def minutes_of(journal: Storage, name: str) -> tuple[dict[int, int], int]:
-    """How many events of a segment there are of each minute of sending, and the newest instant among them."""
+def minutes_of(journal: Storage, name: str) -> tuple[dict[int, int], int, list[Trouble]]:
+    """How many events of a segment there are of each minute of sending, the newest instant among them, and the troubles of the
+    server that it tells of."""
     with journal.open_input(name) as file:
         table = _opened(file).read(columns=["seq", "at"])
-    table = table.filter(pc.not_equal(table["seq"], 0))
+    is_trouble = pc.equal(table["seq"], 0)
+    troubles = _troubles_of(journal, name) if pc.any(is_trouble).as_py() else []
+    table = table.filter(pc.invert(is_trouble))
     if not table.num_rows:
-        return {}, 0
+        return {}, 0, troubles
     found, counts = np.unique((table["seq"].to_numpy() >> SEQ_BITS) // MINUTE_MS, return_counts=True)
-    return dict(zip(found.tolist(), counts.tolist(), strict=True)), pc.max(
-        table["at"].cast(pa.int64())
-    ).as_py() // 1000
+    newest_ms = pc.max(table["at"].cast(pa.int64())).as_py() // 1000
+    return dict(zip(found.tolist(), counts.tolist(), strict=True)), newest_ms, troubles
+
+
+def _troubles_of(journal: Storage, name: str) -> list[Trouble]:
+    with journal.open_input(name) as file:
+        table = _opened(file).read(columns=["seq", "at", "deadline", "outcome"])
+    table = table.filter(pc.equal(table["seq"], 0))
+    from_us, to_us = (table[each].cast(pa.int64()).to_pylist() for each in ("deadline", "at"))
+    kinds = table["outcome"].to_pylist()
+    return [
+        Trouble(*each)
+        for each in zip((us // 1000 for us in from_us), (us // 1000 for us in to_us), kinds, strict=True)
+    ]
 
 
 def _opened(file: Any, **options: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from veil.core.clock import Trouble
 from veil.core.errors import VeilError
 from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.tables import LEASES, MESSAGES, QUEUE_HOURS, arrow_schema
@@ -43,6 +44,9 @@ class Hour(msgspec.Struct, frozen=True):
     open: int = 0  # leases: how they end depends on what time it is
 
 
+TROUBLES_MAX: Final = 1_000
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """What the tables are. Hours, days and months are whole ones since 1970."""
 
@@ -55,6 +59,7 @@ class Manifest(msgspec.Struct, frozen=True):
     hours: dict[int, Hour] = {}
     days: dict[int, list[str]] = {}
     months: dict[int, list[str]] = {}
+    troubles: list[Trouble] = []  # times in which the server could not take renewals, the latest of them
     # Named by the generation before: kept for its readers until the next one.
     retired: list[str] = []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from markupsafe import Markup
@@ -31,6 +31,7 @@ from veil.core.findings import NO_RENEWAL, CurvePoint, Finding
 from veil.pipeline.report.overview import SERIES, Timeline
 from veil.pipeline.report.summary import worth_showing
 
+_TROUBLES_NAMED: Final = 3
 _STRIP_NAMES: Final = {each: each for each in SERIES} | {"dead_lettered": "dead letters"}
 
 
@@ -145,13 +146,16 @@ class Strip(NamedTuple):
 
 
 class Strips(NamedTuple):
-    """A timeline: its strips over the same hours, the names of its axis (place, text, anchor), and a remark below."""
+    """A timeline: its strips over the same hours, the names of its axis (place, text, anchor), a remark below, and where the
+    server itself was in trouble, in the frame of the bars and in words."""
 
     rows: list[Strip]
     axis: list[tuple[str, str, str]]
     slot: str
     slot_in_full: str
     remark: str
+    shades: str = ""
+    troubles: str = ""
 
 
 def strips(timeline: Timeline) -> Strips:
@@ -167,7 +171,35 @@ def strips(timeline: Timeline) -> Strips:
     none = ", ".join(never[:-1]) + (" or " if never[1:] else "") + "".join(never[-1:])
     slots = max(len(counts) for counts in timeline.counts.values())
     remark = f"{counted}{none and f'No {none}.'}"
-    return Strips(rows, _axis(timeline, slots), *_slot_names(timeline.slot), remark)
+    axis, (slot, slot_in_full) = _axis(timeline, slots), _slot_names(timeline.slot)
+    return Strips(rows, axis, slot, slot_in_full, remark, _shades(timeline, slots), _troubles(timeline))
+
+
+def _shades(timeline: Timeline, slots: int) -> str:
+    begin_ms, whole_ms = timeline.begin.timestamp() * 1000, timeline.slot.total_seconds() * 1000 * slots
+    path = []
+    for trouble in timeline.troubles:
+        left, right = (
+            min(max((at_ms - begin_ms) / whole_ms, 0.0), 1.0) * UNITS
+            for at_ms in (trouble.from_ms, trouble.to_ms)
+        )
+        # A second in a week is still there.
+        path.append(f"M{left:.1f} 0H{max(right, left + 3):.1f}V{UNITS}H{left:.1f}Z")
+    return "".join(path)
+
+
+def _troubles(timeline: Timeline) -> str:
+    if not timeline.troubles:
+        return ""
+    longest = sorted(timeline.troubles, key=lambda each: -each.length_s)[:_TROUBLES_NAMED]
+    instants = [datetime.fromtimestamp(each.from_ms // 1000, UTC) for each in sorted(longest)]
+    named = "; ".join(
+        f"{words.instant(at)} {words.trouble(each.kind, each.length_s)}"
+        for at, each in zip(instants, sorted(longest), strict=True)
+    )
+    times = words.plural(len(timeline.troubles), "time")
+    which = "" if len(longest) == len(timeline.troubles) else "the longest: "
+    return f"the server itself was in trouble, {times} ({which}{named}). No lease lapsed by that."
 
 
 def _bars(counts: Sequence[int]) -> str:

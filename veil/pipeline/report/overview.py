@@ -4,11 +4,12 @@ tables, in few jobs and few rows."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 
 from veil.core import findings as found
+from veil.core.clock import Trouble
 from veil.core.errors import VeilError
 from veil.core.findings import FILE, Findings
 from veil.pipeline.dead_letters.analysis import DeadLetterGroup, read_groups
@@ -29,12 +30,14 @@ KINDS: Final = ("duplicate", "crash", "dead_letter", "renewed")
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Counts of one queue over slots of equal length; `by_send`: all of them counted where their message was sent."""
+    """Counts of one queue over slots of equal length; `by_send`: all of them counted where their message was sent. And the
+    server's own troubles in this time."""
 
     begin: datetime
     slot: timedelta
     counts: Mapping[str, tuple[int, ...]]
     by_send: bool = True
+    troubles: tuple[Trouble, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +193,7 @@ def collect_overview(
     spark: SparkSession, tables: Storage, *, since: datetime | None = None, now: datetime | None = None
 ) -> Overview:
     """What the tables hold of the time since then (all of it without one)."""
-    from veil.pipeline.lifecycles.store import read_table
+    from veil.pipeline.lifecycles.store import load_manifest, read_table
 
     collected_at = now or datetime.now(UTC)
     dead_letters = tuple(read_groups(tables, _GROUPS_MAX))
@@ -213,6 +216,14 @@ def collect_overview(
         if end - begin <= _EVENTS_MAX:
             leases, messages = (read_table(spark, tables, name) for name in ("leases", "messages"))
             begin, end, queues = _by_event(leases, messages, begin, end, queues)
+    troubles = tuple(
+        each
+        for each in load_manifest(tables).troubles
+        if each.to_ms * 1000 > micros(begin) and each.from_ms * 1000 < micros(end)
+    )
+    queues = [
+        replace(life, timeline=life.timeline and replace(life.timeline, troubles=troubles)) for life in queues
+    ]
     examples = collect_examples(
         read_table(spark, tables, "leases"), read_table(spark, tables, "messages"), end
     )
