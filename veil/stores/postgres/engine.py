@@ -47,6 +47,7 @@ _log = logging.getLogger(__name__)
 REDONE_MAX: Final = 8
 # Connections that turn out to be dead are left for others this often: all of a pool may have died together.
 LOST_MAX: Final = 12
+ASK_POOL_S: Final = 0.5
 SLOTS_PER_NODE: Final = 64
 # What is due may be in the hands of another node's transaction, which is over soon; one that hangs is not waited for much
 # longer. A transaction of this node is waited for until it is over.
@@ -220,7 +221,7 @@ class Engine:
         """
         async with self._turns:
             try:
-                connection = await self.pool.getconn()
+                connection = await self._connection()
             except (PoolTimeout, PoolClosed, psycopg.OperationalError) as error:
                 raise in_our_words(error) from error
             slot = self._free_slots.pop()
@@ -235,6 +236,17 @@ class Engine:
                 finally:
                     if (end := self._settling.pop(tx, None)) is not None:
                         end.set_result(None)
+
+    async def _connection(self) -> psycopg.AsyncConnection[Any]:
+        """One of the pool's, asked for again and again: the pool gives up connecting long before those who wait for it, and
+        begins anew for the next who asks."""
+        until_s = time.monotonic() + self.pool.timeout
+        while True:
+            try:
+                return await self.pool.getconn(ASK_POOL_S)
+            except PoolTimeout:
+                if time.monotonic() > until_s:
+                    raise
 
     def locks(self, queues: Sequence[Queue | QueueKey], exclusive: bool, dead_letters: bool) -> Locks:
         """What a transaction about these queues has to lock, as far as is known."""

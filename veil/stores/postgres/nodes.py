@@ -124,6 +124,9 @@ class Nodes:
         told = [trouble for trouble in self._troubles if latest is None or trouble.to_ms > latest.to_ms]
         if now_ms - beat_ms > BEAT_GAP_MS:
             told.append(Trouble(beat_ms, now_ms, TroubleKind.DATABASE))
+            # Who was alive when the database went away may find it again later than we did, and takes no renewals until then.
+            awaited = {"name": self.name, "since_ms": beat_ms - DEAD_AFTER_MS, "seen_ms": now_ms - SILENT_MS}
+            tx.later(Q.await_nodes, awaited)
         elif seen_ms is not None:
             told.append(Trouble(seen_ms, now_ms, TroubleKind.NODE))
         for trouble in told:

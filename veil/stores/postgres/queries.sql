@@ -506,6 +506,10 @@ SELECT beat_ms, from_ms, to_ms, kind, healthy_ms, t.now_ms,
        (SELECT min(seen_ms) FROM veil.node WHERE seen_ms BETWEEN t.now_ms - %(silent_max_ms)s AND t.now_ms - %(silent_ms)s)
 FROM veil.lease_time, (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms) t FOR UPDATE OF lease_time;
 
+-- name: await_nodes
+-- The other nodes that were alive then count as silent from now on, not as dead.
+UPDATE veil.node SET seen_ms = %(seen_ms)s WHERE name <> %(name)s AND seen_ms BETWEEN %(since_ms)s AND %(seen_ms)s;
+
 -- name: write_lease_time
 UPDATE veil.lease_time SET beat_ms = %(beat_ms)s, from_ms = %(from_ms)s, to_ms = %(to_ms)s, kind = %(kind)s,
     healthy_ms = %(healthy_ms)s;
