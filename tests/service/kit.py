@@ -90,7 +90,7 @@ async def open_desk(service: Service, name: str = "orders", **given: Any) -> Des
 
 async def until(happened: Callable[[], bool]) -> None:
     """Let the loop turn until it has happened."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while not happened():
             await asyncio.sleep(0)
 
