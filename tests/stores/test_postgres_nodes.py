@@ -23,7 +23,7 @@ from tests.stores.kit import (
     some_messages,
 )
 from tests.stores.postgres_nodes_kit import ask, heard_by, nodes, until
-from veil.core.clock import ManualClock
+from veil.core.clock import ManualClock, TroubleKind
 from veil.core.errors import QueueMissing
 from veil.core.lease import Deletion
 from veil.core.queue import QueueCounts
@@ -341,6 +341,10 @@ async def test_a_node_that_falls_silent_is_noted_and_the_others_hearts_go_on(pos
                     fall_silent(*silence)
                 tries += 1
                 await asyncio.sleep(0.05)
+        store.lease_time.waits("test", TroubleKind.DISK)
+        while row()[0] != "disk":  # which goes on
+            await asyncio.sleep(0.05)
+        store.lease_time.answered("test")
         async with asyncio.timeout(60):
             beat_ms = row()[1]
             while row()[1] <= beat_ms + 2_000:

@@ -262,11 +262,16 @@ class LeaseTime:
         """The trouble that a lapse at that instant has to reckon with; asked whenever a lease is about to lapse."""
         if not self.is_on:
             return None
+        wait = self.under_way(now_ms)
+        return self._trouble if wait is None else wait.after(self._trouble)
+
+    def under_way(self, now_ms: int) -> Trouble | None:
+        """The trouble that goes on at that instant, up to then."""
+        if not self.is_on:
+            return None
         self._look(now_ms)
         wait = self._longest_wait(now_ms)
-        if wait is not None and wait.to_ms - wait.from_ms > TROUBLE_MIN_MS:
-            return wait.after(self._trouble)
-        return self._trouble
+        return wait if wait is not None and wait.to_ms - wait.from_ms > TROUBLE_MIN_MS else None
 
     def is_in_doubt(self, deadline_ms: int, now_ms: int) -> bool:
         """Whether a request that came before the deadline may not have had its turn by now."""

@@ -46,6 +46,7 @@ class Nodes:
         self._listens = asyncio.Event()
         self._new_beats = NEW_BEATS
         self._troubles: list[Trouble] = []  # which this node noticed, the latest of them
+        self._goes_on = False  # what others know of a trouble here is not all of it yet
         self._told_ms = 0  # until when the owner knows of troubles
         engine.lease_time.on_trouble = self._note_trouble
 
@@ -117,7 +118,7 @@ class Nodes:
                 _log.exception("a heartbeat failed")
 
     async def _keep_lease_time(self, tx: Transaction) -> None:
-        """Note that a node ran, and every trouble that is over."""
+        """Note that a node ran, every trouble that is over, and one that goes on here."""
         silent = {"silent_ms": SILENT_MS, "silent_max_ms": DEAD_AFTER_MS + SILENT_MS}
         [(beat_ms, *kept, now_ms, seen_ms)] = await tx.rows(Q.hold_lease_time, silent)
         latest = None if kept[0] is None else Trouble(*kept)
@@ -132,10 +133,15 @@ class Nodes:
         for trouble in told:
             is_known = latest is not None and latest.kind == trouble.kind and latest.to_ms > trouble.from_ms
             latest = trouble.after(latest)
-            if not is_known:
+            if not is_known or (self._goes_on and trouble in self._troubles):
                 _log.warning(trouble.told)
                 if tx.journal is not None:
                     tx.journal.record_trouble(trouble)
+        going_on = self._engine.lease_time.under_way(now_ms)
+        self._goes_on = going_on is not None
+        if going_on is not None:
+            # Our heart beats, and renewals wait all the same: others must not let lapse what our callers hold.
+            latest = going_on.after(latest)
         # The kind as a plain text: nothing else can be sent.
         values = (None,) * 4 if latest is None else latest._replace(kind=str(latest.kind))[:4]
         named = dict(zip(("from_ms", "to_ms", "kind", "healthy_ms"), values, strict=True))
