@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bench.load import process_cpu_s
 
 if TYPE_CHECKING:
+    from veil.pipeline.lifecycles.run import LifecyclesRun
     from veil.pipeline.spark.session import SparkSettings
 
 ENGINES: Final = ("spark", "duckdb", "polars")
@@ -79,6 +80,11 @@ def _settings(master: str = f"local[{THREADS}]", more: Mapping[str, str] | None 
     return SparkSettings(master=master, conf=conf, title="bench lifecycles", brief=True)
 
 
+def _check(done: LifecyclesRun) -> None:
+    if done.broken or not done.events:
+        raise RuntimeError(f"{done.events} events; broken segments: {done.broken}")
+
+
 def run_spark(journal: Path, tables: Path) -> dict[str, Any]:
     """`veil pipeline lifecycles --master local[2]` without its command line: Spark does it all, however little is new."""
     from veil.journal.storage import Storage
@@ -90,8 +96,7 @@ def run_spark(journal: Path, tables: Path) -> dict[str, Any]:
         up_s = time.monotonic() - begun_s
         watch = Stopwatch()
         done = run_lifecycles(spark, Storage.at(journal), Storage.at(tables), bytes_here_max=0)
-        if done.broken:
-            raise RuntimeError(f"broken segments: {done.broken}")
+        _check(done)
         return {"up_s": up_s, **watch.figures(), "events": done.events, "hours": done.partitions}
 
 
@@ -125,6 +130,7 @@ def run_session(journal: Path, tables: Path, later: str) -> dict[str, Any]:
             watch = Stopwatch()
             here_max = BYTES_HERE_MAX if way == "here" else 0
             done = run_lifecycles(spark, Storage.at(journal), Storage.at(copy), bytes_here_max=here_max)
+            _check(done)
             figures[way] = {**watch.figures(), "events": done.events}
     return {**figures["here"], **figures}
 
@@ -149,6 +155,7 @@ def run_cluster(journal: Path, tables: Path, master: str, *workers: str) -> dict
         up_s = time.monotonic() - begun_s
         watch, before = Stopwatch(), [cpu_s(int(pid)) for pid in workers]
         done = run_lifecycles(spark, Storage.at(journal), Storage.at(tables), bytes_here_max=0)
+        _check(done)
         figures = watch.figures()
         used = [cpu_s(int(pid)) - was for pid, was in zip(workers, before, strict=True)]
         driver_s = figures.pop("cpu_s")

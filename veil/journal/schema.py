@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-VERSION: Final = 2
+VERSION: Final = 3
 VERSION_KEY: Final = "veil.journal.version"  # in a segment's metadata
 JOURNAL_KEY: Final = "veil.journal.id"  # which store's life the segment tells
 FIRST_KEY: Final = "veil.journal.first"  # the outbox rows it holds
@@ -51,7 +51,7 @@ COLUMNS: Final = (
     Column("error_text", "text", True, 2, "what that error says, masked and cut by who said it"),
     Column("traceback", "text", True, 2, "where it was raised, from the user's own code on"),
     Column("rule", "int", True, 2, "the rule that attempts can be judged by: core.attempt.RULE; null before version 2"),
-    Column("worked_ms", "int", True, 2, "how long the handler worked, as its holder said, where the message waited for a slot"),
+    Column("worked_ms", "int", True, 3, "how long the handler worked, as its holder said, where the message waited for a slot"),
 )  # fmt: skip
 
 
