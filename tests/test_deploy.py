@@ -303,4 +303,4 @@ def test_the_wheel_of_the_sdist_in_an_empty_environment_tells_the_life_of_a_mess
     told = run(
         beside / "veil", "demo", "life", cwd=tmp_path, env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
     )
-    assert re.search(r"All \d+ claims held", told), told
+    assert re.search(r"\d+ claims held", told), told

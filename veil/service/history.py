@@ -161,9 +161,12 @@ class _Spans:
         """Where the cells of the span begin; those that were skipped are made blank."""
         spans = self.resolution.spans
         if span > self.latest:
-            for skipped in range(max(self.latest + 1, span - spans + 1), span + 1):
-                at = skipped % spans * len(FIELDS)
-                self.cells[at : at + len(FIELDS)] = _BLANK
+            if span - self.latest >= spans:
+                self.cells = _BLANK * spans  # at once: after a start thousands of series are new
+            else:
+                for skipped in range(self.latest + 1, span + 1):
+                    at = skipped % spans * len(FIELDS)
+                    self.cells[at : at + len(FIELDS)] = _BLANK
             self.latest = span
             self.times = {}
         return span % spans * len(FIELDS)
