@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +40,7 @@ def test_a_timeout_that_is_too_short_is_changed_once_and_audited(world: World):
     assert change["differences"] == [["Visibility timeout", "30 s", seconds(world.timeout_s)]]
     assert change["commands"] == ["veil autopilot undo orders"]
     assert "outlast the timeout" in change["detail"]
+    assert re.search("; by [0-9]+ attempts$", change["detail"])
     world.look(pilot)
     assert len(world.actions("change")) == 1
 
@@ -51,6 +53,10 @@ def test_without_leave_nothing_is_changed(world: World, tag: str):
     assert world.timeout_s == 30
     assert not world.actions("change")
     assert len(world.actions("advise")) == (1 if tag.startswith("advise") else 0)
+    unreadable = [
+        each for each in world.actions("nothing") if "is not readable: 'nonsense'" in each["detail"]
+    ]
+    assert len(unreadable) == (1 if tag == "nonsense" else 0)
 
 
 def test_doing_nothing_is_audited_once_for_each_reason(world: World):
@@ -154,6 +160,9 @@ def test_lost_events_make_the_past_useless(world: World):
     pilot.look_at_all()
     assert "could not record 12 events" in (pilot.state.problem or "")
     assert pilot.state.queues["orders"].memory_ms == world.now_ms
+    world.health = JournalHealth(0.0, 5.0)  # of a server that was started again
+    pilot.look_at_all()
+    assert "could not record 5 events" in (pilot.state.problem or "")
 
 
 def test_nothing_is_done_after_the_clock_was_set_back(world: World):

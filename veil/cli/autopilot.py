@@ -122,10 +122,9 @@ class SharedAudit:
             differences = [["Visibility timeout", length(decision.before_s), length(decision.after_s)]]
             if decision.kind in (Kind.CHANGE, Kind.TAKE_BACK):
                 commands = [undo_command(queue)]
-        told = decision.reason + ("" if decision.bound is None else f" (limited by {decision.bound})")
         entry = AuditEntry(
             entry_id, instant(decision.at_ms), "autopilot", "autopilot", "", self._queues.account(queue),
-            f"autopilot: {decision.kind.value}", queue, differences, commands, outcome or ASKED, told,
+            f"autopilot: {decision.kind.value}", queue, differences, commands, outcome or ASKED, decision.told,
         )  # fmt: skip
         self._file.append(as_line(asdict(entry)))
 
@@ -459,9 +458,7 @@ def _tell(queue: str, state: QueueState, decision: Decision, *, as_json: bool) -
     if as_json:
         say_json(_as_json(queue, state, decision))
         return
-    line = f"{queue}: {decision.kind.value}: {decision.reason}"
-    if decision.bound is not None:
-        line += f" (limited by {decision.bound})"
+    line = f"{queue}: {decision.kind.value}: {decision.told}"
     if decision.kind in (Kind.CHANGE, Kind.TAKE_BACK):
         line += f"; undo: {undo_command(queue)}"
     say(inert(line, keep=""))

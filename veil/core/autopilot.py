@@ -153,6 +153,14 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     until: str | None = None
     prediction: Prediction | None = None
 
+    @property
+    def told(self) -> str:
+        """The reason with the bound that limited it and what it rests on."""
+        bound = "" if self.bound is None else f" (limited by {self.bound})"
+        return f"{self.reason}{bound}" + (
+            f"; by {words.plural(self.attempts, 'attempt')}" if self.attempts else ""
+        )
+
 
 class Watch(msgspec.Struct, frozen=True, kw_only=True):
     """A change whose consequences are still being looked at."""
@@ -169,6 +177,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str  # of its entry in the audit log
     decision: Decision
+    rest_s: int = 24 * 3_600  # as the policy says
 
 
 class QueueState(msgspec.Struct, frozen=True, kw_only=True):

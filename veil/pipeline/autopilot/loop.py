@@ -11,7 +11,6 @@ written is believed only on the next look, when a second writer would have shown
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -51,8 +50,6 @@ from veil.pipeline.timeouts.run import Goal
 
 if TYPE_CHECKING:
     from veil.journal.storage import Storage
-
-_log = logging.getLogger(__name__)
 
 LOCK: Final = "_autopilot_lock"
 STALE_MS: Final = 900_000  # what is known of the queues is older than this: nothing is changed
@@ -153,6 +150,8 @@ class Autopilot:
             account=account,
         )
         for name, policy in policies.items():
+            if policy.mode is Mode.OFF:
+                continue
             work, memory = memories.get(name, (Work(self._queues.region, "", name, ""), Memory()))
             self._look_at(name, policy, work, memory, manifest, now_ms)
         self._save()
@@ -206,7 +205,7 @@ class Autopilot:
 
     def _make(self, name: str, policy: Policy, state: QueueState, decision: Decision) -> None:
         assert decision.after_s is not None
-        intent = Intent(id=secrets.token_hex(8), decision=decision)
+        intent = Intent(id=secrets.token_hex(8), decision=decision, rest_s=policy.rest_s)
         self._keep(name, replace(state, intent=intent))
         self._on_step("intended")
         self._audit.asked(intent.id, name, decision)
@@ -220,7 +219,7 @@ class Autopilot:
             return
         self._queues.set_timeout(name, decision.after_s)
         self._on_step("set")
-        self._audit.ended(intent.id, DONE, decision.reason)
+        self._audit.ended(intent.id, DONE, decision.told)
         self._on_step("ended")
         self._keep(name, changed(replace(state, intent=None), decision, policy.rest_s))
         self._on_step("kept")
@@ -238,14 +237,11 @@ class Autopilot:
             if is_made and not is_asked:
                 self._audit.asked(intent.id, name, decision)
             if (is_asked or is_made) and not is_ended:
-                outcome = (
-                    (DONE, decision.reason) if is_made else (FAILED, "stopped before the change was made")
-                )
+                outcome = (DONE, decision.told) if is_made else (FAILED, "stopped before the change was made")
                 self._audit.ended(intent.id, *outcome)
             self._on_step("recovered")
-            policy = self._policy(name) or Policy()
             cleared = replace(state, intent=None, found_ms=0)
-            self._keep(name, changed(cleared, decision, policy.rest_s) if is_made else cleared)
+            self._keep(name, changed(cleared, decision, intent.rest_s) if is_made else cleared)
 
     def _told(self, name: str, state: QueueState, decisions: list[Decision]) -> None:
         """Record what was decided: what happened always, that nothing is to be done once for each reason."""
@@ -300,9 +296,10 @@ class Autopilot:
             return health
         if health is not None:
             if health.lost_events != self.state.lost_events:
-                lost = health.lost_events > self.state.lost_events
                 self.state = replace(self.state, lost_events=health.lost_events)
-                if lost:  # what came before has holes
+                if (
+                    health.lost_events
+                ):  # what came before has holes; fewer than there were, since the server counts anew
                     self._forget(now_ms)
                     return (
                         f"the server could not record {health.lost_events:,.0f} events: its journal was full"
@@ -327,9 +324,18 @@ class Autopilot:
         found: dict[str, Policy] = {}
         for name in self._queues.names():
             tags = self._queues.tags(name)
-            policy = self._policy(name, tags)
-            if policy is None or policy.mode is Mode.OFF:
-                continue
+            try:
+                policy = self._policy(tags)
+            except PolicyUnreadable as refused:
+                policy = Policy()
+                reason = f"the queue's tag {TAG} is not readable: {refused}"
+                told = Decision(
+                    kind=Kind.NOTHING, code=f"tag {tags[TAG]}", reason=reason, at_ms=self._now_ms()
+                )
+                self._told(name, self.state.queues.get(name, QueueState()), [told])
+            else:
+                if policy.mode is Mode.OFF:
+                    continue
             found[name] = policy
             state = self.state.queues.get(name)
             resumed_ms = _number(tags.get(RESUME_TAG, ""))
@@ -337,15 +343,9 @@ class Autopilot:
                 self._put(name, replace(state, silenced_ms=None, found_ms=0, last=None))
         return found
 
-    def _policy(self, name: str, tags: Mapping[str, str] | None = None) -> Policy | None:
-        text = (self._queues.tags(name) if tags is None else tags).get(TAG)
-        if text is None:
-            return self._default
-        try:
-            return read_policy(text)
-        except PolicyUnreadable as refused:
-            _log.warning("queue %s: its tag %s is not readable: %s", name, TAG, refused)
-            return None
+    def _policy(self, tags: Mapping[str, str]) -> Policy:
+        text = tags.get(TAG)
+        return self._default if text is None else read_policy(text)
 
     def _holder(self, name: str, now_ms: int) -> str | None:
         """Which autopilot may change the queue; None where that was nobody, and this one has claimed it just now."""
