@@ -30,7 +30,10 @@ class TransactionPooler:
         self._greeting = b""
         self._opening = asyncio.Lock()
         self._clients: set[asyncio.Task[None]] = set()
-        self.transactions = 0
+        self.transactions = self.refused = 0
+        self.is_away = (
+            False  # whether the database is: clients are greeted all the same, and lose their connection then
+        )
 
     async def __aenter__(self) -> TransactionPooler:
         path = self.folder / f".s.PGSQL.{self.port}"
@@ -93,6 +96,10 @@ class TransactionPooler:
         async with self._opening:
             await self._open(startup)
         writer.write(self._greeting)
+        if self.is_away:
+            await _read(reader)
+            self.refused += 1
+            return
         streams: Streams | None = None
         awaited = 0
         from_client = asyncio.ensure_future(_read(reader))

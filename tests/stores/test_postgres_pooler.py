@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tests.stores.kit import HeardEvents, a_message, bodies, make_queue, receipt
 from tests.stores.model_history import Author
 from tests.stores.model_steps import LockStep
 from tests.transaction_pooler import TransactionPooler
+from veil.core.errors import StoreUnavailable
 from veil.core.lease import Deletion
 from veil.stores.postgres import PostgresStore
 from veil.stores.store import Store
@@ -87,6 +89,29 @@ async def test_a_message_of_another_node_wakes_whoever_waits_though_nobody_can_t
     finally:
         await here.close()
         await there.close()
+
+
+async def test_while_the_database_is_away_connections_are_not_made_one_after_the_other(
+    pooled: str, pooler: TransactionPooler
+):
+    store = PostgresStore(pooled)
+    await store.open()
+    try:
+        queue = await make_queue(store)
+        pooler.is_away = True
+        for client in list(pooler._clients):
+            client.cancel()
+        ends_s = time.monotonic() + 2
+        while time.monotonic() < ends_s:
+            sends = [store.send(queue, [a_message()]) for _ in range(20)]
+            done = await asyncio.gather(*sends, return_exceptions=True)
+            assert {type(each) for each in done} == {StoreUnavailable}
+        assert pooler.refused < 100
+        pooler.is_away = False
+        async with asyncio.timeout(60):
+            await store.send(queue, [a_message("again")])
+    finally:
+        await store.close()
 
 
 class Pooled(LockStep):
