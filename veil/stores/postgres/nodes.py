@@ -7,6 +7,7 @@ looks for itself, four times a second, where messages are to be had.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
@@ -46,6 +47,7 @@ class Nodes:
         self._listens = asyncio.Event()
         self._new_beats = NEW_BEATS
         self._troubles: list[Trouble] = []  # which this node noticed, the latest of them
+        self._noted = asyncio.Event()
         self._goes_on = False  # what others know of a trouble here is not all of it yet
         self._told_ms = 0  # until when the owner knows of troubles
         engine.lease_time.on_trouble = self._note_trouble
@@ -99,7 +101,11 @@ class Nodes:
 
     async def _beat(self) -> None:
         while True:
-            await asyncio.sleep(BEAT_S if self._engine.is_told else ALONE_BEAT_S)
+            # A trouble that is over here is told at once: the others' grace for it counts from when they know.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BEAT_S if self._engine.is_told else ALONE_BEAT_S):
+                    await self._noted.wait()
+            self._noted.clear()
             try:
                 if self._engine.lease_time.is_serving and self._engine.given_now_ms() is None:
                     await self._engine.run(self._keep_lease_time)
@@ -154,6 +160,7 @@ class Nodes:
 
     def _note_trouble(self, trouble: Trouble) -> None:
         self._troubles = [*self._troubles[-9:], trouble]
+        self._noted.set()
 
     async def _wake_all(self) -> None:
         """Whoever waits is told of everything visible: what was announced meanwhile did not reach us."""
