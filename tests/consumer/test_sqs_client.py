@@ -93,7 +93,8 @@ async def test_a_message_keeps_everything_on_its_way(service: Service) -> None:
     assert message.receive_count == 1
     assert message.group is None
     assert int(message.system["SentTimestamp"]) > 1_700_000_000_000
-    assert message.grace_s == (0 if service.name == "moto" else 15)  # after its own trouble: what Veil alone promises
+    # Veil alone promises a grace after its own trouble.
+    assert message.grace_s == (0 if service.name == "moto" else 15)
     assert await service.client.delete(url, [message.receipt]) == [None]
 
 
