@@ -22,7 +22,7 @@ from veil import words
 from veil.cli.app import Commands
 from veil.cli.client import Client
 from veil.cli.failures import CommandFailed, ServiceError, plainly
-from veil.cli.options import AsJson, Endpoint, QueueName, Region, connect, interval
+from veil.cli.options import AsJson, Endpoint, QueueName, Region, connect, how_often
 from veil.cli.output import inert, say, say_json, show_table, talk
 from veil.cli.output import seconds as length
 from veil.cli.pipeline.options import Conf, Data, JournalPlace, Master, TablesPlace, places, spark_when_needed
@@ -227,13 +227,7 @@ def run(
     once: Annotated[bool, typer.Option("--once", help="Look at every queue once, and end.")] = False,
     every: Annotated[
         float,
-        typer.Option(
-            "--every",
-            metavar="LENGTH",
-            parser=interval,
-            show_default=False,
-            help="How often to look; else every 1m.",
-        ),
+        how_often("--every", "How often to look; else every 1m."),
     ] = 60.0,
     default: DefaultPolicy = None,
     webhook: Annotated[

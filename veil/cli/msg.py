@@ -16,7 +16,7 @@ import typer
 from veil.cli.app import Commands
 from veil.cli.client import Answer, Client
 from veil.cli.failures import CommandFailed, plainly
-from veil.cli.options import AsJson, Endpoint, QueueName, Region, connect, interval, length, whole_number
+from veil.cli.options import AsJson, Endpoint, QueueName, Region, connect, how_often, length, whole_number
 from veil.cli.output import inert, one_line, progress_bar, say, say_json, show_table, talk
 
 # ---- reading bodies and attributes
@@ -508,13 +508,7 @@ def tail(
     ] = False,
     interval: Annotated[
         float,
-        typer.Option(
-            "--interval",
-            metavar="LENGTH",
-            parser=interval,
-            show_default=False,
-            help="How often to look; else every 0.5 s.",
-        ),
+        how_often("--interval", "How often to look; else every 0.5s."),
     ] = 0.5,
     as_json: AsJson = False,
     endpoint: Endpoint = None,

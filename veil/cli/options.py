@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -65,6 +65,11 @@ def interval(text: str | float) -> float:
             f"{str(text)!r}: expected a length from {_INTERVAL_MIN_S} to 1d, such as 0.5, 5s or 1m"
         )
     return seconds
+
+
+def how_often(flag: str, help_text: str) -> Any:
+    """The option of a command that looks again and again; the default is told by its help."""
+    return typer.Option(flag, metavar="LENGTH", parser=interval, show_default=False, help=help_text)
 
 
 def _short(seconds: int) -> str:

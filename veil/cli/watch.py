@@ -11,7 +11,7 @@ import typer
 
 from veil.cli.client import Client
 from veil.cli.failures import plainly
-from veil.cli.options import AsJson, Endpoint, Region, complete_queue, connect, interval, whole_number
+from veil.cli.options import AsJson, Endpoint, Region, complete_queue, connect, how_often, whole_number
 from veil.cli.output import is_terminal, live_table, say_json, show_table, talk
 
 _PAGE = 1000
@@ -39,13 +39,7 @@ def top(
     ] = "",
     every: Annotated[
         float,
-        typer.Option(
-            "--interval",
-            metavar="LENGTH",
-            parser=interval,
-            show_default=False,
-            help="How often to look; else every 2s.",
-        ),
+        how_often("--interval", "How often to look; else every 2s."),
     ] = 2.0,
     count: Annotated[
         int | None,

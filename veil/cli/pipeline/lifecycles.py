@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from veil.cli.failures import CommandFailed, plainly
-from veil.cli.options import AsJson, interval
+from veil.cli.options import AsJson, how_often
 from veil.cli.output import inert, say, say_json, talk
 from veil.cli.pipeline.options import Conf, Data, JournalPlace, Master, TablesPlace, places, spark_when_needed
 from veil.core.errors import VeilError
@@ -20,13 +20,7 @@ if TYPE_CHECKING:
 Follow = Annotated[bool, typer.Option("--follow", help="Go on as long as the journal grows; Ctrl-C ends it.")]
 Every = Annotated[
     float,
-    typer.Option(
-        "--every",
-        metavar="LENGTH",
-        parser=interval,
-        show_default=False,
-        help="With --follow: how often to look for new segments; else every 5s.",
-    ),
+    how_often("--every", "With --follow: how often to look for new segments; else every 5s."),
 ]
 
 

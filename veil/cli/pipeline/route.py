@@ -14,7 +14,7 @@ import typer
 from veil.cli import output
 from veil.cli.client import find_target
 from veil.cli.failures import CommandFailed, plainly
-from veil.cli.options import AsJson, Endpoint, Region, interval, length, whole_number
+from veil.cli.options import AsJson, Endpoint, Region, how_often, length, whole_number
 from veil.cli.output import say_json, seconds, talk
 from veil.cli.pipeline.dead_letters import failures_told
 from veil.cli.pipeline.options import Conf, Data, Master, TablesPlace, places, spark_session
@@ -202,13 +202,7 @@ def route(
     once: Annotated[bool, typer.Option("--once", help="Route what is there now, and end.")] = False,
     every: Annotated[
         float,
-        typer.Option(
-            "--every",
-            metavar="LENGTH",
-            parser=interval,
-            show_default=False,
-            help="How often to look for messages; else every 1s.",
-        ),
+        how_often("--every", "How often to look for messages; else every 1s."),
     ] = 1.0,
     max_messages: Annotated[
         int,

@@ -48,8 +48,8 @@ _log = logging.getLogger(__name__)
 REDONE_MAX: Final = 8
 # Connections that turn out to be dead are left for others this often: all of a pool may have died together.
 LOST_MAX: Final = 12
-REST_S: Final = 0.02
-REST_MAX_S: Final = 0.5
+BACKOFF_S: Final = 0.02
+BACKOFF_MAX_S: Final = 0.5
 ASK_POOL_S: Final = 0.5
 SLOTS_PER_NODE: Final = 64
 # What is due may be in the hands of another node's transaction, which is over soon; one that hangs is not waited for much
@@ -82,10 +82,10 @@ class Locks:
         return set(other.ids) <= set(self.ids) and (self.exclusive or not other.exclusive)
 
 
-class Rests:
+class ReconnectBackoff:
     """Whoever wants a connection waits a little after a new one was lost before it did anything, longer from time to time.
 
-    A pooler opens a connection at once and closes it at the first statement while its database is away: without a rest that is
+    A pooler opens a connection at once and closes it at the first statement while its database is away: without a pause that is
     thousands of them in a failover. Old ones that were lost together are no reason to wait.
     """
 
@@ -103,7 +103,7 @@ class Rests:
         """The connection is gone."""
         now_s = time.monotonic()
         if connection not in self._worked and now_s >= self._until_s:
-            self._until_s = now_s + min(REST_S * 2**self._losses, REST_MAX_S)
+            self._until_s = now_s + min(BACKOFF_S * 2**self._losses, BACKOFF_MAX_S)
             self._losses = min(self._losses + 1, 10)
 
     def worked(self, connection: psycopg.AsyncConnection[Any]) -> None:
@@ -137,7 +137,7 @@ class Engine:
         self.is_told = False  # what other nodes say reaches us
         self.clock: Clock = DatabaseClock() if clock is None else clock
         self.lease_time = LeaseTime(self.clock, is_on=lease_grace)
-        self._rests = Rests()
+        self._backoff = ReconnectBackoff()
         self._heard_at_ms = 0
         self._slept = False
         self._turns = asyncio.Semaphore(pool.max_size)
@@ -254,7 +254,7 @@ class Engine:
         database that is away.
         """
         async with self._turns:
-            await self._rests.over()
+            await self._backoff.over()
             try:
                 connection = await self._connection()
             except (PoolTimeout, PoolClosed, psycopg.OperationalError) as error:
@@ -405,7 +405,7 @@ class Engine:
             await tx.hear()  # which groups can be served: the others are to be told with COMMIT
         await tx.commit(self._notification(tx))
         self.lease_time.done()
-        self._rests.worked(tx.connection)
+        self._backoff.worked(tx.connection)
         for state in tx.states.values():
             self.dues.note(state.id, state.next_due_ms, tx.now_ms, looked_ahead=state.looked_ahead)
             self.watermarks.committed(state, tx.now_ms)
@@ -432,7 +432,7 @@ class Engine:
 
     async def _let_go(self, connection: psycopg.AsyncConnection[Any]) -> None:
         if connection.closed or connection.broken:
-            self._rests.lost(connection)
+            self._backoff.lost(connection)
             connection.pgconn.finish()  # its buffers would stay until the next look for garbage, which is rare
             await self.pool.putconn(connection)
             return
