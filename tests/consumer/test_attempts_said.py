@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -182,6 +183,34 @@ def test_the_errors_that_led_to_one_are_told_before_it_and_masked():
 
     whole = f"{said.traceback}ValueError: {said.error_text}\n"
     assert whole == known.replace("hunter2", "***")
+
+
+def test_functions_that_live_briefly_are_told_each_by_its_own_name():
+    told = []
+    # More than are remembered; without care, one would be found in the place of another.
+    for number in range(1_000):
+        space: dict[str, Any] = {}
+        exec(f"def handler_{number}(): raise ValueError", space)
+        try:
+            space[f"handler_{number}"]()
+        except ValueError as error:
+            told.append(said_of(error).traceback or "")
+    assert all(f", in handler_{number}\n" in each for number, each in enumerate(told))
+
+
+def test_two_lines_of_one_function_are_two_places():
+    def fail(early: bool) -> None:
+        if early:
+            raise ValueError("early")
+        raise ValueError("late")
+
+    told = set()
+    for early in (True, False, True):
+        try:
+            fail(early)
+        except ValueError as error:
+            told.add(said_of(error).traceback)
+    assert len(told) == 2
 
 
 def test_a_recursion_without_end_is_told_by_its_last_frames():

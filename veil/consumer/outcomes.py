@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import linecache
 import logging
@@ -12,7 +11,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Final
 
 from veil.consumer.lease import Lease
@@ -301,12 +300,15 @@ _SECRETS: Final = re.compile(
     | \b\d(?:[ -]?\d){11,18}\b""",
     re.VERBOSE | re.IGNORECASE,
 )
-# Without one of these there is nothing to mask, and most texts have none: to look for them takes a tenth of the time.
-_SECRET_NAMES: Final = ("passw", "secret", "token", "api", "authorization", "credential", "@")
-_SECRET_RUNS: Final = re.compile(r"\d[\d -]{11}|[0-9a-f]{32}|a[ks]ia[a-z0-9]{16}")
+# Without one of these there is nothing to mask, and most texts have none: to look for them takes a tenth of the time. The run
+# begins with one set of characters, so that all others are skipped without trying to match anything.
+_SECRET_NAMES: Final = ("passw", "secret", "token", "api", "authorization", "credential", "@", "akia", "asia")
+_SECRET_RUNS: Final = re.compile(r"[0-9a-f][0-9a-f -]{11}")
 _MASK: Final = "***"
 # Of a traceback that is told: the last frames, and the errors that led to this one.
 _FRAMES_MAX: Final = 40
+_PLACES_MAX: Final = 256
+_PLACES: Final[dict[tuple[int, ...], tuple[str, list[CodeType]]]] = {}  # by each frame's code and instruction
 _EARLIER_MAX: Final = 4
 _CAUSED: Final = "\n\nThe above exception was the direct cause of the following exception:\n\n"
 _DURING: Final = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
@@ -365,16 +367,20 @@ def _way_to(error: BaseException, earlier_max: int = _EARLIER_MAX) -> str:
     whole of it costs as much again: together as much as the rest of an attempt that fails. What is written of a place is
     always the same, and what fails mostly fails at few places, so each is written and masked once.
     """
-    if isinstance(error, BaseExceptionGroup) or getattr(error, "__notes__", None):
+    if isinstance(error, BaseExceptionGroup) or hasattr(error, "__notes__"):
         whole = traceback_text(error)
         return masked(whole[-TRACEBACK_CHARS_MAX * 2 :])[-TRACEBACK_CHARS_MAX:]
-    place: list[str | int] = []
-    trace = users_traceback(error)
+    place: list[int] = []
+    trace = error.__traceback__
     while trace is not None:
-        code = trace.tb_frame.f_code
-        place += (code.co_filename, trace.tb_lineno, code.co_name)
+        place += (id(trace.tb_frame.f_code), trace.tb_lasti)
         trace = trace.tb_next
-    own = _place_text(*place[-3 * _FRAMES_MAX :])
+    known = _PLACES.get(key := tuple(place))
+    if known is None:
+        if len(_PLACES) >= _PLACES_MAX:
+            _PLACES.clear()
+        known = _PLACES[key] = _place_text(error)
+    own = known[0]
     earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if earlier is None or not earlier_max:
         return own
@@ -383,19 +389,19 @@ def _way_to(error: BaseException, earlier_max: int = _EARLIER_MAX) -> str:
     return (_way_to(earlier, earlier_max - 1) + earlier_words + joint + own)[-TRACEBACK_CHARS_MAX:]
 
 
-@functools.lru_cache(maxsize=256)
-def _place_text(*place: str | int) -> str:
-    """The frames of a traceback, given as file, line and function of each in turn."""
-    if not place:
-        return ""
-    frames = zip(place[::3], place[1::3], place[2::3], strict=True)
-    text = "".join(_frame_text(str(file), int(line), str(function)) for file, line, function in frames)
-    return ("Traceback (most recent call last):\n" + text)[-TRACEBACK_CHARS_MAX:]
+def _place_text(error: BaseException) -> tuple[str, list[CodeType]]:
+    """The frames of its traceback, and the code that they are of: as long as that is kept, nothing else has its id."""
+    frames = list(traceback.walk_tb(users_traceback(error)))
+    text = "".join(_frame_text(frame.f_code, line) for frame, line in frames[-_FRAMES_MAX:])
+    head = "Traceback (most recent call last):\n" if text else ""
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return (head + text)[-TRACEBACK_CHARS_MAX:], codes
 
 
-def _frame_text(file: str, line: int, function: str) -> str:
-    source = linecache.getline(file, line).strip()
-    return masked(f'  File "{file}", line {line}, in {function}\n' + (f"    {source}\n" if source else ""))
+def _frame_text(code: CodeType, line: int) -> str:
+    source = linecache.getline(code.co_filename, line).strip()
+    text = f'  File "{code.co_filename}", line {line}, in {code.co_name}\n'
+    return masked(text + (f"    {source}\n" if source else ""))
 
 
 def told(error: BaseException) -> str:
