@@ -11,7 +11,7 @@ import argparse
 import json
 import math
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -108,7 +108,7 @@ class Simulated:
     timeout_s: int = DEFAULT_S
     state: QueueState = field(default_factory=lambda: QueueState(seen_s=DEFAULT_S))
     memory: Memory = field(default_factory=Memory)
-    pending: deque[Tick] = field(default_factory=deque)
+    pending: list[Tick] = field(default_factory=list)
     since_change: Attempts = field(default_factory=Attempts)
     watched_ms: int = 0
     duplicates: float = 0.0
@@ -146,8 +146,10 @@ class Simulated:
 
     def learn(self, now_ms: int) -> None:
         """What has become known by now."""
-        while self.pending and self.pending[0].known_ms <= now_ms:
-            tick = self.pending.popleft()
+        # A shorter timeout is known about sooner than the longer one before it.
+        known = [tick for tick in self.pending if tick.known_ms <= now_ms]
+        self.pending = [tick for tick in self.pending if tick.known_ms > now_ms]
+        for tick in known:
             self.memory.hours.setdefault(tick.hour, History()).add(tick.history)
             window = tick.history.present_ms == self.timeout_s * 1000
             if window and self.state.watch is not None and tick.known_ms > self.watched_ms:

@@ -61,9 +61,9 @@ def test_without_leave_nothing_is_changed(world: World, tag: str):
 
 def test_doing_nothing_is_audited_once_for_each_reason(world: World):
     world.create(30)
-    world.pass_time(1, quick, attempts=10)
+    world.pass_time(1, quick, attempts=5)
     pilot = world.look()
-    world.pass_time(0.1, quick, attempts=10)
+    world.pass_time(0.1, quick, attempts=5)
     world.look(pilot)
     (nothing,) = world.actions("nothing")
     assert "not enough evidence" in nothing["detail"]

@@ -75,4 +75,4 @@ def test_work_that_is_given_up_at_its_deadline_is_given_longer_up_to_a_bound(
 
 
 def test_a_handful_of_attempts_is_no_evidence():
-    assert found(quick_history_of(EXPONENTIAL, 1, leases=20, timeout_s=1)).certainty == NOT_ENOUGH
+    assert found(quick_history_of(EXPONENTIAL, 1, leases=10, timeout_s=1)).certainty == NOT_ENOUGH

@@ -36,7 +36,7 @@ from veil.pipeline.timeouts.recommendation import Timelines
 from veil.pipeline.timeouts.run import Goal, find
 
 MEMORY_MS: Final = 28 * DAY_MS
-_SOON_MS: Final = 300_000
+_SOON_MS: Final = 60_000
 _ATTEMPTS_LEAST: Final = 1_000  # before the work is compared with what it was
 _WATCHED_MS: Final = 7 * DAY_MS
 _WINDOWS_H: Final = (1, 3, 6, 12, 24)  # of the latest work that is compared with the work before

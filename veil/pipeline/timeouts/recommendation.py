@@ -50,6 +50,7 @@ from veil.pipeline.timeouts.survival import Floats, Survival, Z, estimate, worse
 _CALLS_MAX: Final = 1.0
 _RENEWED_LEAST_S: Final = 10
 _OBSERVATIONS_LEAST: Final = 30
+_FIRST_OBSERVATIONS: Final = 15  # for the least cost: that a timeout is far too short shows soon
 _LONGER_FOR_A_WHILE: Final = 4
 _SEEN_TO_ITS_END: Final = 0.001  # more than this may not be cut off at the end of what is known
 _TAIL_OBSERVATIONS: Final = 30
@@ -121,7 +122,7 @@ def _least_cost(evidence: Evidence) -> Recommendation:
     """
     history, curve, target = evidence.history, evidence.curve, evidence.target
     present_s = max(1, min(round(history.present_s or 1), VISIBILITY_MAX_S))
-    if history.completed + sum(count for _, count in evidence.lapses.at_work) < _OBSERVATIONS_LEAST:
+    if history.completed + sum(count for _, count in evidence.lapses.at_work) < _FIRST_OBSERVATIONS:
         return _too_few(evidence)
     if curve.chance[-1] > min(target, _SEEN_TO_ITS_END):
         return (
@@ -183,29 +184,34 @@ def _tried(evidence: Evidence, present_s: int) -> Recommendation:
 class PowerTail(NamedTuple):
     """The end of the curve, of which too little was seen to go by: a power law through its last observations (Hill 1975).
 
-    Without it the longest work that was seen would be taken for the longest that there is.
+    Without it the longest work that was seen would be taken for the longest that there is. The law's exponent is uncertain too,
+    by its Gamma distribution given so many observations; what is expected over that is heavier the fewer they are.
     """
 
     from_s: float
     share: float  # of the work that takes longer than that
     exponent: float
+    observations: float
 
     @classmethod
     def of(cls, curve: Survival) -> PowerTail:
-        """The tail of the last thirty observations, or of the last tenth where that is less."""
-        share = min(_TAIL_OBSERVATIONS / float(curve.at_risk[0]), 0.1)
+        """The tail of the last thirty observations, or of the longer half where that is less."""
+        began = float(curve.at_risk[0])
+        share = min(_TAIL_OBSERVATIONS / began, 0.5)
         at = max(int(np.searchsorted(-curve.chance, -share, side="right")) - 1, 1)
         from_s, chance = float(curve.after_s[at]), float(curve.chance[at])
         times_s, left = curve.after_s[at:], curve.chance[at:]
         # The mean of the logarithm of what exceeds, over the observations that were seen to their end.
         excess = float((np.diff(np.log(times_s)) * (left[1:] + left[:-1]) / 2).sum())
-        return cls(from_s, chance, max(chance - float(left[-1]), 1e-12) / max(excess, 1e-12))
+        ended = max(chance - float(left[-1]), 1e-12)
+        return cls(from_s, chance, ended / max(excess, 1e-12), max(ended * began, 1.0))
 
     def chance(self, timeout_s: int, means: WithPolicy) -> float:
         """The chance that work outlasts a timeout; what renewal covers it covers to the end."""
         if timeout_s <= self.from_s or means.calls_per_message > 0:
             return means.duplicate_chance
-        return self.share * float((timeout_s / self.from_s) ** -self.exponent)
+        beyond = self.exponent * math.log(timeout_s / self.from_s)
+        return self.share * math.exp(-self.observations * math.log1p(beyond / self.observations))
 
 
 def _best(evidence: Evidence, bound: float) -> tuple[int, WithPolicy] | None:
