@@ -210,7 +210,7 @@ def test_while_the_database_is_away_answers_are_503_and_afterwards_it_serves_aga
         assert node.headers["x-amzn-query-error"] == "ServiceUnavailable;Receiver"
         assert "retry-after" not in node.headers
         node.until("/readyz", 503)
-        assert "the database does not answer" in node.get("/readyz")[1]
+        assert "the database takes no messages" in node.get("/readyz")[1]
         assert node.get("/healthz")[0] == 200
 
         own_postgres.start()
@@ -220,3 +220,33 @@ def test_while_the_database_is_away_answers_are_503_and_afterwards_it_serves_aga
         status, answer = node.call("ReceiveMessage", QueueUrl="orders", MaxNumberOfMessages=10)
         assert (status, [message["Body"] for message in answer["Messages"]]) == (200, ["before"])
         assert node.terminate() == 0
+
+
+@pytest.mark.parametrize(
+    ("broken", "mended"),
+    [
+        (
+            # Commits wait for a standby that is not there. What only reads does not notice.
+            "ALTER SYSTEM SET synchronous_standby_names = 'nobody'; SELECT pg_reload_conf()",
+            "ALTER SYSTEM RESET synchronous_standby_names; SELECT pg_reload_conf()",
+        ),
+        ("ALTER TABLE veil.message RENAME TO gone", "ALTER TABLE veil.gone RENAME TO message"),
+    ],
+)
+def test_a_node_that_cannot_take_messages_is_not_ready(
+    own_postgres: PostgresServer, tmp_path: Path, broken: str, mended: str
+):
+    with Node(tmp_path, own_postgres.dsn("postgres")) as node:
+        assert node.call("CreateQueue", QueueName="orders")[0] == 200
+        node.until("/readyz", 200)
+
+        for statement in broken.split("; "):
+            own_postgres.run_sql(statement)
+
+        node.until("/readyz", 503)
+
+        for statement in mended.split("; "):
+            own_postgres.run_sql(statement)
+
+        node.until("/readyz", 200)
+        assert node.call("SendMessage", QueueUrl="orders", MessageBody="after")[0] == 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from dataclasses import replace
@@ -24,8 +25,8 @@ from tests.stores.kit import (
 )
 from tests.stores.postgres_nodes_kit import ask, heard_by, nodes, until
 from veil.core.clock import ManualClock, TroubleKind
-from veil.core.errors import QueueMissing
-from veil.core.lease import Deletion
+from veil.core.errors import InFlightLimit, QueueMissing
+from veil.core.lease import Deletion, HoldKey
 from veil.core.queue import QueueCounts
 from veil.stores.postgres import nodes as nodes_module
 from veil.stores.store import Extension, QueueContent
@@ -70,6 +71,29 @@ async def test_receivers_on_two_nodes_never_hold_the_same_message(postgres, name
         assert times == Counter(message.body for message in sent)
         for store in both:
             assert await store.counts(queue) == QueueCounts(0, 240, 0)
+
+
+# Near the smaller limit receives always follow one another, near the larger one only from half of it on.
+@pytest.mark.parametrize("limit", [100, 1_500])
+async def test_the_limit_of_messages_in_flight_holds_exactly_over_all_nodes(postgres, in_flight_max, limit):
+    in_flight_max(limit)
+    async with nodes(postgres) as both:
+        queue = await make_queue(both[0])
+        for _ in range(limit // 50 + 2):
+            await both[0].send(queue, some_messages(*map(str, range(50))))
+
+        async def receiver(store, name):
+            held = 0
+            with contextlib.suppress(InFlightLimit):
+                while True:
+                    attempt_id = f"{name} {held}" if name % 5 == 0 else None
+                    held += len(await store.receive(queue, 7, visibility_s=600, attempt_id=attempt_id))
+            hold = await store.receive_hold(queue, HoldKey(f"{name}", 1, 0), 7, visibility_s=600)
+            return held + len(hold.messages)
+
+        held = await asyncio.gather(*(receiver(both[name % 2], name) for name in range(12)))
+
+        assert sum(held) == (await both[0].counts(queue)).in_flight == limit
 
 
 async def test_a_fifo_group_has_one_holder_whichever_node_is_asked(postgres):

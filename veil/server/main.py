@@ -65,6 +65,8 @@ from veil.wire.sigv4 import AccessKey
 if TYPE_CHECKING:
     from veil.journal.exporter import Exporter
     from veil.server.autopilot import AutopilotProcess
+    from veil.stores.placed import PlacedStore
+    from veil.stores.postgres.store import PostgresStore
 
 
 _log = logging.getLogger(__name__)
@@ -138,7 +140,7 @@ class _Server:
         console = ConsoleMount(settings, service, self._keys, version).handle
         self._application, smq = make_applications(settings, service, self._keys, answers, metrics, console)
         if is_on_postgres(settings):
-            self._application.store_probe = StoreProbe(store)
+            self._application.store_probe = StoreProbe(cast("PostgresStore | PlacedStore", store))
         self._capacity = Capacity(settings.http)
         if settings.workers > 1:
             self._workers = Workers(

@@ -101,7 +101,7 @@ _FRESH_S: Final = 0.25
 class StoreProbe:
     """One look at a time, however many ask."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: PostgresStore | PlacedStore) -> None:
         self._store = store
         self._looking: asyncio.Task[str | None] | None = None
         self._looked_at_s: float = 0
@@ -119,14 +119,16 @@ class StoreProbe:
     async def _look(self) -> str | None:
         try:
             async with asyncio.timeout(PATIENCE_S):
-                await self._store.list_queues("", "", limit=1)
+                await self._store.probe()
         except (TimeoutError, VeilError) as problem:
             if not self._was_away:
-                _log.warning("not ready: the database does not answer (%s)", problem or "it took too long")
+                _log.warning(
+                    "not ready: the database takes no messages (%s)", problem or "a commit took too long"
+                )
             self._was_away = True
-            return "the database does not answer"
+            return "the database takes no messages"
         if self._was_away:
-            _log.info("ready again: the database answers")
+            _log.info("ready again: the database takes messages")
         self._was_away = False
         return None
 

@@ -145,6 +145,22 @@ class PlacedStore:
                 sums[name] = sums.get(name, 0) + value
         return sums
 
+    async def probe(self) -> None:
+        """Raise StoreError where no server could take a message now; while one can, its queues are served."""
+        pending = {asyncio.ensure_future(server.probe()) for server in self._by_number.values()}
+        problem: BaseException | None = None
+        try:
+            while pending:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                for probe in done:
+                    problem = probe.exception()
+                    if problem is None:
+                        return
+        finally:
+            for probe in pending:
+                probe.cancel()
+        raise problem or StoreUnavailable("no server is open")
+
     # ---- opening and closing
 
     async def open(self) -> None:

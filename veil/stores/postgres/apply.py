@@ -4,7 +4,7 @@ before the next query, with the counts and events that follow."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from veil.core.effect import (
     AnyEffect,
@@ -54,6 +54,7 @@ _REDRIVES = (
 )
 
 MessageRows = list[tuple[Any, ...]]
+NO_MESSAGES: Final = {"wall_ms": 0, **{name: list[Any]() for name in _MESSAGES}}
 
 
 def columns(names: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> dict[str, list[Any]]:

@@ -61,9 +61,9 @@ class Operation:
     answer: asyncio.Future[Any] = field(default_factory=_future)
 
     @property
-    def moves_spent(self) -> bool:
-        """Whether it may move messages to the dead letters."""
-        return False
+    def takes(self) -> int:
+        """How many messages it may put in flight."""
+        return 0
 
     @property
     def gives_groups(self) -> bool:
@@ -108,8 +108,8 @@ class Receive(Operation):
     attempt_id: str | None
 
     @property
-    def moves_spent(self) -> bool:
-        return True
+    def takes(self) -> int:
+        return self.count
 
     def length_s(self, queue: Queue) -> int:
         """How long the messages are to be hidden."""
@@ -252,12 +252,13 @@ class _GroupAttempt:
     async def happened(self, tx: Transaction) -> bool:
         """Do it all; False where it must be begun again, and nothing has happened."""
         engine = self._engine
-        epoch = engine.queues.epoch
-        locks = engine.locks([operation.queue for operation in self._group], False, bool(self._claims))
+        epoch, queues = engine.queues.epoch, [operation.queue for operation in self._group]
+        takes = sum(operation.takes for operation in self._group)
+        locks = engine.locks(queues, False, takes)
         asked, began_s = engine.wanted_of(locks.ids), time.monotonic()
         looks, answers = await tx.begin(
             locks.ids,
-            exclusive=False,
+            exclusive=locks.exclusive,
             numbers=sum(operation.numbers for operation in self._sends),
             now_ms=engine.given_now_ms(),
             looks=asked,
@@ -269,6 +270,8 @@ class _GroupAttempt:
         if engine.queues.epoch != epoch or engine.watermarks.are_stale(looks):
             return False
         engine.know(tx, looks, asked, time.monotonic() - began_s)
+        if not locks.covers(engine.locks(queues, False, takes)):
+            return False
         self._due = [state for state in tx.states.values() if state.next_due_ms <= tx.now_ms]
         wanted: Counter[int] = Counter()
         for claim in self._claims:

@@ -182,7 +182,7 @@ class GroupCommit:
             work,
             queues=[queue],
             exclusive=any(operation.gives_groups for operation in group),
-            dead_letters=any(operation.moves_spent for operation in group),
+            takes=sum(operation.takes for operation in group),
             numbers=sum(operation.numbers for operation in group),
         )
         self._engine.lease_time.answered(group[0])

@@ -20,6 +20,7 @@ from weakref import WeakSet
 import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
+from veil.core import limits
 from veil.core.clock import Clock, LeaseTime
 from veil.core.errors import VeilError
 from veil.core.event import EventRecorder
@@ -134,6 +135,8 @@ class Engine:
         self.events: Callable[[], StoreEvents]
         self.node = 0  # this node's number
         self.alone_since_ms: int | None = None  # by our own reckoning; None while other nodes are alive
+        self.others = 1  # which are alive; until they were counted there may be one
+        self._half_full: set[int] = set()  # queues with more than half of what may be in flight
         self.is_told = False  # what other nodes say reaches us
         self.clock: Clock = DatabaseClock() if clock is None else clock
         self.lease_time = LeaseTime(self.clock, is_on=lease_grace)
@@ -153,15 +156,15 @@ class Engine:
         *,
         queues: Sequence[Queue | QueueKey] = (),
         exclusive: bool = False,
-        dead_letters: bool = False,
+        takes: int = 0,
         numbers: int = 0,
     ) -> T:
-        """Do the work in one transaction, durable when this returns; `dead_letters` adds the queues' own dead letters.
+        """Do the work in one transaction, durable when this returns; `takes` is how many messages it may put in flight.
 
         The work may be begun several times, until it has happened once. Whoever waits for it may go away: it is finished
         all the same.
         """
-        task = asyncio.ensure_future(self._redo(work, queues, exclusive, dead_letters, numbers))
+        task = asyncio.ensure_future(self._redo(work, queues, exclusive, takes, numbers))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return await asyncio.shield(task)
@@ -201,17 +204,17 @@ class Engine:
         work: Work[T],
         queues: Sequence[Queue | QueueKey],
         exclusive: bool,
-        dead_letters: bool,
+        takes: int,
         numbers: int,
     ) -> T:
         redone = lost = paused = 0
         while True:
-            locks = self.locks(queues, exclusive, dead_letters)
+            locks = self.locks(queues, exclusive, takes)
             begun, ours = Begun.AGAIN, list[asyncio.Future[None]]()
             async with self.transaction() as tx:
                 tx.redone = redone
                 try:
-                    begun = await self._begin(tx, locks, queues, exclusive, dead_letters, numbers)
+                    begun = await self._begin(tx, locks, queues, exclusive, takes, numbers)
                     ours = self._settling_beside(tx) if begun is Begun.OTHERS else []
                     if begun is Begun.OTHERS and not ours and paused == len(PAUSES_S):
                         begun = Begun.READY
@@ -283,10 +286,12 @@ class Engine:
                 if time.monotonic() > until_s:
                     raise
 
-    def locks(self, queues: Sequence[Queue | QueueKey], exclusive: bool, dead_letters: bool) -> Locks:
-        """What a transaction about these queues has to lock, as far as is known."""
+    def locks(self, queues: Sequence[Queue | QueueKey], exclusive: bool, takes: int) -> Locks:
+        """What a transaction about these queues has to lock, as far as is known; who takes messages may send spent ones to
+        the queues' own dead letters."""
         found = [known for each in queues if (known := self._known(each)) is not None]
-        if dead_letters:
+        if takes:
+            exclusive = exclusive or self._may_fill(found, takes)
             targets = [each.queue.settings.redrive for each in found]
             found += [
                 known
@@ -294,6 +299,14 @@ class Engine:
                 if redrive is not None and (known := self._known(redrive.dead_letters)) is not None
             ]
         return Locks(found, exclusive)
+
+    def _may_fill(self, found: Sequence[KnownQueue], takes: int) -> bool:
+        """Whether receives side by side could pass the limit of messages in flight together: each sees what others have
+        committed, not what they are about to take. So beyond half of the limit they follow one another, and so do those
+        which could fill the other half if every connection of every node took as many."""
+        at_once = self.pool.max_size * (self.others + 1)
+        is_large = takes * at_once > limits.IN_FLIGHT_MAX // 2
+        return is_large or any(known.queue.id in self._half_full for known in found)
 
     def _known(self, queue: Queue | QueueKey) -> KnownQueue | None:
         if isinstance(queue, Queue):
@@ -306,7 +319,7 @@ class Engine:
         locks: Locks,
         queues: Sequence[Queue | QueueKey],
         exclusive: bool,
-        dead_letters: bool,
+        takes: int,
         numbers: int,
     ) -> Begun:
         """Open the transaction, and let happen what is due."""
@@ -321,13 +334,13 @@ class Engine:
         self.heard(tx)
         if tx.epoch > self.queues.epoch:
             await self.learn_in(tx)
-        # Also when another transaction has learnt it meanwhile.
-        if not locks.covers(self.locks(queues, exclusive, dead_letters)):
-            return Begun.AGAIN
         if self.watermarks.are_stale(looks):
             asked = self.wanted_of(locks.ids)
             looks = [QueueLook(*row) for row in await tx.rows(Q.look_at_queues, asked)]
         self.know(tx, looks, asked, time.monotonic() - began_s)
+        # Also when another transaction has learnt it meanwhile.
+        if not locks.covers(self.locks(queues, exclusive, takes)):
+            return Begun.AGAIN
         return await self._settle(tx)
 
     def wanted_of(self, ids: Sequence[int]) -> dict[str, list[Any]]:
@@ -360,15 +373,20 @@ class Engine:
                 state = QueueState(known.queue, known.scope, known.has_groups, known.purged_at_ms)
                 state.looked_at(look, ahead=asked["wants_next"][asked["ids"].index(look.queue_id)])
                 self.watermarks.learn(state, look, asked, took_s)
+                if state.in_flight > limits.IN_FLIGHT_MAX // 2:
+                    self._half_full.add(state.id)
+                else:
+                    self._half_full.discard(state.id)
                 tx.states[state.id] = tx.by_key[known.queue.key] = state
 
     @property
     def has_company(self) -> bool:
         """Whether other nodes are alive, who want to be told."""
-        return self.alone_since_ms is None
+        return self.others > 0
 
     def meet(self, others: int) -> None:
-        """So many other nodes are alive now."""
+        """At least so many other nodes are alive now."""
+        self.others = others
         if others:
             self.alone_since_ms = None
         elif self.alone_since_ms is None:

@@ -11,12 +11,13 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 
 from veil.core.clock import Trouble, TroubleKind
 from veil.core.errors import StoreError
+from veil.stores.postgres.apply import NO_MESSAGES
 from veil.stores.postgres.connection import CHANNEL, Dsn, read_notice, write_notice
 from veil.stores.postgres.engine import Engine
 from veil.stores.postgres.leases import BEAT_GAP_MS
@@ -67,7 +68,7 @@ class Nodes:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._engine.drain()
         try:
-            await self._engine.ask(Q.leave, {"number": self._engine.node, "name": self.name})
+            await self._engine.ask(Q.leave, self._known())
             await self._engine.ask(Q.leave_duties, {"node": self.name})
         except StoreError:
             pass  # we are found dead then
@@ -80,6 +81,18 @@ class Nodes:
         """Whether this node has the duty for the next seconds; it is to ask again every second as long as it goes on."""
         named = {"duty": duty, "node": self.name, "lease_ms": DUTY_MS}
         return bool(await self._engine.ask(Q.take_duty, named))
+
+    async def probe(self) -> None:
+        """Do what a send needs, of no message: the look at a queue, the insert, and a commit that changes something."""
+
+        async def work(tx: Transaction) -> None:
+            ids = list(self._engine.queues.by_id)[:1]
+            asked = {**self._engine.watermarks.as_known(ids, tx.now_ms), "wants_next": [False] * len(ids)}
+            await tx.many(
+                (Q.look_at_queues, asked), (Q.insert_messages, NO_MESSAGES), (Q.beat, self._known())
+            )
+
+        await self._engine.run(work)
 
     # ---- being alive
 
@@ -109,8 +122,7 @@ class Nodes:
             try:
                 if self._engine.lease_time.is_serving and self._engine.given_now_ms() is None:
                     await self._engine.run(self._keep_lease_time)
-                known = {"number": self._engine.node, "name": self.name}
-                if not await self._engine.ask(Q.beat, known):
+                if not await self._engine.ask(Q.beat, self._known()):
                     await self._join()  # we were taken for dead, and our number by another
                 await self._count_others()
                 if not self._engine.is_told or self._new_beats:
@@ -122,6 +134,9 @@ class Nodes:
             except Exception:
                 # Whatever it was: a node whose heart stands still is taken for dead, and no lease lapses any more.
                 _log.exception("a heartbeat failed")
+
+    def _known(self) -> dict[str, Any]:
+        return {"number": self._engine.node, "name": self.name}
 
     async def _keep_lease_time(self, tx: Transaction) -> None:
         """Note that a node ran, every trouble that is over, and one that goes on here."""
@@ -201,7 +216,7 @@ class Nodes:
         notice = read_notice(payload)
         if notice is None or notice.node == self._engine.node:
             return
-        self._engine.meet(others=1)
+        self._engine.meet(max(1, self._engine.others))
         events = self._engine.events()
         for queue_id, count in notice.wakes.items():
             events.messages_available(queue_id, count)

@@ -103,6 +103,7 @@ class PostgresStore:
         self._run = self._engine.run
         self._nodes = Nodes(self._engine, self._dsn, self._each_second)
         self._sweeper: asyncio.Task[None] | None = None
+        self._probing: asyncio.Task[None] | None = None
         self._forget_at_ms = 0
         self.events = NoEvents()
         self.commit_stats = CommitStats()
@@ -117,6 +118,12 @@ class PostgresStore:
     def pool_stats(self) -> Mapping[str, int]:
         """What psycopg's pool counts: connections, those at rest, who waits for one, tries that failed."""
         return self._pool.get_stats()
+
+    async def probe(self) -> None:
+        """Raise StoreError where no message could be sent now. One at a time, however many ask: it may hang in its commit."""
+        if self._probing is None or self._probing.done():
+            self._probing = asyncio.ensure_future(self._nodes.probe())
+        await asyncio.shield(self._probing)
 
     # ---- opening and closing
 
@@ -368,7 +375,7 @@ class PostgresStore:
         return await self._run(
             lambda tx: holds.receive_hold(tx, queue, key, count, visibility_s, caller),
             queues=[queue],
-            dead_letters=True,
+            takes=count,
         )
 
     async def extend_holds(
