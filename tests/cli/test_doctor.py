@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from collections.abc import Callable
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.cli.conftest import Ran, Veil
-from veil.cli.doctor import check_clock, check_data, check_disk_speed
+from veil.cli.doctor import Finding, check_clock, check_data, check_disk_speed, check_ready
 from veil.testing import VeilServer
 
 
@@ -98,18 +99,14 @@ def test_a_file_where_the_data_directory_should_be(tmp_path: Path) -> None:
     assert "--data" in finding.advice
 
 
-@pytest.mark.parametrize(("worst_s", "verdict"), [(0.4, "ok"), (1.5, "warn"), (None, "skip")])
-def test_a_slow_disk_is_told(worst_s: float | None, verdict: str) -> None:
+def asked(check: Callable[[str], Finding], status: int, text: str) -> Finding:
+    """What a check comes to at an endpoint that gives this answer."""
+
     class Told(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            text = (
-                ""
-                if worst_s is None
-                else f"veil_commit_p99_seconds 0.004\nveil_commit_worst_seconds {worst_s}\n"
-            )
-            self.send_response(200)
+            self.send_response(status)
             self.end_headers()
-            self.wfile.write(f"# HELP about\n{text}".encode())
+            self.wfile.write(text.encode())
 
         def log_message(self, *_: object) -> None:
             pass
@@ -117,7 +114,21 @@ def test_a_slow_disk_is_told(worst_s: float | None, verdict: str) -> None:
     with HTTPServer(("127.0.0.1", 0), Told) as server:
         answering = threading.Thread(target=server.handle_request)
         answering.start()
-        finding = check_disk_speed(f"http://127.0.0.1:{server.server_port}")
+        finding = check(f"http://127.0.0.1:{server.server_port}")
         answering.join()
+    return finding
+
+
+@pytest.mark.parametrize(("status", "verdict"), [(200, "ok"), (503, "fail"), (404, "ok")])
+def test_a_server_that_takes_no_messages_is_a_failure(status: int, verdict: str) -> None:
+    finding = asked(check_ready, status, "the database takes no messages\n")
+    assert finding.verdict == verdict
+    assert status != 503 or finding.text.endswith("is not ready: the database takes no messages")
+
+
+@pytest.mark.parametrize(("worst_s", "verdict"), [(0.4, "ok"), (1.5, "warn"), (None, "skip")])
+def test_a_slow_disk_is_told(worst_s: float | None, verdict: str) -> None:
+    text = "" if worst_s is None else f"veil_commit_p99_seconds 0.004\nveil_commit_worst_seconds {worst_s}\n"
+    finding = asked(check_disk_speed, 200, f"# HELP about\n{text}")
     assert finding.verdict == verdict
     assert worst_s is None or f"99 of 100 within 4 ms, the slowest {worst_s * 1000:.0f} ms" in finding.text

@@ -41,10 +41,10 @@ def test_a_database_that_does_not_sync_is_a_failure(command: Veil, monkeypatch: 
 
 
 @pytest.mark.skipif(why_no_server() is not None, reason=str(why_no_server()))
-def test_a_standby_that_is_waited_for_and_not_there_is_a_warning(
+def test_a_standby_that_is_waited_for_and_not_there_is_a_failure(
     command: Veil, monkeypatch: pytest.MonkeyPatch
 ):
     with PostgresServer(in_memory=True, settings={"synchronous_standby_names": "nobody"}) as waiting:
         monkeypatch.setenv("VEIL_STORE", waiting.dsn("postgres"))
         verdict, text = told(command("doctor", "--json"))["durability"]
-        assert (verdict, text) == ("warn", "no synchronous standby is connected")
+        assert (verdict, text) == ("fail", "no synchronous standby is connected")

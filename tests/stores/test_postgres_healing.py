@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import psycopg
 import pytest
 
+from tests.postgres_server import PostgresServer, why_no_server
 from tests.stores.kit import a_message, bodies, make_queue, receipts_of, some_messages
 from tests.stores.postgres_nodes_kit import ask, cut, heard_by, nodes, until
 from veil.core.clock import ManualClock
 from veil.core.errors import QueueMissing, StoreError, StoreUnavailable
-from veil.core.queue import QueueCounts
+from veil.core.queue import Queue, QueueCounts
+from veil.stores.postgres import PostgresStore, commit, engine, transaction
 from veil.stores.postgres import nodes as nodes_module
-from veil.stores.postgres import transaction
 
 LISTENER = "query = 'LISTEN veil'"
 ASLEEP = "query = 'SELECT pg_sleep(600)'"
@@ -194,3 +196,66 @@ async def test_a_store_that_was_closed_says_so(postgres):
         await store.close()
         with pytest.raises(StoreError):
             await store.send(queue, [a_message()])
+
+
+# ---- a standby that is waited for and not there
+
+
+@pytest.fixture
+async def lonely(monkeypatch) -> AsyncIterator[tuple[PostgresServer, PostgresStore, Queue]]:
+    """A store on a primary whose commits wait for a standby from now on."""
+    if (reason := why_no_server()) is not None:
+        pytest.skip(reason)
+    with PostgresServer(in_memory=True) as server:
+        async with nodes(server.dsn("postgres"), 1) as [store]:
+            queue = await make_queue(store)
+            await store.send(queue, [a_message("before")])
+            server.run_sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+            server.run_sql("SELECT pg_reload_conf()")
+            yield server, store, queue
+            monkeypatch.setattr(engine, "DRAIN_S", 0.1)
+
+
+def standby_is_there(server: PostgresServer) -> None:
+    server.run_sql("ALTER SYSTEM RESET synchronous_standby_names")
+    server.run_sql("SELECT pg_reload_conf()")
+
+
+async def test_whoever_waits_for_a_commit_that_hangs_is_told_that_nobody_knows(lonely, monkeypatch):
+    server, store, queue = lonely
+    monkeypatch.setattr(engine, "ANSWER_S", 0.5)
+    monkeypatch.setattr(commit, "ANSWER_S", 0.5)
+    sends = [store.send(queue, [a_message(f"{n}")]) for n in range(40)]
+    receive = asyncio.sleep(0.1, store.receive(queue, 1))  # it comes while the sends hang
+    made = make_queue(store, "another")
+
+    answers = await asyncio.gather(*sends, await receive, made, return_exceptions=True)
+
+    assert {type(answer) for answer in answers} == {StoreUnavailable}
+    monkeypatch.undo()
+    standby_is_there(server)
+    await store.send(queue, [a_message("after")])
+    assert "after" in bodies(await store.receive(queue, 100))
+
+
+async def test_a_commit_whose_wait_for_the_standby_was_cancelled_is_not_acknowledged(lonely):
+    server, store, queue = lonely
+    sending = asyncio.create_task(store.send(queue, [a_message("on one machine only")]))
+    waiting = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    await until(lambda: (ask(server.dsn("postgres"), waiting), sending.done())[1])
+
+    with pytest.raises(StoreUnavailable, match="warning"):
+        await sending
+
+
+async def test_a_node_whose_commits_hang_can_be_stopped(lonely, monkeypatch):
+    _, store, queue = lonely
+    sending = asyncio.create_task(store.send(queue, [a_message("hangs")]))
+    await asyncio.sleep(0.1)
+    monkeypatch.setattr(engine, "DRAIN_S", 0.1)
+    monkeypatch.setattr(nodes_module, "DRAIN_S", 0.1)
+
+    await store.close()
+
+    with pytest.raises(StoreUnavailable):
+        await sending

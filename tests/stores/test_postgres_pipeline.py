@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from veil.core.lease import State
-from veil.stores.postgres.pipeline import Pipeline, array, pipeline_of
+from veil.stores.postgres.pipeline import PipelinedConnection, array
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
 
 
 @pytest.fixture
 async def pipeline(postgres):
-    async with await psycopg.AsyncConnection.connect(postgres, autocommit=True) as connection:
-        yield Pipeline(connection)
+    async with await PipelinedConnection.connect(postgres, autocommit=True) as connection:
+        yield connection
 
 
 def test_lists_are_written_as_arrays():
@@ -45,7 +45,7 @@ async def test_every_kind_of_argument_comes_back_as_it_was(pipeline):
         "blobs": [b"", b"\x00\\\xff", None],
     }
 
-    [[row]] = await pipeline.send(
+    [[row]] = await pipeline.exchange(
         [
             (
                 "SELECT %(number)s::bigint, %(text)s::text, %(blob)s::bytea, %(yes)s::bool, %(none)s::text,"
@@ -68,12 +68,12 @@ async def test_texts_survive_in_arrays_whatever_is_in_them(pipeline):
 
     collect()
     for values in found:
-        [[(back,)]] = await pipeline.send([("SELECT %(texts)s::text[]", {"texts": values})])
+        [[(back,)]] = await pipeline.exchange([("SELECT %(texts)s::text[]", {"texts": values})])
         assert back == values
 
 
 async def test_statements_of_one_round_trip_see_one_another(pipeline):
-    answers = await pipeline.send(
+    answers = await pipeline.exchange(
         [
             ("BEGIN", {}),
             ("CREATE TABLE t (n int)", {}),
@@ -82,7 +82,7 @@ async def test_statements_of_one_round_trip_see_one_another(pipeline):
     )
     assert answers == [[], [], []]
 
-    *_, rows = await pipeline.send(
+    *_, rows = await pipeline.exchange(
         [
             ("BEGIN", {}),
             ("INSERT INTO t SELECT n FROM unnest(%(some)s::int[]) n", {"some": [3, 1, 2]}),
@@ -96,10 +96,10 @@ async def test_statements_of_one_round_trip_see_one_another(pipeline):
 
 @pytest.mark.parametrize("times", [1, 3])
 async def test_a_statement_that_fails_undoes_its_round_trip_and_the_connection_goes_on(pipeline, times):
-    await pipeline.send([("CREATE TABLE t (n int PRIMARY KEY)", {})])
+    await pipeline.exchange([("CREATE TABLE t (n int PRIMARY KEY)", {})])
     for _ in range(times):
         with pytest.raises(psycopg.errors.UniqueViolation):
-            await pipeline.send(
+            await pipeline.exchange(
                 [
                     ("BEGIN", {}),
                     ("INSERT INTO t VALUES (%(n)s)", {"n": 1}),
@@ -108,43 +108,43 @@ async def test_a_statement_that_fails_undoes_its_round_trip_and_the_connection_g
                     ("COMMIT", {}),
                 ]
             )
-        await pipeline._connection.rollback()
+        await pipeline.rollback()
 
-    assert await pipeline.send([("SELECT count(*) FROM t", {})]) == [[(0,)]]
+    assert await pipeline.exchange([("SELECT count(*) FROM t", {})]) == [[(0,)]]
 
 
 async def test_an_argument_that_cannot_be_sent_leaves_the_connection_as_it_was(pipeline):
     with pytest.raises(psycopg.DataError, match="NUL"):
-        await pipeline.send([("SELECT 1", {}), ("SELECT %(x)s::text", {"x": "a\x00b"})])
+        await pipeline.exchange([("SELECT 1", {}), ("SELECT %(x)s::text", {"x": "a\x00b"})])
     with pytest.raises(TypeError, match=r"x=1\.5: expected a number"):
-        await pipeline.send([("SELECT %(x)s::float", {"x": 1.5})])
+        await pipeline.exchange([("SELECT %(x)s::float", {"x": 1.5})])
 
-    assert await pipeline.send([("SELECT 1", {})]) == [[(1,)]]
+    assert await pipeline.exchange([("SELECT 1", {})]) == [[(1,)]]
 
 
 async def test_a_round_trip_larger_than_any_buffer_gets_through_both_ways(pipeline):
     large = "x" * (8 << 20)
 
-    answers = await pipeline.send([("SELECT %(x)s::text", {"x": large})] * 3)
+    answers = await pipeline.exchange([("SELECT %(x)s::text", {"x": large})] * 3)
 
     assert [len(rows[0][0]) for rows in answers] == [8 << 20] * 3
 
 
 async def test_a_connection_that_is_cut_under_way_is_an_error_of_the_connection(pipeline, postgres):
-    [[(pid,)]] = await pipeline.send([("SELECT pg_backend_pid()", {})])
+    [[(pid,)]] = await pipeline.exchange([("SELECT pg_backend_pid()", {})])
     async with await psycopg.AsyncConnection.connect(postgres, autocommit=True) as other:
         await other.execute("SELECT pg_terminate_backend(%s)", (pid,))
 
     with pytest.raises(psycopg.OperationalError):
         for _ in range(3):
-            await pipeline.send([("SELECT 1", {})] * 5)
+            await pipeline.exchange([("SELECT 1", {})] * 5)
 
 
 async def test_a_connection_keeps_its_prepared_statements(postgres):
-    async with await psycopg.AsyncConnection.connect(postgres, autocommit=True) as connection:
+    async with await PipelinedConnection.connect(postgres, autocommit=True) as connection:
         for n in range(4):
-            await pipeline_of(connection).send([("SELECT %(n)s::bigint", {"n": n})] * 2)
-        [[(prepared,)]] = await pipeline_of(connection).send(
+            await connection.exchange([("SELECT %(n)s::bigint", {"n": n})] * 2)
+        [[(prepared,)]] = await connection.exchange(
             [("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE 'SELECT $1%%'", {})]
         )
         assert prepared == 1

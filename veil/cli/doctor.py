@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -112,7 +113,12 @@ def _findings(
         found.append(Finding("durability", "ok", f"one machine, no synchronous standby: {advice}"))
     elif not standbys:
         found.append(
-            Finding("durability", "warn", "no synchronous standby is connected", "commits wait until one is")
+            Finding(
+                "durability",
+                "fail",
+                "no synchronous standby is connected",
+                "no message can be sent until one is: commits wait for it",
+            )
         )
     else:
         found.append(Finding("durability", "ok", f"{standbys} synchronous standby(s) connected"))
@@ -303,7 +309,7 @@ def check_server(place: ServiceTarget, wall_s: Callable[[], float] = time.time) 
         with Client(place, timeout_s=_TIMEOUT_S, pause=lambda _: None) as client:
             client.call("ListQueues", {"MaxResults": 1})
             return [
-                Finding("endpoint", "ok", f"{place.endpoint} answers"),
+                check_ready(place.endpoint),
                 check_clock(client.server_date, wall_s()),
                 check_disk_speed(place.endpoint),
             ]
@@ -323,6 +329,22 @@ def check_server(place: ServiceTarget, wall_s: Callable[[], float] = time.time) 
         return [refused, check_clock(client.server_date, wall_s())]
     except CommandFailed as error:
         return [Finding("endpoint", "fail", str(error))]
+
+
+def check_ready(endpoint: str) -> Finding:
+    """A server that answers may still not take messages; Veil's own says so."""
+    from urllib.error import HTTPError, URLError
+    from urllib.request import urlopen
+
+    try:
+        urlopen(f"{endpoint.rstrip('/')}/readyz", timeout=_TIMEOUT_S).close()  # noqa: S310
+    except HTTPError as error:
+        if error.code == HTTPStatus.SERVICE_UNAVAILABLE:
+            reason = error.read(200).decode(errors="replace").strip()
+            return Finding("endpoint", "fail", f"{endpoint} answers, but is not ready: {reason}")
+    except (URLError, OSError):
+        pass  # another implementation of SQS, which need not have it
+    return Finding("endpoint", "ok", f"{endpoint} answers")
 
 
 def check_disk_speed(endpoint: str) -> Finding:

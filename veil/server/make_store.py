@@ -123,7 +123,7 @@ class StoreProbe:
         except (TimeoutError, VeilError) as problem:
             if not self._was_away:
                 _log.warning(
-                    "not ready: the database takes no messages (%s)", problem or "a commit took too long"
+                    "not ready: the database takes no messages (%s)", str(problem) or "it took too long"
                 )
             self._was_away = True
             return "the database takes no messages"

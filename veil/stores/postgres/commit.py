@@ -20,7 +20,7 @@ from veil.core.errors import StoreUnavailable, VeilError
 from veil.stores.commit_stats import CommitStats
 from veil.stores.postgres import bulk
 from veil.stores.postgres.bulk import Operation
-from veil.stores.postgres.engine import Engine
+from veil.stores.postgres.engine import ANSWER_S, Engine, drained, overdue
 from veil.stores.postgres.transaction import Transaction
 
 _log = logging.getLogger(__name__)
@@ -73,8 +73,7 @@ class GroupCommit:
 
     async def drain(self) -> None:
         """Return when nothing is under way."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        await drained(self._tasks)
 
     # ---- waiting
 
@@ -117,8 +116,20 @@ class GroupCommit:
         self._engine.lease_time.waits(group[0], TroubleKind.DATABASE)
         task = asyncio.create_task(self._answer_all(run, group))
         self._tasks.add(task)
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle
+
+        def hangs() -> None:
+            """Whoever waits for it is told so, and whoever waits behind it, again and again."""
+            nonlocal timer
+            timer = loop.call_later(ANSWER_S, hangs)
+            self._fail(group, overdue())
+            if line.running == groups_max:
+                self._fail([*line.waiting], overdue())
+                line.waiting.clear()
 
         def ended(task: asyncio.Task[None]) -> None:
+            timer.cancel()
             self._tasks.discard(task)
             self._engine.lease_time.answered(group[0])
             line.running -= 1
@@ -126,6 +137,7 @@ class GroupCommit:
             if line is not self._plain and not line.waiting and not line.running:
                 self._sequential.pop(group[0].queue.id, None)
 
+        timer = loop.call_later(ANSWER_S, hangs)
         task.add_done_callback(ended)
         self._look(line, groups_max, run)
 

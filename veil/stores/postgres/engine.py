@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum, auto
 from typing import Any, Final, TypeVar
@@ -22,13 +22,13 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from veil.core import limits
 from veil.core.clock import Clock, LeaseTime
-from veil.core.errors import VeilError
+from veil.core.errors import StoreUnavailable, VeilError
 from veil.core.event import EventRecorder
 from veil.core.queue import Queue, QueueKey
 from veil.stores.postgres import outbox, queues
 from veil.stores.postgres.connection import REDOABLE, DatabaseClock, in_our_words, is_lost, write_notice
 from veil.stores.postgres.leases import settle
-from veil.stores.postgres.pipeline import Q, Statement
+from veil.stores.postgres.pipeline import PipelinedConnection, Q, Statement
 from veil.stores.postgres.transaction import (
     AVAILABLE,
     KnownQueue,
@@ -42,7 +42,7 @@ from veil.stores.store import StoreEvents
 
 T = TypeVar("T")
 Work = Callable[[Transaction], Awaitable[T]]
-Pool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
+Pool = AsyncConnectionPool[PipelinedConnection]
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +60,28 @@ PAUSES_S: Final = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
 COMPACT_AFTER: Final = 2_000  # changes
 # Everybody else waits behind it, so it gives up soon; another one will come.
 COMPACT_WAIT_MS: Final = 50
+
+
+# Nothing takes so long but a COMMIT that waits for a standby which is not there, or a peer that is gone: whoever waits is
+# told that nobody knows, before their own patience ends.
+ANSWER_S: Final = 30.0
+# When a node stops, for what is under way; nobody waits for its answer any more.
+DRAIN_S: Final = 10.0
+
+
+def overdue() -> StoreUnavailable:
+    """What callers are told whose transaction does not come to its end."""
+    return StoreUnavailable(f"PostgreSQL has not answered within {ANSWER_S:g} s")
+
+
+async def drained(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Return when none of them is under way, those that come meanwhile included; those that hang are given up."""
+    until_s = time.monotonic() + DRAIN_S
+    while tasks:
+        _, hanging = await asyncio.wait(tasks, timeout=max(0.0, until_s - time.monotonic()))
+        for task in hanging:
+            task.cancel()
+        await asyncio.gather(*hanging, return_exceptions=True)
 
 
 class Begun(Enum):
@@ -91,7 +113,7 @@ class ReconnectBackoff:
     """
 
     def __init__(self) -> None:
-        self._worked = WeakSet[psycopg.AsyncConnection[Any]]()
+        self._worked = WeakSet[PipelinedConnection]()
         self._losses = 0
         self._until_s = 0.0
 
@@ -100,14 +122,14 @@ class ReconnectBackoff:
         if (wait_s := self._until_s - time.monotonic()) > 0:
             await asyncio.sleep(wait_s)
 
-    def lost(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    def lost(self, connection: PipelinedConnection) -> None:
         """The connection is gone."""
         now_s = time.monotonic()
         if connection not in self._worked and now_s >= self._until_s:
             self._until_s = now_s + min(BACKOFF_S * 2**self._losses, BACKOFF_MAX_S)
             self._losses = min(self._losses + 1, 10)
 
-    def worked(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    def worked(self, connection: PipelinedConnection) -> None:
         """Something was done by the connection."""
         self._worked.add(connection)
         self._losses = 0
@@ -167,7 +189,11 @@ class Engine:
         task = asyncio.ensure_future(self._redo(work, queues, exclusive, takes, numbers))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
-        return await asyncio.shield(task)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await asyncio.shield(task)
+        except TimeoutError:
+            raise overdue() from None
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -176,8 +202,7 @@ class Engine:
 
     async def drain(self) -> None:
         """Return when nothing is under way."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        await drained(self._tasks)
 
     async def learn(self) -> None:
         """Bring what is known of the queues up to date."""
@@ -275,7 +300,7 @@ class Engine:
                     if (end := self._settling.pop(tx, None)) is not None:
                         end.set_result(None)
 
-    async def _connection(self) -> psycopg.AsyncConnection[Any]:
+    async def _connection(self) -> PipelinedConnection:
         """One of the pool's, asked for again and again: the pool gives up connecting long before those who wait for it, and
         begins anew for the next who asks."""
         until_s = time.monotonic() + self.pool.timeout
@@ -448,7 +473,7 @@ class Engine:
             return []
         return [(Q.notify, {"payload": write_notice(self.node, tx.new_epoch, wakes)})]
 
-    async def _let_go(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    async def _let_go(self, connection: PipelinedConnection) -> None:
         if connection.closed or connection.broken:
             self._backoff.lost(connection)
             connection.pgconn.finish()  # its buffers would stay until the next look for garbage, which is rare
@@ -463,11 +488,13 @@ class Engine:
 
     async def ask(self, query: str, arguments: dict[str, Any]) -> list[Any]:
         """The rows of one statement, by itself and outside of everything."""
-        async with self.transaction() as tx:
-            try:
+        try:
+            async with asyncio.timeout(ANSWER_S), self.transaction() as tx:
                 return await tx.rows(query, arguments)
-            except (psycopg.Error, OSError) as error:
-                raise in_our_words(error) from error
+        except TimeoutError:
+            raise overdue() from None
+        except (psycopg.Error, OSError) as error:
+            raise in_our_words(error) from error
 
 
 class CountCompaction:
@@ -492,8 +519,7 @@ class CountCompaction:
 
     async def drain(self) -> None:
         """Return when none is under way."""
-        while self._under_way:
-            await asyncio.wait(self._under_way.values())
+        await drained(self._under_way.values())
 
     async def _compact(self, queue_id: int) -> None:
         try:

@@ -19,7 +19,7 @@ from veil.core.clock import Trouble, TroubleKind
 from veil.core.errors import StoreError
 from veil.stores.postgres.apply import NO_MESSAGES
 from veil.stores.postgres.connection import CHANNEL, Dsn, read_notice, write_notice
-from veil.stores.postgres.engine import Engine
+from veil.stores.postgres.engine import DRAIN_S, Engine
 from veil.stores.postgres.leases import BEAT_GAP_MS
 from veil.stores.postgres.pipeline import Q
 from veil.stores.postgres.transaction import Transaction
@@ -67,11 +67,10 @@ class Nodes:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._engine.drain()
-        try:
-            await self._engine.ask(Q.leave, self._known())
-            await self._engine.ask(Q.leave_duties, {"node": self.name})
-        except StoreError:
-            pass  # we are found dead then
+        with contextlib.suppress(StoreError, TimeoutError):  # we are found dead then
+            async with asyncio.timeout(DRAIN_S):
+                await self._engine.ask(Q.leave, self._known())
+                await self._engine.ask(Q.leave_duties, {"node": self.name})
 
     async def listening(self) -> None:
         """Return once notifications reach this node."""

@@ -12,7 +12,6 @@ import itertools
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
-from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import pq
@@ -39,41 +38,45 @@ class _Query(NamedTuple):
     names: tuple[str, ...]
 
 
-class Pipeline:
-    """The statements of one connection; it remembers which of them are prepared there."""
+class PipelinedConnection(psycopg.AsyncConnection[Any]):
+    """A connection that sends statements together, and remembers which of them are prepared there."""
 
-    __slots__ = ("__weakref__", "_connection", "_is_preparing", "_names", "_prepared", "_rows")
-
-    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        self._connection = connection
-        self._is_preparing = connection.prepare_threshold is not None  # a pooler would mix them up
-        self._prepared: dict[tuple[bytes, tuple[int, ...]], bytes] = {}
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._names_of: dict[tuple[bytes, tuple[int, ...]], bytes] = {}
         # Never used twice: where a statement failed, nobody knows which of those before it were prepared.
-        self._names = itertools.count()
-        self._rows = Transformer(connection)
+        self._numbers = itertools.count()
+        self._loader = Transformer(self)
+        self.warnings: list[str] = []  # what the server warned of in the latest round trip
+        self.add_notice_handler(self._noticed)
 
-    async def send(self, statements: Sequence[Statement]) -> list[list[Any]]:
+    def _noticed(self, notice: psycopg.errors.Diagnostic) -> None:
+        if notice.severity_nonlocalized == "WARNING":
+            self.warnings.append(notice.message_primary or "")
+
+    async def exchange(self, statements: Sequence[Statement]) -> list[list[Any]]:
         """The rows of each; raises what the first that failed met, and none after it was done."""
         # Made before anything is sent, so that an argument that cannot be sent leaves the connection as it was.
         ready = [_bound(*statement) for statement in statements]
-        pgconn = self._connection.pgconn
+        pgconn, is_preparing = self.pgconn, self.prepare_threshold is not None  # a pooler would mix them up
+        self.warnings.clear()
         fresh: dict[tuple[bytes, tuple[int, ...]], bytes] = {}
         pgconn.enter_pipeline_mode()
         try:
             asked = 0
             for query, values, types, formats in ready:
-                if not self._is_preparing:
+                if not is_preparing:
                     pgconn.send_query_params(query.text, values, types, formats, _BINARY)
                     continue
                 key = (query.text, types)
-                name = self._prepared.get(key) or fresh.get(key)
+                name = self._names_of.get(key) or fresh.get(key)
                 if name is None:
-                    name = fresh[key] = b"veil_%d" % next(self._names)
+                    name = fresh[key] = b"veil_%d" % next(self._numbers)
                     pgconn.send_prepare(name, query.text, types)
                     asked += 1
                 pgconn.send_query_prepared(name, values, formats, _BINARY)
             pgconn.pipeline_sync()
-            results = await self._connection.wait(_exchange(pgconn))
+            results = await self.wait(_exchange(pgconn))
         except psycopg.Error as error:
             # Cancelled, the driver asks the server to stop; where the connection is gone too, its error takes the place of the
             # cancellation, and whoever retries after errors would never end.
@@ -85,8 +88,8 @@ class Pipeline:
                 pgconn.exit_pipeline_mode()
         for result in results:
             if result.status in _FAILED:
-                raise psycopg.errors.error_from_result(result, self._connection.info.encoding)
-        self._prepared |= fresh
+                raise psycopg.errors.error_from_result(result, self.info.encoding)
+        self._names_of |= fresh
         # Each statement that was new has the answer to its preparation before its own.
         answers, at, seen = list[list[Any]](), 0, set[Any]()
         for query, _, types, _ in ready:
@@ -101,21 +104,12 @@ class Pipeline:
     def _loaded(self, result: pq.abc.PGresult) -> list[Any]:
         if result.status != pq.ExecStatus.TUPLES_OK or not result.ntuples:
             return []
-        self._rows.set_pgresult(result)
-        return self._rows.load_rows(0, result.ntuples, tuple)
+        self._loader.set_pgresult(result)
+        return self._loader.load_rows(0, result.ntuples, tuple)
 
 
-_pipelines: WeakKeyDictionary[psycopg.AsyncConnection[Any], Pipeline] = WeakKeyDictionary()
 _queries: dict[str, _Query] = {}
 _FAILED: Final = (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE)
-
-
-def pipeline_of(connection: psycopg.AsyncConnection[Any]) -> Pipeline:
-    """The pipeline of a connection, the same for as long as it lives."""
-    found = _pipelines.get(connection)
-    if found is None:
-        found = _pipelines[connection] = Pipeline(connection)
-    return found
 
 
 def _query(text: str) -> _Query:

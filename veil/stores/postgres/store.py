@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
 
-import psycopg
 from psycopg_pool import AsyncConnectionPool
 
 from veil.core.attempt import NOTHING_SAID, Said
@@ -30,7 +29,7 @@ from veil.stores.postgres.engine import Engine
 from veil.stores.postgres.messages import peek, peek_next
 from veil.stores.postgres.nodes import Nodes
 from veil.stores.postgres.outbox import Exports, SharedBound
-from veil.stores.postgres.pipeline import Q
+from veil.stores.postgres.pipeline import PipelinedConnection, Q
 from veil.stores.postgres.transaction import NEVER, QueueLook, Transaction
 from veil.stores.sql import to_task
 from veil.stores.store import (
@@ -79,8 +78,9 @@ class PostgresStore:
     ) -> None:
         self._one_of_several = one_of_several
         self._dsn = parse_dsn(dsn)
-        self._pool: AsyncConnectionPool[psycopg.AsyncConnection[Any]] = AsyncConnectionPool(
+        self._pool = AsyncConnectionPool(
             self._dsn.text,
+            connection_class=PipelinedConnection,
             min_size=min(2, self._dsn.connections),
             max_size=self._dsn.connections,
             timeout=CONNECT_TIMEOUT_S,

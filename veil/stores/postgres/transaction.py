@@ -19,7 +19,7 @@ from veil.core.event import EventRecorder
 from veil.core.lease import State
 from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.core.sequence import expires_at_ms, seq_with_counter
-from veil.stores.postgres.pipeline import Arguments, Q, Statement, pipeline_of
+from veil.stores.postgres.pipeline import Arguments, PipelinedConnection, Q, Statement
 from veil.stores.sql import decode_settings, decode_tags
 
 NEVER: Final = 1 << 62
@@ -203,13 +203,12 @@ class Transaction:
 
     def __init__(
         self,
-        connection: psycopg.AsyncConnection[Any],
+        connection: PipelinedConnection,
         slot: int,
         journal: EventRecorder | None,
         lease_time: LeaseTime,
     ) -> None:
         self.connection = connection
-        self._pipeline = pipeline_of(connection)
         self.slot = slot
         self.now_ms = self.wall_ms = 0
         self.epoch = 0
@@ -240,7 +239,7 @@ class Transaction:
     async def many(self, *statements: Statement) -> list[list[Any]]:
         """The rows of several queries, which are sent together."""
         put_off, self._put_off = self._put_off, []
-        answers = await self._send([*((q, a) for q, a, _ in put_off), *statements])
+        answers = await self.connection.exchange([*((q, a) for q, a, _ in put_off), *statements])
         for (_, _, then), answer in zip(put_off, answers, strict=False):
             if then is not None:
                 then(answer)
@@ -256,9 +255,6 @@ class Transaction:
         """Have the answers to what was put off, if anybody waits for them."""
         if any(then is not None for _, _, then in self._put_off):
             await self.many()
-
-    async def _send(self, statements: Sequence[Statement]) -> list[list[Any]]:
-        return await self._pipeline.send(statements)
 
     # ---- queues
 
@@ -356,7 +352,7 @@ class Transaction:
 
     async def fold_counts(self, queue_id: int, changes_min: int, wait_ms: int) -> None:
         """A whole transaction: the counts of a queue in one row of a new generation, if they were changed so often."""
-        await self._send(
+        await self.connection.exchange(
             [
                 ("BEGIN", {}),
                 (Q.lock_exclusive, {"ids": [queue_id], "wait_ms": wait_ms}),
@@ -385,7 +381,7 @@ class Transaction:
             statements.append((Q.look_at_queues, looks))
         if numbers:
             statements.append((Q.numbers, {"count": numbers}))
-        answers = await self._send([*statements, *also])
+        answers = await self.connection.exchange([*statements, *also])
         answers, others = answers[: len(statements)], answers[len(statements) :]
         if numbers:
             self._numbers = [number for (number,) in answers.pop()]
@@ -412,3 +408,8 @@ class Transaction:
             )
         self.is_ending = True
         await self.many(*last, ("COMMIT", {}))
+        if self.connection.warnings:
+            # Somebody cancelled its wait for the standby (an operator, a statement_timeout): it is on one machine only.
+            raise psycopg.OperationalError(
+                f"COMMIT was answered with a warning: {self.connection.warnings[0]}"
+            )
