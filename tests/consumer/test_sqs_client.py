@@ -143,6 +143,22 @@ async def test_ten_are_received_extended_released_and_deleted_in_one_call_each(s
     assert counts["ApproximateNumberOfMessages"] == counts["ApproximateNumberOfMessagesNotVisible"] == "0"
 
 
+async def test_veil_gives_and_takes_more_than_ten_in_one_call(service: Service) -> None:
+    url, client = service.queue(), service.client
+    for at in range(25):
+        await client.send(url, f"b{at}")
+    assert client.bulk_max == 10
+    first = await client.receive(url, count=1, wait_s=0)
+    if service.name == "moto":
+        assert client.bulk_max == 10
+        return
+    assert client.bulk_max == 100
+    messages = first + await client.receive(url, count=100, wait_s=0)
+    assert len(messages) == 25
+    said = [None, *(Said("failed", "shop.NoStock", f"none left of {at}", "way") for at in range(24))]
+    assert await client.delete(url, [message.receipt for message in messages], said=said) == [None] * 25
+
+
 async def receive_all(client: SqsClient, url: str, count: int) -> list[RawMessage]:
     found: list[RawMessage] = []
     while len(found) < count:

@@ -21,6 +21,7 @@ from veil.client import client as client_module
 from veil.client import connection as http_connection
 from veil.client.api import ApiError, Attribute, Backoff, Failure
 from veil.client.client import SqsClient
+from veil.core.attempt import Said
 
 DELETED = http(200, {"Successful": [{"Id": "0"}]})
 ONE_MESSAGE = {"Messages": [{"MessageId": "m", "ReceiptHandle": "r", "Body": "b"}]}
@@ -587,3 +588,50 @@ async def test_a_certificate_that_does_not_fit_is_refused(
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="expected"):
         SqsClient(endpoint="http://127.0.0.1:1", **settings)
+
+
+async def test_a_service_that_refuses_what_it_offered_is_asked_by_ten_from_then_on() -> None:
+    """Behind one address may be nodes of several versions, or a proxy that lets only known headers through."""
+    counts: list[tuple[int, str]] = []
+
+    async def behave(talk: Talk) -> None:
+        while True:
+            given = await talk.request()
+            entries = given.get("Entries", [])
+            counts.append((given.get("MaxNumberOfMessages") or len(entries), talk.header("x-veil-bulk")))
+            if counts[-1][0] > 10:
+                talk.say(http(400, {"__type": "com.amazonaws.sqs#TooManyEntriesInBatchRequest"}))
+            elif entries:
+                talk.say(http(200, {"Successful": [{"Id": each["Id"]} for each in entries]}))
+            else:
+                talk.say(http(200, {}, "x-veil-bulk: 100"))
+
+    receipts = [str(number) for number in range(25)]
+    async with bad_server(behave) as url, client_of(url, connections=1) as client:
+        assert await client.receive(url, count=10, wait_s=0) == []
+        assert client.bulk_max == 100
+        assert await client.delete(url, receipts) == [None] * 25
+        assert counts == [(10, ""), (25, "1"), (10, ""), (10, ""), (5, "")]
+        assert await client.receive(url, count=10, wait_s=0) == []
+        assert client.bulk_max == 10
+    async with bad_server(behave) as url, client_of(url) as client:
+        await client.receive(url, count=10, wait_s=0)
+        counts.clear()
+        assert await client.receive(url, count=client.bulk_max, wait_s=0) == []
+        assert counts == [(100, "1"), (10, "")]
+
+
+async def test_errors_that_are_told_with_deletes_travel_by_ten() -> None:
+    headers: list[tuple[int, str]] = []
+
+    async def behave(talk: Talk) -> None:
+        while True:
+            entries = (await talk.request())["Entries"]
+            headers.append((len(entries), talk.header("x-veil-outcome")))
+            talk.say(http(200, {"Successful": [{"Id": each["Id"]} for each in entries]}))
+
+    said = [Said("failed", "shop.NoStock", f"none left of {at}", "x" * 1_000) for at in range(12)]
+    async with bad_server(behave) as url, client_of(url, connections=1) as client:
+        assert await client.delete(url, list("abcdefghijkl"), said=said) == [None] * 12
+    assert [count for count, _ in headers] == [10, 2]
+    assert "none left of 11" in headers[1][1]

@@ -229,3 +229,26 @@ async def test_bulk_is_off_unless_asked_for() -> None:
         entries = [{"Id": str(i), "ReceiptHandle": one["ReceiptHandle"]} for i, one in enumerate(found)]
         answer = await wire.call("DeleteMessageBatch", QueueUrl=url, Entries=entries)
         assert len(answer["Successful"]) == 25
+
+
+async def test_who_asks_for_it_in_a_header_may_name_a_hundred_messages(wire: Wire) -> None:
+    url = await wire.queue("q")
+    for _ in range(25):
+        await wire.call("SendMessage", QueueUrl=url, MessageBody="x")
+    asked = {"x-veil-bulk": "1"}
+    for count, headers in ((11, {}), (101, asked)):
+        with pytest.raises(Refused):
+            read_json(
+                await wire.post("ReceiveMessage", {"QueueUrl": url, "MaxNumberOfMessages": count}, **headers)
+            )
+    answer = await wire.post("ReceiveMessage", {"QueueUrl": url, "MaxNumberOfMessages": 100}, **asked)
+    assert ("x-veil-bulk", "100") in answer.headers
+    found = read_json(answer)["Messages"]
+    assert len(found) == 25
+    entries = [{"Id": str(i), "ReceiptHandle": one["ReceiptHandle"]} for i, one in enumerate(found)]
+    longer = [{**entry, "VisibilityTimeout": 60} for entry in entries]
+    for action, given in (("ChangeMessageVisibilityBatch", longer), ("DeleteMessageBatch", entries)):
+        with pytest.raises(Refused):
+            await wire.call(action, QueueUrl=url, Entries=given)
+        done = read_json(await wire.post(action, {"QueueUrl": url, "Entries": given}, **asked))
+        assert len(done["Successful"]) == 25

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from veil.client.api import ApiError, Attribute, Failure, RawMessage, classify, known, plain
+from veil.client.api import BATCH_MAX, ApiError, Attribute, Failure, RawMessage, classify, known, plain
 from veil.client.connection import HttpAnswer
 
 _log = logging.getLogger(__name__)
@@ -72,6 +72,8 @@ class _Error(msgspec.Struct):
 
 
 GRACE_HEADER: Final = b"x-veil-lease-grace"
+BULK_HEADER: Final = b"x-veil-bulk"
+_BULK_MAX: Final = 100
 _GRACE_MAX_S: Final = 3_600.0
 
 _received = msgspec.json.Decoder(_Received)
@@ -144,6 +146,12 @@ def messages_in(answer: HttpAnswer, asked_at_s: float) -> list[RawMessage]:
             )
         )
     return found
+
+
+def bulk_in(answer: HttpAnswer) -> int:
+    """How many messages Veil offers to receive or delete in one call; ten of other services."""
+    text = answer.header(BULK_HEADER)
+    return max(BATCH_MAX, min(int(text), _BULK_MAX)) if text.isascii() and text.isdigit() else BATCH_MAX
 
 
 def _grace_s(answer: HttpAnswer) -> float:

@@ -71,8 +71,15 @@ class RawMessage:
         return self.system.get("MessageGroupId")
 
 
+BATCH_MAX: Final = 10  # messages in one call, on any SQS
+
+
 class QueueApi(Protocol):
     """One connection pool to a queue service, used from one event loop."""
+
+    bulk_max: int = (
+        BATCH_MAX  # how many messages one receive or delete may name; Veil offers more than SQS's ten
+    )
 
     async def queue_url(self, name: str) -> str:
         """The URL of a queue given by name (a URL is returned as it is); raises ApiError FATAL when there is none."""
@@ -89,12 +96,12 @@ class QueueApi(Protocol):
         visibility_s: int | None = None,
         attempt_id: str | None = None,
     ) -> list[RawMessage]:
-        """Up to ten messages with all their attributes; None for the visibility means the queue's own."""
+        """Up to `count` messages with all their attributes; None for the visibility means the queue's own."""
 
     async def delete(
         self, url: str, receipts: Sequence[str], *, said: Sequence[Said | None] = ()
     ) -> list[ApiError | None]:
-        """Delete up to ten by receipt, in one call; what failed is said in its place. Raises ApiError when the whole call did.
+        """Delete up to `bulk_max` by receipt; what failed is said in its place. Raises ApiError when the whole call did.
 
         `said` has, for each, what came of an attempt that did not complete; Veil records it, other services ignore it.
         """

@@ -24,6 +24,7 @@ import msgspec
 
 from veil.client import answers
 from veil.client.api import (
+    BATCH_MAX,
     ApiError,
     Attribute,
     Backoff,
@@ -36,6 +37,7 @@ from veil.client.connection import REST_S_MAX, Heir, HttpAnswer, HttpPool, NoAns
 from veil.client.credentials import DUMMY, Credentials, hints_at_others, read_profile, static_credentials
 from veil.client.endpoint import BundleRefused, ca_bundle, client_context, find_endpoint, region_in
 from veil.core.attempt import GIVEN_BACK, Said, write_header
+from veil.core.attempt import HEADER as OUTCOME_HEADER
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +55,7 @@ _ANSWER_BYTES_MAX: Final = 1 << 20
 _SEND_REST_S_MAX: Final = 5.0
 _START_TRIES: Final = 3
 _START_BACKOFF: Final = Backoff(first_s=0.3, max_s=0.8)
-_BATCH: Final = 10
+_BULK_LINE: Final = f"{answers.BULK_HEADER.decode()}: 1\r\n"
 _ARN: Final = re.compile(r"arn:[a-z-]+:sqs:([a-z0-9-]+):(\d{12}):([A-Za-z0-9_-]+(?:\.fifo)?)")
 
 _RANDOM: Final = random.Random()  # noqa: S311 - spreads load, hides nothing
@@ -107,6 +109,7 @@ class SqsClient(QueueApi):
         )
         self._giving_back: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._bulk_refused = False
 
     async def queue_url(self, name: str) -> str:
         """The URL of a queue by name, ARN or URL (which is returned as it is); ApiError FATAL when there is none."""
@@ -155,23 +158,47 @@ class SqsClient(QueueApi):
         if attempt_id is not None:
             given["ReceiveRequestAttemptId"] = attempt_id
         asked_at_s = self._monotonic()
-        return await self._call(
-            "ReceiveMessage",
-            given,
-            lambda answer: answers.messages_in(answer, asked_at_s),
-            # The caller would ask again anyway. What a lost answer had claimed is hidden for a window either way.
-            repeatable=True,
-            timeout_s=wait_s + self._read_timeout_s,
-            answer_bytes_max=_RECEIVED_BYTES_MAX,
-            heir=lambda answer: self._give_back(url, answer),
+
+        def read(answer: HttpAnswer) -> list[RawMessage]:
+            if self.bulk_max == BATCH_MAX and not self._bulk_refused:
+                self.bulk_max = answers.bulk_in(answer)
+            return answers.messages_in(answer, asked_at_s)
+
+        try:
+            return await self._call(
+                "ReceiveMessage",
+                given,
+                read,
+                # The caller would ask again anyway. What a lost answer had claimed is hidden for a window either way.
+                repeatable=True,
+                timeout_s=wait_s + self._read_timeout_s,
+                answer_bytes_max=_RECEIVED_BYTES_MAX,
+                heir=lambda answer: self._give_back(url, answer),
+                for_veil=_BULK_LINE if count > BATCH_MAX else "",
+            )
+        except ApiError as error:
+            if not self._is_bulk_refused(error, count):
+                raise
+        return await self.receive(
+            url, count=BATCH_MAX, wait_s=wait_s, visibility_s=visibility_s, attempt_id=attempt_id
         )
 
     async def delete(
         self, url: str, receipts: Sequence[str], *, said: Sequence[Said | None] = ()
     ) -> list[ApiError | None]:
-        """Delete up to ten by receipt, in one call; what failed is said in its place. Raises ApiError when the whole call did."""
-        entries = [{"Id": str(at), "ReceiptHandle": receipt} for at, receipt in enumerate(receipts)]
-        return await self._batch("DeleteMessageBatch", url, entries, said=said)
+        """Delete up to `bulk_max` by receipt; what failed is said in its place. Raises ApiError when the whole call did."""
+        count = len(receipts)
+        # What is said of errors has to fit into one header, so it travels by ten.
+        if count <= BATCH_MAX or not any(each is not None and each.error_type for each in said):
+            entries = [{"Id": str(at), "ReceiptHandle": receipt} for at, receipt in enumerate(receipts)]
+            try:
+                return await self._batch("DeleteMessageBatch", url, entries, said=said)
+            except ApiError as error:
+                if not self._is_bulk_refused(error, count):
+                    raise
+        tens = [slice(at, at + BATCH_MAX) for at in range(0, count, BATCH_MAX)]
+        parts = await asyncio.gather(*(self.delete(url, receipts[ten], said=said[ten]) for ten in tens))
+        return [answer for part in parts for answer in part]
 
     async def extend(
         self, url: str, changes: Sequence[tuple[str, int]], *, said: Sequence[Said | None] = ()
@@ -282,14 +309,13 @@ class SqsClient(QueueApi):
     ) -> list[ApiError | None]:
         if not entries:
             return []
-        told = {str(at): each for at, each in enumerate(said) if each is not None} if said else None
         return await self._call(
             action,
             {"QueueUrl": url, "Entries": entries},
             lambda answer: answers.results_in(answer, len(entries)),
             repeatable=True,
             closing=closing,
-            outcome=write_header(told) if told else None,
+            for_veil=_outcome_line(said) + (_BULK_LINE if len(entries) > BATCH_MAX else ""),
         )
 
     async def _call(
@@ -304,7 +330,7 @@ class SqsClient(QueueApi):
         heir: Heir | None = None,
         closing: bool = False,
         invocation: str | None = None,
-        outcome: str | None = None,
+        for_veil: str = "",
     ) -> T:
         if self._closed and not closing:
             raise self._unreachable("the client was closed")
@@ -317,7 +343,7 @@ class SqsClient(QueueApi):
             credentials = self._credentials.ready() or await self._credentials.current()
             try:
                 answer = await self._pool.exchange(
-                    self._head.request(target, body, credentials, invocation, attempt, outcome),
+                    self._head.request(target, body, credentials, invocation, attempt, for_veil),
                     timeout_s=timeout_s or self._read_timeout_s,
                     answer_bytes_max=answer_bytes_max,
                     rest_s_max=rest_s_max,
@@ -339,6 +365,14 @@ class SqsClient(QueueApi):
                 refused_before = True
             attempt += 1
 
+    def _is_bulk_refused(self, error: ApiError, count: int) -> bool:
+        """Whether it was for naming more than ten, which is then not done again: a node of another version may have answered, or
+        a proxy may drop the header."""
+        if count <= BATCH_MAX or error.failure is not Failure.REFUSED:
+            return False
+        self.bulk_max, self._bulk_refused = BATCH_MAX, True
+        return True
+
     def _give_back(self, url: str, answer: HttpAnswer) -> None:
         """Messages that came for a receive nobody waits for: visible again, now instead of a window later."""
         if answer.status != 200:
@@ -354,8 +388,8 @@ class SqsClient(QueueApi):
 
     async def _release(self, url: str, receipts: list[str]) -> None:
         failed = 0
-        for start in range(0, len(receipts), _BATCH):
-            batch = [(receipt, 0) for receipt in receipts[start : start + _BATCH]]
+        for start in range(0, len(receipts), BATCH_MAX):
+            batch = [(receipt, 0) for receipt in receipts[start : start + BATCH_MAX]]
             try:
                 said = [GIVEN_BACK] * len(batch)
                 results = await self._extend(url, batch, said=said, closing=True)
@@ -389,6 +423,11 @@ async def _with_retries(call: Callable[[], Awaitable[T]]) -> T:
             pause_s = _START_BACKOFF.pause_s(failures, error.failure, _RANDOM)
         await asyncio.sleep(pause_s)
     return await call()
+
+
+def _outcome_line(said: Sequence[Said | None]) -> str:
+    told = {str(at): each for at, each in enumerate(said) if each is not None}
+    return f"{OUTCOME_HEADER}: {write_header(told)}\r\n" if told else ""
 
 
 def _on_the_wire(attribute: Attribute) -> dict[str, str | bytes]:

@@ -13,7 +13,6 @@ import httptools
 
 from veil.client.credentials import Credentials
 from veil.client.endpoint import Endpoint, problem_in_words
-from veil.core.attempt import HEADER as OUTCOME_HEADER
 from veil.signing.sigv4 import PostSigner
 
 # ---- the bytes of a request
@@ -43,9 +42,9 @@ class RequestHead:
         credentials: Credentials,
         invocation: str,
         attempt: int,
-        outcome: str | None = None,
+        for_veil: str = "",
     ) -> bytes:
-        """Head and body, signed for now; `outcome` is told beside the signature, for Veil alone."""
+        """Head and body, signed for now; `for_veil` are header lines beside the signature, which other services ignore."""
         token = credentials.session_token
         timestamp, authorization = self._signer.sign(
             target=target,
@@ -56,13 +55,12 @@ class RequestHead:
             now_ms=self._wall_ms(),
         )
         token_line = "" if token is None else f"X-Amz-Security-Token: {token}\r\n"
-        outcome_line = "" if outcome is None else f"{OUTCOME_HEADER}: {outcome}\r\n"
         parent = current_span()
         parent_line = "" if parent is None else f"traceparent: {parent}\r\n"
         head = (
             f"{self._start}{target}\r\nX-Amz-Date: {timestamp}\r\n{token_line}Authorization: {authorization}\r\n"
             f"amz-sdk-invocation-id: {invocation}\r\namz-sdk-request: attempt={attempt}\r\n"
-            f"{outcome_line}{parent_line}Content-Length: {len(body)}\r\n\r\n"
+            f"{for_veil}{parent_line}Content-Length: {len(body)}\r\n\r\n"
         )
         return head.encode() + body
 

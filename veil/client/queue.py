@@ -23,13 +23,12 @@ from typing import Any, Final
 
 import msgspec
 
-from veil.client.api import ApiError, Attribute, Backoff, Failure
+from veil.client.api import BATCH_MAX, ApiError, Attribute, Backoff, Failure
 from veil.client.client import SqsClient
 from veil.client.connection import current_span
 from veil.client.endpoint import region_in
 from veil.core.limits import DELAY_MAX_S
 
-BATCH_MAX: Final = 10
 BATCH_BYTES_MAX: Final = 1 << 20
 ATTRIBUTES_MAX: Final = 10
 _CALLS_AT_ONCE: Final = 8

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Final, Generic, TypeVar
 
-from veil.client.api import ApiError, Backoff, Failure, QueueApi
+from veil.client.api import BATCH_MAX, ApiError, Backoff, Failure, QueueApi
 from veil.consumer.message import Message
 from veil.core.attempt import GIVEN_BACK, Said
 
@@ -20,7 +20,6 @@ _log = logging.getLogger(__name__)
 
 E = TypeVar("E")
 
-BATCH_MAX: Final = 10
 _TRIES: Final = 5
 _BACKOFF: Final = Backoff(first_s=0.2, max_s=5.0, throttled=3.0)
 # For a service that promises a grace after its own trouble: often enough to be in time for it.
@@ -29,7 +28,7 @@ _TRIES_AWAY: Final = 3_600
 
 
 class Batcher(Generic[E]):
-    """Up to ten entries in a call; a call goes out as soon as none is under way, or ten have gathered.
+    """Up to `count_max()` entries in a call; one goes out as soon as none is under way, or so many have gathered.
 
     An entry that failed in a way that may pass is tried again, by itself, after a pause with jitter.
     """
@@ -40,8 +39,9 @@ class Batcher(Generic[E]):
         *,
         sleep: Callable[[float], Awaitable[None]],
         random: Random,
+        count_max: Callable[[], int] = lambda: BATCH_MAX,
     ) -> None:
-        self._send, self._sleep, self._random = send, sleep, random
+        self._send, self._sleep, self._random, self._count_max = send, sleep, random, count_max
         self._gathered: deque[tuple[E, asyncio.Future[ApiError | None], int]] = deque()
         self._calls: set[asyncio.Task[None]] = set()
         self._pauses: set[asyncio.Task[None]] = set()
@@ -76,8 +76,9 @@ class Batcher(Generic[E]):
 
     def _go(self) -> None:
         self._due = False
-        while self._gathered and (not self._calls or len(self._gathered) >= BATCH_MAX):
-            batch = [self._gathered.popleft() for _ in range(min(BATCH_MAX, len(self._gathered)))]
+        count_max = self._count_max()
+        while self._gathered and (not self._calls or len(self._gathered) >= count_max):
+            batch = [self._gathered.popleft() for _ in range(min(count_max, len(self._gathered)))]
             call = asyncio.get_running_loop().create_task(self._call(batch))
             self._calls.add(call)
             call.add_done_callback(self._called)
@@ -141,7 +142,7 @@ class Deletes:
             said = [each for _, each in entries]
             return await (api.delete(url, receipts, said=said) if any(said) else api.delete(url, receipts))
 
-        self._collector = Batcher(delete, sleep=sleep, random=random)
+        self._collector = Batcher(delete, sleep=sleep, random=random, count_max=lambda: api.bulk_max)
         self._handled: OrderedDict[str, None] = OrderedDict()
         self._url = url
 

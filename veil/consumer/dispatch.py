@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from veil.client.api import BATCH_MAX
 from veil.consumer.message import Message
 from veil.consumer.outcomes import LetExpire, Outcome
-from veil.consumer.receiver import RECEIVE_MAX
 
 _log = logging.getLogger(__name__)
 
@@ -32,8 +32,8 @@ class WaitingMessages(Protocol):
     def slots_needed(self, in_hand: int) -> int:
         """How many slots everything takes that waits or, as `in_hand` counts, is at work."""
 
-    def receive_max(self) -> int:
-        """How many messages one receive should ask for at most."""
+    def receive_max(self, bulk_max: int) -> int:
+        """How many messages one receive should ask for at most, of so many that it may."""
 
     def add(self, message: Message) -> None:
         """Let one more wait."""
@@ -66,8 +66,8 @@ class StandardWaiting:
     def slots_needed(self, in_hand: int) -> int:
         return len(self._waiting) + in_hand
 
-    def receive_max(self) -> int:
-        return RECEIVE_MAX
+    def receive_max(self, bulk_max: int) -> int:
+        return bulk_max
 
     def add(self, message: Message) -> None:
         self._waiting.append(message)
@@ -116,7 +116,7 @@ class FifoWaiting:
     def slots_needed(self, in_hand: int) -> int:
         return len(self._busy) + len(self._turns)
 
-    def receive_max(self) -> int:
+    def receive_max(self, bulk_max: int) -> int:
         """Ten, but one at a time while a group is failing.
 
         Whoever receives the member that failed gets those behind it in the same answer, and can only give them back: each
@@ -129,7 +129,7 @@ class FifoWaiting:
             if now_s - failed_at_s < _FAILING_S and len(self._failed_at_s) <= _FAILING_MAX:
                 return 1
             del self._failed_at_s[group]
-        return RECEIVE_MAX
+        return BATCH_MAX
 
     def add(self, message: Message) -> None:
         group = message.group or ""

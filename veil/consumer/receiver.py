@@ -12,18 +12,17 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final
 
-from veil.client.api import ApiError, Backoff, Failure, QueueApi, RawMessage
+from veil.client.api import BATCH_MAX, ApiError, Backoff, Failure, QueueApi, RawMessage
 
 _log = logging.getLogger(__name__)
 
 
 # ---- demand
 
-RECEIVE_MAX: Final = 10
 # A message received ahead should find a slot within about this long. Longer, and another consumer could have had it.
 _AHEAD_S: Final = 0.25
 # However quick the handlers are: ten calls' worth, so that a round trip to the service is not waited for.
-AHEAD_MAX: Final = 10 * RECEIVE_MAX
+AHEAD_MAX: Final = 10 * BATCH_MAX
 _LEARN: Final = 0.1  # the weight of the newest handling time
 
 
@@ -54,17 +53,18 @@ def prefetch_for(slots: int, usual_s: float | None) -> int:
     return min(most, math.floor(slots * _AHEAD_S / usual_s))
 
 
-def to_ask_for(*, slots: int, taken: int, asked: int, prefetch: int) -> int:
+def to_ask_for(*, slots: int, taken: int, asked: int, prefetch: int, call_max: int = BATCH_MAX) -> int:
     """How many messages there is room for now; 0: none, or too few to be worth a call.
 
     `taken` are slots, and places ahead of them, of what was received; `asked` is what receives under way may still bring.
-    While a slot is free everything there is room for is asked for at once; what is only received ahead can wait.
+    While a slot is free everything there is room for is asked for at once; what is only received ahead can wait until it fills
+    a call of `call_max`, or half of the room there is for it.
     """
     free = slots - taken - asked
     room = free + prefetch
     if free > 0:
         return room
-    return room if room >= min(RECEIVE_MAX, max(1, prefetch // 2)) else 0
+    return room if room >= min(call_max, max(1, prefetch // 2)) else 0
 
 
 # ---- receiving

@@ -338,11 +338,14 @@ class Runner:
         prefetch = self._settings.prefetch
         if prefetch is None:
             prefetch = prefetch_for(self._receive_target, self._handling.usual_s)
-        taken = self.dispatch.slots_taken
-        room = to_ask_for(slots=self._receive_target, taken=taken, asked=asked, prefetch=prefetch)
+        assert self._api is not None
+        taken, call_max = self.dispatch.slots_taken, self._waiting.receive_max(self._api.bulk_max)
+        room = to_ask_for(
+            slots=self._receive_target, taken=taken, asked=asked, prefetch=prefetch, call_max=call_max
+        )
         if self.facts.fifo:
             room *= self._batch  # one group may fill a whole batch
-        return min(room, self._waiting.receive_max())
+        return min(room, call_max)
 
     def _deliver(self, raws: Sequence[RawMessage], visibility_s: int) -> None:
         """Leases begin here, not with a slot: what waits must not lapse in our hands."""

@@ -104,7 +104,7 @@ class InProcessService:
             raise failures.popleft()
 
 
-class _InProcessApi:
+class _InProcessApi(QueueApi):
     """The consumer's side of it."""
 
     def __init__(self, owner: InProcessService) -> None:

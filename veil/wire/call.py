@@ -107,6 +107,9 @@ def read_page_token(token: str) -> str:
 
 ANONYMOUS = "anonymous"
 GRACE_HEADER = "x-veil-lease-grace"  # seconds
+# A client that sends it with a receive, delete or extension may name so many messages; answers to receives offer it.
+BULK_HEADER = "x-veil-bulk"
+BULK_ASKED_MAX = 100  # longer calls would keep everybody else waiting
 _USER_AGENT_CHARS_MAX = 256
 
 
@@ -186,6 +189,12 @@ class Call:
         if self.service.rules.error_texts:
             return said
         return [each and each._replace(error_text=None, traceback=None) for each in said]
+
+    def count_max(self, asked: int) -> int:
+        """How many messages the call may name, given how many it does: SQS's ten, unless the server or the request says more."""
+        if asked <= self.bulk_max or BULK_HEADER not in self.request.headers:
+            return self.bulk_max
+        return max(self.bulk_max, BULK_ASKED_MAX)
 
     def announce_grace(self, queue: Queue) -> None:
         """Say with the answer how long after the server's own trouble a lease of the queue stays open."""

@@ -25,7 +25,7 @@ from veil.core.sequence import sequence_text
 from veil.service.messages import delete, extend_lease, send
 from veil.service.receive import delivery_note, give_back, receipt_text, receive
 from veil.service.service import Service
-from veil.wire.call import Call
+from veil.wire.call import BULK_ASKED_MAX, BULK_HEADER, Call
 from veil.wire.large import LARGE_BYTES, answer_bytes, in_thread
 from veil.wire.request_errors import ParameterMissing, ParameterRefused, Unsupported, check_range
 from veil.wire.shapes import (
@@ -56,6 +56,9 @@ from veil.wire.sqs_codes import Situation, worded
 VISIBILITY_RANGE = f"Must be >= 0 and <= {limits.VISIBILITY_MAX_S}, if provided."
 
 
+_BULK_OFFER: Final = ((BULK_HEADER, str(BULK_ASKED_MAX)),)
+
+
 async def send_message(call: Call, given: SendMessageInput) -> SendMessageOutput:
     """SendMessage."""
     queue = await call.queue(given.QueueUrl)
@@ -78,16 +81,14 @@ async def receive_message(call: Call, given: ReceiveMessageInput) -> ReceiveMess
     """ReceiveMessage; the answer knows how to give the messages back if it cannot be delivered."""
     queue = await call.queue(given.QueueUrl)
     call.announce_grace(queue)
+    call.headers += _BULK_OFFER
     count = given.MaxNumberOfMessages
     if count is None:
         count = 1
     else:
+        count_max = call.count_max(count)
         check_range(
-            "MaxNumberOfMessages",
-            count,
-            1,
-            call.bulk_max,
-            f"Must be between 1 and {call.bulk_max}, if provided.",
+            "MaxNumberOfMessages", count, 1, count_max, f"Must be between 1 and {count_max}, if provided."
         )
     if given.WaitTimeSeconds is not None:
         check_range(
@@ -287,7 +288,7 @@ async def send_message_batch(call: Call, given: SendMessageBatchInput) -> SendMe
 async def delete_message_batch(call: Call, given: DeleteMessageBatchInput) -> BatchOutput:
     """DeleteMessageBatch."""
     queue = await call.queue(given.QueueUrl)
-    entries = checked_entries(given.Entries, call.bulk_max)
+    entries = checked_entries(given.Entries, call.count_max(len(given.Entries or ())))
     handles = [entry.ReceiptHandle for entry in entries]
     said = call.said(queue, [entry.Id for entry in entries])
     answers = await delete(call.service, queue, handles, caller=call.caller, said=said)
@@ -300,7 +301,7 @@ async def change_message_visibility_batch(
     """ChangeMessageVisibilityBatch."""
     queue = await call.queue(given.QueueUrl)
     call.announce_grace(queue)
-    entries = checked_entries(given.Entries, call.bulk_max)
+    entries = checked_entries(given.Entries, call.count_max(len(given.Entries or ())))
     refusals: list[VeilError | None] = []
     changes: list[tuple[str, int]] = []
     changed: list[str] = []
