@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from msgspec.structs import replace
 
 from tests.console.conftest import TELEPHONE, OpenPage
 from tests.pipeline.report_kit import a_finding
+from veil.cli.autopilot import ClientQueues, SharedAudit
+from veil.cli.client import Client, find_target
+from veil.console.audit import AuditFile
 from veil.console.timeouts import RIGHT, TOO_LONG, verdict
 from veil.core import autopilot
 from veil.core.autopilot import AutopilotState, Decision, Kind, Prediction, QueueState
@@ -28,7 +32,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(tables: Path) -> Iterator[VeilServer]:
-    with VeilServer("--store", "memory", "--console-tables", str(tables)) as server:
+    with VeilServer("--data", str(tables), "--console-tables", str(tables)) as server:
         yield server
 
 
@@ -165,7 +169,7 @@ def test_what_the_autopilot_decided_stands_beside_the_evidence(
 ):
     sqs.create_queue(QueueName="orders", Attributes={"VisibilityTimeout": "120"})
     found(tables, a_finding("orders", present_s=120, **OWN))
-    piloted(tables, advice=("62 % of the attempts failed",))
+    piloted(tables, advised={"failures": "62 % of the attempts failed"})
     page = open_page(f"{server.endpoint_url}/console/timeouts")
     assert page.locator(".timeouts tbody th .chip").inner_text() == "autopilot: apply, advice"
     page.get_by_role("link", name="orders").click()
@@ -174,6 +178,24 @@ def test_what_the_autopilot_decided_stands_beside_the_evidence(
     assert "0.08 % of the attempts outlast the timeout in place of 30 %" in text
     assert "veil autopilot undo orders" in text
     assert "62 % of the attempts failed." in text
+    assert "What it decided" not in text
+    decided = Decision(
+        kind=Kind.CHANGE, code="", reason="30 s to 2 min", at_ms=1_000, before_s=30, after_s=120, attempts=500, p50_s=20.0,
+        p99_s=90.0,
+    )  # fmt: skip
+    with closing(Client(find_target(server.endpoint_url, None))) as client:
+        SharedAudit(AuditFile(tables / "audit.jsonl"), ClientQueues(client)).asked(
+            "1", "orders", decided, "done"
+        )
+    page.reload()
+    (row,) = page.get_by_role("table").filter(has_text="What it decided").locator("tbody tr").all()
+    for text in (
+        "change",
+        "30 s",
+        "2 min",
+        "by 500 attempts, of which half took up to 20 s and 99 % up to 1 min 30 s",
+    ):
+        assert text in row.inner_text()
 
 
 def test_a_timeout_that_the_autopilot_finds_right_by_its_cost_is_right():

@@ -87,7 +87,7 @@ class World:
             SharedAudit(AuditFile(self.audit_file), self.queues),
             refresh=lambda: run_lifecycles(no_spark, self.journal, self.tables),
             health=lambda: self.health,
-            now_ms=lambda: self.now_ms,
+            now_ms=given.pop("now_ms", lambda: self.now_ms),
             default=Policy(),
             tell=lambda queue, state, decision: self.told.append((queue, decision)),
             **given,

@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.pipeline.autopilot_kit import HOUR_MS, QUICKLY, World, a_world, quick, slow
+from tests.pipeline.test_autopilot_advice import WHOLE
 from veil.cli.output import seconds
-from veil.core.autopilot import RESUME_TAG
+from veil.core.autopilot import RESUME_TAG, Kind
+from veil.core.findings import Findings
 from veil.journal.storage import Storage
 from veil.pipeline.autopilot.loop import JournalHealth
 
@@ -40,7 +43,7 @@ def test_a_timeout_that_is_too_short_is_changed_once_and_audited(world: World):
     assert change["differences"] == [["Visibility timeout", "30 s", seconds(world.timeout_s)]]
     assert change["commands"] == ["veil autopilot undo orders"]
     assert "outlast the timeout" in change["detail"]
-    assert re.search("; by [0-9]+ attempts$", change["detail"])
+    assert re.search("; by [0-9]+ attempts, of which half took up to ", change["detail"])
     world.look(pilot)
     assert len(world.actions("change")) == 1
 
@@ -87,6 +90,18 @@ def test_a_persons_change_wins_and_silences_until_told_otherwise(world: World):
     assert len(world.actions("change")) == 2
 
 
+def test_whoever_resumes_at_once_has_their_own_timeout_as_the_new_beginning(world: World):
+    world.create(30)
+    world.pass_time(2, slow)
+    pilot = world.look()
+    world.queues.set_timeout("orders", 45)
+    world.queues.tag("orders", RESUME_TAG, "any other value")  # before the autopilot has looked again
+    world.pass_time(1, slow)
+    world.look(pilot)
+    assert world.timeout_s not in (None, 45)
+    assert world.actions("change")[-1]["differences"][0][1] == "45 s"
+
+
 def test_a_change_that_makes_things_worse_is_taken_back_and_the_queue_rests(world: World):
     world.create(600)
     world.pass_time(25, quick)
@@ -127,6 +142,20 @@ def test_work_whose_nature_changes_is_noticed_and_what_came_before_forgotten(wor
     (drift,) = world.actions("drift")
     assert "the work has changed" in drift["detail"]
     assert world.now_ms - pilot.state.queues["orders"].memory_ms <= 5 * HOUR_MS
+
+
+def test_what_a_timeout_cannot_mend_is_recorded_once_and_told_once_a_day(world: World):
+    findings = Findings(1, "", 0.001, [msgspec.structs.replace(WHOLE, failed=6_200)])
+    world.create(30, "advise")
+    world.pass_time(2, quick)
+    pilot = world.look(world.pilot(find_all=lambda goals: findings))
+    assert len(world.actions("advise")) == 1
+    for _ in range(25):
+        world.pass_time(1, quick, attempts=20)
+        pilot.look_at_all()
+    (advice,) = world.actions("advise")
+    assert advice["detail"].startswith("62 % of the attempts failed")
+    assert [told.reason for _, told in world.told if told.kind is Kind.ADVISE] == [advice["detail"]] * 2
 
 
 # ---- what cannot be relied on
@@ -174,6 +203,15 @@ def test_nothing_is_done_after_the_clock_was_set_back(world: World):
     assert "clock" in (pilot.state.problem or "")
 
 
+def test_a_step_of_the_wall_clock_matters_to_nobody_where_the_server_tells_the_time(world: World):
+    world.create(30)
+    world.pass_time(2, slow)
+    world.health = JournalHealth(0.0, 0.0, now_ms=world.now_ms)
+    pilot = world.look(world.pilot(now_ms=lambda: world.now_ms - 3 * HOUR_MS))
+    assert pilot.state.problem is None
+    assert world.timeout_s != 30
+
+
 def test_nothing_is_done_on_a_journal_with_a_broken_segment(world: World):
     world.create(30)
     world.pass_time(2, slow)
@@ -195,8 +233,10 @@ def test_two_autopilots_on_one_server_know_of_each_other(world: World, tmp_path:
 
     second.state = replace(second.state, owner="the other")
     first.look_at_all()
+    assert first.has_claimed
     second.look_at_all()
     second.look_at_all()
+    assert not second.has_claimed
     assert world.timeout_s == 30
     first.look_at_all()
     assert world.timeout_s != 30

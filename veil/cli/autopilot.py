@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from veil.console.audit import AuditFile
     from veil.core.findings import Findings
     from veil.journal.storage import Storage
-    from veil.pipeline.autopilot.loop import JournalHealth
+    from veil.pipeline.autopilot.loop import Autopilot, JournalHealth
     from veil.pipeline.lifecycles.run import LifecyclesRun
     from veil.pipeline.timeouts.run import Goal
     from veil.server.settings import Settings
@@ -123,7 +123,7 @@ class SharedAudit:
             if decision.kind in (Kind.CHANGE, Kind.TAKE_BACK):
                 commands = [undo_command(queue)]
         entry = AuditEntry(
-            entry_id, instant(decision.at_ms), "autopilot", "autopilot", "", self._queues.account(queue),
+            entry_id, instant(int(time.time() * 1000)), "autopilot", "autopilot", "", self._queues.account(queue),
             f"autopilot: {decision.kind.value}", queue, differences, commands, outcome or ASKED, decision.told,
         )  # fmt: skip
         self._file.append(as_line(asdict(entry)))
@@ -194,14 +194,15 @@ def journal_health(client: Client, journal: Storage) -> JournalHealth | str | No
             page = answer.read(_METRICS_BYTES_MAX).decode("utf-8", "replace")
     except (OSError, ValueError) as problem:
         return f"the server's /metrics cannot be read, which tell whether its journal is whole: {problem}"
-    found = {}
-    for line in page.splitlines():
-        name, _, value = line.partition(" ")
-        if name in ("veil_journal_outbox_age_seconds", "veil_journal_events_lost_total"):
-            found[name] = float(value)
-    if len(found) < 2:
+    told = dict(line.partition(" ")[::2] for line in page.splitlines() if line.startswith("veil_journal_"))
+    if not told:
         return "the server keeps no journal"
-    return JournalHealth(found["veil_journal_outbox_age_seconds"], found["veil_journal_events_lost_total"])
+    now_s = told.get("veil_journal_clock_seconds")
+    return JournalHealth(
+        float(told["veil_journal_outbox_age_seconds"]),
+        float(told["veil_journal_events_lost_total"]),
+        None if now_s is None else round(float(now_s) * 1000),
+    )
 
 
 # ---- the commands
@@ -321,16 +322,14 @@ def run(
                 hook.finish()
 
 
-def _turn(pilot: Any, every_s: float, *, once: bool) -> None:
+def _turn(pilot: Autopilot, every_s: float, *, once: bool) -> None:
     told: str | None = None
     while True:
         try:
-            state: AutopilotState = pilot.look_at_all()
-            if once:
-                # A queue that was claimed just now is changed by the next look, if nobody else claimed it too.
+            problem = pilot.look_at_all().problem
+            if pilot.has_claimed:  # the next look may change the queue, if nobody else claimed it too
                 time.sleep(_SETTLED_S)
-                state = pilot.look_at_all()
-            problem = state.problem
+                problem = pilot.look_at_all().problem
         except (CommandFailed, OSError) as failure:
             if once:
                 raise
@@ -369,7 +368,7 @@ def status(data: Data = None, tables: TablesPlace = None, as_json: AsJson = Fals
     ]
     show_table(columns, rows, right=["timeout"])
     for name, each in sorted(state.queues.items()):
-        for sentence in each.advice:
+        for sentence in each.advised.values():
             talk(f"{inert(name, keep='')}: {inert(sentence)}")
 
 
@@ -463,7 +462,13 @@ def _as_json(queue: str, state: QueueState, decision: Decision) -> dict[str, Any
 
     built = msgspec.to_builtins(decision)
     undo_it = undo_command(queue) if decision.kind in (Kind.CHANGE, Kind.TAKE_BACK) else None
-    return {"queue": queue, "mode": state.mode, **built, "advice": list(state.advice), "undo": undo_it}
+    return {
+        "queue": queue,
+        "mode": state.mode,
+        **built,
+        "advice": list(state.advised.values()),
+        "undo": undo_it,
+    }
 
 
 def register(app: typer.Typer) -> None:

@@ -35,7 +35,7 @@ VERSION: Final = 1
 TAG: Final = "veil:autopilot"  # a policy, such as "apply least=30s greatest=15m"
 HELD_TAG: Final = "veil:autopilot.held"  # which autopilot may change the queue, and until when
 RESUME_TAG: Final = (
-    "veil:autopilot.resumed"  # since when a silenced queue may be changed again: milliseconds since 1970
+    "veil:autopilot.resumed"  # another value than before: a silenced queue may be changed again
 )
 
 DAY_MS: Final = 86_400_000
@@ -148,7 +148,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     after_s: int | None = None
     bound: str | None = None  # that kept it from what was recommended
     recommended_s: int | None = None
-    attempts: int = 0  # that it rests on
+    attempts: int = 0  # that it rests on, half and 99 in 100 of which took no longer than this
+    p50_s: float | None = None
+    p99_s: float | None = None
     since: str | None = None
     until: str | None = None
     prediction: Prediction | None = None
@@ -156,10 +158,14 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def told(self) -> str:
         """The reason with the bound that limited it and what it rests on."""
-        bound = "" if self.bound is None else f" (limited by {self.bound})"
-        return f"{self.reason}{bound}" + (
-            f"; by {words.plural(self.attempts, 'attempt')}" if self.attempts else ""
-        )
+        told = self.reason if self.bound is None else f"{self.reason} (limited by {self.bound})"
+        if self.attempts:
+            told += f"; by {words.plural(self.attempts, 'attempt')}"
+        if self.p50_s is not None:
+            told += f", of which half took up to {words.length(self.p50_s)}"
+        if self.p99_s is not None:
+            told += f" and 99 % up to {words.length(self.p99_s)}"
+        return told
 
 
 class Watch(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,7 +202,9 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
     intent: Intent | None = None
     last: Decision | None = None  # as told
     change: Decision | None = None  # the last change or return, for its command of undoing
-    advice: tuple[str, ...] = ()  # what a timeout cannot mend
+    advised: dict[str, str] = {}  # what a timeout cannot mend: a sentence for each kind of advice
+    advised_ms: int = 0  # when that was last told
+    resumed: str | None = None  # the tag RESUME_TAG, as it was last seen
 
 
 class AutopilotState(msgspec.Struct, frozen=True, kw_only=True):
@@ -290,11 +298,14 @@ def decide(policy: Policy, finding: Finding | None, state: QueueState, now_s: in
             f"{words.length(after_s)} is next; one change in {words.length(policy.every_s)} is allowed",
         )
     prediction = prediction_of(finding, now_s, after_s)
-    said = (
-        f"{words.length(now_s)} to {words.length(after_s)}: attempts that outlast the timeout "
-        f"{words.chance(prediction.overrun_before)} to {words.chance(prediction.overrun_after)}, hidden after a crash "
-        f"{words.length(prediction.recovery_before_s)} to {words.length(prediction.recovery_after_s)}"
+    means = (
+        f"attempts that outlast the timeout {words.chance(prediction.overrun_before)} to "
+        f"{words.chance(prediction.overrun_after)}, hidden after a crash {words.length(prediction.recovery_before_s)} to "
+        f"{words.length(prediction.recovery_after_s)}"
     )
+    if after_s > now_s and prediction.overrun_after == prediction.overrun_before:
+        means = finding.reason  # how long the work takes is what the change is to show
+    said = f"{words.length(now_s)} to {words.length(after_s)}: {means}"
     kind = Kind.CHANGE if policy.mode is Mode.APPLY else Kind.ADVISE
     return msgspec.structs.replace(
         _decision(kind, f"{kind} {after_s}", said, finding, now_s, now_ms),
@@ -342,6 +353,8 @@ def _decision(
         told,
         recommended_s=finding.recommended_timeout_s,
         attempts=finding.leases,
+        p50_s=finding.p50_s,
+        p99_s=finding.p99_s,
         since=finding.since,
         until=finding.until,
     )

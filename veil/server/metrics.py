@@ -305,6 +305,7 @@ def _about_journal(stats: ExportStats, outbox: OutboxSize, now_ms: int) -> Itera
         ("veil_journal_outbox_rows", "Transactions whose events wait to be exported.", outbox.rows),
         ("veil_journal_outbox_bytes", "Bytes of events that wait to be exported.", outbox.packed_bytes),
         ("veil_journal_outbox_age_seconds", "How long the oldest of them has waited.", age_ms / 1000),
+        ("veil_journal_clock_seconds", "Now, by the clock of the events: seconds since 1970.", now_ms / 1000),
     ):
         yield GaugeMetricFamily(name, text, value=value)
     for name, text, count in (

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from veil import words
 from veil.charts import TimeoutPoint
+from veil.console.audit import AuditEntry
 from veil.console.changes import Change, Difference, Done, aws_command, offer, queue_url
 from veil.console.templates import length
 from veil.console.timeouts import (
@@ -35,6 +36,7 @@ from veil.service.queues import change_settings
 
 PAGE_ROWS: Final = 100
 TYPES_MAX: Final = 50  # message types on the page of a queue
+DECISIONS_MAX: Final = 20
 _OLD_MS: Final = 30 * 86_400_000
 _CHIPS: Final = {TOO_SHORT: "failed", TOO_LONG: "delayed", RIGHT: "done", UNKNOWN: ""}
 _ORDER: Final = (TOO_SHORT, TOO_LONG, RIGHT, UNKNOWN)
@@ -145,6 +147,7 @@ async def timeout_page(visit: Visit) -> Answer:
         more_types=max(0, len(typed) - TYPES_MAX),
         why_not=why_not(finding, queue),
         pilot=own_pilot,
+        decisions=[] if own_pilot is None else await _decisions(visit, key.name),
         address=link("timeouts", key.region, key.name),
         **_about(visit, read.findings),
     )
@@ -216,6 +219,12 @@ def _pilot_of(visit: Visit, pilot: AutopilotState | None, key: QueueKey) -> Queu
     """What the autopilot remembers of a queue. It looks after the queues of one region and account, and knows them by name."""
     own = pilot is not None and (pilot.region, pilot.account) == (key.region, key.account)
     return pilot.queues.get(key.name) if own and pilot is not None else None
+
+
+async def _decisions(visit: Visit, queue: str) -> list[AuditEntry]:
+    """The autopilot's latest about a queue, as the audit log has them."""
+    found = await visit.console.audit.page(visit.identity.account, search=f'"target":"{queue}"')
+    return [each for each in found.entries if each.who == "autopilot"][:DECISIONS_MAX]
 
 
 def _page_query(number: int) -> str:

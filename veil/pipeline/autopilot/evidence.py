@@ -121,50 +121,47 @@ _TYPES_DIFFER: Final = 8.0
 _TYPE_SHARE: Final = 0.01
 
 
-def advice_on(whole: Finding, types: Sequence[Finding], policy: Policy) -> tuple[str, ...]:
-    """Sentences for the owner of a queue, each with what to do."""
-    found: list[str] = []
-    if whole.leases >= _ATTEMPTS_LEAST and whole.failed > _FAILING * whole.leases:
-        found.append(
+def advice_on(whole: Finding, types: Sequence[Finding], policy: Policy) -> dict[str, str]:
+    """Sentences for the owner of a queue by what they are about, each with what to do."""
+    found: dict[str, str] = {}
+    if whole.leases < _ATTEMPTS_LEAST:
+        return found
+    if whole.failed > _FAILING * whole.leases:
+        found["failures"] = (
             f"{words.chance(whole.failed / whole.leases)} of the attempts failed, which no timeout mends: look at the errors "
-            f"with `veil pipeline report` or on the queue's page in the console"
+            "with `veil pipeline report` or on the queue's page in the console"
         )
-    wanted_s = whole.recommended_timeout_s
-    if policy.renewal == NO_RENEWAL and wanted_s is not None and wanted_s >= _LONG_S:
-        found.append(
-            f"work that takes up to {words.length(whole.p999_s or wanted_s)} needs a timeout of {words.length(wanted_s)}, and "
-            "every crash hides its message for about as long: let the consumers renew (Veil's own does unless it is told not "
-            f"to), then say renewal=adaptive in the queue's tag"
-        )
-    present_s = whole.present_timeout_s or 0.0
-    cut = whole.censored > FAR_TOO_MANY * whole.leases and wanted_s is None and present_s >= _LONG_S
-    if policy.renewal == NO_RENEWAL and whole.leases >= _ATTEMPTS_LEAST and cut:
-        found.append(
+    wanted_s, present_s = whole.recommended_timeout_s, whole.present_timeout_s or 0.0
+    is_cut = whole.censored > FAR_TOO_MANY * whole.leases and wanted_s is None and present_s >= _LONG_S
+    if policy.renewal == NO_RENEWAL and (is_cut or (wanted_s or 0) >= _LONG_S):
+        why = (
             f"{words.chance(whole.censored / whole.leases)} of the work is given up at its deadline, after "
-            f"{words.length(present_s)}, and no sensible timeout will do: let the consumers renew, then say "
-            "renewal=adaptive in the queue's tag"
+            f"{words.length(present_s)}, and no sensible timeout will do"
+            if is_cut
+            else f"work that takes up to {words.length(whole.p999_s or wanted_s)} needs a timeout of {words.length(wanted_s)}, "
+            "and every crash hides its message for about as long"
         )
-    split = _split(whole, types)
-    if split is not None:
-        found.append(split)
-    return tuple(found)
+        found["renewal"] = (
+            f"{why}: let the consumers renew (Veil's own does unless it is told not to), then say renewal=adaptive in the "
+            "queue's tag"
+        )
+    if (split := _split(whole, types)) is not None:
+        found["types"] = split
+    return found
 
 
 def _split(whole: Finding, types: Sequence[Finding]) -> str | None:
     """Message types that differ so much that one timeout cannot serve them all."""
-    known = [
+    known = sorted(
         (each.recommended_timeout_s, each.message_type or "(none)")
         for each in types
         if each.certainty == CLEAR
         and each.recommended_timeout_s is not None
         and each.leases >= _TYPE_SHARE * whole.leases
-    ]
-    if len(known) < 2:
+    )
+    if len(known) < 2 or known[-1][0] < known[0][0] * _TYPES_DIFFER:
         return None
-    known.sort()
     (short_s, quick), (long_s, slow) = known[0], known[-1]
-    if long_s < short_s * _TYPES_DIFFER:
-        return None
     return (
         f"messages of type {quick} need {words.length(short_s)} and those of type {slow} {words.length(long_s)}: give them "
         f"queues of their own with `veil pipeline route --from {whole.queue} --learn --create-queues "

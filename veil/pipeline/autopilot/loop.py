@@ -86,10 +86,12 @@ class AuditLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JournalHealth:
-    """What the server says of its journal: how long the oldest event has waited, and how many it could not record."""
+    """What the server says of its journal: how long the oldest event has waited, how many it could not record, and what time
+    it is by the clock of the events, which no step of the wall clock reaches (None: they have the wall clock's)."""
 
     waiting_s: float
     lost_events: float
+    now_ms: int | None = None
 
 
 class Autopilot:
@@ -118,6 +120,7 @@ class Autopilot:
         self._evidence = TablesEvidence(tables)
         self._findings: Findings | None = None
         self._found_ms = 0
+        self.has_claimed = False  # a queue, by the last look: the next one may change it
         self.state = self._load()
 
     def _load(self) -> AutopilotState:
@@ -129,10 +132,12 @@ class Autopilot:
 
     def look_at_all(self) -> AutopilotState:
         """One turn: finish what a predecessor began, learn what is new, and decide about each queue."""
-        now_ms = self._now_ms()
-        self._recover(now_ms)
-        policies = self._policies()
-        problem = self._learn(policies, now_ms)
+        self.has_claimed = False
+        health = self._health()
+        now_ms = (health.now_ms if isinstance(health, JournalHealth) else None) or self._now_ms()
+        self._recover()
+        policies = self._policies(now_ms)
+        problem = self._learn(policies, health, now_ms)
         manifest = load_manifest(self._tables)
         memories = {
             work.queue: (work, memory)
@@ -186,7 +191,7 @@ class Autopilot:
             timelines=self._timelines,
             due=is_due(state, now_ms),
         )
-        state = replace(state, advice=self._advice(name, policy, state))
+        state = self._advised(name, policy, state, now_ms)
         act = decisions[-1] if decisions and decisions[-1].kind in (Kind.CHANGE, Kind.TAKE_BACK) else None
         if act is None:
             self._told(name, state, decisions)
@@ -225,7 +230,7 @@ class Autopilot:
         self._on_step("kept")
         self._tell(name, self.state.queues[name], decision)
 
-    def _recover(self, now_ms: int) -> None:
+    def _recover(self) -> None:
         """Finish the changes that somebody was killed in."""
         for name, state in list(self.state.queues.items()):
             if state.intent is None:
@@ -262,18 +267,27 @@ class Autopilot:
             state = replace(state, last=each)
         self._put(name, state)
 
-    def _advice(self, name: str, policy: Policy, state: QueueState) -> tuple[str, ...]:
-        if self._findings is None:
-            return state.advice
-        own = [each for each in self._findings.findings if each.queue == name]
+    def _advised(self, name: str, policy: Policy, state: QueueState, now_ms: int) -> QueueState:
+        """The state with what a timeout cannot mend: recorded when it is new, and told once a day."""
+        own = [each for each in self._findings.findings if each.queue == name] if self._findings else []
         whole = next((each for each in own if each.message_type is None), None)
         if whole is None:
-            return ()
-        return advice_on(whole, [each for each in own if each is not whole], policy)
+            return state
+        advised = advice_on(whole, [each for each in own if each is not whole], policy)
+        is_daily = now_ms - state.advised_ms >= DAY_MS
+        for subject, sentence in advised.items():
+            told = Decision(kind=Kind.ADVISE, code=f"advice on {subject}", reason=sentence, at_ms=now_ms)
+            if subject not in state.advised:
+                self._audit.asked(secrets.token_hex(8), name, told, DONE)
+            if subject not in state.advised or is_daily:
+                self._tell(name, state, told)
+        return replace(state, advised=advised, advised_ms=now_ms if is_daily else state.advised_ms)
 
     # ---- what is known
 
-    def _learn(self, policies: Mapping[str, Policy], now_ms: int) -> str | None:
+    def _learn(
+        self, policies: Mapping[str, Policy], health: JournalHealth | str | None, now_ms: int
+    ) -> str | None:
         """Bring the tables up to date; says why nothing may be done by them, if that is so."""
         try:
             run = self._refresh()
@@ -291,7 +305,6 @@ class Autopilot:
             return "the clock has been set back: what is new and what is old cannot be told apart"
         if now_ms - newest_ms > STALE_MS:
             return "nothing is known of the last quarter of an hour: the queues are idle, or the journal is behind"
-        health = self._health()
         if isinstance(health, str):
             return health
         if health is not None:
@@ -319,7 +332,7 @@ class Autopilot:
 
     # ---- whose queues
 
-    def _policies(self) -> dict[str, Policy]:
+    def _policies(self, now_ms: int) -> dict[str, Policy]:
         """The queues that allow something."""
         found: dict[str, Policy] = {}
         for name in self._queues.names():
@@ -329,18 +342,16 @@ class Autopilot:
             except PolicyUnreadable as refused:
                 policy = Policy()
                 reason = f"the queue's tag {TAG} is not readable: {refused}"
-                told = Decision(
-                    kind=Kind.NOTHING, code=f"tag {tags[TAG]}", reason=reason, at_ms=self._now_ms()
-                )
+                told = Decision(kind=Kind.NOTHING, code=f"tag {tags[TAG]}", reason=reason, at_ms=now_ms)
                 self._told(name, self.state.queues.get(name, QueueState()), [told])
             else:
                 if policy.mode is Mode.OFF:
                     continue
             found[name] = policy
-            state = self.state.queues.get(name)
-            resumed_ms = _number(tags.get(RESUME_TAG, ""))
-            if state is not None and state.silenced_ms is not None and resumed_ms > state.silenced_ms:
-                self._put(name, replace(state, silenced_ms=None, found_ms=0, last=None))
+            state, resumed = self.state.queues.get(name, QueueState()), tags.get(RESUME_TAG, "")
+            if state.resumed not in (None, resumed):  # whatever a person has set is where it goes on from
+                state = replace(state, silenced_ms=None, seen_s=None, watch=None, found_ms=0, last=None)
+            self._put(name, replace(state, resumed=resumed))
         return found
 
     def _policy(self, tags: Mapping[str, str]) -> Policy:
@@ -355,6 +366,7 @@ class Autopilot:
             return owner
         if owner != self.state.owner or until_ms < now_ms + _HELD_MS // 2:
             self._queues.tag(name, HELD_TAG, f"{self.state.owner} {now_ms + _HELD_MS}")
+            self.has_claimed = True
         return owner if owner == self.state.owner and until_ms > now_ms else None
 
     # ---- the state

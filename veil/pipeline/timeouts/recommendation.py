@@ -173,9 +173,10 @@ def _least(count: float) -> float:
 
 def _tried(evidence: Evidence, present_s: int) -> Recommendation:
     """A longer timeout, to see how long work takes that is given up at its deadline; where that is much of it for certain."""
-    told, cut = _cut_off(evidence), sum(count for _, count in evidence.lapses.at_work)
-    is_certain = evidence.lapses.proven and _least(cut) > FAR_TOO_MANY * evidence.history.leases
-    if not is_certain or present_s >= _TRIED_MAX_S:
+    told, history = _cut_off(evidence), evidence.history
+    # Of those that lapsed within the last minutes it is not known yet who was at work; of the others it is.
+    cut = max(history.lapses.total() - history.unknown, 0)
+    if _least(cut) <= FAR_TOO_MANY * history.leases or present_s >= _TRIED_MAX_S:
         return told
     longer_s = min(sensible_s(_LONGER_FOR_A_WHILE * present_s), _TRIED_MAX_S)
     return Recommendation(longer_s, CLEAR, f"{told.reason}; a longer timeout shows how long it takes")
