@@ -9,13 +9,18 @@ from typing import Any, Final
 
 import pytest
 
-# Not by Debian's script around it, which adds flags of a desktop.
-_PLACES: Final = ("/usr/lib/chromium/chromium", "chromium", "chromium-browser", "google-chrome")
+# The shell costs half of what a whole browser does. Not by Debian's scripts around them, which add flags of a desktop.
+_PLACES: Final = (
+    "/usr/lib/chromium/chromium-headless-shell", "/usr/lib/chromium/chromium",
+    "chromium", "chromium-browser", "google-chrome",
+)  # fmt: skip
 BROWSER: Final = next(filter(None, map(shutil.which, _PLACES)), None)
 # Names that pages of other sites, and servers, have in tests.
 NAMES: Final = ("evil.example", "veil", "queue.internal", "a.localhost")
 _FLAGS: Final = (
     "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--in-process-gpu",
+    # One process draws all pages, of whatever site: to start another costs more than the page.
+    "--renderer-process-limit=1", "--disable-site-isolation-trials",
     "--host-resolver-rules=" + ",".join(f"MAP {name} 127.0.0.1" for name in NAMES),
 )  # fmt: skip
 

@@ -87,10 +87,10 @@ def test_a_load_ends_when_there_is_nothing_more_to_ask(tmp_path: Path) -> None:
     with contender("noop", tmp_path) as noop:
         requests = [wire_requests.send("any", 1)] * 5
         result = run_load(
-            "127.0.0.1", noop.port, 1, lambda _: requests.pop() if requests else None, seconds=5
+            "127.0.0.1", noop.port, 1, lambda _: requests.pop() if requests else None, seconds=60
         )
     assert (result.requests, result.errors) == (5, 0)
-    assert result.seconds < 5
+    assert result.seconds < 60
 
 
 def test_a_refused_entry_of_a_batch_is_counted() -> None:

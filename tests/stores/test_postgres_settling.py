@@ -129,7 +129,7 @@ async def test_a_transaction_that_hangs_does_not_stop_the_queue(postgres, lapsed
     store, queue = lapsed
     async with await psycopg.AsyncConnection.connect(postgres) as other:
         await other.execute(LOCK)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert await store.counts(queue) == QueueCounts(0, 1, 0)
             assert await store.receive(queue, 1) == []
             await store.send(queue, some_messages("new"))
