@@ -116,8 +116,9 @@ async def test_the_first_registered_is_the_outermost_whether_before_or_after_the
         steps.append("handler")
 
     table.use(named("two"))
+    table.use(named("span"), outermost=True)
     assert await called(table, a_message()) == Delete()
-    assert steps == ["one in", "two in", "handler", "two out", "one out"]
+    assert steps == ["span in", "one in", "two in", "handler", "two out", "one out", "span out"]
 
 
 async def test_a_middleware_may_answer_in_the_handlers_place() -> None:

@@ -76,7 +76,6 @@ async def test_settling_waits_for_handlers_in_threads():
 
 
 async def test_settling_can_leave_handlers_at_work_and_says_who_is_when_it_cannot(monkeypatch):
-    monkeypatch.setattr("veil.testing.harness._PATIENCE_S", 0.1)
     app, free = Consumer("orders"), asyncio.Event()
 
     @app.handler
@@ -86,7 +85,8 @@ async def test_settling_can_leave_handlers_at_work_and_says_who_is_when_it_canno
     async with ConsumerHarness(app) as harness:
         sent = await harness.send()
         await harness.settle(running=1)
-        with pytest.raises(NotSettled, match=sent):
+        with monkeypatch.context() as impatient, pytest.raises(NotSettled, match=sent):
+            impatient.setattr("veil.testing.harness._PATIENCE_S", 0.1)
             await harness.settle()
         free.set()
         await harness.settle()

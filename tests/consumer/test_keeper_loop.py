@@ -14,7 +14,7 @@ from tests.consumer.renewal_stories import Noted
 from tests.consumer.simulated_queue import URL, NothingToWaitFor, SimulatedQueue, VirtualTimeLoop, run_virtual
 from veil.client.api import ApiError, Failure
 from veil.consumer.lease import Lease, LeaseLost, LeaseState
-from veil.consumer.renewal import Adaptive, Heartbeat, NoRenewal, RenewalPolicy
+from veil.consumer.renewal import Adaptive, Buffered, Heartbeat, NoRenewal, RenewalPolicy
 from veil.consumer.renewal.keeper import KeeperEvents, LeaseKeeper
 
 
@@ -381,6 +381,47 @@ def test_short_lived_leases_leave_nothing_behind():
         assert len(rig.keeper._ledger._heap) < 2_000
 
     in_virtual_time(story)
+
+
+@pytest.mark.parametrize("policy", [Adaptive, Heartbeat, Buffered, NoRenewal])
+@pytest.mark.parametrize("trouble", [None, Failure.UNREACHABLE, Failure.CAPPED])
+def test_leases_of_one_receive_fare_as_if_each_had_been_held_by_itself(
+    policy: type[RenewalPolicy], trouble: Failure | None
+):
+    ends: list[object] = []
+    for together in (True, False):
+
+        async def story(rig: Rig, together: bool = together) -> None:
+            leases = [rig.queue.lease(number, 30) for number in range(25)]
+            for held in [leases] if together else [[lease] for lease in leases]:
+                rig.keeper.hold(*held)
+            for lease in leases[::3]:
+                await asyncio.sleep(2)
+                await rig.keeper.let_go(lease)
+            if trouble is None:
+                await leases[1].extend(100)
+            rig.queue.handled(leases[2])  # deleted behind the keeper's back
+            await asyncio.sleep(60)
+            for lease in leases[:8]:
+                await rig.keeper.let_go(lease)
+            await asyncio.sleep(60)
+            ends.append([(lease.state, lease.why, lease.deadline_s, lease.warned) for lease in leases])
+
+        rig = in_virtual_time(story, policy(), trouble=failing(trouble) if trouble else None)
+        ends.append((rig.queue.calls, sorted(rig.events.leases)))
+    assert ends[:2] == ends[2:]
+
+
+def test_a_lapse_that_nobody_was_awake_for_is_noticed_when_one_of_many_is_let_go():
+    async def story(rig: Rig) -> None:
+        leases = [rig.queue.lease(number, 30) for number in range(3)]
+        rig.keeper.hold(*leases)
+        rig.loop.stall(60)
+        await rig.keeper.let_go(leases[1])
+        assert leases[1].lost and not leases[1].end()
+
+    rig = in_virtual_time(story)
+    assert ("lost", "m1") in rig.events.leases
 
 
 # ---- by hand

@@ -41,7 +41,7 @@ def held(grace_s: float, visibility_s: float = 10) -> tuple[Ledger, Lease, Time]
         grace_s=grace_s,
     )
     ledger = Ledger(Adaptive(), Random(1))
-    ledger.hold(lease, time.now_s)
+    ledger.hold([lease], time.now_s)
     return ledger, lease, time
 
 

@@ -19,6 +19,7 @@ _log = logging.getLogger(__name__)
 # ---- batching
 
 E = TypeVar("E")
+Answered = Callable[[ApiError | None], None]
 
 _TRIES: Final = 5
 _BACKOFF: Final = Backoff(first_s=0.2, max_s=5.0, throttled=3.0)
@@ -42,7 +43,7 @@ class Batcher(Generic[E]):
         count_max: Callable[[], int] = lambda: BATCH_MAX,
     ) -> None:
         self._send, self._sleep, self._random, self._count_max = send, sleep, random, count_max
-        self._gathered: deque[tuple[E, asyncio.Future[ApiError | None], int]] = deque()
+        self._gathered: deque[tuple[E, Answered, int]] = deque()
         self._calls: set[asyncio.Task[None]] = set()
         self._pauses: set[asyncio.Task[None]] = set()
         self._due = False
@@ -54,12 +55,15 @@ class Batcher(Generic[E]):
         """Entries that no call has taken up yet."""
         return len(self._gathered) + len(self._pauses)
 
-    def add(self, entry: E) -> asyncio.Future[ApiError | None]:
-        """What became of the entry, once that is known: None when it was done."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[ApiError | None] = loop.create_future()
-        self._gathered.append((entry, answer, 1))
+    def put(self, entry: E, answered: Answered) -> None:
+        """Send the entry, and tell what became of it: None when it was done."""
+        self._gathered.append((entry, answered, 1))
         self._soon()
+
+    def add(self, entry: E) -> asyncio.Future[ApiError | None]:
+        """The same, to be awaited."""
+        answer: asyncio.Future[ApiError | None] = asyncio.get_running_loop().create_future()
+        self.put(entry, lambda error: None if answer.done() else answer.set_result(error))
         return answer
 
     def hurry(self) -> None:
@@ -88,7 +92,7 @@ class Batcher(Generic[E]):
         if self._gathered:
             self._go()
 
-    async def _call(self, batch: list[tuple[E, asyncio.Future[ApiError | None], int]]) -> None:
+    async def _call(self, batch: list[tuple[E, Answered, int]]) -> None:
         answers: Sequence[ApiError | None]
         try:
             answers = await self._send([entry for entry, _, _ in batch])
@@ -96,18 +100,18 @@ class Batcher(Generic[E]):
             answers = [error] * len(batch)
         except Exception as error:
             answers = [ApiError(Failure.UNREACHABLE, type(error).__name__, str(error))] * len(batch)
-        for (entry, future, tries), answer in zip(batch, answers, strict=True):
+        for (entry, answered, tries), answer in zip(batch, answers, strict=True):
             if answer is not None and self._may_pass(answer, tries):
-                self._again(entry, future, tries, answer)
-            elif not future.done():
-                future.set_result(answer)
+                self._again(entry, answered, tries, answer)
+            else:
+                answered(answer)
 
     def _may_pass(self, error: ApiError, tries: int) -> bool:
         tries_max = _TRIES_AWAY if error.away and self.grace_s else _TRIES
         passes = error.failure in (Failure.THROTTLED, Failure.UNREACHABLE)
         return not self._hurried and tries < tries_max and passes
 
-    def _again(self, entry: E, future: asyncio.Future[ApiError | None], tries: int, error: ApiError) -> None:
+    def _again(self, entry: E, answered: Answered, tries: int, error: ApiError) -> None:
         backoff = _BACKOFF_AWAY if error.away and self.grace_s else _BACKOFF
         pause_s = backoff.pause_s(tries - 1, error.failure, self._random)
 
@@ -115,10 +119,9 @@ class Batcher(Generic[E]):
             try:
                 await self._sleep(pause_s)
             except asyncio.CancelledError:
-                if not future.done():
-                    future.set_result(error)
+                answered(error)
                 raise
-            self._gathered.append((entry, future, tries + 1))
+            self._gathered.append((entry, answered, tries + 1))
             self._soon()
 
         task = asyncio.get_running_loop().create_task(pause())
@@ -155,9 +158,16 @@ class Deletes:
         """Whether the message was handled before and only its delete failed."""
         return message_id in self._handled
 
-    async def delete(self, message: Message, said: Said | None = None) -> bool:
-        """Take the message out; False when it may still be there. Its lease must have been let go of."""
-        error = await self._collector.add((message.raw.receipt, said))
+    def delete(self, message: Message, done: Callable[[Message, bool], None]) -> None:
+        """Take the message out, and tell whether it is; it may still be there if not. Its lease must have been let go of."""
+        entry = (message.raw.receipt, message.told())
+        self._collector.put(entry, lambda error: done(message, self._is_gone(message, error)))
+
+    async def deleted(self, message: Message) -> bool:
+        """The same, to be awaited."""
+        return self._is_gone(message, await self._collector.add((message.raw.receipt, message.told())))
+
+    def _is_gone(self, message: Message, error: ApiError | None) -> bool:
         if error is None:
             self._handled.pop(message.id, None)
             return True

@@ -22,7 +22,7 @@ from veil.consumer.outcomes import FailurePolicy, FailureSpec, Outcome
 from veil.consumer.renewal.policies import Adaptive, RenewalPolicy
 from veil.consumer.runner import ConsumerFailed, Dependencies, Runner, real_dependencies
 from veil.consumer.settings import ConsumerSettings, Seconds
-from veil.consumer.tracing import AutoTracing
+from veil.consumer.tracing import Tracing, is_set_up
 
 _log = logging.getLogger(__name__)
 
@@ -94,8 +94,7 @@ class Consumer:
         self.metrics = metrics or ConsumerMetrics()
         # Makes a function a handler: `@app.handler`, or `@app.handler(type="order.paid", batch=100, …)`.
         self.handler = self._table.handler
-        self._tracing = AutoTracing()
-        self._table.use(self._tracing)  # first, so that its span covers every other middleware
+        self._is_traced = False
         self._runner: Runner | None = None
         self._health: HealthServer | None = None
         self._signals = 0
@@ -190,7 +189,9 @@ class Consumer:
         """Start on the running event loop; returns once messages are received."""
         if self.is_running:
             raise RuntimeError("the consumer is running already")
-        self._tracing.look()
+        if not self._is_traced and is_set_up():
+            self._is_traced = True
+            self._table.use(Tracing(), outermost=True)
         dependencies = dependencies or real_dependencies(self._settings)
         runner = self._runner = Runner(self._settings, self._table, dependencies, self.metrics)
         started = asyncio.Event()

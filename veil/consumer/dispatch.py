@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
@@ -202,11 +203,19 @@ class Interrupted(Outcome):
 class Processor(Protocol):
     """Where a message is worked on and then settled."""
 
-    def together(self, message: Message) -> tuple[int, Callable[[Message], bool]]:
-        """How many messages its handler takes at a time, and which fit into one call with it."""
+    def batch_max(self, message: Message) -> int:
+        """How many messages its handler takes at a time."""
+
+    def fits(self, first: Message, other: Message) -> bool:
+        """Whether both may be handled in one call."""
 
     async def work(self, messages: Sequence[Message]) -> list[Outcome | None]:
         """What is to become of each; None: nothing, its lease is lost. Raises nothing but cancellation."""
+
+    def settle_at_once(
+        self, message: Message, outcome: Outcome | None, done: Callable[[Message, bool], None]
+    ) -> bool:
+        """Begin to carry the outcome out, if that needs no waiting; `done` tells whether it is out of the queue."""
 
     async def settle(
         self,
@@ -232,7 +241,8 @@ class Dispatch:
         )
         self._running: dict[asyncio.Task[None], list[Message]] = {}
         self._in_hand = 0  # messages whose handlers are at work
-        self._settling: set[asyncio.Task[None]] = set()
+        self._settling = 0
+        self._all_settled: asyncio.Future[None] | None = None  # somebody waits for it
         self._closed = False
         self._late: list[Message] = []  # received when nothing was begun any more
 
@@ -254,7 +264,7 @@ class Dispatch:
     @property
     def settling(self) -> int:
         """Messages whose handlers have ended and whose outcome is not carried out yet."""
-        return len(self._settling)
+        return self._settling
 
     @property
     def slots_taken(self) -> int:
@@ -285,8 +295,12 @@ class Dispatch:
 
     async def drained(self) -> None:
         """Return when every handler has ended and every outcome is carried out."""
-        while pending := self._running.keys() | self._settling:
-            await asyncio.wait(pending)
+        while self._running or self._settling:
+            if self._running:
+                await asyncio.wait(self._running)
+            else:
+                self._all_settled = asyncio.get_running_loop().create_future()
+                await self._all_settled
 
     def interrupt(self) -> None:
         """End the handlers that are still at work; their messages are settled as interrupted."""
@@ -300,8 +314,9 @@ class Dispatch:
             if first is None:
                 return
             messages = [first]
-            most, fits = self._processor.together(first)
+            most = self._processor.batch_max(first)
             if most > 1:
+                fits = functools.partial(self._processor.fits, first)
                 messages += self._waiting.take_with(first, most - 1, fits)
             task = asyncio.get_running_loop().create_task(self._run(messages))
             self._running[task] = messages
@@ -324,16 +339,26 @@ class Dispatch:
         finally:
             del self._running[task]
             self._in_hand -= len(messages)
-            self._settling.add(task)
-            task.add_done_callback(self._settling.discard)
             self._begin()
             self._on_free_slot()
+        first = messages[0]
+        self._settling += 1
         gone = False
         try:
-            gone = await self._processor.settle(messages, outcomes, lambda: self._waiting.halt(messages[0]))
+            if len(messages) == 1 and self._processor.settle_at_once(first, outcomes[0], self._settled):
+                return
+            gone = await self._processor.settle(messages, outcomes, lambda: self._waiting.halt(first))
         except Exception:
-            _log.exception("settling failed in an unforeseen way", extra={"facts": messages[0].facts})
-        finally:
-            if self._waiting.settled(messages[0], gone):
-                self._begin()
-                self._on_free_slot()
+            _log.exception("settling failed in an unforeseen way", extra={"facts": first.facts})
+        except BaseException:
+            self._settled(first, gone)
+            raise
+        self._settled(first, gone)
+
+    def _settled(self, message: Message, gone: bool) -> None:
+        self._settling -= 1
+        if self._waiting.settled(message, gone):
+            self._begin()
+            self._on_free_slot()
+        if not self._settling and self._all_settled is not None and not self._all_settled.done():
+            self._all_settled.set_result(None)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
 from datetime import timedelta
 from enum import Enum
@@ -66,6 +66,22 @@ class Lease:
     that refuse a lower one than it has seen.
     """
 
+    # What most leases never change, so that to make one costs little.
+    _state = LeaseState.HELD
+    _why = ""
+    _over: threading.Event | None = None  # made when somebody waits
+    _on_lost: tuple[Callable[[], None], ...] = ()
+    _on_warned: tuple[Callable[[], None], ...] = ()
+    _ends_at_s: float | None = None
+    # Set while the handler is in charge of the window itself; the keeper then leaves the lease alone.
+    by_hand = False
+    released = False
+    extensions = 0
+    # Set by a keeper in this process: from then on the lease counts as lost, whether or not anybody was awake to
+    # notice. A handler that goes on after a stall thus learns it from its first look.
+    lost_at_s = math.inf
+    control: LeaseControl | None = None
+
     def __init__(
         self,
         *,
@@ -91,20 +107,6 @@ class Lease:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._deadline_s = received_at_s + visibility_s
-        self._state = LeaseState.HELD
-        self._why = ""
-        self._over: threading.Event | None = None  # made when somebody waits: it costs more than all the rest
-        self._on_lost: list[Callable[[], None]] = []
-        self._on_warned: list[Callable[[], None]] = []
-        self._ends_at_s: float | None = None
-        # Set while the handler is in charge of the window itself; the keeper then leaves the lease alone.
-        self.by_hand = False
-        self.released = False
-        self.extensions = 0
-        # Set by a keeper in this process: from then on the lease counts as lost, whether or not anybody was awake to
-        # notice. A handler that goes on after a stall thus learns it from its first look.
-        self.lost_at_s = math.inf
-        self.control: LeaseControl | None = None
 
     @property
     def state(self) -> LeaseState:
@@ -120,7 +122,8 @@ class Lease:
     @property
     def lost(self) -> bool:
         """Whether the message is, or may be, somebody else's now. A sync handler looks at it between two steps."""
-        return self.state is LeaseState.LOST
+        self._look_at_the_clock()
+        return self._state is LeaseState.LOST
 
     @property
     def why(self) -> str:
@@ -214,7 +217,7 @@ class Lease:
         """Call (from whatever thread notices) when the lease is lost; at once if it already is."""
         with self._lock:
             if self._state is LeaseState.HELD:
-                self._on_lost.append(call)
+                self._on_lost += (call,)
                 return
         if self.lost:
             call()
@@ -225,7 +228,7 @@ class Lease:
             if self._ends_at_s is not None or self._state is not LeaseState.HELD:
                 return False
             self._ends_at_s = ends_at_s
-            calls, self._on_warned = self._on_warned, []
+            calls, self._on_warned = self._on_warned, ()
         self._tell(calls)
         return True
 
@@ -233,7 +236,7 @@ class Lease:
         """Call (from the keeper's thread) when the end that no renewal can move is near; at once if it already is."""
         with self._lock:
             if self._ends_at_s is None:
-                self._on_warned.append(call)
+                self._on_warned += (call,)
                 return
         call()
 
@@ -246,14 +249,14 @@ class Lease:
             if self._state is not LeaseState.HELD:
                 return False
             self._state, self._why = state, why
-            calls, self._on_lost = self._on_lost, []
+            calls, self._on_lost = self._on_lost, ()
             if self._over is not None:
                 self._over.set()
         if state is LeaseState.LOST:
             self._tell(calls)
         return True
 
-    def _tell(self, calls: list[Callable[[], None]]) -> None:
+    def _tell(self, calls: Iterable[Callable[[], None]]) -> None:
         for call in calls:
             try:
                 call()

@@ -135,6 +135,11 @@ class Message:
     Everything is read when it is asked for: a handler that wants only the body pays for nothing else.
     """
 
+    _content: Content | None = None
+    said: Said | None = None  # what came of this attempt, where its handler failed
+    worked_ms: int | None = None  # how long its handler worked, where it was held for longer
+    settling: Callable[[], AbstractContextManager[object]] | None = None  # around its delete: a span
+
     def __init__(
         self, raw: RawMessage, *, queue: str, lease: Lease, envelopes: Envelopes = DEFAULT_ENVELOPES
     ) -> None:
@@ -142,10 +147,6 @@ class Message:
         self.queue = queue
         self.lease = lease
         self._envelopes = envelopes
-        self._content: Content | None = None
-        self.said: Said | None = None  # what came of this attempt, where its handler failed
-        self.worked_ms: int | None = None  # how long its handler worked, where it was held for longer
-        self.settling: Callable[[], AbstractContextManager[object]] | None = None  # around its delete: a span
 
     def told(self, otherwise: Said | None = None) -> Said | None:
         """What the queue is told with the end of this attempt; `otherwise` where its handler did not fail."""

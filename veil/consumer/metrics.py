@@ -54,8 +54,7 @@ class ConsumerMetrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self._lock = threading.Lock()
-        self._handled: defaultdict[tuple[str, str, str], int] = defaultdict(int)
-        self._times: dict[tuple[str, str], _Times] = {}
+        self._handled: dict[tuple[str, str], _Handled] = {}  # by queue and handler
         self._leases: dict[str, defaultdict[str, int]] = {name: defaultdict(int) for name in LEASE_EVENTS}
         self._gauges: dict[str, tuple[Callable[[], float], Callable[[], float]]] = {}
         self._queues: set[str] = set()
@@ -67,16 +66,14 @@ class ConsumerMetrics:
     def handled(self, message: Message, handler: str, outcome: Outcome | None, seconds: float) -> None:
         """A handler has ended with this outcome; None when its lease was lost, 0 seconds when it was not begun."""
         with self._lock:
-            queue = _known(self._queues, message.queue)
-            handler = _known(self._handlers, handler)
-            self._handled[queue, handler, label(outcome)] += 1
-            if not seconds:
-                return  # it would only make handlers look quicker than they are
-            times = self._times.get((queue, handler))
-            if times is None:
-                times = self._times[queue, handler] = _Times()
-            times.buckets[bisect_left(SECONDS_BOUNDS, seconds)] += 1
-            times.sum += seconds
+            found = self._handled.get((message.queue, handler))
+            if found is None:
+                key = (_known(self._queues, message.queue), _known(self._handlers, handler))
+                found = self._handled.setdefault(key, _Handled())
+            found.outcomes[label(outcome)] += 1
+            if seconds:  # else it would only make handlers look quicker than they are
+                found.buckets[bisect_left(SECONDS_BOUNDS, seconds)] += 1
+                found.sum += seconds
 
     def lease(self, event: str, queue: str, count: int = 1) -> None:
         """Something happened to a lease: one of LEASE_EVENTS."""
@@ -107,8 +104,16 @@ class ConsumerMetrics:
     def families(self) -> Iterator[Metric]:
         """The metrics, in the order in which they are shown."""
         with self._lock:
-            handled = dict(self._handled)
-            times = {labels: (list(each.buckets), each.sum) for labels, each in self._times.items()}
+            handled = {
+                (*names, outcome): count
+                for names, each in self._handled.items()
+                for outcome, count in each.outcomes.items()
+            }
+            times = {
+                names: (list(each.buckets), each.sum)
+                for names, each in self._handled.items()
+                if any(each.buckets)
+            }
             leases = {name: dict(counts) for name, counts in self._leases.items()}
             gauges = dict(self._gauges)
         yield from _about_handling(handled, times)
@@ -116,10 +121,11 @@ class ConsumerMetrics:
         yield from _about_now(gauges)
 
 
-class _Times:
-    __slots__ = ("buckets", "sum")
+class _Handled:
+    __slots__ = ("buckets", "outcomes", "sum")
 
     def __init__(self) -> None:
+        self.outcomes: defaultdict[str, int] = defaultdict(int)
         self.buckets = [0] * (len(SECONDS_BOUNDS) + 1)
         self.sum = 0.0
 

@@ -7,6 +7,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Final
@@ -77,11 +78,14 @@ class MessageProcessor:
         self._deletes, self._releases = deletes, releases
         self._wall, self._random, self._on_fatal = wall, random, on_fatal
 
-    def together(self, message: Message) -> tuple[int, Callable[[Message], bool]]:
-        """How many messages its handler takes at a time, and which fit into one call with it."""
+    def batch_max(self, message: Message) -> int:
+        """How many messages its handler takes at a time."""
         handler = self._table.pick(message)
-        most = 1 if handler is None else handler.batch or 1
-        return most, lambda other: self._table.pick(other) is handler
+        return 1 if handler is None else handler.batch or 1
+
+    def fits(self, first: Message, other: Message) -> bool:
+        """Whether both may be handled in one call."""
+        return self._table.pick(other) is self._table.pick(first)
 
     async def work(self, messages: Sequence[Message]) -> list[Outcome | None]:
         """What is to become of each; None: nothing, its lease is lost. Raises nothing but cancellation."""
@@ -102,6 +106,22 @@ class MessageProcessor:
                 outcomes = await handler.call(fresh)
             found.update((id(message), outcome) for message, outcome in zip(fresh, outcomes, strict=True))
         return [found[id(message)] for message in messages]
+
+    def settle_at_once(
+        self, message: Message, outcome: Outcome | None, done: Callable[[Message, bool], None]
+    ) -> bool:
+        """Nearly always: begin the delete of a message that was handled, without waiting; `done` tells whether it is out of the
+        queue. False: it needs `settle`, as what stands in an order does."""
+        if type(outcome) is not Delete or message.settling is not None or message.is_fifo:
+            return False
+        if not self._keeper.knows_at_once:
+            return False
+        self._keeper.let_go(message.lease)
+        if self._is_kept(message):
+            self._deletes.delete(message, done)
+        else:
+            done(message, False)
+        return True
 
     async def settle(
         self,
@@ -147,19 +167,11 @@ class MessageProcessor:
             await letting_go
         if isinstance(outcome, Interrupted):
             return 0 if lease.lose("the consumer is stopping") else _LEFT
-        if outcome is None or lease.released or not lease.end():
-            if lease.lost and outcome is not None:
-                _log.warning(
-                    "its lease was lost, so the outcome is not carried out: %s",
-                    lease.why,
-                    extra={"facts": message.facts},
-                )
+        if outcome is None or not self._is_kept(message):
             return _LEFT
         if isinstance(outcome, Delete | Discard):
-            if message.settling is None:
-                return _GONE if await self._deletes.delete(message, message.told()) else _LEFT
-            with message.settling():
-                return _GONE if await self._deletes.delete(message, message.told()) else _LEFT
+            with nullcontext() if message.settling is None else message.settling():
+                return _GONE if await self._deletes.deleted(message) else _LEFT
         if isinstance(outcome, LetExpire):
             # To say why takes a call, and that sets a deadline: the one it has, to the second. Only Veil listens.
             left_s = math.ceil(lease.remaining_s)
@@ -169,6 +181,19 @@ class MessageProcessor:
             return left_s
         await letting_go  # a renewal that overtook the release would hide the message again
         return int(outcome.seconds) if isinstance(outcome, RetryAfter) else 0
+
+    def _is_kept(self, message: Message) -> bool:
+        """End the lease; whether it was held until now, so that an outcome may be carried out."""
+        lease = message.lease
+        if not lease.released and lease.end():
+            return True
+        if lease.lost:
+            _log.warning(
+                "its lease was lost, so the outcome is not carried out: %s",
+                lease.why,
+                extra={"facts": message.facts},
+            )
+        return False
 
     async def _dead_lettered(self, message: Message, outcome: DeadLetter) -> Outcome:
         """Send the copy; the outcome for the original."""

@@ -109,6 +109,7 @@ class Receiver:
         self._allowed = 1
         self._failures = 0
         self._stopping = False
+        self._pumping = False  # at the end of this turn
         # FIFO: a receive that went unanswered is asked again under the same id, so that what it may have taken comes at
         # once instead of blocking its groups for a whole window.
         self._unanswered: deque[str] = deque(maxlen=_ATTEMPTS_KEPT)
@@ -124,8 +125,15 @@ class Receiver:
         """Whether it waits after a failure."""
         return self._pause is not None
 
+    def pump_soon(self) -> None:
+        """Ask at the end of this turn of the loop, in which others may make room too."""
+        if not self._pumping:
+            self._pumping = True
+            asyncio.get_running_loop().call_soon(self.pump)
+
     def pump(self) -> None:
         """Ask for as much as there is room for."""
+        self._pumping = False
         while not self._stopping and self._pause is None and len(self._calls) < self._allowed:
             count = self._free_slots(self.asked)
             if count < 1:

@@ -294,7 +294,7 @@ class Runner:
         )
         self._waiting = FifoWaiting(dependencies.monotonic) if facts.fifo else StandardWaiting()
         self.dispatch = Dispatch(
-            self._waiting, settings.concurrency, processor, on_free_slot=self.receiver.pump
+            self._waiting, settings.concurrency, processor, on_free_slot=self.receiver.pump_soon
         )
         self._stopping = Stopping(
             receiver=self.receiver,
@@ -369,10 +369,11 @@ class Runner:
             handler = self._table.pick(message)
             if handler is not None:
                 lease.kind = handler.name
-            self._keeper.hold(lease)
             messages.append(message)
-            if self._journal is not None:
-                self._journal.received(message, monotonic() - lease.received_at_s)
+        self._keeper.hold(*(message.lease for message in messages))
+        if self._journal is not None:
+            for message in messages:
+                self._journal.received(message, monotonic() - message.lease.received_at_s)
         self.dispatch.offer(messages)
 
     def handled(self, message: Message, handler: str, outcome: Outcome | None, seconds: float) -> None:

@@ -199,32 +199,12 @@ class _Span:
             _log.debug("a span could not be told", exc_info=True)
 
 
-# ---- spans
+# ---- whether anybody wants spans
 
 
-class AutoTracing:
-    """The outermost middleware; does nothing until `look` finds that spans would go somewhere."""
-
-    def __init__(self) -> None:
-        self._tracing: Tracing | None = None
-
-    def look(self) -> None:
-        """Begin to trace if a tracer provider was set up; called at every start."""
-        # Whoever sets one up has imported it: importing it here would cost everybody else.
-        trace = sys.modules.get("opentelemetry.trace")
-        if trace is None or self._tracing is not None:
-            return
-        if type(trace.get_tracer_provider()).__name__ not in ("ProxyTracerProvider", "NoOpTracerProvider"):
-            self._tracing = Tracing()
-
-    async def __call__(self, message: Message, call_next: CallNext) -> Outcome:
-        """Around one message."""
-        if self._tracing is None:
-            return await call_next(message)
-        return await self._tracing(message, call_next)
-
-    async def call_batch(self, messages: Sequence[Message], call_next: CallNextBatch) -> list[Outcome]:
-        """Around a batch."""
-        if self._tracing is None:
-            return await call_next(messages)
-        return await self._tracing.call_batch(messages, call_next)
+def is_set_up() -> bool:
+    """Whether a tracer provider was set up, so that spans would go somewhere."""
+    # Whoever sets one up has imported it: importing it here would cost everybody else.
+    trace = sys.modules.get("opentelemetry.trace")
+    unset = ("ProxyTracerProvider", "NoOpTracerProvider")
+    return trace is not None and type(trace.get_tracer_provider()).__name__ not in unset

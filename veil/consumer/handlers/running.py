@@ -31,7 +31,6 @@ from veil.consumer.outcomes import (
     RetryNow,
     Stop,
     Verdict,
-    held_s,
     label,
     said_of,
     settled,
@@ -196,8 +195,9 @@ class Judge:
             )
         elif not isinstance(outcome, Delete):
             outcome = settled(outcome, message.lease, message.receive_count, self._settings.random)
-        seconds = 0.0 if began_s is None else self._settings.monotonic() - began_s
-        waited_s = held_s(message.lease) - seconds
+        now_s = self._settings.monotonic()
+        seconds = 0.0 if began_s is None else now_s - began_s
+        waited_s = now_s - message.lease.received_at_s - seconds
         if waited_s >= max(_WAIT_TOLD_S, seconds * _WAIT_TOLD_SHARE):
             message.worked_ms = round(seconds * 1000)
         if isinstance(outcome, Delete) and _log.isEnabledFor(logging.DEBUG):
@@ -247,9 +247,10 @@ class Judge:
 # ---- running functions
 
 
-async def run_async(call: Callable[[], Any], leases: Sequence[Lease], *, cancel: bool = True) -> Any:
-    """The result of a coroutine, awaited in the present task; LeaseLost when it was cancelled because every lease was."""
-    if not cancel:
+async def run_async(call: Callable[[], Any], leases: Sequence[Lease]) -> Any:
+    """The result of a coroutine, awaited in the present task; LeaseLost when it was cancelled because every lease was. Without
+    leases nothing cancels it."""
+    if not leases:
         return await call()
     watch = _Watch(leases)
     try:
@@ -298,6 +299,8 @@ class _Watch:
 
     The same way of counting as asyncio.timeout: a cancellation from elsewhere is told apart and goes through.
     """
+
+    __slots__ = ("_cancelling_before", "_fired", "_left", "_loop", "_open", "_task")
 
     def __init__(self, leases: Sequence[Lease]) -> None:
         task = asyncio.current_task()

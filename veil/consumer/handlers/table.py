@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar, overload
 
 from veil.consumer.handlers.payload import AnswerRefused, HandlerRefused, ItemFailed, PayloadRefused
@@ -92,17 +92,27 @@ class Handler(_Handling):
         return answered(await call(self.function, signature, given, self._settings, cancelled_by))
 
 
-async def call(
+def call(
+    function: Callable[..., Any],
+    signature: Signature,
+    given: tuple[Any, Any, Any],
+    settings: HandlingSettings,
+    cancelled_by: Sequence[Lease],
+) -> Awaitable[Any]:
+    """What a handler returns, called with payload, message, lease and what it depends on."""
+    if signature.dependencies:
+        return _call_with_dependencies(function, signature, given, settings, cancelled_by)
+    return _run(function, *signature.arguments(*given), signature.is_async, settings, cancelled_by)
+
+
+async def _call_with_dependencies(
     function: Callable[..., Any],
     signature: Signature,
     given: tuple[Any, Any, Any],
     settings: HandlingSettings,
     cancelled_by: Sequence[Lease],
 ) -> Any:
-    """What a handler returns, called with payload, message, lease and what it depends on."""
     args, kwargs = signature.arguments(*given)
-    if not signature.dependencies:
-        return await _run(function, args, kwargs, signature.is_async, settings, cancelled_by)
     ended: list[BaseException | None] = []  # empty: not even begun
     async with contextlib.AsyncExitStack() as stack:
         known: dict[Callable[..., Any], Any] = {}
@@ -122,18 +132,16 @@ async def call(
     return result
 
 
-async def _run(
+def _run(
     function: Callable[..., Any],
     args: list[Any],
     kwargs: dict[str, Any],
     is_async: bool,
     settings: HandlingSettings,
     cancelled_by: Sequence[Lease],
-) -> Any:
+) -> Awaitable[Any]:
     bound = functools.partial(function, *args, **kwargs)
-    if is_async:
-        return await run_async(bound, cancelled_by, cancel=bool(cancelled_by))
-    return await run_sync(bound, settings.executor)
+    return run_async(bound, cancelled_by) if is_async else run_sync(bound, settings.executor)
 
 
 def answered(result: Any) -> Outcome:
@@ -383,13 +391,13 @@ class HandlerTable:
 
         return decorate if function is None else decorate(function)
 
-    def use(self, middleware: Middleware) -> Middleware:
-        """Put a middleware around every handler, inside those registered before it; returns it unchanged."""
+    def use(self, middleware: Middleware, *, outermost: bool = False) -> Middleware:
+        """Put a middleware around every handler, inside those registered before it or around them; returns it unchanged."""
         check_middleware(middleware)
-        self._middlewares.append(middleware)
+        self._middlewares.insert(0 if outermost else len(self._middlewares), middleware)
         batch_variant = getattr(middleware, "call_batch", None)
         if batch_variant is not None:
-            self._batch_middlewares.append(batch_variant)
+            self._batch_middlewares.insert(0 if outermost else len(self._batch_middlewares), batch_variant)
         for handler in self.handlers:
             self._wrap(handler)
         return middleware

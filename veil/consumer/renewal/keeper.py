@@ -67,8 +67,8 @@ class Keeper(Protocol):
     async def start(self) -> None:
         """Be ready to hold; raises what keeps it from working."""
 
-    def hold(self, lease: Lease) -> None:
-        """Keep the lease from now on: call it at once for everything that was received."""
+    def hold(self, *leases: Lease) -> None:
+        """Keep the leases from now on: call it at once for everything that was received."""
 
     def let_go(self, lease: Lease) -> Settling:
         """Send no renewal for the lease after this; settled when none is under way either.
@@ -137,12 +137,13 @@ class LeaseKeeper(Keeper):
         self._thread = threading.get_ident()
         self._plan()
 
-    def hold(self, lease: Lease) -> None:
-        """Keep the lease from now on."""
-        if lease.control is None:
-            lease.control = self
+    def hold(self, *leases: Lease) -> None:
+        """Keep the leases from now on."""
+        for lease in leases:
+            if lease.control is None:
+                lease.control = self
         with self._lock:
-            self._ledger.hold(lease, self._monotonic())
+            self._ledger.hold(leases, self._monotonic())
             earlier = self._ledger.next_s() < self._planned_s
         # Usually not: the keeper looks every second anyway, and waking another thread's loop costs a system call.
         if earlier:
@@ -425,9 +426,9 @@ class KeeperThread(Keeper):
         self._thread.start()
         await asyncio.wrap_future(ready)
 
-    def hold(self, lease: Lease) -> None:
-        """Keep the lease from now on."""
-        self._running().hold(lease)
+    def hold(self, *leases: Lease) -> None:
+        """Keep the leases from now on."""
+        self._running().hold(*leases)
 
     def let_go(self, lease: Lease) -> Settling:
         """Send no renewal for the lease after this; settled when none is under way either."""

@@ -173,20 +173,21 @@ class KeeperProcess(Keeper):
         self._pipe = await asyncio.to_thread(HelperPipe, self._api_factory, self._policy, self._heard)
         await asyncio.wrap_future(self._ready)
 
-    def hold(self, lease: Lease) -> None:
-        """Keep the lease from now on."""
+    def hold(self, *leases: Lease) -> None:
+        """Keep the leases from now on."""
         with self._lock:
-            if lease in self._by_lease or lease.noticed is not LeaseState.HELD:
-                return
-            if self._pipe is None:  # given up: it lasts as long as the receive made it
-                lease.lost_at_s = steady_s() + lease.visibility_s
-                return
-            if lease.control is None:
-                lease.control = self
-            number = next(self._numbers)
-            self._leases[number] = lease
-            self._by_lease[lease] = number
-            self._pipe.say(_hold(number, lease))
+            for lease in leases:
+                if lease in self._by_lease or lease.noticed is not LeaseState.HELD:
+                    continue
+                if self._pipe is None:  # given up: it lasts as long as the receive made it
+                    lease.lost_at_s = steady_s() + lease.visibility_s
+                    continue
+                if lease.control is None:
+                    lease.control = self
+                number = next(self._numbers)
+                self._leases[number] = lease
+                self._by_lease[lease] = number
+                self._pipe.say(_hold(number, lease))
 
     def let_go(self, lease: Lease) -> Settling:
         """Send no renewal for the lease after this; settled when the helper has none under way either, and everything that

@@ -14,7 +14,7 @@ import heapq
 import math
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
 from typing import NamedTuple
@@ -46,6 +46,10 @@ class Held(Window):
     unanswered: bool = False  # the last try
     away_s: float = -math.inf  # when the service was last seen to be in trouble itself
     waiting: list[Future[None]] = field(default_factory=list)  # for the call under way to end
+    # Messages of one receive have one window, and most are done with before anything is due: they stand here together, looked
+    # at once, until one of them wants a place of its own.
+    together: Sequence[Lease] = ()
+    left: int = 1  # of those
 
 
 class Flight(NamedTuple):
@@ -133,24 +137,32 @@ class Ledger:
 
     # ---- holding and letting go
 
-    def hold(self, lease: Lease, now_s: float) -> None:
-        """Keep the lease from now on; harmless the second time, and for one that is over."""
-        if lease in self._table or lease.noticed is not LeaseState.HELD:
-            return
+    def hold(self, leases: Sequence[Lease], now_s: float) -> None:
+        """Keep the leases from now on; harmless the second time, and for one that is over."""
         if not self._table:
             self._epoch_s = now_s
-        held = Held(
-            received_at_s=lease.received_at_s,
-            visibility_s=lease.visibility_s,
-            held_at_s=now_s,
-            epoch_s=self._epoch_s,
-            asked_at_s=lease.received_at_s,
-            deadline_s=lease.deadline_s,
-            kind=lease.kind,
-            lease=lease,
-        )
-        self._table[lease] = held
-        self._schedule(held)
+        alike: dict[tuple[str, float, float], list[Lease]] = {}
+        for lease in leases:
+            if lease not in self._table and lease.noticed is LeaseState.HELD:
+                alike.setdefault((lease.kind, lease.received_at_s, lease.deadline_s), []).append(lease)
+        for same in alike.values():
+            first = same[0]
+            held = Held(
+                received_at_s=first.received_at_s,
+                visibility_s=first.visibility_s,
+                held_at_s=now_s,
+                epoch_s=self._epoch_s,
+                asked_at_s=first.received_at_s,
+                deadline_s=first.deadline_s,
+                kind=first.kind,
+                lease=first,
+            )
+            if len(same) > 1:
+                held.together, held.left = same, len(same)
+            self._table.update(dict.fromkeys(same, held))
+            self._schedule(held)
+            for lease in same:
+                lease.lost_at_s = first.lost_at_s
         if len(self._heap) > 4 * len(self._table) + 1_000:
             self._forget_the_stale()
 
@@ -159,15 +171,21 @@ class Ledger:
         held = self._table.get(lease)
         if held is None:
             return None, []
-        if self._is_lost(held, now_s):  # and nobody has been awake to notice
-            return held, [self._lose(held)]
-        self._remove(held)
+        if held.together:
+            if lease.noticed is LeaseState.LOST or now_s >= lease.lost_at_s:
+                held = self._apart(lease, held)
+            else:
+                self._leave(lease, held)
+        if not held.together:
+            if self._is_lost(held, now_s):  # and nobody has been awake to notice
+                return held, [self._lose(held)]
+            self._remove(held)
         self.policy.observed(now_s - held.held_at_s, held.kind)
         return held, []
 
     def by_hand(self, lease: Lease, deadline_s: float | None) -> None:
         """The handler has set the window itself (or, with None, failed to): look at it anew."""
-        held = self._table.get(lease)
+        held = self.get(lease)
         if held is None:
             return
         if deadline_s is not None:
@@ -177,12 +195,13 @@ class Ledger:
 
     def lose(self, lease: Lease, why: str) -> list[Effect]:
         """The service said so to somebody else."""
-        held = self._table.get(lease)
+        held = self.get(lease)
         return [] if held is None else [self._lose(held, why)]
 
     def get(self, lease: Lease) -> Held | None:
-        """The lease's place in the table."""
-        return self._table.get(lease)
+        """The lease's own place in the table."""
+        held = self._table.get(lease)
+        return self._apart(lease, held) if held is not None and held.together else held
 
     # ---- what is due
 
@@ -201,7 +220,9 @@ class Ledger:
         while self.next_s() <= now_s:
             held = heapq.heappop(self._heap)[2]
             held.next_s = math.inf
-            if self._is_lost(held, now_s):
+            if held.together:
+                self._part(held)
+            elif self._is_lost(held, now_s):
                 lost.append(self._lose(held))
             elif held.lease.noticed is LeaseState.ENDED:  # and whoever ended it forgot to say so
                 self._remove(held)
@@ -328,11 +349,13 @@ class Ledger:
             entry = heapq.heappop(self._heap)
             held = entry[2]
             slack_s = _GAP_MIN_S if held.tries else self.policy.slack_s(held)
-            if self._due_s(held) - slack_s <= now_s:
+            if self._due_s(held) - slack_s > now_s:
+                aside.append(entry)
+            elif held.together:
+                self._part(held)
+            else:
                 self._take_off(held, now_s, effects, flights)
                 self._schedule(held)
-            else:
-                aside.append(entry)
         for entry in aside:
             heapq.heappush(self._heap, entry)
 
@@ -399,6 +422,23 @@ class Ledger:
         self._remove(held)
         return Lost(held, why or held.lease.why or self._why_lapsed(held))
 
+    def _part(self, held: Held) -> None:
+        """Something is due for those that stand together: each gets a place of its own."""
+        for lease in held.together:
+            if self._table.get(lease) is held:
+                self._apart(lease, held)
+
+    def _apart(self, lease: Lease, held: Held) -> Held:
+        self._leave(lease, held)
+        own = self._table[lease] = replace(held, lease=lease, together=(), left=1, gone=False, waiting=[])
+        self._schedule(own)
+        return own
+
+    def _leave(self, lease: Lease, held: Held) -> None:
+        del self._table[lease]
+        held.left -= 1
+        held.gone = not held.left
+
     def _remove(self, held: Held) -> None:
         held.gone = True
         self._table.pop(held.lease, None)
@@ -413,5 +453,5 @@ class Ledger:
         return "its visibility deadline passed without a renewal"
 
     def _forget_the_stale(self) -> None:
-        self._heap = [(held.next_s, next(self._numbers), held) for held in self._table.values()]
+        self._heap = [(held.next_s, next(self._numbers), held) for held in set(self._table.values())]
         heapq.heapify(self._heap)
