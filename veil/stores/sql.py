@@ -1,8 +1,8 @@
 """What the stores on SQL share: queries in files, by name, and how settings, tags, attributes and callers are written in columns.
 
 `-- name: x` begins query x, which runs to the next name. `{NAME}` in a query stands for one of the constants below, so that
-what the rules of `core` say stands in `core` alone. They are put into the text, not bound: a partial index is only used for
-a condition that the planner can see.
+what the rules of `core` say stands in `core` alone, or for a part that several queries share, which `-- part: NAME` begins. They
+are put into the text, not bound: a partial index is only used for a condition that the planner can see.
 """
 
 from __future__ import annotations
@@ -46,23 +46,14 @@ class NamedQueries:
     """The queries of one file as attributes."""
 
     def __init__(self, package: str, file: str) -> None:
-        name, lines = "", list[str]()
-        for line in files(package).joinpath(file).read_text(encoding="utf-8").splitlines():
-            if line.startswith("-- name: "):
-                self._keep(name, lines)
-                name, lines = line.removeprefix("-- name: ").strip(), []
-            elif not line.lstrip().startswith("--"):
-                lines.append(line.strip())
-        self._keep(name, lines)
-
-    def _keep(self, name: str, lines: list[str]) -> None:
-        if name:
-            text = " ".join(line for line in lines if line).rstrip(";")
-            self.__dict__[name] = _CONSTANT.sub(lambda constant: str(CONSTANTS[constant[1]]), text)
-
-    def names(self) -> list[str]:
-        """Every name, in the order of the file."""
-        return list(self.__dict__)
+        constants = {name: str(value) for name, value in CONSTANTS.items()}
+        text = files(package).joinpath(file).read_text(encoding="utf-8")
+        _, *queries = re.split(r"^-- (name|part): (\w+)\n", text, flags=re.MULTILINE)
+        for kind, name, body in zip(*(iter(queries),) * 3, strict=True):
+            lines = [line.strip() for line in body.splitlines() if not line.lstrip().startswith("--")]
+            query = " ".join(filter(None, lines)).rstrip(";")
+            into = self.__dict__ if kind == "name" else constants
+            into[name] = _CONSTANT.sub(lambda constant: constants[constant[1]], query)
 
     if TYPE_CHECKING:
 

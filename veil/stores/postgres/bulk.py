@@ -13,7 +13,6 @@ engine 135 to 145 µs at a fifth of the rate.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +32,7 @@ from veil.core.sequence import expires_at_ms, wake_at_ms
 from veil.stores.postgres import leases, messages
 from veil.stores.postgres.apply import MessageRows, columns, enqueue, insert
 from veil.stores.postgres.connection import REDOABLE, in_our_words, is_lost
-from veil.stores.postgres.engine import LOST_MAX, REDONE_MAX, Engine
+from veil.stores.postgres.engine import LOST_MAX, REDONE_MAX, Engine, Need
 from veil.stores.postgres.messages import decode_sent, encode_sent
 from veil.stores.postgres.pipeline import Q, Statement
 from veil.stores.postgres.transaction import KnownQueue, QueueState, Transaction
@@ -172,21 +171,21 @@ def _target(engine: Engine, known: KnownQueue) -> KnownQueue | None:
 async def run(engine: Engine, group: list[Operation]) -> list[Operation]:
     """Do the group, and give those back that are better done alone. Raises StoreError where it cannot be done."""
     redone = lost = again = 0
-    while True:
-        fitting = [operation for operation in group if fits(engine, operation)]
-        if not fitting or again > _AGAIN_MAX:
-            return group
-        chosen = set(fitting)
-        aside = [operation for operation in group if operation not in chosen]
-        attempt = _GroupAttempt(engine, fitting)
+    while again <= _AGAIN_MAX:
+        attempt: _GroupAttempt | None = None
         try:
             async with engine.transaction() as tx:
                 tx.redone = redone
+                fitting = [operation for operation in group if fits(engine, operation)]
+                if not fitting:
+                    return group
+                attempt = _GroupAttempt(engine, fitting)
                 try:
                     if await attempt.happened(tx):
                         engine.lease_time.answered(group[0])
                         attempt.give_answers()
-                        return aside
+                        chosen = set(fitting)
+                        return [operation for operation in group if operation not in chosen]
                     if attempt.is_odd:
                         return group
                     again += 1
@@ -199,10 +198,12 @@ async def run(engine: Engine, group: list[Operation]) -> list[Operation]:
                     if tx.is_ending or not is_lost(error) or lost > LOST_MAX:
                         raise in_our_words(error) from error
         finally:
-            if not attempt.is_done:
+            if attempt is not None and not attempt.is_done:
                 # What it had claimed is visible as before; others may have passed it by.
                 engine.watermarks.clear()
-        await attempt.settle_what_is_due()
+        if attempt is not None:
+            await attempt.settle_what_is_due()
+    return group
 
 
 class _Claim(NamedTuple):
@@ -252,25 +253,13 @@ class _GroupAttempt:
     async def happened(self, tx: Transaction) -> bool:
         """Do it all; False where it must be begun again, and nothing has happened."""
         engine = self._engine
-        epoch, queues = engine.queues.epoch, [operation.queue for operation in self._group]
-        takes = sum(operation.takes for operation in self._group)
-        locks = engine.locks(queues, False, takes)
-        asked, began_s = engine.wanted_of(locks.ids), time.monotonic()
-        looks, answers = await tx.begin(
-            locks.ids,
-            exclusive=locks.exclusive,
-            numbers=sum(operation.numbers for operation in self._sends),
-            now_ms=engine.given_now_ms(),
-            looks=asked,
-            also=self._statements(),
+        need = Need(
+            [operation.queue for operation in self._group],
+            takes=sum(operation.takes for operation in self._group),
+            numbers=sum(operation.numbers for operation in self._group),
         )
-        engine.heard(tx)
-        if tx.epoch > engine.queues.epoch:
-            await engine.learn_in(tx)
-        if engine.queues.epoch != epoch or engine.watermarks.are_stale(looks):
-            return False
-        engine.know(tx, looks, asked, time.monotonic() - began_s)
-        if not locks.covers(engine.locks(queues, False, takes)):
+        answers = await engine.begin(tx, need, also=self._statements())
+        if answers is None:
             return False
         self._due = [state for state in tx.states.values() if state.next_due_ms <= tx.now_ms]
         wanted: Counter[int] = Counter()

@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum, auto
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakSet
 
 import psycopg
@@ -92,14 +92,20 @@ class Begun(Enum):
     OTHERS = auto()  # another transaction lets happen what is due, and this one would not see it
 
 
-class Locks:
-    """Which queues a transaction needs, and how."""
+class Need(NamedTuple):
+    """What a transaction is about."""
 
-    __slots__ = ("exclusive", "ids")
+    queues: Sequence[Queue | QueueKey] = ()
+    exclusive: bool = False
+    takes: int = 0  # so many messages at most are put in flight
+    numbers: int = 0  # of the counter, for order keys
 
-    def __init__(self, known: Sequence[KnownQueue], exclusive: bool) -> None:
-        self.ids = sorted({each.queue.id for each in known})
-        self.exclusive = exclusive or any(each.is_sequential for each in known)
+
+class Locks(NamedTuple):
+    """Which queues a transaction locks, and how."""
+
+    ids: list[int]
+    exclusive: bool
 
     def covers(self, other: Locks) -> bool:
         return set(other.ids) <= set(self.ids) and (self.exclusive or not other.exclusive)
@@ -181,12 +187,12 @@ class Engine:
         takes: int = 0,
         numbers: int = 0,
     ) -> T:
-        """Do the work in one transaction, durable when this returns; `takes` is how many messages it may put in flight.
+        """Do the work in one transaction, durable when this returns.
 
         The work may be begun several times, until it has happened once. Whoever waits for it may go away: it is finished
         all the same.
         """
-        task = asyncio.ensure_future(self._redo(work, queues, exclusive, takes, numbers))
+        task = asyncio.ensure_future(self._redo(work, Need(queues, exclusive, takes, numbers)))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         try:
@@ -224,22 +230,14 @@ class Engine:
 
     # ---- one transaction
 
-    async def _redo(
-        self,
-        work: Work[T],
-        queues: Sequence[Queue | QueueKey],
-        exclusive: bool,
-        takes: int,
-        numbers: int,
-    ) -> T:
+    async def _redo(self, work: Work[T], need: Need) -> T:
         redone = lost = paused = 0
         while True:
-            locks = self.locks(queues, exclusive, takes)
             begun, ours = Begun.AGAIN, list[asyncio.Future[None]]()
             async with self.transaction() as tx:
                 tx.redone = redone
                 try:
-                    begun = await self._begin(tx, locks, queues, exclusive, takes, numbers)
+                    begun = Begun.AGAIN if await self.begin(tx, need) is None else await self._settle(tx)
                     ours = self._settling_beside(tx) if begun is Begun.OTHERS else []
                     if begun is Begun.OTHERS and not ours and paused == len(PAUSES_S):
                         begun = Begun.READY
@@ -311,19 +309,20 @@ class Engine:
                 if time.monotonic() > until_s:
                     raise
 
-    def locks(self, queues: Sequence[Queue | QueueKey], exclusive: bool, takes: int) -> Locks:
-        """What a transaction about these queues has to lock, as far as is known; who takes messages may send spent ones to
-        the queues' own dead letters."""
-        found = [known for each in queues if (known := self._known(each)) is not None]
-        if takes:
-            exclusive = exclusive or self._may_fill(found, takes)
+    def locks(self, need: Need) -> Locks:
+        """What a transaction has to lock, as far as is known; who takes messages may send spent ones to the queues' own dead
+        letters."""
+        found = [known for each in need.queues if (known := self._known(each)) is not None]
+        exclusive = need.exclusive or (need.takes > 0 and self._may_fill(found, need.takes))
+        if need.takes:
             targets = [each.queue.settings.redrive for each in found]
             found += [
                 known
                 for redrive in targets
                 if redrive is not None and (known := self._known(redrive.dead_letters)) is not None
             ]
-        return Locks(found, exclusive)
+        ids = sorted({each.queue.id for each in found})
+        return Locks(ids, exclusive or any(each.is_sequential for each in found))
 
     def _may_fill(self, found: Sequence[KnownQueue], takes: int) -> bool:
         """Whether receives side by side could pass the limit of messages in flight together: each sees what others have
@@ -338,37 +337,35 @@ class Engine:
             return self.queues.by_id.get(queue.id)
         return self.queues.by_key.get(queue)
 
-    async def _begin(
-        self,
-        tx: Transaction,
-        locks: Locks,
-        queues: Sequence[Queue | QueueKey],
-        exclusive: bool,
-        takes: int,
-        numbers: int,
-    ) -> Begun:
-        """Open the transaction, and let happen what is due."""
-        asked, began_s = self.wanted_of(locks.ids), time.monotonic()
-        looks, _ = await tx.begin(
+    async def begin(
+        self, tx: Transaction, need: Need, also: Sequence[Statement] = ()
+    ) -> list[list[Any]] | None:
+        """Open the transaction and learn how its queues stand; what the statements that went along found. None: to be begun
+        again, since it needs other locks, or what went along was based on what is no longer so."""
+        locks, epoch = self.locks(need), self.queues.epoch
+        asked, began_s = self._wanted_of(locks.ids), time.monotonic()
+        looks, answers = await tx.begin(
             locks.ids,
             exclusive=locks.exclusive,
-            numbers=numbers,
+            numbers=need.numbers,
             now_ms=self.given_now_ms(),
             looks=asked,
+            also=also,
         )
-        self.heard(tx)
+        self._heard(tx)
         if tx.epoch > self.queues.epoch:
             await self.learn_in(tx)
-        if self.watermarks.are_stale(looks):
-            asked = self.wanted_of(locks.ids)
+        is_stale = self.watermarks.are_stale(looks)
+        if also and (is_stale or self.queues.epoch != epoch):
+            return None
+        if is_stale:
+            asked = self._wanted_of(locks.ids)
             looks = [QueueLook(*row) for row in await tx.rows(Q.look_at_queues, asked)]
-        self.know(tx, looks, asked, time.monotonic() - began_s)
+        self._know(tx, looks, asked, time.monotonic() - began_s)
         # Also when another transaction has learnt it meanwhile.
-        if not locks.covers(self.locks(queues, exclusive, takes)):
-            return Begun.AGAIN
-        return await self._settle(tx)
+        return answers if locks.covers(self.locks(need)) else None
 
-    def wanted_of(self, ids: Sequence[int]) -> dict[str, list[Any]]:
+    def _wanted_of(self, ids: Sequence[int]) -> dict[str, list[Any]]:
         """The arguments of `look_at_queues` at the beginning of a transaction. What wakes next is looked for where the instant
         that was known is over; otherwise only what is due, since what lies ahead may be hidden under many dead rows."""
         now_ms = self.clock.now_ms()
@@ -377,7 +374,7 @@ class Engine:
             "wants_next": [self.dues.has_passed(queue_id, now_ms) for queue_id in ids],
         }
 
-    def heard(self, tx: Transaction) -> None:
+    def _heard(self, tx: Transaction) -> None:
         """Take note of what time it is."""
         if tx.now_ms - self._heard_at_ms > queues.TOMBSTONE_MS // 2:
             self._slept = True
@@ -388,7 +385,7 @@ class Engine:
         else:
             tx.wall_ms = self.clock.wall_ms()
 
-    def know(
+    def _know(
         self, tx: Transaction, looks: Sequence[QueueLook], asked: dict[str, list[Any]], took_s: float
     ) -> None:
         """Give the transaction the states of its queues."""

@@ -3,6 +3,15 @@
 -- well: the planner counts the living rows, and of a queue with few of them it may read everything, the dead included, which
 -- stay for as long as somebody's transaction may want to see them.
 
+-- part: NOW_MS
+floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint
+
+-- part: IN_SPAN
+BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s)
+
+-- part: NAMED
+queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[]) AND seq {IN_SPAN}
+
 -- ---- the frame
 
 -- name: lock_shared
@@ -19,7 +28,7 @@ WHERE set_config('lock_timeout', %(wait_ms)s::text, true) IS NOT NULL;
 -- in the middle of a transaction loses it after a while: others wait for its locks.
 SELECT t.now_ms, e.epoch, set_config('veil.now_ms', t.now_ms::text, true),
        set_config('idle_in_transaction_session_timeout', %(wait_ms)s::text, true)
-FROM veil.epoch e, (SELECT coalesce(%(now_ms)s::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms) t;
+FROM veil.epoch e, (SELECT coalesce(%(now_ms)s::bigint, {NOW_MS}) AS now_ms) t;
 
 -- name: look_at_queues
 -- Counts, the highest FIFO key, the next wake from an instant on (up to now, unless it is asked for whenever it is), the oldest
@@ -91,23 +100,21 @@ SELECT current_setting('server_version_num')::int, current_setting('fsync'), cur
 
 -- ---- queues
 
--- name: changed_queues
--- What a node must learn: everything that was changed after an epoch, and the epoch that it knows then.
+-- part: QUEUES
 SELECT e.epoch, q.id, q.region, q.account, q.name, q.settings, q.tags, q.scope, q.created_wall_ms, q.modified_wall_ms,
        q.purged_at_ms, q.has_lanes, q.deleted_at_ms
-FROM veil.epoch e LEFT JOIN veil.queue q ON q.version > %(epoch)s;
+FROM veil.epoch e LEFT JOIN veil.queue q
+
+-- name: changed_queues
+-- What a node must learn: everything that was changed after an epoch, and the epoch that it knows then.
+{QUEUES} ON q.version > %(epoch)s;
 
 -- name: living_queues
 -- The same for a node that knows nothing.
-SELECT e.epoch, q.id, q.region, q.account, q.name, q.settings, q.tags, q.scope, q.created_wall_ms, q.modified_wall_ms,
-       q.purged_at_ms, q.has_lanes, q.deleted_at_ms
-FROM veil.epoch e LEFT JOIN veil.queue q ON q.deleted_at_ms IS NULL;
+{QUEUES} ON q.deleted_at_ms IS NULL;
 
 -- name: raise_epoch
 UPDATE veil.epoch SET epoch = epoch + 1 WHERE id = 1 RETURNING epoch;
-
--- name: find_queue_id
-SELECT id FROM veil.queue WHERE region = %(region)s AND account = %(account)s AND name = %(name)s AND deleted_at_ms IS NULL;
 
 -- name: insert_queue
 INSERT INTO veil.queue (version, region, account, name, settings, tags, scope, has_lanes, created_wall_ms, modified_wall_ms)
@@ -200,8 +207,7 @@ ORDER BY g.place, m.seq;
 -- name: messages_by_seq
 -- Messages of a queue in whatever state, by rising key.
 SELECT {MESSAGE}
-FROM veil.message WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[])
-  AND seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s)
+FROM veil.message WHERE {NAMED}
 ORDER BY seq FOR UPDATE;
 
 -- name: peek
@@ -211,16 +217,8 @@ FROM veil.message WHERE queue_id = %(queue)s AND seq > %(after)s AND seq <= %(up
   AND sent_wall_ms BETWEEN %(sent_after_ms)s AND %(sent_before_ms)s
 ORDER BY seq LIMIT %(limit)s;
 
--- name: claim
--- A shortcut past `core.decide.open_lease`, for receives of plain standard queues: the first that nobody else is about to
--- take are in flight from now on. Read first and decided then, a receive takes a round trip more, with its rows locked
--- meanwhile. Those that are spent come along as they were, still visible. In no particular order. Chosen once, whatever the
--- planner thinks: a choice that was made again would lock others.
-WITH chosen AS MATERIALIZED (
-    SELECT seq FROM veil.message WHERE queue_id = %(queue)s AND state = {VISIBLE}
-      AND (priority, seq) >= (%(priority)s, %(from)s)
-    ORDER BY priority, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-)
+-- part: OPEN_LEASES
+-- As `core.decide.open_lease` has it, of those chosen; what is spent stays as it was, still visible.
 UPDATE veil.message SET
     state = CASE WHEN receive_count < %(receives_max)s THEN {IN_FLIGHT} ELSE state END,
     due_at_ms = CASE WHEN receive_count < %(receives_max)s THEN t.now_ms + %(visibility_ms)s END,
@@ -235,7 +233,19 @@ UPDATE veil.message SET
 FROM (SELECT current_setting('veil.now_ms')::bigint AS now_ms) t
 WHERE queue_id = %(queue)s AND seq = ANY (ARRAY(SELECT seq FROM chosen))
   AND seq BETWEEN (SELECT min(seq) FROM chosen) AND (SELECT max(seq) FROM chosen)
-RETURNING {MESSAGE};
+RETURNING {MESSAGE}
+
+-- name: claim
+-- A shortcut past `core.decide.open_lease`, for receives of plain standard queues: the first that nobody else is about to
+-- take are in flight from now on. Read first and decided then, a receive takes a round trip more, with its rows locked
+-- meanwhile. Those that are spent come along as they were, still visible. In no particular order. Chosen once, whatever the
+-- planner thinks: a choice that was made again would lock others.
+WITH chosen AS MATERIALIZED (
+    SELECT seq FROM veil.message WHERE queue_id = %(queue)s AND state = {VISIBLE}
+      AND (priority, seq) >= (%(priority)s, %(from)s)
+    ORDER BY priority, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+)
+{OPEN_LEASES};
 
 -- name: claim_bounded
 -- The same for a receive of so many that their bodies have to be counted (`core.decide.ReceiveBudget`): no more once they come to
@@ -248,27 +258,12 @@ WITH visible AS MATERIALIZED (
     SELECT seq FROM (SELECT seq, sum(bytes) OVER (ORDER BY priority, seq) - bytes AS before FROM visible) v
     WHERE before < %(bytes_max)s
 )
-UPDATE veil.message SET
-    state = CASE WHEN receive_count < %(receives_max)s THEN {IN_FLIGHT} ELSE state END,
-    due_at_ms = CASE WHEN receive_count < %(receives_max)s THEN t.now_ms + %(visibility_ms)s END,
-    wake_at_ms = CASE WHEN receive_count < %(receives_max)s
-                      THEN least(t.now_ms + %(visibility_ms)s, (seq >> {COUNTER_BITS}) + %(retention_ms)s) END,
-    received_at_ms = CASE WHEN receive_count < %(receives_max)s THEN t.now_ms ELSE received_at_ms END,
-    delivery = CASE WHEN receive_count < %(receives_max)s THEN delivery + 1 ELSE delivery END,
-    holder = CASE WHEN receive_count < %(receives_max)s THEN delivery + 1 ELSE holder END,
-    receive_count = CASE WHEN receive_count < %(receives_max)s THEN receive_count + 1 ELSE receive_count END,
-    first_received_wall_ms = CASE WHEN receive_count < %(receives_max)s
-        THEN coalesce(first_received_wall_ms, %(wall_ms)s::bigint, t.now_ms) ELSE first_received_wall_ms END
-FROM (SELECT current_setting('veil.now_ms')::bigint AS now_ms) t
-WHERE queue_id = %(queue)s AND seq = ANY (ARRAY(SELECT seq FROM chosen))
-  AND seq BETWEEN (SELECT min(seq) FROM chosen) AND (SELECT max(seq) FROM chosen)
-RETURNING {MESSAGE};
+{OPEN_LEASES};
 
 -- name: take_held
 -- A shortcut past `core.decide.decide_deletion`, for its common case: each receipt holds the open lease. It goes with BEGIN,
 -- which spares a round trip.
-DELETE FROM veil.message WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[])
-  AND seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s)
+DELETE FROM veil.message WHERE {NAMED}
   AND state + 0 = {IN_FLIGHT}
   AND due_at_ms > current_setting('veil.now_ms')::bigint
   AND (seq >> {COUNTER_BITS}) + %(retention_ms)s > current_setting('veil.now_ms')::bigint
@@ -277,8 +272,7 @@ RETURNING {HELD_MESSAGE};
 
 -- name: held
 -- What the rules need to know of messages, and what the journal tells: HeldMessage.
-SELECT {HELD_MESSAGE} FROM veil.message WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[])
-  AND seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s)
+SELECT {HELD_MESSAGE} FROM veil.message WHERE {NAMED}
 ORDER BY seq FOR UPDATE;
 
 -- name: write_leases
@@ -289,28 +283,16 @@ FROM unnest(%(seqs)s::bigint[], %(states)s::smallint[], %(dues)s::bigint[], %(re
             %(holders)s::bigint[], %(receive_counts)s::int[], %(firsts)s::bigint[], %(wakes)s::bigint[])
   AS n (seq, state, due_ms, received_ms, delivery, holder, receive_count, first_ms, wake_ms)
 WHERE m.queue_id = %(queue)s AND m.seq = n.seq
-  AND m.seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s);
+  AND m.seq {IN_SPAN};
 
 -- name: delete_messages
-DELETE FROM veil.message WHERE queue_id = %(queue)s AND seq = ANY (%(seqs)s::bigint[])
-  AND seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s);
+DELETE FROM veil.message WHERE {NAMED};
 
 -- name: to_dead_letters
--- Not an update of the key: a distributed table would not have it.
-WITH gone AS (
-    DELETE FROM veil.message m
-    USING unnest(%(seqs)s::bigint[], %(new_seqs)s::bigint[], %(deduplications)s::text[]) AS n (old_seq, new_seq, new_deduplication)
-    WHERE m.queue_id = %(queue)s AND m.seq = n.old_seq
-      AND m.seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s)
-    RETURNING m.*, n.new_seq, n.new_deduplication
-)
-INSERT INTO veil.message (seq, queue_id, state, priority, received_at_ms, first_received_wall_ms, sent_wall_ms, delivery,
-                          receive_count, body_bytes, message_id, group_name, deduplication_id, dead_letter_source, trace_header,
-                          sender, message_type, body_md5, attributes, body)
-SELECT new_seq, %(target)s, {VISIBLE}, priority, received_at_ms, first_received_wall_ms, sent_wall_ms, delivery, receive_count,
-       body_bytes, message_id, group_name, new_deduplication, %(source)s, trace_header, sender, message_type, body_md5, attributes,
-       body
-FROM gone;
+UPDATE veil.message m SET queue_id = %(target)s, seq = n.new_seq, state = {VISIBLE}, wake_at_ms = NULL, due_at_ms = NULL,
+       holder = DEFAULT, deduplication_id = n.new_deduplication, dead_letter_source = %(source)s
+FROM unnest(%(seqs)s::bigint[], %(new_seqs)s::bigint[], %(deduplications)s::text[]) AS n (old_seq, new_seq, new_deduplication)
+WHERE m.queue_id = %(queue)s AND m.seq = n.old_seq AND m.seq {IN_SPAN};
 
 -- name: oldest_visible
 SELECT min(seq) FROM veil.message WHERE queue_id = %(queue)s AND state = {VISIBLE};
@@ -332,7 +314,7 @@ ORDER BY seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED;
 -- name: set_wakes
 UPDATE veil.message m SET wake_at_ms = n.wake_ms FROM unnest(%(seqs)s::bigint[], %(wakes)s::bigint[]) AS n (seq, wake_ms)
 WHERE m.queue_id = %(queue)s AND m.seq = n.seq
-  AND m.seq BETWEEN (SELECT min(s) FROM unnest(%(seqs)s::bigint[]) s) AND (SELECT max(s) FROM unnest(%(seqs)s::bigint[]) s);
+  AND m.seq {IN_SPAN};
 
 -- name: reschedule_hidden
 -- After an edit: retention counts anew, and where a delay is given it reaches the messages that wait.
@@ -481,10 +463,10 @@ ON CONFLICT (slot) DO UPDATE SET rows = outbox_count.rows + excluded.rows,
 -- name: take_number
 -- The lowest number that no living node has.
 INSERT INTO veil.node (number, name, seen_ms)
-SELECT n, %(name)s, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint
+SELECT n, %(name)s, {NOW_MS}
 FROM generate_series(0, 1000) AS n
 WHERE NOT EXISTS (SELECT 1 FROM veil.node WHERE number = n
-                  AND seen_ms > floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint - %(dead_after_ms)s)
+                  AND seen_ms > {NOW_MS} - %(dead_after_ms)s)
 ORDER BY n LIMIT 1
 ON CONFLICT (number) DO UPDATE SET name = excluded.name, seen_ms = excluded.seen_ms
 RETURNING number;
@@ -493,7 +475,7 @@ RETURNING number;
 SELECT pg_advisory_xact_lock(1447381325, 0);
 
 -- name: beat
-UPDATE veil.node SET seen_ms = floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint
+UPDATE veil.node SET seen_ms = {NOW_MS}
 WHERE number = %(number)s AND name = %(name)s RETURNING number;
 
 -- name: lease_time
@@ -504,7 +486,7 @@ SELECT beat_ms, from_ms, to_ms, kind, healthy_ms FROM veil.lease_time;
 -- The same to be changed, with what time it is, and the last sign of a node that has been silent for so long.
 SELECT beat_ms, from_ms, to_ms, kind, healthy_ms, t.now_ms,
        (SELECT min(seen_ms) FROM veil.node WHERE seen_ms BETWEEN t.now_ms - %(silent_max_ms)s AND t.now_ms - %(silent_ms)s)
-FROM veil.lease_time, (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms) t FOR UPDATE OF lease_time;
+FROM veil.lease_time, (SELECT {NOW_MS} AS now_ms) t FOR UPDATE OF lease_time;
 
 -- name: await_nodes
 -- The other nodes that were alive then count as silent from now on, not as dead.
@@ -516,7 +498,7 @@ UPDATE veil.lease_time SET beat_ms = %(beat_ms)s, from_ms = %(from_ms)s, to_ms =
 
 -- name: others_alive
 SELECT count(*)::int FROM veil.node
-WHERE name <> %(name)s AND seen_ms > floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint - %(dead_after_ms)s;
+WHERE name <> %(name)s AND seen_ms > {NOW_MS} - %(dead_after_ms)s;
 
 -- name: leave
 DELETE FROM veil.node WHERE number = %(number)s AND name = %(name)s;
@@ -524,9 +506,9 @@ DELETE FROM veil.node WHERE number = %(number)s AND name = %(name)s;
 -- name: take_duty
 -- Taken, or kept, unless another node has it and is in time.
 INSERT INTO veil.duty (name, node, until_ms)
-VALUES (%(duty)s, %(node)s, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint + %(lease_ms)s)
+VALUES (%(duty)s, %(node)s, {NOW_MS} + %(lease_ms)s)
 ON CONFLICT (name) DO UPDATE SET node = excluded.node, until_ms = excluded.until_ms
-WHERE duty.node = excluded.node OR duty.until_ms <= floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint
+WHERE duty.node = excluded.node OR duty.until_ms <= {NOW_MS}
 RETURNING node;
 
 -- name: leave_duties
@@ -576,6 +558,9 @@ FROM veil.outbox_count;
 
 -- ---- move tasks and chosen redrives
 
+-- part: MOVE_TASKS
+SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure, scan FROM veil.move_task
+
 -- name: active_move_of
 SELECT id FROM veil.move_task WHERE source = %(source)s AND status IN ('RUNNING', 'CANCELLING');
 
@@ -588,15 +573,15 @@ VALUES (%(id)s, %(source)s, %(destination)s, %(rate_per_s)s, %(status)s, %(moved
 SELECT caller FROM veil.move_task WHERE id = %(id)s;
 
 -- name: find_move
-SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure, scan FROM veil.move_task
+{MOVE_TASKS}
 WHERE id = %(id)s FOR UPDATE;
 
 -- name: list_moves
-SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure, scan FROM veil.move_task
+{MOVE_TASKS}
 WHERE source = %(source)s ORDER BY number DESC LIMIT %(limit)s;
 
 -- name: active_moves
-SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure, scan FROM veil.move_task
+{MOVE_TASKS}
 WHERE status IN ('RUNNING', 'CANCELLING') ORDER BY number;
 
 -- name: advance_move
@@ -613,24 +598,22 @@ SELECT {MESSAGE}
 FROM veil.message WHERE queue_id = %(queue)s AND state = {VISIBLE} ORDER BY seq LIMIT %(limit)s;
 
 -- name: redrive_messages
--- Out of one queue and into others, as new messages. Not an update of the key: a distributed table would not have it.
-WITH n AS (
-    SELECT * FROM unnest(%(seqs)s::bigint[], %(targets)s::int[], %(new_seqs)s::bigint[], %(ids)s::text[],
-                         %(deduplications)s::text[], %(states)s::smallint[], %(wakes)s::bigint[], %(dues)s::bigint[],
-                         %(changed)s::bool[], %(attributes)s::bytea[], %(digests)s::text[], %(bodies)s::text[],
-                         %(sizes)s::int[], %(types)s::text[])
-      AS n (old_seq, target, new_seq, new_id, new_deduplication, new_state, new_wake, new_due, changed, new_attributes,
-            new_digest, new_body, new_size, new_type)
-), gone AS (
-    DELETE FROM veil.message m USING n WHERE m.queue_id = %(queue)s AND m.seq = n.old_seq RETURNING m.*, n.*
-)
-INSERT INTO veil.message (seq, queue_id, state, priority, wake_at_ms, due_at_ms, sent_wall_ms, body_bytes, message_id, group_name,
-                          deduplication_id, trace_header, sender, message_type, body_md5, attributes, body)
-SELECT new_seq, target, new_state, priority, new_wake, new_due, %(wall_ms)s, CASE WHEN changed THEN new_size ELSE body_bytes END,
-       new_id, group_name, new_deduplication, trace_header, sender, CASE WHEN changed THEN new_type ELSE message_type END,
-       CASE WHEN changed THEN new_digest ELSE body_md5 END, CASE WHEN changed THEN new_attributes ELSE attributes END,
-       CASE WHEN changed THEN new_body ELSE body END
-FROM gone;
+-- Out of one queue and into others, as new messages.
+UPDATE veil.message m SET
+    queue_id = n.target, seq = n.new_seq, state = n.new_state, wake_at_ms = n.new_wake, due_at_ms = n.new_due,
+    received_at_ms = NULL, first_received_wall_ms = NULL, sent_wall_ms = %(wall_ms)s, delivery = DEFAULT, holder = DEFAULT,
+    receive_count = DEFAULT, message_id = n.new_id, deduplication_id = n.new_deduplication, dead_letter_source = NULL,
+    body_bytes = CASE WHEN changed THEN new_size ELSE body_bytes END,
+    message_type = CASE WHEN changed THEN new_type ELSE message_type END,
+    body_md5 = CASE WHEN changed THEN new_digest ELSE body_md5 END,
+    attributes = CASE WHEN changed THEN new_attributes ELSE attributes END,
+    body = CASE WHEN changed THEN new_body ELSE body END
+FROM unnest(%(seqs)s::bigint[], %(targets)s::int[], %(new_seqs)s::bigint[], %(ids)s::text[], %(deduplications)s::text[],
+            %(states)s::smallint[], %(wakes)s::bigint[], %(dues)s::bigint[], %(changed)s::bool[], %(attributes)s::bytea[],
+            %(digests)s::text[], %(bodies)s::text[], %(sizes)s::int[], %(types)s::text[])
+  AS n (old_seq, target, new_seq, new_id, new_deduplication, new_state, new_wake, new_due, changed, new_attributes,
+        new_digest, new_body, new_size, new_type)
+WHERE m.queue_id = %(queue)s AND m.seq = n.old_seq;
 
 -- ---- holds
 
