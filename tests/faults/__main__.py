@@ -147,7 +147,7 @@ RIGS = {
         postgres_promotions.run_promotions,
         postgres_promotions.PROMOTIONS,
         "promotions of a standby",
-        why_no_server,
+        postgres_promotions.why_no_failover,
     ),
     "postgres-partitions": Rig(
         postgres_partitions.run_partitions,

@@ -1,15 +1,22 @@
-"""The primary dies under load and its synchronous standby is promoted; the nodes follow by a DSN that names both."""
+"""The primary dies under load and its synchronous standby is promoted; the nodes follow by a DSN that names both.
+
+On a PostgreSQL that others run, `VEIL_TEST_FAILOVER` is the command that has the server of `VEIL_TEST_POSTGRES` fail over.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import subprocess
 import time
 from urllib.parse import quote
 
 from tests.faults.postgres_kit import DATABASE, Stage, create_database, run_on_postgres
+from tests.faults.postgres_nodes import database
 from tests.faults.rig import Outcome
-from tests.postgres_server import USER, PostgresServer
+from tests.postgres_kit import GIVEN
+from tests.postgres_server import USER, PostgresServer, why_no_server
 
 PROMOTIONS = 10
 _LOAD_S = (0.5, 2.0)
@@ -22,8 +29,35 @@ STANDBY_SETTINGS = {
 }
 
 
+_FAILOVER = os.environ.get("VEIL_TEST_FAILOVER") if GIVEN else None
+
+
+def why_no_failover() -> str | None:
+    """Why there can be none here; None where there can."""
+    return None if _FAILOVER else why_no_server()
+
+
 def run_promotions(cycles: int = PROMOTIONS, seed: int = 1) -> Outcome:
-    """Kill the primary and promote the other so many times; the dead one comes back as the new standby."""
+    """Fail over so many times, by the command that was given or on two servers of our own."""
+    return _run_given(_FAILOVER, cycles, seed) if _FAILOVER else _run_own(cycles, seed)
+
+
+def _run_given(command: str, cycles: int, seed: int) -> Outcome:
+    outcome, rng = Outcome("postgres-promotions", seed), random.Random(seed)
+
+    async def work(stage: Stage) -> None:
+        for _ in range(cycles):
+            await asyncio.sleep(rng.uniform(*_LOAD_S))
+            await asyncio.to_thread(subprocess.run, command, shell=True, check=True)
+            await stage.until_served(time.monotonic(), *(node.port for node in stage.nodes))
+
+    with database() as dsn:
+        run_on_postgres(outcome, dsn, work, nodes=2)
+    return outcome
+
+
+def _run_own(cycles: int, seed: int) -> Outcome:
+    """Kill the primary and promote the other; the dead one comes back as the new standby."""
     outcome = Outcome("postgres-promotions", seed)
     rng = random.Random(seed)
     primary, standby = PostgresServer(settings=STANDBY_SETTINGS), PostgresServer(settings=STANDBY_SETTINGS)
