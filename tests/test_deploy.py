@@ -228,6 +228,26 @@ def test_the_manifests_are_what_kubernetes_takes_and_what_veil_understands(name:
     assert pod["terminationGracePeriodSeconds"] > settings.stop_grace_s
 
 
+def test_the_database_to_try_the_nodes_with_is_what_kubernetes_takes_and_its_scripts_run() -> None:
+    import kubernetes_validate
+
+    text = (DEPLOY / "kubernetes" / "database.yaml").read_text()
+    resources = list(yaml.safe_load_all(text))
+    for resource in resources:
+        kubernetes_validate.validate(resource, "1.29", strict=True)
+    pods = [each["spec"]["template"]["spec"] for each in resources if "template" in each.get("spec", {})]
+    containers = [container for pod in pods for container in pod["containers"]]
+    scripts = [each["command"][-1] for each in containers if each.get("command", ["-"])[0] == "bash"]
+    scripts += [script for each in resources for script in each.get("data", {}).values()]
+    assert len(scripts) == 3
+    for script in scripts:
+        run(tool("bash"), "-n", input=script)
+    # What the secret's DSN names are the Services, and the standby is waited for under the name that it follows by.
+    services = [each["metadata"]["name"] for each in resources if each["kind"] == "Service"]
+    assert f"@{','.join(services)}/veil?" in text
+    assert "application_name=standby" in text and "FIRST 1 (standby)" in text
+
+
 # ---- what watches it
 
 

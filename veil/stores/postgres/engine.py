@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from contextlib import asynccontextmanager
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple, TypeVar
-from weakref import WeakSet
 
 import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
@@ -60,7 +59,6 @@ PAUSES_S: Final = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
 COMPACT_AFTER: Final = 2_000  # changes
 # Everybody else waits behind it, so it gives up soon; another one will come.
 COMPACT_WAIT_MS: Final = 50
-
 
 # Nothing takes so long but a COMMIT that waits for a standby which is not there, or a peer that is gone: whoever waits is
 # told that nobody knows, before their own patience ends.
@@ -119,7 +117,6 @@ class ReconnectBackoff:
     """
 
     def __init__(self) -> None:
-        self._worked = WeakSet[PipelinedConnection]()
         self._losses = 0
         self._until_s = 0.0
 
@@ -131,13 +128,13 @@ class ReconnectBackoff:
     def lost(self, connection: PipelinedConnection) -> None:
         """The connection is gone."""
         now_s = time.monotonic()
-        if connection not in self._worked and now_s >= self._until_s:
+        if not connection.has_worked and now_s >= self._until_s:
             self._until_s = now_s + min(BACKOFF_S * 2**self._losses, BACKOFF_MAX_S)
             self._losses = min(self._losses + 1, 10)
 
     def worked(self, connection: PipelinedConnection) -> None:
         """Something was done by the connection."""
-        self._worked.add(connection)
+        connection.has_worked = True
         self._losses = 0
 
 

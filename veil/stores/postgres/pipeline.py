@@ -47,6 +47,7 @@ class PipelinedConnection(psycopg.AsyncConnection[Any]):
         # Never used twice: where a statement failed, nobody knows which of those before it were prepared.
         self._numbers = itertools.count()
         self._loader = Transformer(self)
+        self.has_worked = False  # a transaction was committed by it
         self.warnings: list[str] = []  # what the server warned of in the latest round trip
         self.add_notice_handler(self._noticed)
 
