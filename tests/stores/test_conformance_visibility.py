@@ -332,7 +332,7 @@ async def test_a_paused_queue_gives_nothing_until_it_is_resumed(store, events, n
 
     events.available.clear()
     await store.edit_queue(queue, _pausing(False))
-    assert events.available[queue.id] == 3  # whoever waits is woken
+    assert events.available[queue.id] >= 3  # whoever waits is woken; a node's heartbeat may wake them too
     assert len(await store.receive(queue, 3)) == 3
 
 

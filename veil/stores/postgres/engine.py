@@ -340,7 +340,7 @@ class Engine:
         """Open the transaction and learn how its queues stand; what the statements that went along found. None: to be begun
         again, since it needs other locks, or what went along was based on what is no longer so."""
         locks, epoch = self.locks(need), self.queues.epoch
-        asked, began_s = self._wanted_of(locks.ids), time.monotonic()
+        asked, began_s = self.wanted_of(locks.ids), time.monotonic()
         looks, answers = await tx.begin(
             locks.ids,
             exclusive=locks.exclusive,
@@ -356,13 +356,13 @@ class Engine:
         if also and (is_stale or self.queues.epoch != epoch):
             return None
         if is_stale:
-            asked = self._wanted_of(locks.ids)
+            asked = self.wanted_of(locks.ids)
             looks = [QueueLook(*row) for row in await tx.rows(Q.look_at_queues, asked)]
         self._know(tx, looks, asked, time.monotonic() - began_s)
         # Also when another transaction has learnt it meanwhile.
         return answers if locks.covers(self.locks(need)) else None
 
-    def _wanted_of(self, ids: Sequence[int]) -> dict[str, list[Any]]:
+    def wanted_of(self, ids: Sequence[int]) -> dict[str, list[Any]]:
         """The arguments of `look_at_queues` at the beginning of a transaction. What wakes next is looked for where the instant
         that was known is over; otherwise only what is due, since what lies ahead may be hidden under many dead rows."""
         now_ms = self.clock.now_ms()
