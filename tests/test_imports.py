@@ -156,7 +156,6 @@ TIMELESS = ("core", "signing", "stores", "journal", "service", "wire", "console"
 MEASURES = {
     "stores/commit_stats.py",  # by the minute
     "stores/sqlite/commit.py",
-    "stores/postgres/bulk.py",
     "stores/postgres/commit.py",
     "stores/postgres/engine.py",
     "stores/postgres/watermarks.py",
