@@ -166,7 +166,7 @@ class Simulated:
 
     def steer(self, now_ms: int, *, due: bool) -> list[Decision]:
         """One look of the autopilot, and what it does."""
-        self.state, decisions, _ = look(
+        self.state, decisions = look(
             POLICY, Work("", "", self.truth.name, ""), self.memory, self.state, self.timeout_s,
             attempts=lambda watch: self.since_change, newest_ms=now_ms - EXPORTED_MS, now_ms=now_ms,
             timelines=self.timelines, due=due,

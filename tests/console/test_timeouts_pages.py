@@ -176,7 +176,7 @@ def test_what_the_autopilot_decided_stands_beside_the_evidence(
     text = page.locator("main").inner_text()
     assert "30 s to 2 min (limited by step=4)" in text
     assert "0.08 % of the attempts outlast the timeout in place of 30 %" in text
-    assert "veil autopilot undo orders" in text
+    assert "veil queue edit orders --visibility-timeout 30s --endpoint" in text
     assert "62 % of the attempts failed." in text
     assert "What it decided" not in text
     decided = Decision(
@@ -215,7 +215,7 @@ def test_a_silenced_queue_shows_how_to_let_the_autopilot_go_on(
     page = open_page(f"{server.endpoint_url}/console/timeouts/us-east-1/orders")
     text = page.locator("main").inner_text()
     assert "veil autopilot resume orders" in text
-    assert "veil autopilot undo" not in text
+    assert "veil queue edit" not in text
     (tables / autopilot.FILE).write_bytes(b"{")  # not readable: as if there were none
     page.reload()
     assert "Autopilot" not in page.locator("main").inner_text()

@@ -11,7 +11,6 @@ from veil.core.autopilot import (
     DAY_MS,
     Attempts,
     AutopilotState,
-    Judgement,
     Kind,
     Mode,
     Policy,
@@ -191,18 +190,18 @@ def test_consumers_that_ask_for_a_timeout_of_their_own_are_left_alone():
 
 def test_more_overruns_than_predicted_take_a_shorter_timeout_back_soon():
     said, why = judge(a_watch(), 0.001, Attempts(40, 12, 0), NOW)
-    assert said is Judgement.TAKE_BACK
+    assert said is Kind.TAKE_BACK
     assert "12 of 40 attempts" in why
 
 
 def test_as_many_overruns_as_predicted_are_kept_when_there_is_enough_to_see():
-    assert judge(a_watch(), 0.001, Attempts(300, 0, 0), NOW)[0] is Judgement.WAIT
-    assert judge(a_watch(), 0.001, Attempts(5_000, 5, 0), NOW)[0] is Judgement.KEEP
+    assert judge(a_watch(), 0.001, Attempts(300, 0, 0), NOW)[0] is None
+    assert judge(a_watch(), 0.001, Attempts(5_000, 5, 0), NOW)[0] is Kind.KEEP
 
 
 def test_where_there_is_not_enough_to_see_in_time_the_change_is_kept_and_says_so():
     said, why = judge(a_watch(), 0.001, Attempts(3, 0, 0), NOW + DAY_MS)
-    assert said is Judgement.KEEP
+    assert said is Kind.KEEP
     assert "could be seen in time" in why
 
 
@@ -217,10 +216,10 @@ def test_a_longer_timeout_is_taken_back_when_crashes_make_it_dearer_than_the_old
         crashed=0.0001,
     )
     # Per attempt 0.01 * 20 s of double work were saved: 170 s more of hiding are worth it up to 0.12 % of crashes.
-    assert judge(longer, 0.001, Attempts(10_000, 0, 5), NOW)[0] is Judgement.KEEP
-    assert judge(longer, 0.001, Attempts(10_000, 0, 200), NOW)[0] is Judgement.TAKE_BACK
+    assert judge(longer, 0.001, Attempts(10_000, 0, 5), NOW)[0] is Kind.KEEP
+    assert judge(longer, 0.001, Attempts(10_000, 0, 200), NOW)[0] is Kind.TAKE_BACK
     # Overruns are no fault of a longer timeout, and a return would make them more.
-    assert judge(longer, 0.001, Attempts(10_000, 500, 5), NOW)[0] is Judgement.KEEP
+    assert judge(longer, 0.001, Attempts(10_000, 500, 5), NOW)[0] is Kind.KEEP
 
 
 def test_a_right_change_is_hardly_ever_taken_back_however_often_one_looks():
@@ -231,8 +230,8 @@ def test_a_right_change_is_hardly_ever_taken_back_however_often_one_looks():
         for count in range(20, 4_001, 20):
             hits += sum(chance.random() < 0.001 for _ in range(20))
             said, _ = judge(watch, 0.001, Attempts(count, hits, 0), NOW)
-            if said is not Judgement.WAIT:
-                taken_back += said is Judgement.TAKE_BACK
+            if said is not None:
+                taken_back += said is Kind.TAKE_BACK
                 break
     assert taken_back <= 2  # 0.3 expected; more than two once in three hundred times
 

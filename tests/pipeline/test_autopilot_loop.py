@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.pipeline.autopilot_kit import HOUR_MS, QUICKLY, World, a_world, quick, slow
+from tests.pipeline.autopilot_kit import HOUR_MS, QUICKLY, REGION, World, a_world, quick, slow
 from tests.pipeline.test_autopilot_advice import WHOLE
 from veil.cli.output import seconds
 from veil.core.autopilot import RESUME_TAG, Kind
@@ -41,7 +41,8 @@ def test_a_timeout_that_is_too_short_is_changed_once_and_audited(world: World):
     assert change["target"] == "orders"
     assert change["account"] == "000000000000"
     assert change["differences"] == [["Visibility timeout", "30 s", seconds(world.timeout_s)]]
-    assert change["commands"] == ["veil autopilot undo orders"]
+    where = f"--endpoint {world.client.target.endpoint} --region {REGION}"
+    assert change["commands"] == [f"veil queue edit orders --visibility-timeout 30s {where}"]
     assert "outlast the timeout" in change["detail"]
     assert re.search("; by [0-9]+ attempts, of which half took up to ", change["detail"])
     world.look(pilot)

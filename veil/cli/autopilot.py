@@ -22,7 +22,7 @@ from veil import words
 from veil.cli.app import Commands
 from veil.cli.client import Client
 from veil.cli.failures import CommandFailed, ServiceError, plainly
-from veil.cli.options import AsJson, Endpoint, QueueName, Region, connect, how_often
+from veil.cli.options import AsJson, Endpoint, QueueName, Region, connect, how_often, server_settings
 from veil.cli.output import inert, say, say_json, show_table, talk
 from veil.cli.output import seconds as length
 from veil.cli.pipeline.options import Conf, Data, JournalPlace, Master, TablesPlace, places, spark_when_needed
@@ -32,7 +32,6 @@ from veil.core.autopilot import (
     AutopilotState,
     Decision,
     Kind,
-    Policy,
     PolicyUnreadable,
     QueueState,
     StateUnreadable,
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     from veil.pipeline.autopilot.loop import Autopilot, JournalHealth
     from veil.pipeline.lifecycles.run import LifecyclesRun
     from veil.pipeline.timeouts.run import Goal
-    from veil.server.settings import Settings
 
 _log = logging.getLogger(__name__)
 
@@ -97,6 +95,14 @@ class ClientQueues:
             "SetQueueAttributes", queue, {"Attributes": {"VisibilityTimeout": str(timeout_s)}}
         )
 
+    def undo_command(self, queue: str, decision: Decision) -> str | None:
+        """The command that undoes this change; None where nothing was changed."""
+        if decision.kind not in (Kind.CHANGE, Kind.TAKE_BACK):
+            return None
+        target = self._client.target
+        where = f"--endpoint {target.endpoint} --region {target.region}"
+        return f"veil queue edit {queue} --visibility-timeout {decision.before_s}s {where}"
+
     def account(self, queue: str) -> str:
         """Whose queue it is."""
         return self._client.queue_url(queue).rstrip("/").rpartition("/")[0].rpartition("/")[2]
@@ -112,19 +118,15 @@ class SharedAudit:
         """A decision: one that is being carried out, or one with its outcome."""
         from veil.console.audit import ASKED, AuditEntry, as_line, instant
 
-        differences: list[list[str]] = []
-        commands: list[str] = []
-        if (
-            decision.after_s is not None
-            and decision.before_s is not None
-            and decision.after_s != decision.before_s
-        ):
-            differences = [["Visibility timeout", length(decision.before_s), length(decision.after_s)]]
-            if decision.kind in (Kind.CHANGE, Kind.TAKE_BACK):
-                commands = [undo_command(queue)]
+        before_s, after_s = decision.before_s, decision.after_s
+        differences = []
+        if after_s is not None and before_s is not None and after_s != before_s:
+            differences = [["Visibility timeout", length(before_s), length(after_s)]]
+        undo = self._queues.undo_command(queue, decision)
         entry = AuditEntry(
             entry_id, instant(int(time.time() * 1000)), "autopilot", "autopilot", "", self._queues.account(queue),
-            f"autopilot: {decision.kind.value}", queue, differences, commands, outcome or ASKED, decision.told,
+            f"autopilot: {decision.kind.value}", queue, differences, [undo] if undo else [], outcome or ASKED,
+            decision.told,
         )  # fmt: skip
         self._file.append(as_line(asdict(entry)))
 
@@ -209,28 +211,17 @@ def journal_health(client: Client, journal: Storage) -> JournalHealth | str | No
 
 autopilot_app = Commands(no_args_is_help=False)
 
-DefaultPolicy = Annotated[
-    str | None,
-    typer.Option(
-        "--default",
-        metavar="POLICY",
-        help="For queues without the tag veil:autopilot: off, advise, or apply with bounds such as least=30s; else the "
-        "setting autopilot_default.",
-    ),
-]
-_EXAMPLES = "Example: veil queue edit orders --tag veil:autopilot=advise && veil autopilot --once"
+_DEFAULT = "For queues without the tag veil:autopilot: off, advise, or apply with bounds such as least=30s; else the setting autopilot_default."  # noqa: E501
+_EXAMPLE = "Example: veil queue edit orders --tag veil:autopilot=advise && veil autopilot --once"
 
 
-@autopilot_app.callback(invoke_without_command=True, epilog=_EXAMPLES)
+@autopilot_app.callback(invoke_without_command=True, epilog=_EXAMPLE)
 @plainly
 def run(
     ctx: typer.Context,
     once: Annotated[bool, typer.Option("--once", help="Look at every queue once, and end.")] = False,
-    every: Annotated[
-        float,
-        how_often("--every", "How often to look; else every 1m."),
-    ] = 60.0,
-    default: DefaultPolicy = None,
+    every: Annotated[float, how_often("--every", "How often to look; else every 1m.")] = 60.0,
+    default: Annotated[str | None, typer.Option("--default", metavar="POLICY", help=_DEFAULT)] = None,
     webhook: Annotated[
         str | None, typer.Option("--webhook", metavar="URL", help="Post each decision there as JSON.")
     ] = None,
@@ -263,17 +254,17 @@ def run(
 
     if attached:  # to the server that started it: when that is gone, the input ends
         threading.Thread(target=_leave_with_input, daemon=True).start()
-    settings = _settings(data)
-    policy = _read_default(settings.autopilot_default if default is None else default)
+    settings = server_settings(data)
+    try:
+        policy = read_policy(settings.autopilot_default if default is None else default)
+    except PolicyUnreadable as refused:
+        raise CommandFailed(f"--default {refused}") from None
     webhook = webhook or settings.autopilot_webhook
     journal_place, tables_place = places(data, journal, tables)
     hook = None if webhook is None else Webhook(webhook)
     with (
         connect(endpoint, region) as client,
-        spark_when_needed(master, conf, "autopilot", quiet=True) as (
-            spark,
-            is_chosen,
-        ),
+        spark_when_needed(master, conf, "autopilot", quiet=True) as (spark, is_chosen),
     ):
         from veil.cli.pipeline.timeouts import SCHEDULES
         from veil.pipeline.lifecycles.generation import BYTES_HERE_MAX
@@ -290,9 +281,17 @@ def run(
             return run_timeouts(tables_place, policies=SCHEDULES, policy=policy.renewal, goals=goals)
 
         def tell(queue: str, state: QueueState, decision: Decision) -> None:
-            _tell(queue, state, decision, as_json=as_json)
+            undo = queues.undo_command(queue, decision)
+            told = _as_json(queue, state, decision, undo)
+            if as_json:
+                say_json(told)
+            else:
+                line = f"{queue}: {decision.kind.value}: {decision.told}" + (
+                    f"; undo: {undo}" if undo else ""
+                )
+                say(inert(line, keep=""))
             if hook is not None:
-                hook(_as_json(queue, state, decision))
+                hook(told)
 
         try:
             with only_run(tables_place, LOCK):
@@ -352,7 +351,7 @@ def status(data: Data = None, tables: TablesPlace = None, as_json: AsJson = Fals
     if as_json:
         for name, each in sorted(state.queues.items()):
             decision = each.last or Decision(kind=Kind.NOTHING, code="", reason="not looked at yet", at_ms=0)
-            say_json(_as_json(name, each, decision))
+            say_json(_as_json(name, each, decision, f"veil autopilot undo {name}" if each.change else None))
         return
     columns = ["queue", "mode", "timeout", "last decision", "when", "why"]
     rows = [
@@ -382,7 +381,8 @@ def undo(
     region: Region = None,
 ) -> None:
     """Set the timeout to what it was before the last change; the autopilot then leaves the queue alone."""
-    change = _queue_state(_state(data, tables), queue).change
+    known = _state(data, tables).queues.get(queue)
+    change = None if known is None else known.change
     if change is None or change.before_s is None:
         raise CommandFailed(f"the autopilot has not changed queue {queue!r}")
     with connect(endpoint, region) as client:
@@ -399,27 +399,6 @@ def resume(queue: QueueName, endpoint: Endpoint = None, region: Region = None) -
     with connect(endpoint, region) as client:
         ClientQueues(client).tag(queue, RESUME_TAG, str(int(time.time() * 1000)))
     say(f"{inert(queue)}: the autopilot may change it again")
-
-
-def undo_command(queue: str) -> str:
-    """The command that undoes the last change of a queue."""
-    return f"veil autopilot undo {queue}"
-
-
-def _read_default(text: str) -> Policy:
-    try:
-        return read_policy(text)
-    except PolicyUnreadable as refused:
-        raise CommandFailed(f"--default {refused}") from None
-
-
-def _settings(data: str | None) -> Settings:
-    from veil.server.settings import SettingsError, load_settings
-
-    try:
-        return load_settings({"data": data}, os.environ)
-    except SettingsError as refused:
-        raise CommandFailed(str(refused)) from None
 
 
 def _leave_with_input() -> None:
@@ -440,34 +419,16 @@ def _state(data: str | None, tables: str | None) -> AutopilotState:
         raise CommandFailed(f"{place.uri}: {refused}") from None
 
 
-def _queue_state(state: AutopilotState, queue: str) -> QueueState:
-    found = state.queues.get(queue)
-    if found is None:
-        raise CommandFailed(f"the autopilot knows nothing of queue {queue!r}")
-    return found
-
-
-def _tell(queue: str, state: QueueState, decision: Decision, *, as_json: bool) -> None:
-    if as_json:
-        say_json(_as_json(queue, state, decision))
-        return
-    line = f"{queue}: {decision.kind.value}: {decision.told}"
-    if decision.kind in (Kind.CHANGE, Kind.TAKE_BACK):
-        line += f"; undo: {undo_command(queue)}"
-    say(inert(line, keep=""))
-
-
-def _as_json(queue: str, state: QueueState, decision: Decision) -> dict[str, Any]:
+def _as_json(queue: str, state: QueueState, decision: Decision, undo: str | None) -> dict[str, Any]:
     import msgspec
 
-    built = msgspec.to_builtins(decision)
-    undo_it = undo_command(queue) if decision.kind in (Kind.CHANGE, Kind.TAKE_BACK) else None
+    advice = list(state.advised.values())
     return {
         "queue": queue,
         "mode": state.mode,
-        **built,
-        "advice": list(state.advised.values()),
-        "undo": undo_it,
+        **msgspec.to_builtins(decision),
+        "advice": advice,
+        "undo": undo,
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
@@ -12,7 +11,7 @@ import typer
 
 from veil.cli.app import Commands
 from veil.cli.failures import CommandFailed, plainly, refusals_told
-from veil.cli.options import AsJson, DataDirectory
+from veil.cli.options import AsJson, DataDirectory, server_settings
 from veil.cli.output import has_colour, inert, is_terminal, say, say_json, show_table, talk
 from veil.core.errors import StoreBusy
 
@@ -112,7 +111,7 @@ def export(data: Data = None, journal: Where = None, as_json: AsJson = False) ->
     """
     import asyncio
 
-    settings = _settings(data)
+    settings = server_settings(data)
     where = _where(settings, data, journal)
     place = _read(where)
     with refusals_told():
@@ -162,15 +161,6 @@ async def _export(settings: Settings, where: str) -> ExportStats:
 # ---- which journal
 
 
-def _settings(data: str | None) -> Settings:
-    from veil.server.settings import SettingsError, load_settings
-
-    try:
-        return load_settings({"data": data}, os.environ)
-    except SettingsError as refused:
-        raise CommandFailed(str(refused)) from None
-
-
 def _where(settings: Settings, data: str | None, journal: str | None) -> str:
     if journal is not None:
         return journal
@@ -183,7 +173,7 @@ def _where(settings: Settings, data: str | None, journal: str | None) -> str:
 
 
 def _place(data: str | None, journal: str | None) -> Storage:
-    return _read(_where(_settings(data), data, journal))
+    return _read(_where(server_settings(data), data, journal))
 
 
 def _read(where: str) -> Storage:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from veil.cli.client import Client, find_target
 from veil.cli.failures import CommandFailed
 from veil.core.text import length_s
+
+if TYPE_CHECKING:
+    from veil.server.settings import Settings
 
 _COMPLETION_TIMEOUT_S = 1.0
 _INTERVAL_MIN_S = 0.05
@@ -23,6 +27,16 @@ def complete_queue(incomplete: str) -> list[str]:
             return list(client.queue_names(incomplete))
     except (CommandFailed, KeyError, ValueError):
         return []
+
+
+def server_settings(data: str | None) -> Settings:
+    """The settings that a server would have here, with another data directory if one is named."""
+    from veil.server.settings import SettingsError, load_settings
+
+    try:
+        return load_settings({"data": data}, os.environ)
+    except SettingsError as refused:
+        raise CommandFailed(str(refused)) from None
 
 
 def whole_number(low: int, high: int | None = None) -> Callable[[str | int], int]:

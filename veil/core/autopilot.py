@@ -332,15 +332,8 @@ def _bounded(policy: Policy, wanted_s: int, now_s: int) -> tuple[int, str | None
 
 def reachable_s(policy: Policy, now_s: int) -> set[int]:
     """The present timeout, and where a bound may stop a change of it: what each would mean has to be known."""
-    base_s = max(now_s, 1)
-    ends = (
-        base_s,
-        int(base_s * policy.step),
-        math.ceil(base_s / policy.step),
-        policy.least_s,
-        policy.greatest_s,
-    )
-    return {min(each, VISIBILITY_MAX_S) for each in ends}
+    ends = (now_s, _bounded(policy, VISIBILITY_MAX_S, now_s)[0], _bounded(policy, 1, now_s)[0])
+    return {max(each, 1) for each in ends}
 
 
 def _decision(
@@ -376,22 +369,11 @@ def prediction_of(finding: Finding, before_s: int, after_s: int) -> Prediction:
 
 def _means(finding: Finding, timeout_s: int) -> WithPolicy:
     """What a timeout means under the finding's policy; between two candidates the worse of each."""
-    rows = [
-        (
-            each.timeout_s,
-            next((one for one in each.policies if one.policy == finding.policy), each.policies[0]),
-        )
-        for each in finding.candidates
-    ]
-    below = max((row for row in rows if row[0] <= timeout_s), default=rows[0])[1]
-    above = min((row for row in rows if row[0] >= timeout_s), default=rows[-1])[1]
-    return WithPolicy(
-        finding.policy,
-        below.duplicate_chance,
-        below.duplicate_chance_high,
-        above.recovery_s,
-        below.calls_per_message,
-    )
+    rows = {each.timeout_s: {one.policy: one for one in each.policies} for each in finding.candidates}
+    below = rows[max((each for each in rows if each <= timeout_s), default=min(rows))]
+    above = rows[min((each for each in rows if each >= timeout_s), default=max(rows))]
+    recovery_s = above.get(finding.policy, above[NO_RENEWAL]).recovery_s
+    return msgspec.structs.replace(below.get(finding.policy, below[NO_RENEWAL]), recovery_s=recovery_s)
 
 
 # ---- what followed a change
@@ -403,14 +385,6 @@ class Attempts(msgspec.Struct, frozen=True):
     count: int = 0
     overran: int = 0
     crashed: int = 0  # gone, or silent
-
-
-class Judgement(StrEnum):
-    """What is known of a change so far."""
-
-    KEEP = "keep"
-    TAKE_BACK = "take back"
-    WAIT = "wait"
 
 
 ALPHA: Final = 0.001  # the chance of taking back a change that was right
@@ -431,23 +405,20 @@ def evidence_against(bound: float, count: int, hits: int) -> float:
     return top + math.log(sum(math.exp(each - top) for each in logs) / len(logs))
 
 
-def judge(watch: Watch, target: float, seen: Attempts, now_ms: int) -> tuple[Judgement, str]:
-    """Whether a change was right, by the attempts since; and why, for people."""
+def judge(watch: Watch, target: float, seen: Attempts, now_ms: int) -> tuple[Kind | None, str]:
+    """Whether to keep a change or to take it back, by the attempts since (None: that is still open); and why, for people."""
     bound, hits, what = _watched(watch, target, seen)
     share = f"{hits:,} of {seen.count:,} attempts {what}, predicted were {words.chance(bound)} at most"
     if evidence_against(bound, seen.count, hits) >= math.log(1 / ALPHA):
-        return Judgement.TAKE_BACK, share
+        return Kind.TAKE_BACK, share
     # The other way round: were the share three times the bound, so few would be unlikely.
     worse = min(bound * _TIMES_TOLD, 0.9)
     for_it = hits * math.log(bound / worse) + (seen.count - hits) * math.log((1 - bound) / (1 - worse))
     if for_it >= math.log(20):
-        return Judgement.KEEP, share
+        return Kind.KEEP, share
     if now_ms >= watch.until_ms:
-        return (
-            Judgement.KEEP,
-            f"{share}; that is all that could be seen in time, and nothing speaks against it",
-        )
-    return Judgement.WAIT, share
+        return Kind.KEEP, f"{share}; that is all that could be seen in time, and nothing speaks against it"
+    return None, share
 
 
 def _watched(watch: Watch, target: float, seen: Attempts) -> tuple[float, int, str]:

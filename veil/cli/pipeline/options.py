@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from veil.cli.failures import CommandFailed
-from veil.cli.options import DataDirectory
+from veil.cli.options import DataDirectory, server_settings
 from veil.cli.output import talk
 from veil.core.errors import VeilError
 
@@ -66,12 +65,8 @@ def _place(name: str, where: str) -> Storage:
 def _server_places(data: str | None) -> tuple[Path, str | None]:
     """The server's directory, and the journal's place where the settings give it one of its own."""
     from veil.server.make_store import store_directory
-    from veil.server.settings import SettingsError, load_settings
 
-    try:
-        settings = load_settings({"data": data}, os.environ)
-    except SettingsError as refused:
-        raise CommandFailed(str(refused)) from None
+    settings = server_settings(data)
     if data is not None:
         # Who names a data directory means its journal, not the one that the server here writes to.
         return settings.data, None

@@ -40,7 +40,6 @@ from veil.core.errors import VeilError
 from veil.core.findings import Findings
 from veil.pipeline.autopilot.evidence import TablesEvidence, advice_on
 from veil.pipeline.autopilot.pilot import Memory, changed, goal_of, is_due, look
-from veil.pipeline.lifecycles.lock import TablesBusy
 from veil.pipeline.lifecycles.run import LifecyclesRun
 from veil.pipeline.lifecycles.store import Manifest, load_manifest
 from veil.pipeline.lifecycles.tables import HOUR_MS
@@ -144,16 +143,11 @@ class Autopilot:
             for work, memory in self._evidence.memories(manifest, list(policies), now_ms).items()
             if work.region == self._queues.region
         }
-        kept = {name: state for name, state in self.state.queues.items() if name in policies or state.intent}
-        account = next((self._queues.account(name) for name in policies), self.state.account)
         self.state = replace(
-            self.state,
-            looked_ms=now_ms,
-            problem=problem,
-            queues=kept,
-            region=self._queues.region,
-            account=account,
-        )
+            self.state, looked_ms=now_ms, problem=problem, region=self._queues.region,
+            account=next((self._queues.account(name) for name in policies), self.state.account),
+            queues={name: each for name, each in self.state.queues.items() if name in policies or each.intent},
+        )  # fmt: skip
         for name, policy in policies.items():
             if policy.mode is Mode.OFF:
                 continue
@@ -179,18 +173,11 @@ class Autopilot:
                 )  # fmt: skip
                 self._told(name, replace(state, mode=policy.mode.value, seen_s=timeout_s), [told])
             return
-        state, decisions, _ = look(
-            policy,
-            work,
-            memory,
-            state,
-            timeout_s,
-            attempts=lambda watch: self._evidence.attempts(manifest, work, watch),
-            newest_ms=manifest.newest_ms or 0,
-            now_ms=now_ms,
-            timelines=self._timelines,
-            due=is_due(state, now_ms),
-        )
+        state, decisions = look(
+            policy, work, memory, state, timeout_s,
+            attempts=lambda watch: self._evidence.attempts(manifest, work, watch), newest_ms=manifest.newest_ms or 0,
+            now_ms=now_ms, timelines=self._timelines, due=is_due(state, now_ms),
+        )  # fmt: skip
         state = self._advised(name, policy, state, now_ms)
         act = decisions[-1] if decisions and decisions[-1].kind in (Kind.CHANGE, Kind.TAKE_BACK) else None
         if act is None:
@@ -217,16 +204,14 @@ class Autopilot:
         self._on_step("asked")
         # A person's change always wins; this is the last look before ours.
         if self._queues.timeout_s(name) != decision.before_s:
-            self._audit.ended(
-                intent.id, FAILED, "the timeout was changed by somebody else in the same moment"
-            )
-            self._keep(name, replace(state, intent=None))
+            self._audit.ended(intent.id, FAILED, "somebody else changed the timeout in the same moment")
+            self._keep(name, state)
             return
         self._queues.set_timeout(name, decision.after_s)
         self._on_step("set")
         self._audit.ended(intent.id, DONE, decision.told)
         self._on_step("ended")
-        self._keep(name, changed(replace(state, intent=None), decision, policy.rest_s))
+        self._keep(name, changed(state, decision, policy.rest_s))
         self._on_step("kept")
         self._tell(name, self.state.queues[name], decision)
 
@@ -251,19 +236,14 @@ class Autopilot:
     def _told(self, name: str, state: QueueState, decisions: list[Decision]) -> None:
         """Record what was decided: what happened always, that nothing is to be done once for each reason."""
         for each in decisions:
-            is_event = each.kind in (Kind.KEEP, Kind.DRIFT)
-            is_new = state.last is None or state.last.code != each.code
-            if is_event or is_new:
+            last = state.last
+            if last is None or last.code != each.code or each.kind in (Kind.KEEP, Kind.DRIFT):
                 self._audit.asked(secrets.token_hex(8), name, each, DONE)
                 self._tell(name, state, each)
-            elif (
-                each.kind is Kind.ADVISE
-                and state.last is not None
-                and each.at_ms - state.last.at_ms >= DAY_MS
-            ):
+            elif each.kind is Kind.ADVISE and each.at_ms - last.at_ms >= DAY_MS:
                 self._tell(name, state, each)  # a line a day
-            elif state.last is not None:
-                each = replace(each, at_ms=state.last.at_ms)
+            else:
+                each = replace(each, at_ms=last.at_ms)
             state = replace(state, last=each)
         self._put(name, state)
 
@@ -291,9 +271,7 @@ class Autopilot:
         """Bring the tables up to date; says why nothing may be done by them, if that is so."""
         try:
             run = self._refresh()
-        except TablesBusy as busy:
-            return str(busy)
-        except VeilError as refused:
+        except VeilError as refused:  # other runs on the same tables too
             return str(refused)
         manifest = load_manifest(self._tables)
         if manifest.broken:
@@ -307,28 +285,23 @@ class Autopilot:
             return "nothing is known of the last quarter of an hour: the queues are idle, or the journal is behind"
         if isinstance(health, str):
             return health
-        if health is not None:
-            if health.lost_events != self.state.lost_events:
-                self.state = replace(self.state, lost_events=health.lost_events)
-                if (
-                    health.lost_events
-                ):  # what came before has holes; fewer than there were, since the server counts anew
-                    self._forget(now_ms)
-                    return (
-                        f"the server could not record {health.lost_events:,.0f} events: its journal was full"
-                    )
-            if health.waiting_s * 1000 > STALE_MS:
-                return "the server's journal is behind"
+        if health is not None and health.lost_events != self.state.lost_events:
+            self.state = replace(self.state, lost_events=health.lost_events)
+            if (
+                health.lost_events
+            ):  # what came before has holes; fewer than there were: the server counts anew
+                self._forget(now_ms)
+                return f"the server could not record {health.lost_events:,.0f} events: its journal was full"
+        if health is not None and health.waiting_s * 1000 > STALE_MS:
+            return "the server's journal is behind"
         if now_ms - self._found_ms >= HOUR_MS:
             goals = {(self._queues.region, name): goal_of(policy) for name, policy in policies.items()}
             self._findings, self._found_ms = self._find_all(goals), now_ms
         return None
 
     def _forget(self, now_ms: int) -> None:
-        queues = {
-            name: replace(state, memory_ms=now_ms, watch=None) for name, state in self.state.queues.items()
-        }
-        self.state = replace(self.state, queues=queues)
+        for name, state in self.state.queues.items():
+            self._put(name, replace(state, memory_ms=now_ms, watch=None))
 
     # ---- whose queues
 
@@ -338,7 +311,7 @@ class Autopilot:
         for name in self._queues.names():
             tags = self._queues.tags(name)
             try:
-                policy = self._policy(tags)
+                policy = read_policy(tags[TAG]) if TAG in tags else self._default
             except PolicyUnreadable as refused:
                 policy = Policy()
                 reason = f"the queue's tag {TAG} is not readable: {refused}"
@@ -353,10 +326,6 @@ class Autopilot:
                 state = replace(state, silenced_ms=None, seen_s=None, watch=None, found_ms=0, last=None)
             self._put(name, replace(state, resumed=resumed))
         return found
-
-    def _policy(self, tags: Mapping[str, str]) -> Policy:
-        text = tags.get(TAG)
-        return self._default if text is None else read_policy(text)
 
     def _holder(self, name: str, now_ms: int) -> str | None:
         """Which autopilot may change the queue; None where that was nobody, and this one has claimed it just now."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from msgspec.structs import replace
@@ -17,7 +18,6 @@ from veil.core.autopilot import (
     UNSETTLED,
     Attempts,
     Decision,
-    Judgement,
     Kind,
     Mode,
     Policy,
@@ -29,7 +29,6 @@ from veil.core.autopilot import (
     reachable_s,
     tail_drift,
 )
-from veil.core.findings import Finding
 from veil.pipeline.lifecycles.tables import HOUR_MS, HOURS_A_DAY
 from veil.pipeline.timeouts.history import History, Work, bucket_of_s, middle_s
 from veil.pipeline.timeouts.recommendation import Timelines
@@ -42,14 +41,12 @@ _WATCHED_MS: Final = 7 * DAY_MS
 _WINDOWS_H: Final = (1, 3, 6, 12, 24)  # of the latest work that is compared with the work before
 
 
+@dataclass
 class Memory:
     """The history of one queue by the hour, and by the day, in which messages were sent; both as numbers since 1970."""
 
-    def __init__(
-        self, hours: dict[int, History] | None = None, days: dict[int, History] | None = None
-    ) -> None:
-        self.hours = {} if hours is None else hours
-        self.days = {} if days is None else days  # of whole days, for which no hours are needed
+    hours: dict[int, History] = field(default_factory=dict)
+    days: dict[int, History] = field(default_factory=dict)  # of whole days, for which no hours are needed
 
     @property
     def first_ms(self) -> int | None:
@@ -64,12 +61,8 @@ class Memory:
             if number * DAY_MS >= from_ms and (to_ms is None or (number + 1) * DAY_MS <= to_ms):
                 whole.add(history)
         for number, history in self.hours.items():
-            known_by_day = number // HOURS_A_DAY in self.days
-            if (
-                not known_by_day
-                and (number + 1) * HOUR_MS > from_ms
-                and (to_ms is None or number * HOUR_MS < to_ms)
-            ):
+            is_within = (number + 1) * HOUR_MS > from_ms and (to_ms is None or number * HOUR_MS < to_ms)
+            if is_within and number // HOURS_A_DAY not in self.days:
                 whole.add(history)
         return whole
 
@@ -91,46 +84,41 @@ def look(
     now_ms: int,
     timelines: Timelines | None = None,
     due: bool = True,
-) -> tuple[QueueState, list[Decision], Finding | None]:
-    """The state to go on with, what was decided (a change that is to be made comes last), and the finding behind it.
+) -> tuple[QueueState, list[Decision]]:
+    """The state to go on with, and what was decided; a change that is to be made comes last.
 
     Where a finding is not `due`, only a change that is being watched is looked at.
     """
     state = replace(state, mode=policy.mode.value)
     if state.seen_s is not None and state.seen_s != timeout_s:
-        return _silenced(state, timeout_s, now_ms)
+        reason = (
+            f"a person changed the timeout from {words.length(state.seen_s)} to {words.length(timeout_s)}; the autopilot leaves "
+            "this queue alone until it is told to go on"
+        )
+        told = _nothing(f"silenced {timeout_s}", reason, now_ms, state.seen_s, timeout_s)
+        return replace(state, seen_s=timeout_s, silenced_ms=now_ms, watch=None), [told]
     state = replace(state, seen_s=timeout_s)
     if state.silenced_ms is not None:
-        told = _nothing(
-            "silenced", "a person has set the timeout; the autopilot waits to be told to go on", now_ms
-        )
-        return state, [told], None
+        reason = "a person has set the timeout; the autopilot waits to be told to go on"
+        return state, [_nothing("silenced", reason, now_ms)]
     decisions: list[Decision] = []
     if state.watch is not None:
         state, judged = _judged(policy, state, state.watch, attempts(state.watch), now_ms)
         decisions += judged
         if judged and judged[0].kind is Kind.TAKE_BACK:
-            return state, decisions, None
+            return state, decisions
     if not due:
-        return state, decisions, None
+        return state, decisions
     state, drifted = _drifted(memory, state, timeout_s, newest_ms, now_ms)
     decisions += drifted
     first_ms = memory.first_ms
     if first_ms is None:
-        return state, [*decisions, decide(policy, None, state, timeout_s, now_ms)], None
+        return state, [*decisions, decide(policy, None, state, timeout_s, now_ms)]
     from_ms = max(state.memory_ms, first_ms, now_ms - MEMORY_MS)
-    history = memory.between(from_ms)
-    finding = find(
-        work,
-        None,
-        history,
-        timelines or Timelines(),
-        goal_of(policy),
-        also_s=sorted(reachable_s(policy, timeout_s)),
-    )
-    known = replace(state, memory_ms=from_ms)
-    decisions.append(decide(policy, finding, known, timeout_s, now_ms))
-    return replace(state, found_ms=now_ms), decisions, finding
+    also_s, goal = sorted(reachable_s(policy, timeout_s)), goal_of(policy)
+    finding = find(work, None, memory.between(from_ms), timelines or Timelines(), goal, also_s=also_s)
+    decisions.append(decide(policy, finding, replace(state, memory_ms=from_ms), timeout_s, now_ms))
+    return replace(state, found_ms=now_ms), decisions
 
 
 def is_due(state: QueueState, now_ms: int) -> bool:
@@ -143,64 +131,34 @@ def changed(state: QueueState, decision: Decision, rest_s: int) -> QueueState:
     """The state once a change has been made, or taken back."""
     assert decision.after_s is not None and decision.before_s is not None
     state = replace(state, changes_ms=(*state.changes_ms[-2:], decision.at_ms))
+    state = replace(state, seen_s=decision.after_s, changed_ms=decision.at_ms, change=decision)
     if decision.kind is Kind.TAKE_BACK:
         # What was predicted from did not hold: what comes now is judged by what was seen since.
         since_ms = state.watch.changed_ms if state.watch is not None else decision.at_ms
-        return replace(
-            state,
-            seen_s=decision.after_s,
-            watch=None,
-            changed_ms=decision.at_ms,
-            memory_ms=max(state.memory_ms, since_ms),
-            resting_ms=decision.at_ms + rest_s * 1000,
-            change=decision,
-        )
+        resting_ms = decision.at_ms + rest_s * 1000
+        return replace(state, watch=None, memory_ms=max(state.memory_ms, since_ms), resting_ms=resting_ms)
     assert decision.prediction is not None
     watch = Watch(
-        changed_ms=decision.at_ms,
-        before_s=decision.before_s,
-        after_s=decision.after_s,
-        prediction=decision.prediction,
+        changed_ms=decision.at_ms, before_s=decision.before_s, after_s=decision.after_s, prediction=decision.prediction,
         until_ms=decision.at_ms + _WATCHED_MS,
-    )
-    return replace(state, seen_s=decision.after_s, watch=watch, changed_ms=decision.at_ms, change=decision)
-
-
-def _silenced(
-    state: QueueState, timeout_s: int, now_ms: int
-) -> tuple[QueueState, list[Decision], Finding | None]:
-    reason = (
-        f"a person changed the timeout from {words.length(state.seen_s)} to {words.length(timeout_s)}; the autopilot leaves "
-        "this queue alone until it is told to go on"
-    )
-    told = replace(
-        _nothing(f"silenced {timeout_s}", reason, now_ms), before_s=state.seen_s, after_s=timeout_s
-    )
-    return replace(state, seen_s=timeout_s, silenced_ms=now_ms, watch=None), [told], None
+    )  # fmt: skip
+    return replace(state, watch=watch)
 
 
 def _judged(
     policy: Policy, state: QueueState, watch: Watch, seen: Attempts, now_ms: int
 ) -> tuple[QueueState, list[Decision]]:
     said, share = judge(watch, policy.target, seen, now_ms)
-    if said is Judgement.WAIT:
+    if said is None:
         return state, []
-    taken_back = said is Judgement.TAKE_BACK and policy.mode is Mode.APPLY
+    goes_back = said is Kind.TAKE_BACK and policy.mode is Mode.APPLY
+    what = f"goes back to {words.length(watch.before_s)}" if goes_back else "stays"
     decision = Decision(
-        kind=Kind.TAKE_BACK if taken_back else Kind.KEEP,
-        code=f"{said.value} {watch.changed_ms}",
-        reason=(
-            f"{words.length(watch.after_s)} goes back to {words.length(watch.before_s)}: {share}"
-            if taken_back
-            else f"{words.length(watch.after_s)} stays: {share}"
-        ),
-        at_ms=now_ms,
-        before_s=watch.after_s,
-        after_s=watch.before_s if taken_back else watch.after_s,
-        attempts=seen.count,
-        prediction=watch.prediction,
-    )
-    return (state if taken_back else replace(state, watch=None)), [decision]
+        kind=Kind.TAKE_BACK if goes_back else Kind.KEEP, code=f"{said.value} {watch.changed_ms}",
+        reason=f"{words.length(watch.after_s)} {what}: {share}", at_ms=now_ms, before_s=watch.after_s,
+        after_s=watch.before_s if goes_back else watch.after_s, attempts=seen.count, prediction=watch.prediction,
+    )  # fmt: skip
+    return (state if goes_back else replace(state, watch=None)), [decision]
 
 
 def _drifted(
@@ -250,5 +208,9 @@ def _median_s(processing: Counter[int]) -> float | None:
     return None
 
 
-def _nothing(code: str, reason: str, now_ms: int) -> Decision:
-    return Decision(kind=Kind.NOTHING, code=code, reason=reason, at_ms=now_ms)
+def _nothing(
+    code: str, reason: str, now_ms: int, before_s: int | None = None, after_s: int | None = None
+) -> Decision:
+    return Decision(
+        kind=Kind.NOTHING, code=code, reason=reason, at_ms=now_ms, before_s=before_s, after_s=after_s
+    )
