@@ -115,6 +115,11 @@ def test_a_timeout_that_is_too_short_is_lengthened_with_what_that_means():
     assert "30 s to 4 min" in decision.reason
 
 
+def test_a_change_that_is_to_show_how_long_work_takes_says_so():
+    cut = replace(a_finding(), candidates=[Candidate(30, [WithPolicy(NO_RENEWAL, 0.3, 0.31, 15.0, 0.0)])])
+    assert decide(APPLY, cut, a_state(), 30, NOW).reason == "30 s to 4 min: because"
+
+
 def test_where_only_advice_is_allowed_the_same_is_advised():
     decision = decide(Policy(mode=Mode.ADVISE), a_finding(), a_state(), 30, NOW)
     assert (decision.kind, decision.after_s) == (Kind.ADVISE, 240)

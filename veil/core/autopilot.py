@@ -298,12 +298,12 @@ def decide(policy: Policy, finding: Finding | None, state: QueueState, now_s: in
             f"{words.length(after_s)} is next; one change in {words.length(policy.every_s)} is allowed",
         )
     prediction = prediction_of(finding, now_s, after_s)
+    before, after = words.chance(prediction.overrun_before), words.chance(prediction.overrun_after)
     means = (
-        f"attempts that outlast the timeout {words.chance(prediction.overrun_before)} to "
-        f"{words.chance(prediction.overrun_after)}, hidden after a crash {words.length(prediction.recovery_before_s)} to "
-        f"{words.length(prediction.recovery_after_s)}"
+        f"attempts that outlast the timeout {before} to {after}, hidden after a crash "
+        f"{words.length(prediction.recovery_before_s)} to {words.length(prediction.recovery_after_s)}"
     )
-    if after_s > now_s and prediction.overrun_after == prediction.overrun_before:
+    if after_s > now_s and before == after:
         means = finding.reason  # how long the work takes is what the change is to show
     said = f"{words.length(now_s)} to {words.length(after_s)}: {means}"
     kind = Kind.CHANGE if policy.mode is Mode.APPLY else Kind.ADVISE
