@@ -151,7 +151,9 @@ class Message:
     def told(self, otherwise: Said | None = None) -> Said | None:
         """What the queue is told with the end of this attempt; `otherwise` where its handler did not fail."""
         said = self.said or otherwise
-        return said if self.worked_ms is None else (said or NOT_SAID)._replace(worked_ms=self.worked_ms)
+        if self.worked_ms is None:
+            return said
+        return Said(*(said or NOT_SAID)[:-1], self.worked_ms)
 
     @property
     def id(self) -> str:

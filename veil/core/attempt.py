@@ -150,21 +150,16 @@ class SaidHeader(msgspec.Struct, omit_defaults=True):
 
     def of(self, entry_id: str) -> Said | None:
         """What is said of one entry."""
-        said = self._ended(entry_id)
         worked_ms = self.worked.get(entry_id, self.worked.get(ANY_ENTRY)) if self.worked else None
-        return said if worked_ms is None else (said or NOT_SAID)._replace(worked_ms=worked_ms)
-
-    def _ended(self, entry_id: str) -> Said | None:
-        for each in (entry_id, ANY_ENTRY):
+        for each in (entry_id, ANY_ENTRY) if self.failed or self.given_back else ():
             if each in self.failed:
                 error = self.failed[each]
-                return FAILED if error is None else self._failed(*self.errors[error])
+                kind, text, trace = (None, None, None) if error is None else self.errors[error]
+                way = None if trace is None else self.traces[trace]
+                return Said(FAILED.outcome, kind, text, way, worked_ms)
             if each in self.given_back:
-                return GIVEN_BACK
-        return None
-
-    def _failed(self, kind: str, text: str, trace: int | None) -> Said:
-        return Said(Outcome.FAILED.value, kind, text, None if trace is None else self.traces[trace])
+                return Said(GIVEN_BACK.outcome, worked_ms=worked_ms)
+        return None if worked_ms is None else Said(None, worked_ms=worked_ms)
 
 
 FAILED: Final = Said(Outcome.FAILED.value)

@@ -97,7 +97,8 @@ def troubles_of(facts: QueueFacts) -> Iterator[Trouble]:
     if crashed := happened.get("crashed", 0):
         yield Trouble(80, "crashed", f"{plural(crashed, 'consumer')} crashed while holding a message.")
     if failed := happened.get("failed", 0):
-        attempts = failed + crashed + happened.get("overran", 0) + happened.get("deleted", 0)
+        # Of those that were begun, not that were deleted: a message that its handler gave up on has failed and is deleted.
+        attempts = max(failed, happened.get("received", 0))
         most = f"; most often {facts.error}" if facts.error else ""
         yield Trouble(70, "failing", f"{failed:,} of {plural(attempts, 'attempt')} failed{most}.")
     if overran := happened.get("overran", 0):
