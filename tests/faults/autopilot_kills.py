@@ -27,7 +27,7 @@ _BEFORE_S: Final = 30
 _AT_ONCE_S: Final = 1.5
 _forks = multiprocessing.get_context("forkserver")
 # What is imported once need not be by every child.
-_forks.set_forkserver_preload(["tests.forked_veil", *PRELOADED, __name__])
+_forks.set_forkserver_preload(["tests.forked_veil", *PRELOADED, "pandas", __name__])
 
 
 class Counted(ClientQueues):

@@ -96,11 +96,16 @@ def test_whoever_resumes_at_once_has_their_own_timeout_as_the_new_beginning(worl
     world.pass_time(2, slow)
     pilot = world.look()
     world.queues.set_timeout("orders", 45)
-    world.queues.tag("orders", RESUME_TAG, "any other value")  # before the autopilot has looked again
+    world.queues.tag("orders", RESUME_TAG, f"{world.now_ms} 45")  # before the autopilot has looked again
     world.pass_time(1, slow)
     world.look(pilot)
     assert world.timeout_s not in (None, 45)
     assert world.actions("change")[-1]["differences"][0][1] == "45 s"
+    world.queues.tag("orders", RESUME_TAG, f"{world.now_ms} {world.timeout_s}")
+    world.queues.set_timeout("orders", 45)  # after that: a person's own again
+    world.pass_time(1, slow)
+    assert world.look(pilot).state.queues["orders"].silenced_ms == world.now_ms
+    assert world.timeout_s == 45
 
 
 def test_a_change_that_makes_things_worse_is_taken_back_and_the_queue_rests(world: World):

@@ -397,7 +397,8 @@ def undo(
 def resume(queue: QueueName, endpoint: Endpoint = None, region: Region = None) -> None:
     """Let the autopilot go on with a queue whose timeout a person has set."""
     with connect(endpoint, region) as client:
-        ClientQueues(client).tag(queue, RESUME_TAG, str(int(time.time() * 1000)))
+        queues = ClientQueues(client)
+        queues.tag(queue, RESUME_TAG, f"{time.time_ns() // 1_000_000} {queues.timeout_s(queue)}")
     say(f"{inert(queue)}: the autopilot may change it again")
 
 

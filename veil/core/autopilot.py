@@ -34,9 +34,8 @@ FILE: Final = "autopilot.json"  # beside the tables
 VERSION: Final = 1
 TAG: Final = "veil:autopilot"  # a policy, such as "apply least=30s greatest=15m"
 HELD_TAG: Final = "veil:autopilot.held"  # which autopilot may change the queue, and until when
-RESUME_TAG: Final = (
-    "veil:autopilot.resumed"  # another value than before: a silenced queue may be changed again
-)
+RESUME_TAG: Final = "veil:autopilot.resumed"  # when it may go on, and from which timeout
+
 
 DAY_MS: Final = 86_400_000
 # To save so little is no reason for a change: the next day's evidence would ask for another.

@@ -322,8 +322,10 @@ class Autopilot:
                     continue
             found[name] = policy
             state, resumed = self.state.queues.get(name, QueueState()), tags.get(RESUME_TAG, "")
-            if state.resumed not in (None, resumed):  # whatever a person has set is where it goes on from
-                state = replace(state, silenced_ms=None, seen_s=None, watch=None, found_ms=0, last=None)
+            if state.resumed not in (None, resumed):
+                # It goes on from the timeout of that moment; one that was set later is a person's again.
+                seen_s = _number(resumed.partition(" ")[2]) or state.seen_s
+                state = replace(state, silenced_ms=None, seen_s=seen_s, watch=None, found_ms=0, last=None)
             self._put(name, replace(state, resumed=resumed))
         return found
 
