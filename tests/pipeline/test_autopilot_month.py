@@ -29,3 +29,12 @@ def test_crashes_alone_change_nothing_before_a_day_of_them_was_seen():
         queue.learn(now_ms + 600_000)
         queue.steer(now_ms + 600_000, due=True)
     assert queue.timeout_s == 300
+
+
+def test_what_began_under_a_longer_timeout_holds_up_nothing_that_is_known_sooner():
+    queue = Simulated(QUEUES[0], np.random.default_rng(3), timeout_s=7_200)
+    queue.play(START_MS)
+    queue.timeout_s = 20
+    queue.play(START_MS + 600_000)
+    queue.learn(START_MS + 1_800_000)
+    assert [tick.history.present_ms for tick in queue.pending] == [7_200_000]
