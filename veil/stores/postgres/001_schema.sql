@@ -1,7 +1,7 @@
 -- Version 1 of Veil's data in PostgreSQL: everything stands in the schema `veil`. Later versions follow as 002_….sql.
 --
--- Every key of what belongs to a queue begins with the queue, so that a distributed PostgreSQL can keep each operation on
--- one of its nodes. There are no foreign keys: each would be a look-up with every message.
+-- Every key of what belongs to a queue begins with the queue. There are no foreign keys: each would be a look-up with every
+-- message.
 
 -- What belongs to the data as a whole: the version, the receipt key, which store this is, which journal it writes.
 CREATE TABLE veil.meta (
