@@ -254,7 +254,7 @@ class _GroupAttempt:
         """Do it all; False where it must be begun again, and nothing has happened."""
         engine = self._engine
         need = Need(
-            [operation.queue for operation in self._group],
+            [*{operation.queue.id: operation.queue for operation in self._group}.values()],
             takes=sum(operation.takes for operation in self._group),
             numbers=sum(operation.numbers for operation in self._group),
         )
