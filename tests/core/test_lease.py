@@ -69,7 +69,7 @@ def test_a_standard_delete_is_lenient_to_the_late_and_never_touches_an_open_leas
 def test_a_fifo_delete_needs_the_open_lease(held, delivery):
     with pytest.raises(ReceiptExpired) as refusal:
         judge_deletion(held, receipt(delivery), NOW_MS, fifo=True)
-    assert refusal.value.text == "the text"
+    assert refusal.value.receipt == "the text"
 
 
 def test_a_fifo_delete_by_the_holder_or_of_nothing_succeeds():

@@ -69,7 +69,7 @@ def test_a_receipt_with_any_one_character_changed_is_refused():
 def test_what_is_no_receipt_is_refused_with_its_text(text):
     with pytest.raises(ReceiptInvalid) as refusal:
         BOOK.read(text, 1)
-    assert refusal.value.text == text
+    assert refusal.value.receipt == text
 
 
 @given(st.text(max_size=60))

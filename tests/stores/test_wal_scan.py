@@ -84,10 +84,10 @@ def a_wal(
     return wal
 
 
-def scanned(wal: Wal, log: bytes, folder: Path, *, synced_frames: int | None = None) -> WalScan:
+def scanned(wal: Wal, log: bytes, folder: Path) -> WalScan:
     path = folder / "some.db-wal"
     path.write_bytes(log)
-    scan = scan_wal(path, synced_frames=synced_frames)
+    scan = scan_wal(path)
     assert path.read_bytes() == log
     assert scan.explain().endswith(".")
     return scan
@@ -326,32 +326,6 @@ def test_a_file_that_is_no_wal_is_refused(tmp_path: Path) -> None:
     (tmp_path / "some-wal").write_bytes(b"not a log " * 1000)
 
     assert scan_wal(tmp_path / "some-wal").verdict == "damaged"
-
-
-def test_losing_frames_known_to_be_synced_is_damage_even_if_nothing_follows(tmp_path: Path) -> None:
-    wal = a_wal(tmp_path)
-    cut = wal.log[: wal.offset(wal.ends[-2] + 1)]
-
-    assert scanned(wal, cut, tmp_path, synced_frames=wal.ends[-2]).verdict == "clean"
-    scan = scanned(wal, cut, tmp_path, synced_frames=wal.ends[-1])
-    assert (scan.verdict, scan.damaged_at_frame) == ("damaged", wal.ends[-2] + 1)
-    assert f"{wal.ends[-1]} frames had been synced" in scan.explain()
-    last_hit = flipped(wal.log, len(wal.log) - 1)
-    assert scanned(wal, last_hit, tmp_path).verdict == "torn_tail"
-    assert scanned(wal, last_hit, tmp_path, synced_frames=wal.ends[-1]).verdict == "damaged"
-    assert scan_wal(tmp_path / "none-wal", synced_frames=1).verdict == "damaged"
-
-
-def test_a_low_count_of_synced_frames_does_not_excuse_damage_after_it(tmp_path: Path) -> None:
-    wal = a_wal(tmp_path)
-    log = flipped(wal.log, wal.offset(wal.ends[10]) + 100)
-
-    assert scanned(wal, log, tmp_path, synced_frames=1).verdict == "damaged"
-
-
-def test_a_negative_count_of_synced_frames_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="synced_frames is -1; expected"):
-        scan_wal(tmp_path / "none-wal", synced_frames=-1)
 
 
 def test_the_sentence_names_the_frame_and_the_loss(tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from typing import Any
 
 import pytest
 
 from tests.wire.kit import Refused, Wire, read_json, read_xml
 from veil.core.policy import GRANTABLE_ACTIONS, OWNER_ONLY_ACTIONS
-from veil.signing.sigv4 import presign, sign
+from veil.signing.sigv4 import canonical_query, sign, signature, signing_key, sigv4_timestamp, string_to_sign
 from veil.wire.actions import ACTIONS, EXTENSIONS
 from veil.wire.exchange import Request, Response
 from veil.wire.sigv4 import AccessKey, Verifier
@@ -187,17 +188,23 @@ async def test_a_wrong_signature_is_refused_before_anything_else() -> None:
 async def test_a_presigned_get_acts_for_its_signer() -> None:
     async with Signed() as wire:
         await wire.owned()
-        query = presign(
-            method="GET",
-            host=HOST,
-            path=f"/{OWNER}/q",
-            parameters={"Action": "SendMessage", "MessageBody": "from a link", "Version": "2012-11-05"},
-            key_id="OWNERKEY",
-            secret=KEYS["OWNERKEY"].secret,
-            region="us-east-1",
-            now_ms=wire.clock.wall_ms(),
-            expires_s=60,
-        )
+        date = sigv4_timestamp(wire.clock.wall_ms())
+        scope = f"{date[:8]}/us-east-1/sqs/aws4_request"
+        signed = {
+            "Action": "SendMessage",
+            "MessageBody": "from a link",
+            "Version": "2012-11-05",
+            "X-Amz-Algorithm": "AWS4-HMAC-SHA256",
+            "X-Amz-Credential": f"OWNERKEY/{scope}",
+            "X-Amz-Date": date,
+            "X-Amz-Expires": "60",
+            "X-Amz-SignedHeaders": "host",
+        }
+        query = canonical_query((name.encode(), value.encode()) for name, value in signed.items())
+        of_nothing = sha256(b"").hexdigest()
+        text = string_to_sign("GET", f"/{OWNER}/q", query, {"host": HOST}, "host", of_nothing, date, scope)
+        key = signing_key(KEYS["OWNERKEY"].secret, date[:8], "us-east-1", "sqs")
+        query += f"&X-Amz-Signature={signature(key, text)}"
         link = Request("GET", f"/{OWNER}/q", query, {"host": HOST})
         assert read_xml(await wire.front_end.handle(link)).findtext("SendMessageResult/MessageId")
         wire.clock.advance(seconds=61)

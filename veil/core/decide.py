@@ -589,7 +589,7 @@ def redrive_target(source: Queue, chosen: Chosen, message: StoredMessage | None,
     if target is None:
         raise QueueMissing(key.name)
     if target.settings.fifo != source.settings.fifo:
-        raise DestinationRefused(key.name, fifo=source.settings.fifo)
+        raise DestinationRefused(key.name, source.settings.queue_type)
     return target
 
 

@@ -1,26 +1,14 @@
 """What can go wrong with a queue, named after what happened.
 
     VeilError
-    ├── QueueMissing · QueueExists · QueueDeletedRecently · PurgeInProgress
-    ├── NameRefused · SettingUnknown · SettingNotForQueueType · SettingRefused · TagsRefused
-    ├── ReceiptInvalid · ReceiptExpired · MessageGone · VisibilityTooLong
-    ├── MessageRefused
-    │   ├── BodyMissing · BodyTooLong · CharactersRefused · AttributeRefused
-    │   ├── GroupMissing · DeduplicationMissing · NotForQueueType · IdentifierRefused · PriorityRefused
-    ├── BatchRefused
-    │   ├── BatchEmpty · BatchTooMany · BatchIdRefused · BatchIdRepeated · BatchTooLong
-    ├── InFlightLimit
-    ├── MoveTaskRefused
-    │   ├── ResourceMissing · NotDeadLetters · MoveToItself · MoveTaskRunning · MoveTaskMissing
-    │   ├── MoveTaskHandleInvalid · MoveTaskNotRunning
-    ├── HoldRefused
-    │   ├── HoldClosed · StreamTaken · HoldNameRefused
-    ├── RedriveRefused
-    │   ├── MessageMissing · MessageNotVisible · SourceUnknown · DestinationRefused
-    ├── PolicyRefused (the members stand in core/policy.py)
-    ├── AccessDenied
+    ├── Described: what it is raised with are its annotations, `text` puts them into words
+    │   ├── QueueMissing · QueueExists · QueueDeletedRecently · PurgeInProgress
+    │   ├── NameRefused · SettingUnknown · SettingNotForQueueType · SettingRefused · TagsRefused
+    │   ├── ReceiptInvalid · ReceiptExpired · MessageGone · VisibilityTooLong
+    │   ├── MessageRefused · BatchRefused · InFlightLimit
+    │   ├── MoveTaskRefused · HoldRefused · RedriveRefused
+    │   └── PolicyRefused (the members stand in core/policy.py) · AccessDenied
     └── StoreError
-        ├── StoreFull · StoreFailed · StoreBusy · StoreDamaged · StoreTooNew · StoreUnavailable
 
 The core knows no AWS codes: `wire/sqs_codes.py` has one table that words every member for SQS clients, and a test walks
 this family so that none is missing. The text here is for logs and for people.
@@ -28,405 +16,312 @@ this family so that none is missing. The text here is for logs and for people.
 
 from __future__ import annotations
 
+from typing import ClassVar, dataclass_transform
+
 
 class VeilError(Exception):
     """The root of everything Veil raises on purpose."""
 
 
+@dataclass_transform(eq_default=False)
+class Described(VeilError):
+    """An error with facts: a member annotates them, in the order in which it is raised with them."""
+
+    facts: ClassVar[tuple[str, ...]] = ()
+    text: ClassVar[str] = ""
+
+    def __init_subclass__(cls, text: str = "") -> None:
+        own = (name for name, kind in cls.__annotations__.items() if not kind.startswith("ClassVar"))
+        cls.facts = (*cls.facts, *own)
+        cls.text = text or cls.text
+
+    def __init__(self, *values: object, **named: object) -> None:
+        vars(self).update(zip(self.facts, values, strict=False), **named)
+        super().__init__(*vars(self).values())
+
+    def __str__(self) -> str:
+        return self.text.format_map({name: getattr(self, name) for name in self.facts})
+
+
 # ---- queues
 
 
-class QueueMissing(VeilError):
-    """No queue of that name exists."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"queue {name} does not exist")
-        self.name = name
+class QueueMissing(Described, text="queue {name} does not exist"):
+    name: str
 
 
-class QueueExists(VeilError):
-    """A queue of that name exists and differs in a setting that was given."""
-
-    def __init__(self, name: str, setting: str) -> None:
-        super().__init__(f"queue {name} exists with another value for {setting}")
-        self.name, self.setting = name, setting
+class QueueExists(Described, text="queue {name} exists with another value for {setting}"):
+    name: str
+    setting: str
 
 
-class QueueDeletedRecently(VeilError):
-    """The name was freed so recently that it may not be used again yet."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"queue {name} was deleted less than 60 seconds ago")
-        self.name = name
+class QueueDeletedRecently(Described, text="queue {name} was deleted less than 60 seconds ago"):
+    name: str
 
 
-class PurgeInProgress(VeilError):
-    """The queue was purged so recently that it may not be purged again yet."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"queue {name} was purged less than 60 seconds ago")
-        self.name = name
+class PurgeInProgress(Described, text="queue {name} was purged less than 60 seconds ago"):
+    name: str
 
 
-class NameRefused(VeilError):
-    """The text cannot name a queue."""
-
-    def __init__(self, name: str, expected: str) -> None:
-        super().__init__(f"queue name {name!r}: expected {expected}")
-        self.name, self.expected = name, expected
+class NameRefused(Described, text="queue name {name!r}: expected {expected}"):
+    name: str
+    expected: str
 
 
-class SettingUnknown(VeilError):
-    """No queue setting has that name."""
-
-    def __init__(self, setting: str) -> None:
-        super().__init__(f"unknown queue setting {setting}")
-        self.setting = setting
+class SettingUnknown(Described, text="unknown queue setting {setting}"):
+    setting: str
 
 
-class SettingNotForQueueType(VeilError):
-    """The setting belongs to FIFO queues and this one is not."""
-
-    def __init__(self, setting: str) -> None:
-        super().__init__(f"queue setting {setting} is for FIFO queues only")
-        self.setting = setting
+class SettingNotForQueueType(Described, text="queue setting {setting} is for FIFO queues only"):
+    setting: str
 
 
-class SettingRefused(VeilError):
-    """The value of a queue setting is out of range, or does not fit the others."""
+class SettingRefused(Described, text="queue setting {setting}={value}: {expected}"):
+    """The value is out of range, or does not fit the other settings."""
 
-    def __init__(self, setting: str, value: object, expected: str) -> None:
-        super().__init__(f"queue setting {setting}={value}: {expected}")
-        self.setting, self.value, self.expected = setting, value, expected
+    setting: str
+    value: object
+    expected: str
 
 
-class TagsRefused(VeilError):
-    """Too many tags, or a tag that is too long."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+class TagsRefused(Described, text="{reason}"):
+    reason: str
 
 
 # ---- receipts and leases
 
 
-class ReceiptInvalid(VeilError):
+class ReceiptInvalid(Described, text="not a receipt of this queue"):
     """The text is not a receipt that this server issued for this queue."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__("not a receipt of this queue")
-        self.text = text
+    receipt: str
 
 
-class ReceiptExpired(VeilError):
+class ReceiptExpired(Described, text="the lease of this receipt has ended"):
     """FIFO: the lease ended, and with it the right to delete or extend."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__("the lease of this receipt has ended")
-        self.text = text
+    receipt: str
 
 
-class MessageGone(VeilError):
-    """There is no message behind the receipt any more, or somebody else holds it, so its visibility cannot change."""
+class MessageGone(
+    Described, text="the message of this receipt does not exist or is not available for a visibility change"
+):
+    """There is no message behind the receipt any more, or somebody else holds it."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(
-            "the message of this receipt does not exist or is not available for a visibility change"
-        )
-        self.text = text
+    receipt: str
 
 
-class VisibilityTooLong(VeilError):
-    """The new deadline would lie more than twelve hours after the receive."""
-
-    def __init__(self, visibility_s: int) -> None:
-        super().__init__(f"a visibility of {visibility_s} s would end more than 12 hours after the receive")
-        self.visibility_s = visibility_s
+class VisibilityTooLong(
+    Described, text="a visibility of {visibility_s} s would end more than 12 hours after the receive"
+):
+    visibility_s: int
 
 
 # ---- messages
 
 
-class MessageRefused(VeilError):
+class MessageRefused(Described):
     """A message that cannot be sent; the members say why."""
 
 
-class BodyMissing(MessageRefused):
-    """The body is absent or empty."""
-
-    def __init__(self) -> None:
-        super().__init__("the message has no body")
+class BodyMissing(MessageRefused, text="the message has no body"):
+    pass
 
 
-class BodyTooLong(MessageRefused):
+class BodyTooLong(MessageRefused, text="the message has {size_bytes} bytes, at most {max_bytes} are allowed"):
     """Body and attributes together exceed the queue's maximum."""
 
-    def __init__(self, size_bytes: int, max_bytes: int) -> None:
-        super().__init__(f"the message has {size_bytes} bytes, at most {max_bytes} are allowed")
-        self.size_bytes, self.max_bytes = size_bytes, max_bytes
+    size_bytes: int
+    max_bytes: int
 
 
-class CharactersRefused(MessageRefused):
-    """The body holds a character outside XML 1.0's set."""
-
-    def __init__(self) -> None:
-        super().__init__("the body holds a character outside the allowed set")
+class CharactersRefused(MessageRefused, text="the body holds a character outside the allowed set"):
+    """The set is that of XML 1.0."""
 
 
-class AttributeRefused(MessageRefused):
-    """A message attribute has a bad name, type or value."""
-
-    def __init__(self, attribute: str, reason: str) -> None:
-        super().__init__(reason)
-        self.attribute, self.reason = attribute, reason
+class AttributeRefused(MessageRefused, text="{reason}"):
+    attribute: str
+    reason: str
 
 
-class GroupMissing(MessageRefused):
-    """FIFO: every message needs a group."""
-
-    def __init__(self) -> None:
-        super().__init__("a message for a FIFO queue needs a group")
+class GroupMissing(MessageRefused, text="a message for a FIFO queue needs a group"):
+    pass
 
 
-class DeduplicationMissing(MessageRefused):
-    """FIFO: neither a deduplication id nor content-based deduplication."""
-
-    def __init__(self) -> None:
-        super().__init__("a FIFO queue needs a deduplication id, or content-based deduplication")
-
-
-class NotForQueueType(MessageRefused):
-    """The parameter makes no sense on this type of queue."""
-
-    def __init__(self, parameter: str, value: object, fifo: bool) -> None:
-        super().__init__(f"{parameter}={value} is not valid for a {'FIFO' if fifo else 'standard'} queue")
-        self.parameter, self.value, self.fifo = parameter, value, fifo
+class DeduplicationMissing(
+    MessageRefused, text="a FIFO queue needs a deduplication id, or content-based deduplication"
+):
+    pass
 
 
-class IdentifierRefused(MessageRefused):
+class NotForQueueType(MessageRefused, text="{parameter}={value} is not valid for a {queue_type} queue"):
+    parameter: str
+    value: object
+    queue_type: str  # FIFO or standard
+
+
+class IdentifierRefused(
+    MessageRefused, text="{parameter} must be 1 to 128 alphanumeric and punctuation characters"
+):
     """A group, deduplication or attempt id with bad characters or length."""
 
-    def __init__(self, parameter: str, value: str) -> None:
-        super().__init__(f"{parameter} must be 1 to 128 alphanumeric and punctuation characters")
-        self.parameter, self.value = parameter, value
+    parameter: str
+    value: str
 
 
-class PriorityRefused(MessageRefused):
-    """A priority that no message may have."""
-
-    def __init__(self, priority: int) -> None:
-        super().__init__(f"Priority={priority}: expected 1 (first) to 16 (last)")
-        self.priority = priority
+class PriorityRefused(MessageRefused, text="Priority={priority}: expected 1 (first) to 16 (last)"):
+    priority: int
 
 
 # ---- batches
 
 
-class BatchRefused(VeilError):
+class BatchRefused(Described):
     """A batch that cannot be looked at entry by entry; the members say why."""
 
 
-class BatchEmpty(BatchRefused):
-    """No entries."""
-
-    def __init__(self) -> None:
-        super().__init__("the batch has no entries")
+class BatchEmpty(BatchRefused, text="the batch has no entries"):
+    pass
 
 
-class BatchTooMany(BatchRefused):
-    """More entries than one call may bring."""
-
-    def __init__(self, count: int, count_max: int) -> None:
-        super().__init__(f"the batch has {count} entries, at most {count_max} are allowed")
-        self.count, self.count_max = count, count_max
+class BatchTooMany(BatchRefused, text="the batch has {count} entries, at most {count_max} are allowed"):
+    count: int
+    count_max: int
 
 
-class BatchIdRefused(BatchRefused):
-    """An entry's id has bad characters or length."""
-
-    def __init__(self, entry_id: str) -> None:
-        super().__init__(f"batch entry id {entry_id!r}: expected 1 to 80 of A-Z a-z 0-9 _ -")
-        self.entry_id = entry_id
+class BatchIdRefused(BatchRefused, text="batch entry id {entry_id!r}: expected 1 to 80 of A-Z a-z 0-9 _ -"):
+    entry_id: str
 
 
-class BatchIdRepeated(BatchRefused):
-    """Two entries carry the same id."""
-
-    def __init__(self, entry_id: str) -> None:
-        super().__init__(f"batch entry id {entry_id!r} is repeated")
-        self.entry_id = entry_id
+class BatchIdRepeated(BatchRefused, text="batch entry id {entry_id!r} is repeated"):
+    entry_id: str
 
 
-class BatchTooLong(BatchRefused):
-    """All entries together exceed the limit of one call."""
-
-    def __init__(self, size_bytes: int, max_bytes: int) -> None:
-        super().__init__(f"the batch has {size_bytes} bytes, at most {max_bytes} are allowed")
-        self.size_bytes, self.max_bytes = size_bytes, max_bytes
+class BatchTooLong(BatchRefused, text="the batch has {size_bytes} bytes, at most {max_bytes} are allowed"):
+    size_bytes: int
+    max_bytes: int
 
 
-class InFlightLimit(VeilError):
-    """So many messages of the queue are in flight that no more are handed out."""
+class InFlightLimit(Described, text="{count_max} messages of the queue are in flight"):
+    """So many that no more are handed out."""
 
-    def __init__(self, count_max: int) -> None:
-        super().__init__(f"{count_max} messages of the queue are in flight")
-        self.count_max = count_max
+    count_max: int
 
 
 # ---- move tasks
 
 
-class MoveTaskRefused(VeilError):
+class MoveTaskRefused(Described):
     """A move task cannot be started, found or cancelled; the members say why."""
 
 
-class ResourceMissing(MoveTaskRefused):
-    """The queue named by an ARN does not exist."""
-
-    def __init__(self, parameter: str, arn: str) -> None:
-        super().__init__(f"{parameter} {arn} does not exist")
-        self.parameter, self.arn = parameter, arn
+class ResourceMissing(MoveTaskRefused, text="{parameter} {arn} does not exist"):
+    parameter: str
+    arn: str
 
 
-class ArnRefused(MoveTaskRefused):
-    """The text is not the ARN of a queue."""
-
-    def __init__(self, parameter: str, arn: str) -> None:
-        super().__init__(f"{parameter} {arn!r} is not a queue ARN")
-        self.parameter, self.arn = parameter, arn
+class ArnRefused(MoveTaskRefused, text="{parameter} {arn!r} is not a queue ARN"):
+    parameter: str
+    arn: str
 
 
-class NotDeadLetters(MoveTaskRefused):
-    """The source is no queue's dead-letter queue."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"queue {name} is not the dead-letter queue of any queue")
-        self.name = name
+class NotDeadLetters(MoveTaskRefused, text="queue {name} is not the dead-letter queue of any queue"):
+    name: str
 
 
-class MoveToItself(MoveTaskRefused):
-    """Source and destination are one queue: the task would find what it moved, and never end."""
+class MoveToItself(
+    MoveTaskRefused, text="queue {name} is both the source and the destination of the move task"
+):
+    """The task would find what it moved, and never end."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"queue {name} is both the source and the destination of the move task")
-        self.name = name
-
-
-class MoveTaskRunning(MoveTaskRefused):
-    """One task at a time for each source."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"a move task is running on queue {name}")
-        self.name = name
+    name: str
 
 
-class MoveTaskMissing(MoveTaskRefused):
-    """No task of that handle exists."""
-
-    def __init__(self) -> None:
-        super().__init__("move task does not exist")
+class MoveTaskRunning(MoveTaskRefused, text="a move task is running on queue {name}"):
+    name: str
 
 
-class MoveTaskHandleInvalid(MoveTaskRefused):
-    """The text is not a task handle."""
-
-    def __init__(self) -> None:
-        super().__init__("not a move task handle")
+class MoveTaskMissing(MoveTaskRefused, text="move task does not exist"):
+    pass
 
 
-class MoveTaskNotRunning(MoveTaskRefused):
-    """Only a running task can be cancelled."""
+class MoveTaskHandleInvalid(MoveTaskRefused, text="not a move task handle"):
+    pass
 
-    def __init__(self, status: str) -> None:
-        super().__init__(f"the move task is {status}")
-        self.status = status
+
+class MoveTaskNotRunning(MoveTaskRefused, text="the move task is {status}"):
+    status: str
 
 
 # ---- holds
 
 
-class HoldRefused(VeilError):
+class HoldRefused(Described):
     """A hold or its stream cannot be used as asked; the members say why."""
 
 
-class HoldClosed(HoldRefused):
-    """The batch was acknowledged: its names give nothing any more."""
-
-    def __init__(self, stream: str, batch: int, closed: int) -> None:
-        super().__init__(f"batch {batch} of stream {stream} is closed: all up to {closed} were acknowledged")
-        self.stream, self.batch, self.closed = stream, batch, closed
-
-
-class StreamTaken(HoldRefused):
-    """The stream has another owner by now."""
-
-    def __init__(self, stream: str, owner: str) -> None:
-        super().__init__(
-            f"stream {stream} is not owned by {owner} any more: somebody else has opened it since"
-        )
-        self.stream, self.owner = stream, owner
+class HoldClosed(
+    HoldRefused, text="batch {batch} of stream {stream} is closed: all up to {closed} were acknowledged"
+):
+    stream: str
+    batch: int
+    closed: int
 
 
-class HoldNameRefused(HoldRefused):
-    """The value cannot be part of a hold's name."""
+class StreamTaken(
+    HoldRefused, text="stream {stream} is not owned by {owner} any more: somebody else has opened it since"
+):
+    stream: str
+    owner: str
 
-    def __init__(self, parameter: str, value: object, expected: str) -> None:
-        super().__init__(f"{parameter}={value!r}: expected {expected}")
-        self.parameter, self.value, self.expected = parameter, value, expected
+
+class HoldNameRefused(HoldRefused, text="{parameter}={value!r}: expected {expected}"):
+    parameter: str
+    value: object
+    expected: str
 
 
 # ---- chosen redrives
 
 
-class RedriveRefused(VeilError):
+class RedriveRefused(Described):
     """A message cannot leave the dead letters as asked; the members say why."""
 
 
-class MessageMissing(RedriveRefused):
-    """The queue has no such message, or not any more."""
-
-    def __init__(self, message_id: str, seq: int) -> None:
-        super().__init__(f"there is no message {message_id} at {seq}")
-        self.message_id, self.seq = message_id, seq
+class MessageMissing(RedriveRefused, text="there is no message {message_id} at {seq}"):
+    message_id: str
+    seq: int
 
 
-class MessageNotVisible(RedriveRefused):
-    """The message is in flight or delayed: only what is visible can be moved."""
+class MessageNotVisible(RedriveRefused, text="message {message_id} is {state}"):
+    """Only what is visible can be moved."""
 
-    def __init__(self, message_id: str, state: str) -> None:
-        super().__init__(f"message {message_id} is {state}")
-        self.message_id, self.state = message_id, state
-
-
-class SourceUnknown(RedriveRefused):
-    """The message was not dead-lettered, so without a destination there is nowhere to send it back to."""
-
-    def __init__(self, message_id: str) -> None:
-        super().__init__(f"message {message_id} came from no other queue: a destination is needed")
-        self.message_id = message_id
+    message_id: str
+    state: str
 
 
-class DestinationRefused(RedriveRefused):
+class SourceUnknown(
+    RedriveRefused, text="message {message_id} came from no other queue: a destination is needed"
+):
+    message_id: str
+
+
+class DestinationRefused(RedriveRefused, text="destination {name}: expected a {queue_type} queue"):
     """FIFO messages go to FIFO queues, standard ones to standard queues."""
 
-    def __init__(self, name: str, fifo: bool) -> None:
-        super().__init__(f"destination {name}: expected a {'FIFO' if fifo else 'standard'} queue")
-        self.name, self.fifo = name, fifo
+    name: str
+    queue_type: str
 
 
 # ---- access
 
 
-class AccessDenied(VeilError):
-    """The caller may not do that here."""
-
-    def __init__(self, action: str, resource: str) -> None:
-        super().__init__(f"access to {action} on {resource} is denied")
-        self.action, self.resource = action, resource
+class AccessDenied(Described, text="access to {action} on {resource} is denied"):
+    action: str
+    resource: str
 
 
-class PolicyRefused(VeilError):
+class PolicyRefused(Described):
     """A policy that cannot be stored or changed as asked."""
 
 

@@ -75,11 +75,11 @@ def check_draft(draft: Draft, settings: QueueSettings) -> bytes:
         if draft.deduplication_id is None and not settings.content_deduplication:
             raise DeduplicationMissing
         if draft.delay_s:
-            raise NotForQueueType("DelaySeconds", draft.delay_s, fifo=True)
+            raise NotForQueueType("DelaySeconds", draft.delay_s, "FIFO")
         if draft.priority is not None and draft.priority != PRIORITY_DEFAULT:
-            raise NotForQueueType("Priority", draft.priority, fifo=True)
+            raise NotForQueueType("Priority", draft.priority, "FIFO")
     elif draft.deduplication_id is not None:
-        raise NotForQueueType("MessageDeduplicationId", draft.deduplication_id, fifo=False)
+        raise NotForQueueType("MessageDeduplicationId", draft.deduplication_id, "standard")
     if draft.priority is not None:
         check_priority(draft.priority)
     if draft.group is not None:

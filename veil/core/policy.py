@@ -20,42 +20,18 @@ PRINCIPALS_MAX: Final = 50
 CONDITIONS_MAX: Final = 10
 
 # Nobody but the owner may ever do these, whatever a policy says.
-OWNER_ONLY_ACTIONS: Final = frozenset(
-    {
-        "AddPermission",
-        "CancelMessageMoveTask",
-        "CreateQueue",
-        "DeleteQueue",
-        "ListMessageMoveTasks",
-        "ListQueueTags",
-        "ListQueues",
-        "RemovePermission",
-        "SetQueueAttributes",
-        "StartMessageMoveTask",
-        "TagQueue",
-        "UntagQueue",
-    }
-)
-GRANTABLE_ACTIONS: Final = frozenset(
-    {
-        "ChangeMessageVisibility",
-        "DeleteMessage",
-        "GetQueueAttributes",
-        "GetQueueUrl",
-        "ListDeadLetterSourceQueues",
-        "PurgeQueue",
-        "ReceiveMessage",
-        "SendMessage",
-    }
-)
+OWNER_ONLY_ACTIONS: Final = frozenset((
+    "AddPermission", "CancelMessageMoveTask", "CreateQueue", "DeleteQueue", "ListMessageMoveTasks", "ListQueueTags",
+    "ListQueues", "RemovePermission", "SetQueueAttributes", "StartMessageMoveTask", "TagQueue", "UntagQueue",
+))  # fmt: skip
+GRANTABLE_ACTIONS: Final = frozenset((
+    "ChangeMessageVisibility", "DeleteMessage", "GetQueueAttributes", "GetQueueUrl", "ListDeadLetterSourceQueues",
+    "PurgeQueue", "ReceiveMessage", "SendMessage",
+))  # fmt: skip
 
 
-class PolicyMalformed(PolicyRefused):
-    """The text is not a policy that this queue can have."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"policy: {reason}")
-        self.reason = reason
+class PolicyMalformed(PolicyRefused, text="policy: {reason}"):
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,19 +171,9 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-_ELEMENTS = frozenset(
-    {
-        "Sid",
-        "Effect",
-        "Principal",
-        "NotPrincipal",
-        "Action",
-        "NotAction",
-        "Resource",
-        "NotResource",
-        "Condition",
-    }
-)
+_ELEMENTS = frozenset((
+    "Sid", "Effect", "Principal", "NotPrincipal", "Action", "NotAction", "Resource", "NotResource", "Condition",
+))  # fmt: skip
 
 
 def _statement(raw: Any, where: str) -> Statement:
@@ -332,67 +298,42 @@ ACTIONS_MAX: Final = 7
 LABEL_MAX: Final = 80
 
 
-class LabelRefused(PolicyRefused):
-    """The text cannot label a permission."""
-
-    def __init__(self, label: str) -> None:
-        super().__init__(f"label {label!r}: expected 1 to {LABEL_MAX} of A-Z a-z 0-9 _ -")
-        self.label = label
+class LabelRefused(PolicyRefused, text="label {label!r}: expected 1 to 80 of A-Z a-z 0-9 _ -"):
+    label: str
 
 
-class LabelTaken(PolicyRefused):
-    """A permission of that label exists."""
-
-    def __init__(self, label: str) -> None:
-        super().__init__(f"label {label} already exists")
-        self.label = label
+class LabelTaken(PolicyRefused, text="label {label} already exists"):
+    label: str
 
 
-class LabelMissing(PolicyRefused):
-    """No permission of that label exists."""
-
-    def __init__(self, label: str) -> None:
-        super().__init__(f"there is no label {label}")
-        self.label = label
+class LabelMissing(PolicyRefused, text="there is no label {label}"):
+    label: str
 
 
-class AccountRefused(PolicyRefused):
-    """Nobody to give the permission to, or not an account id."""
-
-    def __init__(self, accounts: Sequence[str]) -> None:
-        super().__init__(f"accounts {list(accounts)}: expected at least one, of twelve digits each")
-        self.accounts = tuple(accounts)
+class AccountRefused(PolicyRefused, text="accounts {accounts}: expected at least one, of twelve digits each"):
+    accounts: list[str]
 
 
-class ActionsMissing(PolicyRefused):
-    """A permission for nothing."""
-
-    def __init__(self) -> None:
-        super().__init__("expected at least one action")
+class ActionsMissing(PolicyRefused, text="expected at least one action"):
+    pass
 
 
-class ActionsTooMany(PolicyRefused):
-    """More actions than one permission may name."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__(f"{count} actions, expected at most {ACTIONS_MAX}")
-        self.count, self.count_max = count, ACTIONS_MAX
+class ActionsTooMany(PolicyRefused, text="{count} actions, expected at most {count_max}"):
+    count: int
+    count_max: int
 
 
-class ActionUnknown(PolicyRefused):
-    """No action of that name can be granted; a batch form comes with its single one."""
+class ActionUnknown(
+    PolicyRefused,
+    text=f"action {{action!r}}: expected * or one of {', '.join(sorted(GRANTABLE_ACTIONS))}",
+):
+    """A batch form comes with its single one."""
 
-    def __init__(self, action: str) -> None:
-        super().__init__(f"action {action!r}: expected * or one of {', '.join(sorted(GRANTABLE_ACTIONS))}")
-        self.action = action
+    action: str
 
 
-class ActionOwnerOnly(PolicyRefused):
-    """The action stays with the owner."""
-
-    def __init__(self, action: str) -> None:
-        super().__init__(f"action {action} is for the owner of the queue only")
-        self.action = action
+class ActionOwnerOnly(PolicyRefused, text="action {action} is for the owner of the queue only"):
+    action: str
 
 
 def add_permission(
@@ -402,11 +343,11 @@ def add_permission(
     if not _is_label(label):
         raise LabelRefused(label)
     if not account_ids or not all(map(is_account, account_ids)):
-        raise AccountRefused(account_ids)
+        raise AccountRefused(list(account_ids))
     if not actions:
         raise ActionsMissing
     if len(actions) > ACTIONS_MAX:
-        raise ActionsTooMany(len(actions))
+        raise ActionsTooMany(len(actions), ACTIONS_MAX)
     for action in actions:
         if action in OWNER_ONLY_ACTIONS:
             raise ActionOwnerOnly(action)

@@ -131,6 +131,10 @@ class QueueSettings:
                 "perMessageGroupId needs the deduplication scope messageGroup",
             )
 
+    @property
+    def queue_type(self) -> str:
+        return "FIFO" if self.fifo else "standard"
+
 
 def _check_range(setting: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:

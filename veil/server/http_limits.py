@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import resource
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _KIB = 1024
 _MIB = 1024 * _KIB
@@ -15,28 +15,33 @@ REFUSED_LINGERING_MAX = 256  # connections beside those that are served
 _FILES_RESERVED = 64
 
 
+def _limit(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HttpLimits:
     """The bounds of the HTTP layer, checked when made: a bad value raises ValueError with its name."""
 
-    header_bytes_max: int = 32 * _KIB  # request line and headers together
-    header_count_max: int = 100
+    # fmt: off
+    header_bytes_max: int = _limit(32 * _KIB, "Bytes of a request line and its headers.")
+    header_count_max: int = _limit(100, "Headers of a request.")
     # A 1 MiB message triples in form encoding and grows sixfold in JSON escapes.
-    body_bytes_max: int = 8 * _MIB
-    # Of all connections together: large bodies that came in, and answers that clients have not taken.
-    body_bytes_total_max: int = 512 * _MIB
-    header_deadline_s: float = 10.0  # from the first byte of a request to the end of its headers
-    body_deadline_s: float = 30.0  # from there to the end of its body
-    idle_s: float = 75.0  # between requests; longer than the 60 s that load balancers keep theirs
-    write_deadline_s: float = 30.0  # without a byte of the answer taken
-    linger_s: float = 2.0  # how long a refused client may go on sending before the connection is cut
-    write_buffer_bytes_max: int = (
-        64 * _KIB
-    )  # beyond it nothing more is read from that client, and all of it counts
-    connections_max: int = 20_000
-    # A connection idle for less than this is not given up for a newcomer: under a burst each would only evict
-    # the one before it, which was just about to send.
-    idle_spared_s: float = 1.0
+    body_bytes_max: int = _limit(8 * _MIB, "Bytes of a request's body.")
+    body_bytes_total_max: int = _limit(
+        512 * _MIB, "Bytes of large requests and of unread answers that all connections may hold together.")
+    header_deadline_s: float = _limit(10.0, "Seconds from a request's first byte to the end of its headers.")
+    body_deadline_s: float = _limit(30.0, "Seconds from there to the end of its body.")
+    # Longer than the 60 s that load balancers keep theirs.
+    idle_s: float = _limit(75.0, "Seconds a connection may rest between requests.")
+    write_deadline_s: float = _limit(30.0, "Seconds a client may take no byte of its answer.")
+    linger_s: float = _limit(2.0, "Seconds a refused client may go on sending before it is cut.")
+    write_buffer_bytes_max: int = _limit(
+        64 * _KIB, "Bytes of answers waiting for one client before it is no longer read from.")
+    connections_max: int = _limit(20_000, "Connections at once; fewer where the process may not open so many files.")
+    # Under a burst each newcomer would otherwise evict the one before it, which was just about to send.
+    idle_spared_s: float = _limit(1.0, "Seconds of rest before a connection may be given up for a new one.")
+    # fmt: on
 
     def __post_init__(self) -> None:
         for each in fields(self):

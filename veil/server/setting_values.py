@@ -37,11 +37,9 @@ Reader = Callable[[object], Any]
 _ON = frozenset(("on", "true", "yes", "1"))
 _OFF = frozenset(("off", "false", "no", "0"))
 _HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9._-]{0,251}[a-z0-9_])?\Z")
-_REGION = re.compile(r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?\Z")
 _ACCOUNT = re.compile(r"[0-9]{12}\Z", re.ASCII)
 _KEY_ID = re.compile(r"[!-~]{1,128}\Z")
 ROLES = ("viewer", "operator", "admin")  # in the console, from the least to the most
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{16,256}\Z")
 _ATTRIBUTE = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
 STORE_EXPECTED = (
     "sqlite (in the data directory), sqlite:///DIRECTORY, memory or postgresql://USER:PASSWORD@HOST/DATABASE, of which "
@@ -53,31 +51,38 @@ KEYS_EXPECTED = (
 )
 
 
-def a_text(value: object) -> str:
-    """Any text but the empty one."""
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError("a text that is not empty")
-    return value.strip()
+def _text(value: object) -> str:
+    return value.strip() if isinstance(value, str) else ""
 
 
-def a_token(value: object) -> str:
-    """A secret that fits into a header and cannot be guessed."""
-    if not isinstance(value, str) or not _TOKEN.match(value):
-        raise ValueError("16 to 256 letters, digits and -._~+/=")
-    return value
+def _fitting(pattern: str, expected: str) -> Reader:
+    fits = re.compile(pattern, re.ASCII)
+
+    def read(value: object) -> str:
+        if not fits.fullmatch(_text(value)):
+            raise ValueError(expected)
+        return _text(value)
+
+    return read
+
+
+# A secret that fits into a header and cannot be guessed.
+a_token = _fitting(r"[A-Za-z0-9._~+/=-]{16,256}", "16 to 256 letters, digits and -._~+/=")
+a_host = _fitting(r"[A-Za-z0-9:._%-]{1,253}", "an address or a host name, such as 127.0.0.1, ::1 or 0.0.0.0")
+a_region = _fitting(
+    r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?",
+    "a region such as us-east-1: lower-case letters, digits and hyphens",
+)
+an_account = _fitting(r"[0-9]{12}", "an account of 12 digits, in quotes where TOML would read a number")
 
 
 def a_path(value: object) -> Path:
     """A path; `~` is the home directory."""
     if isinstance(value, Path):
         return value
-    try:
-        text = a_text(value)
-    except ValueError:
-        raise ValueError("a path") from None
-    if "\0" in text:
+    if not _text(value) or "\0" in _text(value):
         raise ValueError("a path")
-    return Path(text).expanduser()
+    return Path(_text(value)).expanduser()
 
 
 def optional(read: Reader) -> Reader:
@@ -115,8 +120,8 @@ def on_or_off(value: object) -> bool:
     """A switch."""
     if isinstance(value, bool):
         return value
-    text = value.strip().lower() if isinstance(value, str) else ""
-    if text in _ON or text in _OFF:
+    text = _text(value).lower()
+    if text in _ON | _OFF:
         return text in _ON
     raise ValueError("on or off")
 
@@ -125,7 +130,7 @@ def one_of(*choices: str) -> Reader:
     """One of a few words, in any case."""
 
     def read(value: object) -> str:
-        text = value.strip().lower() if isinstance(value, str) else ""
+        text = _text(value).lower()
         if text not in choices:
             raise ValueError(", ".join(choices[:-1]) + f" or {choices[-1]}")
         return text
@@ -133,48 +138,9 @@ def one_of(*choices: str) -> Reader:
     return read
 
 
-def a_host(value: object) -> str:
-    """An address or a name to listen on."""
-    text = value.strip() if isinstance(value, str) else ""
-    if not re.fullmatch(r"[A-Za-z0-9:._%-]{1,253}", text):
-        raise ValueError("an address or a host name, such as 127.0.0.1, ::1 or 0.0.0.0")
-    return text
-
-
-def a_region(value: object) -> str:
-    """An AWS region's name, or one of your own in that form."""
-    text = value.strip() if isinstance(value, str) else ""
-    if not _REGION.match(text):
-        raise ValueError("a region such as us-east-1: lower-case letters, digits and hyphens")
-    return text
-
-
-def an_account(value: object) -> str:
-    """An account's number."""
-    text = value.strip() if isinstance(value, str) else ""
-    if not _ACCOUNT.match(text):
-        raise ValueError("an account of 12 digits, in quotes where TOML would read a number")
-    return text
-
-
-def a_base_url(value: object) -> str:
-    """Where clients reach the server: scheme and host, with a port if need be, and nothing after it."""
-    text = value.strip().rstrip("/") if isinstance(value, str) else ""
-    try:
-        parts = urlsplit(text)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        good = False
-    # Account and queue name are the whole path of a queue URL, so a path in front of them would be taken for
-    # an account.
-    if not good or text != f"{parts.scheme}://{parts.netloc}" or "@" in parts.netloc:
-        raise ValueError("http://HOST[:PORT] or https://HOST[:PORT], without a path")
-    return text
-
-
 def a_web_address(value: object) -> str:
     """An http or https URL."""
-    text = value.strip() if isinstance(value, str) else ""
+    text = _text(value)
     try:
         parts = urlsplit(text)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -185,21 +151,36 @@ def a_web_address(value: object) -> str:
     return text
 
 
+def a_base_url(value: object) -> str:
+    """Where clients reach the server: scheme and host, with a port if need be, and nothing after it."""
+    expected = "http://HOST[:PORT] or https://HOST[:PORT], without a path"
+    try:
+        text = a_web_address(value).rstrip("/")
+    except ValueError:
+        raise ValueError(expected) from None
+    parts = urlsplit(text)
+    # Account and queue name are the whole path of a queue URL: a path in front of them would be taken for an account.
+    if text != f"{parts.scheme}://{parts.netloc}" or "@" in parts.netloc:
+        raise ValueError(expected)
+    return text
+
+
 def a_policy(value: object) -> str:
     """What an autopilot may do, as `core.autopilot` reads it."""
-    text = a_text(value)
+    if not _text(value):
+        raise ValueError("a text that is not empty")
     try:
-        read_policy(text)
+        read_policy(_text(value))
     except PolicyUnreadable as refused:
         raise ValueError(str(refused).rpartition("expected ")[2]) from None
-    return text
+    return _text(value)
 
 
 def a_store(value: object) -> str:
     """Which store to keep messages in, in its short form; several PostgreSQL are separated by single spaces."""
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         value = " ".join(value)
-    text = value.strip() if isinstance(value, str) else ""
+    text = _text(value)
     several = text.split()
     if len(several) > 1:
         dsns = [a_store(each) for each in several]
@@ -222,8 +203,8 @@ def a_journal(value: object) -> str:
     """Whether there is a journal and where: on, off, or a location as it was written."""
     if isinstance(value, bool):
         return "on" if value else "off"
-    text = value.strip() if isinstance(value, str) else ""
-    if text.lower() in _ON or text.lower() in _OFF:
+    text = _text(value)
+    if text.lower() in _ON | _OFF:
         return "on" if text.lower() in _ON else "off"
     from veil.journal.storage import Storage
 
@@ -246,8 +227,7 @@ def attribute_names(value: object) -> tuple[str, ...]:
 def host_names(value: object) -> tuple[str, ...]:
     """Names that clients may call the server by; `*.` in front stands for everything below a name."""
     expected = "host names without a port, such as veil.internal or *.test, separated by commas"
-    names = _listed(value, expected)
-    lowered = tuple(name.strip().lower().rstrip(".") for name in names)
+    lowered = tuple(name.strip().lower().rstrip(".") for name in _listed(value, expected))
     if not all(_HOST.match(name) for name in lowered):
         raise ValueError(expected)
     return lowered
@@ -303,16 +283,17 @@ def _listed(value: object, expected: str) -> list[str]:
     raise ValueError(expected)
 
 
-# The name in veil.toml, and the setting of a queue that it means.
 # ---- queues written down in veil.toml, or named in a flag or a variable
 
+# The name in veil.toml, and the setting of a queue that it means.
 _LENGTHS = {
     "visibility_timeout": "visibility_s",
     "delay": "delay_s",
     "retention": "retention_s",
     "receive_wait": "wait_s",
 }
-_WORDS = {
+_KINDS = {bool: "true or false", int: "a whole number", str: "a text", dict: "a table of texts"}
+_WORDS: Mapping[str, type] = {
     "fifo": bool,
     "content_deduplication": bool,
     "max_message_bytes": int,
@@ -352,9 +333,8 @@ def declared_queues(value: object) -> tuple[DeclaredQueue, ...]:
             raise ValueError(f"each queue once, but {queue.name} is there twice")
         declared[queue.name] = queue
     for queue in tuple(declared.values()):
-        if (
-            queue.dead_letter is not None
-        ):  # a dead-letter queue with nothing to say about it need not be written down
+        # A dead-letter queue with nothing to say about it need not be written down.
+        if queue.dead_letter is not None:
             declared.setdefault(queue.dead_letter, DeclaredQueue(queue.dead_letter, _fifo(queue.fifo)))
     return _dead_letters_first(declared)
 
@@ -367,10 +347,7 @@ def _declared(name: str, table: object) -> DeclaredQueue:
             raise ValueError(f"in [queues.{name}] only {', '.join((*_LENGTHS, *_WORDS))}, not {word}")
         kind = _WORDS.get(word)
         if kind is not None and (not isinstance(entry, kind) or (kind is int and isinstance(entry, bool))):
-            words = {bool: "true or false", int: "a whole number", str: "a text", dict: "a table of texts"}[
-                kind
-            ]
-            raise ValueError(f"{words} for {word} in [queues.{name}], not {entry!r}")
+            raise ValueError(f"{_KINDS[kind]} for {word} in [queues.{name}], not {entry!r}")
     fifo = table.get("fifo", name.endswith(".fifo"))
     if name.endswith(".fifo") and not fifo:
         raise ValueError(f"fifo = true in [queues.{name}], whose name ends in .fifo")

@@ -11,16 +11,16 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from veil.core.errors import VeilError
-from veil.server import setting_values as values
+from veil.server import setting_values as read
 from veil.server.http_limits import HttpLimits
-from veil.server.setting_values import DeclaredQueue, declared_queues, without_password
+from veil.server.setting_values import DeclaredQueue, without_password
 from veil.wire.sigv4 import AccessKey
 
 CONFIG_FILE = "veil.toml"
@@ -39,7 +39,7 @@ class SettingInfo(NamedTuple):
     """One row of the table."""
 
     name: str  # as in veil.toml, with a dot for a table: http.idle_s
-    read: values.Reader
+    read: read.Reader
     default: Any
     help: str
     metavar: str
@@ -56,212 +56,98 @@ class SettingInfo(NamedTuple):
 
     @property
     def is_switch(self) -> bool:
-        return self.read is values.on_or_off
+        return self.read is read.on_or_off
 
 
 def _setting(
-    default: Any,
-    read: values.Reader,
-    help_text: str,
-    metavar: str,
-    *,
-    flag: bool = True,
-    secret: bool = False,
-    in_repr: bool = True,
-) -> Any:
-    about = {"read": read, "help": help_text, "metavar": metavar, "flag": flag, "secret": secret}
-    return field(default=default, metadata=about, repr=in_repr)
+    default: Any, reader: read.Reader, metavar: str, *, flag: bool = True, secret: bool = False,
+    shown: bool = True, help: str,
+) -> Any:  # fmt: skip
+    info = SettingInfo("", reader, default, help, metavar, flag, secret)
+    return field(default=default, metadata={"info": info}, repr=shown and not secret)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     """The settings of one server, already valid: constructing them reads and checks every value."""
 
-    data: Path = _setting(  # noqa: RUF009 - a field, with its row of the table
-        Path("veil-data"), values.a_path, "Directory that holds the messages.", "DIR"
-    )
-    store: str = _setting(
-        "sqlite",
-        values.a_store,
-        "Where messages live: sqlite (in --data), sqlite:///DIR, memory or postgresql://HOST/DATABASE; "
-        "a password belongs into VEIL_STORE or PGPASSFILE, since the list of processes shows flags.",
-        "URL",
-        in_repr=False,  # it may carry a password
-    )
-    host: str = _setting(
-        "127.0.0.1", values.a_host, "Address to listen on; any but loopback needs keys.", "ADDRESS"
-    )
-    port: int = _setting(9324, values.a_whole_number(0, 65535), "Port to listen on; 0 takes a free one.", "N")
-    workers: int = _setting(
-        1,
-        values.a_whole_number(1, 64),
-        "Processes that serve clients; from 2 on, one more has the store, and the embedded store uses several cores.",
-        "N",
-    )
-    smq_port: int | None = _setting(
-        None,
-        values.optional(values.a_whole_number(0, 65535)),
-        "Port for clients of Alibaba SMQ (MNS) on the same queues; none unless given, 0 takes a free one.",
-        "N",
-    )
-    base_url: str | None = _setting(
-        None,
-        values.optional(values.a_base_url),
-        "Start of every queue URL, where clients see another address; otherwise the Host they called.",
-        "URL",
-    )
-    tls_cert: Path | None = _setting(  # noqa: RUF009
-        None,
-        values.optional(values.a_path),
-        "Certificate in PEM, with its chain: the server then speaks TLS, and only TLS, at every port.",
-        "FILE",
-    )
-    tls_key: Path | None = _setting(  # noqa: RUF009
-        None,
-        values.optional(values.a_path),
-        "Private key of the certificate in PEM, without a passphrase, readable by its owner only.",
-        "FILE",
-    )
-    tls_client_ca: Path | None = _setting(  # noqa: RUF009
-        None,
-        values.optional(values.a_path),
-        "Authorities in PEM: every client must show a certificate that one of them has signed.",
-        "FILE",
-    )
-    region: str = _setting(
-        "us-east-1", values.a_region, "Region of requests that are not signed for one.", "REGION"
-    )
-    account: str = _setting(
-        "000000000000", values.an_account, "Account of requests and keys that name none.", "DIGITS"
-    )
-    keys: tuple[AccessKey, ...] = _setting(
-        (), values.access_keys, "Access keys, id:secret[:account[:role]]; with any, every request must be signed.",
-        "KEYS", flag=False, secret=True,
-    )  # fmt: skip
-    keys_file: Path | None = _setting(  # noqa: RUF009
-        None,
-        values.optional(values.a_path),
-        "File of access keys, one id:secret[:account[:role]] a line, readable by its owner only.",
-        "FILE",
-    )
-    allowed_hosts: tuple[str, ...] = _setting(
-        (), values.host_names, "More host names that clients may use while there are no keys.", "NAMES"
-    )
-    metrics: str = _setting(
-        "auto",
-        values.one_of("auto", "open", "loopback", "off"),
-        "Who may read /metrics: auto (anyone; with keys, queues by name for metrics_token only), open (anyone, all of it), "
-        "loopback (this machine only), off (nobody).",
-        "WHO",
-    )
-    metrics_token: str | None = _setting(
-        None,
-        values.optional(values.a_token),
-        "Bearer token with which Prometheus reads the metrics of every queue by name.",
-        "TOKEN",
-        flag=False,
-        secret=True,
-        in_repr=False,
-    )
-    console: str = _setting(
-        "on",
-        values.one_of("on", "loopback", "off"),
-        "Who may open the pages under /console: on (whoever may come in), loopback (this machine only), off (nobody).",
-        "WHO",
-    )
-    console_tables: Path | None = _setting(  # noqa: RUF009
-        None,
-        values.optional(values.a_path),
-        "Directory of the pipeline's tables, whose timeouts.json the console shows; otherwise DATA/tables.",
-        "DIR",
-    )
-    console_plain_http_login: bool = _setting(
-        False,
-        values.on_or_off,
-        "Let people on other machines log in to the console over plain HTTP, which shows their secret to the network.",
-        "",
-    )
-    autopilot: bool = _setting(
-        False,
-        values.on_or_off,
-        "Keep the timeouts of queues right whose tag veil:autopilot allows it, by a process beside the server.",
-        "",
-    )
-    autopilot_default: str = _setting(
-        "off",
-        values.a_policy,
-        "What the autopilot may do to queues without the tag: off, advise, or apply with bounds such as least=30s.",
-        "POLICY",
-    )
-    autopilot_webhook: str | None = _setting(
-        None, values.optional(values.a_web_address), "Where the autopilot posts its decisions as JSON.", "URL"
-    )
-    rest_rules: bool = _setting(
-        True,
-        values.on_or_off,
-        "Keep SQS's rules of 60 seconds between purges and before a deleted queue's name is free.",
-        "",
-    )
-    bulk: bool = _setting(
-        False,
-        values.on_or_off,
-        "Let one receive, delete or extension name up to 1,000 messages; SQS stops at 10.",
-        "",
-    )
-    lease_grace: bool = _setting(
-        True,
-        values.on_or_off,
-        "Let no lease lapse because of the server's own trouble (a stalled disk, a restart); each has a grace afterwards.",
-        "",
-    )
-    journal: str = _setting(
-        "on",
-        values.a_journal,
-        "Record what happens to each message: on (in the data directory, where there is one), off, or a location.",
-        "WHERE",
-    )
-    error_texts: bool = _setting(
-        True,
-        values.on_or_off,
-        "Keep the texts and tracebacks of the errors that consumers report; off keeps their types alone.",
-        "",
-    )
-    journal_interval_s: float = _setting(
-        60.0, values.a_number(0, 86_400), "How long events may wait before they are exported.", "SECONDS"
-    )
-    journal_retention_days: int = _setting(
-        90, values.a_whole_number(0, 36_500), "Days of the journal to keep; 0 keeps them for ever.", "DAYS"
-    )
+    # fmt: off
+    data: Path = _setting(Path("veil-data"), read.a_path, "DIR",  # noqa: RUF009
+        help="Directory that holds the messages.")
+    store: str = _setting("sqlite", read.a_store, "URL", shown=False,  # it may carry a password
+        help="Where messages live: sqlite (in --data), sqlite:///DIR, memory or postgresql://HOST/DATABASE; a password "
+             "belongs into VEIL_STORE or PGPASSFILE, since the list of processes shows flags.")
+    host: str = _setting("127.0.0.1", read.a_host, "ADDRESS",
+        help="Address to listen on; any but loopback needs keys.")
+    port: int = _setting(9324, read.a_whole_number(0, 65535), "N",
+        help="Port to listen on; 0 takes a free one.")
+    workers: int = _setting(1, read.a_whole_number(1, 64), "N",
+        help="Processes that serve clients; from 2 on, one more has the store, and the embedded store uses several cores.")
+    smq_port: int | None = _setting(None, read.optional(read.a_whole_number(0, 65535)), "N",
+        help="Port for clients of Alibaba SMQ (MNS) on the same queues; none unless given, 0 takes a free one.")
+    base_url: str | None = _setting(None, read.optional(read.a_base_url), "URL",
+        help="Start of every queue URL, where clients see another address; otherwise the Host they called.")
+    tls_cert: Path | None = _setting(None, read.optional(read.a_path), "FILE",  # noqa: RUF009
+        help="Certificate in PEM, with its chain: the server then speaks TLS, and only TLS, at every port.")
+    tls_key: Path | None = _setting(None, read.optional(read.a_path), "FILE",  # noqa: RUF009
+        help="Private key of the certificate in PEM, without a passphrase, readable by its owner only.")
+    tls_client_ca: Path | None = _setting(None, read.optional(read.a_path), "FILE",  # noqa: RUF009
+        help="Authorities in PEM: every client must show a certificate that one of them has signed.")
+    region: str = _setting("us-east-1", read.a_region, "REGION",
+        help="Region of requests that are not signed for one.")
+    account: str = _setting("000000000000", read.an_account, "DIGITS",
+        help="Account of requests and keys that name none.")
+    keys: tuple[AccessKey, ...] = _setting((), read.access_keys, "KEYS", flag=False, secret=True,
+        help="Access keys, id:secret[:account[:role]]; with any, every request must be signed.")
+    keys_file: Path | None = _setting(None, read.optional(read.a_path), "FILE",  # noqa: RUF009
+        help="File of access keys, one id:secret[:account[:role]] a line, readable by its owner only.")
+    allowed_hosts: tuple[str, ...] = _setting((), read.host_names, "NAMES",
+        help="More host names that clients may use while there are no keys.")
+    metrics: str = _setting("auto", read.one_of("auto", "open", "loopback", "off"), "WHO",
+        help="Who may read /metrics: auto (anyone; with keys, queues by name for metrics_token only), open (anyone, all of"
+             " it), loopback (this machine only), off (nobody).")
+    metrics_token: str | None = _setting(None, read.optional(read.a_token), "TOKEN", flag=False, secret=True,
+        help="Bearer token with which Prometheus reads the metrics of every queue by name.")
+    console: str = _setting("on", read.one_of("on", "loopback", "off"), "WHO",
+        help="Who may open the pages under /console: on (whoever may come in), loopback (this machine only), off (nobody).")
+    console_tables: Path | None = _setting(None, read.optional(read.a_path), "DIR",  # noqa: RUF009
+        help="Directory of the pipeline's tables, whose timeouts.json the console shows; otherwise DATA/tables.")
+    console_plain_http_login: bool = _setting(False, read.on_or_off, "",
+        help="Let people on other machines log in to the console over plain HTTP, which shows their secret to the network.")
+    autopilot: bool = _setting(False, read.on_or_off, "",
+        help="Keep the timeouts of queues right whose tag veil:autopilot allows it, by a process beside the server.")
+    autopilot_default: str = _setting("off", read.a_policy, "POLICY",
+        help="What the autopilot may do to queues without the tag: off, advise, or apply with bounds such as least=30s.")
+    autopilot_webhook: str | None = _setting(None, read.optional(read.a_web_address), "URL",
+        help="Where the autopilot posts its decisions as JSON.")
+    rest_rules: bool = _setting(True, read.on_or_off, "",
+        help="Keep SQS's rules of 60 seconds between purges and before a deleted queue's name is free.")
+    bulk: bool = _setting(False, read.on_or_off, "",
+        help="Let one receive, delete or extension name up to 1,000 messages; SQS stops at 10.")
+    lease_grace: bool = _setting(True, read.on_or_off, "",
+        help="Let no lease lapse because of the server's own trouble (a stalled disk, a restart); each has a grace afterwards.")
+    journal: str = _setting("on", read.a_journal, "WHERE",
+        help="Record what happens to each message: on (in the data directory, where there is one), off, or a location.")
+    error_texts: bool = _setting(True, read.on_or_off, "",
+        help="Keep the texts and tracebacks of the errors that consumers report; off keeps their types alone.")
+    journal_interval_s: float = _setting(60.0, read.a_number(0, 86_400), "SECONDS",
+        help="How long events may wait before they are exported.")
+    journal_retention_days: int = _setting(90, read.a_whole_number(0, 36_500), "DAYS",
+        help="Days of the journal to keep; 0 keeps them for ever.")
     journal_type_attributes: tuple[str, ...] = _setting(
-        ("MessageType", "message_type", "Type", "type"),
-        values.attribute_names,
-        "Message attributes that may tell a message's type; the first that it has counts.",
-        "NAMES",
-    )
-    journal_outbox_max: int = _setting(
-        2**30,
-        values.a_whole_number(2**20, 2**50),
-        "Bytes of events that may wait to be exported; beyond them events are lost, and counted.",
-        "BYTES",
-    )
-    queues: tuple[DeclaredQueue, ...] = _setting(
-        (), declared_queues, "Queues to create at the start if missing; details in veil.toml.", "NAMES"
-    )
-    stop_grace_s: float = _setting(
-        10.0, values.a_number(0, 3600), "How long running requests may take to finish at a stop.", "SECONDS"
-    )
-    log_level: str = _setting(
-        "info",
-        values.one_of("debug", "info", "warning", "error"),
-        "Least important lines to log: debug, info, warning or error.",
-        "LEVEL",
-    )
-    log_format: str = _setting(
-        "text",
-        values.one_of("text", "json"),
-        "How to write log lines: text, or json for one object a line.",
-        "FORMAT",
-    )
+        ("MessageType", "message_type", "Type", "type"), read.attribute_names, "NAMES",
+        help="Message attributes that may tell a message's type; the first that it has counts.")
+    journal_outbox_max: int = _setting(2**30, read.a_whole_number(2**20, 2**50), "BYTES",
+        help="Bytes of events that may wait to be exported; beyond them events are lost, and counted.")
+    queues: tuple[DeclaredQueue, ...] = _setting((), read.declared_queues, "NAMES",
+        help="Queues to create at the start if missing; details in veil.toml.")
+    stop_grace_s: float = _setting(10.0, read.a_number(0, 3600), "SECONDS",
+        help="How long running requests may take to finish at a stop.")
+    log_level: str = _setting("info", read.one_of("debug", "info", "warning", "error"), "LEVEL",
+        help="Least important lines to log: debug, info, warning or error.")
+    log_format: str = _setting("text", read.one_of("text", "json"), "FORMAT",
+        help="How to write log lines: text, or json for one object a line.")
+    # fmt: on
     http: HttpLimits = field(default_factory=HttpLimits)
     origins: Mapping[str, str] = field(default_factory=dict)  # by name, for those that are not the default
 
@@ -271,16 +157,13 @@ class Settings:
             try:
                 object.__setattr__(self, info.name, info.read(given))
             except ValueError as expected:
-                raise self._refused(info, given, str(expected)) from None
+                raise _refusal(info, given, self.origin(info.name), str(expected)) from None
         accounted = tuple(replace(key, account=key.account or self.account) for key in self.keys)
         object.__setattr__(self, "keys", accounted)
         for name, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert"), ("tls_client_ca", "tls_cert")):
             given = getattr(self, name)
             if given is not None and getattr(self, other) is None:
                 raise SettingsError(f"{other}: expected a file, because {name}={given} is set")
-
-    def _refused(self, info: SettingInfo, given: object, expected: str) -> SettingsError:
-        return _refusal(info, given, self.origin(info.name), expected)
 
     def origin(self, name: str) -> str:
         """Where the value came from: a flag, a variable, a file, or `default`."""
@@ -297,37 +180,16 @@ class Settings:
         return getattr(self.http, member) if table else getattr(self, name)
 
 
-_HTTP_HELP = {
-    "header_bytes_max": "Bytes of a request line and its headers.",
-    "header_count_max": "Headers of a request.",
-    "body_bytes_max": "Bytes of a request's body.",
-    "body_bytes_total_max": "Bytes of large requests and of unread answers that all connections may hold together.",
-    "header_deadline_s": "Seconds from a request's first byte to the end of its headers.",
-    "body_deadline_s": "Seconds from there to the end of its body.",
-    "idle_s": "Seconds a connection may rest between requests.",
-    "write_deadline_s": "Seconds a client may take no byte of its answer.",
-    "linger_s": "Seconds a refused client may go on sending before it is cut.",
-    "write_buffer_bytes_max": "Bytes of answers waiting for one client before it is no longer read from.",
-    "connections_max": "Connections at once; fewer where the process may not open so many files.",
-    "idle_spared_s": "Seconds of rest before a connection may be given up for a new one.",
-}
-
-
 def _own_rows() -> Iterator[SettingInfo]:
     for each in fields(Settings):
-        about = each.metadata
-        if about:
-            yield SettingInfo(
-                each.name, about["read"], each.default, about["help"], about["metavar"], about["flag"], about["secret"]
-            )  # fmt: skip
+        if each.metadata:
+            yield each.metadata["info"]._replace(name=each.name)
 
 
 def _http_rows() -> Iterator[SettingInfo]:
     for each in fields(HttpLimits):
-        in_seconds = each.name.endswith("_s")
-        read = values.a_number(0, 86_400) if in_seconds else values.a_whole_number(1, 2**40)
-        help_text = _HTTP_HELP.get(each.name, "A limit of the HTTP layer.")
-        yield SettingInfo(f"http.{each.name}", read, each.default, help_text, "N", False, False)
+        reader = read.a_number(0, 86_400) if each.name.endswith("_s") else read.a_whole_number(1, 2**40)
+        yield SettingInfo(f"http.{each.name}", reader, each.default, each.metadata["help"], "N", False, False)
 
 
 def settings_table() -> tuple[SettingInfo, ...]:
@@ -400,7 +262,8 @@ def _from_file(rows: Mapping[str, SettingInfo], environ: Mapping[str, str], conf
         raise SettingsError(f"config={path}: expected TOML: {problem}") from None
     _check_privacy(path, mode, content)
     for name, value in content.items():
-        pairs = {f"http.{each}": value[each] for each in value} if _is_http(name, value) else {name: value}
+        is_table = name == "http" and isinstance(value, dict)
+        pairs = {f"http.{each}": value[each] for each in value} if is_table else {name: value}
         for full_name, single in pairs.items():
             if full_name not in rows:
                 raise SettingsError(f"unknown setting {full_name} in {path}{_similar(full_name, rows)}")
@@ -412,17 +275,11 @@ def _check_privacy(path: Path, mode: int, content: Mapping[str, object]) -> None
     secrets = [name for name in ("keys", "metrics_token", "store") if name in content]
     if isinstance(store, str) and without_password(store) == store:
         secrets.remove("store")
-    if not secrets:
-        return
-    if mode & 0o077:
+    if secrets and mode & 0o077:
         raise SettingsError(
             f"config={path}: expected a file that only its owner can read (chmod 600), because of its {' and '.join(secrets)}; "
             f"its mode is {stat.S_IMODE(mode):04o}"
         )
-
-
-def _is_http(name: str, value: object) -> bool:
-    return name == "http" and isinstance(value, dict)
 
 
 def _http_limits(
@@ -457,9 +314,6 @@ def _refusal(info: SettingInfo, given: object, origin: str, expected: str) -> Se
 def _similar(name: str, known: Mapping[str, object]) -> str:
     close = get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]}?" if close else ""
-
-
-Shown = Callable[[Any], Any]
 
 
 def shown_value(value: Any, *, is_secret: bool = False) -> Any:

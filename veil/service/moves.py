@@ -46,7 +46,7 @@ async def start_move(
     if destination_arn is not None:
         destination = await _queue_of(service, "DestinationArn", destination_arn, account)
         if destination.settings.fifo != source.settings.fifo:
-            raise NotForQueueType("DestinationArn", destination_arn, fifo=source.settings.fifo)
+            raise NotForQueueType("DestinationArn", destination_arn, source.settings.queue_type)
         if destination.key == source.key:
             raise MoveToItself(source.name)
     if letters is None and not await service.store.dead_letter_sources(source.key, limit=1):

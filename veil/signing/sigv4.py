@@ -13,6 +13,7 @@ from urllib.parse import quote, quote_from_bytes, unquote_to_bytes
 # Signing and verifying share this file, so that they cannot drift apart.
 
 ALGORITHM = "AWS4-HMAC-SHA256"
+SERVICE = "sqs"
 TERMINATOR = "aws4_request"
 
 
@@ -96,20 +97,10 @@ def signature(key: bytes, text: bytes) -> str:
 EXPIRES_S_MAX = 604_800
 
 # Headers that a proxy or the HTTP library may add, drop or rewrite after the signing.
-UNSIGNED_HEADERS = frozenset(
-    {
-        "authorization",
-        "connection",
-        "expect",
-        "keep-alive",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "user-agent",
-        "x-amzn-trace-id",
-    }
-)
+UNSIGNED_HEADERS = frozenset((
+    "authorization", "connection", "expect", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "user-agent",
+    "x-amzn-trace-id",
+))  # fmt: skip
 
 
 def sigv4_timestamp(now_ms: int) -> str:
@@ -129,7 +120,6 @@ def sign(
     region: str,
     now_ms: int,
     query: str = "",
-    service: str = "sqs",
     session_token: str | None = None,
 ) -> dict[str, str]:
     """The headers to add so that the request is signed; `host` is the Host header as it will be sent."""
@@ -141,7 +131,7 @@ def sign(
     to_sign = {name: value for name, value in to_sign.items() if name not in UNSIGNED_HEADERS}
     to_sign["host"] = host
     signed_headers = ";".join(sorted(to_sign))
-    scope = f"{timestamp[:8]}/{region}/{service}/{TERMINATOR}"
+    scope = f"{timestamp[:8]}/{region}/{SERVICE}/{TERMINATOR}"
     text = string_to_sign(
         method,
         path,
@@ -152,46 +142,11 @@ def sign(
         timestamp,
         scope,
     )
-    proof = signature(signing_key(secret, timestamp[:8], region, service), text)
+    proof = signature(signing_key(secret, timestamp[:8], region, SERVICE), text)
     added["Authorization"] = (
         f"{ALGORITHM} Credential={key_id}/{scope}, SignedHeaders={signed_headers}, Signature={proof}"
     )
     return added
-
-
-def presign(
-    *,
-    method: str,
-    host: str,
-    path: str,
-    parameters: Mapping[str, str],
-    key_id: str,
-    secret: str,
-    region: str,
-    now_ms: int,
-    expires_s: int,
-    service: str = "sqs",
-    session_token: str | None = None,
-) -> str:
-    """The query, without its question mark, of a link that works for anybody until it expires."""
-    if not 1 <= expires_s <= EXPIRES_S_MAX:
-        raise ValueError(f"expires_s={expires_s}: expected 1 to {EXPIRES_S_MAX}")
-    timestamp = sigv4_timestamp(now_ms)
-    scope = f"{timestamp[:8]}/{region}/{service}/{TERMINATOR}"
-    signed = {
-        **parameters,
-        "X-Amz-Algorithm": ALGORITHM,
-        "X-Amz-Credential": f"{key_id}/{scope}",
-        "X-Amz-Date": timestamp,
-        "X-Amz-Expires": str(expires_s),
-        "X-Amz-SignedHeaders": "host",
-    }
-    if session_token is not None:
-        signed["X-Amz-Security-Token"] = session_token
-    query = canonical_query((name.encode(), value.encode()) for name, value in signed.items())
-    payload_hash = sha256(b"").hexdigest()
-    text = string_to_sign(method, path, query, {"host": host}, "host", payload_hash, timestamp, scope)
-    return f"{query}&X-Amz-Signature={signature(signing_key(secret, timestamp[:8], region, service), text)}"
 
 
 # ---- signing one kind of request over and over
@@ -206,9 +161,7 @@ class PostSigner:
     session token, X-Amz-Security-Token. Their names must sort before `host` or behind `x-amz-target`.
     """
 
-    def __init__(
-        self, *, host: str, path: str, region: str, headers: Mapping[str, str], service: str = "sqs"
-    ) -> None:
+    def __init__(self, *, host: str, path: str, region: str, headers: Mapping[str, str]) -> None:
         names = sorted(name.lower() for name in headers)
         if misplaced := [name for name in names if name in _NAMED or "host" < name < "x-amz-target"]:
             raise ValueError(f"headers={misplaced}: expected names before host or behind x-amz-target")
@@ -223,7 +176,7 @@ class PostSigner:
             + f"host:{host}\nx-amz-date:"
         )
         self._end = "".join(lines[name] for name in self._behind)
-        self._region, self._service = region, service
+        self._region = region
         self._second = -1
         self._timestamp = ""
         self._signed_for: tuple[str, str, str | None, str] | None = None
@@ -250,8 +203,8 @@ class PostSigner:
         return timestamp, self._claim + proof
 
     def _prepare(self, key_id: str, secret: str, token: str | None, date: str) -> None:
-        self._key = signing_key(secret, date, self._region, self._service)
-        self._scope = f"{date}/{self._region}/{self._service}/{TERMINATOR}"
+        self._key = signing_key(secret, date, self._region, SERVICE)
+        self._scope = f"{date}/{self._region}/{SERVICE}/{TERMINATOR}"
         self._token_line = "" if token is None else f"x-amz-security-token:{' '.join(token.split())}\n"
         middle = [
             "host",

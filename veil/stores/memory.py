@@ -194,15 +194,16 @@ class QueueContents:
 
 
 class Operation(NamedTuple):
-    """One operation under way: the instant at which all of it happens, and what its owner will hear of it."""
+    """One operation under way: the instant at which all of it happens, who asked, and what its owner will hear of it."""
 
     now_ms: int
     wall_ms: int
+    caller: Caller
     happened: Counter[tuple[str, int]]  # by event and queue
 
 
 class MemoryStore:
-    """Keeps the contract of a store, except that nothing outlives the process."""
+    """Keeps the contract of a store, except that nothing outlives the process; `Store` says what each operation is."""
 
     is_shared = False
     alone_since_ms: int | None = 0
@@ -240,9 +241,9 @@ class MemoryStore:
     # ---- the frame of an operation
 
     @contextmanager
-    def _operation(self) -> Iterator[Operation]:
+    def _operation(self, caller: Caller = NOBODY) -> Iterator[Operation]:
         """Settle, let the caller work, then tell the owner what came of both, also when the work raises."""
-        op = Operation(self._clock.now_ms(), self._clock.wall_ms(), Counter())
+        op = Operation(self._clock.now_ms(), self._clock.wall_ms(), caller, Counter())
         self._settle(op)
         try:
             yield op
@@ -275,7 +276,7 @@ class MemoryStore:
                 for each in contents.in_order()
             )
             happens = [effect for effect in due if effect is not None and not isinstance(effect, Postponed)]
-            self._apply(op, contents, happens)
+            self._apply(op, contents, happens, NOBODY)
 
     def _note_trouble(self, trouble: Trouble) -> None:
         self.events.troubled(trouble)
@@ -283,11 +284,15 @@ class MemoryStore:
             self._outbox.recorder.record_trouble(trouble)
 
     def _apply(
-        self, op: Operation, contents: QueueContents, effects: Iterable[AnyEffect], caller: Caller = NOBODY
+        self,
+        op: Operation,
+        contents: QueueContents,
+        effects: Iterable[AnyEffect],
+        caller: Caller | None = None,
     ) -> None:
         """Make effects on messages of a queue true, and tell the journal and the owner of them."""
         effects = list(effects)
-        self._record(op, contents.queue.key, effects, caller)
+        self._record(op, contents.queue.key, effects, op.caller if caller is None else caller)
         for effect in effects:
             if (event := counted_as(effect)) is not None:
                 op.happened[event, contents.queue.id] += 1
@@ -337,15 +342,12 @@ class MemoryStore:
     # ---- time
 
     def begin_serving(self) -> None:
-        """Requests are taken from now on."""
         self.lease_time.start()
 
     def end_serving(self) -> None:
-        """No more requests are taken."""
         self.lease_time.stop()
 
     def next_due_ms(self) -> int | None:
-        """The next lapse, end of a delay, or expiry."""
         due: list[int] = []
         for contents in self._queues.values():
             for message in contents.messages.values():
@@ -355,22 +357,18 @@ class MemoryStore:
         return min(due, default=None)
 
     async def settle(self) -> None:
-        """Let everything happen that is due by now, in every queue."""
         with self._operation():
             pass  # every operation settles first
 
     async def has_duty(self, duty: str) -> bool:
-        """There is nobody else."""
         return True
 
     # ---- queues
 
     async def find_queue(self, key: QueueKey) -> Queue | None:
-        """The queue of that key, or None."""
         return self._find(key)
 
     async def create_queue(self, key: QueueKey, content: QueueContent, *, rest_ms: int) -> Queue:
-        """A new queue, or the one that already has the key."""
         with self._operation() as op:
             existing = self._find(key)
             if existing is not None:
@@ -385,7 +383,6 @@ class MemoryStore:
             return queue
 
     async def edit_queue(self, queue: Queue, edit: Callable[[QueueContent], QueueContent]) -> Queue:
-        """Apply a pure function to settings and tags."""
         with self._operation() as op:
             contents = self._of(queue)
             before = contents.queue
@@ -397,25 +394,21 @@ class MemoryStore:
             return contents.queue
 
     async def delete_queue(self, queue: Queue, *, caller: Caller = NOBODY) -> None:
-        """Remove the queue and everything in it."""
-        with self._operation() as op:
+        with self._operation(caller) as op:
             contents = self._of(queue)
-            self._apply(op, contents, map(decide.purge, contents.in_order()), caller)
+            self._apply(op, contents, map(decide.purge, contents.in_order()))
             del self._queues[queue.id]
             self._deleted_at_ms[contents.queue.key] = op.now_ms
 
     async def list_queues(
         self, region: str, account: str, *, prefix: str = "", after: str = "", limit: int = 1000
     ) -> list[Queue]:
-        """Queues by rising name."""
         return listed_queues(await self.all_queues(), region, account, prefix, after, limit)
 
     async def dead_letter_sources(self, key: QueueKey, *, after: str = "", limit: int = 1000) -> list[Queue]:
-        """The queues whose redrive policy names that key."""
         return sources_of(await self.all_queues(), key, after, limit)
 
     async def all_queues(self) -> list[Queue]:
-        """Every queue, oldest first."""
         return [contents.queue for _, contents in sorted(self._queues.items())]
 
     # ---- send
@@ -428,19 +421,18 @@ class MemoryStore:
         retry_key: bytes | None = None,
         caller: Caller = NOBODY,
     ) -> list[Sent]:
-        """Store the messages in order; what has the retry key of an earlier call gets that one's answer."""
-        with self._operation() as op:
+        with self._operation(caller) as op:
             contents = self._of(queue)
             until_ms, first = contents.sends.get(retry_key or b"", (0, []))
             if op.now_ms < until_ms:
                 op.happened["repeated_send", queue.id] += 1
                 return first
-            sent = [self._send_one(op, contents, message, caller) for message in messages]
+            sent = [self._send_one(op, contents, message) for message in messages]
             if retry_key is not None:
                 contents.sends[retry_key] = (op.now_ms + REPEATED_SEND_MS, sent)
             return sent
 
-    def _send_one(self, op: Operation, contents: QueueContents, new: NewMessage, caller: Caller) -> Sent:
+    def _send_one(self, op: Operation, contents: QueueContents, new: NewMessage) -> Sent:
         key = decide.deduplication_key(contents.scope, new)
         if contents.fifo:
             first = contents.first_sends.get(key)
@@ -448,7 +440,7 @@ class MemoryStore:
                 op.happened["duplicate", contents.queue.id] += 1
                 return Sent(first.message_id, first.seq, duplicate=True)
         enqueued = decide.enqueue(new, self._sequence.next(op.now_ms), contents.queue.settings, op.now_ms)
-        self._apply(op, contents, [enqueued], caller)
+        self._apply(op, contents, [enqueued])
         if contents.fifo:
             until_ms = op.now_ms + DEDUPLICATION_MS
             contents.first_sends[key] = FirstSend(new.message_id, enqueued.seq, until_ms)
@@ -465,26 +457,20 @@ class MemoryStore:
         attempt_id: str | None = None,
         caller: Caller = NOBODY,
     ) -> list[StoredMessage]:
-        """Take up to `count` messages, or give again what the attempt gave."""
-        with self._operation() as op:
+        with self._operation(caller) as op:
             contents = self._of(queue)
             if visibility_s is None:
                 visibility_s = contents.queue.settings.visibility_s
-            taken = self._repeat(op, contents, attempt_id, visibility_s, caller)
+            taken = self._repeat(op, contents, attempt_id, visibility_s)
             if not taken:
-                taken = self._take(op, contents, count, visibility_s, caller)
+                taken = self._take(op, contents, count, visibility_s)
             if attempt_id is not None and taken:
                 claims = [(message.seq, message.delivery, message.due_at_ms) for message in taken]
                 contents.attempts[attempt_id] = Attempt(op.now_ms + ATTEMPT_MS, claims)
             return taken
 
     def _repeat(
-        self,
-        op: Operation,
-        contents: QueueContents,
-        attempt_id: str | None,
-        visibility_s: int,
-        caller: Caller,
+        self, op: Operation, contents: QueueContents, attempt_id: str | None, visibility_s: int
     ) -> list[StoredMessage]:
         attempt = contents.attempts.get(attempt_id or "")
         if attempt is None or op.now_ms >= attempt.until_ms:
@@ -493,18 +479,11 @@ class MemoryStore:
         repeated = decide.repeat_attempt(
             attempt.claims, contents.messages, contents.queue.settings, visibility_s, op.now_ms, trouble
         )
-        self._apply(op, contents, repeated or [], caller)
+        self._apply(op, contents, repeated or [])
         return [copy(contents.messages[effect.message.seq]) for effect in repeated or []]
 
     def _take(
-        self,
-        op: Operation,
-        contents: QueueContents,
-        count: int,
-        visibility_s: int,
-        caller: Caller,
-        *,
-        hold: bool = False,
+        self, op: Operation, contents: QueueContents, count: int, visibility_s: int, *, hold: bool = False
     ) -> list[StoredMessage]:
         in_flight = len(contents.of_state(State.IN_FLIGHT))
         target = decide.dead_letters_of(contents.queue, self._find)
@@ -513,9 +492,9 @@ class MemoryStore:
         for message in spent:
             assert target is not None  # nothing is spent where there is nowhere to go
             new_seq = self._sequence.next(op.now_ms) if contents.fifo else message.seq
-            self._apply(op, contents, [decide.dead_letter(message, target, new_seq)])
+            self._apply(op, contents, [decide.dead_letter(message, target, new_seq)], NOBODY)
         opened = [decide.open_lease(message, visibility_s, op.now_ms, op.wall_ms) for message in taken]
-        self._apply(op, contents, opened, caller)
+        self._apply(op, contents, opened)
         if contents.fifo:
             for group in dict.fromkeys(message.group for message in taken):
                 contents.turns[group] = self._next_turn()
@@ -532,12 +511,10 @@ class MemoryStore:
         caller: Caller = NOBODY,
         said: Mapping[int, Said] = NOTHING_SAID,
     ) -> list[Deletion | VeilError]:
-        """Delete by receipt, each on its own."""
-        with self._operation() as op:
+        with self._operation(caller) as op:
             contents = self._of(queue)
             return [
-                self._delete_one(op, contents, receipt, strict, caller, said.get(receipt.seq))
-                for receipt in receipts
+                self._delete_one(op, contents, receipt, strict, said.get(receipt.seq)) for receipt in receipts
             ]
 
     def _held(self, op: Operation, contents: QueueContents, receipt: Receipt) -> StoredMessage | None:
@@ -545,19 +522,13 @@ class MemoryStore:
         return None if message is None else decide.excused(message, op.now_ms, self.lease_time)
 
     def _delete_one(
-        self,
-        op: Operation,
-        contents: QueueContents,
-        receipt: Receipt,
-        strict: bool,
-        caller: Caller,
-        said: Said | None,
+        self, op: Operation, contents: QueueContents, receipt: Receipt, strict: bool, said: Said | None
     ) -> Deletion | VeilError:
         message = self._held(op, contents, receipt)
         effect = decide.decide_deletion(
             message, receipt, op.now_ms, fifo=contents.fifo, strict=strict, said=said
         )
-        self._apply(op, contents, [effect], caller)
+        self._apply(op, contents, [effect])
         if isinstance(effect, DeleteRefused):
             return effect.error or effect.deletion
         return Deletion.DELETED
@@ -565,14 +536,11 @@ class MemoryStore:
     async def extend(
         self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
     ) -> list[VeilError | None]:
-        """Change visibility by receipt, each on its own."""
-        with self._operation() as op:
+        with self._operation(caller) as op:
             contents = self._of(queue)
-            return [self._extend_one(op, contents, extension, caller) for extension in extensions]
+            return [self._extend_one(op, contents, extension) for extension in extensions]
 
-    def _extend_one(
-        self, op: Operation, contents: QueueContents, extension: Extension, caller: Caller
-    ) -> VeilError | None:
+    def _extend_one(self, op: Operation, contents: QueueContents, extension: Extension) -> VeilError | None:
         receipt, visibility_s, said = extension
         message = self._held(op, contents, receipt)
         effect = decide.decide_extension(
@@ -580,23 +548,22 @@ class MemoryStore:
         )
         if effect is None or isinstance(effect, VeilError):
             return effect
-        self._apply(op, contents, [effect], caller)
+        self._apply(op, contents, [effect])
         return effect.error if isinstance(effect, ExtensionRefused) else None
 
     async def rotate(
         self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
     ) -> list[Rotated | VeilError]:
-        """Change visibility and receipt, each on its own."""
-        with self._operation() as op:
+        with self._operation(caller) as op:
             contents = self._of(queue)
-            return [self._rotate_one(op, contents, extension, caller) for extension in extensions]
+            return [self._rotate_one(op, contents, extension) for extension in extensions]
 
     def _rotate_one(
-        self, op: Operation, contents: QueueContents, extension: Extension, caller: Caller
+        self, op: Operation, contents: QueueContents, extension: Extension
     ) -> Rotated | VeilError:
         receipt, visibility_s, _ = extension
         effect = decide.decide_rotation(self._held(op, contents, receipt), receipt, visibility_s, op.now_ms)
-        self._apply(op, contents, [effect], caller)
+        self._apply(op, contents, [effect])
         if isinstance(effect, ExtensionRefused):
             return effect.error
         return Rotated(decide.rotated_receipt(receipt), effect.lease.due_at_ms or op.now_ms)
@@ -609,38 +576,33 @@ class MemoryStore:
         opened_ms: Sequence[int | None] | None = None,
         caller: Caller = NOBODY,
     ) -> None:
-        """Make the messages visible again and do not count the receive."""
-        with self._operation() as op:
+        with self._operation(caller) as op:
             contents = self._of(queue)
             for receipt, at_ms in zip(receipts, opened_ms or itertools.repeat(None), strict=False):
                 undone = decide.decide_undo(self._held(op, contents, receipt), receipt, op.now_ms, at_ms)
-                self._apply(op, contents, [] if undone is None else [undone], caller)
+                self._apply(op, contents, [] if undone is None else [undone])
 
     async def note_holders(self, queue: Queue, signs: Sequence[HolderSign]) -> None:
-        """Record what was learned of holders whose leases had lapsed."""
         with self._operation() as op:
             self._record(op, self._of(queue).queue.key, signs, NOBODY)
 
     # ---- the content of a queue as a whole
 
     async def purge(self, queue: Queue, *, rest_ms: int, caller: Caller = NOBODY) -> None:
-        """Remove every message and the deduplication history."""
-        with self._operation() as op:
+        with self._operation(caller) as op:
             contents = self._of(queue)
             if contents.purged_at_ms is not None and op.now_ms - contents.purged_at_ms < rest_ms:
                 raise PurgeInProgress(queue.name)
             contents.purged_at_ms = op.now_ms
-            self._apply(op, contents, map(decide.purge, contents.in_order()), caller)
+            self._apply(op, contents, map(decide.purge, contents.in_order()))
             contents.first_sends.clear()
 
     async def counts(self, queue: Queue) -> QueueCounts:
-        """How many messages are where, exactly, now."""
         with self._operation():
             states = Counter(message.state for message in self._of(queue).messages.values())
             return QueueCounts(states[State.VISIBLE], states[State.IN_FLIGHT], states[State.DELAYED])
 
     async def oldest_sent_ms(self, queue: Queue) -> int | None:
-        """Engine time at which the oldest visible message was sent."""
         with self._operation():
             visible = self._of(queue).of_state(State.VISIBLE)
             return instant_of(visible[0].seq) if visible else None
@@ -656,7 +618,6 @@ class MemoryStore:
         limit: int = 100,
         bytes_max: int | None = None,
     ) -> list[StoredMessage]:
-        """Messages in whatever state by rising `seq`, without receiving them."""
         found: list[StoredMessage] = []
         found_bytes = 0
         with self._operation():
@@ -674,22 +635,19 @@ class MemoryStore:
         return found
 
     async def peek_next(self, queue: Queue, *, limit: int = 100) -> list[StoredMessage]:
-        """The messages that a receive would come to first, in its order."""
         with self._operation():
             return [copy(message) for message in self._of(queue).receivable()[:limit]]
 
     # ---- holds: receives that have a name
 
     async def open_stream(self, queue: Queue, stream: str, owner: str) -> None:
-        """Make `owner` the stream's owner."""
         with self._operation() as op:
             _used_now(op, self._of(queue), stream).owner = owner
 
     async def receive_hold(
         self, queue: Queue, key: HoldKey, count: int, *, visibility_s: int, caller: Caller = NOBODY
     ) -> HoldContent:
-        """What is under that name, taken now or before."""
-        with self._operation() as op:
+        with self._operation(caller) as op:
             contents = self._of(queue)
             known = contents.streams.get(key.stream)
             if known is not None and key.batch <= known.closed:
@@ -697,23 +655,22 @@ class MemoryStore:
             stream = _used_now(op, contents, key.stream)
             hold = stream.holds.get((key.batch, key.part))
             if hold is None:
-                taken = self._take(op, contents, count, visibility_s, caller, hold=True)
+                taken = self._take(op, contents, count, visibility_s, hold=True)
                 members = [Member(message.seq, message.delivery) for message in taken]
                 stream.holds[key.batch, key.part] = Hold(members)
                 return HoldContent(taken)
-            kept = self._keep_hold(op, contents, hold, visibility_s, caller, again=True)
+            kept = self._keep_hold(op, contents, hold, visibility_s, again=True)
             messages = [structs.replace(contents.messages[seq], delivery=delivery) for seq, delivery in kept]
             return HoldContent(messages, hold.lost, again=True)
 
     async def extend_holds(
         self, queue: Queue, stream: str, owner: str, *, visibility_s: int, caller: Caller = NOBODY
     ) -> HoldTally:
-        """A new deadline for every member of the stream's holds."""
-        with self._operation() as op:
+        with self._operation(caller) as op:
             contents = self._of(queue)
             tally = HoldTally()
             for _, hold in _own_holds(op, contents, stream, owner):
-                kept = self._keep_hold(op, contents, hold, visibility_s, caller, again=False)
+                kept = self._keep_hold(op, contents, hold, visibility_s, again=False)
                 # What has reached its twelve hours is not struck, only not there for now.
                 tally = tally.plus(HoldTally(len(kept), hold.lost + len(hold.members) - len(kept)))
             return tally
@@ -721,8 +678,7 @@ class MemoryStore:
     async def delete_holds(
         self, queue: Queue, stream: str, owner: str, *, up_to_batch: int, caller: Caller = NOBODY
     ) -> HoldTally:
-        """Close the names up to that batch and delete what they hold."""
-        with self._operation() as op:
+        with self._operation(caller) as op:
             contents = self._of(queue)
             tally = HoldTally()
             for (batch, part), hold in _own_holds(op, contents, stream, owner):
@@ -732,7 +688,7 @@ class MemoryStore:
                 for member in hold.members:
                     message = contents.messages.get(member.seq)
                     effect = decide.delete_member(member, message, contents.queue, op.now_ms)
-                    self._apply(op, contents, [effect], caller)
+                    self._apply(op, contents, [effect])
                     deleted += isinstance(effect, Deleted)
                 tally = tally.plus(HoldTally(deleted, hold.lost + len(hold.members) - deleted))
                 del contents.streams[stream].holds[batch, part]
@@ -742,14 +698,7 @@ class MemoryStore:
             return tally
 
     def _keep_hold(
-        self,
-        op: Operation,
-        contents: QueueContents,
-        hold: Hold,
-        visibility_s: int,
-        caller: Caller,
-        *,
-        again: bool,
+        self, op: Operation, contents: QueueContents, hold: Hold, visibility_s: int, *, again: bool
     ) -> list[Member]:
         """Keep what can be kept of a hold and strike the rest; the members with an open lease."""
         group_seqs: dict[str, list[int]] = {}
@@ -759,7 +708,7 @@ class MemoryStore:
         kept = decide.keep_hold(
             contents.queue, members, messages, group_seqs, visibility_s, op.now_ms, again=again
         )
-        self._apply(op, contents, kept.effects, caller)
+        self._apply(op, contents, kept.effects)
         hold.members, hold.lost = kept.left, hold.lost + len(members) - len(kept.left)
         return kept.open
 
@@ -768,49 +717,46 @@ class MemoryStore:
     async def redrive(
         self, queue: Queue, chosen: Sequence[Chosen], *, caller: Caller = NOBODY
     ) -> list[Sent | VeilError]:
-        """Move the chosen messages, each on its own."""
-        with self._operation() as op:
-            return self._redrive(op, self._of(queue), chosen, caller)
+        with self._operation(caller) as op:
+            return self._redrive(op, self._of(queue), chosen)
 
     async def discard(
         self, queue: Queue, chosen: Sequence[tuple[int, str]], *, caller: Caller = NOBODY
     ) -> list[VeilError | None]:
-        """Remove each chosen message that nobody holds."""
-        with self._operation() as op:
+        with self._operation(caller) as op:
             source = self._of(queue)
             answers: list[VeilError | None] = []
             for seq, message_id in chosen:
                 try:
                     removed = decide.discard(message_id, seq, source.messages.get(seq))
-                    self._apply(op, source, [removed], caller)
+                    self._apply(op, source, [removed])
                     answers.append(None)
                 except VeilError as refusal:
                     answers.append(refusal)
             return answers
 
     def _redrive(
-        self, op: Operation, source: QueueContents, chosen: Sequence[Chosen], caller: Caller
+        self, op: Operation, source: QueueContents, chosen: Sequence[Chosen]
     ) -> list[Sent | VeilError]:
         moved: list[Sent | VeilError] = []
         for one in chosen:
             try:
-                moved.append(self._redrive_one(op, source, one, caller))
+                moved.append(self._redrive_one(op, source, one))
             except VeilError as refusal:
                 moved.append(refusal)
         return moved
 
-    def _redrive_one(self, op: Operation, source: QueueContents, chosen: Chosen, caller: Caller) -> Sent:
+    def _redrive_one(self, op: Operation, source: QueueContents, chosen: Chosen) -> Sent:
         message = source.messages.get(chosen.seq)
         target = decide.redrive_target(source.queue, chosen, message, self._find)
         assert message is not None  # the rule refuses where there is none
         content = None if chosen.change is None else chosen.change(copy(message), target)
         seq, message_id = self._sequence.next(op.now_ms), str(uuid4())
         moved = decide.redrive(message, target, seq, message_id, op.now_ms, op.wall_ms, content)
-        self._apply(op, source, [moved], caller)
+        self._apply(op, source, [moved])
         return Sent(message_id, seq)
 
     async def start_move(self, task: MoveTask, *, caller: Caller = NOBODY) -> MoveTask:
-        """Record a running task, with `to_move` counted now."""
         with self._operation():
             if any(other.source == task.source and other.is_active for other in self._moves.values()):
                 raise MoveTaskRunning(task.source.name)
@@ -819,15 +765,13 @@ class MemoryStore:
             return self._moves[task.id]
 
     async def step_move(self, task_id: str, count: int, found: ScanStep | None = None) -> MoveTask:
-        """Move up to `count` visible messages, oldest first, or those found, each to its destination as a new message."""
-        with self._operation() as op:
+        with self._operation(self._move_callers.get(task_id, NOBODY)) as op:
             task = self._find_move(task_id)
             source = self._find(task.source)
             if task.status == "CANCELLING":
                 self._moves[task_id] = replace(task, status="CANCELLED")
             elif task.status == "RUNNING" and found is not None:
-                caller = self._move_callers[task_id]
-                answers = self._redrive(op, self._of(source), found.chosen, caller) if source else []
+                answers = self._redrive(op, self._of(source), found.chosen) if source else []
                 self._moves[task_id] = decide.step_scan(task, found, answers)
             elif task.status == "RUNNING":
                 messages = self._movable(task)[:count]
@@ -836,21 +780,18 @@ class MemoryStore:
                     assert source is not None  # the message was found in it
                     new = (self._sequence.next(op.now_ms), str(uuid4()))
                     moved = decide.redrive(message, target, *new, op.now_ms, op.wall_ms)
-                    self._apply(op, self._of(source), [moved], self._move_callers[task_id])
+                    self._apply(op, self._of(source), [moved])
             return self._moves[task_id]
 
     async def cancel_move(self, task_id: str) -> MoveTask:
-        """Ask a running task to stop."""
         with self._operation():
             self._moves[task_id] = decide.cancel_move(self._find_move(task_id))
             return self._moves[task_id]
 
     async def list_moves(self, source: QueueKey, limit: int) -> list[MoveTask]:
-        """The tasks of a source, newest first."""
         return [task for task in reversed(self._moves.values()) if task.source == source][:limit]
 
     async def active_moves(self) -> list[MoveTask]:
-        """Every task that is not at its end, oldest first."""
         return [task for task in self._moves.values() if task.is_active]
 
     def _find_move(self, task_id: str) -> MoveTask:
@@ -865,20 +806,16 @@ class MemoryStore:
     # ---- the journal
 
     async def plan_export(self, *, rows_max: int, bytes_max: int) -> ExportPlan | None:
-        """The plan that was made and not finished, else a new one."""
         return None if self._outbox is None else self._outbox.plan(rows_max, bytes_max)
 
     async def outbox_rows(self, plan: ExportPlan, *, after: int = 0, limit: int = 1000) -> list[OutboxRow]:
-        """Rows of the plan by rising number."""
         return [] if self._outbox is None else self._outbox.rows(plan, after, limit)
 
     async def finish_export(self, plan: ExportPlan) -> None:
-        """Drop the rows of the plan, and the plan."""
         if self._outbox is not None:
             self._outbox.finish(plan)
 
     async def outbox_size(self) -> OutboxSize:
-        """How much waits to be exported."""
         return OutboxSize(0, 0, None, 0) if self._outbox is None else self._outbox.size()
 
 

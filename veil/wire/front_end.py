@@ -22,7 +22,6 @@ from veil.wire.exchange import AnswerCounts, Handler, Request, Response, request
 from veil.wire.large import LARGE_BYTES, check_room, in_thread, is_large_form
 from veil.wire.request_errors import (
     ActionMissing,
-    ActionNotHere,
     ActionUnknown,
     AnswersTooLarge,
     ChangeByGet,
@@ -156,11 +155,9 @@ class SqsFrontEnd:
             if not name:
                 raise ActionMissing
             action = ACTIONS.get(name)
-            if action is None:
-                raise ActionUnknown(name)
             queue_path = request.path if read_path(request.path) is not None else None
-            if queue_path is not None and not action.on_queue:
-                raise ActionNotHere(name)
+            if action is None or (queue_path is not None and not action.on_queue):
+                raise ActionUnknown(name)
             if request.method == "GET" and not action.only_reads and not self._is_signed(request, caller[0]):
                 raise ChangeByGet(name)
             call = Call(self._place, request, name, *caller, query=True)

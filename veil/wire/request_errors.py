@@ -1,111 +1,137 @@
-"""What can be wrong with a request before it means anything to a queue.
+"""What can be wrong with a request to SQS before it means anything to a queue: malformed, unsigned, or signed by nobody we know.
 
     RequestRefused
-    ├── RequestUnreadable     not the JSON or the form that the action takes
-    ├── ActionUnknown         no action of that name
-    ├── ActionNotHere         not an action of the address it was sent to
-    ├── ActionMissing         no action at all
-    ├── ChangeByGet           a change that any web page could have asked for
-    ├── AnswersTooLarge       no memory for the answer now
-    ├── ParameterMissing · ParameterRefused
-    ├── AddressRefused        a queue URL that names no queue
-    └── Unsupported           SQS has it in its model and does not do it either
+    ├── RequestUnreadable · ActionUnknown · ActionMissing · ChangeByGet · AnswersTooLarge
+    ├── ParameterMissing · ParameterRefused · AddressRefused · Unsupported · EncryptionTwice
+    └── SignatureRefused
+        ├── SignatureMissing · SignatureMalformed · KeyUnknown
+        └── SignatureMismatch
+            └── ScopeRefused · HeaderUnsigned · SignatureExpired · SignatureTooEarly
 
-`sqs_codes.py` words them together with the family of `core.errors`.
+These are facts of the wire and have no meaning in the core, so each carries its codes and speaks in the words of SQS.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final, NamedTuple
 
-from veil.core.errors import VeilError
+from veil.core.errors import Described
 
 # A value is repeated in its error's text, but not megabytes of it.
-_SHOWN_MAX = 1_024
+SHOWN_CHARS_MAX: Final = 1_024
 
 
-class RequestRefused(VeilError):
+class Code(NamedTuple):
+    """The three names of an error: JSON type, query code, HTTP status."""
+
+    json_type: str
+    query_code: str
+    status: int = 400
+
+    @property
+    def fault(self) -> str:
+        """Whose mistake it is."""
+        return "Sender" if self.status < 500 else "Receiver"
+
+
+def sqs_code(name: str, query_code: str | None = None, status: int = 400) -> Code:
+    """A code of SQS itself."""
+    return Code(f"com.amazonaws.sqs#{name}", query_code or f"AWS.SimpleQueueService.{name}", status)
+
+
+def common_code(name: str, query_code: str, status: int = 400) -> Code:
+    """A code that every service of AWS has."""
+    return Code(f"com.amazon.coral.service#{name}", query_code, status)
+
+
+INVALID_VALUE: Final = common_code("InvalidParameterValueException", "InvalidParameterValue")
+MISSING: Final = common_code("MissingRequiredParameterException", "MissingParameter")
+ACCESS_DENIED: Final = common_code("AccessDeniedException", "AccessDenied", 403)
+UNAVAILABLE: Final = common_code("ServiceUnavailableException", "ServiceUnavailable", 503)
+ATTRIBUTE_NAME: Final = sqs_code("InvalidAttributeName", "InvalidAttributeName")
+
+
+def shown(error: Described, text: str) -> str:
+    """The text with the facts of an error in it, each cut where it is very long."""
+    return text.format_map({name: str(getattr(error, name))[:SHOWN_CHARS_MAX] for name in error.facts})
+
+
+class RequestRefused(Described):
     """The request cannot be carried out as written; the members say why."""
 
+    code: ClassVar[Code] = INVALID_VALUE
 
-class RequestUnreadable(RequestRefused):
+    def __str__(self) -> str:
+        return shown(self, self.text)
+
+
+class RequestUnreadable(RequestRefused, text="{reason}"):
     """The body is malformed, or a value is of the wrong type."""
 
-
-class ActionUnknown(RequestRefused):
-    """There is no such action."""
-
-    def __init__(self, action: str) -> None:
-        super().__init__(f"there is no action {action[:_SHOWN_MAX]}")
-        self.action = action[:_SHOWN_MAX]
+    code = common_code("SerializationException", "MalformedInput")
+    reason: str
 
 
-class ActionNotHere(RequestRefused):
-    """The action exists, but not at the address of a queue."""
+class ActionUnknown(RequestRefused, text="The action {action} is not valid for this endpoint."):
+    """There is no such action, or not at the address of a queue."""
 
-    def __init__(self, action: str) -> None:
-        super().__init__(f"the action {action} is not one of a queue")
-        self.action = action
-
-
-class ActionMissing(RequestRefused):
-    """The request names no action."""
-
-    def __init__(self) -> None:
-        super().__init__("the request names no action")
+    code = common_code("UnknownOperationException", "InvalidAction")
+    action: str
 
 
-class ChangeByGet(RequestRefused):
-    """An unsigned GET asks for a change: the one kind of request that a browser sends for any page without a word of it."""
-
-    def __init__(self, action: str) -> None:
-        super().__init__(
-            f"{action} by an unsigned GET is refused, because any web page could make a browser send it. "
-            "Use POST, or sign the request in its Authorization header."
-        )
+class ActionMissing(RequestRefused, text="No action was given."):
+    code = common_code("UnknownOperationException", "InvalidAction", 404)
 
 
-class AnswersTooLarge(RequestRefused):
-    """The server holds as many answers as it may that clients have not read yet."""
+class ChangeByGet(
+    RequestRefused,
+    text="{action} by an unsigned GET is refused, because any web page could make a browser send it. "
+    "Use POST, or sign the request in its Authorization header.",
+):
+    """A change by the one kind of request that a browser sends for any page without a word of it."""
 
-    def __init__(self) -> None:
-        super().__init__("The server holds too many unread answers at the moment. Please try again.")
-
-
-class ParameterMissing(RequestRefused):
-    """A required parameter is absent or empty."""
-
-    def __init__(self, parameter: str) -> None:
-        super().__init__(f"the parameter {parameter} is missing")
-        self.parameter = parameter
+    code = ACCESS_DENIED
+    action: str
 
 
-class ParameterRefused(RequestRefused):
-    """A parameter has a value that it cannot have."""
-
-    def __init__(self, parameter: str, value: object, reason: str) -> None:
-        shown = str(value)[:_SHOWN_MAX]
-        super().__init__(f"{parameter}={shown}: {reason}")
-        self.parameter, self.value, self.reason = parameter, shown, reason
+class AnswersTooLarge(
+    RequestRefused, text="The server holds too many unread answers at the moment. Please try again."
+):
+    code = UNAVAILABLE
 
 
-class AddressRefused(RequestRefused):
+class ParameterMissing(RequestRefused, text="The request must contain the parameter {parameter}."):
+    code = MISSING
+    parameter: str
+
+
+class ParameterRefused(
+    RequestRefused, text="Value {value} for parameter {parameter} is invalid. Reason: {reason}"
+):
+    parameter: str
+    value: object
+    reason: str
+
+
+class AddressRefused(RequestRefused, text="The address {address} is not valid for this endpoint."):
     """The queue URL names no queue."""
 
-    def __init__(self, address: str) -> None:
-        super().__init__(f"{address[:_SHOWN_MAX]} is not the URL of a queue")
-        self.address = address[:_SHOWN_MAX]
+    code = sqs_code("InvalidAddress", "InvalidAddress", 404)
+    address: str
 
 
-class Unsupported(RequestRefused):
-    """A part of the model that no SQS serves; the text says which."""
+class Unsupported(RequestRefused, text="{reason}"):
+    """A part of the model that no SQS serves."""
+
+    code = sqs_code("UnsupportedOperation")
+    reason: str
 
 
-class EncryptionTwice(RequestRefused):
-    """Both kinds of server-side encryption were asked for."""
-
-    def __init__(self) -> None:
-        super().__init__("only one type of server-side encryption can be used at one time")
+class EncryptionTwice(
+    RequestRefused,
+    text="You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS SSE.",
+):
+    code = ATTRIBUTE_NAME
 
 
 def check_range(parameter: str, value: int, low: int, high: int, reason: str) -> None:
@@ -115,65 +141,38 @@ def check_range(parameter: str, value: int, low: int, high: int, reason: str) ->
 
 
 # ---- signatures
-#
-#     SignatureRefused
-#     ├── SignatureMissing      nothing was signed: the caller is anonymous
-#     ├── SignatureMalformed    what should be a signature cannot be read
-#     ├── KeyUnknown            readable, but nobody holds that key
-#     └── SignatureMismatch     readable, but not the signature of this request
-#         ├── ScopeRefused      for another service, day or purpose
-#         ├── HeaderUnsigned    a header that matters is not covered
-#         ├── SignatureExpired  too old
-#         └── SignatureTooEarly dated in the future
-#
-# Each class carries its codes: they are wire facts, alike for every service, and have no meaning in the core.
 
 
-class SignatureRefused(VeilError):
+class SignatureRefused(RequestRefused):
     """The request is not authenticated; the members say why."""
 
-    code_json: ClassVar[str] = "InvalidSignatureException"
-    code_query: ClassVar[str] = "SignatureDoesNotMatch"
-    status: ClassVar[int] = 403
+    code = common_code("InvalidSignatureException", "SignatureDoesNotMatch", 403)
 
 
-class SignatureMissing(SignatureRefused):
-    """The request carries no signature at all."""
+class SignatureMissing(SignatureRefused, text="Request is missing Authentication Token"):
+    """The caller is anonymous."""
 
-    code_json = "MissingAuthenticationTokenException"
-    code_query = "MissingAuthenticationToken"
-
-    def __init__(self) -> None:
-        super().__init__("Request is missing Authentication Token")
+    code = common_code("MissingAuthenticationTokenException", "MissingAuthenticationToken", 403)
 
 
-class SignatureMalformed(SignatureRefused):
+class SignatureMalformed(SignatureRefused, text="{reason}"):
     """A part of the signature is absent or unreadable."""
 
-    code_json = "IncompleteSignatureException"
-    code_query = "IncompleteSignature"
-    status = 400
+    code = common_code("IncompleteSignatureException", "IncompleteSignature")
+    reason: str
 
 
-class KeyUnknown(SignatureRefused):
-    """No such access key."""
-
-    code_json = "UnrecognizedClientException"
-    code_query = "InvalidClientTokenId"
-
-    def __init__(self) -> None:
-        super().__init__("The security token included in the request is invalid.")
+class KeyUnknown(SignatureRefused, text="The security token included in the request is invalid."):
+    code = common_code("UnrecognizedClientException", "InvalidClientTokenId", 403)
 
 
-class SignatureMismatch(SignatureRefused):
+class SignatureMismatch(SignatureRefused, text="{reason}"):
     """The signature does not belong to this request."""
 
-    def __init__(self, reason: str | None = None) -> None:
-        super().__init__(
-            reason
-            or "The request signature we calculated does not match the signature you provided. Check your AWS"
-            " Secret Access Key and signing method. Consult the service documentation for details."
-        )
+    reason: str = (
+        "The request signature we calculated does not match the signature you provided. Check your AWS "
+        "Secret Access Key and signing method. Consult the service documentation for details."
+    )
 
 
 class ScopeRefused(SignatureMismatch):

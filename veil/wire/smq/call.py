@@ -20,20 +20,7 @@ from veil.wire.call import Call, CallPlace, QueueUrls
 from veil.wire.exchange import Request
 from veil.wire.large import LARGE_BYTES, in_thread
 from veil.wire.sigv4 import SKEW_MS, AccessKey
-from veil.wire.smq.codes import (
-    ArgumentRefused,
-    AuthorizationMissing,
-    AuthorizationUnreadable,
-    BodyDigestWrong,
-    DateMissing,
-    DateUnreadable,
-    NoTopics,
-    QueryRefused,
-    SmqKeyUnknown,
-    SmqSignatureWrong,
-    SmqTimeExpired,
-    UrlUnknown,
-)
+from veil.wire.smq.codes import ArgumentRefused, SmqRefused
 from veil.wire.smq.xml import read_xml
 
 # ---- routes
@@ -77,7 +64,7 @@ class Route(NamedTuple):
 
 
 def route(request: Request) -> Route:
-    """The operation, the queue it is about and the parameters; raises UrlUnknown, NoTopics, QueryRefused."""
+    """The operation, the queue it is about and the parameters; raises SmqRefused."""
     path = request.path
     # Long ones are not kept: clients could fill memory with them.
     parts = _kept_parts(path) if len(path) <= _KEPT_CHARS_MAX else _parts(path)
@@ -102,8 +89,8 @@ def route(request: Request) -> Route:
     elif not parts and "accountmeta" in parameters and method in ("GET", "PUT"):
         return Route("GetAccountAttributes" if method == "GET" else "SetAccountAttributes")
     elif parts and parts[0] == "topics":
-        raise NoTopics
-    raise UrlUnknown(method, path)
+        raise SmqRefused("TopicNotExist", "Veil serves queues: there are no topics.", 404)
+    raise SmqRefused("InvalidRequestURL", f"There is nothing to {method} at {path[:_KEPT_CHARS_MAX]}.")
 
 
 def read_query(query: str) -> dict[str, str]:
@@ -111,7 +98,7 @@ def read_query(query: str) -> dict[str, str]:
     parameters: dict[str, str] = {}
     pairs = query.split("&", PARAMETERS_MAX + 1)
     if len(pairs) > PARAMETERS_MAX:
-        raise QueryRefused(f"more than {PARAMETERS_MAX} parameters")
+        raise SmqRefused("InvalidQueryString", f"more than {PARAMETERS_MAX} parameters")
     for pair in pairs:
         name, _, value = pair.partition("=")
         if name:
@@ -221,7 +208,7 @@ _DECOY: Final = "of no key"
 
 
 class SmqVerifier:
-    """Tells who signed a request, or refuses it with an `SmqSignatureRefused`."""
+    """Tells who signed a request, or refuses it with an `SmqRefused`."""
 
     def __init__(self, keys: Mapping[str, AccessKey], *, skew_ms: int = SKEW_MS) -> None:
         self._keys = keys
@@ -239,21 +226,28 @@ class SmqVerifier:
             for date in _dates(request)
         )
         if key is None:
-            raise SmqKeyUnknown
+            raise SmqRefused("InvalidAccessKeyId", "The AccessKeyId you provided does not exist.", 403)
         if not genuine:
-            raise SmqSignatureWrong
+            raise SmqRefused(
+                "SignatureDoesNotMatch",
+                "The request signature we calculated does not match the signature you provided. "
+                "Check your key and signing method.",
+                403,
+            )
         return key
 
     def _check_time(self, request: Request, now_ms: int) -> None:
         text = request.headers.get("date") or request.headers.get("x-mns-date")
         if not text:
-            raise DateMissing
+            raise SmqRefused("MissingDateHeader", "Date header (or x-mns-date) is required.")
         try:
             signed_ms = parsedate_to_datetime(text).timestamp() * 1000
         except (ValueError, TypeError, OverflowError, IndexError):
-            raise DateUnreadable from None
+            expected = "Date header must be of the form 'Thu, 01 Jan 2026 00:00:00 GMT'."
+            raise SmqRefused("InvalidDateHeader", expected) from None
         if abs(signed_ms - now_ms) > self._skew_ms:
-            raise SmqTimeExpired
+            reason = "The http request you sent is expired: its date is more than 15 minutes off."
+            raise SmqRefused("TimeExpired", reason, 408)
 
 
 def signature(secret: bytes, request: Request, date: str) -> bytes:
@@ -275,7 +269,7 @@ def claimed_key_id(request: Request) -> str:
 
 
 def check_digest(request: Request) -> None:
-    """Raise BodyDigestWrong unless the body is the one that Content-MD5 tells of, if it is there.
+    """Raise SmqRefused unless the body is the one that Content-MD5 tells of, if it is there.
 
     The digest is raw in base64, as the header is defined, or (by some SDKs) its hexadecimal text in base64.
     """
@@ -290,16 +284,18 @@ def check_digest(request: Request) -> None:
         and stated != b64encode(digest.digest()).decode()
         and stated != b64encode(hexadecimal.upper().encode()).decode()
     ):
-        raise BodyDigestWrong("The Content-MD5 you specified did not match what we received.")
+        # InvalidDegist is their spelling.
+        raise SmqRefused("InvalidDegist", "The Content-MD5 you specified did not match what we received.")
 
 
 def _claim(request: Request) -> tuple[str, bytes]:
     authorization = request.headers.get("authorization")
     if not authorization:
-        raise AuthorizationMissing
+        raise SmqRefused("MissingAuthorizationHeader", "Authorization header is required.")
     key_id, colon, given = authorization.removeprefix(_SCHEME).strip().rpartition(":")
     if not authorization.startswith(_SCHEME) or not colon or not key_id or not given:
-        raise AuthorizationUnreadable
+        expected = "Authorization header must be of the form 'MNS AccessKeyId:Signature'."
+        raise SmqRefused("InvalidAuthorizationHeader", expected)
     return key_id, given.encode("utf-8", "surrogatepass")
 
 

@@ -15,13 +15,18 @@ from veil.wire.large import LARGE_BYTES, in_thread
 from veil.wire.request_errors import AnswersTooLarge
 from veil.wire.smq import messages, queues
 from veil.wire.smq.call import SmqCall, SmqVerifier, check_digest, claimed_key_id, route
-from veil.wire.smq.codes import INTERNAL, ReceiveFromWebPage, worded
+from veil.wire.smq.codes import INTERNAL, SmqRefused, worded
 from veil.wire.smq.xml import Reply, answer, refuse
 
 _log = logging.getLogger(__name__)
 
 # In front of an operation, among the actions that are counted: SQS has some of the same name.
 LABEL: Final = "Smq."
+# A receive hides messages, and nothing shows that no web page had a browser ask for it.
+_RECEIVE_REFUSED: Final = (
+    "A receive without an Authorization or x-mns-version header is refused, because any web page could make a "
+    "browser send it."
+)
 
 _RUN: Final[Mapping[str, Callable[[SmqCall], Awaitable[Reply]]]] = {
     "CreateQueue": queues.create,
@@ -78,7 +83,7 @@ class SmqFrontEnd:
             found = route(request)
             operation = found.operation
             if operation == "ReceiveMessage" and not _shows_a_client(request.headers):
-                raise ReceiveFromWebPage
+                raise SmqRefused("AccessDenied", _RECEIVE_REFUSED, 403)
             call = SmqCall(self._service, request, found, account, key_id, self._region, self._scheme)
             response = answer(await _RUN[operation](call), request_id)
             response.undelivered, response.delivered = call.undelivered, call.delivered

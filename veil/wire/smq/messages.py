@@ -19,14 +19,7 @@ from veil.service.receive import delivery_note, give_back, receipt_text, receive
 from veil.service.service import Service
 from veil.wire.large import LARGE_BYTES, answer_bytes, check_room, in_thread
 from veil.wire.smq.call import BATCH_MAX, SmqCall, read_number
-from veil.wire.smq.codes import (
-    ArgumentRefused,
-    NothingToReceive,
-    ReceiptHandleMissing,
-    VisibilityMissing,
-    XmlMalformed,
-    worded,
-)
+from veil.wire.smq.codes import ArgumentRefused, NothingToReceive, SmqRefused, XmlMalformed, worded
 from veil.wire.smq.xml import Reply, children, document, element, escaped, local_name, texts
 
 # ---- message properties
@@ -291,7 +284,7 @@ async def change_visibility(call: SmqCall) -> Reply:
     handle = _handle(call)
     text = call.route.parameters.get("visibilitytimeout")
     if not text:
-        raise VisibilityMissing
+        raise SmqRefused("MissingVisibilityTimeout", "VisibilityTimeout is required.")
     # SMQ's own range begins at 1, but its SDK lets 0 pass, which can only mean: now.
     visibility_s = read_number("VisibilityTimeout", text, 0, VISIBILITY_MAX_S)
     new = await rotate_receipt(call.service, queue, handle, visibility_s, caller=call.caller)
@@ -311,7 +304,7 @@ def _count(call: SmqCall) -> tuple[int, bool]:
 def _handle(call: SmqCall) -> str:
     handle = call.route.parameters.get("receipthandle")
     if not handle:
-        raise ReceiptHandleMissing
+        raise SmqRefused("MissingReceiptHandle", "ReceiptHandle is required.")
     return handle
 
 

@@ -21,7 +21,7 @@ from veil.service.queues import (
 from veil.wire.call import read_page_token, write_page_token
 from veil.wire.request_errors import ParameterRefused
 from veil.wire.smq.call import SmqCall, read_number
-from veil.wire.smq.codes import ArgumentRefused, NameTooLong, XmlMalformed
+from veil.wire.smq.codes import ArgumentRefused, SmqRefused, XmlMalformed
 from veil.wire.smq.xml import Reply, document, element, local_name, texts
 
 # ---- queue settings
@@ -43,9 +43,10 @@ _NUMBERS: Final = (
 
 
 def check_new_name(name: str) -> None:
-    """Raise NameTooLong or NameRefused unless a new queue may have the name."""
+    """Raise SmqRefused or NameRefused unless a new queue may have the name."""
     if not 1 <= len(name) <= NAME_CHARS_MAX:
-        raise NameTooLong(name, NAME_CHARS_MAX)
+        lengths = f"The queue name has {len(name)} characters: expected 1 to {NAME_CHARS_MAX}."
+        raise SmqRefused("QueueNameLengthError", lengths)
     if not _NAME.match(name):
         raise NameRefused(name, "letters, digits and hyphens, a letter or a digit first")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -37,7 +37,7 @@ class View(NamedTuple):
     connection: apsw.Connection
     wal: (
         WalScan | None
-    )  # None while a server is running: it checked its log at the start and is writing to it now
+    )  # None while a server is running: it checked its log at the start and writes to it now
 
 
 @contextmanager
@@ -53,11 +53,8 @@ def looking_at(directory: Path) -> Iterator[View]:
     except StoreBusy:
         wal = None
     try:
-        connection = connect_to_read(path)
-        try:
+        with closing(connect_to_read(path)) as connection:
             yield View(connection, wal)
-        finally:
-            connection.close()
     finally:
         lock.release()
 
@@ -93,11 +90,10 @@ class Findings:
     messages: int = 0
     body_bytes: int = 0
     listed: list[Finding] = field(default_factory=list)
-    totals: Counter[tuple[Severity, str]] = field(
-        default_factory=Counter
-    )  # by severity and kind, unlisted ones too
+    # By severity and kind, unlisted ones too.
+    totals: Counter[tuple[Severity, str]] = field(default_factory=Counter)
 
-    def add(self, severity: Severity, kind: str, where: str, text: str) -> None:
+    def add(self, kind: str, where: str, text: str, severity: Severity = "error") -> None:
         """Note a finding; `kind` groups those that are alike."""
         self.totals[severity, kind] += 1
         if self.totals[severity, kind] <= LISTED_MAX:
@@ -123,15 +119,8 @@ class Findings:
 Progress = Callable[[int, int], None]  # messages done, messages expected
 PROGRESS_EVERY = 1_000
 CHECKS: Final = NamedQueries("veil.stores.sqlite", "checks.sql")
-UNREADABLE: Final = (
-    VeilError,
-    msgspec.MsgspecError,
-    UnicodeDecodeError,
-    TypeError,
-    ValueError,
-    KeyError,
-    IndexError,
-)
+# ValueError: UnicodeDecodeError is one.
+UNREADABLE: Final = (VeilError, msgspec.MsgspecError, TypeError, ValueError, KeyError, IndexError)
 _STATES: Final = frozenset(int(state) for state in State)
 
 
@@ -140,23 +129,20 @@ def verify(data_dir: Path, progress: Progress | None = None) -> Findings:
     findings = Findings()
     with looking_at(data_dir) as view:
         if view.wal is None:
-            findings.add("note", "log", "log", "a server is running and has the log: the log is not scanned")
+            findings.add("log", "log", "a server is running and has the log: the log is not scanned", "note")
         elif view.wal.verdict == "damaged":
-            findings.add("error", "log", "log", view.wal.explain())
+            findings.add("log", "log", view.wal.explain())
         elif view.wal.verdict == "torn_tail":
-            findings.add("note", "log", "log", view.wal.explain())
+            findings.add("log", "log", view.wal.explain(), "note")
         _check_all(view.connection, findings, progress)
     return findings
 
 
-def verify_file(path: Path, progress: Progress | None = None) -> Findings:
+def verify_file(path: Path) -> Findings:
     """The same for a single file, as a backup is."""
     findings = Findings()
-    connection = connect_to_read(path)
-    try:
-        _check_all(connection, findings, progress)
-    finally:
-        connection.close()
+    with closing(connect_to_read(path)) as connection:
+        _check_all(connection, findings, None)
     return findings
 
 
@@ -166,12 +152,10 @@ def _check_all(connection: apsw.Connection, findings: Findings, progress: Progre
         version = schema_version(connection)
         if not 1 <= version <= SCHEMA_VERSION:
             expected = f"this Veil knows 1 to {SCHEMA_VERSION}"
-            findings.add(
-                "error", "schema", "schema", f"version {version}, but {expected}; nothing more was checked"
-            )
+            findings.add("schema", "schema", f"version {version}, but {expected}; nothing more was checked")
             return
     except apsw.Error as error:
-        findings.add("error", "database", "database", f"cannot be read: {error}")
+        findings.add("database", "database", f"cannot be read: {error}")
         return
     # Each on its own: one that meets a spoiled page must not hide what the others find.
     for check in (
@@ -188,58 +172,52 @@ def _check_all(connection: apsw.Connection, findings: Findings, progress: Progre
         try:
             check(connection, findings)
         except apsw.Error as error:
-            findings.add(
-                "error", "database", check.__name__.removeprefix("_check_"), f"cannot be read: {error}"
-            )
+            findings.add("database", check.__name__.removeprefix("_check_"), f"cannot be read: {error}")
     try:
         _check_messages(connection, findings, progress)
     except apsw.Error as error:
-        findings.add("error", "database", "messages", f"cannot be read after {findings.messages:,}: {error}")
+        findings.add("database", "messages", f"cannot be read after {findings.messages:,}: {error}")
 
 
 def _check_pages(connection: apsw.Connection, findings: Findings) -> None:
     for (text,) in connection.execute("PRAGMA integrity_check"):
         if text != "ok":
-            findings.add("error", "database", "database", text)
+            findings.add("database", "database", text)
 
 
 def _check_meta(connection: apsw.Connection, findings: Findings) -> None:
     key = connection.execute(Q.read_meta, ("receipt_key",)).fetchone()
     if key is None or len(key[0]) < 16:
-        findings.add("error", "receipt key", "receipt key", "missing or cut short: no receipt could be read")
+        findings.add("receipt key", "receipt key", "missing or cut short: no receipt could be read")
     mark = connection.execute(Q.read_mark).fetchone()
     highest = connection.execute(CHECKS.highest_seq).get
     if highest is None:
         return
     if mark is None:
-        findings.add(
-            "error", "clock", "clock", "no mark, though there are messages: windows would be judged anew"
-        )
-    elif highest > mark[4]:
-        text = f"the highest given out is said to be {mark[4]}, but message {highest} exists"
-        findings.add("error", "clock", "order keys", text)
+        findings.add("clock", "clock", "no mark, though there are messages: windows would be judged anew")
+    elif highest > (last_seq := mark[-3]):
+        text = f"the highest given out is said to be {last_seq}, but message {highest} exists"
+        findings.add("clock", "order keys", text)
 
 
 def _check_queues(connection: apsw.Connection, findings: Findings) -> None:
     for queue_id, name, settings, tags, deleted in connection.execute(CHECKS.all_queues):
         if deleted:
             text = "deleted; what is left of it will be swept"
-            findings.add("note", "deleted queues", f"queue {_shown(name)}", text)
+            findings.add("deleted queues", f"queue {_shown(name)}", text, "note")
             continue
         findings.queues += 1
         for part, decode, text in (("settings", decode_settings, settings), ("tags", decode_tags, tags)):
             try:
                 decode(text.decode())
             except UNREADABLE as error:
-                findings.add(
-                    "error", part, f"queue {_shown(name)} ({queue_id})", f"{part} unreadable: {error}"
-                )
+                findings.add(part, f"queue {_shown(name)} ({queue_id})", f"{part} unreadable: {error}")
 
 
 def _check_counts(connection: apsw.Connection, findings: Findings) -> None:
     for queue_id, *numbers in connection.execute(CHECKS.wrong_counts):
         kept, real = _shown_counts(numbers[:3]), _shown_counts(numbers[3:])
-        findings.add("error", "counts", f"queue {queue_id}", f"counts say {kept}; there are {real}")
+        findings.add("counts", f"queue {queue_id}", f"counts say {kept}; there are {real}")
 
 
 def _check_groups(connection: apsw.Connection, findings: Findings) -> None:
@@ -255,7 +233,7 @@ def _check_groups(connection: apsw.Connection, findings: Findings) -> None:
     ):
         kept, real = _shown_lane(numbers[:3]), _shown_lane(numbers[3:])
         where = f"queue {queue_id}, group {_shown(group)}"
-        findings.add("error", "groups", where, f"its row says {kept}; the messages say {real}")
+        findings.add("groups", where, f"its row says {kept}; the messages say {real}")
 
 
 def _check_the_rest(connection: apsw.Connection, findings: Findings) -> None:
@@ -264,14 +242,14 @@ def _check_the_rest(connection: apsw.Connection, findings: Findings) -> None:
             msgspec.json.decode(claims, type=list[tuple[int, int, int | None]])
         except UNREADABLE as error:
             where = f"queue {queue_id}, attempt {_shown(attempt_id)}"
-            findings.add("error", "attempts", where, f"unreadable: {error}")
+            findings.add("attempts", where, f"unreadable: {error}")
     for task_id, source, destination in connection.execute(CHECKS.all_moves):
         try:
             parse_arn(source.decode())
             if destination is not None:
                 parse_arn(destination.decode())
         except UNREADABLE as error:
-            findings.add("error", "move tasks", f"move task {_shown(task_id)}", f"unreadable: {error}")
+            findings.add("move tasks", f"move task {_shown(task_id)}", f"unreadable: {error}")
 
 
 def _check_priorities(connection: apsw.Connection, findings: Findings) -> None:
@@ -280,13 +258,9 @@ def _check_priorities(connection: apsw.Connection, findings: Findings) -> None:
     for queue_id, seq, priority, ranked in connection.execute(CHECKS.odd_priorities):
         where = f"queue {queue_id}, message {seq}"
         if not PRIORITY_FIRST <= priority <= PRIORITY_LAST:
-            findings.add(
-                "error", "priorities", where, f"its priority is {priority}, which no message can have"
-            )
+            findings.add("priorities", where, f"its priority is {priority}, which no message can have")
         elif not ranked:
-            findings.add(
-                "error", "priorities", where, f"its priority is {priority}, which its queue knows nothing of"
-            )
+            findings.add("priorities", where, f"its priority is {priority}, which its queue knows nothing of")
 
 
 def _check_holds(connection: apsw.Connection, findings: Findings) -> None:
@@ -297,13 +271,11 @@ def _check_holds(connection: apsw.Connection, findings: Findings) -> None:
         try:
             (name + owner).decode()
         except UNREADABLE as error:
-            findings.add("error", "holds", where, f"unreadable: {error}")
+            findings.add("holds", where, f"unreadable: {error}")
         if closed < NOTHING_CLOSED:
-            findings.add(
-                "error", "holds", where, f"says that {closed} is the last batch that was acknowledged"
-            )
+            findings.add("holds", where, f"says that {closed} is the last batch that was acknowledged")
         if not has_queue:
-            findings.add("error", "holds", where, "its queue does not exist")
+            findings.add("holds", where, "its queue does not exist")
     for queue_id, stream, batch, part, lost, members, has_queue, has_stream in connection.execute(
         CHECKS.all_holds
     ):
@@ -311,46 +283,44 @@ def _check_holds(connection: apsw.Connection, findings: Findings) -> None:
         try:
             decode_members(members)
         except UNREADABLE as error:
-            findings.add("error", "holds", where, f"unreadable: {error}")
+            findings.add("holds", where, f"unreadable: {error}")
         if lost < 0:
-            findings.add("error", "holds", where, f"says that it lost {lost}")
+            findings.add("holds", where, f"says that it lost {lost}")
         if not has_queue:
-            findings.add("error", "holds", where, "its queue does not exist")
+            findings.add("holds", where, "its queue does not exist")
         elif not has_stream:
-            findings.add("error", "holds", where, "its stream does not exist: it could never be acknowledged")
+            findings.add("holds", where, "its stream does not exist: it could never be acknowledged")
 
 
 def _check_outbox(connection: apsw.Connection, findings: Findings) -> None:
     for name in ("store_id", "journal_id"):
         if not connection.execute(Q.read_meta, (name,)).fetchone():
-            findings.add(
-                "error", "journal", "journal", f"the {name} is missing: exports could not be told apart"
-            )
+            findings.add("journal", "journal", f"the {name} is missing: exports could not be told apart")
     mark, export = connection.execute(Q.read_mark).fetchone(), connection.execute(Q.read_export).fetchone()
     if export is None:
-        findings.add("error", "journal", "outbox", "how far its export has come is not known")
+        findings.add("journal", "outbox", "how far its export has come is not known")
         return
     last, size = mark[5:7] if mark is not None else (0, 0)
     done, planned, _ = export
     if not done <= (done if planned is None else planned) <= last:
         text = f"exported up to {done}, planned up to {planned}, but the last row is said to be {last}"
-        findings.add("error", "journal", "outbox", text)
+        findings.add("journal", "outbox", text)
     expected, found = done + 1, 0
     for number, packed in connection.execute(CHECKS.all_outbox):
         found += len(packed)
         if number <= done:
             continue  # safe elsewhere, and on its way out
         if number != expected:
-            findings.add("error", "journal", "outbox", f"row {expected} is missing: the next is {number}")
+            findings.add("journal", "outbox", f"row {expected} is missing: the next is {number}")
         expected = number + 1
         try:
             unpack(packed)
         except UNREADABLE as error:
-            findings.add("error", "journal", f"outbox row {number}", f"unreadable: {error}")
+            findings.add("journal", f"outbox row {number}", f"unreadable: {error}")
     if expected != last + 1:
-        findings.add("error", "journal", "outbox", f"ends at row {expected - 1}, but {last} were given out")
+        findings.add("journal", "outbox", f"ends at row {expected - 1}, but {last} were given out")
     if found != size:
-        findings.add("error", "journal", "outbox", f"holds {found} bytes, but is said to hold {size}")
+        findings.add("journal", "outbox", f"holds {found} bytes, but is said to hold {size}")
 
 
 def _check_messages(connection: apsw.Connection, findings: Findings, progress: Progress | None) -> None:
@@ -361,15 +331,15 @@ def _check_messages(connection: apsw.Connection, findings: Findings, progress: P
     ):
         where = f"message {seq} of queue {queue_id}"
         if queue_id not in queues:
-            findings.add("error", "queues", f"message {seq}", f"is in queue {queue_id}, which does not exist")
+            findings.add("queues", f"message {seq}", f"is in queue {queue_id}, which does not exist")
         if wrong := wrong_state(state, wake_ms, due_ms, delivery, holder):
-            findings.add("error", "states", where, wrong)
+            findings.add("states", where, wrong)
         if wrong := wrong_content(*content):
-            findings.add("error", "contents", where, wrong)
+            findings.add("contents", where, wrong)
         _, _, body, *_ = content
         if body_bytes != len(body):
             text = f"its body has {len(body)} bytes, but is said to have {body_bytes}"
-            findings.add("error", "contents", where, text)
+            findings.add("contents", where, text)
         findings.messages += 1
         findings.body_bytes += len(body)
         if progress is not None and findings.messages % PROGRESS_EVERY == 0:

@@ -8,7 +8,7 @@ What tells them apart: Veil syncs each commit before it makes the next, and SQLi
 first frame. So a power cut can spoil one commit, the last (and what an open transaction spilled after it,
 which ends no commit), and never the header. From the first bad frame on, counting that frame:
 - at most one commit of the present generation ends there: a torn tail (damage to the last commit alone looks
-  the same, and only a count of synced frames can tell);
+  the same);
 - more than one: the first of them had been synced, and something has changed it since;
 and when the header is bad and anything follows it, the header had been synced and was changed since.
 
@@ -28,7 +28,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
@@ -56,7 +56,6 @@ class WalScan:
     frames_after_damage: int = 0  # whole frames of the present generation after the first bad one
     commits_after_damage: int = 0
     damaged_at_frame: int | None = None  # the first bad frame, counted from 1; 0 is the header
-    synced_frames: int | None = None  # as the caller knew it
 
     def explain(self) -> str:
         """The verdict in one sentence for a person."""
@@ -80,47 +79,27 @@ class WalScan:
         if self.damaged_at_frame == 0:
             found = _count(self.frames_after_damage, "whole frame")
             return f"in its header, so SQLite would ignore all of it ({found} found)"
-        if self.synced_frames is not None and self.frames_valid < self.synced_frames:
-            synced = _count(self.synced_frames, "frame")
-            return f"after frame {self.frames_valid}, though {synced} had been synced"
         lost = _count(self.commits_after_damage, "whole commit")
         return f"at frame {self.damaged_at_frame}, and SQLite would silently ignore {lost} after it"
 
 
-def scan_wal(path: Path, *, synced_frames: int | None = None) -> WalScan:
-    """Read the WAL at `path`, change nothing, and say whether opening its database would lose synced commits.
-
-    `synced_frames` is how many frames of the present generation are known to be on disk, a lower bound: fewer
-    valid frames are damage whatever follows them, even nothing, and beyond it the general rule holds.
-    It speaks of one generation only: forget it whenever the WAL is reset or removed.
-    """
-    if synced_frames is not None and synced_frames < 0:
-        raise ValueError(f"synced_frames is {synced_frames}; expected None or a whole number from 0")
+def scan_wal(path: Path) -> WalScan:
+    """Read the WAL at `path`, change nothing, and say whether opening its database would lose synced commits."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
-        return _judged(WalScan("absent", synced_frames=synced_frames))
+        return WalScan("absent")
     with file:
         size = file.seek(0, 2)
         file.seek(0)
         head = file.read(HEADER.size)
         if len(head) < HEADER.size:
-            return _judged(WalScan("torn_tail" if size else "empty", synced_frames=synced_frames))
+            return WalScan("torn_tail" if size else "empty")
         layout = Layout.of_header(head)
-        if layout is None:
-            return _scan_without_header(file, head, synced_frames)
-        return _judged(_scan_frames(file, layout, size, synced_frames))
+        return _scan_without_header(file, head) if layout is None else _scan_frames(file, layout, size)
 
 
-def _judged(scan: WalScan) -> WalScan:
-    """The scan, or damage if it found less than was known to be synced."""
-    if scan.synced_frames is None or scan.frames_valid >= scan.synced_frames:
-        return scan
-    bad = scan.frames_valid + 1 if scan.damaged_at_frame is None else scan.damaged_at_frame
-    return replace(scan, verdict="damaged", damaged_at_frame=bad)
-
-
-def _scan_frames(file: BinaryIO, layout: Layout, size: int, synced_frames: int | None) -> WalScan:
+def _scan_frames(file: BinaryIO, layout: Layout, size: int) -> WalScan:
     frames = list(read_frames(file, layout))
     valid = 0
     while valid < len(frames) and frames[valid].whole and frames[valid].salts == layout.salts:
@@ -147,27 +126,31 @@ def _scan_frames(file: BinaryIO, layout: Layout, size: int, synced_frames: int |
         dropped += _ended_a_commit(file, layout, frames, valid)
         verdict = "damaged" if dropped > 1 else "torn_tail"
     commits_after = sum(1 for index in after if frames[index].commit_pages)
-    return WalScan(
-        verdict, layout.page_bytes, valid, len(commits), len(after), commits_after, bad, synced_frames
-    )
+    return WalScan(verdict, layout.page_bytes, valid, len(commits), len(after), commits_after, bad)
 
 
-def _scan_without_header(file: BinaryIO, head: bytes, synced_frames: int | None) -> WalScan:
+def _scan_without_header(file: BinaryIO, head: bytes) -> WalScan:
     """The scan of a WAL whose header is bad: SQLite would ignore the file, and all that it holds."""
-    for layout in Layout.guesses(head):
-        # A block is enough to know the layout; the first frame that goes on from another names the salts.
-        for frame in read_frames(file, layout, blocks=1):
-            if frame.whole:
-                found = layout._replace(salts=frame.salts)
-                frames = list(read_frames(file, found))
-                after = _whole_frames_after(file, found, frames, -1)
-                commits = sum(1 for index in after if frames[index].commit_pages)
-                return WalScan("damaged", found.page_bytes, 0, 0, len(after), commits, 0, synced_frames)
+    layout = _guessed(file, head)
+    if layout is not None:
+        frames = list(read_frames(file, layout))
+        after = _whole_frames_after(file, layout, frames, -1)
+        commits = sum(1 for index in after if frames[index].commit_pages)
+        return WalScan("damaged", layout.page_bytes, 0, 0, len(after), commits, 0)
     file.seek(HEADER.size)
     while block := file.read(_BLOCK_BYTES):
         if any(block):
-            return WalScan("damaged", damaged_at_frame=0, synced_frames=synced_frames)
-    return _judged(WalScan("torn_tail", damaged_at_frame=0, synced_frames=synced_frames))
+            return WalScan("damaged", damaged_at_frame=0)
+    return WalScan("torn_tail", damaged_at_frame=0)
+
+
+def _guessed(file: BinaryIO, head: bytes) -> Layout | None:
+    """The layout of a WAL whose header is bad: a block is enough, and the first frame that goes on from another has the salts."""
+    for guess in Layout.guesses(head):
+        for frame in read_frames(file, guess, blocks=1):
+            if frame.whole:
+                return guess._replace(salts=frame.salts)
+    return None
 
 
 class Layout(NamedTuple):
@@ -367,25 +350,15 @@ def copy_mended(source: Path, target: Path) -> Mending:
     except FileNotFoundError:
         return Mending()
     with file:
-        layout = _layout_of(file)
+        head = file.read(HEADER.size)
+        layout = None
+        if len(head) == HEADER.size:
+            layout = Layout.of_header(head) or _guessed(file, head)
         if layout is None:
             return Mending()
         frames = list(read_frames(file, layout))
         end = _end_of_last_commit(layout, frames)
         return _write(file, target, layout, frames[:end]) if end else Mending()
-
-
-def _layout_of(file: BinaryIO) -> Layout | None:
-    head = file.read(HEADER.size)
-    if len(head) < HEADER.size:
-        return None
-    if layout := Layout.of_header(head):
-        return layout
-    for guess in Layout.guesses(head):
-        for frame in read_frames(file, guess, blocks=1):
-            if frame.whole:
-                return guess._replace(salts=frame.salts)
-    return None
 
 
 def _end_of_last_commit(layout: Layout, frames: Sequence[Frame]) -> int:
