@@ -40,7 +40,7 @@ from veil.consumer.outcomes import Outcome
 from veil.consumer.runner import Dependencies, worker_agent
 from veil.core.queue import QueueKey
 from veil.journal.attempts import tell
-from veil.journal.lives import EveryRow, LifeEvent, from_packed
+from veil.journal.lives import EVERY_ROW, LifeEvent, from_packed
 from veil.journal.storage import Storage
 from veil.service.service import Service
 from veil.stores.memory import MemoryStore
@@ -353,7 +353,7 @@ async def _turn(shop: Shop) -> None:
 # ---- judging
 
 _KEY: Final = QueueKey("us-east-1", "000000000000", "orders")
-_EVERY: Final = ExportPlan(*EveryRow())
+_EVERY: Final = ExportPlan(*EVERY_ROW)
 Judged = dict[Attempt, str]
 
 

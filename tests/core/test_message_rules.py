@@ -222,7 +222,11 @@ def test_fifo_takes_no_delay_but_zero() -> None:
     check_draft(Draft("b", group="g", deduplication_id="d", delay_s=0), FIFO)
     with pytest.raises(NotForQueueType) as refusal:
         check_draft(Draft("b", group="g", deduplication_id="d", delay_s=2), FIFO)
-    assert (refusal.value.parameter, refusal.value.value, refusal.value.queue_type) == ("DelaySeconds", 2, "FIFO")
+    assert (refusal.value.parameter, refusal.value.value, refusal.value.queue_type) == (
+        "DelaySeconds",
+        2,
+        "FIFO",
+    )
 
 
 def test_standard_takes_a_group_and_no_deduplication_id() -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NamedTuple
 
-from veil.core.event import Kind, pack
+from veil.core.event import ExportPlan, Kind, OutboxRow, pack
 from veil.core.message import Caller
 from veil.core.queue import QueueKey
 from veil.journal import frames
-from veil.journal.schema import PackedRow, Plan
 from veil.journal.segment_writer import write_segment
 from veil.journal.segments import list_segments
 from veil.journal.storage import Location, Storage
@@ -48,7 +47,7 @@ class DirectSink:
         self._location = Location(where, store_id)
         self._on_step = on_step
 
-    async def write(self, plan: Plan, rows: AsyncIterator[Sequence[PackedRow]]) -> frames.Done:
+    async def write(self, plan: ExportPlan, rows: AsyncIterator[Sequence[OutboxRow]]) -> frames.Done:
         self._location.claim()
         pairs = [(row.number, row.packed) async for some in rows for row in some]
         written = write_segment(self._location.place, plan, pairs, self._on_step)

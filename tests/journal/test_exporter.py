@@ -13,10 +13,10 @@ import pytest
 from tests.journal.kit import DirectSink, events_of
 from tests.stores.kit import a_message, make_queue
 from veil.core.clock import ManualClock
+from veil.core.event import ExportPlan, OutboxRow
 from veil.journal import frames
 from veil.journal.exporter import Exporter
 from veil.journal.helper_process import ExportFailed
-from veil.journal.schema import PackedRow, Plan
 from veil.journal.segments import list_segments
 from veil.journal.storage import Storage
 from veil.stores.memory import MemoryStore
@@ -34,7 +34,7 @@ class ASink(DirectSink):
         self.closed = 0
         self.happened = asyncio.Event()
 
-    async def write(self, plan: Plan, rows: AsyncIterator[Sequence[PackedRow]]) -> frames.Done:
+    async def write(self, plan: ExportPlan, rows: AsyncIterator[Sequence[OutboxRow]]) -> frames.Done:
         self.tries += 1
         self.happened.set()
         if self.broken:
@@ -159,7 +159,7 @@ async def test_a_stop_does_not_wait_for_an_export_that_hangs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     class HangingSink(ASink):
-        async def write(self, plan: Plan, rows: AsyncIterator[Sequence[PackedRow]]) -> frames.Done:
+        async def write(self, plan: ExportPlan, rows: AsyncIterator[Sequence[OutboxRow]]) -> frames.Done:
             await asyncio.get_running_loop().create_future()
             raise AssertionError
 

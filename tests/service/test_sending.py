@@ -85,7 +85,7 @@ async def test_a_messages_delay_beats_the_queues_zero_included(service: Service,
 async def test_a_deduplication_id_is_not_for_standard_queues(orders: Desk) -> None:
     with pytest.raises(NotForQueueType) as refusal:
         await orders.send(deduplication_id="d")
-    assert (refusal.value.parameter, refusal.value.fifo) == ("MessageDeduplicationId", False)
+    assert (refusal.value.parameter, refusal.value.queue_type) == ("MessageDeduplicationId", "standard")
 
 
 async def test_a_fifo_message_needs_a_group_or_the_whole_call_fails(steps: Desk) -> None:

@@ -16,12 +16,12 @@ import time
 import zlib
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from veil.consumer.message import Message
 from veil.consumer.outcomes import DeadLetter, Delete, Discard, Outcome
 from veil.core.attempt import FAILED, Said
-from veil.core.event import Kind, pack
+from veil.core.event import ExportPlan, Kind, pack
 from veil.core.message import Caller
 from veil.core.queue import QueueKey
 
@@ -33,15 +33,6 @@ _log = logging.getLogger(__name__)
 INTERVAL_S: Final = 60.0
 EVENTS_MAX: Final = 100_000  # that wait to be written
 _SEQ_BITS: Final = 20
-
-
-class SegmentPlan(NamedTuple):
-    """Which rows a segment holds."""
-
-    journal_id: str
-    first: int
-    last: int
-    day: str
 
 
 class AttemptsJournal:
@@ -150,7 +141,7 @@ class AttemptsJournal:
             if some:
                 row = self._row + step
                 packed = pack([self._queue], [Caller()], some)
-                write_segment(self._place, SegmentPlan(self._journal_id, row, row, day), [(row, packed)])
+                write_segment(self._place, ExportPlan(self._journal_id, row, row, day), [(row, packed)])
                 self._row = row
                 with self._lock:
                     del self._events[: len(some)]

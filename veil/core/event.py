@@ -337,3 +337,31 @@ class EventRecorder:
         self._callers.clear()
         self._traces.clear()
         self._last_queue = self._last_caller = None
+
+
+# ---- the outbox, where packed events wait until they are safe in a segment of the journal
+
+
+class ExportPlan(NamedTuple):
+    """Which rows of the outbox the next export holds: decided durably before the first of them is written elsewhere."""
+
+    journal_id: str  # renewed when older data is restored: from there on the numbers tell another story
+    first: int
+    last: int
+    day: str  # of the first row, engine time: YYYY-MM-DD; no plan reaches over midnight
+
+
+class OutboxRow(NamedTuple):
+    """The packed events of one transaction."""
+
+    number: int
+    packed: bytes
+
+
+class OutboxSize(NamedTuple):
+    """How much waits to be exported."""
+
+    rows: int
+    packed_bytes: int
+    oldest_ms: int | None  # engine time of the oldest row
+    lost_events: int  # not recorded since the start, because the outbox was at its bound

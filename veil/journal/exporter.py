@@ -17,9 +17,9 @@ from typing import Final, Protocol
 
 from veil.core.clock import Clock
 from veil.core.errors import VeilError
+from veil.core.event import ExportPlan, OutboxRow
 from veil.journal import frames
-from veil.journal.helper_process import ExportFailed
-from veil.journal.schema import Outbox, PackedRow, Plan
+from veil.journal.schema import Outbox
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ DUTY: Final = "export"
 class SegmentSink(Protocol):
     """Where segments are written: `HelperProcess`."""
 
-    async def write(self, plan: Plan, rows: AsyncIterator[Sequence[PackedRow]]) -> frames.Done: ...
+    async def write(self, plan: ExportPlan, rows: AsyncIterator[Sequence[OutboxRow]]) -> frames.Done: ...
     async def sweep(self, before_day: str) -> list[str]: ...
     def hurry(self) -> None: ...
     async def close(self) -> None: ...
@@ -191,7 +191,7 @@ class Exporter:
         self._count(done)
         return True
 
-    async def _rows(self, plan: Plan) -> AsyncIterator[Sequence[PackedRow]]:
+    async def _rows(self, plan: ExportPlan) -> AsyncIterator[Sequence[OutboxRow]]:
         after = plan.first - 1
         while after < plan.last:
             rows = await self._outbox.outbox_rows(plan, after=after, limit=_ROWS_AT_ONCE)
@@ -218,6 +218,3 @@ class Exporter:
         for day in await self._sink.sweep(before):
             _log.info("the journal of %s was removed: its %d days are over", day, self._retention_days)
         self._swept_day = today.isoformat()
-
-
-__all__ = ["ExportFailed", "ExportStats", "Exporter", "SegmentSink"]

@@ -13,36 +13,14 @@ import msgspec
 
 ROW: Final = b"r"  # 8 bytes of number, then the packed events
 END: Final = b"e"  # no more rows
-OPEN: Final = b"o"
-SEGMENT: Final = b"s"  # rows follow
-SWEEP: Final = b"w"
+OPEN: Final = b"o"  # which place to write to, and for which store
+SEGMENT: Final = b"s"  # the ExportPlan of the segment whose rows follow
+SWEEP: Final = b"w"  # the days before this one are to be removed
 DONE: Final = b"d"
-FAILED: Final = b"f"
+FAILED: Final = b"f"  # why a command was not carried out; the next one may be
 
 HEAD: Final = struct.Struct(">cI")
 NUMBER: Final = struct.Struct(">Q")
-
-
-class Open(msgspec.Struct):
-    """Which place to write to, and for which store."""
-
-    where: str
-    store_id: str
-
-
-class SegmentPlan(msgspec.Struct):
-    """The plan of the segment whose rows follow."""
-
-    journal_id: str
-    first: int
-    last: int
-    day: str
-
-
-class Sweep(msgspec.Struct):
-    """Remove the days before this one."""
-
-    before_day: str
 
 
 class Done(msgspec.Struct):
@@ -54,13 +32,7 @@ class Done(msgspec.Struct):
     days_removed: list[str] = []
 
 
-class Failed(msgspec.Struct):
-    """A command was not carried out; the next one may be."""
-
-    reason: str
-
-
-def frame(kind: bytes, body: msgspec.Struct | None = None) -> bytes:
+def frame(kind: bytes, body: object = None) -> bytes:
     """One message as bytes."""
     content = b"" if body is None else msgspec.msgpack.encode(body)
     return HEAD.pack(kind, len(content)) + content

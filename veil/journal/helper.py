@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from veil.core.event import ExportPlan
 from veil.journal import frames
 from veil.journal.storage import Location, LocationRefused
 
@@ -54,17 +55,16 @@ class Helper:
             except (EOFError, BrokenPipeError):
                 raise
             except Exception as problem:  # whatever a file system can think of; the parent says it
-                answer = frames.frame(frames.FAILED, frames.Failed(_reason(problem)))
+                answer = frames.frame(frames.FAILED, _reason(problem))
             self._answers.write(answer)
             self._answers.flush()
 
     def _open(self, body: bytes) -> frames.Done:
-        command = msgspec.msgpack.decode(body, type=frames.Open)
-        self._location = Location(command.where, command.store_id)
+        self._location = Location(*msgspec.msgpack.decode(body, type=tuple[str, str]))
         return frames.Done()
 
     def _segment(self, body: bytes) -> frames.Done:
-        plan = msgspec.msgpack.decode(body, type=frames.SegmentPlan)
+        plan = msgspec.msgpack.decode(body, type=ExportPlan)
         rows = self._rows()
         try:
             assert self._location is not None
@@ -86,9 +86,8 @@ class Helper:
             yield frames.NUMBER.unpack_from(body)[0], body[frames.NUMBER.size :]
 
     def _sweep(self, body: bytes) -> frames.Done:
-        command = msgspec.msgpack.decode(body, type=frames.Sweep)
         assert self._location is not None
-        return frames.Done(days_removed=self._location.sweep(command.before_day))
+        return frames.Done(days_removed=self._location.sweep(msgspec.msgpack.decode(body, type=str)))
 
 
 def _reason(problem: Exception) -> str:

@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 
 from veil.core.errors import VeilError
+from veil.core.event import ExportPlan, OutboxRow
 from veil.journal import frames
-from veil.journal.schema import PackedRow, Plan
 
 _ENDING_S: Final = 2.0
 _NICENESS: Final = 10
@@ -37,7 +37,7 @@ class HelperProcess:
     """Writes segments to one location in another process. One command at a time."""
 
     def __init__(self, where: str, store_id: str) -> None:
-        self._open = frames.Open(where, store_id)
+        self._open = (where, store_id)
         self._process: asyncio.subprocess.Process | None = None
         self._niceness = _NICENESS
 
@@ -46,15 +46,14 @@ class HelperProcess:
         """Of the helper, if one runs."""
         return None if self._process is None else self._process.pid
 
-    async def write(self, plan: Plan, rows: AsyncIterator[Sequence[PackedRow]]) -> frames.Done:
+    async def write(self, plan: ExportPlan, rows: AsyncIterator[Sequence[OutboxRow]]) -> frames.Done:
         """Write the segment of a plan; raises ExportFailed with the reason."""
         async with self._in_step():
             process = await self._running()
             assert process.stdin is not None
-            command = frames.SegmentPlan(plan.journal_id, plan.first, plan.last, plan.day)
-            process.stdin.write(frames.frame(frames.SEGMENT, command))
+            process.stdin.write(frames.frame(frames.SEGMENT, plan))
             async for some in rows:
-                process.stdin.writelines(frames.row_frames((row.number, row.packed) for row in some))
+                process.stdin.writelines(frames.row_frames(some))
                 await process.stdin.drain()
             process.stdin.write(frames.frame(frames.END))
             return await self._answer(process)
@@ -63,7 +62,7 @@ class HelperProcess:
         """Remove the days before this one and say which; raises ExportFailed with the reason."""
         async with self._in_step():
             process = await self._running()
-            done = await self._ask(process, frames.frame(frames.SWEEP, frames.Sweep(before_day)))
+            done = await self._ask(process, frames.frame(frames.SWEEP, before_day))
             return done.days_removed
 
     def hurry(self) -> None:
@@ -130,7 +129,7 @@ class HelperProcess:
         kind, length = frames.HEAD.unpack(await process.stdout.readexactly(frames.HEAD.size))
         body = await process.stdout.readexactly(length)
         if kind == frames.FAILED:
-            raise ExportFailed(msgspec.msgpack.decode(body, type=frames.Failed).reason)
+            raise ExportFailed(msgspec.msgpack.decode(body, type=str))
         return msgspec.msgpack.decode(body, type=frames.Done)
 
     async def _died(self) -> ExportFailed:

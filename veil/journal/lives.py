@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from veil.core.event import Kind, unpack
+from veil.core.event import NOBODY, Event, ExportPlan, Kind, OutboxRow, unpack
 from veil.core.queue import QueueKey
 from veil.core.sequence import instant_of
 from veil.journal.schema import POSITION_BITS, Outbox
@@ -53,58 +54,32 @@ COLUMNS: Final = (
 )  # fmt: skip
 
 
+# What an event as it is packed has under the same names, and in the same form.
+_ALIKE: Final = frozenset(LifeEvent._fields) & frozenset(Event._fields) - {"kind", "queue", "other_queue"}
+
+
 def from_row(row: Mapping[str, Any]) -> LifeEvent:
     """The event in a row of a segment."""
-    return LifeEvent(
-        row["position"],
-        _ms(row["at"]) or 0,
-        row["kind"],
-        QueueKey(row["region"], row["account"], row["queue"]),
-        row["seq"],
-        row["message_id"],
-        row["delivery"],
-        _ms(row["deadline"]),
-        row["receive_count"],
-        row["body_bytes"],
-        row["message_type"],
-        row["other_queue"],
-        row["other_seq"],
-        row["caller_key"],
-        row["caller_address"],
-        row["user_agent"],
-        row["outcome"],
-        row["error_type"],
-        row["error_text"],
-        row["traceback"],
-    )
+    alike = {name: row[name] for name in LifeEvent._fields if name in row}
+    alike["queue"] = QueueKey(row["region"], row["account"], row["queue"])
+    return LifeEvent(**alike, at_ms=_ms(row["at"]) or 0, deadline_ms=_ms(row["deadline"]))
 
 
 def from_packed(number: int, packed: bytes) -> Iterator[LifeEvent]:
     """The events of a row of the outbox that waits to be exported."""
     queues, callers, events, *_ = unpack(packed)
     for place, event in enumerate(events):
-        caller = callers[event.caller] if callers else None
+        caller = callers[event.caller] if callers else NOBODY
+        alike = {name: getattr(event, name) for name in _ALIKE}
         yield LifeEvent(
-            number << POSITION_BITS | place,
-            event.at_ms,
-            Kind(event.kind).label,
-            queues[event.queue],
-            event.seq,
-            event.message_id,
-            event.delivery,
-            event.deadline_ms,
-            event.receive_count,
-            event.body_bytes,
-            event.message_type,
-            None if event.other_queue is None else queues[event.other_queue].name,
-            event.other_seq,
-            (caller.key_id or None) if caller else None,
-            (caller.peer or None) if caller else None,
-            (caller.user_agent or None) if caller else None,
-            event.outcome,
-            event.error_type,
-            event.error_text,
-            None if event.traceback is None else str(event.traceback),
+            **alike,
+            position=number << POSITION_BITS | place,
+            kind=Kind(event.kind).label,
+            queue=queues[event.queue],
+            other_queue=None if event.other_queue is None else queues[event.other_queue].name,
+            caller_key=caller.key_id or None,
+            caller_address=caller.peer or None,
+            user_agent=caller.user_agent or None,
         )
 
 
@@ -130,13 +105,34 @@ _ROWS_AT_ONCE: Final = 64
 _ENDS: Final = {each.label for each in (Kind.DELETED, Kind.EXPIRED, Kind.PURGED, Kind.REDRIVEN)}
 
 
-class EveryRow(NamedTuple):
-    """A plan that is none: over whatever rows wait. It is for looking; nothing is exported by it."""
+# A plan that is none: over whatever rows wait. It is for looking; nothing is exported by it.
+EVERY_ROW: Final = ExportPlan("", 1, (1 << 63) - 1, "")
 
-    journal_id: str = ""
-    first: int = 1
-    last: int = (1 << 63) - 1
-    day: str = ""
+
+async def waiting_rows(outbox: Outbox, bytes_max: int) -> AsyncIterator[OutboxRow | None]:
+    """The rows that wait to be exported, up to so many bytes; None at the end where that was not all."""
+    after = size = 0
+    while size < bytes_max:
+        rows = await outbox.outbox_rows(EVERY_ROW, after=after, limit=_ROWS_AT_ONCE)
+        if not rows:
+            return
+        for row in rows:
+            size += len(row.packed)
+            yield row
+        after = rows[-1].number
+        await asyncio.sleep(0)  # a store that has them at hand does not wait by itself
+    yield None
+
+
+def rows_where(parquet: Any, group: int, column: str, matches: Callable[[Any], Any]) -> Iterator[LifeEvent]:
+    """The events of a row group in which a column matches; the other columns are read only where one does."""
+    from pyarrow import compute as pc
+
+    mask = matches(parquet.read_row_group(group, columns=[column])[column])
+    if pc.any(mask).as_py():
+        names = [name for name in COLUMNS if name in parquet.schema_arrow.names]
+        for row in parquet.read_row_group(group, columns=names).filter(mask).to_pylist():
+            yield from_row(dict.fromkeys(COLUMNS) | row)
 
 
 class Look(NamedTuple):
@@ -223,20 +219,14 @@ async def read_events(
 
 async def _waiting(outbox: Outbox, search: _Search, further: int) -> bool:
     """Look through what waits to be exported; False where that was too much."""
-    after = size = 0
-    while size < OUTBOX_BYTES_MAX * further:
-        rows = await outbox.outbox_rows(EveryRow(), after=after, limit=_ROWS_AT_ONCE)
-        if not rows:
-            return True
-        for row in rows:
-            size += len(row.packed)
-            # As the key is packed, so it stands in the row: most rows need not be unpacked to be passed over.
-            while any(msgspec.msgpack.encode(key) in row.packed for key in search.keys):
-                if not search.take(from_packed(row.number, row.packed)):
-                    break
-        after = rows[-1].number
-        await asyncio.sleep(0)  # a store that has them at hand does not wait by itself
-    return False
+    async for row in waiting_rows(outbox, OUTBOX_BYTES_MAX * further):
+        if row is None:
+            return False
+        # As the key is packed, so it stands in the row: most rows need not be unpacked to be passed over.
+        while any(msgspec.msgpack.encode(key) in row.packed for key in search.keys):
+            if not search.take(from_packed(row.number, row.packed)):
+                break
+    return True
 
 
 class _Exported(NamedTuple):
@@ -303,11 +293,8 @@ def _look_into(index: SegmentIndex, segment: Segment, search: _Search) -> int:
             for group in groups:
                 looked += footer.groups[group].events
                 wanted = pa.array(sorted(search.keys), pa.int64())
-                mask = pc.is_in(parquet.read_row_group(group, columns=["seq"])["seq"], value_set=wanted)
-                if pc.any(mask).as_py():
-                    names = [name for name in COLUMNS if name in parquet.schema_arrow.names]
-                    rows = parquet.read_row_group(group, columns=names).filter(mask).to_pylist()
-                    grown |= search.take(from_row(dict.fromkeys(COLUMNS) | row) for row in rows)
+                found = rows_where(parquet, group, "seq", partial(pc.is_in, value_set=wanted))
+                grown |= search.take(found)
         if not grown:
             break
     return looked

@@ -6,13 +6,12 @@ import asyncio
 from typing import Final, NamedTuple
 
 from veil.core.queue import QueueKey
-from veil.journal.lives import OUTBOX_BYTES_MAX, EveryRow, LifeEvent, from_packed
+from veil.journal.lives import OUTBOX_BYTES_MAX, LifeEvent, from_packed, rows_where, waiting_rows
 from veil.journal.schema import Outbox
 from veil.journal.segments import Segment, SegmentIndex, list_segments
 
 SEGMENTS_MAX: Final = 300  # for one look
 EVENTS_MAX: Final = 4_000_000
-_ROWS_AT_ONCE: Final = 64
 
 
 class Sighting(NamedTuple):
@@ -49,19 +48,11 @@ async def find_message(
 
 async def _waiting(outbox: Outbox, message_id: str, found: dict[tuple[QueueKey, int], int]) -> None:
     wanted = message_id.encode("utf-8", "replace")
-    after = size = 0
-    while size < OUTBOX_BYTES_MAX:
-        rows = await outbox.outbox_rows(EveryRow(), after=after, limit=_ROWS_AT_ONCE)
-        if not rows:
-            return
-        for row in rows:
-            size += len(row.packed)
-            if wanted in row.packed:
-                for event in from_packed(row.number, row.packed):
-                    if event.message_id == message_id:
-                        _note(event, found)
-        after = rows[-1].number
-        await asyncio.sleep(0)  # a store that has them at hand does not wait by itself
+    async for row in waiting_rows(outbox, OUTBOX_BYTES_MAX):
+        if row is not None and wanted in row.packed:
+            for event in from_packed(row.number, row.packed):
+                if event.message_id == message_id:
+                    _note(event, found)
 
 
 def _note(event: LifeEvent, found: dict[tuple[QueueKey, int], int]) -> None:
@@ -102,15 +93,10 @@ def _look_into(
     from pyarrow import compute as pc
     from pyarrow import parquet as pq
 
-    from veil.journal.lives import COLUMNS, from_row
-
     footer = index.footer(segment)
     with index.place.open_input(segment.name) as file:
         parquet = pq.ParquetFile(file)
         for group in range(len(footer.groups)):
-            mask = pc.equal(parquet.read_row_group(group, columns=["message_id"])["message_id"], message_id)
-            if pc.any(mask).as_py():
-                names = [name for name in COLUMNS if name in parquet.schema_arrow.names]
-                for row in parquet.read_row_group(group, columns=names).filter(mask).to_pylist():
-                    _note(from_row(dict.fromkeys(COLUMNS) | row), found)
+            for event in rows_where(parquet, group, "message_id", lambda ids: pc.equal(ids, message_id)):
+                _note(event, found)
     return footer.events

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-from veil.core.event import NOBODY, Event, Kind
+from veil.core.event import NOBODY, Event, ExportPlan, Kind
 from veil.journal.schema import (
     COLUMNS,
     FIRST_KEY,
@@ -19,7 +19,6 @@ from veil.journal.schema import (
     VERSION,
     VERSION_KEY,
     Column,
-    Plan,
     segment_name,
 )
 from veil.journal.storage import Storage
@@ -51,6 +50,10 @@ _INDEX: Final = pa.int32()
 _MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
 _MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
 _KINDS: Final = ["", *(Kind(number).label for number in range(1, len(Kind) + 1))]
+_KIND, _QUEUE, _TYPE, _CALLER, _OTHER, _TRACE = (
+    Event._fields.index(name)
+    for name in ("kind", "queue", "message_type", "caller", "other_queue", "traceback")
+)
 _DEFAULTS: Final = [Event._field_defaults.get(name) for name in Event._fields]
 _REQUIRED: Final = len(Event._fields) - len(Event._field_defaults)
 # Like core.event.unpack, but without an object for each event.
@@ -86,16 +89,18 @@ class Columns:
             fields = _sideways(events)
             queue_numbers = [self._queues.number((*each,)) for each in queues]
             caller_numbers = [self._callers.number((*each,)) for each in callers or (NOBODY,)]
-            fields[2] = tuple([queue_numbers[each] for each in fields[2]])
-            fields[10] = tuple([caller_numbers[each] for each in fields[10]])
-            fields[11] = tuple([None if each is None else queue_numbers[each] for each in fields[11]])
-            if not 1 <= min(fields[0]) <= max(fields[0]) < len(_KINDS):
-                raise ValueError(f"kinds {min(fields[0])} to {max(fields[0])}")
+            fields[_QUEUE] = tuple([queue_numbers[each] for each in fields[_QUEUE]])
+            fields[_CALLER] = tuple([caller_numbers[each] for each in fields[_CALLER]])
+            others = fields[_OTHER]
+            fields[_OTHER] = tuple([None if each is None else queue_numbers[each] for each in others])
+            if not 1 <= min(fields[_KIND]) <= max(fields[_KIND]) < len(_KINDS):
+                raise ValueError(f"kinds {min(fields[_KIND])} to {max(fields[_KIND])}")
             number_of_type = self._types.number
-            fields[9] = tuple([None if each is None else number_of_type(each) for each in fields[9]])
+            fields[_TYPE] = tuple([None if each is None else number_of_type(each) for each in fields[_TYPE]])
             rule, traces = more[0] if more else None, more[1] if len(more) > 1 else ()
             if traces:
-                fields[16] = tuple([traces[each] if isinstance(each, int) else each for each in fields[16]])
+                kept = fields[_TRACE]
+                fields[_TRACE] = tuple([traces[each] if isinstance(each, int) else each for each in kept])
         except (msgspec.DecodeError, ValueError, TypeError, IndexError) as problem:
             raise ValueError(f"outbox row {number} cannot be read: {problem}") from None
         if len(events) > 1 << POSITION_BITS:
@@ -109,61 +114,41 @@ class Columns:
 
     def take(self) -> Any:
         """What was put in since the last time, as a pyarrow table."""
-        (
-            kind,
-            at,
-            queue,
-            seq,
-            message_id,
-            delivery,
-            deadline,
-            receives,
-            size,
-            type_,
-            caller,
-            other,
-            other_seq,
-            outcome,
-            error_type,
-            error_text,
-            traceback,
-            worked,
-        ) = self._fields
+        field = dict(zip(Event._fields, self._fields, strict=True))
         regions, accounts, names = self._queues.parts(3)
         _, keys, agents, addresses = self._callers.parts(4)
-        queue_index, other_index = pa.array(queue, _INDEX), pa.array(other, _INDEX)
-        caller_index = pa.array(caller, _INDEX)
+        queue_index, other_index = pa.array(field["queue"], _INDEX), pa.array(field["other_queue"], _INDEX)
+        caller_index = pa.array(field["caller"], _INDEX)
         arrays = {
             "position": pa.array(self._positions, pa.int64()),
-            "at": _instants(at),
-            "kind": _named(pa.array(kind, _INDEX), _KINDS),
+            "at": _instants(field["at_ms"]),
+            "kind": _named(pa.array(field["kind"], _INDEX), _KINDS),
             # Empty for what is of no queue.
             "region": _named(queue_index, regions, empty="kept"),
             "account": _named(queue_index, accounts, empty="kept"),
             "queue": _named(queue_index, names, empty="kept"),
-            "seq": pa.array(seq, pa.int64()),
-            "message_id": pa.array(message_id, pa.string()),
-            "delivery": pa.array(delivery, pa.int32()),
-            "deadline": _instants(deadline),
-            "receive_count": pa.array(receives, pa.int32()),
-            "body_bytes": pa.array(size, pa.int32()),
-            "message_type": _named(pa.array(type_, _INDEX), self._types.parts(1)[0]),
+            "seq": pa.array(field["seq"], pa.int64()),
+            "message_id": pa.array(field["message_id"], pa.string()),
+            "delivery": pa.array(field["delivery"], pa.int32()),
+            "deadline": _instants(field["deadline_ms"]),
+            "receive_count": pa.array(field["receive_count"], pa.int32()),
+            "body_bytes": pa.array(field["body_bytes"], pa.int32()),
+            "message_type": _named(pa.array(field["message_type"], _INDEX), self._types.parts(1)[0]),
             "other_queue": _named(other_index, names),
-            "other_seq": pa.array(other_seq, pa.int64()),
+            "other_seq": pa.array(field["other_seq"], pa.int64()),
             "caller_key": _named(caller_index, keys),
             "caller_address": _named(caller_index, addresses),
             "user_agent": _named(caller_index, agents),
-            "outcome": _repeated(outcome),
-            "error_type": _repeated(error_type),
-            "error_text": _repeated(error_text),
-            "traceback": _repeated(traceback),
+            "outcome": _repeated(field["outcome"]),
+            "error_type": _repeated(field["error_type"]),
+            "error_text": _repeated(field["error_text"]),
+            "traceback": _repeated(field["traceback"]),
             "rule": pa.array(self._rules, pa.int32()),
-            "worked_ms": pa.array(worked, pa.int32()),
+            "worked_ms": pa.array(field["worked_ms"], pa.int32()),
         }  # fmt: skip
         self._start()
-        fields = [
-            pa.field(each.name, arrays[each.name].type, each.nullable) for each in SCHEMA
-        ]  # dictionaries in place of texts
+        # Dictionaries in place of texts.
+        fields = [pa.field(each.name, arrays[each.name].type, each.nullable) for each in SCHEMA]
         return pa.Table.from_arrays([arrays[each.name] for each in SCHEMA], schema=pa.schema(fields))
 
 
@@ -235,7 +220,7 @@ class Written(NamedTuple):
 
 def write_segment(
     place: Storage,
-    plan: Plan,
+    plan: ExportPlan,
     rows: Iterable[tuple[int, bytes]],
     on_step: Callable[[str], None] = lambda step: None,
 ) -> Written:
@@ -264,7 +249,7 @@ def write_segment(
     return Written(name, columns.events, size, unreadable)
 
 
-def _writer(file: Any, plan: Plan) -> Any:
+def _writer(file: Any, plan: ExportPlan) -> Any:
     writer = pq.ParquetWriter(
         file,
         Columns().take().schema,

@@ -69,6 +69,9 @@ from veil.core.clock import Trouble
 from veil.core.effect import HolderSign
 from veil.core.errors import VeilError
 from veil.core.event import NOBODY
+from veil.core.event import ExportPlan as ExportPlan
+from veil.core.event import OutboxRow as OutboxRow
+from veil.core.event import OutboxSize as OutboxSize
 from veil.core.lease import Deletion, HoldContent, HoldKey, HoldTally
 from veil.core.message import Caller, NewMessage, Sent, StoredMessage
 from veil.core.message import NewContent as NewContent
@@ -99,31 +102,6 @@ class Rotated(NamedTuple):
     deadline_ms: int
 
 
-class ExportPlan(NamedTuple):
-    """Which rows of the outbox the next export holds: decided durably before the first of them is written elsewhere."""
-
-    journal_id: str  # renewed when older data is restored: from there on the numbers tell another story
-    first: int
-    last: int
-    day: str  # of the first row, engine time: YYYY-MM-DD; no plan reaches over midnight
-
-
-class OutboxRow(NamedTuple):
-    """The packed events of one transaction."""
-
-    number: int
-    packed: bytes  # core.event.unpack
-
-
-class OutboxSize(NamedTuple):
-    """How much waits to be exported."""
-
-    rows: int
-    packed_bytes: int
-    oldest_ms: int | None  # engine time of the oldest row
-    lost_events: int  # not recorded since the start, because the outbox was at its bound
-
-
 class StoreEvents(Protocol):
     """What a store tells its owner, on the event loop: nothing here may block."""
 
@@ -148,17 +126,10 @@ class StoreEvents(Protocol):
 class NoEvents:
     """What a store speaks to before its owner has taken over: nobody listens."""
 
-    def messages_available(self, queue_id: int, count: int) -> None:
-        """Ignored."""
-
-    def counted(self, event: str, queue_id: int, count: int) -> None:
-        """Ignored."""
-
-    def due_sooner(self) -> None:
-        """Ignored."""
-
-    def troubled(self, trouble: Trouble) -> None:
-        """Ignored."""
+    def messages_available(self, queue_id: int, count: int) -> None: ...
+    def counted(self, event: str, queue_id: int, count: int) -> None: ...
+    def due_sooner(self) -> None: ...
+    def troubled(self, trouble: Trouble) -> None: ...
 
 
 class Store(Protocol):
