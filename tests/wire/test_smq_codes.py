@@ -20,7 +20,7 @@ def test_no_member_of_the_error_family_is_without_words() -> None:
     for member in members:
         error = member.__new__(member)
         # What the wording may look at is set by constructors of many shapes: any value will do.
-        error.__dict__.update(dict.fromkeys(("setting", "value", "expected", "action", "name"), "x"))
+        error.__dict__.update(dict.fromkeys((*getattr(member, "facts", ()), "refusal"), "x"))
         assert worded(error) != INTERNAL, member.__name__
 
 
