@@ -23,6 +23,12 @@ class Shape(Struct, omit_defaults=True, gc=False):
     """A structure of the API; `gc=False` because none can be part of a cycle."""
 
 
+class OnQueue(Shape):
+    """The input of an action on a queue. DeleteQueue, PurgeQueue, ListQueueTags, PauseQueue and ResumeQueue need nothing else."""
+
+    QueueUrl: Text = ""
+
+
 # ---- parts
 
 
@@ -39,8 +45,7 @@ class AttributeValue(Shape):
 AttributeValues = dict[Text, AttributeValue]
 
 
-class SendEntry(Shape):
-    Id: Text = ""
+class SentContent(Shape):
     MessageBody: str = ""
     DelaySeconds: Int | None = None
     MessageAttributes: AttributeValues | None = None
@@ -49,14 +54,16 @@ class SendEntry(Shape):
     MessageGroupId: Text | None = None
 
 
+class SendEntry(SentContent):
+    Id: Text = ""
+
+
 class ReceiptEntry(Shape):
     Id: Text = ""
     ReceiptHandle: Text = ""
 
 
-class VisibilityEntry(Shape):
-    Id: Text = ""
-    ReceiptHandle: Text = ""
+class VisibilityEntry(ReceiptEntry):
     VisibilityTimeout: Int | None = None
 
 
@@ -128,14 +135,8 @@ class PeekedMessage(Shape):
 # ---- messages
 
 
-class SendMessageInput(Shape):
+class SendMessageInput(SentContent):
     QueueUrl: Text = ""
-    MessageBody: str = ""
-    DelaySeconds: Int | None = None
-    MessageAttributes: AttributeValues | None = None
-    MessageSystemAttributes: AttributeValues | None = None
-    MessageDeduplicationId: Text | None = None
-    MessageGroupId: Text | None = None
 
 
 class SendMessageOutput(Shape):
@@ -146,8 +147,7 @@ class SendMessageOutput(Shape):
     SequenceNumber: str | None = None
 
 
-class ReceiveMessageInput(Shape):
-    QueueUrl: Text = ""
+class ReceiveMessageInput(OnQueue):
     AttributeNames: Names | None = None
     MessageSystemAttributeNames: Names | None = None
     MessageAttributeNames: Names | None = None
@@ -161,19 +161,15 @@ class ReceiveMessageOutput(Shape):
     Messages: list[ReceivedMessage] | None = None
 
 
-class DeleteMessageInput(Shape):
-    QueueUrl: Text = ""
+class DeleteMessageInput(OnQueue):
     ReceiptHandle: Text = ""
 
 
-class ChangeMessageVisibilityInput(Shape):
-    QueueUrl: Text = ""
-    ReceiptHandle: Text = ""
+class ChangeMessageVisibilityInput(DeleteMessageInput):
     VisibilityTimeout: Int | None = None
 
 
-class PeekMessagesInput(Shape):
-    QueueUrl: Text = ""
+class PeekMessagesInput(OnQueue):
     MaxResults: Int | None = None
     NextToken: Text | None = None
     SentAfter: Long | None = None
@@ -191,8 +187,7 @@ class PeekMessagesOutput(Shape):
 # ---- batches
 
 
-class SendMessageBatchInput(Shape):
-    QueueUrl: Text = ""
+class SendMessageBatchInput(OnQueue):
     Entries: list[SendEntry] | None = None
 
 
@@ -201,13 +196,11 @@ class SendMessageBatchOutput(Shape):
     Failed: list[FailedEntry] | None = None
 
 
-class DeleteMessageBatchInput(Shape):
-    QueueUrl: Text = ""
+class DeleteMessageBatchInput(OnQueue):
     Entries: list[ReceiptEntry] | None = None
 
 
-class ChangeMessageVisibilityBatchInput(Shape):
-    QueueUrl: Text = ""
+class ChangeMessageVisibilityBatchInput(OnQueue):
     Entries: list[VisibilityEntry] | None = None
 
 
@@ -219,14 +212,12 @@ class BatchOutput(Shape):
 # ---- holds and chosen redrives: Veil's own
 
 
-class OpenStreamInput(Shape):
-    QueueUrl: Text = ""
+class OpenStreamInput(OnQueue):
     Stream: Text = ""
     Owner: Text = ""
 
 
-class ReceiveHoldInput(Shape):
-    QueueUrl: Text = ""
+class ReceiveHoldInput(OnQueue):
     Stream: Text = ""
     Batch: Long | None = None
     Part: Long | None = None
@@ -239,17 +230,11 @@ class ReceiveHoldOutput(Shape):
     Lost: int
 
 
-class ExtendHoldsInput(Shape):
-    QueueUrl: Text = ""
-    Stream: Text = ""
-    Owner: Text = ""
+class ExtendHoldsInput(OpenStreamInput):
     VisibilityTimeout: Int | None = None
 
 
-class DeleteHoldsInput(Shape):
-    QueueUrl: Text = ""
-    Stream: Text = ""
-    Owner: Text = ""
+class DeleteHoldsInput(OpenStreamInput):
     UpToBatch: Long | None = None
 
 
@@ -267,14 +252,12 @@ class RedriveEntry(Shape):
     MessageAttributes: AttributeValues | None = None
 
 
-class RedriveMessagesInput(Shape):
-    QueueUrl: Text = ""
+class RedriveMessagesInput(OnQueue):
     Entries: list[RedriveEntry] | None = None
     MarkRedriven: bool = False
 
 
-class StartRedriveInput(Shape):
-    QueueUrl: Text = ""
+class StartRedriveInput(OnQueue):
     DestinationQueueUrl: Text | None = None
     MaxNumberOfMessagesPerSecond: Int | None = None
     ContainedText: Text = ""
@@ -298,12 +281,6 @@ class RedriveMessagesOutput(Shape):
 # ---- queues
 
 
-class QueueInput(Shape):
-    """DeleteQueue, PurgeQueue, ListQueueTags, and Veil's PauseQueue and ResumeQueue need nothing else."""
-
-    QueueUrl: Text = ""
-
-
 class QueueUrlOutput(Shape):
     QueueUrl: str
 
@@ -321,8 +298,7 @@ class GetQueueUrlInput(Shape):
     QueueOwnerAWSAccountId: Text | None = None
 
 
-class GetQueueAttributesInput(Shape):
-    QueueUrl: Text = ""
+class GetQueueAttributesInput(OnQueue):
     AttributeNames: Names | None = None
 
 
@@ -330,8 +306,7 @@ class AttributesOutput(Shape):
     Attributes: dict[str, str] | None = None
 
 
-class SetQueueAttributesInput(Shape):
-    QueueUrl: Text = ""
+class SetQueueAttributesInput(OnQueue):
     Attributes: dict[Text, Text] | None = None
 
 
@@ -346,8 +321,7 @@ class ListQueuesOutput(Shape):
     NextToken: str | None = None
 
 
-class ListDeadLetterSourceQueuesInput(Shape):
-    QueueUrl: Text = ""
+class ListDeadLetterSourceQueuesInput(OnQueue):
     NextToken: Text | None = None
     MaxResults: Int | None = None
 
@@ -423,13 +397,11 @@ class DescribeMessageOutput(Shape):
 # ---- tags and permissions
 
 
-class TagQueueInput(Shape):
-    QueueUrl: Text = ""
+class TagQueueInput(OnQueue):
     Tags: dict[Text, Text] | None = None
 
 
-class UntagQueueInput(Shape):
-    QueueUrl: Text = ""
+class UntagQueueInput(OnQueue):
     TagKeys: Names | None = None
 
 
@@ -437,15 +409,13 @@ class TagsOutput(Shape):
     Tags: dict[str, str] | None = None
 
 
-class AddPermissionInput(Shape):
-    QueueUrl: Text = ""
+class AddPermissionInput(OnQueue):
     Label: Text = ""
     AWSAccountIds: Names | None = None
     Actions: Names | None = None
 
 
-class RemovePermissionInput(Shape):
-    QueueUrl: Text = ""
+class RemovePermissionInput(OnQueue):
     Label: Text = ""
 
 

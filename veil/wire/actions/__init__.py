@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_type_hints
 
-from veil.wire import shapes
 from veil.wire.actions import extensions, messages, move_tasks, queues
 from veil.wire.call import Call
 from veil.wire.shapes import Shape
@@ -29,57 +28,27 @@ class Action(NamedTuple):
         return self.name.startswith(("Get", "List", "Describe"))
 
 
-ACTIONS: Final[Mapping[str, Action]] = {
-    name: Action(name, given, run)
-    for name, given, run in (
-        ("AddPermission", shapes.AddPermissionInput, queues.add_permission_action),
-        ("CancelMessageMoveTask", shapes.CancelMessageMoveTaskInput, move_tasks.cancel_message_move_task),
-        ("ChangeMessageVisibility", shapes.ChangeMessageVisibilityInput, messages.change_message_visibility),
-        (
-            "ChangeMessageVisibilityBatch",
-            shapes.ChangeMessageVisibilityBatchInput,
-            messages.change_message_visibility_batch,
-        ),
-        ("CreateQueue", shapes.CreateQueueInput, queues.create_queue_action),
-        ("DeleteMessage", shapes.DeleteMessageInput, messages.delete_message),
-        ("DeleteMessageBatch", shapes.DeleteMessageBatchInput, messages.delete_message_batch),
-        ("DeleteQueue", shapes.QueueInput, queues.delete_queue_action),
-        ("GetQueueAttributes", shapes.GetQueueAttributesInput, queues.get_queue_attributes),
-        ("GetQueueUrl", shapes.GetQueueUrlInput, queues.get_queue_url),
-        (
-            "ListDeadLetterSourceQueues",
-            shapes.ListDeadLetterSourceQueuesInput,
-            queues.list_dead_letter_source_queues,
-        ),
-        ("ListMessageMoveTasks", shapes.ListMessageMoveTasksInput, move_tasks.list_message_move_tasks),
-        ("ListQueueTags", shapes.QueueInput, queues.list_queue_tags),
-        ("ListQueues", shapes.ListQueuesInput, queues.list_queues_action),
-        ("PurgeQueue", shapes.QueueInput, queues.purge_queue),
-        ("ReceiveMessage", shapes.ReceiveMessageInput, messages.receive_message),
-        ("RemovePermission", shapes.RemovePermissionInput, queues.remove_permission_action),
-        ("SendMessage", shapes.SendMessageInput, messages.send_message),
-        ("SendMessageBatch", shapes.SendMessageBatchInput, messages.send_message_batch),
-        ("SetQueueAttributes", shapes.SetQueueAttributesInput, queues.set_queue_attributes),
-        ("StartMessageMoveTask", shapes.StartMessageMoveTaskInput, move_tasks.start_message_move_task),
-        ("TagQueue", shapes.TagQueueInput, queues.tag_queue_action),
-        ("UntagQueue", shapes.UntagQueueInput, queues.untag_queue_action),
-    )
-}
+def _table(*runs: Callable[[Call, Any], Awaitable[Shape | None]]) -> Mapping[str, Action]:
+    """Actions by name: a function is named after its action, and its second argument has the shape of the action's input."""
+    names = ["".join(map(str.capitalize, run.__name__.split("_"))) for run in runs]
+    return {
+        name: Action(name, get_type_hints(run)["given"], run) for name, run in zip(names, runs, strict=True)
+    }
 
+
+# fmt: off
+ACTIONS: Final = _table(
+    messages.send_message, messages.receive_message, messages.delete_message, messages.change_message_visibility,
+    messages.send_message_batch, messages.delete_message_batch, messages.change_message_visibility_batch,
+    queues.create_queue, queues.get_queue_url, queues.list_queues, queues.delete_queue, queues.purge_queue,
+    queues.get_queue_attributes, queues.set_queue_attributes, queues.list_dead_letter_source_queues,
+    queues.tag_queue, queues.untag_queue, queues.list_queue_tags, queues.add_permission, queues.remove_permission,
+    move_tasks.start_message_move_task, move_tasks.cancel_message_move_task, move_tasks.list_message_move_tasks,
+)
 # Veil's own, under a target prefix that no AWS client uses.
-EXTENSIONS: Final[Mapping[str, Action]] = {
-    name: Action(name, given, run)
-    for name, given, run in (
-        ("DeleteHolds", shapes.DeleteHoldsInput, extensions.delete_holds),
-        ("DescribeMessage", shapes.DescribeMessageInput, extensions.describe_message),
-        ("DescribeQueues", shapes.ListQueuesInput, extensions.describe_queues),
-        ("ExtendHolds", shapes.ExtendHoldsInput, extensions.extend_holds),
-        ("OpenStream", shapes.OpenStreamInput, extensions.open_stream),
-        ("PauseQueue", shapes.QueueInput, extensions.pause_queue_action),
-        ("PeekMessages", shapes.PeekMessagesInput, extensions.peek_messages),
-        ("ReceiveHold", shapes.ReceiveHoldInput, extensions.receive_hold),
-        ("RedriveMessages", shapes.RedriveMessagesInput, extensions.redrive_messages),
-        ("ResumeQueue", shapes.QueueInput, extensions.resume_queue_action),
-        ("StartRedrive", shapes.StartRedriveInput, extensions.start_redrive),
-    )
-}
+EXTENSIONS: Final = _table(
+    extensions.open_stream, extensions.receive_hold, extensions.extend_holds, extensions.delete_holds,
+    extensions.peek_messages, extensions.describe_message, extensions.describe_queues, extensions.pause_queue,
+    extensions.resume_queue, extensions.redrive_messages, extensions.start_redrive,
+)
+# fmt: on

@@ -10,13 +10,14 @@ from veil.core.errors import AccessDenied, VeilError
 from veil.core.lease import HOLD_MAX, HoldKey, HoldTally, State
 from veil.core.message import StoredMessage
 from veil.core.queue import Queue, QueueKey
+from veil.service import queues as service_queues
 from veil.service import receive as receiving
 from veil.service.dead_letters import LetterFilter
 from veil.service.history import QueueDepth, queue_depths
 from veil.service.messages import PEEK_BYTES_MAX, peek, search
 from veil.service.moves import Wanted, redrive, start_move, task_handle
-from veil.service.queues import list_queues, pause_queue, resume_queue
 from veil.service.turns import Turn
+from veil.wire import shapes
 from veil.wire.actions.messages import (
     ReceivedForm,
     attribute_values,
@@ -31,36 +32,8 @@ from veil.wire.actions.queues import read_page
 from veil.wire.call import Call, read_page_token, write_page_token
 from veil.wire.large import LARGE_BYTES, answer_bytes, in_thread
 from veil.wire.request_errors import ParameterMissing, ParameterRefused, check_range
-from veil.wire.shapes import (
-    AttemptDescription,
-    DeleteHoldsInput,
-    DescribeMessageInput,
-    DescribeMessageOutput,
-    DescribeQueuesOutput,
-    ExtendHoldsInput,
-    FailedEntry,
-    HoldTallyOutput,
-    LeaseHolder,
-    ListQueuesInput,
-    OpenStreamInput,
-    PeekedMessage,
-    PeekMessagesInput,
-    PeekMessagesOutput,
-    QueueDescription,
-    QueueInput,
-    ReceiveHoldInput,
-    ReceiveHoldOutput,
-    ReceiveMessageInput,
-    RedriveEntry,
-    RedriveMessagesInput,
-    RedriveMessagesOutput,
-    RedrivenEntry,
-    StartMessageMoveTaskOutput,
-    StartRedriveInput,
-    StayDescription,
-)
 
-# In the order of QueueDescription's last fields.
+# In the order of shapes.QueueDescription's last fields.
 _EVENTS: Final = ("sent", "received", "deleted", "lapsed", "dead_lettered")
 
 # ---- owners only
@@ -77,13 +50,13 @@ async def own_queue(call: Call, url: str) -> Queue:
 # ---- holds
 
 _EVERYTHING: Final = ReceivedForm(
-    ReceiveMessageInput(MessageSystemAttributeNames=["All"], MessageAttributeNames=["All"])
+    shapes.ReceiveMessageInput(MessageSystemAttributeNames=["All"], MessageAttributeNames=["All"])
 )
 # A hold without a window would hold nothing.
 _WINDOW: Final = f"Must be between 1 and {limits.VISIBILITY_MAX_S}."
 
 
-async def open_stream(call: Call, given: OpenStreamInput) -> None:
+async def open_stream(call: Call, given: shapes.OpenStreamInput) -> None:
     """OpenStream: the owner from now on; whoever was it before is refused."""
     queue = await own_queue(call, given.QueueUrl)
     await receiving.open_stream(
@@ -91,7 +64,7 @@ async def open_stream(call: Call, given: OpenStreamInput) -> None:
     )
 
 
-async def receive_hold(call: Call, given: ReceiveHoldInput) -> ReceiveHoldOutput:
+async def receive_hold(call: Call, given: shapes.ReceiveHoldInput) -> shapes.ReceiveHoldOutput:
     """ReceiveHold: the same messages for the same name, with all their attributes."""
     queue = await own_queue(call, given.QueueUrl)
     batch, part = _number("Batch", given.Batch), _number("Part", given.Part)
@@ -111,10 +84,10 @@ async def receive_hold(call: Call, given: ReceiveHoldInput) -> ReceiveHoldOutput
         messages = await in_thread(_EVERYTHING.messages, call.service, queue, content.messages)
     else:
         messages = _EVERYTHING.messages(call.service, queue, content.messages)
-    return ReceiveHoldOutput(messages, content.lost)
+    return shapes.ReceiveHoldOutput(messages, content.lost)
 
 
-async def extend_holds(call: Call, given: ExtendHoldsInput) -> HoldTallyOutput:
+async def extend_holds(call: Call, given: shapes.ExtendHoldsInput) -> shapes.HoldTallyOutput:
     """ExtendHolds: more time for all that the stream holds."""
     queue = await own_queue(call, given.QueueUrl)
     stream, owner = _text("Stream", given.Stream), _text("Owner", given.Owner)
@@ -125,7 +98,7 @@ async def extend_holds(call: Call, given: ExtendHoldsInput) -> HoldTallyOutput:
     )
 
 
-async def delete_holds(call: Call, given: DeleteHoldsInput) -> HoldTallyOutput:
+async def delete_holds(call: Call, given: shapes.DeleteHoldsInput) -> shapes.HoldTallyOutput:
     """DeleteHolds: acknowledge every batch up to one."""
     queue = await own_queue(call, given.QueueUrl)
     stream, owner = _text("Stream", given.Stream), _text("Owner", given.Owner)
@@ -153,41 +126,41 @@ def _number(parameter: str, value: int | None) -> int:
     return value
 
 
-def _counted(tally: HoldTally) -> HoldTallyOutput:
-    return HoldTallyOutput(tally.messages, tally.lost)
+def _counted(tally: HoldTally) -> shapes.HoldTallyOutput:
+    return shapes.HoldTallyOutput(tally.messages, tally.lost)
 
 
 # ---- queues
 
 
-async def pause_queue_action(call: Call, given: QueueInput) -> None:
+async def pause_queue(call: Call, given: shapes.OnQueue) -> None:
     """PauseQueue: a receive gets nothing until it is resumed."""
-    await pause_queue(call.service, await own_queue(call, given.QueueUrl), caller=call.caller)
+    await service_queues.pause_queue(call.service, await own_queue(call, given.QueueUrl), caller=call.caller)
 
 
-async def resume_queue_action(call: Call, given: QueueInput) -> None:
+async def resume_queue(call: Call, given: shapes.OnQueue) -> None:
     """ResumeQueue: deliver again."""
-    await resume_queue(call.service, await own_queue(call, given.QueueUrl), caller=call.caller)
+    await service_queues.resume_queue(call.service, await own_queue(call, given.QueueUrl), caller=call.caller)
 
 
-async def describe_queues(call: Call, given: ListQueuesInput) -> DescribeQueuesOutput:
+async def describe_queues(call: Call, given: shapes.ListQueuesInput) -> shapes.DescribeQueuesOutput:
     """DescribeQueues: how each of the caller's own queues stands, a page at a time."""
     size, after = read_page(given.MaxResults, given.NextToken)
     prefix = given.QueueNamePrefix or ""
-    queues = await list_queues(
+    queues = await service_queues.list_queues(
         call.service, call.region, call.owner(), prefix=prefix, after=after, limit=size + 1
     )
     page = queues[:size]
     depths = await queue_depths(call.service, page)
     found = [_described(call, queue, depths[queue.id]) for queue in page if queue.id in depths]
     token = write_page_token(page[-1].name) if len(queues) > size else None
-    return DescribeQueuesOutput(found or None, token)
+    return shapes.DescribeQueuesOutput(found or None, token)
 
 
-def _described(call: Call, queue: Queue, depth: QueueDepth) -> QueueDescription:
+def _described(call: Call, queue: Queue, depth: QueueDepth) -> shapes.QueueDescription:
     settings, clock, tallies = queue.settings, call.service.clock, call.service.tallies
     oldest_ms = depth.oldest_sent_ms
-    return QueueDescription(
+    return shapes.QueueDescription(
         queue.name,
         call.url(queue),
         settings.paused,
@@ -205,19 +178,19 @@ def _described(call: Call, queue: Queue, depth: QueueDepth) -> QueueDescription:
 _ATTEMPTS_MAX = 100  # of a stay, the latest: each may have a traceback
 
 
-async def describe_message(call: Call, given: DescribeMessageInput) -> DescribeMessageOutput:
+async def describe_message(call: Call, given: shapes.DescribeMessageInput) -> shapes.DescribeMessageOutput:
     """DescribeMessage: where a message of the caller's account stayed, and what came of its attempts, also when it is gone."""
     account = call.owner()
     message_id = _text("MessageId", given.MessageId)
     lives, clock = call.service.lives, call.service.clock
     life = None if lives is None else await lives.described(message_id, account, clock.now_ms())
     if life is None:
-        return DescribeMessageOutput()
+        return shapes.DescribeMessageOutput()
     to_wall_ms = clock.wall_ms() - clock.now_ms()
     described = []
     for stay in life.stays:
         attempts = [
-            AttemptDescription(
+            shapes.AttemptDescription(
                 lease.delivery,
                 lease.outcome.value,
                 lease.received_at_ms + to_wall_ms,
@@ -231,8 +204,8 @@ async def describe_message(call: Call, given: DescribeMessageInput) -> DescribeM
         ]
         until_ms = None if stay.until_ms is None else stay.until_ms + to_wall_ms
         place = (stay.queue.name, stay.came, stay.since_ms + to_wall_ms, stay.went)
-        described.append(StayDescription(*place, until_ms, attempts))
-    return DescribeMessageOutput(described)
+        described.append(shapes.StayDescription(*place, until_ms, attempts))
+    return shapes.DescribeMessageOutput(described)
 
 
 # ---- peek
@@ -242,7 +215,7 @@ _INSTANT_MAX = (1 << 62) - 1
 _STATES = {State.VISIBLE: "visible", State.DELAYED: "delayed", State.IN_FLIGHT: "in_flight"}
 
 
-async def peek_messages(call: Call, given: PeekMessagesInput) -> PeekMessagesOutput:
+async def peek_messages(call: Call, given: shapes.PeekMessagesInput) -> shapes.PeekMessagesOutput:
     """PeekMessages: oldest first, a page at a time; for the owner only."""
     queue = await own_queue(call, given.QueueUrl)
     size = 10 if given.MaxResults is None else given.MaxResults
@@ -280,10 +253,10 @@ async def peek_messages(call: Call, given: PeekMessagesInput) -> PeekMessagesOut
         behind = page[-1].seq if is_cut else None
     call.answer_bytes = answer_bytes(page)
     token = None if behind is None else write_page_token(str(behind))
-    return PeekMessagesOutput([_peeked(call, queue, message) for message in page] or None, token)
+    return shapes.PeekMessagesOutput([_peeked(call, queue, message) for message in page] or None, token)
 
 
-def _in_state(given: PeekMessagesInput) -> Callable[[StoredMessage], bool]:
+def _in_state(given: shapes.PeekMessagesInput) -> Callable[[StoredMessage], bool]:
     """Whether a message is in the state that is asked for, and was sent within the two instants."""
     states = {word: state for state, word in _STATES.items()}
     if given.State not in states:
@@ -296,7 +269,7 @@ def _in_state(given: PeekMessagesInput) -> Callable[[StoredMessage], bool]:
     return lambda message: message.state == wanted and first_ms <= message.sent_wall_ms <= last_ms
 
 
-def _begin(given: PeekMessagesInput) -> int:
+def _begin(given: shapes.PeekMessagesInput) -> int:
     """The message after which the page begins; a token is further on than what the first page began with."""
     if given.NextToken:
         return _seq(given.NextToken)
@@ -310,7 +283,7 @@ def _seq(token: str) -> int:
         raise ParameterRefused("NextToken", token, "Invalid or expired next token.") from None
 
 
-def _peeked(call: Call, queue: Queue, message: StoredMessage) -> PeekedMessage:
+def _peeked(call: Call, queue: Queue, message: StoredMessage) -> shapes.PeekedMessage:
     # Deadlines run on engine time; people read the wall clock.
     clock, activity = call.service.clock, call.service.activity
     wall_offset_ms = clock.wall_ms() - clock.now_ms()
@@ -320,10 +293,10 @@ def _peeked(call: Call, queue: Queue, message: StoredMessage) -> PeekedMessage:
         known = activity.attempts.holder(queue.id, message)
         if known is not None:
             who, received_ms = known.caller, known.received_at_ms + wall_offset_ms
-            holder = LeaseHolder(
+            holder = shapes.LeaseHolder(
                 who.key_id, who.peer, who.user_agent, received_ms, known.renewals, known.outcome
             )
-    return PeekedMessage(
+    return shapes.PeekedMessage(
         message.message_id,
         str(message.seq),
         message.body_md5,
@@ -341,7 +314,7 @@ def _peeked(call: Call, queue: Queue, message: StoredMessage) -> PeekedMessage:
 # ---- redrive
 
 
-async def start_redrive(call: Call, given: StartRedriveInput) -> StartMessageMoveTaskOutput:
+async def start_redrive(call: Call, given: shapes.StartRedriveInput) -> shapes.StartMessageMoveTaskOutput:
     """StartRedrive: a move task that moves only what matches.
 
     Not a parameter of StartMessageMoveTask: another service would pass over a filter that it does not know, and move all.
@@ -365,13 +338,13 @@ async def start_redrive(call: Call, given: StartRedriveInput) -> StartMessageMov
         letters=letters,
         caller=call.caller,
     )
-    return StartMessageMoveTaskOutput(task_handle(task))
+    return shapes.StartMessageMoveTaskOutput(task_handle(task))
 
 
 REDRIVE_MAX: Final = 1_000
 
 
-async def redrive_messages(call: Call, given: RedriveMessagesInput) -> RedriveMessagesOutput:
+async def redrive_messages(call: Call, given: shapes.RedriveMessagesInput) -> shapes.RedriveMessagesOutput:
     """RedriveMessages: up to a thousand in one transaction, a wrong entry fails alone."""
     queue = await own_queue(call, given.QueueUrl)
     entries = checked_entries(given.Entries, REDRIVE_MAX)
@@ -387,18 +360,18 @@ async def redrive_messages(call: Call, given: RedriveMessagesInput) -> RedriveMe
         if wanted
         else ()
     )
-    successful: list[RedrivenEntry] = []
-    failed: list[FailedEntry] = []
+    successful: list[shapes.RedrivenEntry] = []
+    failed: list[shapes.FailedEntry] = []
     for entry, outcome in zip(entries, outcomes, strict=True):
         answer = outcome if isinstance(outcome, VeilError) else next(answers)
         if isinstance(answer, VeilError):
             failed.append(failed_entry(call, entry.Id, answer))
         else:
-            successful.append(RedrivenEntry(entry.Id, answer.message_id, str(answer.seq)))
-    return RedriveMessagesOutput(successful or None, failed or None)
+            successful.append(shapes.RedrivenEntry(entry.Id, answer.message_id, str(answer.seq)))
+    return shapes.RedriveMessagesOutput(successful or None, failed or None)
 
 
-def _wanted(call: Call, entry: RedriveEntry) -> Wanted:
+def _wanted(call: Call, entry: shapes.RedriveEntry) -> Wanted:
     for parameter in ("MessageId", "SequenceNumber"):
         if not getattr(entry, parameter):
             raise ParameterMissing(parameter)

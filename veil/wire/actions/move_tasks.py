@@ -8,23 +8,16 @@ from veil.core.errors import MoveTaskHandleInvalid, MoveTaskMissing, ResourceMis
 from veil.core.limits import MOVE_RATE_MAX, MOVE_TASKS_LISTED_MAX
 from veil.core.queue import DESTINATION_MISSING, SOURCE_UNKNOWN, MoveTask, parse_arn
 from veil.service.moves import cancel_move, list_moves, read_task_handle, start_move, task_handle
+from veil.wire import shapes
 from veil.wire.call import Call
 from veil.wire.request_errors import ParameterMissing, check_range
-from veil.wire.shapes import (
-    CancelMessageMoveTaskInput,
-    CancelMessageMoveTaskOutput,
-    ListMessageMoveTasksInput,
-    ListMessageMoveTasksOutput,
-    MoveTaskEntry,
-    StartMessageMoveTaskInput,
-    StartMessageMoveTaskOutput,
-)
 
 _HANDLE_CHARS_MAX = 1_024
 
 
-async def start_message_move_task(call: Call, given: StartMessageMoveTaskInput) -> StartMessageMoveTaskOutput:
-    """StartMessageMoveTask."""
+async def start_message_move_task(
+    call: Call, given: shapes.StartMessageMoveTaskInput
+) -> shapes.StartMessageMoveTaskOutput:
     _own_arn(call, "SourceArn", given.SourceArn)
     if given.DestinationArn is not None:
         _own_arn(call, "DestinationArn", given.DestinationArn)
@@ -37,13 +30,12 @@ async def start_message_move_task(call: Call, given: StartMessageMoveTaskInput) 
         account=call.owner(),
         caller=call.caller,
     )
-    return StartMessageMoveTaskOutput(task_handle(task))
+    return shapes.StartMessageMoveTaskOutput(task_handle(task))
 
 
 async def cancel_message_move_task(
-    call: Call, given: CancelMessageMoveTaskInput
-) -> CancelMessageMoveTaskOutput:
-    """CancelMessageMoveTask."""
+    call: Call, given: shapes.CancelMessageMoveTaskInput
+) -> shapes.CancelMessageMoveTaskOutput:
     call.owner()
     if not given.TaskHandle:
         raise ParameterMissing("TaskHandle")
@@ -56,11 +48,12 @@ async def cancel_message_move_task(
     if all(task.id != task_id for task in await list_moves(call.service, source_arn, MOVE_TASKS_LISTED_MAX)):
         raise MoveTaskMissing
     task = await cancel_move(call.service, task_id)
-    return CancelMessageMoveTaskOutput(task.moved)
+    return shapes.CancelMessageMoveTaskOutput(task.moved)
 
 
-async def list_message_move_tasks(call: Call, given: ListMessageMoveTasksInput) -> ListMessageMoveTasksOutput:
-    """ListMessageMoveTasks."""
+async def list_message_move_tasks(
+    call: Call, given: shapes.ListMessageMoveTasksInput
+) -> shapes.ListMessageMoveTasksOutput:
     _own_arn(call, "SourceArn", given.SourceArn)
     limit = given.MaxResults
     if limit is None:
@@ -73,7 +66,7 @@ async def list_message_move_tasks(call: Call, given: ListMessageMoveTasksInput) 
         f"Must be between 1 and {MOVE_TASKS_LISTED_MAX}, if provided.",
     )
     tasks = await list_moves(call.service, given.SourceArn, limit)
-    return ListMessageMoveTasksOutput([_entry(task) for task in tasks] or None)
+    return shapes.ListMessageMoveTasksOutput([_entry(task) for task in tasks] or None)
 
 
 def check_rate(rate_per_s: int | None) -> None:
@@ -98,8 +91,8 @@ _FAILURES: Final = {
 }
 
 
-def _entry(task: MoveTask) -> MoveTaskEntry:
-    return MoveTaskEntry(
+def _entry(task: MoveTask) -> shapes.MoveTaskEntry:
+    return shapes.MoveTaskEntry(
         Status=task.status,
         SourceArn=task.source.arn,
         ApproximateNumberOfMessagesMoved=task.moved,

@@ -8,40 +8,12 @@ from typing import Any
 from veil.core.errors import NameRefused
 from veil.core.limits import PAGE_MAX
 from veil.core.queue import Queue, QueueKey, QueueSettings, check_name
+from veil.service import queues as service
 from veil.service.messages import purge
-from veil.service.queues import (
-    add_permission,
-    change_settings,
-    counts,
-    create_queue,
-    dead_letter_sources,
-    delete_queue,
-    list_queues,
-    remove_permission,
-    tag_queue,
-    untag_queue,
-)
+from veil.wire import shapes
 from veil.wire.attributes import asks_for_counts, parse_attributes, print_attributes
 from veil.wire.call import Call, read_page_token, write_page_token
 from veil.wire.request_errors import EncryptionTwice, ParameterMissing, check_range
-from veil.wire.shapes import (
-    AddPermissionInput,
-    AttributesOutput,
-    CreateQueueInput,
-    GetQueueAttributesInput,
-    GetQueueUrlInput,
-    ListDeadLetterSourceQueuesInput,
-    ListDeadLetterSourceQueuesOutput,
-    ListQueuesInput,
-    ListQueuesOutput,
-    QueueInput,
-    QueueUrlOutput,
-    RemovePermissionInput,
-    SetQueueAttributesInput,
-    TagQueueInput,
-    TagsOutput,
-    UntagQueueInput,
-)
 
 _PLAIN_NAME = "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length"
 _FIFO_NAME = (
@@ -50,8 +22,7 @@ _FIFO_NAME = (
 )
 
 
-async def create_queue_action(call: Call, given: CreateQueueInput) -> QueueUrlOutput:
-    """CreateQueue."""
+async def create_queue(call: Call, given: shapes.CreateQueueInput) -> shapes.QueueUrlOutput:
     account = call.owner()
     if not given.QueueName:
         raise ParameterMissing("QueueName")
@@ -63,73 +34,70 @@ async def create_queue_action(call: Call, given: CreateQueueInput) -> QueueUrlOu
         raise NameRefused(given.QueueName[:80], _FIFO_NAME if wants_fifo else _PLAIN_NAME) from None
     settings = parse_attributes(given.Attributes or {})
     _check_encryption(settings, None)
-    queue = await create_queue(
+    queue = await service.create_queue(
         call.service,
         QueueKey(call.region, account, given.QueueName),
         settings,
         {**(given.Tags or {}), **(given.tags or {})},
     )
-    return QueueUrlOutput(call.url(queue))
+    return shapes.QueueUrlOutput(call.url(queue))
 
 
-async def get_queue_url(call: Call, given: GetQueueUrlInput) -> QueueUrlOutput:
-    """GetQueueUrl."""
+async def get_queue_url(call: Call, given: shapes.GetQueueUrlInput) -> shapes.QueueUrlOutput:
     if not given.QueueName:
         raise ParameterMissing("QueueName")
     account = given.QueueOwnerAWSAccountId or call.owner()
-    return QueueUrlOutput(call.url(await call.permitted(QueueKey(call.region, account, given.QueueName))))
+    return shapes.QueueUrlOutput(
+        call.url(await call.permitted(QueueKey(call.region, account, given.QueueName)))
+    )
 
 
-async def get_queue_attributes(call: Call, given: GetQueueAttributesInput) -> AttributesOutput:
-    """GetQueueAttributes."""
+async def get_queue_attributes(call: Call, given: shapes.GetQueueAttributesInput) -> shapes.AttributesOutput:
     queue = await call.queue(given.QueueUrl)
     names = given.AttributeNames
     if not names:
-        return AttributesOutput()
-    counted = await counts(call.service, queue) if asks_for_counts(names) else None
-    return AttributesOutput(print_attributes(queue, counted, names) or None)
+        return shapes.AttributesOutput()
+    counted = await service.counts(call.service, queue) if asks_for_counts(names) else None
+    return shapes.AttributesOutput(print_attributes(queue, counted, names) or None)
 
 
-async def set_queue_attributes(call: Call, given: SetQueueAttributesInput) -> None:
-    """SetQueueAttributes."""
+async def set_queue_attributes(call: Call, given: shapes.SetQueueAttributesInput) -> None:
     queue = await call.queue(given.QueueUrl)
     if given.Attributes is None:
         raise ParameterMissing("Attributes")
     settings = parse_attributes(given.Attributes)
     _check_encryption(settings, queue.settings)
     if settings:
-        await change_settings(call.service, queue, settings)
+        await service.change_settings(call.service, queue, settings)
 
 
-async def list_queues_action(call: Call, given: ListQueuesInput) -> ListQueuesOutput:
-    """ListQueues."""
+async def list_queues(call: Call, given: shapes.ListQueuesInput) -> shapes.ListQueuesOutput:
     account = call.owner()
     size, after = read_page(given.MaxResults, given.NextToken)
-    found = await list_queues(
+    found = await service.list_queues(
         call.service, call.region, account, prefix=given.QueueNamePrefix or "", after=after, limit=size + 1
     )
     urls, token = _pages(call, found, size, paged=given.MaxResults is not None)
-    return ListQueuesOutput(urls or None, token)
+    return shapes.ListQueuesOutput(urls or None, token)
 
 
 async def list_dead_letter_source_queues(
-    call: Call, given: ListDeadLetterSourceQueuesInput
-) -> ListDeadLetterSourceQueuesOutput:
-    """ListDeadLetterSourceQueues."""
+    call: Call, given: shapes.ListDeadLetterSourceQueuesInput
+) -> shapes.ListDeadLetterSourceQueuesOutput:
     queue = await call.queue(given.QueueUrl)
     size, after = read_page(given.MaxResults, given.NextToken)
-    found = await dead_letter_sources(call.service, queue, after=after, limit=size + 1)
-    return ListDeadLetterSourceQueuesOutput(*_pages(call, found, size, paged=given.MaxResults is not None))
+    found = await service.dead_letter_sources(call.service, queue, after=after, limit=size + 1)
+    return shapes.ListDeadLetterSourceQueuesOutput(
+        *_pages(call, found, size, paged=given.MaxResults is not None)
+    )
 
 
-async def purge_queue(call: Call, given: QueueInput) -> None:
-    """PurgeQueue."""
+async def purge_queue(call: Call, given: shapes.OnQueue) -> None:
     await purge(call.service, await call.queue(given.QueueUrl), caller=call.caller)
 
 
-async def delete_queue_action(call: Call, given: QueueInput) -> None:
-    """DeleteQueue."""
-    await delete_queue(call.service, await call.queue(given.QueueUrl), caller=call.caller)
+async def delete_queue(call: Call, given: shapes.OnQueue) -> None:
+    await service.delete_queue(call.service, await call.queue(given.QueueUrl), caller=call.caller)
 
 
 def _check_encryption(given: Mapping[str, Any], present: QueueSettings | None) -> None:
@@ -156,30 +124,26 @@ def _pages(call: Call, found: list[Queue], size: int, *, paged: bool) -> tuple[l
 # ---- tags and permissions
 
 
-async def tag_queue_action(call: Call, given: TagQueueInput) -> None:
-    """TagQueue."""
+async def tag_queue(call: Call, given: shapes.TagQueueInput) -> None:
     queue = await call.queue(given.QueueUrl)
     if not given.Tags:
         raise ParameterMissing("Tags")
-    await tag_queue(call.service, queue, given.Tags)
+    await service.tag_queue(call.service, queue, given.Tags)
 
 
-async def untag_queue_action(call: Call, given: UntagQueueInput) -> None:
-    """UntagQueue."""
+async def untag_queue(call: Call, given: shapes.UntagQueueInput) -> None:
     queue = await call.queue(given.QueueUrl)
     if not given.TagKeys:
         raise ParameterMissing("TagKeys")
-    await untag_queue(call.service, queue, given.TagKeys)
+    await service.untag_queue(call.service, queue, given.TagKeys)
 
 
-async def list_queue_tags(call: Call, given: QueueInput) -> TagsOutput:
-    """ListQueueTags."""
+async def list_queue_tags(call: Call, given: shapes.OnQueue) -> shapes.TagsOutput:
     queue = await call.queue(given.QueueUrl)
-    return TagsOutput(dict(queue.tags) or None)
+    return shapes.TagsOutput(dict(queue.tags) or None)
 
 
-async def add_permission_action(call: Call, given: AddPermissionInput) -> None:
-    """AddPermission."""
+async def add_permission(call: Call, given: shapes.AddPermissionInput) -> None:
     queue = await call.queue(given.QueueUrl)
     if not given.Label:
         raise ParameterMissing("Label")
@@ -187,12 +151,11 @@ async def add_permission_action(call: Call, given: AddPermissionInput) -> None:
         raise ParameterMissing("AWSAccountIds")
     if not given.Actions:
         raise ParameterMissing("Actions")
-    await add_permission(call.service, queue, given.Label, given.AWSAccountIds, given.Actions)
+    await service.add_permission(call.service, queue, given.Label, given.AWSAccountIds, given.Actions)
 
 
-async def remove_permission_action(call: Call, given: RemovePermissionInput) -> None:
-    """RemovePermission."""
+async def remove_permission(call: Call, given: shapes.RemovePermissionInput) -> None:
     queue = await call.queue(given.QueueUrl)
     if not given.Label:
         raise ParameterMissing("Label")
-    await remove_permission(call.service, queue, given.Label)
+    await service.remove_permission(call.service, queue, given.Label)
