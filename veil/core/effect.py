@@ -7,6 +7,8 @@ whatever the reason, a removal one row to delete. The journal's events are made 
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from veil.core.attempt import Said
@@ -190,17 +192,13 @@ AnyEffect = Enqueued | Effect | DeleteRefused | ExtensionRefused | HolderSign
 
 def counted_as(effect: AnyEffect) -> str | None:
     """What the owner of a store hears of an effect that only the store sees, in the words of StoreEvents."""
-    match effect:
-        case Lapsed():
-            return "lapsed" if effect.message.state == State.IN_FLIGHT else None
-        case Graced():
-            return "graced"
-        case Expired():
-            return "expired"
-        case DeadLettered():
-            return "dead_lettered"
-        case DeleteRefused():
-            return "stale_receipt" if effect.deletion is Deletion.STALE else None
-        case ExtensionRefused():
-            return None if effect.message is None else "stale_receipt"
-    return None
+    if isinstance(effect, Lapsed):
+        return "lapsed" if effect.message.state == State.IN_FLIGHT else None
+    if isinstance(effect, DeleteRefused):
+        return "stale_receipt" if effect.deletion is Deletion.STALE else None
+    if isinstance(effect, ExtensionRefused):
+        return None if effect.message is None else "stale_receipt"
+    return _COUNTED.get(type(effect))
+
+
+_COUNTED: Final[dict[type, str]] = {Graced: "graced", Expired: "expired", DeadLettered: "dead_lettered"}

@@ -3,7 +3,7 @@
     VeilError
     ├── Described: what it is raised with are its annotations, `text` puts them into words
     │   ├── QueueMissing · QueueExists · QueueDeletedRecently · PurgeInProgress
-    │   ├── NameRefused · SettingUnknown · SettingNotForQueueType · SettingRefused · TagsRefused
+    │   ├── NameRefused · SettingUnknown · SettingNotForQueueType · SettingRefused · EncryptionTwice · TagsRefused
     │   ├── ReceiptInvalid · ReceiptExpired · MessageGone · VisibilityTooLong
     │   ├── MessageRefused · BatchRefused · InFlightLimit
     │   ├── MoveTaskRefused · HoldRefused · RedriveRefused
@@ -82,6 +82,10 @@ class SettingRefused(Described, text="queue setting {setting}={value}: {expected
     setting: str
     value: object
     expected: str
+
+
+class EncryptionTwice(SettingRefused):
+    """Two kinds of server-side encryption were asked for."""
 
 
 class TagsRefused(Described, text="{reason}"):

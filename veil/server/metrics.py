@@ -45,46 +45,26 @@ _QUEUES_FEW: Final = 100  # up to these a page is made anew each time
 _EVENTS: Final = (
     ("sent", "veil_messages_sent", "Messages accepted by a send and stored."),
     ("duplicate", "veil_messages_deduplicated", "Messages of FIFO queues sent again within five minutes."),
-    (
-        "repeated_send",
-        "veil_sends_repeated",
-        "Sends that a client repeated because it got no answer; stored once.",
-    ),
+    ("repeated_send", "veil_sends_repeated", "Sends that a client repeated because it got no answer; stored once."),
     ("received", "veil_messages_received", "Messages handed out by a receive."),
     ("empty_receive", "veil_receives_empty", "Receives that were answered without a message."),
     ("deleted", "veil_messages_deleted", "Messages deleted by receipt."),
     ("extended", "veil_leases_extended", "Leases given a new visibility deadline."),
     ("released", "veil_leases_released", "Leases ended by their holder with a visibility of 0."),
-    (
-        "lapsed",
-        "veil_leases_lapsed",
-        "Leases whose visibility deadline passed, the ends of backoffs included.",
-    ),
-    (
-        "failed",
-        "veil_attempts_failed",
-        "Attempts whose handler failed: said, or left to lapse by a caller that went on.",
-    ),
+    ("lapsed", "veil_leases_lapsed", "Leases whose visibility deadline passed, the ends of backoffs included."),
+    ("failed", "veil_attempts_failed", "Attempts whose handler failed: said, or left to lapse by a caller that went on."),
     ("given_back", "veil_attempts_given_back", "Attempts that ended with their message given back."),
     ("overran", "veil_attempts_overran", "Attempts whose holder came back after its visibility deadline."),
-    (
-        "crashed",
-        "veil_attempts_crashed",
-        "Attempts whose holder was not heard of again while others went on.",
-    ),
+    ("crashed", "veil_attempts_crashed", "Attempts whose holder was not heard of again while others went on."),
     ("arrived", "veil_messages_arrived", "Messages that came by a redrive or as dead letters."),
     ("graced", "veil_leases_graced", "Leases kept open because of the server's own trouble."),
     ("undone", "veil_receives_undone", "Messages put back because their receive's answer found nobody."),
     ("outcome_ignored", "veil_outcomes_ignored", "Outcomes said in a header that could not be read."),
     ("dead_lettered", "veil_messages_dead_lettered", "Messages moved from this queue to its dead letters."),
-    (
-        "stale_receipt",
-        "veil_receipts_stale",
-        "Deletes and extensions whose receipt no longer held its message.",
-    ),
+    ("stale_receipt", "veil_receipts_stale", "Deletes and extensions whose receipt no longer held its message."),
     ("expired", "veil_messages_expired", "Messages removed because their retention ended."),
     ("purged", "veil_queue_purges", "Purges of the queue."),
-)
+)  # fmt: skip
 
 
 class _Depth:
@@ -102,6 +82,10 @@ class _Depth:
         self.delayed += delayed
         if oldest_sent_ms is not None:
             self.oldest_sent_ms = min(oldest_sent_ms, self.oldest_sent_ms or oldest_sent_ms)
+
+    def age_s(self, now_ms: int) -> float:
+        """Of the oldest visible message."""
+        return 0 if self.oldest_sent_ms is None else max(0, now_ms - self.oldest_sent_ms) / 1000
 
 
 def _sum(depths: Mapping[_Labels, _Depth]) -> _Depth:
@@ -195,46 +179,31 @@ class Metrics:
     def _about_queues(self, names: _Names, depths: Mapping[_Labels, _Depth]) -> Iterator[Metric]:
         # Each is made when it is asked for: between two of them others go on.
         yield GaugeMetricFamily("veil_queues", "Queues that exist.", value=len(names))
-        messages = GaugeMetricFamily(
-            "veil_messages", "Messages in the queue by state, exact.", labels=(*_LABELS, "state")
-        )
+        text = "Messages in the queue by state, exact."
+        messages = GaugeMetricFamily("veil_messages", text, labels=(*_LABELS, "state"))
         for labels, depth in depths.items():
             for state in ("visible", "in_flight", "delayed"):
                 messages.add_metric((*labels, state), getattr(depth, state))
         yield messages
-        retries = GaugeMetricFamily(
-            "veil_messages_waiting_for_retry",
-            "Of the messages in flight, those whose attempt is over, as far as this server knows.",
-            labels=_LABELS,
-        )
-        for labels, depth in depths.items():
-            retries.add_metric(labels, depth.waiting)
-        yield retries
-        oldest = GaugeMetricFamily(
-            "veil_oldest_message_age_seconds",
-            "Time since the oldest visible message was sent; 0 when there is none.",
-            labels=_LABELS,
-        )
         now_ms = self._service.clock.now_ms()
-        for labels, depth in depths.items():
-            age_ms = 0 if depth.oldest_sent_ms is None else max(0, now_ms - depth.oldest_sent_ms)
-            oldest.add_metric(labels, age_ms / 1000)
-        yield oldest
-        paused = GaugeMetricFamily(
-            "veil_queue_paused", "Queues whose deliveries are paused: 1 or 0 for one queue.", labels=_LABELS
-        )
-        for labels, depth in depths.items():
-            paused.add_metric(labels, depth.paused)
-        yield paused
-        waiting = GaugeMetricFamily(
-            "veil_long_polls_waiting", "Receives that wait for a message.", labels=_LABELS
-        )
         polls: defaultdict[_Labels, int] = defaultdict(int)
         for queue_id, labels in names.items():
             polls[labels] += self._service.waiting.waiting(queue_id)
-        for labels in depths:
-            waiting.add_metric(labels, polls[labels])
-        yield waiting
+        gauges: tuple[tuple[str, str, Callable[[_Labels, _Depth], float]], ...] = (
+            ("veil_messages_waiting_for_retry",
+             "Of the messages in flight, those whose attempt is over, as far as this server knows.",
+             lambda labels, depth: depth.waiting),
+            ("veil_oldest_message_age_seconds", "Time since the oldest visible message was sent; 0 when there is none.",
+             lambda labels, depth: depth.age_s(now_ms)),
+            ("veil_queue_paused", "Queues whose deliveries are paused: 1 or 0 for one queue.",
+             lambda labels, depth: depth.paused),
+            ("veil_long_polls_waiting", "Receives that wait for a message.", lambda labels, depth: polls[labels]),
+        )  # fmt: skip
+        for name, text, value in gauges:
+            family = GaugeMetricFamily(name, text, labels=_LABELS)
+            for labels, depth in depths.items():
+                family.add_metric(labels, value(labels, depth))
+            yield family
 
     def _about_events(self, names: _Names) -> Iterator[Metric]:
         sums: defaultdict[str, defaultdict[_Labels, int]] = defaultdict(lambda: defaultdict(int))
@@ -249,28 +218,20 @@ class Metrics:
             yield family
 
     def _about_requests(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily(
-            "veil_requests", "Requests answered, by action and class of status.", labels=("action", "status")
-        )
+        text = "Requests answered, by action and class of status."
+        requests = CounterMetricFamily("veil_requests", text, labels=("action", "status"))
         for (action, status_class), count in self._answers.items():
             requests.add_metric((action, f"{status_class}xx"), count)
-        connections = GaugeMetricFamily(
-            "veil_connections", "Open connections.", value=self._connection_count()
-        )
-        build = GaugeMetricFamily(
-            "veil_build_info", "Always 1; the label tells the version.", labels=("version",)
-        )
+        yield requests
+        yield GaugeMetricFamily("veil_connections", "Open connections.", value=self._connection_count())
+        text = "Always 1; the label tells the version."
+        build = GaugeMetricFamily("veil_build_info", text, labels=("version",))
         build.add_metric((self._version,), 1)
-        yield from (requests, connections, build)
-        workers = self.workers
-        yield GaugeMetricFamily(
-            "veil_workers", "Processes that serve clients.", value=1 if workers is None else len(workers.pids)
-        )
-        yield CounterMetricFamily(
-            "veil_worker_restarts",
-            "Workers that died and were started again.",
-            value=0 if workers is None else workers.restarts,
-        )
+        yield build
+        count, restarts = (1, 0) if self.workers is None else (len(self.workers.pids), self.workers.restarts)
+        yield GaugeMetricFamily("veil_workers", "Processes that serve clients.", value=count)
+        text = "Workers that died and were started again."
+        yield CounterMetricFamily("veil_worker_restarts", text, value=restarts)
 
 
 def _about_commits(stats: CommitStats) -> Iterator[Metric]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from veil.core import limits
 from veil.core.errors import (
+    EncryptionTwice,
     QueueExists,
     QueueMissing,
     SettingNotForQueueType,
@@ -42,10 +43,6 @@ _log = logging.getLogger(__name__)
 _NAMES: Final = frozenset(field.name for field in fields(QueueSettings)) - {"paused"}
 _FIFO_ONLY: Final = ("fifo", "content_deduplication", "deduplication_scope", "throughput_limit")
 _REMOVED_BY_EMPTY_TEXT: Final = ("policy", "kms_key")
-_ONE_ENCRYPTION: Final = (
-    "You can use one type of server-side encryption (SSE) at one time. "
-    + "You can either enable KMS SSE or SQS SSE."
-)
 
 
 def new_settings(given: Mapping[str, Any]) -> QueueSettings:
@@ -101,7 +98,7 @@ def _applied(present: QueueSettings, given: Mapping[str, Any]) -> QueueSettings:
     # A key turns the managed encryption off, and taking the key away does not turn it on again.
     if values.get("kms_key", present.kms_key) is not None:
         if values.get("managed_sse"):
-            raise SettingRefused("managed_sse", True, _ONE_ENCRYPTION)
+            raise EncryptionTwice("managed_sse", True, "expected one kind of server-side encryption")
         values["managed_sse"] = False
     return replace(present, **values)
 
@@ -157,12 +154,8 @@ async def ensure_queue(
     for setting, wanted in given.items():
         found = getattr(existing.settings, setting)
         if found != wanted:
-            difference = (setting, _shown(found), _shown(wanted))
-            _log.warning(
-                "queue %s exists with %s=%s and is declared with %s; it was not changed",
-                key.name,
-                *difference,
-            )
+            text = "queue %s exists with %s=%s and is declared with %s; it was not changed"
+            _log.warning(text, key.name, setting, _shown(found), _shown(wanted))
 
 
 def _shown(value: object) -> str:

@@ -2,7 +2,7 @@
 
     RequestRefused
     ├── RequestUnreadable · ActionUnknown · ActionMissing · ChangeByGet · AnswersTooLarge
-    ├── ParameterMissing · ParameterRefused · AddressRefused · Unsupported · EncryptionTwice
+    ├── ParameterMissing · ParameterRefused · AddressRefused · Unsupported
     └── SignatureRefused
         ├── SignatureMissing · SignatureMalformed · KeyUnknown
         └── SignatureMismatch
@@ -48,7 +48,6 @@ INVALID_VALUE: Final = common_code("InvalidParameterValueException", "InvalidPar
 MISSING: Final = common_code("MissingRequiredParameterException", "MissingParameter")
 ACCESS_DENIED: Final = common_code("AccessDeniedException", "AccessDenied", 403)
 UNAVAILABLE: Final = common_code("ServiceUnavailableException", "ServiceUnavailable", 503)
-ATTRIBUTE_NAME: Final = sqs_code("InvalidAttributeName", "InvalidAttributeName")
 
 
 def shown(error: Described, text: str) -> str:
@@ -125,13 +124,6 @@ class Unsupported(RequestRefused, text="{reason}"):
 
     code = sqs_code("UnsupportedOperation")
     reason: str
-
-
-class EncryptionTwice(
-    RequestRefused,
-    text="You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS SSE.",
-):
-    code = ATTRIBUTE_NAME
 
 
 def check_range(parameter: str, value: int, low: int, high: int, reason: str) -> None:

@@ -15,7 +15,6 @@ from veil.core import policy
 from veil.wire.attributes import ATTRIBUTE_OF_SETTING
 from veil.wire.request_errors import (
     ACCESS_DENIED,
-    ATTRIBUTE_NAME,
     INVALID_VALUE,
     MISSING,
     UNAVAILABLE,
@@ -47,6 +46,7 @@ def _veil(name: str) -> Code:
     return Code(f"Veil.{name}", f"Veil.{name}")
 
 
+_ATTRIBUTE_NAME: Final = sqs_code("InvalidAttributeName", "InvalidAttributeName")
 _ATTRIBUTE_VALUE: Final = sqs_code("InvalidAttributeValue", "InvalidAttributeValue")
 _NOT_FOUND: Final = sqs_code("ResourceNotFoundException", "ResourceNotFoundException", 404)
 _RECEIPT_INVALID: Final = sqs_code("ReceiptHandleIsInvalid", "ReceiptHandleIsInvalid", 404)
@@ -90,8 +90,8 @@ def _setting_refused(error: e.SettingRefused, situation: Situation) -> Refusal:
 def _setting_not_for_type(error: e.SettingNotForQueueType, situation: Situation) -> Refusal:
     name = ATTRIBUTE_OF_SETTING.get(error.setting, error.setting)
     if name in ("DeduplicationScope", "FifoThroughputLimit"):
-        return Refusal(ATTRIBUTE_NAME, f"You can specify the {name} only when FifoQueue is set to true.")
-    return Refusal(ATTRIBUTE_NAME, f"Unknown Attribute {name}.")
+        return Refusal(_ATTRIBUTE_NAME, f"You can specify the {name} only when FifoQueue is set to true.")
+    return Refusal(_ATTRIBUTE_NAME, f"Unknown Attribute {name}.")
 
 
 def _message_gone(error: e.MessageGone, situation: Situation) -> Refusal:
@@ -150,9 +150,11 @@ WORDS: Final[dict[type[e.VeilError], _Wording | tuple[Code, str | None]]] = {
     e.PurgeInProgress: (sqs_code("PurgeQueueInProgress", status=403),
         "Only one PurgeQueue operation on {name} is allowed every 60 seconds."),
     e.NameRefused: (INVALID_VALUE, "{expected}"),
-    e.SettingUnknown: (ATTRIBUTE_NAME, "Unknown Attribute {setting}."),
+    e.SettingUnknown: (_ATTRIBUTE_NAME, "Unknown Attribute {setting}."),
     e.SettingNotForQueueType: _setting_not_for_type,
     e.SettingRefused: _setting_refused,
+    e.EncryptionTwice: (_ATTRIBUTE_NAME,
+        "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS SSE."),
     e.TagsRefused: (INVALID_VALUE, None),
     # receipts and leases
     e.ReceiptInvalid: (_RECEIPT_INVALID, 'The input receipt handle "{receipt}" is not a valid receipt handle.'),

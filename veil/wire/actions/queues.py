@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from veil.core.errors import NameRefused
 from veil.core.limits import PAGE_MAX
-from veil.core.queue import Queue, QueueKey, QueueSettings, check_name
+from veil.core.queue import Queue, QueueKey, check_name
 from veil.service import queues as service
 from veil.service.messages import purge
 from veil.wire import shapes
 from veil.wire.attributes import asks_for_counts, parse_attributes, print_attributes
 from veil.wire.call import Call, read_page_token, write_page_token
-from veil.wire.request_errors import EncryptionTwice, ParameterMissing, check_range
+from veil.wire.request_errors import ParameterMissing, check_range
 
 _PLAIN_NAME = "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length"
 _FIFO_NAME = (
@@ -33,7 +30,6 @@ async def create_queue(call: Call, given: shapes.CreateQueueInput) -> shapes.Que
     except NameRefused:
         raise NameRefused(given.QueueName[:80], _FIFO_NAME if wants_fifo else _PLAIN_NAME) from None
     settings = parse_attributes(given.Attributes or {})
-    _check_encryption(settings, None)
     queue = await service.create_queue(
         call.service,
         QueueKey(call.region, account, given.QueueName),
@@ -66,7 +62,6 @@ async def set_queue_attributes(call: Call, given: shapes.SetQueueAttributesInput
     if given.Attributes is None:
         raise ParameterMissing("Attributes")
     settings = parse_attributes(given.Attributes)
-    _check_encryption(settings, queue.settings)
     if settings:
         await service.change_settings(call.service, queue, settings)
 
@@ -98,12 +93,6 @@ async def purge_queue(call: Call, given: shapes.OnQueue) -> None:
 
 async def delete_queue(call: Call, given: shapes.OnQueue) -> None:
     await service.delete_queue(call.service, await call.queue(given.QueueUrl), caller=call.caller)
-
-
-def _check_encryption(given: Mapping[str, Any], present: QueueSettings | None) -> None:
-    key = given.get("kms_key", present.kms_key if present is not None else None)
-    if key is not None and given.get("managed_sse") is True:
-        raise EncryptionTwice
 
 
 def read_page(size: int | None, token: str | None) -> tuple[int, str]:
