@@ -34,17 +34,15 @@ class Outcome(StrEnum):
     """How an attempt ended. The values are what the journal, the tables and the wire say."""
 
     COMPLETED = "completed"  # deleted
-    FAILED = (
-        "failed"  # the handler raised; the message waits for its retry, was left to lapse, or was given up
-    )
+    # The handler raised; the message waits for its retry, was left to lapse, or was given up.
+    FAILED = "failed"
     GIVEN_BACK = "given_back"  # made visible by its holder before the deadline: drained, not for us, or a client that cannot say
     OVERRAN = "overran"  # the deadline passed, and its holder came later
     CRASHED = "crashed"  # the deadline passed, and its holder was gone
     UNKNOWN = "unknown"  # the deadline passed, and nothing tells (yet) which of the others it was
     OPEN = "open"
-    REMOVED = (
-        "removed"  # retention, a purge or somebody else's delete took the message away during the attempt
-    )
+    # Retention, a purge or somebody else's delete took the message away during the attempt.
+    REMOVED = "removed"
     UNDONE = "undone"  # the answer to the receive never left
 
     @property
@@ -63,9 +61,8 @@ class Said(NamedTuple):
     error_type: str | None = None
     error_text: str | None = None
     traceback: str | None = None
-    worked_ms: int | None = (
-        None  # how long the work took, where the message was held for longer: it waited for a free slot
-    )
+    # How long the work took, where the message was held for longer: it waited for a free slot.
+    worked_ms: int | None = None
 
 
 NOTHING_SAID: Final[Mapping[int, Said]] = {}  # by the seq of the message
@@ -144,9 +141,8 @@ class SaidHeader(msgspec.Struct, omit_defaults=True):
     given_back: list[str] = []
     errors: list[tuple[str, str, int | None]] = []  # type, text, which of the traces
     traces: list[str] = []
-    worked: dict[
-        str, Annotated[int, msgspec.Meta(ge=0, le=VISIBILITY_MAX_S * 1000)]
-    ] = {}  # entry: milliseconds
+    # By entry, in milliseconds.
+    worked: dict[str, Annotated[int, msgspec.Meta(ge=0, le=VISIBILITY_MAX_S * 1000)]] = {}
 
     def of(self, entry_id: str) -> Said | None:
         """What is said of one entry."""

@@ -54,9 +54,8 @@ class Kind(IntEnum):
     RECEIVED = 2
     EXTENDED = 3
     RELEASED = 4  # the holder set the visibility to zero
-    UNDONE = (
-        5  # the answer to the receive never left: the message is visible again and the receive does not count
-    )
+    # The answer to the receive never left: the message is visible again and the receive does not count.
+    UNDONE = 5
     DELETED = 6
     DELETE_REFUSED = 7  # by a receipt that no longer counts: somebody else holds the message, or it is gone
     EXTENSION_REFUSED = 8
@@ -93,9 +92,8 @@ class Event(NamedTuple):
     message_type: str | None = None
     caller: int = 0
     other_queue: int | None = None  # where it went: dead letters, or the redrive's destination
-    other_seq: int | None = (
-        None  # its key there, or (when sent by a redrive) the key it had in the dead letters
-    )
+    # Its key there, or (when sent by a redrive) the key it had in the dead letters.
+    other_seq: int | None = None
     # What the holder said of the end of its attempt: core.attempt.Said. For a trouble, its kind.
     outcome: str | None = None
     error_type: str | None = None

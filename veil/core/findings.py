@@ -11,9 +11,8 @@ VERSION: Final = 1
 FILE: Final = "timeouts.json"  # beside the tables
 NO_RENEWAL: Final = "none"
 CLEAR: Final = "clear"  # the upper end of the confidence interval is within the target too
-LIKELY: Final = (
-    "likely"  # the estimate is, its upper end is not, or it rests on an assumption that `missing` names
-)
+# The estimate is, its upper end is not, or it rests on an assumption that `missing` names.
+LIKELY: Final = "likely"
 NOT_ENOUGH: Final = "not enough evidence"
 FAR_TOO_MANY: Final = 0.1  # of the work is done twice: longer is right, whatever is known of the cost
 
@@ -50,9 +49,8 @@ class Replay(msgspec.Struct, frozen=True):
 
     duplicates_then: int
     duplicates_with_recommended: float
-    hidden_hours_then: (
-        float  # spent waiting for leases to lapse that crashed, or lapsed nobody knows why (`unknown`)
-    )
+    # Spent waiting for leases to lapse that crashed, or lapsed nobody knows why (`unknown`).
+    hidden_hours_then: float
     hidden_hours_with_recommended: float
 
 

@@ -39,9 +39,8 @@ _CONTROLS: Final = bytes(set(range(0x20)) - {0x09, 0x0A, 0x0D})
 _NOT_CHARACTERS: Final = (b"\xef\xbf\xbe", b"\xef\xbf\xbf")
 
 _IDENTIFIER: Final = re.compile(rf"[!-~]{{1,{IDENTIFIER_MAX}}}\Z")
-_ATTRIBUTE_NAME: Final = re.compile(
-    rf"[\w.-]{{1,{ATTRIBUTE_NAME_MAX}}}\Z"
-)  # \w: accented letters pass on AWS
+# \w: accented letters pass on AWS.
+_ATTRIBUTE_NAME: Final = re.compile(rf"[\w.-]{{1,{ATTRIBUTE_NAME_MAX}}}\Z")
 _RESERVED_PREFIXES: Final = ("aws.", "amazon.")
 _DATA_TYPE: Final = re.compile(r"(String|Number|Binary)(\.|\Z)")
 _DATA_TYPE_MAX: Final = 256

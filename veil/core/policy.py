@@ -40,9 +40,8 @@ class Statement:
 
     allows: bool  # else it denies
     sid: str | None
-    principals: tuple[
-        str, ...
-    ]  # "*", an account id, an ARN within an account; "" for a kind Veil has no callers of
+    # "*", an account id, an ARN within an account; "" for a kind Veil has no callers of.
+    principals: tuple[str, ...]
     principals_excepted: bool  # NotPrincipal
     actions: Wildcards  # lower case, without the service's prefix
     actions_excepted: bool  # NotAction

@@ -107,9 +107,8 @@ class QueueSettings:
     kms_key: str | None = None
     kms_reuse_s: int = 300
     logging: bool = False  # kept for clients of SMQ; nothing comes of it
-    paused: bool = (
-        False  # a receive gets nothing; set by pause and resume alone, no attribute of SQS's says it
-    )
+    # A receive gets nothing; set by pause and resume alone, no attribute of SQS's says it.
+    paused: bool = False
 
     def __post_init__(self) -> None:
         _check_range("visibility_s", self.visibility_s, 0, limits.VISIBILITY_MAX_S)

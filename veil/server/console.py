@@ -220,9 +220,8 @@ class HistoryFile:
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # its companions get the same mode
             connection = apsw.Connection(str(self._path))
             self._connection = connection
-            connection.execute(
-                "pragma journal_mode = wal"
-            )  # whole after a kill; after a power cut perhaps not
+            # Whole after a kill; after a power cut perhaps not.
+            connection.execute("pragma journal_mode = wal")
             connection.execute("pragma synchronous = off")
             connection.execute(f"pragma max_page_count = {BYTES_MAX // _PAGE_BYTES}")
             if connection.execute("pragma user_version").get != _VERSION:

@@ -229,9 +229,8 @@ class _Server:
 
     def _fit_connections(self) -> None:
         wanted = self._settings.http.connections_max
-        pool_stats = getattr(
-            self._service.store, "pool_stats", None
-        )  # it opens its connections as it needs them
+        # It opens its connections as it needs them.
+        pool_stats = getattr(self._service.store, "pool_stats", None)
         room = room_for_connections(wanted, 0 if pool_stats is None else pool_stats().get("pool_max", 0))
         if room.connections < _CONNECTIONS_MIN:
             raise StartRefused(

@@ -382,9 +382,8 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         self._flush()
 
     def _refuse_plain(self, data: bytes) -> None:
-        if (
-            data[:1].isalpha() and data[:1].isupper()
-        ):  # the method of a request: this client can read an answer
+        # The method of a request: this client can read an answer.
+        if data[:1].isalpha() and data[:1].isupper():
             self._raw.write(encode_refusal(400, _SPEAKS_TLS))
         self._roster.note(
             "no TLS", f"{self._peer()} does not speak TLS at this port; its URL must begin with https://"

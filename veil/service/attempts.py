@@ -80,15 +80,13 @@ class Consumer:
         self.first_seen_ms = self.last_seen_ms = now_ms  # engine time
         self.speaks = caller.says_outcomes
         self.polls = self.empty_polls = self.received = self.renewals = 0
-        self.outcomes: dict[
-            str, int
-        ] = {}  # of its attempts, by core.attempt.Outcome; a lapse is unknown until it is judged
+        # Of its attempts, by core.attempt.Outcome; a lapse is unknown until it is judged.
+        self.outcomes: dict[str, int] = {}
         self.in_progress = 0  # as of the last `settle`
         self.waiting = 0  # for a retry, the same
         self.queues: dict[int, int] = {}  # messages received, by queue id
-        self.recent: deque[EndedAttempt] = deque(
-            maxlen=RECENT_MAX
-        )  # those that did not complete, the last one last
+        # Those that did not complete, the last one last.
+        self.recent: deque[EndedAttempt] = deque(maxlen=RECENT_MAX)
 
     def count(self, outcome: str, count: int = 1) -> None:
         """So many more of its attempts came to that."""

@@ -111,9 +111,8 @@ class MoveRunners:
     def __init__(self, store: Store, clock: Clock, turns: Turns, type_attributes: Sequence[str]) -> None:
         self._store, self._clock, self._turns, self._type_attributes = store, clock, turns, type_attributes
         self._running: dict[str, asyncio.Task[None]] = {}
-        self.pauses: dict[
-            str, asyncio.Future[None]
-        ] = {}  # by task id, while its runner waits for the next step
+        # By task id, while its runner waits for the next step.
+        self.pauses: dict[str, asyncio.Future[None]] = {}
         self._next_look: Timer | None = None
         self.lives: JournalLooks | None = None  # where there is a journal: what attempts ended in
 

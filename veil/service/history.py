@@ -97,9 +97,8 @@ class QueueDepth(NamedTuple):
 
     counts: QueueCounts
     oldest_sent_ms: int | None  # engine time; None: nothing is visible, or nobody asked
-    waiting: int = (
-        0  # of those in flight: for a retry, their attempts being over, as far as this server knows
-    )
+    # Of those in flight: for a retry, their attempts being over, as far as this server knows.
+    waiting: int = 0
 
     @property
     def in_progress(self) -> int:
@@ -277,9 +276,8 @@ class History:
         self.depths: dict[int, QueueDepth] = {}  # of every queue, as of the last look
         self.queues: dict[int, Queue] = {}
         self._touched: set[int] = set()
-        self._unplaced: dict[
-            tuple[int, int], int
-        ] = {}  # how often, by a new queue's id and the event's place
+        # How often, by a new queue's id and the event's place.
+        self._unplaced: dict[tuple[int, int], int] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sampling: asyncio.Task[None] | None = None
         self._sampled_s = self._all_looked_s = self._flushed_s = 0
@@ -387,9 +385,8 @@ class History:
         if series is None or all(at_s < since_s for at_s in series.happened_s.values()):
             return {}, None
         spans = series.resolutions[0]
-        spans.row(
-            self._clock.now_ms() // 1000 // MINUTES.span_s
-        )  # all that is kept now is of the last ten minutes
+        # All that is kept now is of the last ten minutes.
+        spans.row(self._clock.now_ms() // 1000 // MINUTES.span_s)
         cells, width = spans.cells, len(FIELDS)
         happened = {
             FIELDS[place]: sum(cells[place::width])

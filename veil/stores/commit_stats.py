@@ -42,9 +42,8 @@ class CommitStats:
         self.commits = 0
         self.operations = 0
         self.seconds = 0.0
-        self.group_buckets = [0] * (
-            len(GROUP_BOUNDS) + 1
-        )  # not cumulative; the last is everything above the bounds
+        # Not cumulative; the last is everything above the bounds.
+        self.group_buckets = [0] * (len(GROUP_BOUNDS) + 1)
         self.seconds_buckets = [0] * (len(SECONDS_BOUNDS) + 1)
         self._minutes: deque[_Minute] = deque(maxlen=_MINUTES)
 

@@ -35,9 +35,8 @@ class View(NamedTuple):
     """What can be seen of the data."""
 
     connection: apsw.Connection
-    wal: (
-        WalScan | None
-    )  # None while a server is running: it checked its log at the start and writes to it now
+    # None while a server is running: it checked its log at the start and writes to it now.
+    wal: WalScan | None
 
 
 @contextmanager
