@@ -1,7 +1,7 @@
 """What each operation comes to: facts about messages and an instant go in, effects come out (`core.effect`).
 
 Every store asks here and nowhere else: it loads the facts, and writes the effects. Whether a receipt counts is judged in
-`core.lease` and, for the members of a hold, in `core.hold`.
+`core.lease`.
 """
 
 from __future__ import annotations
@@ -12,43 +12,9 @@ from typing import NamedTuple, TypeVar
 
 from msgspec import structs
 
-from veil.core import limits
+from veil.core import effect, errors, limits
 from veil.core.attempt import Said
 from veil.core.clock import DOUBT_MIN_MS, LeaseTime, Trouble
-from veil.core.effect import (
-    DeadLettered,
-    DelayChanged,
-    Deleted,
-    DeleteRefused,
-    Discarded,
-    Enqueued,
-    Expired,
-    Extended,
-    ExtensionRefused,
-    GivenBack,
-    Graced,
-    Lapsed,
-    Opened,
-    Postponed,
-    Purged,
-    Redriven,
-    Released,
-    Undone,
-)
-from veil.core.errors import (
-    ArnRefused,
-    DestinationRefused,
-    InFlightLimit,
-    MessageGone,
-    MessageMissing,
-    MessageNotVisible,
-    MoveTaskNotRunning,
-    QueueMissing,
-    ReceiptExpired,
-    SourceUnknown,
-    VeilError,
-    VisibilityTooLong,
-)
 from veil.core.lease import (
     HOLD_BYTES_MAX,
     WAITING,
@@ -91,14 +57,14 @@ _VISIBLE, _DELAYED, _IN_FLIGHT = int(State.VISIBLE), int(State.DELAYED), int(Sta
 # ---- send
 
 
-def enqueue(new: NewMessage, seq: int, settings: QueueSettings, now_ms: int) -> Enqueued:
+def enqueue(new: NewMessage, seq: int, settings: QueueSettings, now_ms: int) -> effect.Enqueued:
     """A new message of a queue: visible, unless its own delay or the queue's holds it back."""
     body = new.body
     body_bytes = len(body) if body.isascii() else len(body.encode())
     delay_s = settings.delay_s if new.delay_s is None else new.delay_s
     if delay_s:
-        return Enqueued(new, seq, _DELAYED, now_ms + delay_s * SECOND_MS, body_bytes)
-    return Enqueued(new, seq, _VISIBLE, None, body_bytes)
+        return effect.Enqueued(new, seq, _DELAYED, now_ms + delay_s * SECOND_MS, body_bytes)
+    return effect.Enqueued(new, seq, _VISIBLE, None, body_bytes)
 
 
 def deduplication_key(scope: str, new: NewMessage) -> tuple[str, str]:
@@ -169,7 +135,7 @@ def receive_budget(
         return ReceiveBudget(0, None, None)
     left = in_flight_left(in_flight)
     if left <= 0 and not hold and not queue.settings.fifo:
-        raise InFlightLimit(limits.IN_FLIGHT_MAX)
+        raise errors.InFlightLimit(limits.IN_FLIGHT_MAX)
     bytes_max = HOLD_BYTES_MAX if hold else receive_bytes_max(count)
     spent_at = None if dead_letters is None else receives_max(queue, dead_letters)
     return ReceiveBudget(count if count < left else left, bytes_max, spent_at)
@@ -200,25 +166,25 @@ def dead_letters_of(queue: Queue, find: FindQueue) -> Queue | None:
     return target
 
 
-def dead_letter(message: StoredMessage, target: Queue, new_seq: int) -> DeadLettered:
+def dead_letter(message: StoredMessage, target: Queue, new_seq: int) -> effect.DeadLettered:
     """A spent message leaves. On FIFO queues its own id keeps equal deduplication ids from swallowing one another."""
     deduplication_id = message.message_id if target.settings.fifo else message.deduplication_id
-    return DeadLettered(message, message.delivery, None, target, new_seq, deduplication_id)
+    return effect.DeadLettered(message, message.delivery, None, target, new_seq, deduplication_id)
 
 
-def open_lease(message: StoredMessage, visibility_s: int, now_ms: int, wall_ms: int) -> Opened:
+def open_lease(message: StoredMessage, visibility_s: int, now_ms: int, wall_ms: int) -> effect.Opened:
     """A receive takes the message: another delivery, with a lease of its own unless the visibility is nought."""
     delivery, count = message.delivery + 1, message.receive_count + 1
     first_ms = message.first_received_wall_ms
     if first_ms is None:
         first_ms = wall_ms
     if not visibility_s:
-        return Opened(
+        return effect.Opened(
             message, delivery, now_ms, LeaseState(_VISIBLE, None, now_ms, delivery, 0, count, first_ms)
         )
     deadline_ms = now_ms + visibility_s * SECOND_MS
     lease = LeaseState(_IN_FLIGHT, deadline_ms, now_ms, delivery, delivery, count, first_ms)
-    return Opened(message, delivery, deadline_ms, lease)
+    return effect.Opened(message, delivery, deadline_ms, lease)
 
 
 def repeat_attempt(
@@ -228,7 +194,7 @@ def repeat_attempt(
     visibility_s: int,
     now_ms: int,
     trouble: Trouble | None = None,
-) -> list[Extended] | None:
+) -> list[effect.Extended] | None:
     """What an attempt gave, its leases begun again; None unless all of it is still as it was given, or as a trouble of Veil's
     own left it."""
     if not visibility_s:
@@ -263,15 +229,15 @@ def decide_deletion(
     fifo: bool,
     strict: bool = False,
     said: Said | None = None,
-) -> Deleted | DeleteRefused:
+) -> effect.Deleted | effect.DeleteRefused:
     """Delete by a receipt, or do not."""
     try:
         verdict = judge_deletion(message, receipt, now_ms, fifo=fifo, strict=strict)
-    except ReceiptExpired as refusal:
-        return DeleteRefused(message, receipt.seq, receipt.delivery, Deletion.STALE, refusal, said)
+    except errors.ReceiptExpired as refusal:
+        return effect.DeleteRefused(message, receipt.seq, receipt.delivery, Deletion.STALE, refusal, said)
     if verdict is Deletion.DELETED and message is not None:
-        return Deleted(message, receipt.delivery, _own_deadline(message, receipt.delivery), said)
-    return DeleteRefused(message, receipt.seq, receipt.delivery, verdict, None, said)
+        return effect.Deleted(message, receipt.delivery, _own_deadline(message, receipt.delivery), said)
+    return effect.DeleteRefused(message, receipt.seq, receipt.delivery, verdict, None, said)
 
 
 def decide_extension(
@@ -282,14 +248,21 @@ def decide_extension(
     *,
     fifo: bool,
     said: Said | None = None,
-) -> Extended | GivenBack | Released | ExtensionRefused | VisibilityTooLong | None:
+) -> (
+    effect.Extended
+    | effect.GivenBack
+    | effect.Released
+    | effect.ExtensionRefused
+    | errors.VisibilityTooLong
+    | None
+):
     """Change the visibility by a receipt; None where that changes nothing, and the error where the length is what is wrong."""
     try:
         deadline_ms = judge_extension(message, receipt, visibility_s, now_ms, fifo=fifo)
-    except VisibilityTooLong as too_long:
+    except errors.VisibilityTooLong as too_long:
         return too_long
-    except (MessageGone, ReceiptExpired) as refusal:
-        return ExtensionRefused(message, receipt.seq, receipt.delivery, refusal, said)
+    except (errors.MessageGone, errors.ReceiptExpired) as refusal:
+        return effect.ExtensionRefused(message, receipt.seq, receipt.delivery, refusal, said)
     assert message is not None  # the rule refuses where there is no message
     if deadline_ms is not None:
         extended = _extended(message, receipt.delivery, receipt.holder, deadline_ms, None)
@@ -297,36 +270,38 @@ def decide_extension(
     if message.state == State.VISIBLE:
         return None
     own_ms = _own_deadline(message, receipt.delivery)
-    return Released(message, receipt.delivery, own_ms, _visible(message), said)
+    return effect.Released(message, receipt.delivery, own_ms, _visible(message), said)
 
 
-def _told_apart(extended: Extended, now_ms: int, said: Said | None) -> Extended | GivenBack:
+def _told_apart(
+    extended: effect.Extended, now_ms: int, said: Said | None
+) -> effect.Extended | effect.GivenBack:
     """A new deadline as what it means: whoever says that the attempt is over, or asks for less time than it had left, gives
     the message back."""
     message, deadline_ms = extended.message, extended.deadline_ms
     is_earlier = is_open(message, now_ms) and (deadline_ms or 0) < (message.due_at_ms or 0)
     if (said is None or said.outcome is None) and not is_earlier:
         return extended
-    return GivenBack(message, extended.delivery, deadline_ms, extended.lease, said)
+    return effect.GivenBack(message, extended.delivery, deadline_ms, extended.lease, said)
 
 
 def decide_rotation(
     message: MessageFacts | None, receipt: Receipt, visibility_s: int, now_ms: int
-) -> Extended | GivenBack | Released | DelayChanged | ExtensionRefused:
+) -> effect.Extended | effect.GivenBack | effect.Released | effect.DelayChanged | effect.ExtensionRefused:
     """Give the lease, or the delay, of a receipt to its successor (`rotated_receipt`), or do not."""
     try:
         deadline_ms = judge_rotation(message, receipt, visibility_s, now_ms)
-    except MessageGone as refusal:
-        return ExtensionRefused(message, receipt.seq, receipt.delivery, refusal)
+    except errors.MessageGone as refusal:
+        return effect.ExtensionRefused(message, receipt.seq, receipt.delivery, refusal)
     assert message is not None  # the rule refuses where there is no message
     if receipt.delivery == WAITING:
         waiting = _visible(message)
         if deadline_ms is not None:
             holder = rotated_receipt(receipt).holder
             waiting = waiting._replace(state=_DELAYED, due_at_ms=deadline_ms, holder=holder)
-        return DelayChanged(message, WAITING, deadline_ms or now_ms, waiting)
+        return effect.DelayChanged(message, WAITING, deadline_ms or now_ms, waiting)
     if deadline_ms is None:
-        return Released(message, receipt.delivery, message.due_at_ms, _visible(message))
+        return effect.Released(message, receipt.delivery, message.due_at_ms, _visible(message))
     rotated = _extended(message, receipt.delivery, rotated_receipt(receipt).holder, deadline_ms, now_ms)
     return _told_apart(rotated, now_ms, None)
 
@@ -338,7 +313,7 @@ def rotated_receipt(receipt: Receipt) -> Receipt:
 
 def decide_undo(
     message: MessageFacts | None, receipt: Receipt, now_ms: int, opened_ms: int | None = None
-) -> Undone | None:
+) -> effect.Undone | None:
     """Undo a receive whose answer never left; None where the receipt does not hold the lease any more, or the same attempt was
     repeated since, and answered: then the lease, though it has the same receipt, began again after `opened_ms`."""
     if message is None or not is_open(message, now_ms) or message.holder != receipt.holder:
@@ -348,7 +323,7 @@ def decide_undo(
     count = message.receive_count - 1
     first_ms = message.first_received_wall_ms if count else None
     lease = LeaseState(_VISIBLE, None, message.received_at_ms, message.delivery, 0, count, first_ms)
-    return Undone(message, receipt.delivery, message.due_at_ms, lease)
+    return effect.Undone(message, receipt.delivery, message.due_at_ms, lease)
 
 
 def _own_deadline(message: MessageFacts, delivery: int) -> int | None:
@@ -359,7 +334,7 @@ def _own_deadline(message: MessageFacts, delivery: int) -> int | None:
 
 def _extended(
     message: MessageFacts, delivery: int, holder: int, deadline_ms: int, received_at_ms: int | None
-) -> Extended:
+) -> effect.Extended:
     """A new deadline; the lease begins again where an instant of its receive is given."""
     lease = LeaseState(
         _IN_FLIGHT,
@@ -370,7 +345,7 @@ def _extended(
         message.receive_count,
         message.first_received_wall_ms,
     )
-    return Extended(message, delivery, deadline_ms, lease)
+    return effect.Extended(message, delivery, deadline_ms, lease)
 
 
 def _visible(message: MessageFacts) -> LeaseState:
@@ -394,7 +369,7 @@ def decide_due(
     now_ms: int,
     trouble: Trouble | None = None,
     lease_time: LeaseTime | None = None,
-) -> Expired | Lapsed | Graced | Postponed | None:
+) -> effect.Expired | effect.Lapsed | effect.Graced | effect.Postponed | None:
     """What has come to a message by now: its retention is over, or its lease or delay is. A trouble of Veil's own excuses
     the holders of leases: none is late that could not be in time."""
     expiry_ms = expires_at_ms(message.seq, settings.retention_s)
@@ -402,8 +377,8 @@ def decide_due(
     if expiry_ms <= now_ms:
         # A lease that would have outlasted its message ended with it; another one had lapsed before, though nobody looked.
         if message.state == State.IN_FLIGHT and due_at_ms is not None and due_at_ms >= expiry_ms:
-            return Expired(message, delivery_of(message.holder), due_at_ms)
-        return Expired(message, 0, None)
+            return effect.Expired(message, delivery_of(message.holder), due_at_ms)
+        return effect.Expired(message, 0, None)
     if due_at_ms is None:
         return None
     if due_at_ms <= now_ms:
@@ -416,11 +391,11 @@ def decide_due(
             if until_ms > now_ms:
                 delivery = delivery_of(message.holder)
                 lease = _extended(message, delivery, message.holder, until_ms, None).lease
-                return Graced(message, delivery, until_ms, lease)
+                return effect.Graced(message, delivery, until_ms, lease)
             if lease_time is not None and lease_time.is_in_doubt(due_at_ms, now_ms):
-                return Postponed(message, min(now_ms + DOUBT_MIN_MS, expiry_ms))
-        return Lapsed(message, delivery_of(message.holder), due_at_ms, _visible(message))
-    return Postponed(message, min(due_at_ms, expiry_ms))
+                return effect.Postponed(message, min(now_ms + DOUBT_MIN_MS, expiry_ms))
+        return effect.Lapsed(message, delivery_of(message.holder), due_at_ms, _visible(message))
+    return effect.Postponed(message, min(due_at_ms, expiry_ms))
 
 
 def excused(message: Facts, now_ms: int, lease_time: LeaseTime) -> Facts:
@@ -437,20 +412,20 @@ def excused(message: Facts, now_ms: int, lease_time: LeaseTime) -> Facts:
     return structs.replace(message, due_at_ms=now_ms + 1)
 
 
-def purge(message: MessageFacts) -> Purged:
+def purge(message: MessageFacts) -> effect.Purged:
     """A message goes with the content of its queue, and so does its lease."""
     if message.state == State.IN_FLIGHT:
-        return Purged(message, delivery_of(message.holder), message.due_at_ms)
-    return Purged(message, 0, None)
+        return effect.Purged(message, delivery_of(message.holder), message.due_at_ms)
+    return effect.Purged(message, 0, None)
 
 
-def discard(message_id: str, seq: int, message: StoredMessage | None) -> Discarded:
+def discard(message_id: str, seq: int, message: StoredMessage | None) -> effect.Discarded:
     """A message goes for good; raises MessageMissing, and MessageNotVisible while somebody holds it."""
     if message is None or message.message_id != message_id:
-        raise MessageMissing(message_id, seq)
+        raise errors.MessageMissing(message_id, seq)
     if message.state == State.IN_FLIGHT:
-        raise MessageNotVisible(message_id, "in flight")
-    return Discarded(message, 0, None)
+        raise errors.MessageNotVisible(message_id, "in flight")
+    return effect.Discarded(message, 0, None)
 
 
 # ---- holds
@@ -460,7 +435,7 @@ class HoldDecision(NamedTuple):
     """What a hold comes to: what happens to its members, which of them have an open lease now, and which are its members
     still. The others are struck."""
 
-    effects: list[Extended | ExtensionRefused]
+    effects: list[effect.Extended | effect.ExtensionRefused]
     open: list[Member]
     left: list[Member]
 
@@ -493,8 +468,8 @@ def keep_hold(
             and any(seq < member.seq and seq not in kept for seq in group_seqs.get(message.group or "", ()))
         )
         if message is None or status is MemberState.LOST or is_passed:
-            gone = MessageGone(Receipt(queue.id, *member).text)
-            decision.effects.append(ExtensionRefused(message, member.seq, member.delivery, gone))
+            gone = errors.MessageGone(Receipt(queue.id, *member).text)
+            decision.effects.append(effect.ExtensionRefused(message, member.seq, member.delivery, gone))
             continue
         decision.left.append(member)
         deadline_ms = now_ms + visibility_s * SECOND_MS
@@ -513,7 +488,7 @@ def keep_hold(
 
 def delete_member(
     member: Member, message: MessageFacts | None, queue: Queue, now_ms: int
-) -> Deleted | DeleteRefused:
+) -> effect.Deleted | effect.DeleteRefused:
     """Delete a member of a hold. A hold goes by its leases, whatever receipt has come to belong to one."""
     rotation = 0 if message is None else rotation_of(message.holder)
     receipt = Receipt(queue.id, member.seq, member.delivery, rotation=rotation)
@@ -529,7 +504,7 @@ def origin_of(message: StoredMessage) -> QueueKey | None:
         return None
     try:
         return parse_arn(message.dead_letter_source)
-    except ArnRefused:
+    except errors.ArnRefused:
         return None
 
 
@@ -558,7 +533,7 @@ def step_move(
 def step_scan(task: MoveTask, step: ScanStep, answers: Sequence[object]) -> MoveTask:
     """A running task of which the step's messages were redriven; `answers` are VeilErrors where one was refused."""
     assert task.scan is not None
-    refusals = [str(answer) for answer in answers if isinstance(answer, VeilError)]
+    refusals = [str(answer) for answer in answers if isinstance(answer, errors.VeilError)]
     scan = task.scan._replace(
         after_seq=step.after_seq,
         looked=task.scan.looked + step.looked,
@@ -572,24 +547,24 @@ def step_scan(task: MoveTask, step: ScanStep, answers: Sequence[object]) -> Move
 def cancel_move(task: MoveTask) -> MoveTask:
     """Ask a running task to stop; raises MoveTaskNotRunning."""
     if task.status != "RUNNING":
-        raise MoveTaskNotRunning(task.status)
+        raise errors.MoveTaskNotRunning(task.status)
     return replace(task, status="CANCELLING")
 
 
 def redrive_target(source: Queue, chosen: Chosen, message: StoredMessage | None, find: FindQueue) -> Queue:
     """Where a chosen message goes; raises why it cannot."""
     if message is None or message.message_id != chosen.message_id:
-        raise MessageMissing(chosen.message_id, chosen.seq)
+        raise errors.MessageMissing(chosen.message_id, chosen.seq)
     if message.state != State.VISIBLE:
-        raise MessageNotVisible(chosen.message_id, State(message.state).name.lower().replace("_", " "))
+        raise errors.MessageNotVisible(chosen.message_id, State(message.state).name.lower().replace("_", " "))
     key = chosen.destination or origin_of(message)
     if key is None:
-        raise SourceUnknown(chosen.message_id)
+        raise errors.SourceUnknown(chosen.message_id)
     target = find(key)
     if target is None:
-        raise QueueMissing(key.name)
+        raise errors.QueueMissing(key.name)
     if target.settings.fifo != source.settings.fifo:
-        raise DestinationRefused(key.name, source.settings.queue_type)
+        raise errors.DestinationRefused(key.name, source.settings.queue_type)
     return target
 
 
@@ -601,7 +576,7 @@ def redrive(
     now_ms: int,
     wall_ms: int,
     content: NewContent | None = None,
-) -> Redriven:
+) -> effect.Redriven:
     """A visible message leaves the dead letters and arrives as a new one, with the delay of its new queue. It is never taken
     for a duplicate: on a FIFO queue its new id is its deduplication id too."""
     settings = target.settings
@@ -617,4 +592,4 @@ def redrive(
     moved.set_lease(LeaseState(_VISIBLE if due_at_ms is None else _DELAYED, due_at_ms, None, 0, 0, 0, None))
     if content is not None:
         moved = structs.replace(moved, **content._asdict())
-    return Redriven(message, 0, None, moved, target, content)
+    return effect.Redriven(message, 0, None, moved, target, content)

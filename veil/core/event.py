@@ -16,33 +16,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from veil.core import effect
 from veil.core.attempt import RULE, Said
 from veil.core.clock import Trouble
-from veil.core.effect import (
-    AnyEffect,
-    DeadLettered,
-    DelayChanged,
-    Deleted,
-    DeleteRefused,
-    Discarded,
-    Effect,
-    Enqueued,
-    Expired,
-    Extended,
-    ExtensionRefused,
-    GivenBack,
-    Graced,
-    HolderLate,
-    HolderSeen,
-    HolderSilent,
-    Lapsed,
-    LeaseChange,
-    Opened,
-    Purged,
-    Redriven,
-    Released,
-    Undone,
-)
 from veil.core.message import Caller
 from veil.core.queue import QueueKey
 
@@ -119,26 +95,26 @@ _decode = msgspec.msgpack.Decoder(EventBatch).decode
 
 # Plain numbers: an event is written for every change, and the members of an enum take longer to pack.
 _KINDS: Final[dict[type, int]] = {
-    Enqueued: int(Kind.SENT),
-    Opened: int(Kind.RECEIVED),
-    Extended: int(Kind.EXTENDED),
-    GivenBack: int(Kind.GIVEN_BACK),
-    Graced: int(Kind.GRACED),
-    Released: int(Kind.RELEASED),
-    Undone: int(Kind.UNDONE),
-    Deleted: int(Kind.DELETED),
-    DeleteRefused: int(Kind.DELETE_REFUSED),
-    ExtensionRefused: int(Kind.EXTENSION_REFUSED),
-    DeadLettered: int(Kind.DEAD_LETTERED),
-    Redriven: int(Kind.REDRIVEN),
-    Expired: int(Kind.EXPIRED),
-    Purged: int(Kind.PURGED),
-    Discarded: int(Kind.PURGED),
-    DelayChanged: int(Kind.DELAYED),
-    HolderSeen: int(Kind.HOLDER_SEEN),
-    HolderLate: int(Kind.HOLDER_LATE),
-    HolderSilent: int(Kind.HOLDER_SILENT),
-    Lapsed: 0,  # not recorded: it follows from the deadline
+    effect.Enqueued: int(Kind.SENT),
+    effect.Opened: int(Kind.RECEIVED),
+    effect.Extended: int(Kind.EXTENDED),
+    effect.GivenBack: int(Kind.GIVEN_BACK),
+    effect.Graced: int(Kind.GRACED),
+    effect.Released: int(Kind.RELEASED),
+    effect.Undone: int(Kind.UNDONE),
+    effect.Deleted: int(Kind.DELETED),
+    effect.DeleteRefused: int(Kind.DELETE_REFUSED),
+    effect.ExtensionRefused: int(Kind.EXTENSION_REFUSED),
+    effect.DeadLettered: int(Kind.DEAD_LETTERED),
+    effect.Redriven: int(Kind.REDRIVEN),
+    effect.Expired: int(Kind.EXPIRED),
+    effect.Purged: int(Kind.PURGED),
+    effect.Discarded: int(Kind.PURGED),
+    effect.DelayChanged: int(Kind.DELAYED),
+    effect.HolderSeen: int(Kind.HOLDER_SEEN),
+    effect.HolderLate: int(Kind.HOLDER_LATE),
+    effect.HolderSilent: int(Kind.HOLDER_SILENT),
+    effect.Lapsed: 0,  # not recorded: it follows from the deadline
 }
 _SENT, _RECEIVED, _DELETED = int(Kind.SENT), int(Kind.RECEIVED), int(Kind.DELETED)
 _OPENS_A_LEASE: Final = (int(Kind.RECEIVED), int(Kind.EXTENDED), int(Kind.GIVEN_BACK), int(Kind.GRACED))
@@ -202,7 +178,7 @@ class EventRecorder:
         self._leases_max = leases_max
 
     def record(
-        self, at_ms: int, queue: QueueKey, effects: Iterable[AnyEffect], caller: Caller = NOBODY
+        self, at_ms: int, queue: QueueKey, effects: Iterable[effect.AnyEffect], caller: Caller = NOBODY
     ) -> None:
         """Tell of effects on messages of one queue, which happened at that instant of engine time."""
         # Mostly the very same objects as the last time: to compare seven texts takes longer than to write the event.
@@ -210,39 +186,39 @@ class EventRecorder:
             self._look_up(queue, caller)
         index, who = self._indexes
         append = self.events.append
-        for effect in effects:
-            kind = _KINDS[type(effect)]
-            if isinstance(effect, Enqueued):
-                new = effect.new
-                sent = (new.message_id, 0, effect.due_at_ms, 0, effect.body_bytes, new.message_type)
-                append((kind, at_ms, index, effect.seq, *sent, who))
-            elif isinstance(effect, LeaseChange):
-                message = effect.message
+        for one in effects:
+            kind = _KINDS[type(one)]
+            if isinstance(one, effect.Enqueued):
+                new = one.new
+                sent = (new.message_id, 0, one.due_at_ms, 0, one.body_bytes, new.message_type)
+                append((kind, at_ms, index, one.seq, *sent, who))
+            elif isinstance(one, effect.LeaseChange):
+                message = one.message
                 lease = (
                     message.message_id,
-                    effect.delivery,
-                    effect.deadline_ms,
-                    effect.lease.receive_count,
+                    one.delivery,
+                    one.deadline_ms,
+                    one.lease.receive_count,
                     message.body_bytes,
                     message.message_type,
                 )
                 if kind:
-                    told = () if kind == _RECEIVED else self._told(effect)
+                    told = () if kind == _RECEIVED else self._told(one)
                     append((kind, at_ms, index, message.seq, *lease, who, *told))
                 if self._leases_max and kind in _OPENS_A_LEASE:
                     self._keep(message.seq, lease)
-            elif isinstance(effect, DeadLettered | Redriven):
-                self._record_move(kind, at_ms, index, effect, who)
-            elif effect.message is None:
-                nothing = (None, effect.delivery, None, None, None, None)
-                then_ms = effect.at_ms if isinstance(effect, HolderLate) else at_ms
-                append((kind, then_ms, index, effect.seq, *nothing, who, *self._told(effect)))
+            elif isinstance(one, effect.DeadLettered | effect.Redriven):
+                self._record_move(kind, at_ms, index, one, who)
+            elif one.message is None:
+                nothing = (None, one.delivery, None, None, None, None)
+                then_ms = one.at_ms if isinstance(one, effect.HolderLate) else at_ms
+                append((kind, then_ms, index, one.seq, *nothing, who, *self._told(one)))
             else:
-                message = effect.message
+                message = one.message
                 facts = (message.receive_count, message.body_bytes, message.message_type)
-                deadline_ms = effect.deadline_ms if isinstance(effect, Effect) else None
-                lease_told = (message.message_id, effect.delivery, deadline_ms)
-                append((kind, at_ms, index, message.seq, *lease_told, *facts, who, *self._told(effect)))
+                deadline_ms = one.deadline_ms if isinstance(one, effect.Effect) else None
+                lease_told = (message.message_id, one.delivery, deadline_ms)
+                append((kind, at_ms, index, message.seq, *lease_told, *facts, who, *self._told(one)))
 
     def record_deletion(
         self,
@@ -273,10 +249,10 @@ class EventRecorder:
         return facts if facts is not None and facts[1] == delivery else None
 
     def _record_move(
-        self, kind: int, at_ms: int, index: int, effect: DeadLettered | Redriven, who: int
+        self, kind: int, at_ms: int, index: int, one: effect.DeadLettered | effect.Redriven, who: int
     ) -> None:
-        message = effect.message
-        there = self._queues.setdefault(effect.target.key, len(self._queues))
+        message = one.message
+        there = self._queues.setdefault(one.target.key, len(self._queues))
         facts = (message.receive_count, message.body_bytes, message.message_type, who, there)
         gone = (
             kind,
@@ -284,21 +260,21 @@ class EventRecorder:
             index,
             message.seq,
             message.message_id,
-            effect.delivery,
-            effect.deadline_ms,
+            one.delivery,
+            one.deadline_ms,
             *facts,
         )
-        if isinstance(effect, DeadLettered):
-            self.events.append((*gone, None if effect.new_seq == message.seq else effect.new_seq))
+        if isinstance(one, effect.DeadLettered):
+            self.events.append((*gone, None if one.new_seq == message.seq else one.new_seq))
             return
-        moved = effect.moved
+        moved = one.moved
         self.events.append((*gone, moved.seq))
         come = (_SENT, at_ms, there, moved.seq, moved.message_id, 0, moved.due_at_ms, 0)
         self.events.append((*come, moved.body_bytes, moved.message_type, who, None, message.seq))
 
-    def _told(self, effect: AnyEffect) -> tuple[object, ...]:
+    def _told(self, one: effect.AnyEffect) -> tuple[object, ...]:
         """The end of an event's fields: what the holder said, if it said anything."""
-        said: Said | None = getattr(effect, "said", None)
+        said: Said | None = getattr(one, "said", None)
         return () if said is None else self._in_fields(said)
 
     def _in_fields(self, said: Said) -> tuple[object, ...]:

@@ -14,16 +14,7 @@ from typing import Final
 
 import msgspec
 
-from veil.core.errors import (
-    AttributeRefused,
-    BodyMissing,
-    BodyTooLong,
-    CharactersRefused,
-    DeduplicationMissing,
-    GroupMissing,
-    IdentifierRefused,
-    NotForQueueType,
-)
+from veil.core import errors
 from veil.core.limits import (
     ATTRIBUTE_NAME_MAX,
     ATTRIBUTES_MAX,
@@ -70,15 +61,15 @@ def check_draft(draft: Draft, settings: QueueSettings) -> bytes:
     # with the entry.
     if settings.fifo:
         if draft.group is None:
-            raise GroupMissing
+            raise errors.GroupMissing
         if draft.deduplication_id is None and not settings.content_deduplication:
-            raise DeduplicationMissing
+            raise errors.DeduplicationMissing
         if draft.delay_s:
-            raise NotForQueueType("DelaySeconds", draft.delay_s, "FIFO")
+            raise errors.NotForQueueType("DelaySeconds", draft.delay_s, "FIFO")
         if draft.priority is not None and draft.priority != PRIORITY_DEFAULT:
-            raise NotForQueueType("Priority", draft.priority, "FIFO")
+            raise errors.NotForQueueType("Priority", draft.priority, "FIFO")
     elif draft.deduplication_id is not None:
-        raise NotForQueueType("MessageDeduplicationId", draft.deduplication_id, "standard")
+        raise errors.NotForQueueType("MessageDeduplicationId", draft.deduplication_id, "standard")
     if draft.priority is not None:
         check_priority(draft.priority)
     if draft.group is not None:
@@ -88,32 +79,32 @@ def check_draft(draft: Draft, settings: QueueSettings) -> bytes:
 
     body = draft.body
     if not body:
-        raise BodyMissing
+        raise errors.BodyMissing
     try:
         body_utf8 = body.encode()
     except UnicodeEncodeError:  # a lone surrogate
-        raise CharactersRefused from None
+        raise errors.CharactersRefused from None
     size = len(body_utf8)
     if draft.attributes:
         size += _attributes_bytes(draft.attributes)
     # The size comes first: what is larger than the queue takes is not worth a look at its parts.
     if size > settings.message_bytes_max:
-        raise BodyTooLong(size, settings.message_bytes_max)
+        raise errors.BodyTooLong(size, settings.message_bytes_max)
     # Whatever is printable is in XML's set; most bodies end here, and the scan is for those with line breaks.
     if not body.isprintable() and not _is_xml_text(body_utf8):
-        raise CharactersRefused
+        raise errors.CharactersRefused
     if draft.attributes:
         _check_attributes(draft.attributes)
     if draft.trace_header is not None:
         # It does not count as part of the message, so it has a limit of its own.
         if _utf8_bytes(draft.trace_header) > TRACE_HEADER_BYTES_MAX:
-            raise AttributeRefused(
+            raise errors.AttributeRefused(
                 "AWSTraceHeader",
                 "Message (system) attribute 'AWSTraceHeader' must be shorter than or equal to "
                 f"{TRACE_HEADER_BYTES_MAX} bytes.",
             )
         if not _is_text(draft.trace_header):
-            raise AttributeRefused(
+            raise errors.AttributeRefused(
                 "AWSTraceHeader",
                 "Message (system) attribute 'AWSTraceHeader' must contain a non-empty value.",
             )
@@ -123,7 +114,7 @@ def check_draft(draft: Draft, settings: QueueSettings) -> bytes:
 def check_identifier(parameter: str, value: str) -> None:
     """Raise IdentifierRefused unless the value can be a group, deduplication or attempt id."""
     if not _IDENTIFIER.match(value):
-        raise IdentifierRefused(parameter, value)
+        raise errors.IdentifierRefused(parameter, value)
 
 
 def size_bytes(draft: Draft) -> int:
@@ -157,7 +148,7 @@ def attributes_md5(attributes: Mapping[str, MessageAttribute]) -> str:
 
 def _check_attributes(attributes: Mapping[str, MessageAttribute]) -> None:
     if len(attributes) > ATTRIBUTES_MAX:
-        raise AttributeRefused(
+        raise errors.AttributeRefused(
             "",
             f"Number of message attributes [{len(attributes)}] exceeds the allowed maximum "
             f"[{ATTRIBUTES_MAX}].",
@@ -166,25 +157,25 @@ def _check_attributes(attributes: Mapping[str, MessageAttribute]) -> None:
         _check_attribute_name(name)
         kind = _DATA_TYPE.match(data_type)
         if kind is None or len(data_type) > _DATA_TYPE_MAX or not _is_text(data_type):
-            raise AttributeRefused(
+            raise errors.AttributeRefused(
                 name,
                 f"The type of message (user) attribute '{name}' is invalid. "
                 "You must use only the following supported type prefixes: Binary, Number, String.",
             )
         if not value or isinstance(value, bytes) != (kind[1] == "Binary"):
-            raise AttributeRefused(
+            raise errors.AttributeRefused(
                 name, f"Message (user) attribute '{name}' must contain a non-empty value of type '{kind[1]}'."
             )
         if isinstance(value, bytes):
             continue
         if not _is_text(value):
-            raise AttributeRefused(
+            raise errors.AttributeRefused(
                 name,
                 f"Message (user) attribute '{name}' contains characters outside the allowed set: "
                 "#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF.",
             )
         if kind[1] == "Number" and not _is_number(value):
-            raise AttributeRefused(
+            raise errors.AttributeRefused(
                 name, f"Can't cast the value of message (user) attribute '{name}' to a number."
             )
 
@@ -196,7 +187,7 @@ def _check_attribute_name(name: str) -> None:
         or name[0] == "."
         or name[-1] == "."
     ):
-        raise AttributeRefused(
+        raise errors.AttributeRefused(
             name,
             f"Message (user) attribute name '{name}' is invalid. It can have 1 to {ATTRIBUTE_NAME_MAX} "
             "alphanumeric characters, hyphens, underscores and periods, must not begin with 'AWS.' or "

@@ -8,14 +8,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from veil.core.errors import (
-    MoveTaskHandleInvalid,
-    MoveToItself,
-    NotDeadLetters,
-    NotForQueueType,
-    ResourceMissing,
-    VeilError,
-)
+from veil.core import errors
 from veil.core.event import NOBODY
 from veil.core.message import Caller, MessageAttribute, Sent
 from veil.core.queue import Chosen, MoveTask, Queue, QueueKey, Scan, parse_arn
@@ -46,11 +39,11 @@ async def start_move(
     if destination_arn is not None:
         destination = await _queue_of(service, "DestinationArn", destination_arn, account)
         if destination.settings.fifo != source.settings.fifo:
-            raise NotForQueueType("DestinationArn", destination_arn, source.settings.queue_type)
+            raise errors.NotForQueueType("DestinationArn", destination_arn, source.settings.queue_type)
         if destination.key == source.key:
-            raise MoveToItself(source.name)
+            raise errors.MoveToItself(source.name)
     if letters is None and not await service.store.dead_letter_sources(source.key, limit=1):
-        raise NotDeadLetters(source.name)
+        raise errors.NotDeadLetters(source.name)
     scan = None
     if letters is not None:
         # What comes back meanwhile has a later key: so a message that fails again at once is not redriven for ever.
@@ -85,7 +78,7 @@ async def list_moves(service: Service, source_arn: str, limit: int) -> list[Move
     key = parse_arn(source_arn, "SourceArn")
     queue = await service.store.find_queue(key)
     if queue is None:
-        raise ResourceMissing("SourceArn", source_arn)
+        raise errors.ResourceMissing("SourceArn", source_arn)
     tasks = await service.store.list_moves(key, limit)
     # Tasks outlive their queue; a new queue of the same name has nothing to do with those of the old one.
     return [each for each in tasks if each.started_wall_ms >= queue.created_wall_ms]
@@ -106,7 +99,7 @@ def read_task_handle(text: str) -> tuple[str, str]:
             return task_id, source_arn
     except (binascii.Error, ValueError, TypeError, KeyError, RecursionError):
         pass
-    raise MoveTaskHandleInvalid
+    raise errors.MoveTaskHandleInvalid
 
 
 async def _queue_of(service: Service, parameter: str, arn: str, account: str) -> Queue:
@@ -114,7 +107,7 @@ async def _queue_of(service: Service, parameter: str, arn: str, account: str) ->
     queue = await service.store.find_queue(key)
     # Another account's queue is as good as none: whether it exists is nobody else's business.
     if queue is None or key.account != account:
-        raise ResourceMissing(parameter, arn)
+        raise errors.ResourceMissing(parameter, arn)
     return queue
 
 
@@ -133,7 +126,7 @@ class Wanted(NamedTuple):
 
 async def redrive(
     service: Service, queue: Queue, wanted: Sequence[Wanted], *, mark: bool = False, caller: Caller = NOBODY
-) -> list[Sent | VeilError]:
+) -> list[Sent | errors.VeilError]:
     """Move each, in that order and in one transaction; a refusal stands in its place and holds up no other.
 
     `mark` writes the old message id on the new message, as the attribute Veil.RedrivenFrom. What is changed must pass
@@ -156,7 +149,7 @@ async def redrive(
 
 async def redrive_letters(
     service: Service, queue: Queue, letters: Sequence[Letter], destination: QueueKey | None, caller: Caller
-) -> list[Sent | VeilError]:
+) -> list[Sent | errors.VeilError]:
     """Redrive these letters in one transaction, marked with the message ids they had, as a filtered task does."""
     types = service.rules.type_attributes
     return await _redrive(service, queue, [to_chosen(each, destination, types) for each in letters], caller)
@@ -164,5 +157,5 @@ async def redrive_letters(
 
 async def _redrive(
     service: Service, queue: Queue, chosen: Sequence[Chosen], caller: Caller
-) -> list[Sent | VeilError]:
+) -> list[Sent | errors.VeilError]:
     return await service.store.redrive(queue, chosen, caller=caller) if chosen else []

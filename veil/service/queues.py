@@ -7,16 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final
 
-from veil.core import limits
-from veil.core.errors import (
-    EncryptionTwice,
-    QueueExists,
-    QueueMissing,
-    SettingNotForQueueType,
-    SettingRefused,
-    SettingUnknown,
-    VeilError,
-)
+from veil.core import errors, limits
 from veil.core.event import NOBODY
 from veil.core.message import Caller
 from veil.core.policy import add_permission as policy_with_permission
@@ -54,7 +45,7 @@ def changed_settings(present: QueueSettings, given: Mapping[str, Any]) -> QueueS
     """The settings with what was given in place; raises as `new_settings`, also for another queue type."""
     # A standard queue does not know the setting at all, whatever its value.
     if present.fifo and not given.get("fifo", True):
-        raise SettingRefused("fifo", given["fifo"], "Modifying queue type is not supported.")
+        raise errors.SettingRefused("fifo", given["fifo"], "Modifying queue type is not supported.")
     return _applied(present, given)
 
 
@@ -62,23 +53,25 @@ def compare_with_existing(queue: Queue, given: Mapping[str, Any], wanted: QueueS
     """Raise QueueExists for the first setting given that differs; absent ones do not matter."""
     for setting in given:
         if getattr(queue.settings, setting) != getattr(wanted, setting):
-            raise QueueExists(queue.name, setting)
+            raise errors.QueueExists(queue.name, setting)
 
 
 def check_redrive_target(source: QueueKey, fifo: bool, redrive: RedrivePolicy, target: Queue | None) -> None:
     """Raise SettingRefused unless the queue may send its dead letters to the target."""
     arn = redrive.dead_letters.arn
     if redrive.dead_letters[:2] != source[:2]:
-        raise SettingRefused(
+        raise errors.SettingRefused(
             "redrive", arn, "Dead-letter queue must be in the same region and account as the source."
         )
     if target is None:
-        raise SettingRefused("redrive", arn, "Dead letter target does not exist.")
+        raise errors.SettingRefused("redrive", arn, "Dead letter target does not exist.")
     if target.settings.fifo != fifo:
-        raise SettingRefused("redrive", arn, "Dead-letter queue must be same type of queue as the source.")
+        raise errors.SettingRefused(
+            "redrive", arn, "Dead-letter queue must be same type of queue as the source."
+        )
     allow = target.settings.redrive_allow
     if allow is not None and not allow.permits(source):
-        raise SettingRefused(
+        raise errors.SettingRefused(
             "redrive", arn, "The dead-letter queue's redrive allow policy does not permit this source queue."
         )
 
@@ -86,9 +79,9 @@ def check_redrive_target(source: QueueKey, fifo: bool, redrive: RedrivePolicy, t
 def _applied(present: QueueSettings, given: Mapping[str, Any]) -> QueueSettings:
     for setting in given:
         if setting not in _NAMES:
-            raise SettingUnknown(setting)
+            raise errors.SettingUnknown(setting)
         if setting in _FIFO_ONLY and not present.fifo:
-            raise SettingNotForQueueType(setting)
+            raise errors.SettingNotForQueueType(setting)
     values = dict(given)
     for setting in _REMOVED_BY_EMPTY_TEXT:
         if values.get(setting) == "":
@@ -98,7 +91,7 @@ def _applied(present: QueueSettings, given: Mapping[str, Any]) -> QueueSettings:
     # A key turns the managed encryption off, and taking the key away does not turn it on again.
     if values.get("kms_key", present.kms_key) is not None:
         if values.get("managed_sse"):
-            raise EncryptionTwice("managed_sse", True, "expected one kind of server-side encryption")
+            raise errors.EncryptionTwice("managed_sse", True, "expected one kind of server-side encryption")
         values["managed_sse"] = False
     return replace(present, **values)
 
@@ -107,7 +100,7 @@ async def find_queue(service: Service, key: QueueKey) -> Queue:
     """The queue of that key; raises QueueMissing."""
     queue = await service.store.find_queue(key)
     if queue is None:
-        raise QueueMissing(key.name)
+        raise errors.QueueMissing(key.name)
     return queue
 
 
@@ -148,7 +141,7 @@ async def ensure_queue(
         try:
             await create_queue(service, key, given, tags)
             _log.info("created queue %s", key.name)
-        except VeilError as refusal:
+        except errors.VeilError as refusal:
             _log.warning("could not create the declared queue %s: %s", key.name, refusal)
         return
     for setting, wanted in given.items():

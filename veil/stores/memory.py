@@ -42,7 +42,7 @@ from uuid import uuid4
 
 from msgspec import structs
 
-from veil.core import decide
+from veil.core import decide, errors
 from veil.core.attempt import NOTHING_SAID, Said
 from veil.core.clock import Clock, LeaseTime, Trouble
 from veil.core.effect import (
@@ -58,16 +58,6 @@ from veil.core.effect import (
     Redriven,
     Removal,
     counted_as,
-)
-from veil.core.errors import (
-    HoldClosed,
-    MoveTaskMissing,
-    MoveTaskRunning,
-    PurgeInProgress,
-    QueueDeletedRecently,
-    QueueMissing,
-    StreamTaken,
-    VeilError,
 )
 from veil.core.event import NOBODY, EventRecorder
 from veil.core.lease import (
@@ -333,7 +323,7 @@ class MemoryStore:
     def _of(self, queue: Queue) -> QueueContents:
         # By id: a queue that was created again is another queue. The caller's settings may be old.
         if queue.id not in self._queues:
-            raise QueueMissing(queue.name)
+            raise errors.QueueMissing(queue.name)
         return self._queues[queue.id]
 
     def _find(self, key: QueueKey) -> Queue | None:
@@ -375,7 +365,7 @@ class MemoryStore:
                 return existing
             deleted_at_ms = self._deleted_at_ms.get(key)
             if deleted_at_ms is not None and op.now_ms - deleted_at_ms < rest_ms:
-                raise QueueDeletedRecently(key.name)
+                raise errors.QueueDeletedRecently(key.name)
             self._queue_id_last += 1
             settings, tags = content.settings, dict(content.tags)
             queue = Queue(self._queue_id_last, key, settings, tags, op.wall_ms, op.wall_ms)
@@ -510,7 +500,7 @@ class MemoryStore:
         strict: bool = False,
         caller: Caller = NOBODY,
         said: Mapping[int, Said] = NOTHING_SAID,
-    ) -> list[Deletion | VeilError]:
+    ) -> list[Deletion | errors.VeilError]:
         with self._operation(caller) as op:
             contents = self._of(queue)
             return [
@@ -523,7 +513,7 @@ class MemoryStore:
 
     def _delete_one(
         self, op: Operation, contents: QueueContents, receipt: Receipt, strict: bool, said: Said | None
-    ) -> Deletion | VeilError:
+    ) -> Deletion | errors.VeilError:
         message = self._held(op, contents, receipt)
         effect = decide.decide_deletion(
             message, receipt, op.now_ms, fifo=contents.fifo, strict=strict, said=said
@@ -535,32 +525,34 @@ class MemoryStore:
 
     async def extend(
         self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
-    ) -> list[VeilError | None]:
+    ) -> list[errors.VeilError | None]:
         with self._operation(caller) as op:
             contents = self._of(queue)
             return [self._extend_one(op, contents, extension) for extension in extensions]
 
-    def _extend_one(self, op: Operation, contents: QueueContents, extension: Extension) -> VeilError | None:
+    def _extend_one(
+        self, op: Operation, contents: QueueContents, extension: Extension
+    ) -> errors.VeilError | None:
         receipt, visibility_s, said = extension
         message = self._held(op, contents, receipt)
         effect = decide.decide_extension(
             message, receipt, visibility_s, op.now_ms, fifo=contents.fifo, said=said
         )
-        if effect is None or isinstance(effect, VeilError):
+        if effect is None or isinstance(effect, errors.VeilError):
             return effect
         self._apply(op, contents, [effect])
         return effect.error if isinstance(effect, ExtensionRefused) else None
 
     async def rotate(
         self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
-    ) -> list[Rotated | VeilError]:
+    ) -> list[Rotated | errors.VeilError]:
         with self._operation(caller) as op:
             contents = self._of(queue)
             return [self._rotate_one(op, contents, extension) for extension in extensions]
 
     def _rotate_one(
         self, op: Operation, contents: QueueContents, extension: Extension
-    ) -> Rotated | VeilError:
+    ) -> Rotated | errors.VeilError:
         receipt, visibility_s, _ = extension
         effect = decide.decide_rotation(self._held(op, contents, receipt), receipt, visibility_s, op.now_ms)
         self._apply(op, contents, [effect])
@@ -592,7 +584,7 @@ class MemoryStore:
         with self._operation(caller) as op:
             contents = self._of(queue)
             if contents.purged_at_ms is not None and op.now_ms - contents.purged_at_ms < rest_ms:
-                raise PurgeInProgress(queue.name)
+                raise errors.PurgeInProgress(queue.name)
             contents.purged_at_ms = op.now_ms
             self._apply(op, contents, map(decide.purge, contents.in_order()))
             contents.first_sends.clear()
@@ -651,7 +643,7 @@ class MemoryStore:
             contents = self._of(queue)
             known = contents.streams.get(key.stream)
             if known is not None and key.batch <= known.closed:
-                raise HoldClosed(key.stream, key.batch, known.closed)
+                raise errors.HoldClosed(key.stream, key.batch, known.closed)
             stream = _used_now(op, contents, key.stream)
             hold = stream.holds.get((key.batch, key.part))
             if hold is None:
@@ -716,33 +708,33 @@ class MemoryStore:
 
     async def redrive(
         self, queue: Queue, chosen: Sequence[Chosen], *, caller: Caller = NOBODY
-    ) -> list[Sent | VeilError]:
+    ) -> list[Sent | errors.VeilError]:
         with self._operation(caller) as op:
             return self._redrive(op, self._of(queue), chosen)
 
     async def discard(
         self, queue: Queue, chosen: Sequence[tuple[int, str]], *, caller: Caller = NOBODY
-    ) -> list[VeilError | None]:
+    ) -> list[errors.VeilError | None]:
         with self._operation(caller) as op:
             source = self._of(queue)
-            answers: list[VeilError | None] = []
+            answers: list[errors.VeilError | None] = []
             for seq, message_id in chosen:
                 try:
                     removed = decide.discard(message_id, seq, source.messages.get(seq))
                     self._apply(op, source, [removed])
                     answers.append(None)
-                except VeilError as refusal:
+                except errors.VeilError as refusal:
                     answers.append(refusal)
             return answers
 
     def _redrive(
         self, op: Operation, source: QueueContents, chosen: Sequence[Chosen]
-    ) -> list[Sent | VeilError]:
-        moved: list[Sent | VeilError] = []
+    ) -> list[Sent | errors.VeilError]:
+        moved: list[Sent | errors.VeilError] = []
         for one in chosen:
             try:
                 moved.append(self._redrive_one(op, source, one))
-            except VeilError as refusal:
+            except errors.VeilError as refusal:
                 moved.append(refusal)
         return moved
 
@@ -759,7 +751,7 @@ class MemoryStore:
     async def start_move(self, task: MoveTask, *, caller: Caller = NOBODY) -> MoveTask:
         with self._operation():
             if any(other.source == task.source and other.is_active for other in self._moves.values()):
-                raise MoveTaskRunning(task.source.name)
+                raise errors.MoveTaskRunning(task.source.name)
             self._move_callers[task.id] = caller
             self._moves[task.id] = replace(task, status="RUNNING", to_move=len(self._movable(task)))
             return self._moves[task.id]
@@ -796,7 +788,7 @@ class MemoryStore:
 
     def _find_move(self, task_id: str) -> MoveTask:
         if task_id not in self._moves:
-            raise MoveTaskMissing
+            raise errors.MoveTaskMissing
         return self._moves[task_id]
 
     def _movable(self, task: MoveTask) -> list[StoredMessage]:
@@ -860,7 +852,7 @@ def _own_holds(
     if stream is None:
         return []
     if stream.owner not in (None, owner):
-        raise StreamTaken(name, owner)
+        raise errors.StreamTaken(name, owner)
     return sorted(_used_now(op, contents, name).holds.items(), key=lambda item: item[0])
 
 

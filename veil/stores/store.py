@@ -7,7 +7,7 @@ is the executable specification, promises all but that). A StoreError means *unk
 What every store must keep, besides the rules in `core.lease`:
 
 * **Order.** `receive` on a standard queue hands out visible messages by rising `priority`, those of one priority by rising
-  `seq` (fairness aside, see `core.fairness`: what is noisy waits, whatever its priority); a message that comes back has its
+  `seq` (fairness aside, see `core.sequence`: what is noisy waits, whatever its priority); a message that comes back has its
   old `seq`, so it takes its old place. A message keeps its priority wherever it goes. FIFO queues pay no heed to it.
 * **FIFO.** Per group, in `seq` order, the leading run of visible messages may be taken: a message that is in flight or
   delayed blocks those behind it. Groups take turns: the least recently served first, a new group last; one receive takes
@@ -31,7 +31,7 @@ What every store must keep, besides the rules in `core.lease`:
 * **Attempts.** A receive with an attempt id seen within five minutes returns the same messages with the same receipts and
   restarts their windows, unless one of them was deleted, changed or has lapsed since; then it is an ordinary receive that
   replaces the record. An attempt that returned nothing is not recorded.
-* **Holds** (`core.hold`). A hold's first receive is an ordinary one (dead-lettering, order, fairness), except that it takes
+* **Holds** (`core.lease`). A hold's first receive is an ordinary one (dead-lettering, order, fairness), except that it takes
   fewer where the limit of messages in flight leaves less room, none included, and that it takes no more bodies than
   HOLD_BYTES_MAX bytes together; what it took is recorded in the same transaction, also when that is nothing. Every later
   receive under the name gives the members in the same order, each with its first delivery number, as if received now (the
