@@ -7,7 +7,6 @@ import pytest
 from tests.wire.test_sqs_codes import _everything_imported, _family
 from veil.core import errors as e
 from veil.core.errors import VeilError
-from veil.wire.smq.call import OPERATIONS
 from veil.wire.smq.codes import INTERNAL, worded
 
 PARTS = ("veil.core.", "veil.stores.", "veil.service.", "veil.signing.", "veil.wire.")
@@ -40,9 +39,3 @@ def test_no_member_of_the_error_family_is_without_words() -> None:
 )
 def test_each_kind_has_its_code_and_status(error: VeilError, code: str, status: int) -> None:
     assert worded(error)[:2] == (code, status)
-
-
-def test_every_operation_that_can_be_routed_is_run_by_somebody() -> None:
-    from veil.wire.smq.front_end import _RUN
-
-    assert _RUN.keys() == OPERATIONS

@@ -19,6 +19,7 @@ import msgspec
 from veil.core import effect
 from veil.core.attempt import RULE, Said
 from veil.core.clock import Trouble
+from veil.core.effect import Enqueued, LeaseChange
 from veil.core.message import Caller
 from veil.core.queue import QueueKey
 
@@ -188,11 +189,11 @@ class EventRecorder:
         append = self.events.append
         for one in effects:
             kind = _KINDS[type(one)]
-            if isinstance(one, effect.Enqueued):
+            if isinstance(one, Enqueued):
                 new = one.new
                 sent = (new.message_id, 0, one.due_at_ms, 0, one.body_bytes, new.message_type)
                 append((kind, at_ms, index, one.seq, *sent, who))
-            elif isinstance(one, effect.LeaseChange):
+            elif isinstance(one, LeaseChange):
                 message = one.message
                 lease = (
                     message.message_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import re
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from hashlib import md5
@@ -15,8 +15,7 @@ from urllib.parse import unquote
 from xml.etree.ElementTree import Element
 
 from veil.core.queue import Queue, QueueKey
-from veil.service.service import Service
-from veil.wire.call import Call, CallPlace, QueueUrls
+from veil.wire.call import Call, CallPlace
 from veil.wire.exchange import Request
 from veil.wire.large import LARGE_BYTES, in_thread
 from veil.wire.sigv4 import SKEW_MS, AccessKey
@@ -30,29 +29,13 @@ _KEPT_CHARS_MAX: Final = 256
 
 Parameters = Mapping[str, str]  # by name in lower case: SDKs and documents disagree on the spelling
 
-_QUEUE_OPERATIONS: Final = {
-    "PUT": "CreateQueue",
-    "GET": "GetQueueAttributes",
-    "DELETE": "DeleteQueue",
-}
+_QUEUE_OPERATIONS: Final = {"PUT": "CreateQueue", "GET": "GetQueueAttributes", "DELETE": "DeleteQueue"}
 _MESSAGE_OPERATIONS: Final = {
     "POST": "SendMessage",
     "GET": "ReceiveMessage",
     "DELETE": "DeleteMessage",
     "PUT": "ChangeMessageVisibility",
 }
-OPERATIONS: Final = frozenset(
-    (
-        *_QUEUE_OPERATIONS.values(),
-        *_MESSAGE_OPERATIONS.values(),
-        "SetQueueAttributes",
-        "ListQueue",
-        "PeekMessage",
-        "BatchDeleteMessage",
-        "GetAccountAttributes",
-        "SetAccountAttributes",
-    )
-)
 
 
 class Route(NamedTuple):
@@ -138,57 +121,31 @@ _ACTIONS: Final = {
     "BatchDeleteMessage": "DeleteMessage",
 }
 BATCH_MAX: Final = 16
-_URLS: Final = QueueUrls()
 
 
-class SmqCall:
+class SmqCall(Call):
     """What an operation needs to know; lives for one request."""
 
-    __slots__ = ("_call", "_scheme", "caller", "delivered", "request", "route", "service", "undelivered")
+    __slots__ = ("route",)
 
     def __init__(
-        self,
-        service: Service,
-        request: Request,
-        route: Route,
-        account: str,
-        key_id: str,
-        region: str,
-        scheme: str = "http",
+        self, place: CallPlace, request: Request, route: Route, account: str, key_id: str, region: str
     ) -> None:
-        self._scheme = scheme
-        self.service, self.request, self.route = service, request, route
         action = _ACTIONS.get(route.operation, route.operation)
-        place = CallPlace(service, _URLS, BATCH_MAX)
-        self._call = Call(place, request, action, account, key_id, region, query=False)
-        self.caller = self._call.caller
-        self.undelivered: Callable[[], None] | None = None
-        self.delivered: Callable[[], None] | None = None
-
-    @property
-    def sender(self) -> str:
-        """The caller as receivers see it."""
-        return self._call.sender
-
-    @property
-    def account(self) -> str:
-        return self._call.owner()
-
-    @property
-    def region(self) -> str:
-        return self._call.region
+        super().__init__(place, request, action, account, key_id, region, query=False)
+        self.route = route
 
     @property
     def key(self) -> QueueKey:
         """The key of the queue that the path names: one of the caller's own."""
-        return QueueKey(self._call.region, self._call.owner(), self.route.queue)
+        return QueueKey(self.region, self.owner(), self.route.queue)
 
-    async def queue(self) -> Queue:
+    async def named_queue(self) -> Queue:
         """The queue of the path, if it exists and the caller may do this with it."""
         queue = await self.service.store.find_queue(self.key)
         if queue is not None and queue.settings.policy is None:
             return queue
-        return await self._call.permitted(self.key)
+        return await self.permitted(self.key)
 
     async def document(self) -> Element:
         """The root of the document that the request brings; raises XmlMalformed."""
@@ -197,7 +154,8 @@ class SmqCall:
 
     def url(self, queue: Queue) -> str:
         """The queue's URL, reachable by this caller."""
-        return f"{self._scheme}://{self.request.headers.get('host') or 'localhost'}/queues/{queue.name}"
+        host = self.request.headers.get("host") or "localhost"
+        return f"{self.urls.scheme}://{host}/queues/{queue.name}"
 
 
 # ---- the signature: HMAC-SHA1 over method, digest, type, date, SMQ's own headers and the target

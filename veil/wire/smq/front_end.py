@@ -9,12 +9,13 @@ from typing import Final
 
 from veil.core.errors import StoreError, VeilError
 from veil.service.service import Service
+from veil.wire.call import CallPlace, QueueUrls
 from veil.wire.exchange import AnswerCounts, Request, Response, request_ids
 from veil.wire.front_end import DEFAULT_ACCOUNT, DEFAULT_REGION, KEY_ID_CHARS_MAX, OTHER
 from veil.wire.large import LARGE_BYTES, in_thread
 from veil.wire.request_errors import AnswersTooLarge
 from veil.wire.smq import messages, queues
-from veil.wire.smq.call import SmqCall, SmqVerifier, check_digest, claimed_key_id, route
+from veil.wire.smq.call import BATCH_MAX, SmqCall, SmqVerifier, check_digest, claimed_key_id, route
 from veil.wire.smq.codes import INTERNAL, SmqRefused, worded
 from veil.wire.smq.xml import Reply, answer, refuse
 
@@ -66,6 +67,7 @@ class SmqFrontEnd:
         self._default_account = default_account
         self._region = region  # SMQ's requests name none
         self._scheme = scheme
+        self._place = CallPlace(service, QueueUrls(scheme=scheme), BATCH_MAX)
         self._answers = AnswerCounts() if answers is None else answers
         self._request_ids = request_ids()
 
@@ -84,24 +86,22 @@ class SmqFrontEnd:
             operation = found.operation
             if operation == "ReceiveMessage" and not _shows_a_client(request.headers):
                 raise SmqRefused("AccessDenied", _RECEIVE_REFUSED, 403)
-            call = SmqCall(self._service, request, found, account, key_id, self._region, self._scheme)
+            call = SmqCall(self._place, request, found, account, key_id, self._region)
             response = answer(await _RUN[operation](call), request_id)
             response.undelivered, response.delivered = call.undelivered, call.delivered
         except asyncio.CancelledError:
-            if call is not None and call.undelivered is not None:
-                call.undelivered()
+            _give_back(call)
             raise
         except VeilError as error:
             if isinstance(error, StoreError):
                 _log.error("%s: the store failed: %s", operation, error)
-            if isinstance(error, AnswersTooLarge) and call is not None and call.undelivered is not None:
-                call.undelivered()
+            if isinstance(error, AnswersTooLarge):
+                _give_back(call)
             response = refuse(worded(error), request_id, self._host_id(request))
         except Exception:
-            # The client sees no more than the request id; what was received for it must not stay hidden.
+            # The client sees no more than the request id.
             _log.exception("request %s (%s) failed", request_id, operation)
-            if call is not None and call.undelivered is not None:
-                call.undelivered()
+            _give_back(call)
             response = refuse(INTERNAL, request_id, self._host_id(request))
         self._answers[LABEL + operation, response.status // 100] += 1
         return response
@@ -115,6 +115,12 @@ class SmqFrontEnd:
 
     def _host_id(self, request: Request) -> str:
         return f"{self._scheme}://{request.headers.get('host') or 'localhost'}"
+
+
+def _give_back(call: SmqCall | None) -> None:
+    """What was received for an answer that is not given must not stay hidden."""
+    if call is not None and call.undelivered is not None:
+        call.undelivered()
 
 
 def _shows_a_client(headers: Mapping[str, str]) -> bool:

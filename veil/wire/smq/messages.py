@@ -155,7 +155,7 @@ _COUNT: Final = "numofmessages"
 
 async def send_message(call: SmqCall) -> Reply:
     """SendMessage and BatchSendMessage: the root of the document tells which."""
-    queue = await call.queue()
+    queue = await call.named_queue()
     root = await call.document()
     name = local_name(root)
     if name == "Messages":
@@ -222,7 +222,7 @@ def _receipt_while_it_waits(call: SmqCall, queue: Queue, draft: Draft, sent: Sen
 
 async def receive_message(call: SmqCall) -> Reply:
     """ReceiveMessage and BatchReceiveMessage; the answer knows how to give the messages back if it cannot be delivered."""
-    queue = await call.queue()
+    queue = await call.named_queue()
     parameters = call.route.parameters
     count, is_batch = _count(call)
     wait_text = parameters.get("waitseconds")
@@ -243,7 +243,7 @@ async def receive_message(call: SmqCall) -> Reply:
 
 async def peek_message(call: SmqCall) -> Reply:
     """PeekMessage and BatchPeekMessage: what a receive would give, untouched."""
-    queue = await call.queue()
+    queue = await call.named_queue()
     count, is_batch = _count(call)
     messages = await peek_next(call.service, queue, limit=count)
     if not messages:
@@ -252,8 +252,7 @@ async def peek_message(call: SmqCall) -> Reply:
 
 
 async def delete_message(call: SmqCall) -> Reply:
-    """DeleteMessage."""
-    queue = await call.queue()
+    queue = await call.named_queue()
     (refusal,) = await delete(call.service, queue, [_handle(call)], strict=True, caller=call.caller)
     if refusal is not None:
         raise refusal
@@ -262,7 +261,7 @@ async def delete_message(call: SmqCall) -> Reply:
 
 async def delete_messages(call: SmqCall) -> Reply:
     """BatchDeleteMessage: 204 if all were deleted, else what became of those that were not."""
-    queue = await call.queue()
+    queue = await call.named_queue()
     root = await call.document()
     if local_name(root) != "ReceiptHandles":
         raise XmlMalformed("the root element must be ReceiptHandles")
@@ -280,7 +279,7 @@ async def delete_messages(call: SmqCall) -> Reply:
 
 async def change_visibility(call: SmqCall) -> Reply:
     """ChangeMessageVisibility: a new deadline and a new handle; the old one is dead."""
-    queue = await call.queue()
+    queue = await call.named_queue()
     handle = _handle(call)
     text = call.route.parameters.get("visibilitytimeout")
     if not text:

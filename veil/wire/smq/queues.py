@@ -103,7 +103,7 @@ async def create(call: SmqCall) -> Reply:
 
 async def set_attributes(call: SmqCall) -> Reply:
     """SetQueueAttributes: what is not given stays as it is."""
-    queue = await call.queue()
+    queue = await call.named_queue()
     given = read_settings(await call.document()) if call.request.body else {}
     if given:
         await change_settings(call.service, queue, given)
@@ -111,14 +111,12 @@ async def set_attributes(call: SmqCall) -> Reply:
 
 
 async def get_attributes(call: SmqCall) -> Reply:
-    """GetQueueAttributes."""
-    queue = await call.queue()
+    queue = await call.named_queue()
     return Reply(200, document("Queue", print_queue(queue, await counts(call.service, queue))))
 
 
 async def delete(call: SmqCall) -> Reply:
-    """DeleteQueue."""
-    await delete_queue(call.service, await call.queue(), caller=call.caller)
+    await delete_queue(call.service, await call.named_queue(), caller=call.caller)
     return Reply(204)
 
 
@@ -134,7 +132,7 @@ async def list_page(call: SmqCall) -> Reply:
     found = await list_queues(
         call.service,
         call.region,
-        call.account,
+        call.owner(),
         prefix=headers.get("x-mns-prefix", ""),
         after=after,
         limit=size + 1,
