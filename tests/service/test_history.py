@@ -12,7 +12,6 @@ import pytest
 from tests.service.kit import Desk, open_desk, until
 from veil.core.clock import ManualClock, Trouble, TroubleKind
 from veil.server import console as server_console
-from veil.server.console import HistoryFile
 from veil.service import history as history_module
 from veil.service.history import (
     FIELDS,
@@ -28,6 +27,7 @@ from veil.service.history import (
 from veil.service.queues import delete_queue
 from veil.service.service import Service
 from veil.stores.memory import MemoryStore
+from veil.stores.sqlite.history_file import HistoryFile
 
 
 class Watched:

@@ -13,12 +13,13 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, Protocol
+from typing import Final
 
 from veil.core.clock import Clock
 from veil.core.errors import VeilError
 from veil.core.event import ExportPlan, OutboxRow
 from veil.journal import frames
+from veil.journal.helper_process import HelperProcess
 from veil.journal.schema import Outbox
 
 _log = logging.getLogger(__name__)
@@ -31,16 +32,6 @@ _BACK_OFF_MS: Final = (1_000, 2_000, 4_000, 8_000, 15_000, 30_000, 60_000)
 _COMPLAINT_MS: Final = 60_000
 _IDLE_MS: Final = 60_000
 DUTY: Final = "export"
-
-
-class SegmentSink(Protocol):
-    """Where segments are written: `HelperProcess`."""
-
-    async def write(self, plan: ExportPlan, rows: AsyncIterator[Sequence[OutboxRow]]) -> frames.Done: ...
-    async def sweep(self, before_day: str) -> list[str]: ...
-    def hurry(self) -> None: ...
-    async def close(self) -> None: ...
-    async def kill(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -60,7 +51,7 @@ class Exporter:
     def __init__(
         self,
         outbox: Outbox,
-        sink: SegmentSink,
+        sink: HelperProcess,
         clock: Clock,
         *,
         interval_s: float = 60.0,

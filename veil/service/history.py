@@ -15,7 +15,7 @@ import logging
 from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from veil.core.clock import Trouble
 from veil.core.errors import VeilError
@@ -24,6 +24,7 @@ from veil.service.turns import Turn
 
 if TYPE_CHECKING:
     from veil.service.service import Service
+    from veil.stores.sqlite.history_file import HistoryFile, HistoryRow
 
 _log = logging.getLogger(__name__)
 
@@ -68,23 +69,10 @@ TROUBLES_MAX: Final = 500
 Key = int | str  # a queue's id, or an account: the sum of its queues
 
 
-# One span of one series as it is kept: the place of its resolution in RESOLUTIONS, its number since 1970 by the engine's
-# clock, whose it is, and its cells. In the place behind all resolutions, a trouble: its first millisecond, its kind, its last.
-HistoryRow = tuple[int, int, Key, bytes]
+# One span of one series as it is kept (HistoryRow): the place of its resolution in RESOLUTIONS, its number since 1970 by the
+# engine's clock, whose it is, and its cells. In the place behind all resolutions, a trouble: its first millisecond, its kind,
+# its last.
 _TROUBLES: Final = len(RESOLUTIONS)
-
-
-class HistoryStore(Protocol):
-    """Where rows are kept over a restart; called in a thread, by one caller at a time."""
-
-    def read(self, oldest: Sequence[int]) -> list[HistoryRow]:
-        """The rows of each resolution from its oldest span on, by rising span."""
-
-    def write(self, rows: Iterable[HistoryRow], oldest: Sequence[int]) -> None:
-        """Keep the rows in place of earlier ones, and drop what is older than the oldest spans."""
-
-    def close(self) -> None:
-        """Let go of the file."""
 
 
 # ---- how queues stand
@@ -267,7 +255,7 @@ class SeriesView(NamedTuple):
 class History:
     """Histories of the queues that did something last, and how every queue stood at the last look."""
 
-    def __init__(self, service: Service, file: HistoryStore | None = None) -> None:
+    def __init__(self, service: Service, file: HistoryFile | None = None) -> None:
         self._service, self._clock, self._file = service, service.clock, file
         self._series: dict[Key, _Series] = {}  # the one that did something last is the last
         self._handled: list[tuple[int, int]] = []

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from veil.core import limits
 from veil.core.clock import Clock, Trouble
@@ -18,10 +18,13 @@ from veil.core.queue import Queue
 from veil.journal.attempts import JournalLooks
 from veil.service.activity import Activity, Tallies
 from veil.service.background import MoveRunners, Ticker
-from veil.service.history import History, HistoryStore
+from veil.service.history import History
 from veil.service.turns import Turns
 from veil.service.waiting import WaitingRoom
 from veil.stores.store import Store
+
+if TYPE_CHECKING:
+    from veil.stores.sqlite.history_file import HistoryFile
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +98,7 @@ class Service:
         self.due_sooner = self.ticker.look
         store.events = self
 
-    def watch(self, history_file: HistoryStore | None = None, *, has_history: bool = True) -> Activity:
+    def watch(self, history_file: HistoryFile | None = None, *, has_history: bool = True) -> Activity:
         """Take note of callers, holders and rates, from the start on; costs the hot path a little, so it is asked for. With a
         file what is known of rates and depths outlives a restart; without a history nothing is."""
         if self.activity is None:
