@@ -11,7 +11,6 @@ import pytest
 
 from tests.service.kit import Desk, open_desk, until
 from veil.core.clock import ManualClock, Trouble, TroubleKind
-from veil.server import console as server_console
 from veil.service import history as history_module
 from veil.service.history import (
     FIELDS,
@@ -27,6 +26,7 @@ from veil.service.history import (
 from veil.service.queues import delete_queue
 from veil.service.service import Service
 from veil.stores.memory import MemoryStore
+from veil.stores.sqlite import history_file
 from veil.stores.sqlite.history_file import HistoryFile
 
 
@@ -277,7 +277,7 @@ async def test_a_file_that_cannot_be_read_is_begun_anew(tmp_path: Path, content:
 def test_the_file_cannot_grow_beyond_its_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    monkeypatch.setattr(server_console, "BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(history_file, "BYTES_MAX", 1 << 20)
     file, row = HistoryFile(tmp_path / "history.db"), bytes(1_000)
     for first in range(0, 4_000, 500):
         file.write([(0, span, 1, row) for span in range(first, first + 500)], [0, 0, 0])
