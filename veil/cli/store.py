@@ -61,7 +61,9 @@ def migrate(
         try:
             import asyncio
 
-            before, after = asyncio.run(_migrate(dsn, dry_run=dry_run))
+            from veil.stores.postgres import opening
+
+            before, after = asyncio.run(opening.migrate(dsn, dry_run=dry_run)), opening.SCHEMA_VERSION
         except VeilError as problem:
             raise CommandFailed(f"{without_password(dsn)}: {problem}") from problem
         if as_json:
@@ -86,33 +88,6 @@ def _dsns(given: str | None) -> list[str]:
             f"store={store}: expected postgresql://USER@HOST/DATABASE; a data directory is brought up when its server starts"
         )
     return store.split()
-
-
-async def _migrate(dsn: str, *, dry_run: bool) -> tuple[int, int]:
-    import psycopg
-
-    from veil.core.errors import StoreTooNew, StoreUnavailable
-    from veil.stores.postgres import opening
-    from veil.stores.postgres.connection import in_our_words, parse_dsn
-
-    text = parse_dsn(dsn).text
-    try:
-        connection = await psycopg.AsyncConnection.connect(text, autocommit=True, prepare_threshold=None)
-    except psycopg.OperationalError as error:
-        reason = (str(error).strip().splitlines() or ["no answer"])[0]
-        raise StoreUnavailable(f"PostgreSQL cannot be reached: {reason}") from None
-    try:
-        async with connection:
-            before = await opening.schema_version(connection)
-            if before > opening.SCHEMA_VERSION:
-                raise StoreTooNew(
-                    f"the schema veil has version {before}, this Veil knows up to {opening.SCHEMA_VERSION}"
-                )
-            if not dry_run:
-                await opening.migrate(text)
-    except psycopg.Error as error:
-        raise in_our_words(error) from error
-    return before, opening.SCHEMA_VERSION
 
 
 # ---- store

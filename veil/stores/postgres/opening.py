@@ -41,8 +41,8 @@ class Identity(NamedTuple):
     journal_id: str
 
 
-async def migrate(dsn: Dsn | str, *, up_to: int = SCHEMA_VERSION) -> list[int]:
-    """Check the database and bring it to the present schema; the versions that were new to it.
+async def migrate(dsn: Dsn | str, *, dry_run: bool = False) -> int:
+    """Check the database and bring it to the present schema; the version that it had.
 
     Raises StoreError in words where it could not keep the promises, StoreTooNew, StoreUnavailable.
     """
@@ -54,7 +54,15 @@ async def migrate(dsn: Dsn | str, *, up_to: int = SCHEMA_VERSION) -> list[int]:
     try:
         async with connection:
             await _check(connection)
-            return await _migrate(connection, up_to)
+            before = await schema_version(connection)
+            if before > SCHEMA_VERSION:
+                raise StoreTooNew(
+                    f"the schema veil has version {before}, this Veil knows up to {SCHEMA_VERSION}:"
+                    " use the newer Veil that wrote it"
+                )
+            if not dry_run:
+                await _migrate(connection, before)
+            return before
     except psycopg.Error as error:
         raise in_our_words(error) from error
 
@@ -107,20 +115,14 @@ async def _check(connection: psycopg.AsyncConnection) -> None:
         )
 
 
-async def _migrate(connection: psycopg.AsyncConnection, up_to: int) -> list[int]:
+async def _migrate(connection: psycopg.AsyncConnection, present: int) -> None:
     """Each step is one transaction with its version in it, so a crash leaves the old version or the new one."""
-    present = await schema_version(connection)
-    if present > SCHEMA_VERSION:
-        raise StoreTooNew(
-            f"the schema veil has version {present}, this Veil knows up to {SCHEMA_VERSION}: use the newer Veil that wrote it"
-        )
-    done = []
-    while present < up_to:
+    while present < SCHEMA_VERSION:
         async with connection.transaction():
             # Several nodes may start at once: one migrates, the others find it done.
             await connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", _MIGRATION_LOCK)
             present = await schema_version(connection)
-            if present >= up_to:
+            if present >= SCHEMA_VERSION:
                 break
             present += 1
             if present == 1:
@@ -131,8 +133,6 @@ async def _migrate(connection: psycopg.AsyncConnection, up_to: int) -> list[int]
                     await connection.execute(Q.write_meta, {"name": name, "value": value})
             version = str(present).encode()
             await connection.execute(Q.write_meta, {"name": "schema_version", "value": version})
-            done.append(present)
-    return done
 
 
 def sql_of(version: int) -> bytes:
