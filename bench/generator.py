@@ -210,7 +210,7 @@ class _Runner:
         lap = self._lap
         queue = f"{self._queue}-life"
         _ask(lap, wire.create_queue(queue))
-        lives = _Lives(queue, lap)
+        lives = Lives(queue, lap)
         figure = self._timed(LIFE, lives.next_request, lives.on_response)
         _ask(lap, wire.delete_queue(queue))
         ordered = sorted(lives.seconds) or [0.0]
@@ -309,7 +309,7 @@ class _Runner:
         return result
 
 
-class _Lives:
+class Lives:
     """Each connection sends, receives and deletes in turn; what it receives may be what another one sent."""
 
     def __init__(self, queue: str, lap: Lap) -> None:

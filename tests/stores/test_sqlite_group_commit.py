@@ -56,6 +56,27 @@ async def test_concurrent_sends_share_their_commits(store: SqliteStore):
     assert await store.counts(queue) == QueueCounts(visible=128)
 
 
+async def test_a_commit_waits_for_what_the_loops_next_turn_brings(store: SqliteStore):
+    queue = await make_queue(store)
+    before = store.commit_stats.commits
+    sends = []
+    for _ in range(20):  # as clients whose requests arrive one after the other
+        sends.append(asyncio.ensure_future(store.send(queue, [a_message()])))
+        await asyncio.sleep(0)
+    await asyncio.gather(*sends)
+    assert store.commit_stats.commits - before == 1
+
+
+async def test_a_commit_does_not_wait_for_ever(store: SqliteStore):
+    queue = await make_queue(store)
+    sends: list[asyncio.Future[Any]] = []
+    while not (store._commits._syncing or any(send.done() for send in sends)):
+        assert len(sends) <= commit.GROUP_ENOUGH
+        sends.append(asyncio.ensure_future(store.send(queue, [a_message()])))
+        await asyncio.sleep(0)
+    await asyncio.gather(*sends)
+
+
 async def test_a_lone_operation_waits_for_the_disk_on_the_loop_only_while_the_disk_is_quick(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ):

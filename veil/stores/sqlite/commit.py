@@ -2,10 +2,11 @@
 
 There is one connection and one open transaction. An operation is applied to it at once, on the event loop: a few
 microseconds of SQLite each, and no lock to fight over (a writer thread would have to win the interpreter's lock back from
-a busy event loop after every statement). When no sync is under way the transaction is committed at the end of the loop's
-turn, otherwise when the sync is done; then the WAL is synced in a thread, and only after that are the operations
-answered. While the disk works, the next group is already being applied. An operation that is alone on a disk that has been
-quick lately is synced where it stands: to wake a thread, and be woken by it, would take as long as the disk does.
+a busy event loop after every statement). When no sync is under way the transaction is committed once a turn of the loop has
+brought no further operation, so that requests which wait in their sockets share it; then the WAL is synced in a thread, and
+only after that are the operations answered. While the disk works, the next group is already being applied. An operation that
+is alone on a disk that has been quick lately is synced where it stands: to wake a thread, and be woken by it, would take as
+long as the disk does.
 
 A checkpoint moves the WAL into the database and syncs that, which may take long on a bad disk. It runs on a connection and in a
 thread of its own, while the WAL goes on taking operations. The WAL can only begin anew once everything in it was moved, so
@@ -47,6 +48,9 @@ _log = logging.getLogger(__name__)
 
 # Keeps the WAL short: what a checkpoint costs, and what a damaged WAL could cost.
 CHECKPOINT_WAL_PAGES = 2_000
+# A commit costs as much as some ten operations, so it waits for as long as each turn of the loop brings more of them; a group
+# of so many need not.
+GROUP_ENOUGH = 64
 # A disk whose slowest sync of late took less than this is quick: the loop may wait for it.
 QUICK_SYNC_S = 0.000_4
 _LATELY = 0.95  # how much of a slow sync is still remembered after the next
@@ -114,6 +118,7 @@ class GroupCommit:
             False  # the end of a checkpoint has the connection, or it waits for the sync before it can go on
         )
         self._scheduled = False
+        self._gathered = 0  # operations that the group had a turn of the loop ago
         self._failure: BaseException | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -182,9 +187,7 @@ class GroupCommit:
         else:
             # Nothing was changed, and all that it could see is on disk.
             future.set_result(result)
-        if not self._scheduled and not self._syncing:
-            self._scheduled = True
-            self._loop.call_soon(self._commit)
+        self._schedule()
 
     def _schedule(self) -> None:
         if not self._scheduled and not self._syncing:
@@ -195,6 +198,12 @@ class GroupCommit:
         self._scheduled = False
         if not self._open or self._syncing or self._lent or self._failure is not None:
             return
+        if self._gathered < len(self._group) < GROUP_ENOUGH:
+            # The loop's last turn brought some, so its next one may bring more.
+            self._gathered = len(self._group)
+            self._schedule()
+            return
+        self._gathered = 0
         group, self._group = self._group, []
         happened: Announcements = []
         try:
@@ -259,7 +268,7 @@ class GroupCommit:
         if self._to_redo or self._waiting:
             self._catch_up()
         if self._open:
-            self._commit()
+            self._schedule()
         else:
             self._rest()
 
