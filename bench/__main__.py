@@ -3,8 +3,8 @@
     python -m bench [--quick] [--only PART ...] [--contenders NAME ...] [--rounds N] [--seconds S] [--out FILE]
 
 The table goes to stdout, progress to stderr, and all figures to a JSON file. Other questions have commands of
-their own: bench.growth, bench.long_polls, bench.profile, bench.http_stacks; bench.walk and, against another checkout,
-bench.beside.
+their own: bench.growth, bench.long_polls, bench.tail, bench.profile, bench.http_stacks; bench.walk and, against another
+checkout, bench.beside.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument(
         "--contenders", nargs="+", choices=contenders.NAMES, metavar="NAME",
-        default=[name for name in contenders.NAMES if name != contenders.VEIL_WORKERS],
+        default=[contenders.VEIL, contenders.NOOP, contenders.ELASTICMQ, contenders.MOTO],
         help=", ".join(contenders.NAMES),
     )  # fmt: skip
     parser.add_argument("--rounds", type=int, help="the table shows their median (3)")

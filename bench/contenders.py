@@ -14,12 +14,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from bench import elasticmq
+from bench import elasticmq, goaws
 from bench.elasticmq import NotAvailable
 from bench.processes import await_listening, free_port
 
-VEIL, VEIL_WORKERS, NOOP, ELASTICMQ, MOTO = "veil", "veil-workers", "noop", "elasticmq", "moto"
-NAMES: Final = (VEIL, VEIL_WORKERS, NOOP, ELASTICMQ, MOTO)
+VEIL, VEIL_WORKERS, VEIL_POSTGRES, NOOP = "veil", "veil-workers", "veil-postgres", "noop"
+ELASTICMQ, GOAWS, SMOOTHMQ, MOTO = "elasticmq", "goaws", "smoothmq", "moto"
+NAMES: Final = (VEIL, VEIL_WORKERS, VEIL_POSTGRES, NOOP, ELASTICMQ, GOAWS, SMOOTHMQ, MOTO)
 WORKERS: Final = 2
 _STOP_TIMEOUT_S = 20.0
 
@@ -101,6 +102,22 @@ def _prepare(name: str, port: int, build: Path, stack: contextlib.ExitStack) -> 
     if name == VEIL_WORKERS:
         data = stack.enter_context(scratch(build))
         return f"Veil, {WORKERS} workers", veil_command(data, port, "--workers", str(WORKERS))
+    if name == VEIL_POSTGRES:
+        from bench.postgres_server import a_database
+
+        try:
+            dsn = stack.enter_context(a_database(None))
+        except SystemExit as reason:
+            raise NotAvailable(str(reason)) from None
+        data = stack.enter_context(scratch(build))
+        return "Veil on a PostgreSQL of its own", veil_command(data, port, "--store", dsn)
+    if name == GOAWS:
+        cache = build.resolve() / "goaws"
+        goaws.fetch(cache)
+        return "goaws, in memory", goaws.command(cache, port)
+    if name == SMOOTHMQ:
+        # Its server asks for a valid signature of every request, and the generator sends the same bytes again and again.
+        raise NotAvailable("it verifies signatures, and the generator signs nothing")
     if name == NOOP:
         return "no-op on the same HTTP stack", [sys.executable, "-m", "bench.noop", str(port)]
     if name == ELASTICMQ:

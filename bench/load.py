@@ -45,6 +45,15 @@ class LoadResult:
         return self.cpu_s / self.requests * 1e6 if self.requests else 0.0
 
 
+def _joined(chunks: bytes) -> bytes:
+    """A body that was sent in chunks."""
+    body, at = b"", 0
+    while size := int(chunks[at : (begin := chunks.index(b"\r\n", at) + 2) - 2], 16):
+        body += chunks[begin : begin + size]
+        at = begin + size + 2
+    return body
+
+
 class _Client(asyncio.Protocol):
     __slots__ = ("_begun_s", "_buffer", "_index", "_need_bytes", "_pending", "_run", "_transport")
 
@@ -86,6 +95,12 @@ class _Client(asyncio.Protocol):
         end = body_at
         if at >= 0:
             end += int(data[at + 18 : data.find(b"\r", at + 18)])
+        elif data[:head_end].lower().find(b"\r\ntransfer-encoding: chunked") >= 0:
+            if not data.endswith(b"\r\n0\r\n\r\n"):
+                self._buffer, self._need_bytes = data, 0
+                return
+            data = data[:body_at] + _joined(data[body_at:])
+            end = len(data)
         if len(data) < end:
             self._buffer, self._need_bytes = data, end
             return
