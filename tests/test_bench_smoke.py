@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench import __main__ as bench
-from bench import growth, long_polls, wire_requests
+from bench import growth, long_polls, tail, wire_requests
 from bench.contenders import contender
 from bench.generator import LIFE, PARTS, RECEIVE, SEND, Lap, run_lap
 from bench.load import run_load
@@ -81,6 +81,36 @@ def test_a_server_that_closes_each_connection_is_asked_again() -> None:
         result = run_load("127.0.0.1", listener.getsockname()[1], 1, lambda _: b"anything", requests=3)
         server.join()
     assert (result.requests, result.errors) == (3, 0)
+
+
+def test_an_answer_in_chunks_is_put_together() -> None:
+    bodies: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+                connection.sendall(b"5\r\nhalf \r\n")
+                connection.sendall(b"a\r\nand a half\r\n0\r\n\r\n")
+
+        server = threading.Thread(target=serve)
+        server.start()
+        port = listener.getsockname()[1]
+        run_load(
+            "127.0.0.1", port, 1, lambda _: b"anything", lambda *heard: bodies.append(heard[2]), requests=1
+        )
+        server.join()
+    assert bodies == [b"half and a half"]
+
+
+def test_the_tail_is_measured_alone_and_beside_everything_else(capsys: pytest.CaptureFixture[str]) -> None:
+    tail.main(["--connections", "4", "--seconds", "0.3", "--backlog", "100"])
+    shown = capsys.readouterr().out.splitlines()
+    assert "the purge took" in shown[0]
+    assert "/console" not in shown[0]  # no page was refused
+    assert [(line.split()[0], line.split()[-1]) for line in shown[3:]] == [("alone", "0"), ("beside", "0")]
 
 
 def test_a_load_ends_when_there_is_nothing_more_to_ask(tmp_path: Path) -> None:
