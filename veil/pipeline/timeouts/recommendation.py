@@ -130,16 +130,10 @@ def _least_cost(evidence: Evidence) -> Recommendation:
         )
     work_s, crashed = curve.quantile_s(0.5) or 1.0, crash_share(history)
     began, tail = float(curve.at_risk[0]), PowerTail.of(curve)
-    renewed = evidence.policy != NO_RENEWAL
-    timeouts_s = [
-        each for each in SENSIBLE_S if not renewed or _RENEWED_LEAST_S <= each <= max(2 * curve.end_s, 60)
-    ]
-    means = evaluate(curve, evidence.timelines, timeouts_s, evidence.policy)
     (now,) = evaluate(curve, evidence.timelines, [present_s], evidence.policy)
     costs = [
         (tail.chance(timeout_s, each) * work_s + crashed * each.recovery_s, timeout_s, each)
-        for timeout_s, each in zip(timeouts_s, means, strict=True)
-        if not renewed or each.calls_per_message <= _CALLS_MAX
+        for timeout_s, each in _sensible(evidence)
     ]
     fit = [each for each in costs if each[2].duplicate_chance_high <= target]
     # Until the target can be shown to be kept, longer is the right direction whatever it will be in the end.
@@ -217,21 +211,18 @@ class PowerTail(NamedTuple):
 
 def _best(evidence: Evidence, bound: float) -> tuple[int, WithPolicy] | None:
     """The timeout with the shortest recovery of those whose upper bound of duplicates is within this one."""
-    curve, timelines, policy = evidence.curve, evidence.timelines, evidence.policy
-    bound *= 1 + 1e-9
-    if policy == NO_RENEWAL:  # the recovery rises with the timeout: the first that will do is the best
-        fits = np.flatnonzero(np.interp(SENSIBLE_S, curve.after_s, curve.high) <= bound)
-        if not len(fits):
-            return None
-        timeout_s = SENSIBLE_S[int(fits[0])]
-        return timeout_s, evaluate(curve, timelines, [timeout_s], policy)[0]
-    timeouts_s = [each for each in SENSIBLE_S if _RENEWED_LEAST_S <= each <= max(2 * curve.end_s, 60)]
-    fit = [
-        (timeout_s, means)
-        for timeout_s, means in zip(timeouts_s, evaluate(curve, timelines, timeouts_s, policy), strict=True)
-        if means.duplicate_chance_high <= bound and means.calls_per_message <= _CALLS_MAX
-    ]
+    fit = [each for each in _sensible(evidence) if each[1].duplicate_chance_high <= bound * (1 + 1e-9)]
     return min(fit, key=lambda each: (each[1].recovery_s, each[0]), default=None)
+
+
+def _sensible(evidence: Evidence) -> list[tuple[int, WithPolicy]]:
+    """The timeouts that people would set, without those that ask for too many renewals, and what each means."""
+    timeouts_s: Sequence[int] = SENSIBLE_S
+    if evidence.policy != NO_RENEWAL:
+        longest_s = max(2 * evidence.curve.end_s, 60)
+        timeouts_s = [each for each in SENSIBLE_S if _RENEWED_LEAST_S <= each <= longest_s]
+    means = evaluate(evidence.curve, evidence.timelines, timeouts_s, evidence.policy)
+    return [each for each in zip(timeouts_s, means, strict=True) if each[1].calls_per_message <= _CALLS_MAX]
 
 
 def _reason(evidence: Evidence, timeout_s: int, means: WithPolicy) -> str:
@@ -411,11 +402,8 @@ def replay(evidence: Evidence, recommended_s: int) -> Replay:
     (means,) = evaluate(curve, evidence.timelines, [recommended_s], evidence.policy)
     recovered = history.recovery.total()
     measured_s = sum(count * middle_s(bucket) for bucket, count in history.recovery.items())
-    if not recovered:
-        then_s, with_s = 0.0, 0.0
-    elif not history.windows:
-        then_s, with_s = measured_s, recovered * means.recovery_s
-    else:
+    then_s, with_s = measured_s, recovered * means.recovery_s
+    if recovered and history.windows:
         leases = history.windows.total()
         mean_s = sum(length_ms * count for length_ms, count in history.windows.items()) / leases / 1000
         waited_s = max(measured_s / recovered - mean_s, 0.0)
@@ -431,7 +419,6 @@ def replay(evidence: Evidence, recommended_s: int) -> Replay:
     )
 
 
-# What people set, by steps that they would choose: 7 s, 45 s, 90 s, 12 min; not 47 s.
 # ---- candidates: what each timeout would mean, the chance of a duplicate, the wait after a crash, the calls
 #
 # A duplicate comes about when work outlasts the last deadline that its lease is given. A crash is taken as equally likely at
@@ -439,6 +426,7 @@ def replay(evidence: Evidence, recommended_s: int) -> Replay:
 # visible again at the deadline in force at that instant. When a policy would renew is the consumer's affair: a RenewalSchedule
 # says it.
 
+# What people set, by steps that they would choose: 7 s, 45 s, 90 s, 12 min; not 47 s.
 _STEPS: Final = ((10, 1), (60, 5), (300, 15), (900, 60), (3_600, 300), (VISIBILITY_MAX_S, 1_800))
 SENSIBLE_S: Final = tuple(
     timeout_s
@@ -486,11 +474,11 @@ def evaluate(
     hidden_s2 = np.add.reduceat(deadline_s * worked_s, first) - curve.integrals(seen_s)[1]
     recovery_s = hidden_s2 / np.add.reduceat(worked_s, first)
     # A renewal is sent if the work still goes on by then; the receive itself is none.
-    sent = _at(at_s, curve, curve.chance)
+    sent = np.interp(at_s, curve.after_s, curve.chance)
     sent[first] = 0.0
     calls = np.add.reduceat(sent, first)
-    chance, high = _at(ends_s, curve, curve.chance), _at(ends_s, curve, curve.high)
-    columns = (chance.tolist(), high.tolist(), recovery_s.tolist(), calls.tolist())
+    chance, high = (np.interp(ends_s, curve.after_s, each) for each in (curve.chance, curve.high))
+    columns = (each.tolist() for each in (chance, high, recovery_s, calls))
     return [WithPolicy(policy, *values) for values in zip(*columns, strict=True)]
 
 
@@ -499,11 +487,6 @@ def candidates(curve: Survival, timelines: Timelines, timeouts_s: Sequence[int])
     policies = (NO_RENEWAL, *timelines.names)
     means = zip(*(evaluate(curve, timelines, timeouts_s, policy) for policy in policies), strict=True)
     return [Candidate(timeout_s, list(each)) for timeout_s, each in zip(timeouts_s, means, strict=True)]
-
-
-def _at(instants_s: Floats, curve: Survival, values: Floats) -> Floats:
-    found: Floats = np.interp(instants_s, curve.after_s, values)
-    return found
 
 
 class Renewal(NamedTuple):
