@@ -88,6 +88,14 @@ QUEUES: Final = (
 )
 
 
+# Of other shapes than those that the code was written by.
+OTHERS: Final = (
+    Truth("exponential", lambda hour: 0.5, lambda rng, n, hour: rng.exponential(25, n)),
+    Truth("stretched", lambda hour: 0.3, lambda rng, n, hour: 15 * rng.weibull(0.6, n)),
+    Truth("two kinds", lambda hour: 0.3, lambda rng, n, hour: rng.lognormal(np.where(rng.random(n) < 0.9, 1.6, 4.8), 0.5)),
+)  # fmt: skip
+
+
 @dataclass
 class Tick:
     """What became of the attempts of ten minutes under one timeout."""
@@ -324,9 +332,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--crashes", type=float, nargs="+", default=[CRASHED], help="share of the attempts")
     parser.add_argument("--queue", help="only those whose name has this in it")
+    parser.add_argument("--others", action="store_true", help="queues of other shapes")
     parser.add_argument("--story", action="store_true", help="also when what was changed")
     given = parser.parse_args()
-    truths = [each for each in QUEUES if not given.queue or given.queue in each.name]
+    played = OTHERS if given.others else QUEUES
+    truths = [each for each in played if not given.queue or given.queue in each.name]
     for crashed in given.crashes:
         for seed in given.seeds:
             months(truths, given.days, seed, crashed, story=given.story)
@@ -342,7 +352,7 @@ def months(truths: Sequence[Truth], days: int, seed: int, crashed: float, *, sto
         wrong += taken
         hidden = ("best_h", "default_h") + (() if story else ("story",))
         print(json.dumps({name: value for name, value in row.items() if name not in hidden}), flush=True)
-    calm = {truth.name for truth in QUEUES if truth.calm}
+    calm = {truth.name for truth in truths if truth.calm}
     cost_h, best_h = sum(row["cost_h"] for row in rows), sum(row["best_h"] for row in rows)
     print(json.dumps({
         "queues": len(rows),

@@ -199,6 +199,12 @@ def test_more_overruns_than_predicted_take_a_shorter_timeout_back_soon():
     assert "12 of 40 attempts" in why
 
 
+def test_a_prediction_of_quick_work_does_not_excuse_that_most_of_it_is_slow():
+    # Work of 0.6 s may be done twice nine times in ten rather than hidden for 300 s after one crash in 500: if it were so quick.
+    quick = a_watch(300, 5, recovery_before_s=290.0, recovery_after_s=4.5, crashed=0.002, work_s=0.6)
+    assert judge(quick, 1.0, Attempts(40, 22, 0), NOW)[0] is Kind.TAKE_BACK
+
+
 def test_as_many_overruns_as_predicted_are_kept_when_there_is_enough_to_see():
     assert judge(a_watch(), 0.001, Attempts(300, 0, 0), NOW)[0] is None
     assert judge(a_watch(), 0.001, Attempts(5_000, 5, 0), NOW)[0] is Kind.KEEP

@@ -425,12 +425,13 @@ def _watched(watch: Watch, target: float, seen: Attempts) -> tuple[float, int, s
     told = watch.prediction
     crashed = max(1.5 * told.crashed, 1e-4)
     if watch.after_s < watch.before_s:
-        # From this share of overruns on, the old timeout cost less; where fewer were predicted, that leaves some room.
+        # From this share of overruns on, the old timeout cost less; where fewer were predicted, that leaves some room, but not
+        # beyond what is too many at any cost: what a duplicate costs was part of the prediction.
         even = (
             told.overrun_before
             + told.crashed * (told.recovery_before_s - told.recovery_after_s) / told.work_s
         )
-        bound = max(told.overrun_after_high, min(even, target)) + crashed
+        bound = max(told.overrun_after_high, min(even, target, FAR_TOO_MANY)) + crashed
         return min(bound, 0.9), seen.overran + seen.crashed, "outlasted the timeout or fell silent"
     # A longer timeout cannot cause overruns; it makes crashes dearer. From this share of crashes on, the old one cost less.
     gained_s = max(told.overrun_before - told.overrun_after, 0.0) * told.work_s
