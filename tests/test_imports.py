@@ -213,7 +213,7 @@ def aws_words() -> set[str]:
     from veil.wire import attributes, shapes
 
     fields = {name for each in vars(shapes).values() for name in getattr(each, "__struct_fields__", ())}
-    words = fields | set(attributes.SETTING_OF_ATTRIBUTE)
+    words = fields | set(attributes.ATTRIBUTE_OF_SETTING.values())
     return {name for name in words if re.search(r"[a-z][A-Z]", name)} - {"MessageType"}  # that is users' own
 
 

@@ -7,8 +7,9 @@ doubt never lets anybody in.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -218,26 +219,19 @@ def _operators() -> dict[str, _Operator]:
     }
     table["arnequals"] = table["arnlike"]  # AWS makes no difference between the two
     for kind, read in (("numeric", _number), ("date", _date)):
-        for name, compare in (
-            ("equals", eq),
-            ("lessthan", lt),
-            ("lessthanequals", le),
-            ("greaterthan", gt),
-            ("greaterthanequals", ge),
-        ):
+        comparisons = {
+            "equals": eq,
+            "lessthan": lt,
+            "lessthanequals": le,
+            "greaterthan": gt,
+            "greaterthanequals": ge,
+        }
+        for name, compare in comparisons.items():
             table[kind + name] = _Operator(_each(read), read, compare)
-    for positive, negative in (
-        ("stringequals", "stringnotequals"),
-        ("stringequalsignorecase", "stringnotequalsignorecase"),
-        ("stringlike", "stringnotlike"),
-        ("arnequals", "arnnotequals"),
-        ("arnlike", "arnnotlike"),
-        ("ipaddress", "notipaddress"),
-        ("numericequals", "numericnotequals"),
-        ("dateequals", "datenotequals"),
-    ):
-        same = table[positive]
-        table[negative] = _Operator(same.read_values, same.read_fact, same.fits, negated=True)
+    for name, same in list(table.items()):
+        if name.startswith(("string", "arn", "ip")) or name in ("numericequals", "dateequals"):
+            negative = f"not{name}" if name == "ipaddress" else re.sub("(equals|like)", r"not\1", name)
+            table[negative] = replace(same, negated=True)
     return table
 
 

@@ -120,7 +120,11 @@ class _Server:
                 "more servers on that database"
             )
         self._tls = Tls(settings) if settings.tls_cert is not None else None
-        self._autopilot = self._make_autopilot() if settings.autopilot else None
+        self._autopilot: AutopilotProcess | None = None
+        if settings.autopilot:
+            from veil.server.autopilot import AutopilotProcess
+
+            self._autopilot = AutopilotProcess(settings, self._keys)
         self._exit_code = EXIT_STOPPED
         self._signalled = False
         self._http: HttpServer | Listener
@@ -177,7 +181,9 @@ class _Server:
         exporter = metrics.exporter = make_exporter(settings, store, clock)
         if exporter is not None:
             exporter.start()
-        beside = [asyncio.create_task(self._attend())] if self._with_companion else []
+        beside = []
+        if self._with_companion:
+            beside.append(asyncio.create_task(Companion(service, self._ended.set).attend(self._facts)))
         if self._tls is not None:
             beside.append(asyncio.create_task(self._tls.watch()))
         if self._autopilot is not None:
@@ -194,11 +200,6 @@ class _Server:
         return self._exit_code
 
     # ---- the start
-
-    def _make_autopilot(self) -> AutopilotProcess:
-        from veil.server.autopilot import AutopilotProcess
-
-        return AutopilotProcess(self._settings, self._keys)
 
     def _make_store(self) -> tuple[Store, Clock]:
         try:
@@ -307,10 +308,10 @@ class _Server:
             )
             print(text, file=sys.stderr, flush=True)  # noqa: T201
         _log.info(
-            "ready on %s port %d, %s, %s",
+            "ready on %s port %d, data in %s, %s",
             facts["host"],
             facts["port"],
-            _where(settings),
+            without_password(settings.store) if is_on_postgres(settings) else place or "memory",
             f"{len(self._keys)} keys" if self._keys else "no keys",
             extra={"facts": facts},
         )
@@ -362,9 +363,6 @@ class _Server:
             raise StartRefused(
                 f"ready_file={path}: expected a file that can be written ({problem.strerror})"
             ) from None
-
-    async def _attend(self) -> None:
-        await Companion(self._service, self._ended.set).attend(self._facts)
 
     # ---- the end
 
@@ -431,17 +429,14 @@ class _Server:
         return [each for each in (self._http, self._smq) if isinstance(each, HttpServer)]
 
     def _reload(self) -> None:
-        self._reload_here()
-        if self._workers is not None:
-            self._service.in_background(self._workers.reload())
-
-    def _reload_here(self) -> None:
         if self._tls is not None:
             self._tls.reload("SIGHUP")
         if self._keys:
             self._reload_keys()
         elif self._tls is None:
             _log.info("SIGHUP: there are no keys to reload")
+        if self._workers is not None:
+            self._service.in_background(self._workers.reload())
 
     def _reload_keys(self) -> None:
         try:
@@ -453,13 +448,6 @@ class _Server:
         self._keys.clear()
         self._keys.update(fresh)
         _log.info("SIGHUP: %d keys in effect", len(fresh))
-
-
-def _where(settings: Settings) -> str:
-    if is_on_postgres(settings):
-        return f"data in {without_password(settings.store)}"
-    place = store_directory(settings)
-    return f"data in {place}" if place is not None else "data in memory"
 
 
 def _check_exposure(settings: Settings, keys: dict[str, AccessKey]) -> None:

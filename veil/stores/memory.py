@@ -812,18 +812,12 @@ class MemoryStore:
 
 
 def _stored(effect: Enqueued, wall_ms: int) -> StoredMessage:
-    new = effect.new
+    new = structs.asdict(effect.new)
+    del new["delay_s"]
     return StoredMessage(
+        **new,
         seq=effect.seq,
-        message_id=new.message_id,
-        body=new.body,
-        body_md5=new.body_md5,
-        attributes=new.attributes,
-        trace_header=new.trace_header,
-        sender=new.sender,
         sent_wall_ms=wall_ms,
-        group=new.group,
-        deduplication_id=new.deduplication_id,
         dead_letter_source=None,
         receive_count=0,
         first_received_wall_ms=None,
@@ -831,9 +825,7 @@ def _stored(effect: Enqueued, wall_ms: int) -> StoredMessage:
         state=effect.state,
         due_at_ms=effect.due_at_ms,
         received_at_ms=None,
-        message_type=new.message_type,
         body_bytes=effect.body_bytes,
-        priority=new.priority,
     )
 
 

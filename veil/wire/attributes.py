@@ -121,27 +121,58 @@ def _compact(document: dict[str, Any]) -> str:
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,10}\Z")
 
-# AWS's name of each setting, in the order in which GetQueueAttributes lists them.
-SETTING_OF_ATTRIBUTE: Final[Mapping[str, str]] = {
-    "VisibilityTimeout": "visibility_s",
-    "DelaySeconds": "delay_s",
-    "MaximumMessageSize": "message_bytes_max",
-    "MessageRetentionPeriod": "retention_s",
-    "ReceiveMessageWaitTimeSeconds": "wait_s",
-    "Policy": "policy",
-    "RedrivePolicy": "redrive",
-    "RedriveAllowPolicy": "redrive_allow",
-    "SqsManagedSseEnabled": "managed_sse",
-    "KmsMasterKeyId": "kms_key",
-    "KmsDataKeyReusePeriodSeconds": "kms_reuse_s",
-    "FifoQueue": "fifo",
-    "ContentBasedDeduplication": "content_deduplication",
-    "DeduplicationScope": "deduplication_scope",
-    "FifoThroughputLimit": "throughput_limit",
+
+def _whole(setting: str, text: str) -> int:
+    if not _INTEGER.match(text):
+        raise SettingRefused(setting, text[:1024], "must be an integer")
+    return int(text)
+
+
+def _truth(setting: str, text: str) -> bool:
+    lowered = text.lower()
+    if lowered not in ("true", "false"):
+        raise SettingRefused(setting, text[:1024], "must be true or false")
+    return lowered == "true"
+
+
+def _one_of(*choices: str) -> Callable[[str, str], str]:
+    def choose(setting: str, text: str) -> str:
+        if text not in choices:
+            raise SettingRefused(setting, text[:1024], f"must be one of {', '.join(choices)}")
+        return text
+
+    return choose
+
+
+def _policy(setting: str, text: str) -> str | None:
+    return text if text.strip() else None  # read and brought to its normal form where it is stored
+
+
+def _key_id(setting: str, text: str) -> str | None:
+    if len(text) > 2_048:
+        raise SettingRefused(setting, text[:1024], "must be the id, alias or ARN of a key")
+    return text or None
+
+
+# AWS's name of each setting, in the order in which GetQueueAttributes lists them; the setting, and how its text is read.
+_ATTRIBUTES: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
+    "VisibilityTimeout": ("visibility_s", _whole),
+    "DelaySeconds": ("delay_s", _whole),
+    "MaximumMessageSize": ("message_bytes_max", _whole),
+    "MessageRetentionPeriod": ("retention_s", _whole),
+    "ReceiveMessageWaitTimeSeconds": ("wait_s", _whole),
+    "Policy": ("policy", _policy),
+    "RedrivePolicy": ("redrive", parse_redrive),
+    "RedriveAllowPolicy": ("redrive_allow", parse_redrive_allow),
+    "SqsManagedSseEnabled": ("managed_sse", _truth),
+    "KmsMasterKeyId": ("kms_key", _key_id),
+    "KmsDataKeyReusePeriodSeconds": ("kms_reuse_s", _whole),
+    "FifoQueue": ("fifo", _truth),  # false belongs to no kind of queue: one leaves it out
+    "ContentBasedDeduplication": ("content_deduplication", _truth),
+    "DeduplicationScope": ("deduplication_scope", _one_of("queue", "messageGroup")),
+    "FifoThroughputLimit": ("throughput_limit", _one_of("perQueue", "perMessageGroupId")),
 }
-ATTRIBUTE_OF_SETTING: Final[Mapping[str, str]] = {
-    setting: name for name, setting in SETTING_OF_ATTRIBUTE.items()
-}
+ATTRIBUTE_OF_SETTING: Final[Mapping[str, str]] = {setting: name for name, (setting, _) in _ATTRIBUTES.items()}
 _HIGHEST: Final[Mapping[str, int]] = {"delay_s": DELAY_MAX_S, "wait_s": WAIT_MAX_S}
 _FIFO_ONLY: Final = ("FifoQueue", "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit")
 
@@ -150,10 +181,10 @@ def parse_attributes(attributes: Mapping[str, str]) -> dict[str, Any]:
     """The settings that were given, typed; ranges are left to QueueSettings. Raises the refusals of settings."""
     given: dict[str, Any] = {}
     for name, text in attributes.items():
-        setting = SETTING_OF_ATTRIBUTE.get(name)
-        if setting is None:
+        if name not in _ATTRIBUTES:
             raise SettingUnknown(name[:1024])
-        given[setting] = _PARSERS[setting](setting, text)
+        setting, read = _ATTRIBUTES[name]
+        given[setting] = read(setting, text)
         # Queues can do more for the clients of other protocols.
         high = _HIGHEST.get(setting)
         if high is not None and given[setting] > high:
@@ -164,7 +195,7 @@ def parse_attributes(attributes: Mapping[str, str]) -> dict[str, Any]:
 def print_settings(settings: QueueSettings) -> dict[str, str]:
     """Every attribute that the settings give a value; what is not set is absent, as are FIFO's on a standard queue."""
     printed: dict[str, str] = {}
-    for name, setting in SETTING_OF_ATTRIBUTE.items():
+    for name, (setting, _) in _ATTRIBUTES.items():
         if name in _FIFO_ONLY and not settings.fifo:
             continue
         value = getattr(settings, setting)
@@ -202,60 +233,9 @@ def print_attributes(queue: Queue, counts: QueueCounts | None, names: Iterable[s
             chosen.update(every)
         elif name in every:
             chosen[name] = every[name]
-        elif name not in SETTING_OF_ATTRIBUTE and name not in _COUNTED and name not in _READ_ONLY:
+        elif name not in _ATTRIBUTES and name not in _COUNTED and name not in _READ_ONLY:
             raise SettingUnknown(name[:1024])
     return chosen
-
-
-def _whole(setting: str, text: str) -> int:
-    if not _INTEGER.match(text):
-        raise SettingRefused(setting, text[:1024], "must be an integer")
-    return int(text)
-
-
-def _truth(setting: str, text: str) -> bool:
-    lowered = text.lower()
-    if lowered not in ("true", "false"):
-        raise SettingRefused(setting, text[:1024], "must be true or false")
-    return lowered == "true"
-
-
-def _one_of(*choices: str) -> Callable[[str, str], str]:
-    def choose(setting: str, text: str) -> str:
-        if text not in choices:
-            raise SettingRefused(setting, text[:1024], f"must be one of {', '.join(choices)}")
-        return text
-
-    return choose
-
-
-def _policy(setting: str, text: str) -> str | None:
-    return text if text.strip() else None  # read and brought to its normal form where it is stored
-
-
-def _key_id(setting: str, text: str) -> str | None:
-    if len(text) > 2_048:
-        raise SettingRefused(setting, text[:1024], "must be the id, alias or ARN of a key")
-    return text or None
-
-
-_PARSERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
-    "visibility_s": _whole,
-    "delay_s": _whole,
-    "message_bytes_max": _whole,
-    "retention_s": _whole,
-    "wait_s": _whole,
-    "policy": _policy,
-    "redrive": parse_redrive,
-    "redrive_allow": parse_redrive_allow,
-    "managed_sse": _truth,
-    "kms_key": _key_id,
-    "kms_reuse_s": _whole,
-    "fifo": _truth,  # false belongs to no kind of queue: one leaves it out
-    "content_deduplication": _truth,
-    "deduplication_scope": _one_of("queue", "messageGroup"),
-    "throughput_limit": _one_of("perQueue", "perMessageGroupId"),
-}
 
 
 def _printed(value: Any, setting: str) -> str:
