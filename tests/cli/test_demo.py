@@ -20,10 +20,9 @@ from veil.cli.client import Client, ServiceTarget
 from veil.cli.failures import CommandFailed
 from veil.client.credentials import DUMMY
 from veil.demo.command import demo_folder
-from veil.demo.processes import Lateness
-from veil.demo.shop import FULL_S, QUEUES, the_queues
-from veil.demo.workers import bodies
-from veil.demo.workload import Happened, Stage, check_claims
+from veil.demo.roles import bodies
+from veil.demo.shop import FULL_S, QUEUES, check_claims, the_queues
+from veil.demo.stage import Lateness, Stage
 
 ACTS = ["Real work", pytest.param("What really happened", marks=pytest.mark.soak)]  # the second takes a Spark
 needs_proc = pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="processes are found under /proc")
@@ -207,10 +206,10 @@ def broken_by(
         }
         for name, facts in GOOD.items()
     ]
-    happened = Happened(sent={queue.name: 100 for queue in QUEUES}, poison=2)
+    sent = {queue.name: 100 for queue in QUEUES} | {"orders": 600}  # two of them poison
     ended = {queue.name: {"deleted": 100} for queue in QUEUES}
-    ended["orders"] = outcomes or {"deleted": 98, "dead_lettered": 2}
-    check_claims(stage, QUEUES, happened, ended, {"queues": found})
+    ended["orders"] = outcomes or {"deleted": 598, "dead_lettered": 2}
+    check_claims(stage, QUEUES, sent, ended, {"queues": found})
     return [text.partition(":")[0] for text in stage.broken]
 
 
@@ -228,7 +227,7 @@ def test_what_cannot_be_shown_on_a_late_machine_is_told_and_no_error(capsys) -> 
 
 
 def test_no_machine_is_so_late_that_messages_may_be_lost() -> None:
-    assert broken_by({}, {"deleted": 97, "dead_lettered": 2}, a_stage(woken_s=60.0)) == ["nothing is lost"]
+    assert broken_by({}, {"deleted": 597, "dead_lettered": 2}, a_stage(woken_s=60.0)) == ["nothing is lost"]
 
 
 @pytest.mark.parametrize(
@@ -251,10 +250,10 @@ def test_a_finding_that_contradicts_the_demo_breaks_its_claim(queue: str, change
 @pytest.mark.parametrize(
     "outcomes",
     [
-        {"deleted": 97, "dead_lettered": 2},  # one is unknown
-        {"deleted": 97, "dead_lettered": 2, "open": 1},
-        {"deleted": 97, "dead_lettered": 3},  # one that could be handled was given up
-        {"deleted": 99, "dead_lettered": 2},  # one too many
+        {"deleted": 597, "dead_lettered": 2},  # one is unknown
+        {"deleted": 597, "dead_lettered": 2, "open": 1},
+        {"deleted": 597, "dead_lettered": 3},  # one that could be handled was given up
+        {"deleted": 599, "dead_lettered": 2},  # one too many
     ],
 )
 def test_a_message_that_is_missing_or_too_many_breaks_the_promise(outcomes: dict[str, int]) -> None:
