@@ -96,6 +96,12 @@ def queue_url(endpoint_url: str, queue: Queue) -> str:
     return f"{endpoint_url}/{queue.key.account}/{queue.key.name}"
 
 
+def queue_command(visit: Visit, operation: str, queue: Queue, **parameters: Any) -> str:
+    """The aws command for an operation on the queue, as the visitor would type it."""
+    url = queue_url(visit.endpoint_url, queue)
+    return aws_command(operation, visit.endpoint_url, queue.key.region, {"QueueUrl": url, **parameters})
+
+
 def send_commands(endpoint_url: str, queue: Queue, drafts: Sequence[Draft]) -> list[str]:
     """One message as it is, of several the first batch; none where that would be too long to paste."""
     url, region = queue_url(endpoint_url, queue), queue.key.region

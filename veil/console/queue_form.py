@@ -132,6 +132,9 @@ KMS_REUSE: Final = NumberField(
     "Kept for clients that set it. From 60 to 86,400 seconds.",
 )
 
+# What the form of a queue's settings shows.
+FIELDS: Final[Mapping[str, Any]] = {"numbers": NUMBERS, "receives_max": RECEIVES_MAX, "kms_reuse": KMS_REUSE}
+
 _LABELS: Final[Mapping[str, str]] = {
     **{field.setting: field.label for field in NUMBERS},
     "content_deduplication": "Deduplication by content",

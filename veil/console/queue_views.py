@@ -288,7 +288,7 @@ _TABS: Final = (
     ("policy", "Policy"),
     ("activity", "Activity"),
 )
-_NOTHING: Final = QueueDepth(QueueCounts(), None)
+NOTHING: Final = QueueDepth(QueueCounts(), None)
 
 
 class Head(NamedTuple):
@@ -310,7 +310,7 @@ async def queue_head(visit: Visit, queue: Queue, tab: str) -> Head:
     address = link("queues", queue.key.region, queue.name)
     return Head(
         queue,
-        looks.get(queue.id, _NOTHING),
+        looks.get(queue.id, NOTHING),
         tab,
         address,
         "" if target is None else link("queues", target.region, target.name),

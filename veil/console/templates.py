@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from veil.console import charts
-from veil.console.web import ROOT, Answer, NotFound, find_route, link
+from veil.console.web import ROOT, Answer, NotFound, link, queue_link
 from veil.service.turns import Turn
 from veil.words import plural as plural
 
@@ -129,10 +129,6 @@ def countdown(deadline_ms: int | None, now_ms: int) -> Markup:
     )
 
 
-# ---- static files
-
-# ---- files and templates
-
 _FOLDER: Final = Path(__file__).parent / "static"
 _TYPES: Final = {
     ".css": "text/css; charset=utf-8",
@@ -215,6 +211,7 @@ class Templates:
             "plural": plural,
             "sparkline": charts.sparkline,
             "link": link,
+            "queue_link": queue_link,
             "static": Static().address,
             "nav": _nav,
         }
@@ -241,9 +238,5 @@ def templates() -> Templates:
 
 
 def _nav(path: str) -> list[tuple[str, str, bool]]:
-    """The main pages that there are: name, address, and whether the path lies below it."""
-    return [
-        (name, link(word), path.startswith(link(word)))
-        for name, word in _NAV
-        if find_route("GET", f"/{word}") is not None
-    ]
+    """The main pages: name, address, and whether the path lies below it."""
+    return [(name, link(word), path.startswith(link(word))) for name, word in _NAV]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlencode
 
 from veil.console.sessions import Identity
-from veil.console.web import ROOT, Answer, Form, HttpRequest, NotFound, Role, find_route, read_cookies
+from veil.console.web import ROOT, Answer, Form, HttpRequest, NotFound, Role, read_cookies
 from veil.core.message import Caller
 from veil.core.queue import Queue, QueueKey
 from veil.service.service import Service
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from veil.console.app import Console
 
 
-# ---- notices
+T = TypeVar("T")
 
 _KEPT_MAX = 500
 
@@ -111,6 +112,22 @@ class Visit:
         """The path and query of this page."""
         return self.request.path + (f"?{self.request.query}" if self.request.query else "")
 
+    def query_with(self, **changed: object) -> str:
+        """The query of this page, or of one that differs in this; an empty text takes a field away."""
+        fields: dict[str, object] = {name: value for name, value in self.query.pairs if name != "notice"}
+        return urlencode({name: value for name, value in (fields | changed).items() if value not in ("", 0)})
+
+    def paged(self, rows: Sequence[T], size: int) -> tuple[Sequence[T], tuple[int, int]]:
+        """The rows of the page that the address asks for; and its number, and how many pages there are."""
+        pages = max(1, -(-len(rows) // size))
+        number = self.query.number("page", 1, 1, pages)
+        return rows[(number - 1) * size : number * size], (number, pages)
+
+    async def own_queues(self) -> list[Queue]:
+        """All queues of the visitor's account."""
+        account = self.identity.account
+        return [queue for queue in await self.service.store.all_queues() if queue.key.account == account]
+
     @property
     def endpoint_url(self) -> str:
         """Where the visitor's clients reach the server."""
@@ -152,11 +169,6 @@ class Visit:
         """The address of a page that says the sentence to this visitor, once."""
         number = self.console.notices.leave(self.identity.cookie, sentence)
         return f"{place}{'&' if '?' in place else '?'}notice={number}"
-
-    @staticmethod
-    def has_page(path: str) -> bool:
-        """Whether there is a page at that path below /console."""
-        return find_route("GET", path) is not None
 
     def may(self, role: str) -> bool:
         """Whether the visitor has that role, or a higher one."""

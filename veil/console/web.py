@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from urllib.parse import parse_qsl, quote, unquote
 
+from veil.core.queue import QueueKey
 from veil.core.text import unquoted, whole_number
 from veil.service.turns import Turn
 
@@ -99,12 +100,6 @@ class Answer:
 def see_other(place: str, *headers: tuple[str, str]) -> Answer:
     """Go there, with a GET."""
     return Answer(303, b"", TEXT, (("Location", place), *headers))
-
-
-def download(pieces: AsyncIterator[bytes], name: str, content_type: str = TEXT) -> Answer:
-    """The pieces as a file of that name, which must be made of plain characters; made while they are sent."""
-    headers = (("Content-Disposition", f'attachment; filename="{name}"'),)
-    return Answer(200, b"", content_type, headers, pieces)
 
 
 # ---- cookies
@@ -370,6 +365,11 @@ def methods_of(path: str) -> list[str]:
 def link(*parts: str) -> str:
     """A path below /console, its parts percent-encoded."""
     return ROOT + "".join("/" + quote(part, safe="") for part in parts)
+
+
+def queue_link(key: QueueKey, *parts: str) -> str:
+    """The path of a queue's page."""
+    return link("queues", key.region, key.name, *parts)
 
 
 def _parts(path: str) -> tuple[str, ...]:

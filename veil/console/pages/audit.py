@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final, NamedTuple
-from urllib.parse import urlencode
+from typing import Final
 
-from veil.console.audit import ASKED, AuditEntry
+from veil.console.audit import ASKED
 from veil.console.visit import Visit
 from veil.console.web import Answer, page
 
 PAGE_ROWS: Final = 50
 _CHIPS: Final = {"done": "done", "failed": "failed", "refused": "failed", ASKED: ""}
-
-
-class AuditRow(NamedTuple):
-    """One change that somebody asked for."""
-
-    entry: AuditEntry
-    at_ms: int | None
-    chip: str
 
 
 @page("/audit")
@@ -30,15 +21,12 @@ async def audit_page(visit: Visit) -> Answer:
     found = await visit.console.audit.page(
         visit.identity.account, before=None if before < 0 else before, limit=PAGE_ROWS, search=search
     )
-    older = ""
-    if found.older is not None:
-        older = urlencode({"search": search, "before": found.older} if search else {"before": found.older})
     return await visit.page(
         "audit.html",
         title="Audit",
-        rows=[AuditRow(each, _at_ms(each.at), _CHIPS.get(each.outcome, "")) for each in found.entries],
+        rows=[(each, _at_ms(each.at), _CHIPS.get(each.outcome, "")) for each in found.entries],
         search=search,
-        older=older,
+        older=found.older and visit.query_with(before=found.older),
         is_first=before < 0,
         asked=ASKED,
     )

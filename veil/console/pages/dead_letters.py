@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
-from urllib.parse import urlencode
+from typing import Any, Final
 
 from veil.console.letters import (
     GROUPED_ROWS,
@@ -12,140 +11,66 @@ from veil.console.letters import (
     GROUPS_SHOWN_MAX,
     SAMPLED_GROUPS,
     LetterWish,
-    MoveRow,
     active_moves,
     letter_groups,
     letter_page,
     moves_of,
     read_wish,
 )
-from veil.console.queue_views import STATES
+from veil.console.queue_views import NOTHING, STATES
 from veil.console.visit import Visit
 from veil.console.web import Answer, link, live, page
 from veil.core.limits import MOVE_RATE_MAX
-from veil.core.queue import Queue, QueueCounts, QueueKey
-from veil.service.history import QueueDepth
+from veil.core.queue import Queue, QueueKey
 from veil.service.queues import dead_letter_sources
 
 PAGE_ROWS: Final = 50
 _SOURCES_SHOWN: Final = 5
-_NOTHING: Final = QueueDepth(QueueCounts(), None)
-
-
-class Wish(NamedTuple):
-    """Which of them to show; what the address of the page says."""
-
-    search: str = ""
-    empty: str = ""  # hide
-    number: int = 1
-
-    def query(self, **changed: object) -> str:
-        """The query of the same page, or of one that differs in this."""
-        wish = self._replace(**changed)  # type: ignore[arg-type]
-        fields = {
-            "search": wish.search,
-            "empty": wish.empty,
-            "page": str(wish.number) if wish.number > 1 else "",
-        }
-        return urlencode({name: value for name, value in fields.items() if value})
-
-
-class DeadLetterQueueRow(NamedTuple):
-    """One dead-letter queue."""
-
-    queue: Queue
-    look: QueueDepth
-    sources: list[Queue]
-    more_sources: int
-    moves: list[MoveRow]
-    address: str
-
-
-class Missing(NamedTuple):
-    """A dead-letter queue that a policy names and that is not there."""
-
-    key: QueueKey
-    sources: list[Queue]
-
-
-class DeadLetterQueues(NamedTuple):
-    """What is on the page, and how much there is."""
-
-    rows: list[DeadLetterQueueRow]
-    missing: list[Missing]
-    matching: int
-    all: int
-    pages: int
 
 
 @page("/dead-letters")
 async def dead_letters_page(visit: Visit) -> Answer:
-    """The list."""
-    wish = _wish(visit)
-    found = await _find(visit, wish)
-    return await visit.page("dead_letters.html", title="Dead letters", wish=wish, found=found, is_live=False)
+    """All dead-letter queues, and those that a redrive policy names but that do not exist."""
+    found = await _find(visit)
+    return await visit.page("dead_letters.html", title="Dead letters", is_live=False, **found)
 
 
 @live("/dead-letters/live")
 async def dead_letters_live(visit: Visit) -> Mapping[str, str]:
-    """The rows."""
-    found = await _find(visit, _wish(visit))
-    return {"dead-rows": await visit.fragment("dead_letters_rows.html", found=found, is_live=True)}
+    found = await _find(visit)
+    return {"dead-rows": await visit.fragment("dead_letters_rows.html", is_live=True, **found)}
 
 
-def _wish(visit: Visit) -> Wish:
-    query = visit.query
-    empty = "hide" if query.text("empty") == "hide" else ""
-    return Wish(query.text("search")[:80], empty, query.number("page", 1, 1, 1_000_000))
-
-
-async def _find(visit: Visit, wish: Wish) -> DeadLetterQueues:
-    account = visit.identity.account
-    own = {
-        queue.key: queue for queue in await visit.service.store.all_queues() if queue.key.account == account
-    }
-    sources: dict[QueueKey, list[Queue]] = {}
-    for queue in own.values():
+async def _find(visit: Visit) -> dict[str, Any]:
+    search, hide_empty = visit.query.text("search")[:80], visit.query.text("empty") == "hide"
+    own = {queue.key: queue for queue in await visit.own_queues()}
+    sources: dict[QueueKey, list[str]] = {}
+    for queue in sorted(own.values(), key=lambda queue: queue.name):
         if queue.settings.redrive is not None:
-            sources.setdefault(queue.settings.redrive.dead_letters, []).append(queue)
-    search = wish.search.lower()
+            sources.setdefault(queue.settings.redrive.dead_letters, []).append(queue.name)
     queues = sorted(
-        (own[key] for key in sources if key in own and search in key.name.lower()),
+        (own[key] for key in sources if key in own and search.lower() in key.name.lower()),
         key=lambda queue: (queue.name, queue.key.region),
     )
-    if wish.empty:
+    if hide_empty:
         looks = await visit.console.looks.at(queues, with_oldest=False)
-        queues = [queue for queue in queues if looks.get(queue.id, _NOTHING).total]
-    pages = max(1, -(-len(queues) // PAGE_ROWS))
-    first = (min(wish.number, pages) - 1) * PAGE_ROWS
-    shown = queues[first : first + PAGE_ROWS]
+        queues = [queue for queue in queues if looks.get(queue.id, NOTHING).total]
+    shown, pager = visit.paged(queues, PAGE_ROWS)
     looks = await visit.console.looks.at(shown)
     moves = await active_moves(visit)
-    rows = [
-        _row(queue, looks.get(queue.id, _NOTHING), sources[queue.key], moves.get(queue.key, []))
-        for queue in shown
-    ]
-    missing = [
-        Missing(key, sorted(named, key=lambda queue: queue.name)[:_SOURCES_SHOWN])
-        for key, named in sorted(sources.items())
-        if key not in own
-    ]
-    return DeadLetterQueues(rows, missing[:PAGE_ROWS], len(queues), sum(key in own for key in sources), pages)
+    return {
+        "rows": [
+            (queue, looks.get(queue.id, NOTHING), sources[queue.key], moves.get(queue.key, []))
+            for queue in shown
+        ],
+        "sources_max": _SOURCES_SHOWN,
+        "missing": [(key, names) for key, names in sorted(sources.items()) if key not in own][:PAGE_ROWS],
+        "all": sum(key in own for key in sources),
+        "search": search,
+        "hide_empty": hide_empty,
+        "pager": pager,
+    }
 
-
-def _row(queue: Queue, look: QueueDepth, sources: list[Queue], moves: list[MoveRow]) -> DeadLetterQueueRow:
-    sources.sort(key=lambda source: source.name)
-    return DeadLetterQueueRow(
-        queue,
-        look,
-        sources[:_SOURCES_SHOWN],
-        max(0, len(sources) - _SOURCES_SHOWN),
-        moves,
-        link("dead-letters", queue.key.region, queue.name),
-    )
-
-
-# ---- the dead letters of one queue
 
 _SOURCES_OF_QUEUE_SHOWN: Final = 20
 _QUEUES_LISTED_MAX: Final = 300
@@ -163,7 +88,7 @@ async def dead_letter_queue_live(visit: Visit) -> Mapping[str, str]:
     queue = await visit.queue()
     values = {
         "queue": queue,
-        "look": (await visit.console.looks.at([queue])).get(queue.id, _NOTHING),
+        "look": (await visit.console.looks.at([queue])).get(queue.id, NOTHING),
         "moves": await moves_of(visit, queue),
         "is_live": True,
     }
@@ -205,7 +130,7 @@ async def letters_shown(
         targets=[
             each.name for each in own if each.settings.fifo == queue.settings.fifo and each.key != queue.key
         ],
-        look=looks.get(queue.id, _NOTHING),
+        look=looks.get(queue.id, NOTHING),
         moves=await moves_of(visit, queue),
         address=link("dead-letters", queue.key.region, queue.name),
         states=STATES,

@@ -19,8 +19,7 @@ from veil.console.messages import (
 )
 from veil.console.queue_views import STATES, Present, Told, find_present, tell_message
 from veil.console.visit import Visit
-from veil.console.web import Answer, NotFound, link, live, page, see_other
-from veil.core.lease import State
+from veil.console.web import Answer, NotFound, live, page, queue_link, see_other
 from veil.core.message import StoredMessage
 from veil.core.queue import Queue, QueueKey
 from veil.core.text import seq_number
@@ -29,24 +28,9 @@ from veil.journal.message_finding import Sighting
 from veil.service.dead_letters import read_letter
 from veil.service.messages import SEARCH_BYTES_MAX, SEARCH_ROWS_MAX
 
-# ---- search
-
 _ID_CHARS: Final = 36  # of a whole message id
 _ID_CHARS_MAX: Final = 128
 _QUEUES_LISTED_MAX: Final = 500
-
-
-class MessageHit(NamedTuple):
-    """A message that was found in a queue."""
-
-    queue: Queue
-    message: StoredMessage
-    state: str
-    preview: str
-
-    @property
-    def address(self) -> str:
-        return link("queues", self.queue.key.region, self.queue.name, "messages", str(self.message.seq))
 
 
 class MessagesFound(NamedTuple):
@@ -56,7 +40,7 @@ class MessagesFound(NamedTuple):
     older: str | None = None  # where the journal is to be looked through next
     looked_until: str | None = None
     problems: Sequence[str] = ()
-    hits: Sequence[MessageHit] = ()
+    hits: Sequence[tuple[Queue, StoredMessage]] = ()
     rows: int = 0  # of queues that were looked at
     behind: str | None = None  # where to go on in the queues; None: they were looked through
     is_full: bool = False
@@ -68,10 +52,7 @@ async def find_page(visit: Visit) -> Answer:
     search = read_search(visit.query)
     search = search._replace(id=search.id[:_ID_CHARS_MAX])
     before = visit.query.text("before")[:300] or None
-    queues = sorted(
-        (q for q in await visit.service.store.all_queues() if q.key.account == visit.identity.account),
-        key=lambda queue: (queue.name, queue.key.region),
-    )
+    queues = sorted(await visit.own_queues(), key=lambda queue: (queue.name, queue.key.region))
     chosen = visit.query.text("queue")[:150]
     own = [queue for queue in queues if chosen in ("", _region_and_name(queue))]
     found = MessagesFound()
@@ -80,9 +61,10 @@ async def find_page(visit: Visit) -> Answer:
         # One key in several queues is one message, which went from one to the next: its page tells of all.
         if len({each.seq for each in found.sightings}) == 1 and before is None:
             only = found.sightings[0]
-            return see_other(link("queues", only.queue.region, only.queue.name, "messages", str(only.seq)))
+            return see_other(queue_link(only.queue, "messages", str(only.seq)))
         if _is_whole_id(search) and len(found.hits) == 1:
-            return see_other(found.hits[0].address)
+            queue, message = found.hits[0]
+            return see_other(queue_link(queue.key, "messages", str(message.seq)))
     return await visit.page(
         "find_message.html",
         title="Find messages",
@@ -92,6 +74,8 @@ async def find_page(visit: Visit) -> Answer:
         found=found,
         is_whole_id=_is_whole_id(search),
         is_journal_kept=visit.console.journal_looks.is_kept,
+        states=STATES,
+        preview=show_preview,
     )
 
 
@@ -146,7 +130,7 @@ async def _search_queues(
     elif first:  # it is gone meanwhile: what came behind it is not known any more
         search = search._replace(after=0)
     looks = await visit.console.looks.at(queues, with_oldest=False)
-    hits: list[MessageHit] = []
+    hits: list[tuple[Queue, StoredMessage]] = []
     rows = looked_bytes = 0
     for queue in queues:
         if queue.id not in looks or not looks[queue.id].total:
@@ -164,17 +148,12 @@ async def _search_queues(
             bytes_max=SEARCH_BYTES_MAX - looked_bytes,
         )
         rows, looked_bytes = rows + looked.rows, looked_bytes + looked.bytes
-        hits += [
-            MessageHit(queue, message, STATES[State(message.state)], show_preview(message.body))
-            for message in looked.messages
-        ]
+        hits += [(queue, message) for message in looked.messages]
         if looked.behind is not None:
             behind = urlencode({"from": queue.id, "after": looked.behind})
             return found._replace(hits=hits, rows=rows, behind=behind, is_full=looked.is_full)
     return found._replace(hits=hits, rows=rows)
 
-
-# ---- one message
 
 _BODY_CHARS_MAX: Final = 100_000
 _ATTRIBUTE_CHARS_MAX: Final = 10_000
@@ -233,7 +212,7 @@ async def message_page(visit: Visit) -> Answer:
         body_chars_max=_BODY_CHARS_MAX,
         trace_header="" if message is None else cut(message.trace_header or "", _TRACE_CHARS_MAX),
         is_live=False,
-        live_path=link("queues", key.region, key.name, "messages", str(seq), "live"),
+        live_path=queue_link(key, "messages", str(seq), "live"),
         **_values(visit, told),
     )
 

@@ -8,10 +8,10 @@ from heapq import nsmallest
 from typing import Final, NamedTuple
 
 from veil.console.charts import Chart
-from veil.console.queue_views import chosen_span, draw_charts
+from veil.console.queue_views import NOTHING, chosen_span, draw_charts
 from veil.console.templates import length, plural, rough_length
 from veil.console.visit import Visit
-from veil.console.web import Answer, link, live, page
+from veil.console.web import Answer, live, page
 from veil.core.limits import IN_FLIGHT_MAX
 from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.service.history import MINUTES, History, QueueDepth
@@ -23,8 +23,6 @@ _UNATTENDED_S: Final = 60  # a message that nobody has received for so long, of 
 _GROWN_MIN: Final = 10
 _GROWN_PART: Final = 0.1
 _EXPIRING_PART: Final = 0.8  # of the retention
-
-_NOTHING: Final = QueueDepth(QueueCounts(), None)
 
 
 class QueueFacts(NamedTuple):
@@ -47,15 +45,6 @@ class Trouble(NamedTuple):
     words: str
 
 
-class TroubledQueue(NamedTuple):
-    """A queue and all that is wrong with it."""
-
-    queue: Queue
-    address: str
-    depth: QueueDepth
-    troubles: list[Trouble]
-
-
 class Overview(NamedTuple):
     """What the page shows of an account's queues, charts aside."""
 
@@ -66,13 +55,10 @@ class Overview(NamedTuple):
     in_per_s: float
     done_per_s: float
     failed: int
-    troubled: list[TroubledQueue]
+    troubled: list[tuple[QueueFacts, list[Trouble]]]
     more_troubled: int
     largest: list[tuple[Queue, QueueDepth]]
     longest: list[tuple[Queue, int]]
-
-
-# ---- rules
 
 
 def troubles_of(facts: QueueFacts) -> Iterator[Trouble]:
@@ -132,15 +118,12 @@ def troubles_of(facts: QueueFacts) -> Iterator[Trouble]:
         yield Trouble(40, "growing", f"It grows: {facts.grown:,} messages more than ten minutes ago.")
 
 
-# ---- facts
-
-
 async def look(visit: Visit) -> Overview:
     """How the account's queues stand. Of ten thousand most are quiet: they cost a look into a dictionary each."""
     history, account = visit.console.history, visit.identity.account
     visit.console.activity.tick()
     await history.refresh()
-    own = [queue for queue in await visit.service.store.all_queues() if queue.key.account == account]
+    own = await visit.own_queues()
     errors = _errors(visit)
     letters = {queue.settings.redrive.dead_letters for queue in own if queue.settings.redrive is not None}
     now_ms = visit.now_ms
@@ -148,7 +131,7 @@ async def look(visit: Visit) -> Overview:
     troubled: list[tuple[int, int, str, QueueFacts]] = []
     known: list[QueueFacts] = []
     for queue in own:
-        depth = history.depths.get(queue.id, _NOTHING)
+        depth = history.depths.get(queue.id, NOTHING)
         total = depth.total
         if not total and not queue.settings.paused and history.is_quiet(queue.id):
             continue
@@ -180,12 +163,7 @@ async def look(visit: Visit) -> Overview:
         history.recent(account, "deleted", 60) / 60,
         failed,
         [
-            TroubledQueue(
-                facts.queue,
-                link("queues", facts.queue.key.region, facts.queue.name),
-                facts.depth,
-                list(troubles_of(facts)),
-            )
+            (facts, list(troubles_of(facts)))
             for *_, facts in nsmallest(TROUBLES_SHOWN, troubled, key=lambda each: each[:3])
         ],
         max(0, len(troubled) - TROUBLES_SHOWN),
@@ -217,9 +195,6 @@ def _errors(visit: Visit) -> dict[int, str]:
             if ended.said is not None and ended.said.error_type and ended.at_ms >= since_ms:
                 counted.setdefault(ended.queue.id, Counter())[ended.said.error_type] += 1
     return {queue_id: errors.most_common(1)[0][0] for queue_id, errors in counted.items()}
-
-
-# ---- pages
 
 
 @page("/overview")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from veil.console.changes import Change, Difference, Done, aws_command, offer, queue_url
+from veil.console.changes import Change, Difference, Done, offer, queue_command
 from veil.console.letters import PAGE_ROWS, chosen_of
 from veil.console.messages import (
     Body,
@@ -31,7 +31,7 @@ from veil.console.queue_views import (
 )
 from veil.console.templates import length, plural
 from veil.console.visit import Visit
-from veil.console.web import Answer, Refused, Role, change, link, live, page
+from veil.console.web import Answer, Refused, Role, change, live, page, queue_link
 from veil.core.errors import VeilError
 from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.message import StoredMessage
@@ -50,7 +50,7 @@ class MessageRow(NamedTuple):
     state: str
     body: Body
     attributes: list[tuple[str, str, str]]
-    address: str  # of the message's own page; empty where there is none
+    address: str  # of the message's own page
 
 
 @page("/queues/{region}/{name}")
@@ -104,7 +104,7 @@ async def messages_live(visit: Visit) -> Mapping[str, str]:
 
 
 def _draw(visit: Visit, head: Head, piece: str, message: StoredMessage) -> str:
-    row = _row(visit, head, message, _has_page(visit, head))
+    row = _row(visit, head, message)
     return visit.row(f"queue_message_{piece}.html", head=head, row=row, is_live=True)
 
 
@@ -115,27 +115,22 @@ async def facts_live(visit: Visit) -> Mapping[str, str]:
 
 
 async def _rows(visit: Visit, head: Head, looked: Looked) -> list[MessageRow]:
-    has_page = _has_page(visit, head)
     rows: list[MessageRow] = []
     for message in looked.messages:
-        rows.append(_row(visit, head, message, has_page))
+        rows.append(_row(visit, head, message))
         await visit.turn.pause()
     return rows
 
 
-def _row(visit: Visit, head: Head, message: StoredMessage, has_page: bool) -> MessageRow:
+def _row(visit: Visit, head: Head, message: StoredMessage) -> MessageRow:
     holder = visit.console.activity.attempts.holder(head.queue.id, message)
     return MessageRow(
         message,
         state_words(message, holder),
         show_body(message.body, _BODY_CHARS_MAX),
         attributes_of(message, _ATTRIBUTE_CHARS_MAX),
-        f"{head.address}/messages/{message.seq}" if has_page else "",
+        f"{head.address}/messages/{message.seq}",
     )
-
-
-def _has_page(visit: Visit, head: Head) -> bool:
-    return visit.has_page(f"/queues/{head.queue.key.region}/{head.queue.name}/messages/1")
 
 
 # ---- delete messages that nobody holds
@@ -148,9 +143,7 @@ async def delete_messages(visit: Visit) -> Answer:
     chosen = chosen_of(visit.form.all("message"))
     if not chosen or len(chosen) > PAGE_ROWS:
         return await _messages_shown(visit, f"Tick at least one message, and at most {PAGE_ROWS}.", 422)
-    return await offer_deletion(
-        visit, queue, chosen, link("queues", queue.key.region, queue.name, "messages")
-    )
+    return await offer_deletion(visit, queue, chosen, queue_link(queue.key, "messages"))
 
 
 async def offer_deletion(visit: Visit, queue: Queue, chosen: Sequence[tuple[int, str]], back: str) -> Answer:
@@ -274,11 +267,10 @@ def _draw_leases(visit: Visit, piece: str, row: LeaseRow) -> str:
 
 
 def _lease_rows(visit: Visit, head: Head, looked: Looked) -> list[LeaseRow]:
-    has_page = visit.has_page(f"/queues/{head.queue.key.region}/{head.queue.name}/messages/1")
     messages = looked.messages
     if _is_by_deadline(visit):
         messages = sorted(messages, key=lambda message: message.due_at_ms or 0)
-    return [_lease_row(visit, head, message, has_page) for message in messages]
+    return [_lease_row(visit, head, message) for message in messages]
 
 
 def _is_by_deadline(visit: Visit) -> bool:
@@ -286,7 +278,7 @@ def _is_by_deadline(visit: Visit) -> bool:
     return visit.query.text("order") == "deadline"
 
 
-def _lease_row(visit: Visit, head: Head, message: StoredMessage, has_page: bool) -> LeaseRow:
+def _lease_row(visit: Visit, head: Head, message: StoredMessage) -> LeaseRow:
     holder = visit.console.activity.attempts.holder(head.queue.id, message)
     received_ms = message.received_at_ms or 0
     began_ms = received_ms if holder is None else holder.last_renewed_ms or received_ms
@@ -296,7 +288,7 @@ def _lease_row(visit: Visit, head: Head, message: StoredMessage, has_page: bool)
         show_preview(message.body),
         received_ms + visit.wall_offset_ms,
         max(1, (message.due_at_ms or 0) - began_ms),
-        f"{head.address}/messages/{message.seq}" if has_page else "",
+        f"{head.address}/messages/{message.seq}",
     )
 
 
@@ -398,7 +390,7 @@ def _change(
     visibility_s: int,
     gone: int,
 ) -> Change:
-    back = link("queues", queue.key.region, queue.name, "in-flight")
+    back = queue_link(queue.key, "in-flight")
     receipts = [
         visit.service.store.receipts.write(queue.id, name.seq, name.delivery, message.rotation)
         for name, message in leases
@@ -448,18 +440,18 @@ def _change(
             )
             for _, message in leases
         ],
-        commands=[_command(visit, queue, way, receipt, visibility_s) for receipt in receipts[:_COMMANDS_MAX]],
+        commands=[
+            queue_command(visit, "delete-message", queue, ReceiptHandle=receipt)
+            if way is _WAYS["delete"]
+            else queue_command(
+                visit,
+                "change-message-visibility",
+                queue,
+                ReceiptHandle=receipt,
+                VisibilityTimeout=visibility_s,
+            )
+            for receipt in receipts[:_COMMANDS_MAX]
+        ],
         notes=notes,
         is_danger=way is _WAYS["delete"],
     )
-
-
-def _command(visit: Visit, queue: Queue, way: _Way, receipt: str, visibility_s: int) -> str:
-    parameters: dict[str, Any] = {
-        "QueueUrl": queue_url(visit.endpoint_url, queue),
-        "ReceiptHandle": receipt,
-    }
-    if way is _WAYS["delete"]:
-        return aws_command("delete-message", visit.endpoint_url, queue.key.region, parameters)
-    parameters["VisibilityTimeout"] = visibility_s
-    return aws_command("change-message-visibility", visit.endpoint_url, queue.key.region, parameters)

@@ -8,11 +8,17 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
 
-from veil.console.changes import Change, Difference, Done, aws_command, changed_attributes, offer, queue_url
+from veil.console.changes import (
+    Change,
+    Difference,
+    Done,
+    aws_command,
+    changed_attributes,
+    offer,
+    queue_command,
+)
 from veil.console.queue_form import (
-    KMS_REUSE,
-    NUMBERS,
-    RECEIVES_MAX,
+    FIELDS,
     FormReader,
     differences_between,
     form_values,
@@ -23,7 +29,7 @@ from veil.console.queue_form import (
 )
 from veil.console.templates import plural
 from veil.console.visit import Visit
-from veil.console.web import Answer, NotFound, Role, change, link, page
+from veil.console.web import Answer, NotFound, Role, change, link, page, queue_link
 from veil.core.errors import NameRefused, VeilError
 from veil.core.queue import Queue, QueueCounts, QueueKey, QueueSettings, check_name, check_tags
 from veil.service.messages import purge
@@ -98,7 +104,7 @@ def _change(visit: Visit, key: QueueKey, wanted: QueueSettings, tags: Mapping[st
     async def make() -> Done:
         # Every setting that is not a default is given, so that a queue made meanwhile is not taken for this one.
         queue = await create_queue(visit.service, key, _given(wanted), tags)
-        return Done(f"There is a queue {queue.name} now.", link("queues", key.region, queue.name))
+        return Done(f"There is a queue {queue.name} now.", queue_link(key))
 
     parameters: dict[str, Any] = {"QueueName": key.name}
     attributes = changed_attributes(QueueSettings(), wanted)
@@ -168,10 +174,8 @@ async def _form(
         fifo=fifo,
         values=values,
         problems=problems,
-        numbers=NUMBERS,
-        receives_max=RECEIVES_MAX,
-        kms_reuse=KMS_REUSE,
         status=status,
+        **FIELDS,
     )
 
 
@@ -208,10 +212,10 @@ async def delete_page(visit: Visit) -> Answer:
             target=queue.name,
             title=f"Delete {queue.name}",
             button="Delete the queue and its messages",
-            back=link("queues", queue.key.region, queue.name),
+            back=queue_link(queue.key),
             make=make,
             differences=[Difference("Queue", f"{queue.name} in {queue.key.region}", "")],
-            commands=[_command(visit, queue, "delete-queue")],
+            commands=[queue_command(visit, "delete-queue", queue)],
             notes=notes,
             is_danger=True,
             word=queue.name,
@@ -225,7 +229,7 @@ async def purge_page(visit: Visit) -> Answer:
     """Say what is in the queue; then empty it."""
     queue = await visit.queue()
     held = await counts(visit.service, queue)
-    back = link("queues", queue.key.region, queue.name)
+    back = queue_link(queue.key)
 
     async def make() -> Done:
         await purge(visit.service, queue, caller=visit.caller)
@@ -241,7 +245,7 @@ async def purge_page(visit: Visit) -> Answer:
             back=back,
             make=make,
             differences=[Difference("Messages", "all that are in the queue when you confirm", "")],
-            commands=[_command(visit, queue, "purge-queue")],
+            commands=[queue_command(visit, "purge-queue", queue)],
             notes=[
                 f"{_counted(held, capital=True)} will be gone{_parts(held)}, also what somebody holds. "
                 "This cannot be undone.",
@@ -271,7 +275,7 @@ async def resume_page(visit: Visit) -> Answer:
 
 async def _offer_pause(visit: Visit, queue: Queue, *, pause: bool) -> Answer:
     held = await counts(visit.service, queue)
-    word, back = "pause" if pause else "resume", link("queues", queue.key.region, queue.name)
+    word, back = "pause" if pause else "resume", queue_link(queue.key)
 
     async def make() -> Done:
         await (pause_queue if pause else resume_queue)(visit.service, queue, caller=visit.caller)
@@ -312,8 +316,3 @@ def _parts(held: QueueCounts) -> str:
     if not sum(held):
         return ""
     return f" ({held.visible:,} visible, {held.in_flight:,} in flight, {held.delayed:,} delayed)"
-
-
-def _command(visit: Visit, queue: Queue, operation: str) -> str:
-    url = queue_url(visit.endpoint_url, queue)
-    return aws_command(operation, visit.endpoint_url, queue.key.region, {"QueueUrl": url})

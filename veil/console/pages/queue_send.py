@@ -17,7 +17,7 @@ from veil.console.queue_form import NumberField
 from veil.console.queue_views import queue_head, queue_page
 from veil.console.templates import file_size, length, plural
 from veil.console.visit import Visit
-from veil.console.web import Answer, Form, Role, change, link, page
+from veil.console.web import Answer, Form, Role, change, page, queue_link
 from veil.core.errors import (
     AttributeRefused,
     DeduplicationMissing,
@@ -283,7 +283,7 @@ def _file_text(visit: Visit) -> str | None:
 
 
 def _change(visit: Visit, queue: Queue, drafts: Sequence[Draft], lines: str | None) -> Change:
-    back = link("queues", queue.key.region, queue.name, "send")
+    back = queue_link(queue.key, "send")
     # Confirming twice, by a second click or after a lost answer, must not send twice.
     once = visit.form.text("once") or secrets.token_hex(16)
     retry_key = sha256(f"{visit.identity.cookie} {once}".encode()).digest()

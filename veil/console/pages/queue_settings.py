@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
-from veil.console.changes import Change, Difference, Done, aws_command, changed_attributes, offer, queue_url
+from veil.console.changes import Change, Difference, Done, changed_attributes, offer, queue_command, queue_url
 from veil.console.queue_form import (
-    KMS_REUSE,
-    NUMBERS,
-    RECEIVES_MAX,
+    FIELDS,
     FormReader,
     differences_between,
     form_values,
@@ -23,7 +20,7 @@ from veil.console.queue_form import (
 from veil.console.queue_views import queue_head, queue_page
 from veil.console.templates import length, plural
 from veil.console.visit import Visit
-from veil.console.web import Answer, Role, change, link, page
+from veil.console.web import Answer, Role, change, page, queue_link
 from veil.core.errors import PolicyRefused, TagsRefused, VeilError
 from veil.core.policy import POLICY_BYTES_MAX, parse_policy
 from veil.core.queue import Queue, QueueSettings, check_tags
@@ -46,10 +43,7 @@ async def settings_page(visit: Visit) -> Answer:
         "queue_settings.html",
         texts=texts,
         url=queue_url(visit.endpoint_url, queue),
-        sources=[
-            (source.name, link("queues", source.key.region, source.name))
-            for source in sources[:_SOURCES_SHOWN]
-        ],
+        sources=sources[:_SOURCES_SHOWN],
         more_sources=len(sources) > _SOURCES_SHOWN,
     )
 
@@ -83,7 +77,7 @@ async def edit(visit: Visit) -> Answer:
     if problems:
         filled = {name: visit.form.raw(name, value) for name, value in form_values(before).items()}
         return await _form(visit, queue, filled, problems, 422)
-    place = link("queues", queue.key.region, queue.name, "settings")
+    place = queue_link(queue.key, "settings")
     differences = differences_between(before, wanted)
 
     async def make() -> Done:
@@ -101,18 +95,12 @@ async def edit(visit: Visit) -> Answer:
             target=queue.name,
             title=f"Edit {queue.name}",
             button="Change the queue",
-            back=link("queues", queue.key.region, queue.name, "edit"),
+            back=queue_link(queue.key, "edit"),
             make=make,
             differences=differences,
             commands=[
-                aws_command(
-                    "set-queue-attributes",
-                    visit.endpoint_url,
-                    queue.key.region,
-                    {
-                        "QueueUrl": queue_url(visit.endpoint_url, queue),
-                        "Attributes": changed_attributes(before, wanted),
-                    },
+                queue_command(
+                    visit, "set-queue-attributes", queue, Attributes=changed_attributes(before, wanted)
                 )
             ],
             notes=_notes(before, wanted),
@@ -145,10 +133,8 @@ async def _form(
         fifo=queue.settings.fifo,
         values=values,
         problems=problems,
-        numbers=NUMBERS,
-        receives_max=RECEIVES_MAX,
-        kms_reuse=KMS_REUSE,
         status=status,
+        **FIELDS,
     )
 
 
@@ -176,7 +162,7 @@ async def change_tags(visit: Visit) -> Answer:
     added = {key: value for key, value in wanted.items() if queue.tags.get(key) != value}
     if not removed and not added:
         return await _tags_page(visit, queue, written, "These are the tags that the queue has already.", 422)
-    back = link("queues", queue.key.region, queue.name, "tags")
+    back = queue_link(queue.key, "tags")
 
     async def make() -> Done:
         # First those that go: fifty old and fifty new ones would be too many at once.
@@ -203,26 +189,16 @@ async def change_tags(visit: Visit) -> Answer:
                     for key, value in added.items()
                 ),
             ],
-            commands=_commands(visit, queue, removed, added),
+            commands=[
+                *([queue_command(visit, "untag-queue", queue, TagKeys=removed)] if removed else []),
+                *([queue_command(visit, "tag-queue", queue, Tags=added)] if added else []),
+            ],
         ),
     )
 
 
 def _shown(value: str | None) -> str:
     return "" if value is None else value or "(empty)"
-
-
-def _commands(visit: Visit, queue: Queue, removed: list[str], added: dict[str, str]) -> list[str]:
-    url = queue_url(visit.endpoint_url, queue)
-    commands: list[str] = []
-    parameters: dict[str, Any]
-    if removed:
-        parameters = {"QueueUrl": url, "TagKeys": removed}
-        commands.append(aws_command("untag-queue", visit.endpoint_url, queue.key.region, parameters))
-    if added:
-        parameters = {"QueueUrl": url, "Tags": added}
-        commands.append(aws_command("tag-queue", visit.endpoint_url, queue.key.region, parameters))
-    return commands
 
 
 async def _tags_page(visit: Visit, queue: Queue, written: str, problem: str, status: int = 200) -> Answer:
@@ -254,16 +230,12 @@ async def change_policy(visit: Visit) -> Answer:
         return await _policy_page(
             visit, queue, written, "This is the policy that the queue has already.", 422
         )
-    back = link("queues", queue.key.region, queue.name, "policy")
+    back = queue_link(queue.key, "policy")
 
     async def make() -> Done:
         await change_settings(visit.service, queue, {"policy": after})
         return Done(f"The policy of {queue.name} is {'changed' if after else 'removed'}.", back)
 
-    parameters = {
-        "QueueUrl": queue_url(visit.endpoint_url, queue),
-        "Attributes": {"Policy": after or ""},
-    }
     return await offer(
         visit,
         Change(
@@ -274,7 +246,9 @@ async def change_policy(visit: Visit) -> Answer:
             back=back,
             make=make,
             differences=[Difference("Policy", _laid_out(before), _laid_out(after))],
-            commands=[aws_command("set-queue-attributes", visit.endpoint_url, queue.key.region, parameters)],
+            commands=[
+                queue_command(visit, "set-queue-attributes", queue, Attributes={"Policy": after or ""})
+            ],
             notes=[
                 "It counts for the next request. The account's own keys may always do everything that no statement denies."
             ],

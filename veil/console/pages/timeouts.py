@@ -11,7 +11,7 @@ from markupsafe import Markup
 from veil import words
 from veil.charts import TimeoutPoint
 from veil.console.audit import AuditEntry
-from veil.console.changes import Change, Difference, Done, aws_command, offer, queue_url
+from veil.console.changes import Change, Difference, Done, offer, queue_command
 from veil.console.templates import length
 from veil.console.timeouts import (
     RIGHT,
@@ -42,19 +42,6 @@ _CHIPS: Final = {TOO_SHORT: "failed", TOO_LONG: "delayed", RIGHT: "done", UNKNOW
 _ORDER: Final = (TOO_SHORT, TOO_LONG, RIGHT, UNKNOWN)
 
 
-class TimeoutRow(NamedTuple):
-    """A queue in the list."""
-
-    finding: Finding
-    queue: Queue | None
-    verdict: str
-    chip: str
-    spark: Markup
-    types: int
-    address: str
-    pilot: QueueState | None
-
-
 class Section(NamedTuple):
     """A queue, or one type of its messages, on its page."""
 
@@ -80,40 +67,24 @@ async def timeouts_page(visit: Visit) -> Answer:
         return await visit.page("timeouts_none.html", title="Timeouts", read=read, file=FILE)
     queues = {queue.key: queue for queue in await visit.service.store.all_queues()}
     pilot = await read_autopilot(visit.console)
-    judged = [
-        (
-            finding,
-            verdict(finding, _timeout_s(queues.get(_key(finding))), _pilot_of(visit, pilot, _key(finding))),
-        )
-        for finding in _whole(visit, read.findings)
-    ]
-    judged.sort(key=lambda each: (-cost_s(each[0]), _ORDER.index(each[1]), each[0].queue))
-    types = Counter(_key(each) for each in read.findings.findings if each.message_type is not None)
-    number = visit.query.number("page", 1, 1, 1_000_000)
-    pages = max(1, -(-len(judged) // PAGE_ROWS))
-    first = (min(number, pages) - 1) * PAGE_ROWS
-    rows: list[TimeoutRow] = []
-    for finding, said in judged[first : first + PAGE_ROWS]:
-        rows.append(
-            TimeoutRow(
-                finding,
-                queues.get(_key(finding)),
-                said,
-                _CHIPS[said],
-                spark(finding, read.findings.target_duplicates),
-                types[_key(finding)],
-                link("timeouts", finding.region, finding.queue),
-                _pilot_of(visit, pilot, _key(finding)),
-            )
-        )
+    judged = []
+    for finding in _whole(visit, read.findings):
+        queue, own = queues.get(_key(finding)), _pilot_of(visit, pilot, _key(finding))
+        judged.append((finding, queue, verdict(finding, _timeout_s(queue), own), own))
+    judged.sort(key=lambda each: (-cost_s(each[0]), _ORDER.index(each[2]), each[0].queue))
+    shown, pager = visit.paged(judged, PAGE_ROWS)
+    sparks = []
+    for finding, *_ in shown:
+        sparks.append(spark(finding, read.findings.target_duplicates))
         await visit.turn.pause()
     return await visit.page(
         "timeouts.html",
         title="Timeouts",
-        rows=rows,
-        number=number,
-        pages=pages,
-        pager=_page_query,
+        rows=list(zip(shown, sparks, strict=True)),
+        types=Counter(_key(each) for each in read.findings.findings if each.message_type is not None),
+        key_of=_key,
+        chips=_CHIPS,
+        pager=pager,
         problem=None if pilot is None else pilot.problem,
         **_about(visit, read.findings),
     )
@@ -172,15 +143,7 @@ async def apply(visit: Visit) -> Answer:
         await change_settings(visit.service, queue, {"visibility_s": after_s})
         return Done(f"The visibility timeout of {queue.name} is {length(after_s)} now.", back)
 
-    command = aws_command(
-        "set-queue-attributes",
-        visit.endpoint_url,
-        queue.key.region,
-        {
-            "QueueUrl": queue_url(visit.endpoint_url, queue),
-            "Attributes": {"VisibilityTimeout": str(after_s)},
-        },
-    )
+    attributes = {"VisibilityTimeout": str(after_s)}
     notes = [
         finding.reason,
         "It counts from the next receive on. Leases that are open now keep their deadlines.",
@@ -199,7 +162,7 @@ async def apply(visit: Visit) -> Answer:
             differences=[
                 Difference("Visibility timeout", length(queue.settings.visibility_s), length(after_s))
             ],
-            commands=[command],
+            commands=[queue_command(visit, "set-queue-attributes", queue, Attributes=attributes)],
             notes=notes,
         ),
     )
@@ -225,10 +188,6 @@ async def _decisions(visit: Visit, queue: str) -> list[AuditEntry]:
     """The autopilot's latest about a queue, as the audit log has them."""
     found = await visit.console.audit.page(visit.identity.account, search=f'"target":"{queue}"')
     return [each for each in found.entries if each.who == "autopilot"][:DECISIONS_MAX]
-
-
-def _page_query(number: int) -> str:
-    return f"page={number}"
 
 
 def _timeout_s(queue: Queue | None) -> float | None:
