@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from veil.cli.app import app
 from veil.cli.main import run
 from veil.testing import VeilServer
 
@@ -50,9 +49,6 @@ def command(nowhere: None, capsys: pytest.CaptureFixture[str]) -> Veil:
 
     def call(*arguments: str) -> Ran:
         capsys.readouterr()
-        # A process runs one command; here many share one root, and each adds its own to it.
-        app.registered_commands.clear()
-        app.registered_groups.clear()
         code = run(arguments)
         return Ran(code, *capsys.readouterr())
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.pipeline.dead_letters_kit import Queues, fill, orders_and_dead_letters
-from veil.cli.app import app
 from veil.cli.main import run
 from veil.pipeline.dead_letters import queue as reading
 from veil.pipeline.dead_letters.queue import DeadLetterQueue
@@ -36,8 +35,6 @@ def queues(veil_server: VeilServer, monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def veil(*arguments: str) -> int:
-    app.registered_commands.clear()
-    app.registered_groups.clear()
     return run(["pipeline", "dead-letters", *arguments])
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.pipeline.dead_letters_kit import Queues, bodies_in, fill, orders_and_dead_letters
-from veil.cli.app import app
 from veil.cli.main import run
 from veil.testing import VeilServer
 
@@ -38,8 +37,6 @@ def queues(veil_server: VeilServer, monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def veil(tmp_path: Path, *arguments: str) -> int:
-    app.registered_commands.clear()
-    app.registered_groups.clear()
     return run(["pipeline", "redrive", *arguments, "--tables", str(tmp_path / "tables")])
 
 

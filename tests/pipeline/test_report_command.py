@@ -11,7 +11,6 @@ import pytest
 from tests.pipeline.journal_kit import journal_of, write_segment_of
 from tests.pipeline.report_kit import a_finding, some_findings
 from tests.pipeline.test_report_overview import telling_lives
-from veil.cli.app import app
 from veil.cli.main import run
 from veil.core.findings import FILE, Findings, encode
 from veil.journal.storage import Storage
@@ -29,8 +28,6 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def report(*arguments: str) -> int:
-    app.registered_commands.clear()
-    app.registered_groups.clear()
     return run(["pipeline", "report", *arguments])
 
 

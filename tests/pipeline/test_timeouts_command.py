@@ -12,7 +12,6 @@ import pytest
 
 from bench.queue_days import row, write_tables
 from tests.pipeline.queue_histories import EXPONENTIAL, history_of
-from veil.cli.app import app
 from veil.cli.main import run
 from veil.journal.storage import Storage
 
@@ -40,8 +39,6 @@ def tables(tmp_path: Path, spark: SparkSession) -> Path:
 
 
 def veil(*arguments: str) -> int:
-    app.registered_commands.clear()
-    app.registered_groups.clear()
     return run(arguments)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-# The first word of a command line, and the file that has it, in the order in which help lists them. Each file exposes
-# `register(app: typer.Typer) -> None`.
+# The first word of a command line, and the file that adds it to the root, in the order in which help lists them.
 COMMANDS = {
     "serve": "veil.cli.serve",
     "run": "veil.cli.run",

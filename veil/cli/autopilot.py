@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from veil import words
-from veil.cli.app import Commands
+from veil.cli.app import group
 from veil.cli.client import Client
-from veil.cli.failures import CommandFailed, ServiceError, plainly
-from veil.cli.options import AsJson, Endpoint, QueueName, Region, connect, how_often, server_settings
+from veil.cli.failures import CommandFailed, ServiceError
+from veil.cli.options import AsJson, Endpoint, QueueName, Region, connect, how_often, option, server_settings
 from veil.cli.output import inert, say, say_json, show_table, talk
 from veil.cli.output import seconds as length
 from veil.cli.pipeline.options import Conf, Data, JournalPlace, Master, TablesPlace, places, spark_when_needed
@@ -38,7 +38,6 @@ from veil.core.autopilot import (
     decode_state,
     read_policy,
 )
-from veil.core.errors import VeilError
 
 if TYPE_CHECKING:
     from veil.console.audit import AuditFile
@@ -209,25 +208,28 @@ def journal_health(client: Client, journal: Storage) -> JournalHealth | str | No
 
 # ---- the commands
 
-autopilot_app = Commands(no_args_is_help=False)
+autopilot_app = group("autopilot", no_args_is_help=False)
 
-_DEFAULT = "For queues without the tag veil:autopilot: off, advise, or apply with bounds such as least=30s; else the setting autopilot_default."  # noqa: E501
-_EXAMPLE = "Example: veil queue edit orders --tag veil:autopilot=advise && veil autopilot --once"
+DefaultPolicy = Annotated[
+    str | None,
+    option(
+        "--default POLICY",
+        "For queues without the tag veil:autopilot: off, advise, or apply with bounds such as least=30s; "
+        "else the setting autopilot_default.",
+    ),
+]
+_EXAMPLES = "Example: veil queue edit orders --tag veil:autopilot=advise && veil autopilot --once"
 
 
-@autopilot_app.callback(invoke_without_command=True, epilog=_EXAMPLE)
-@plainly
+@autopilot_app.callback(invoke_without_command=True, epilog=_EXAMPLES)
 def run(
     ctx: typer.Context,
-    once: Annotated[bool, typer.Option("--once", help="Look at every queue once, and end.")] = False,
+    once: Annotated[bool, option("--once", "Look at every queue once, and end.")] = False,
     every: Annotated[float, how_often("--every", "How often to look; else every 1m.")] = 60.0,
-    default: Annotated[str | None, typer.Option("--default", metavar="POLICY", help=_DEFAULT)] = None,
-    webhook: Annotated[
-        str | None, typer.Option("--webhook", metavar="URL", help="Post each decision there as JSON.")
-    ] = None,
+    default: DefaultPolicy = None,
+    webhook: Annotated[str | None, option("--webhook URL", "Post each decision there as JSON.")] = None,
     audit: Annotated[
-        Path | None,
-        typer.Option("--audit", metavar="FILE", help="The audit log; else the server's: DATA/audit.jsonl."),
+        Path | None, option("--audit FILE", "The audit log; else the server's: DATA/audit.jsonl.")
     ] = None,
     data: Data = None,
     journal: JournalPlace = None,
@@ -237,7 +239,7 @@ def run(
     endpoint: Endpoint = None,
     region: Region = None,
     as_json: AsJson = False,
-    attached: Annotated[bool, typer.Option("--attached", hidden=True)] = False,
+    attached: Annotated[bool, option("--attached", "", hidden=True)] = False,
 ) -> None:
     """Keep timeouts right where the tag veil:autopilot of a queue allows it, until it is told to stop.
 
@@ -254,7 +256,7 @@ def run(
 
     if attached:  # to the server that started it: when that is gone, the input ends
         threading.Thread(target=_leave_with_input, daemon=True).start()
-    settings = server_settings(data)
+    settings = server_settings({"data": data})
     try:
         policy = read_policy(settings.autopilot_default if default is None else default)
     except PolicyUnreadable as refused:
@@ -314,7 +316,7 @@ def run(
                 _turn(pilot, every, once=once)
         except TablesBusy as busy:
             raise CommandFailed(f"another autopilot runs here: {busy.owner}") from None
-        except (VeilError, StateUnreadable) as refused:
+        except StateUnreadable as refused:
             raise CommandFailed(str(refused)) from None
         finally:
             if hook is not None:
@@ -342,7 +344,6 @@ def _turn(pilot: Autopilot, every_s: float, *, once: bool) -> None:
 
 
 @autopilot_app.command("status", epilog="Example: veil autopilot status")
-@plainly
 def status(data: Data = None, tables: TablesPlace = None, as_json: AsJson = False) -> None:
     """Show each queue's mode, its last decision and why."""
     state = _state(data, tables)
@@ -372,7 +373,6 @@ def status(data: Data = None, tables: TablesPlace = None, as_json: AsJson = Fals
 
 
 @autopilot_app.command("undo", epilog="Example: veil autopilot undo orders")
-@plainly
 def undo(
     queue: QueueName,
     data: Data = None,
@@ -393,7 +393,6 @@ def undo(
 
 
 @autopilot_app.command("resume", epilog="Example: veil autopilot resume orders")
-@plainly
 def resume(queue: QueueName, endpoint: Endpoint = None, region: Region = None) -> None:
     """Let the autopilot go on with a queue whose timeout a person has set."""
     with connect(endpoint, region) as client:
@@ -431,8 +430,3 @@ def _as_json(queue: str, state: QueueState, decision: Decision, undo: str | None
         "advice": advice,
         "undo": undo,
     }
-
-
-def register(app: typer.Typer) -> None:
-    """Add `veil autopilot` to the command."""
-    app.add_typer(autopilot_app, name="autopilot")

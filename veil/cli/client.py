@@ -261,6 +261,15 @@ class Client:
         answer = self.on_queue("GetQueueAttributes", queue, {"AttributeNames": list(names) or ["All"]})
         return dict(answer.get("Attributes", {}))
 
+    def each_queue(self, prefix: str = "") -> Iterator[tuple[str, dict[str, str]]]:
+        """The name and attributes of every queue; those removed since they were listed are left out."""
+        for name in list(self.queue_names(prefix)):
+            try:
+                yield name, self.attributes(name)
+            except ServiceError as error:
+                if not error.is_missing_queue:
+                    raise
+
     def arn(self, queue: str) -> str:
         """The queue's ARN."""
         return self.attributes(queue, "QueueArn")["QueueArn"]

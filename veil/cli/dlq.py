@@ -6,62 +6,42 @@ import time
 from itertools import islice
 from typing import Annotated, Any
 
-import typer
-
-from veil.cli.app import Commands
+from veil.cli.app import group
 from veil.cli.client import Client
-from veil.cli.failures import CommandFailed, ServiceError, plainly
+from veil.cli.failures import CommandFailed, ServiceError
 from veil.cli.msg import as_object, peek_messages, say_attempt
-from veil.cli.options import AsJson, Endpoint, QueueName, Region, connect, whole_number
+from veil.cli.options import AsJson, QueueName, option, whole_number, with_client
 from veil.cli.output import inert, one_line, progress_bar, say, say_json, show_table, talk
-from veil.cli.queue_settings import read_redrive
+from veil.cli.queue_settings import dead_letter_queues
 from veil.core.message import MESSAGE_ID, REASON
 
-dlq_app = Commands("See dead letters and send them back.")
+dlq_app = group("dlq", "See dead letters and send them back.")
 
 Task = dict[str, Any]
 _LOOK_EVERY_S = 0.2
 
 
 @dlq_app.command("ls", epilog="Example: veil dlq ls --json | jq 'select(.visible > 0)'")
-@plainly
-def ls(as_json: AsJson = False, endpoint: Endpoint = None, region: Region = None) -> None:
+@with_client
+def ls(client: Client, as_json: AsJson = False) -> None:
     """List the dead-letter queues with their counts and sources."""
-    sources: dict[str, list[str]] = {}
     rows = []
-    with connect(endpoint, region) as client:
-        for name in list(client.queue_names()):
-            try:
-                redrive = read_redrive(client.attributes(name))
-            except ServiceError as error:
-                if error.is_missing_queue:
-                    continue
-                raise
-            if redrive is not None:
-                sources.setdefault(redrive[0], []).append(name)
-        for name, of in sorted(sources.items()):
-            try:
-                counts = client.attributes(name)
-                tasks = _tasks(client, counts["QueueArn"], 1)
-            except ServiceError as error:
-                if error.is_missing_queue:
-                    talk(f"{name}: named by {', '.join(of)}, but there is no such queue")
-                    continue
-                raise
-            visible = int(counts["ApproximateNumberOfMessages"])
-            in_flight = int(counts["ApproximateNumberOfMessagesNotVisible"])
-            status = tasks[0]["Status"] if tasks else None
-            if as_json:
-                say_json(
-                    {
-                        "name": name,
-                        "visible": visible,
-                        "in_flight": in_flight,
-                        "sources": of,
-                        "last_redrive": status,
-                    }
-                )
-            rows.append([name, str(visible), str(in_flight), ", ".join(of), (status or "-").lower()])
+    for name, of in dead_letter_queues(client).items():
+        try:
+            counts = client.attributes(name)
+            tasks = _tasks(client, counts["QueueArn"], 1)
+        except ServiceError as error:
+            if error.is_missing_queue:
+                talk(f"{name}: named by {', '.join(of)}, but there is no such queue")
+                continue
+            raise
+        visible = int(counts["ApproximateNumberOfMessages"])
+        in_flight = int(counts["ApproximateNumberOfMessagesNotVisible"])
+        status = tasks[0]["Status"] if tasks else None
+        if as_json:
+            facts = {"name": name, "visible": visible, "in_flight": in_flight}
+            say_json({**facts, "sources": of, "last_redrive": status})
+        rows.append([name, str(visible), str(in_flight), ", ".join(of), (status or "-").lower()])
     if rows and not as_json:
         columns = ["dead letters", "visible", "in flight", "of", "last redrive"]
         show_table(columns, rows, right=["visible", "in flight"])
@@ -70,41 +50,38 @@ def ls(as_json: AsJson = False, endpoint: Endpoint = None, region: Region = None
 
 
 @dlq_app.command("show", epilog="Example: veil dlq show orders-dead --max 5")
-@plainly
+@with_client
 def show(
+    client: Client,
     dlq: QueueName,
     max_messages: Annotated[
-        int,
-        typer.Option("--max", metavar="N", parser=whole_number(1, 1_000), help="How many, the oldest first."),
+        int, option("--max N", "How many, the oldest first.", whole_number(1, 1_000))
     ] = 10,
     as_json: AsJson = False,
-    endpoint: Endpoint = None,
-    region: Region = None,
 ) -> None:
     """Show why dead letters died: the attempts of each, with their errors.
 
     They come from the server's journal. Of a message that a consumer itself gave up, its attributes tell.
     """
-    with connect(endpoint, region) as client:
-        letters = list(islice(peek_messages(client, dlq), max_messages))
-        for letter in letters:
-            facts = as_object(letter)
-            attributes = facts.get("attributes", {})
-            first_id = attributes.get(MESSAGE_ID, {}).get("value", facts["message_id"])
-            described = client.veils_own("DescribeMessage", None, {"MessageId": str(first_id)})
-            stays = described.get("Stays") or []
-            if as_json:
-                say_json({**facts, "stays": stays})
-                continue
-            say(f"{facts['message_id']}  {one_line(facts['body'], 60)}")
-            given_up = attributes.get(REASON, {}).get("value")
-            if given_up:
-                say(inert(f"  given up: {given_up}", keep=""))
-            attempts = [attempt for stay in stays for attempt in stay.get("Attempts", ())]
-            for attempt in attempts:
-                say_attempt(attempt)
-            if not attempts and not given_up:
-                say(f"  received {facts.get('receive_count', '?')} times; the journal does not tell of it")
+    letters = list(islice(peek_messages(client, dlq), max_messages))
+    for letter in letters:
+        facts = as_object(letter)
+        attributes = facts.get("attributes", {})
+        first_id = attributes.get(MESSAGE_ID, {}).get("value", facts["message_id"])
+        described = client.veils_own("DescribeMessage", None, {"MessageId": str(first_id)})
+        stays = described.get("Stays") or []
+        if as_json:
+            say_json({**facts, "stays": stays})
+            continue
+        say(f"{facts['message_id']}  {one_line(facts['body'], 60)}")
+        given_up = attributes.get(REASON, {}).get("value")
+        if given_up:
+            say(inert(f"  given up: {given_up}", keep=""))
+        attempts = [attempt for stay in stays for attempt in stay.get("Attempts", ())]
+        for attempt in attempts:
+            say_attempt(attempt)
+        if not attempts and not given_up:
+            say(f"  received {facts.get('receive_count', '?')} times; the journal does not tell of it")
     if not letters and not as_json:
         talk(f"{dlq}: empty")
 
@@ -114,48 +91,33 @@ def show(
     epilog="Examples: veil dlq redrive orders-dead --rate 50 · "
     "veil dlq redrive orders-dead --error TimeoutError --not-redriven",
 )
-@plainly
+@with_client
 def redrive(
+    client: Client,
     dlq: QueueName,
     to: Annotated[
-        str | None,
-        typer.Option(
-            "--to", metavar="QUEUE", help="Send all to this queue; else each to where it came from."
-        ),
+        str | None, option("--to QUEUE", "Send all to this queue; else each to where it came from.")
     ] = None,
     rate: Annotated[
-        int | None,
-        typer.Option(
-            "--rate", metavar="N", parser=whole_number(1, 500), help="At most this many messages a second."
-        ),
+        int | None, option("--rate N", "At most this many messages a second.", whole_number(1, 500))
     ] = None,
     text: Annotated[
-        str | None,
-        typer.Option("--text", metavar="TEXT", help="Only messages with this text in body or attributes."),
+        str | None, option("--text TEXT", "Only messages with this text in body or attributes.")
     ] = None,
     source: Annotated[
-        str | None, typer.Option("--source", metavar="QUEUE", help="Only messages that came from this queue.")
+        str | None, option("--source QUEUE", "Only messages that came from this queue.")
     ] = None,
-    message_type: Annotated[
-        str | None, typer.Option("--type", metavar="TYPE", help="Only messages of this type.")
-    ] = None,
+    message_type: Annotated[str | None, option("--type TYPE", "Only messages of this type.")] = None,
     error: Annotated[
-        str | None,
-        typer.Option("--error", metavar="TYPE", help="Only messages that failed with this type of error."),
+        str | None, option("--error TYPE", "Only messages that failed with this type of error.")
     ] = None,
     redriven: Annotated[
         bool | None,
-        typer.Option(
-            "--redriven/--not-redriven", help="Only messages that were redriven before, or that were not."
-        ),
+        option("--redriven/--not-redriven", "Only messages that were redriven before, or that were not."),
     ] = None,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Start the redrive and return.")] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="As with other commands; a redrive does not ask.")
-    ] = False,
+    no_wait: Annotated[bool, option("--no-wait", "Start the redrive and return.")] = False,
+    yes: Annotated[bool, option("--yes -y", "As with other commands; a redrive does not ask.")] = False,
     as_json: AsJson = False,
-    endpoint: Endpoint = None,
-    region: Region = None,
 ) -> None:
     """Send dead letters back, all of them or those that match.
 
@@ -170,21 +132,20 @@ def redrive(
         "RedrivenBefore": redriven,
     }
     letters = {name: value for name, value in given.items() if value is not None}
-    with connect(endpoint, region) as client:
-        arn = client.arn(dlq)
-        parameters: dict[str, Any] = {"MaxNumberOfMessagesPerSecond": rate} if rate is not None else {}
-        if letters:
-            if to is not None:
-                parameters["DestinationQueueUrl"] = client.queue_url(to)
-            client.veils_own("StartRedrive", dlq, {**parameters, **letters})
-        else:
-            if to is not None:
-                parameters["DestinationArn"] = client.arn(to)
-            client.call("StartMessageMoveTask", {"SourceArn": arn, **parameters})
-        if no_wait:
-            talk(f"redrive of {dlq} started; see: veil dlq ls")
-            return
-        task = _watch(client, dlq, arn)
+    arn = client.arn(dlq)
+    parameters: dict[str, Any] = {"MaxNumberOfMessagesPerSecond": rate} if rate is not None else {}
+    if letters:
+        if to is not None:
+            parameters["DestinationQueueUrl"] = client.queue_url(to)
+        client.veils_own("StartRedrive", dlq, {**parameters, **letters})
+    else:
+        if to is not None:
+            parameters["DestinationArn"] = client.arn(to)
+        client.call("StartMessageMoveTask", {"SourceArn": arn, **parameters})
+    if no_wait:
+        talk(f"redrive of {dlq} started; see: veil dlq ls")
+        return
+    task = _watch(client, dlq, arn)
     if as_json:
         say_json(_as_object(dlq, task))
     moved = task["ApproximateNumberOfMessagesMoved"]
@@ -202,8 +163,7 @@ def _watch(client: Client, dlq: str, arn: str) -> Task:
         while True:
             try:
                 task = _tasks(client, arn, 1)[0]
-                if bar is not None:
-                    bar(task["ApproximateNumberOfMessagesMoved"], task["ApproximateNumberOfMessagesToMove"])
+                bar(task["ApproximateNumberOfMessagesMoved"], task["ApproximateNumberOfMessagesToMove"])
                 if task["Status"] not in ("RUNNING", "CANCELLING"):
                     return task
                 time.sleep(_LOOK_EVERY_S)
@@ -214,14 +174,13 @@ def _watch(client: Client, dlq: str, arn: str) -> Task:
 
 
 @dlq_app.command("cancel", epilog="Example: veil dlq cancel orders-dead")
-@plainly
-def cancel(dlq: QueueName, endpoint: Endpoint = None, region: Region = None) -> None:
+@with_client
+def cancel(client: Client, dlq: QueueName) -> None:
     """Stop a running redrive; what has not moved stays."""
-    with connect(endpoint, region) as client:
-        handles = [task["TaskHandle"] for task in _tasks(client, client.arn(dlq), 10) if "TaskHandle" in task]
-        if not handles:
-            raise CommandFailed(f"no redrive of {dlq} is running")
-        answer = client.call("CancelMessageMoveTask", {"TaskHandle": handles[0]})
+    handles = [task["TaskHandle"] for task in _tasks(client, client.arn(dlq), 10) if "TaskHandle" in task]
+    if not handles:
+        raise CommandFailed(f"no redrive of {dlq} is running")
+    answer = client.call("CancelMessageMoveTask", {"TaskHandle": handles[0]})
     talk(f"{dlq}: cancelled after {answer['ApproximateNumberOfMessagesMoved']} moved")
 
 
@@ -239,8 +198,3 @@ def _as_object(dlq: str, task: Task) -> dict[str, Any]:
         "to_move": task["ApproximateNumberOfMessagesToMove"],
         "failure": task.get("FailureReason"),
     }
-
-
-def register(app: typer.Typer) -> None:
-    """Add `veil dlq` to the command."""
-    app.add_typer(dlq_app, name="dlq")

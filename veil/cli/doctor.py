@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import typer
 
+from veil.cli.app import app
 from veil.cli.client import ServiceTarget, find_target
-from veil.cli.failures import CommandFailed, EndpointRefused, ServiceError, Unreachable, plainly
+from veil.cli.failures import CommandFailed, EndpointRefused, ServiceError, Unreachable
 from veil.cli.options import AsJson, Endpoint, Region
 from veil.cli.output import has_colour, inert, say, say_json
 from veil.cli.store import need_driver
@@ -137,7 +138,7 @@ _TIMEOUT_S = 3.0
 _COLOURS: dict[Verdict, str] = {"ok": "32", "skip": "2", "warn": "33", "fail": "31"}
 
 
-@plainly
+@app.command("doctor", epilog="Example: veil doctor --json | jq 'select(.verdict != \"ok\")'")
 def doctor(as_json: AsJson = False, endpoint: Endpoint = None, region: Region = None) -> None:
     """Check this machine, the settings and the server.
 
@@ -392,8 +393,3 @@ def check_credentials(place: ServiceTarget, answered: Sequence[Finding]) -> Find
     return Finding(
         "credentials", accepted, f"{checked}: key {key.key_id} from {key.origin}, region {place.region}"
     )
-
-
-def register(app: typer.Typer) -> None:
-    """Add `veil doctor` to the command."""
-    app.command("doctor", epilog="Example: veil doctor --json | jq 'select(.verdict != \"ok\")'")(doctor)

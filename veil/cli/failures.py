@@ -17,13 +17,13 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 
 import typer
 
 from veil.cli.output import inert, is_terminal, talk
+from veil.client.api import ApiError
 from veil.core.errors import VeilError
 
 P = ParamSpec("P")
@@ -49,19 +49,6 @@ class CommandFailed(Exception):
     """The command could not do what was asked; its text is the line to show."""
 
     exit_code = 1
-
-
-@contextmanager
-def refusals_told() -> Iterator[None]:
-    """What the store or the system refuses, as a failure of the command that names the file."""
-    try:
-        yield
-    except VeilError as error:
-        raise CommandFailed(str(error)) from error
-    except OSError as error:
-        raise CommandFailed(
-            f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        ) from error
 
 
 class ServiceError(CommandFailed):
@@ -140,9 +127,16 @@ def plainly(command: Callable[P, R]) -> Callable[P, R]:
     def told(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return command(*args, **kwargs)
-        except CommandFailed as failure:
+        except BrokenPipeError:
+            raise
+        except (CommandFailed, VeilError, ApiError) as failure:
             talk(f"veil: {inert(str(failure), keep='')}")
-            raise typer.Exit(failure.exit_code) from None
+            raise typer.Exit(getattr(failure, "exit_code", 1)) from None
+        except OSError as failure:
+            talk(
+                f"veil: {inert(f'{failure.filename}: {failure.strerror}' if failure.filename else str(failure), keep='')}"
+            )
+            raise typer.Exit(1) from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
 

@@ -2,52 +2,45 @@
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from veil.cli.app import Commands
-from veil.cli.failures import CommandFailed, plainly, refusals_told
-from veil.cli.options import AsJson, DataDirectory, server_settings
-from veil.cli.output import has_colour, inert, is_terminal, say, say_json, show_table, talk
+from veil.cli.app import group
+from veil.cli.failures import CommandFailed
+from veil.cli.options import AsJson, DataDirectory, option, server_settings
+from veil.cli.output import inert, progress_bar, say, say_json, show_table, talk
+from veil.cli.pipeline.options import journal_location, place_of
 from veil.core.errors import StoreBusy
 
 if TYPE_CHECKING:
     from veil.journal.exporter import ExportStats
     from veil.journal.segments import Segment
-    from veil.journal.storage import Storage
     from veil.server.settings import Settings
 
 # pyarrow, the store and the settings are imported when they are used: `--help` needs none of them.
 
-journal_app = Commands("Look at the journal, check it, export what waits.")
+journal_app = group("journal", "Look at the journal, check it, export what waits.")
 
-Data = DataDirectory
 Where = Annotated[
-    str | None,
-    typer.Option("--journal", metavar="PLACE", help="The journal: a directory, s3://… or hdfs://…; else the server's."),
-]  # fmt: skip
+    str | None, option("--journal PLACE", "The journal: a directory, s3://… or hdfs://…; else the server's.")
+]
 
 
-@plainly
-def ls(data: Data = None, journal: Where = None, as_json: AsJson = False) -> None:
+@journal_app.command("ls", epilog="Example: veil journal ls --data veil-data")
+def ls(data: DataDirectory = None, journal: Where = None, as_json: AsJson = False) -> None:
     """List the journal's days: segments, events, bytes, and segments that are broken."""
-    place = _place(data, journal)
-    with refusals_told():
-        from veil.journal.segments import check_segment, event_count, list_segments
+    place = place_of("journal", journal_location(data, journal))
+    from veil.journal.segments import check_segment, event_count, list_segments
 
-        days: defaultdict[str, list[Segment]] = defaultdict(list)
-        for segment in list_segments(place):
-            days[segment.day].append(segment)
-        rows = []
-        for day, segments in days.items():
-            problems = [found for each in segments if (found := check_segment(place, each))]
-            names = {each.name for each in problems}
-            events = sum(event_count(place, each) for each in segments if each.name not in names)
-            rows.append((day, len(segments), events, sum(each.size for each in segments), problems))
+    days: defaultdict[str, list[Segment]] = defaultdict(list)
+    for segment in list_segments(place):
+        days[segment.day].append(segment)
+    rows = []
+    for day, segments in days.items():
+        problems = [found for each in segments if (found := check_segment(place, each))]
+        names = {each.name for each in problems}
+        events = sum(event_count(place, each) for each in segments if each.name not in names)
+        rows.append((day, len(segments), events, sum(each.size for each in segments), problems))
     if as_json:
         for day, count, events, size, problems in rows:
             broken = [each._asdict() for each in problems]
@@ -64,24 +57,25 @@ def ls(data: Data = None, journal: Where = None, as_json: AsJson = False) -> Non
             say(inert(f"broken: {each.name}: {each.reason}"))
 
 
-@plainly
-def verify(data: Data = None, journal: Where = None, as_json: AsJson = False) -> None:
+@journal_app.command("verify", epilog="Example: veil journal verify --json")
+def verify(data: DataDirectory = None, journal: Where = None, as_json: AsJson = False) -> None:
     """Read the whole journal with its checksums.
 
     Names segments that are broken and ranges of rows that are missing between segments; exit code 1 if there are any.
     """
-    place = _place(data, journal)
-    with refusals_told():
-        from veil.journal.segments import check_segment, event_count, gaps, list_segments
+    place = place_of("journal", journal_location(data, journal))
+    from veil.journal.segments import check_segment, event_count, gaps, list_segments
 
-        segments = list_segments(place)
-        problems, events = [], 0
-        for segment in _progress(segments):
+    segments = list_segments(place)
+    problems, events = [], 0
+    with progress_bar("segments") as shown:
+        for number, segment in enumerate(segments, 1):
             problem = check_segment(place, segment, thorough=True)
             if problem is not None:
                 problems.append(problem)
             else:
                 events += event_count(place, segment)
+            shown(number, len(segments))
     missing = gaps(segments)
     size = sum(each.size for each in segments)
     if as_json:
@@ -103,19 +97,17 @@ def verify(data: Data = None, journal: Where = None, as_json: AsJson = False) ->
         )
 
 
-@plainly
-def export(data: Data = None, journal: Where = None, as_json: AsJson = False) -> None:
+@journal_app.command("export", epilog="Example: veil journal export --data veil-data")
+def export(data: DataDirectory = None, journal: Where = None, as_json: AsJson = False) -> None:
     """Export what waits in the outbox of a stopped server's data.
 
     A running server exports by itself, every minute and when it stops.
     """
     import asyncio
 
-    settings = server_settings(data)
-    where = _where(settings, data, journal)
-    place = _read(where)
-    with refusals_told():
-        stats = asyncio.run(_export(settings, where))
+    where = journal_location(data, journal)
+    place = place_of("journal", where)
+    stats = asyncio.run(_export(server_settings({"data": data}), where))
     if as_json:
         facts = {"events": stats.events, "segments": stats.segments, "bytes": stats.segment_bytes}
         say_json(facts | {"journal": place.uri})
@@ -156,53 +148,3 @@ async def _export(settings: Settings, where: str) -> ExportStats:
     finally:
         await helper.close()
         await store.close()
-
-
-# ---- which journal
-
-
-def _where(settings: Settings, data: str | None, journal: str | None) -> str:
-    if journal is not None:
-        return journal
-    # Who names another data directory means its journal, not the one that the server here writes to.
-    if data is None and settings.journal not in ("on", "off"):
-        return settings.journal
-    from veil.server.make_store import JOURNAL_FOLDER, store_directory
-
-    return str((store_directory(settings) or settings.data) / JOURNAL_FOLDER)
-
-
-def _place(data: str | None, journal: str | None) -> Storage:
-    return _read(_where(server_settings(data), data, journal))
-
-
-def _read(where: str) -> Storage:
-    from veil.journal.storage import Storage
-
-    try:
-        return Storage.at(where)
-    except ValueError as expected:
-        raise CommandFailed(f"journal {where!r}: expected {expected}") from None
-
-
-# ---- how it is told
-
-
-def _progress(segments: list[Segment]) -> Iterable[Segment]:
-    if not is_terminal(sys.stderr):
-        return segments
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True, no_color=not has_colour(sys.stderr))
-    return track(segments, "segments", console=console, transient=True)
-
-
-def register(app: typer.Typer) -> None:
-    """Add `veil journal` to the command."""
-    app.add_typer(journal_app, name="journal")
-
-
-journal_app.command("ls", epilog="Example: veil journal ls --data veil-data")(ls)
-journal_app.command("verify", epilog="Example: veil journal verify --json")(verify)
-journal_app.command("export", epilog="Example: veil journal export --data veil-data")(export)

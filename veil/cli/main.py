@@ -24,7 +24,7 @@ def run(arguments: Sequence[str]) -> int:
     from veil.cli.app import app
 
     for module in _needed(arguments):
-        import_module(module).register(app)
+        import_module(module)
     try:
         code = app(args=list(arguments), prog_name="veil", standalone_mode=False)
         sys.stdout.flush()

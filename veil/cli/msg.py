@@ -13,10 +13,19 @@ from typing import Annotated, Any
 
 import typer
 
-from veil.cli.app import Commands
+from veil.cli.app import group
 from veil.cli.client import Answer, Client
-from veil.cli.failures import CommandFailed, plainly
-from veil.cli.options import AsJson, Endpoint, QueueName, Region, connect, how_often, length, whole_number
+from veil.cli.failures import CommandFailed
+from veil.cli.options import (
+    AsJson,
+    QueueName,
+    argument,
+    how_often,
+    length,
+    option,
+    whole_number,
+    with_client,
+)
 from veil.cli.output import inert, one_line, progress_bar, say, say_json, show_table, talk
 
 # ---- reading bodies and attributes
@@ -212,9 +221,9 @@ def _page(client: Client, queue: str, token: str | None, size: int) -> tuple[lis
     return list(answer.get("Messages") or ()), answer.get("NextToken")
 
 
-msg_app = Commands("Send, receive, look at, follow, extend, release and delete messages.")
+msg_app = group("msg", "Send, receive, look at, follow, extend, release and delete messages.")
 
-Receipt = Annotated[str, typer.Argument(metavar="RECEIPT", help="The receipt that a receive gave.")]
+Receipt = Annotated[str, argument("RECEIPT", "The receipt that a receive gave.")]
 _BODY_CHARS_MAX = 1_000
 
 
@@ -223,45 +232,30 @@ _BODY_CHARS_MAX = 1_000
     epilog="Examples: veil msg send orders '{\"id\": 1}' --attribute kind=new --attribute tries:Number=1 · "
     "veil msg send orders @order.json · printf hello | veil msg send orders - · veil msg send orders --lines orders.jsonl",
 )
-@plainly
+@with_client
 def send(
+    client: Client,
     queue: QueueName,
     body: Annotated[
-        str | None,
-        typer.Argument(metavar="[BODY]", help="The body; - reads it from stdin, @FILE from a file."),
+        str | None, argument("[BODY]", "The body; - reads it from stdin, @FILE from a file.")
     ] = None,
     lines: Annotated[
-        str | None,
-        typer.Option(
-            "--lines", metavar="FILE", help="Send each line of a file as a message of its own; - reads stdin."
-        ),
+        str | None, option("--lines FILE", "Send each line of a file as a message of its own; - reads stdin.")
     ] = None,
     delay: Annotated[
         int | None,
-        typer.Option(
-            "--delay",
-            metavar="LENGTH",
-            parser=length(0, 900),
-            help="How long the message waits until it is visible.",
-        ),
+        option("--delay LENGTH", "How long the message waits until it is visible.", length(0, 900)),
     ] = None,
-    group: Annotated[
-        str | None, typer.Option("--group", metavar="ID", help="The message group; a FIFO queue needs one.")
-    ] = None,
-    dedup_id: Annotated[
-        str | None, typer.Option("--dedup-id", metavar="ID", help="For FIFO queues: the deduplication id.")
-    ] = None,
+    group: Annotated[str | None, option("--group ID", "The message group; a FIFO queue needs one.")] = None,
+    dedup_id: Annotated[str | None, option("--dedup-id ID", "For FIFO queues: the deduplication id.")] = None,
     attribute: Annotated[
         list[str] | None,
-        typer.Option(
-            "--attribute",
-            metavar="NAME=VALUE",
-            help="An attribute: NAME=VALUE, NAME:Number=5, NAME:Binary=@FILE; may be repeated.",
+        option(
+            "--attribute NAME=VALUE",
+            "An attribute: NAME=VALUE, NAME:Number=5, NAME:Binary=@FILE; may be repeated.",
         ),
     ] = None,
     as_json: AsJson = False,
-    endpoint: Endpoint = None,
-    region: Region = None,
 ) -> None:
     """Send one message and print its id, or send each line of a file.
 
@@ -289,11 +283,10 @@ def send(
     ):
         if value is not None:
             parameters[name] = value
-    with connect(endpoint, region) as client:
-        if body is None:
-            _send_lines(client, queue, str(lines), parameters, as_json=as_json)
-            return
-        answer = client.on_queue("SendMessage", queue, {"MessageBody": read_body(body), **parameters})
+    if body is None:
+        _send_lines(client, queue, str(lines), parameters, as_json=as_json)
+        return
+    answer = client.on_queue("SendMessage", queue, {"MessageBody": read_body(body), **parameters})
     if as_json:
         sent = {"message_id": answer["MessageId"], "body_md5": answer["MD5OfMessageBody"]}
         if "SequenceNumber" in answer:
@@ -324,8 +317,7 @@ def _send_lines(client: Client, queue: str, name: str, parameters: Message, *, a
             refused += [
                 f"line {int(each['Id']) + 1}: {each['Message']}" for each in answer.get("Failed") or ()
             ]
-            if bar is not None:
-                bar(first + len(entries), len(bodies))
+            bar(first + len(entries), len(bodies))
     if as_json:
         say_json({"sent": sent, "refused": len(refused)})
     talk(f"{queue}: {sent:,} of {len(bodies):,} messages sent")
@@ -334,37 +326,31 @@ def _send_lines(client: Client, queue: str, name: str, parameters: Message, *, a
 
 
 @msg_app.command("receive", epilog="Example: veil msg receive orders --max 10 --wait 20 --json")
-@plainly
+@with_client
 def receive(
+    client: Client,
     queue: QueueName,
     max_messages: Annotated[
-        int,
-        typer.Option(
-            "--max", metavar="N", parser=whole_number(1, 10), help="How many messages to receive at most."
-        ),
+        int, option("--max N", "How many messages to receive at most.", whole_number(1, 10))
     ] = 1,
     visibility_timeout: Annotated[
         int | None,
-        typer.Option(
-            "--visibility-timeout",
-            metavar="LENGTH",
-            parser=length(0, 43_200),
-            help="How long the messages stay invisible to others; else the queue's own timeout.",
+        option(
+            "--visibility-timeout LENGTH",
+            "How long the messages stay invisible to others; else the queue's own timeout.",
+            length(0, 43_200),
         ),
     ] = None,
     wait: Annotated[
         int | None,
-        typer.Option(
-            "--wait",
-            metavar="LENGTH",
-            parser=length(0, 20),
-            help="How long to wait for a message, up to 20s; else the queue's own wait.",
+        option(
+            "--wait LENGTH",
+            "How long to wait for a message, up to 20s; else the queue's own wait.",
+            length(0, 20),
         ),
     ] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete each message once it is printed.")] = False,
+    delete: Annotated[bool, option("--delete", "Delete each message once it is printed.")] = False,
     as_json: AsJson = False,
-    endpoint: Endpoint = None,
-    region: Region = None,
 ) -> None:
     """Receive messages and print them.
 
@@ -379,52 +365,37 @@ def receive(
         parameters["VisibilityTimeout"] = visibility_timeout
     if wait is not None:
         parameters["WaitTimeSeconds"] = wait
-    with connect(endpoint, region) as client:
-        messages = client.on_queue("ReceiveMessage", queue, parameters, wait_s=20).get("Messages", [])
-        for message in messages:
-            _show(message, as_json=as_json)
-            if delete:  # only now: a message that could not be printed must come back
-                client.on_queue("DeleteMessage", queue, {"ReceiptHandle": message["ReceiptHandle"]})
+    messages = client.on_queue("ReceiveMessage", queue, parameters, wait_s=20).get("Messages", [])
+    for message in messages:
+        _show(message, as_json=as_json)
+        if delete:  # only now: a message that could not be printed must come back
+            client.on_queue("DeleteMessage", queue, {"ReceiptHandle": message["ReceiptHandle"]})
     if not messages:
         talk(f"{queue}: no message is visible")
 
 
 @msg_app.command("peek", epilog="Example: veil msg peek orders --state in_flight --max 50")
-@plainly
+@with_client
 def peek(
+    client: Client,
     queue: QueueName,
     max_messages: Annotated[
-        int,
-        typer.Option(
-            "--max",
-            metavar="N",
-            parser=whole_number(1),
-            help="How many messages to show at most, oldest first.",
-        ),
+        int, option("--max N", "How many messages to show at most, oldest first.", whole_number(1))
     ] = 10,
     state: Annotated[
-        str | None,
-        typer.Option(
-            "--state", metavar="STATE", parser=read_state, help="Only visible, in_flight or delayed messages."
-        ),
+        str | None, option("--state STATE", "Only visible, in_flight or delayed messages.", read_state)
     ] = None,
     contains: Annotated[
-        str | None,
-        typer.Option(
-            "--contains", metavar="TEXT", help="Only messages with this text in body or attributes."
-        ),
+        str | None, option("--contains TEXT", "Only messages with this text in body or attributes.")
     ] = None,
     as_json: AsJson = False,
-    endpoint: Endpoint = None,
-    region: Region = None,
 ) -> None:
     """Show messages in any state without receiving them.
 
     No message becomes invisible, and no receive count goes up.
     """
-    with connect(endpoint, region) as client:
-        found = (each for each in peek_messages(client, queue) if _matches(each, state, contains))
-        messages = list(islice(found, max_messages))
+    found = (each for each in peek_messages(client, queue) if _matches(each, state, contains))
+    messages = list(islice(found, max_messages))
     if as_json:
         for message in messages:
             say_json(as_object(message))
@@ -443,19 +414,17 @@ def _row(message: Message) -> list[str]:
 
 
 @msg_app.command("show", epilog="Example: veil msg show 3f0c1a52-8f3e-4d0e-9a51-6a3f1c2b4d5e")
-@plainly
+@with_client
 def show(
-    message_id: Annotated[str, typer.Argument(metavar="ID", help="The message's id.")],
+    client: Client,
+    message_id: Annotated[str, argument("ID", "The message's id.")],
     as_json: AsJson = False,
-    endpoint: Endpoint = None,
-    region: Region = None,
 ) -> None:
     """Show a message's life: where it stayed, and what came of each attempt, with its error.
 
     It comes from the journal, so it is told of messages that are gone, too.
     """
-    with connect(endpoint, region) as client:
-        stays = client.veils_own("DescribeMessage", None, {"MessageId": message_id}).get("Stays")
+    stays = client.veils_own("DescribeMessage", None, {"MessageId": message_id}).get("Stays")
     if not stays:
         raise CommandFailed(f"message {message_id} is not in the server's journal")
     if as_json:
@@ -496,76 +465,62 @@ def _instant(at_ms: int) -> str:
 
 
 @msg_app.command("tail", epilog="Example: veil msg tail orders --json | jq -r .body")
-@plainly
+@with_client
 def tail(
+    client: Client,
     queue: QueueName,
     count: Annotated[
-        int | None,
-        typer.Option("--count", metavar="N", parser=whole_number(1), help="Stop after this many messages."),
+        int | None, option("--count N", "Stop after this many messages.", whole_number(1))
     ] = None,
     from_start: Annotated[
-        bool, typer.Option("--from-start", help="Begin with the messages that are there already.")
+        bool, option("--from-start", "Begin with the messages that are there already.")
     ] = False,
-    interval: Annotated[
-        float,
-        how_often("--interval", "How often to look; else every 0.5s."),
-    ] = 0.5,
+    interval: Annotated[float, how_often("--interval", "How often to look; else every 0.5s.")] = 0.5,
     as_json: AsJson = False,
-    endpoint: Endpoint = None,
-    region: Region = None,
 ) -> None:
     """Follow new messages without receiving them, until Ctrl-C.
 
     Consumers notice nothing. A message that is sent and deleted between two looks is not seen.
     """
-    shown = 0
-    with connect(endpoint, region) as client:
-        talk(f"following {queue}; stop with Ctrl-C")
-        for message in follow(client, queue, lambda: time.sleep(interval), from_start=from_start):
-            _show(message, as_json=as_json)
-            shown += 1
-            if shown == count:
-                return
+    talk(f"following {queue}; stop with Ctrl-C")
+    messages = follow(client, queue, lambda: time.sleep(interval), from_start=from_start)
+    for message in islice(messages, count):
+        _show(message, as_json=as_json)
 
 
 @msg_app.command("delete", epilog='Example: veil msg delete orders "$receipt"')
-@plainly
-def delete(queue: QueueName, receipt: Receipt, endpoint: Endpoint = None, region: Region = None) -> None:
+@with_client
+def delete(client: Client, queue: QueueName, receipt: Receipt) -> None:
     """Delete the message that a receipt holds.
 
     A receipt that a later receive has replaced deletes nothing.
     """
-    with connect(endpoint, region) as client:
-        client.on_queue("DeleteMessage", queue, {"ReceiptHandle": receipt})
+    client.on_queue("DeleteMessage", queue, {"ReceiptHandle": receipt})
 
 
 @msg_app.command("extend", epilog='Example: veil msg extend orders "$receipt" 2m')
-@plainly
+@with_client
 def extend(
+    client: Client,
     queue: QueueName,
     receipt: Receipt,
     visibility_s: Annotated[
         int,
-        typer.Argument(
-            metavar="LENGTH",
-            parser=length(0, 43_200),
-            help="How long the message stays invisible from now on; 0 releases it.",
+        argument(
+            "LENGTH", "How long the message stays invisible from now on; 0 releases it.", length(0, 43_200)
         ),
     ],
-    endpoint: Endpoint = None,
-    region: Region = None,
 ) -> None:
     """Give the holder of a message more time."""
-    with connect(endpoint, region) as client:
-        parameters = {"ReceiptHandle": receipt, "VisibilityTimeout": visibility_s}
-        client.on_queue("ChangeMessageVisibility", queue, parameters)
+    parameters = {"ReceiptHandle": receipt, "VisibilityTimeout": visibility_s}
+    client.on_queue("ChangeMessageVisibility", queue, parameters)
 
 
 @msg_app.command("release", epilog='Example: veil msg release orders "$receipt"')
-@plainly
-def release(queue: QueueName, receipt: Receipt, endpoint: Endpoint = None, region: Region = None) -> None:
+@with_client
+def release(client: Client, queue: QueueName, receipt: Receipt) -> None:
     """Give a message back: it becomes visible at once."""
-    extend(queue, receipt, 0, endpoint, region)
+    client.on_queue("ChangeMessageVisibility", queue, {"ReceiptHandle": receipt, "VisibilityTimeout": 0})
 
 
 def _show(message: Message, *, as_json: bool) -> None:
@@ -574,8 +529,3 @@ def _show(message: Message, *, as_json: bool) -> None:
     else:
         for line in as_lines(message):
             say(line)
-
-
-def register(app: typer.Typer) -> None:
-    """Add `veil msg` to the command."""
-    app.add_typer(msg_app, name="msg")

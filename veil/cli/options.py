@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import re
 from collections.abc import Callable
@@ -27,16 +29,6 @@ def complete_queue(incomplete: str) -> list[str]:
             return list(client.queue_names(incomplete))
     except (CommandFailed, KeyError, ValueError):
         return []
-
-
-def server_settings(data: str | None) -> Settings:
-    """The settings that a server would have here, with another data directory if one is named."""
-    from veil.server.settings import SettingsError, load_settings
-
-    try:
-        return load_settings({"data": data}, os.environ)
-    except SettingsError as refused:
-        raise CommandFailed(str(refused)) from None
 
 
 def whole_number(low: int, high: int | None = None) -> Callable[[str | int], int]:
@@ -81,9 +73,21 @@ def interval(text: str | float) -> float:
     return seconds
 
 
+def option(spec: str, help_text: str, parser: Callable[[Any], Any] | None = None, **more: Any) -> Any:
+    """An option as its help shows it: the flags, and behind them what stands for the value."""
+    flags = [word for word in spec.split() if word.startswith("-")]
+    metavar = spec.split()[-1] if len(flags) < len(spec.split()) else None
+    return typer.Option(*flags, metavar=metavar, help=help_text, parser=parser, **more)
+
+
+def argument(metavar: str, help_text: str, parser: Callable[[Any], Any] | None = None, **more: Any) -> Any:
+    """An argument, named as its help shows it."""
+    return typer.Argument(metavar=metavar, help=help_text, parser=parser, **more)
+
+
 def how_often(flag: str, help_text: str) -> Any:
     """The option of a command that looks again and again; the default is told by its help."""
-    return typer.Option(flag, metavar="LENGTH", parser=interval, show_default=False, help=help_text)
+    return option(f"{flag} LENGTH", help_text, interval, show_default=False)
 
 
 def _short(seconds: int) -> str:
@@ -93,35 +97,62 @@ def _short(seconds: int) -> str:
     return f"{seconds}s" if seconds else "0"
 
 
+class SettingWrong(CommandFailed):
+    """A setting of the server's is unknown or has a value it cannot have."""
+
+    exit_code = 2
+
+
+def server_settings(flags: dict[str, Any], config: str | None = None) -> Settings:
+    """The server's settings, by these flags, the environment and veil.toml."""
+    from veil.server.settings import SettingsError, load_settings
+
+    try:
+        return load_settings(flags, os.environ, config)
+    except SettingsError as refused:
+        raise SettingWrong(str(refused)) from None
+
+
 def connect(endpoint: str | None, region: str | None) -> Client:
     """A client for the place that the options, the environment and the profile name."""
     return Client(find_target(endpoint, region))
 
 
-QueueName = Annotated[
-    str, typer.Argument(metavar="QUEUE", help="The queue's name.", autocompletion=complete_queue)
-]
+QueueName = Annotated[str, argument("QUEUE", "The queue's name.", autocompletion=complete_queue)]
 Endpoint = Annotated[
     str | None,
-    typer.Option(
-        "--endpoint",
-        metavar="URL",
-        help="The server; else AWS_ENDPOINT_URL_SQS, AWS_ENDPOINT_URL, http://127.0.0.1:9324.",
+    option(
+        "--endpoint URL", "The server; else AWS_ENDPOINT_URL_SQS, AWS_ENDPOINT_URL, http://127.0.0.1:9324."
     ),
 ]
 Region = Annotated[
     str | None,
-    typer.Option(
-        "--region",
-        metavar="NAME",
-        help="The region; else AWS_REGION, AWS_DEFAULT_REGION, the profile's, us-east-1.",
-    ),
+    option("--region NAME", "The region; else AWS_REGION, AWS_DEFAULT_REGION, the profile's, us-east-1."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Data as JSON, one object per line.")]
+AsJson = Annotated[bool, option("--json", "Data as JSON, one object per line.")]
 DataDirectory = Annotated[
-    str | None,
-    typer.Option(
-        "--data", metavar="DIR", help="The server's data directory; else VEIL_DATA, veil.toml, veil-data."
-    ),
+    str | None, option("--data DIR", "The server's data directory; else VEIL_DATA, veil.toml, veil-data.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, option("--yes -y", "Do not ask.")]
+
+
+def with_client(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with --endpoint and --region; its first argument is a client of the server that they name."""
+    given = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    where = {"endpoint": Endpoint, "region": Region}
+    parameters = [
+        *given,
+        *(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+            for name, kind in where.items()
+        ),
+    ]
+
+    @functools.wraps(command)
+    def called(*args: Any, endpoint: str | None = None, region: str | None = None, **more: Any) -> None:
+        with connect(endpoint, region) as client:
+            command(client, *args, **more)
+
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {each.name: each.annotation for each in parameters}
+    return called

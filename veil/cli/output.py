@@ -136,14 +136,11 @@ def seconds(text: str | int) -> str:
     return f"{count} s"
 
 
-# ---- progress
-
-
 @contextmanager
-def progress_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Takes how much is done and how much is expected."""
+def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
+    """Takes how much is done and how much is expected; draws on a terminal only."""
     if not is_terminal(sys.stderr):
-        yield None
+        yield lambda done, expected: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -6,19 +6,19 @@ from typing import Annotated, Any
 
 import typer
 
-from veil.cli.app import Commands
+from veil.cli.app import group
 from veil.cli.client import Client
-from veil.cli.failures import CommandFailed, NotVeil, ServiceError, confirm, plainly
+from veil.cli.failures import CommandFailed, NotVeil, confirm
 from veil.cli.options import (
     AsJson,
-    Endpoint,
     QueueName,
-    Region,
     Yes,
+    argument,
     complete_queue,
-    connect,
     length,
+    option,
     whole_number,
+    with_client,
 )
 from veil.cli.output import inert, say, say_json, seconds, show_table, talk
 from veil.cli.queue_settings import (
@@ -37,113 +37,77 @@ from veil.cli.queue_settings import (
 from veil.core.errors import NameRefused
 from veil.core.queue import check_name
 
-queue_app = Commands("Create, look at, edit, empty and remove queues.")
+queue_app = group("queue", "Create, look at, edit, empty and remove queues.")
 
 Visibility = Annotated[
     int | None,
-    typer.Option(
-        "--visibility-timeout",
-        metavar="LENGTH",
-        parser=length(0, 43_200),
-        help="How long a received message stays invisible (30s).",
+    option(
+        "--visibility-timeout LENGTH", "How long a received message stays invisible (30s).", length(0, 43_200)
     ),
 ]
 Delay = Annotated[
     int | None,
-    typer.Option(
-        "--delay",
-        metavar="LENGTH",
-        parser=length(0, 900),
-        help="How long a new message waits until it is visible (0).",
-    ),
+    option("--delay LENGTH", "How long a new message waits until it is visible (0).", length(0, 900)),
 ]
 Retention = Annotated[
-    int | None,
-    typer.Option(
-        "--retention",
-        metavar="LENGTH",
-        parser=length(60, 1_209_600),
-        help="How long a message is kept (4d).",
-    ),
+    int | None, option("--retention LENGTH", "How long a message is kept (4d).", length(60, 1_209_600))
 ]
 MaxBytes = Annotated[
-    int | None,
-    typer.Option(
-        "--max-message-bytes",
-        metavar="N",
-        parser=whole_number(1024, 1_048_576),
-        help="The largest message (1 MiB).",
-    ),
+    int | None, option("--max-message-bytes N", "The largest message (1 MiB).", whole_number(1024, 1_048_576))
 ]
 Wait = Annotated[
-    int | None,
-    typer.Option(
-        "--wait", metavar="LENGTH", parser=length(0, 20), help="How long a receive waits for a message (0)."
-    ),
+    int | None, option("--wait LENGTH", "How long a receive waits for a message (0).", length(0, 20))
 ]
 DeadLetter = Annotated[
     str | None,
-    typer.Option(
-        "--dead-letter",
-        metavar="QUEUE",
+    option(
+        "--dead-letter QUEUE",
+        "The queue for messages that were received too often; with --max-receives.",
         autocompletion=complete_queue,
-        help="The queue for messages that were received too often; with --max-receives.",
     ),
 ]
 MaxReceives = Annotated[
     int | None,
-    typer.Option(
-        "--max-receives",
-        metavar="N",
-        parser=whole_number(1, 1000),
-        help="After how many receives a message goes to the dead letters.",
+    option(
+        "--max-receives N",
+        "After how many receives a message goes to the dead letters.",
+        whole_number(1, 1000),
     ),
 ]
 ContentDeduplication = Annotated[
     bool | None,
-    typer.Option(
+    option(
         "--content-deduplication/--no-content-deduplication",
-        help="For FIFO queues: equal bodies within five minutes are one message.",
+        "For FIFO queues: equal bodies within five minutes are one message.",
     ),
 ]
-Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="A tag; may be repeated.")]
+Tags = Annotated[list[str] | None, option("--tag KEY=VALUE", "A tag; may be repeated.")]
 
 
 @queue_app.command("ls", epilog="Example: veil queue ls --json | jq -r .name")
-@plainly
+@with_client
 def ls(
-    prefix: Annotated[
-        str, typer.Argument(metavar="PREFIX", help="Only queues whose names begin with this.")
-    ] = "",
+    client: Client,
+    prefix: Annotated[str, argument("PREFIX", "Only queues whose names begin with this.")] = "",
     as_json: AsJson = False,
-    endpoint: Endpoint = None,
-    region: Region = None,
 ) -> None:
     """List queues with their exact counts and whether they are paused.
 
     Of the messages in flight, those that wait for a retry after a failed attempt are counted apart.
     """
     rows = []
-    with connect(endpoint, region) as client:
-        described = _described(client, prefix)
-        for name in list(client.queue_names(prefix)):
-            try:
-                queue = summary(name, client.queue_url(name), client.attributes(name))
-            except ServiceError as error:
-                if error.is_missing_queue:  # removed since it was listed
-                    continue
-                raise
-            about = described.get(name, {})
-            waiting, paused = about.get("WaitingForRetry", 0), about.get("Paused", False)
-            if as_json:
-                say_json({**queue, "waiting_for_retry": waiting, "paused": paused})
-                continue
-            in_progress = max(0, queue["in_flight"] - waiting)
-            counts = [str(count) for count in (queue["visible"], in_progress, waiting, queue["delayed"])]
-            shown = f"{name} (paused)" if paused else name
-            rows.append(
-                [shown, *counts, seconds(queue["visibility_timeout_s"]), queue["dead_letters"] or "-"]
-            )
+    described = _described(client, prefix)
+    for name, attributes in client.each_queue(prefix):
+        queue = summary(name, client.queue_url(name), attributes)
+        about = described.get(name, {})
+        waiting, paused = about.get("WaitingForRetry", 0), about.get("Paused", False)
+        if as_json:
+            say_json({**queue, "waiting_for_retry": waiting, "paused": paused})
+            continue
+        in_progress = max(0, queue["in_flight"] - waiting)
+        counts = [str(count) for count in (queue["visible"], in_progress, waiting, queue["delayed"])]
+        shown = f"{name} (paused)" if paused else name
+        rows.append([shown, *counts, seconds(queue["visibility_timeout_s"]), queue["dead_letters"] or "-"])
     if rows:
         columns = ["queue", "visible", "in progress", "retrying", "delayed", "visibility", "dead letters"]
         show_table(columns, rows, right=columns[1:6])
@@ -168,14 +132,15 @@ def _described(client: Client, prefix: str) -> dict[str, Any]:
     epilog="Example: veil queue create orders --visibility-timeout 60 "
     "--dead-letter orders-dead --max-receives 5",
 )
-@plainly
+@with_client
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The queue's name: 1 to 80 of A-Z a-z 0-9 _ -")],
+    client: Client,
+    name: Annotated[str, argument("NAME", "The queue's name: 1 to 80 of A-Z a-z 0-9 _ -")],
     visibility_timeout: Visibility = None,
     dead_letter: DeadLetter = None,
     max_receives: MaxReceives = None,
     fifo: Annotated[
-        bool, typer.Option("--fifo", help="Keep the order within each group; the name must end in .fifo.")
+        bool, option("--fifo", "Keep the order within each group; the name must end in .fifo.")
     ] = False,
     delay: Delay = None,
     retention: Retention = None,
@@ -184,8 +149,6 @@ def create(
     content_deduplication: ContentDeduplication = None,
     tag: Tags = None,
     as_json: AsJson = False,
-    endpoint: Endpoint = None,
-    region: Region = None,
 ) -> None:
     """Create a queue and print its URL.
 
@@ -210,10 +173,9 @@ def create(
     tags = read_tags(tag or [])
     if name.endswith(".fifo"):
         attributes["FifoQueue"] = "true"
-    with connect(endpoint, region) as client:
-        if dead_letter is not None and max_receives is not None:
-            attributes["RedrivePolicy"] = redrive_policy(client, dead_letter, max_receives)
-        answer = client.call("CreateQueue", {"QueueName": name, "Attributes": attributes, "tags": tags})
+    if dead_letter is not None and max_receives is not None:
+        attributes["RedrivePolicy"] = redrive_policy(client, dead_letter, max_receives)
+    answer = client.call("CreateQueue", {"QueueName": name, "Attributes": attributes, "tags": tags})
     url = str(answer["QueueUrl"])
     if as_json:
         say_json({"name": name, "url": url})
@@ -222,16 +184,15 @@ def create(
 
 
 @queue_app.command("show", epilog="Example: veil queue show orders --json | jq .in_flight")
-@plainly
-def show(name: QueueName, as_json: AsJson = False, endpoint: Endpoint = None, region: Region = None) -> None:
+@with_client
+def show(client: Client, name: QueueName, as_json: AsJson = False) -> None:
     """Show a queue's counts, settings and tags."""
-    with connect(endpoint, region) as client:
-        attributes = client.attributes(name)
-        tags = client.on_queue("ListQueueTags", name).get("Tags", {})
-        about = _described(client, name).get(name, {})
-        is_paused = about.get("Paused", False)
-        queue = {**summary(name, client.queue_url(name), attributes), "paused": is_paused, "tags": tags}
-        queue["waiting_for_retry"] = about.get("WaitingForRetry", 0)
+    attributes = client.attributes(name)
+    tags = client.on_queue("ListQueueTags", name).get("Tags", {})
+    about = _described(client, name).get(name, {})
+    is_paused = about.get("Paused", False)
+    queue = {**summary(name, client.queue_url(name), attributes), "paused": is_paused, "tags": tags}
+    queue["waiting_for_retry"] = about.get("WaitingForRetry", 0)
     if as_json:
         say_json(queue)
         return
@@ -247,14 +208,15 @@ def show(name: QueueName, as_json: AsJson = False, endpoint: Endpoint = None, re
 
 
 @queue_app.command("edit", epilog="Example: veil queue edit orders --visibility-timeout 120 --dry-run")
-@plainly
+@with_client
 def edit(
+    client: Client,
     name: QueueName,
     visibility_timeout: Visibility = None,
     dead_letter: DeadLetter = None,
     max_receives: MaxReceives = None,
     no_dead_letter: Annotated[
-        bool, typer.Option("--no-dead-letter", help="Messages are never dead-lettered any more.")
+        bool, option("--no-dead-letter", "Messages are never dead-lettered any more.")
     ] = False,
     delay: Delay = None,
     retention: Retention = None,
@@ -262,13 +224,9 @@ def edit(
     wait: Wait = None,
     content_deduplication: ContentDeduplication = None,
     tag: Tags = None,
-    untag: Annotated[
-        list[str] | None, typer.Option("--untag", metavar="KEY", help="Remove a tag; may be repeated.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the difference, change nothing.")] = False,
+    untag: Annotated[list[str] | None, option("--untag KEY", "Remove a tag; may be repeated.")] = None,
+    dry_run: Annotated[bool, option("--dry-run", "Show the difference, change nothing.")] = False,
     as_json: AsJson = False,
-    endpoint: Endpoint = None,
-    region: Region = None,
 ) -> None:
     """Change a queue's settings and show the difference. Messages already in flight keep their deadlines."""
     wanted = given_attributes(
@@ -282,25 +240,24 @@ def edit(
     added = read_tags(tag or [])
     if no_dead_letter and (dead_letter or max_receives):
         raise typer.BadParameter("not together with --dead-letter", param_hint="--no-dead-letter")
-    with connect(endpoint, region) as client:
-        before = client.attributes(name)
-        if dead_letter is not None or max_receives is not None:
-            wanted["RedrivePolicy"] = _edited_redrive(client, before, dead_letter, max_receives)
-        elif no_dead_letter:
-            wanted["RedrivePolicy"] = ""
-        tags = client.on_queue("ListQueueTags", name).get("Tags", {}) if added or untag else {}
-        found = changes(before, wanted)
-        found_tags = tag_changes(tags, added, untag or [])
-        _show_difference(name, [*found, *found_tags], as_json=as_json)
-        if dry_run:
-            talk("dry run: nothing changed")
-            return
-        if found:
-            client.on_queue("SetQueueAttributes", name, {"Attributes": wanted})
-        if found_tags and added:
-            client.on_queue("TagQueue", name, {"Tags": added})
-        if found_tags and untag:
-            client.on_queue("UntagQueue", name, {"TagKeys": untag})
+    before = client.attributes(name)
+    if dead_letter is not None or max_receives is not None:
+        wanted["RedrivePolicy"] = _edited_redrive(client, before, dead_letter, max_receives)
+    elif no_dead_letter:
+        wanted["RedrivePolicy"] = ""
+    tags = client.on_queue("ListQueueTags", name).get("Tags", {}) if added or untag else {}
+    found = changes(before, wanted)
+    found_tags = tag_changes(tags, added, untag or [])
+    _show_difference(name, [*found, *found_tags], as_json=as_json)
+    if dry_run:
+        talk("dry run: nothing changed")
+        return
+    if found:
+        client.on_queue("SetQueueAttributes", name, {"Attributes": wanted})
+    if found_tags and added:
+        client.on_queue("TagQueue", name, {"Tags": added})
+    if found_tags and untag:
+        client.on_queue("UntagQueue", name, {"TagKeys": untag})
 
 
 def _edited_redrive(
@@ -333,41 +290,37 @@ def _show_difference(name: str, found: list[Change], *, as_json: bool) -> None:
 
 
 @queue_app.command("rm", epilog="Example: veil queue rm orders --yes")
-@plainly
-def rm(name: QueueName, yes: Yes = False, endpoint: Endpoint = None, region: Region = None) -> None:
+@with_client
+def rm(client: Client, name: QueueName, yes: Yes = False) -> None:
     """Remove a queue and every message in it."""
-    with connect(endpoint, region) as client:
-        confirm(f"Remove queue {name} with {_content(client, name)}?", yes=yes)
-        client.on_queue("DeleteQueue", name)
+    confirm(f"Remove queue {name} with {_content(client, name)}?", yes=yes)
+    client.on_queue("DeleteQueue", name)
     talk(f"removed {name}")
 
 
 @queue_app.command("purge", epilog="Example: veil queue purge orders --yes")
-@plainly
-def purge(name: QueueName, yes: Yes = False, endpoint: Endpoint = None, region: Region = None) -> None:
+@with_client
+def purge(client: Client, name: QueueName, yes: Yes = False) -> None:
     """Delete every message of a queue, also those in flight and delayed."""
-    with connect(endpoint, region) as client:
-        content = _content(client, name)
-        confirm(f"Purge {content} from queue {name}?", yes=yes)
-        client.on_queue("PurgeQueue", name)
+    content = _content(client, name)
+    confirm(f"Purge {content} from queue {name}?", yes=yes)
+    client.on_queue("PurgeQueue", name)
     talk(f"purged {name}")
 
 
 @queue_app.command("pause", epilog="Example: veil queue pause orders")
-@plainly
-def pause(name: QueueName, endpoint: Endpoint = None, region: Region = None) -> None:
+@with_client
+def pause(client: Client, name: QueueName) -> None:
     """Pause deliveries: receives get nothing and long polls wait. Sends and open leases go on."""
-    with connect(endpoint, region) as client:
-        client.veils_own("PauseQueue", name)
+    client.veils_own("PauseQueue", name)
     talk(f"paused {name}; resume with: veil queue resume {name}")
 
 
 @queue_app.command("resume", epilog="Example: veil queue resume orders")
-@plainly
-def resume(name: QueueName, endpoint: Endpoint = None, region: Region = None) -> None:
+@with_client
+def resume(client: Client, name: QueueName) -> None:
     """Deliver messages again; receivers that wait get them at once."""
-    with connect(endpoint, region) as client:
-        client.veils_own("ResumeQueue", name)
+    client.veils_own("ResumeQueue", name)
     talk(f"resumed {name}")
 
 
@@ -382,8 +335,3 @@ def _content(client: Client, name: str) -> str:
         raise CommandFailed(f"the server did not tell the counts of {name}")
     total = sum(int(count) for count in counts.values())
     return f"{total:,} message{'' if total == 1 else 's'}"
-
-
-def register(app: typer.Typer) -> None:
-    """Add `veil queue` to the command."""
-    app.add_typer(queue_app, name="queue")

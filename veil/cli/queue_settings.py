@@ -80,6 +80,15 @@ def read_redrive(attributes: Mapping[str, str]) -> tuple[str, int] | None:
     return str(policy["deadLetterTargetArn"]).rpartition(":")[2], int(policy["maxReceiveCount"])
 
 
+def dead_letter_queues(client: Client) -> dict[str, list[str]]:
+    """The queues that are named as dead letters, each with those that name it."""
+    sources: dict[str, list[str]] = {}
+    for name, attributes in client.each_queue():
+        if (redrive := read_redrive(attributes)) is not None:
+            sources.setdefault(redrive[0], []).append(name)
+    return dict(sorted(sources.items()))
+
+
 def read_tags(options: Sequence[str]) -> dict[str, str]:
     """Tags from KEY=VALUE texts."""
     tags: dict[str, str] = {}

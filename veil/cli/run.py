@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 import veil
-from veil.cli.failures import CommandFailed, plainly
-from veil.cli.options import Region, whole_number
+from veil.cli.app import app
+from veil.cli.failures import CommandFailed
+from veil.cli.options import Region, argument, option, whole_number
 from veil.cli.output import inert, talk
 
 if TYPE_CHECKING:
@@ -114,73 +115,62 @@ _PARENT_LOOK_S = 1.0
 _THREADS_PATIENCE_S = 0.5
 
 
-def register(app: typer.Typer) -> None:
-    """Add `run` to the root."""
-    codes = (
-        "Exit codes: 0 stopped when asked, 1 the consumer cannot go on (no queue, no access, a handler's Stop), "
-        "2 no such consumer, or a setting is wrong."
-    )
-    app.command("run", epilog=codes)(run)
-
-
-@plainly
+@app.command(
+    "run",
+    epilog="Exit codes: 0 stopped when asked, 1 the consumer cannot go on (no queue, no access, a handler's Stop), "
+    "2 no such consumer, or a setting is wrong.",
+)
 def run(
     targets: Annotated[
         list[str],
-        typer.Argument(
-            metavar="MODULE:APP...",
-            help="The consumers, found from the current directory; several get a process each.",
+        argument(
+            "MODULE:APP...", "The consumers, found from the current directory; several get a process each."
         ),
     ],
     concurrency: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", parser=whole_number(1, 10_000), help="Handlers at a time; else the consumer's own."
-        ),
+        option("--concurrency N", "Handlers at a time; else the consumer's own.", whole_number(1, 10_000)),
     ] = None,
     workers: Annotated[
         int,
-        typer.Option(
-            metavar="N",
-            parser=whole_number(1, 256),
-            help="Processes for each consumer, each with that many handlers; restarted if they crash.",
+        option(
+            "--workers N",
+            "Processes for each consumer, each with that many handlers; restarted if they crash.",
+            whole_number(1, 256),
         ),
     ] = 1,
     reload: Annotated[
-        bool, typer.Option("--reload", help="Restart when a .py file below this directory changes.")
+        bool, option("--reload", "Restart when a .py file below this directory changes.")
     ] = False,
     endpoint: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL",
-            help="The service; else the consumer's own, AWS_ENDPOINT_URL_SQS, AWS_ENDPOINT_URL; else Amazon SQS where a region "
-            "is configured, http://127.0.0.1:9324 where none is.",
+        option(
+            "--endpoint URL",
+            "The service; else the consumer's own, AWS_ENDPOINT_URL_SQS, AWS_ENDPOINT_URL; "
+            "else Amazon SQS where a region is configured, http://127.0.0.1:9324 where none is.",
         ),
     ] = None,
     region: Region = None,
     health_port: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            parser=whole_number(0, 65_535),
-            help="Answer /healthz, /readyz and /metrics there; process k of several on N + k.",
+        option(
+            "--health-port N",
+            "Answer /healthz, /readyz and /metrics there; process k of several on N + k.",
+            whole_number(0, 65_535),
         ),
     ] = None,
     health_host: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="The address of the health endpoint; else 127.0.0.1."),
+        str | None, option("--health-host ADDRESS", "The address of the health endpoint; else 127.0.0.1.")
     ] = None,
     journal: Annotated[
         str | None,
-        typer.Option(
-            metavar="PLACE", help="Record attempts there, for a service that keeps no journal of its own."
-        ),
+        option("--journal PLACE", "Record attempts there, for a service that keeps no journal of its own."),
     ] = None,
-    log_level: Annotated[str, typer.Option(metavar="LEVEL", help=f"One of {', '.join(_LEVELS)}.")] = "info",
+    log_level: Annotated[str, option("--log-level LEVEL", f"One of {', '.join(_LEVELS)}.")] = "info",
     log_format: Annotated[
-        str, typer.Option(metavar="FORMAT", help="text, or json for one object a line.")
+        str, option("--log-format FORMAT", "text, or json for one object a line.")
     ] = "text",
-    parent: Annotated[int | None, typer.Option(hidden=True)] = None,
+    parent: Annotated[int | None, option("--parent", "", hidden=True)] = None,
 ) -> None:
     """Run a consumer, or several, until they are told to stop.
 

@@ -1,25 +1,24 @@
-"""`veil migrate`, `store`, `backup`, `restore`, `verify`: what is done to a whole store."""
+"""`veil migrate`, `store`, `backup`, `restore`, `verify`: what is done to a whole store.
+
+The stores are imported when they are used: their libraries take longer to load than the rest of the command.
+"""
 
 from __future__ import annotations
 
-import os
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from veil.cli.app import Commands
-from veil.cli.failures import CommandFailed, plainly, refusals_told
-from veil.cli.options import AsJson
+from veil.cli.app import app, group
+from veil.cli.failures import CommandFailed
+from veil.cli.options import AsJson, SettingWrong, argument, option, server_settings
 from veil.cli.output import inert, progress_bar, say, say_json, talk
-from veil.cli.serve import SettingWrong
 from veil.core.errors import StoreError, VeilError
 from veil.server.setting_values import without_password
 
 if TYPE_CHECKING:
-    from veil.stores.copying.copy import Copied, Source, Target
+    from veil.stores.copying.copy import Copied
 
 
 def need_driver(dsn: str) -> None:
@@ -36,19 +35,10 @@ def need_driver(dsn: str) -> None:
         raise CommandFailed(f"{without_password(dsn)}: {problem}") from None
 
 
-# ---- migrate
-
-# The store is imported when it is used: its driver takes longer to load than the rest of the command.
-
-
-@plainly
+@app.command("migrate", epilog="Example: veil migrate --store postgresql://veil@db/veil --dry-run")
 def migrate(
-    store: Annotated[
-        str | None, typer.Option("--store", metavar="URL", help="The database [VEIL_STORE, or veil.toml].")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")
-    ] = False,
+    store: Annotated[str | None, option("--store URL", "The database [VEIL_STORE, or veil.toml].")] = None,
+    dry_run: Annotated[bool, option("--dry-run", "Show what would be done, and do nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Bring the schema `veil` of a PostgreSQL to the version of this Veil.
@@ -77,12 +67,7 @@ def migrate(
 
 
 def _dsns(given: str | None) -> list[str]:
-    from veil.server.settings import SettingsError, load_settings
-
-    try:
-        store = load_settings({"store": given}, os.environ).store
-    except SettingsError as refused:
-        raise SettingWrong(str(refused)) from None
+    store = server_settings({"store": given}).store
     if not store.startswith("postgresql://"):
         raise SettingWrong(
             f"store={store}: expected postgresql://USER@HOST/DATABASE; a data directory is brought up when its server starts"
@@ -90,9 +75,7 @@ def _dsns(given: str | None) -> list[str]:
     return store.split()
 
 
-# ---- store
-
-# The stores are imported when they are used: their libraries take longer to load than the rest of the command.
+store_app = group("store", "Work on whole stores.")
 
 
 class PlaceWrong(CommandFailed):
@@ -101,29 +84,12 @@ class PlaceWrong(CommandFailed):
     exit_code = 2
 
 
-def register(app: typer.Typer) -> None:
-    """Add `migrate`, `store`, `backup`, `restore` and `verify` to the root."""
-    app.command("migrate", epilog="Example: veil migrate --store postgresql://veil@db/veil --dry-run")(
-        migrate
-    )
-    group = Commands("Work on whole stores.")
-    example = "Example: veil store copy sqlite:///var/lib/veil postgresql://veil@db/veil"
-    group.command("copy", epilog=example)(copy)
-    group.command("restored", epilog="Example: veil store restored postgresql://veil@db/veil")(restored)
-    app.add_typer(group, name="store")
-    app.command("backup", epilog="Example: veil backup --data veil-data monday.veil")(backup)
-    app.command("restore", epilog="Example: veil restore monday.veil --data veil-data")(restore)
-    app.command("verify", epilog="Example: veil verify --data veil-data")(verify)
-
-
-@plainly
+@store_app.command("copy", epilog="Example: veil store copy sqlite:///var/lib/veil postgresql://veil@db/veil")
 def copy(
-    source: Annotated[
-        str, typer.Argument(metavar="FROM", help="A data directory, sqlite:///DIR or postgresql://…")
-    ],
-    target: Annotated[str, typer.Argument(metavar="TO", help="The same; it must be empty.")],
+    source: Annotated[str, argument("FROM", "A data directory, sqlite:///DIR or postgresql://…")],
+    target: Annotated[str, argument("TO", "The same; it must be empty.")],
     without_events: Annotated[
-        bool, typer.Option("--without-events", help="Leave behind what waits to be exported to the journal.")
+        bool, option("--without-events", "Leave behind what waits to be exported to the journal.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -143,9 +109,9 @@ def copy(
         talk(f"{copied.events_left:,} transactions of the journal stayed behind")
 
 
-@plainly
+@store_app.command("restored", epilog="Example: veil store restored postgresql://veil@db/veil")
 def restored(
-    store: Annotated[str, typer.Argument(metavar="URL", help="The database: postgresql://…")],
+    store: Annotated[str, argument("URL", "The database: postgresql://…")],
 ) -> None:
     """Tell a database that it was restored to an earlier time.
 
@@ -160,25 +126,31 @@ def restored(
     need_driver(place)
     from veil.stores.postgres.opening import mark_restored
 
-    try:
-        mark_restored(place)
-    except VeilError as problem:
-        raise CommandFailed(str(problem)) from problem
+    mark_restored(place)
     talk(f"{without_password(store)} goes on with new numbers and a new journal")
 
 
 def _copied(source: str, target: str, *, without_events: bool) -> Copied:
     from veil.stores.copying.copy import copy_store
 
-    if _place(source) == _place(target):
+    here, there = _place(source), _place(target)
+    if here == there:
         raise PlaceWrong("FROM and TO: expected two stores, not the same one twice")
-    try:
-        with _source(source) as read, _target(target) as written, progress_bar("rows") as shown:
-            return copy_store(read, written, shown, without_events=without_events)
-    except VeilError as problem:
-        raise CommandFailed(str(problem)) from problem
-    except OSError as problem:
-        raise CommandFailed(f"{problem.filename}: {problem.strerror}") from problem
+    with _opened(here, True) as read, _opened(there, False) as written, progress_bar("rows") as shown:
+        return copy_store(read, written, shown, without_events=without_events)
+
+
+def _opened(place: Path | str, is_source: bool) -> AbstractContextManager[Any]:
+    """One end of a copy."""
+    if isinstance(place, Path):
+        from veil.server.process import SystemClock
+        from veil.stores.copying.sqlite import sqlite_source, sqlite_target
+
+        return (sqlite_source if is_source else sqlite_target)(place, SystemClock())
+    need_driver(place)
+    from veil.stores.copying.postgres import postgres_source, postgres_target
+
+    return (postgres_source if is_source else postgres_target)(place)
 
 
 def _place(text: str) -> Path | str:
@@ -195,85 +167,51 @@ def _place(text: str) -> Path | str:
     return Path(text).expanduser()
 
 
-def _source(text: str) -> AbstractContextManager[Source]:
-    place = _place(text)
-    if isinstance(place, Path):
-        from veil.server.process import SystemClock
-        from veil.stores.copying.sqlite import sqlite_source
-
-        return sqlite_source(place, SystemClock())
-    need_driver(place)
-    from veil.stores.copying.postgres import postgres_source
-
-    return postgres_source(place)
-
-
-def _target(text: str) -> AbstractContextManager[Target]:
-    place = _place(text)
-    if isinstance(place, Path):
-        from veil.server.process import SystemClock
-        from veil.stores.copying.sqlite import sqlite_target
-
-        return sqlite_target(place, SystemClock())
-    need_driver(place)
-    from veil.stores.copying.postgres import postgres_target
-
-    return postgres_target(place)
-
-
-# ---- backup, restore, verify: the data directory
-#
-# The store is imported when it is used: its library takes longer to load than the rest of the command.
-
 Data = Annotated[
     Path,
-    typer.Option(
-        "--data",
-        metavar="DIR",
+    option(
+        "--data DIR",
+        "The data directory; else VEIL_DATA, veil-data.",
         envvar="VEIL_DATA",
         show_envvar=False,
         show_default=False,
-        help="The data directory; else VEIL_DATA, veil-data.",
     ),
 ]
 DATA_DEFAULT = Path("veil-data")
 
 
-@plainly
+@app.command("backup", epilog="Example: veil backup --data veil-data monday.veil")
 def backup(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write; must not exist.")],
+    out: Annotated[Path, argument("OUT", "The file to write; must not exist.")],
     data: Data = DATA_DEFAULT,
 ) -> None:
     """Copy the data to one file, while the server runs."""
-    with refusals_told():
-        from veil.stores.sqlite.recovery.backup import backup as write_backup
+    from veil.stores.sqlite.recovery.backup import backup as write_backup
 
-        write_backup(data, out)
+    write_backup(data, out)
     talk(f"backup of {data} written to {out}")
 
 
-@plainly
+@app.command("restore", epilog="Example: veil restore monday.veil --data veil-data")
 def restore(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="A file that veil backup wrote.")],
+    source: Annotated[Path, argument("IN", "A file that veil backup wrote.")],
     data: Data = DATA_DEFAULT,
 ) -> None:
     """Make a data directory from a backup.
 
     The directory must not hold data yet. What happened since the backup is undone.
     """
-    with refusals_told():
-        from veil.stores.sqlite.recovery.backup import restore as restore_backup
+    from veil.stores.sqlite.recovery.backup import restore as restore_backup
 
-        restore_backup(source, data)
+    restore_backup(source, data)
     talk(f"{source} restored to {data}")
 
 
-@plainly
+@app.command("verify", epilog="Example: veil verify --data veil-data")
 def verify(
     data: Data = DATA_DEFAULT,
     salvage: Annotated[
-        Path | None,
-        typer.Option("--salvage", metavar="OUT", help="Save what can be read to this new directory."),
+        Path | None, option("--salvage OUT", "Save what can be read to this new directory.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -284,7 +222,7 @@ def verify(
     if salvage is not None:
         _salvage(data, salvage, as_json=as_json)
         return
-    with refusals_told(), progress_bar("messages") as shown:
+    with progress_bar("messages") as shown:
         from veil.stores.sqlite.recovery.verify import verify as find
 
         findings = find(data, shown)
@@ -301,10 +239,9 @@ def verify(
 
 
 def _salvage(data: Path, out: Path, *, as_json: bool) -> None:
-    with refusals_told():
-        from veil.stores.sqlite.recovery.salvage import salvage as save
+    from veil.stores.sqlite.recovery.salvage import salvage as save
 
-        report = save(data, out)
+    report = save(data, out)
     if as_json:
         say_json(asdict(report) | {"log": report.log._asdict()})
     else:

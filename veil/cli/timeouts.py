@@ -7,13 +7,12 @@ from datetime import UTC, datetime
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
-import typer
 
 from veil import words
-from veil.cli.app import Commands
+from veil.cli.app import group
 from veil.cli.client import Client
-from veil.cli.failures import CommandFailed, ServiceError, confirm, plainly
-from veil.cli.options import AsJson, Endpoint, Region, Yes, complete_queue, connect
+from veil.cli.failures import CommandFailed, ServiceError, confirm
+from veil.cli.options import AsJson, Endpoint, Region, Yes, argument, complete_queue, connect, option
 from veil.cli.output import inert, say, say_json, show_table, talk
 from veil.cli.output import seconds as length
 from veil.cli.pipeline.options import Data, TablesPlace, places
@@ -196,16 +195,13 @@ def _words(finding: Finding) -> Sequence[str]:
     return lines
 
 
-timeouts_app = Commands("Look at the timeouts that were found, and set them.")
+timeouts_app = group("timeouts", "Look at the timeouts that were found, and set them.")
 _OLD_DAYS = 30
 
 
 @timeouts_app.command("show", epilog="Example: veil timeouts show orders")
-@plainly
 def show(
-    queue: Annotated[
-        str | None, typer.Argument(metavar="[QUEUE]", help="One queue, with all that each timeout means.")
-    ] = None,
+    queue: Annotated[str | None, argument("[QUEUE]", "One queue, with all that each timeout means.")] = None,
     data: Data = None,
     tables: TablesPlace = None,
     as_json: AsJson = False,
@@ -229,15 +225,12 @@ def show(
 
 
 @timeouts_app.command("apply", epilog="Example: veil timeouts apply orders --dry-run")
-@plainly
 def apply(
     queue: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[QUEUE]...", help="Only these queues; all unless given.", autocompletion=complete_queue
-        ),
+        argument("[QUEUE]...", "Only these queues; all unless given.", autocompletion=complete_queue),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the difference, change nothing.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", "Show the difference, change nothing.")] = False,
     yes: Yes = False,
     data: Data = None,
     tables: TablesPlace = None,
@@ -340,8 +333,3 @@ def _built(finding: object) -> dict[str, object]:
 
     built: dict[str, object] = msgspec.to_builtins(finding)
     return built
-
-
-def register(app: typer.Typer) -> None:
-    """Add `veil timeouts` to the command."""
-    app.add_typer(timeouts_app, name="timeouts")

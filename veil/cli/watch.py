@@ -7,11 +7,17 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-import typer
-
+from veil.cli.app import app
 from veil.cli.client import Client
-from veil.cli.failures import plainly
-from veil.cli.options import AsJson, Endpoint, Region, complete_queue, connect, how_often, whole_number
+from veil.cli.options import (
+    AsJson,
+    argument,
+    complete_queue,
+    how_often,
+    option,
+    whole_number,
+    with_client,
+)
 from veil.cli.output import is_terminal, live_table, say_json, show_table, talk
 
 _PAGE = 1000
@@ -33,26 +39,17 @@ _COLUMNS = (
 )
 
 
+@app.command("top", epilog="Example: veil top orders --interval 1s")
+@with_client
 def top(
-    prefix: Annotated[
-        str, typer.Argument(metavar="[PREFIX]", help="Only queues whose names begin like this.")
-    ] = "",
-    every: Annotated[
-        float,
-        how_often("--interval", "How often to look; else every 2s."),
-    ] = 2.0,
+    client: Client,
+    prefix: Annotated[str, argument("[PREFIX]", "Only queues whose names begin like this.")] = "",
+    every: Annotated[float, how_often("--interval", "How often to look; else every 2s.")] = 2.0,
     count: Annotated[
         int | None,
-        typer.Option(
-            "--count",
-            metavar="N",
-            parser=whole_number(1),
-            help="Stop after so many looks; without a terminal it is 1.",
-        ),
+        option("--count N", "Stop after so many looks; without a terminal it is 1.", whole_number(1)),
     ] = None,
     as_json: AsJson = False,
-    endpoint: Endpoint = None,
-    region: Region = None,
 ) -> None:
     """Watch queues live: counts, the age of the oldest message, and rates; the fullest first.
 
@@ -60,7 +57,7 @@ def top(
     """
     if count is None and not is_terminal(sys.stdout) and not as_json:
         count = 1
-    with connect(endpoint, region) as client, live_table(_COLUMNS, right=_COLUMNS[1:]) as show:
+    with live_table(_COLUMNS, right=_COLUMNS[1:]) as show:
         before: Mapping[str, Mapping[str, Any]] = {}
         before_s = time.monotonic()
         looks = 0
@@ -135,32 +132,26 @@ def _age(seconds: float) -> str:
 # ---- leases
 
 
+@app.command("leases", epilog="Example: veil leases orders --json | jq .address")
+@with_client
 def leases(
+    client: Client,
     queue: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[QUEUE]", help="One queue; all of them if left out.", autocompletion=complete_queue
-        ),
+        str | None, argument("[QUEUE]", "One queue; all of them if left out.", autocompletion=complete_queue)
     ] = None,
-    max_leases: Annotated[
-        int,
-        typer.Option("--max", metavar="N", parser=whole_number(1), help="How many leases to show at most."),
-    ] = 100,
+    max_leases: Annotated[int, option("--max N", "How many leases to show at most.", whole_number(1))] = 100,
     as_json: AsJson = False,
-    endpoint: Endpoint = None,
-    region: Region = None,
 ) -> None:
     """Show who holds which messages until when, the next deadline first.
 
     A message that waits for a retry is in flight as well: its attempt is over, and nobody works on it.
     """
-    with connect(endpoint, region) as client:
-        names = (
-            [queue]
-            if queue is not None
-            else [each["QueueName"] for each in client.descriptions() if each["InFlight"]]
-        )
-        found = [lease for name in names for lease in _leases(client, name, max_leases)]
+    names = (
+        [queue]
+        if queue is not None
+        else [each["QueueName"] for each in client.descriptions() if each["InFlight"]]
+    )
+    found = [lease for name in names for lease in _leases(client, name, max_leases)]
     found.sort(key=lambda lease: lease["visible_at_ms"])
     if as_json:
         for lease in found[:max_leases]:
@@ -216,9 +207,3 @@ def _lease_row(lease: Mapping[str, Any]) -> list[str]:
         "-" if renewals is None else str(renewals),
         who,
     ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add `veil top` and `veil leases` to the command."""
-    app.command("top", epilog="Example: veil top orders --interval 1s")(plainly(top))
-    app.command("leases", epilog="Example: veil leases orders --json | jq .address")(plainly(leases))

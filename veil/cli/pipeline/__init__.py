@@ -8,9 +8,9 @@ from typing import Any
 
 import typer
 
-from veil.cli.app import CommandGroup, Commands
+from veil.cli.app import CommandGroup, group
 
-# The word after `veil pipeline`, and the file that has it. Each file exposes `register(group: typer.Typer) -> None`.
+# The word after `veil pipeline`, and the file that adds it to the group.
 JOBS = {
     "lifecycles": "veil.cli.pipeline.lifecycles",
     "files": "veil.cli.pipeline.lifecycles",
@@ -32,13 +32,11 @@ class _Jobs(CommandGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.list_commands(ctx):
             return None
-        holder = Commands()
-        holder.callback()(lambda: None)  # a group even of one command
-        import_module(JOBS[cmd_name]).register(holder)
-        return typer.main.get_group(holder).commands[cmd_name]
+        import_module(JOBS[cmd_name])
+        return typer.main.get_group(pipeline_app).commands[cmd_name]
 
 
-pipeline_app = Commands(cls=_Jobs)
+pipeline_app = group("pipeline", cls=_Jobs)
 
 
 @pipeline_app.callback()
@@ -48,8 +46,3 @@ def pipeline() -> None:
     Jobs on Spark: the journal becomes the life of every message as tables, and these the timeouts that the queues
     should have.
     """
-
-
-def register(app: typer.Typer) -> None:
-    """Add `veil pipeline` to the command."""
-    app.add_typer(pipeline_app, name="pipeline")

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from veil.cli.failures import CommandFailed, ServiceError, plainly
-from veil.cli.options import AsJson, Endpoint, Region, complete_queue, connect, whole_number
+from veil.cli.failures import CommandFailed, ServiceError
+from veil.cli.options import AsJson, Endpoint, Region, argument, complete_queue, connect, option, whole_number
 from veil.cli.output import one_line, say_json, show_table, talk
+from veil.cli.pipeline import pipeline_app
 from veil.cli.pipeline.options import Conf, Data, Master, TablesPlace, places, spark_session
-from veil.cli.queue_settings import read_redrive
-from veil.core.errors import VeilError
+from veil.cli.queue_settings import dead_letter_queues
 
 if TYPE_CHECKING:
     from veil.pipeline.dead_letters.analysis import DeadLetterGroup
@@ -36,25 +33,22 @@ _RIGHT = ("messages", "receives")
 _WHAT_CHARS, _NAME_CHARS = 80, 48
 
 
-@plainly
+@pipeline_app.command("dead-letters", epilog="Example: veil pipeline dead-letters orders-dead --top 10")
 def dead_letters(
     queues: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[QUEUE]...",
-            help="Queues of dead letters; else all that are dead letters of others.",
+        argument(
+            "[QUEUE]...",
+            "Queues of dead letters; else all that are dead letters of others.",
             autocompletion=complete_queue,
         ),
     ] = None,
-    top: Annotated[
-        int, typer.Option("--top", metavar="N", parser=whole_number(1), help="Groups to print, the largest.")
-    ] = 30,
+    top: Annotated[int, option("--top N", "Groups to print, the largest.", whole_number(1))] = 30,
     type_attribute: Annotated[
         list[str] | None,
-        typer.Option(
-            "--type-attribute",
-            metavar="NAME",
-            help="The message attribute that tells the type; may be repeated, the first that a message has counts.",
+        option(
+            "--type-attribute NAME",
+            "The message attribute that tells the type; may be repeated, the first that a message has counts.",
         ),
     ] = None,
     data: Data = None,
@@ -71,45 +65,32 @@ def dead_letters(
     of them. The group's id selects its messages: veil pipeline redrive QUEUE --where "group_id = '…'".
     """
     _, place = places(data, None, tables)
-    names = list(dict.fromkeys(queues or dead_letter_queues(endpoint, region)))
+    names = list(dict.fromkeys(queues or _all_dead_letter_queues(endpoint, region)))
     if not names:
         talk("no queue has dead letters; see: veil queue create --help")
         return
-    with failures_told():
-        from veil.pipeline.dead_letters.analysis import analyse, read_groups
-        from veil.pipeline.dead_letters.queue import opened
-        from veil.pipeline.queues import QueueAddress
-        from veil.pipeline.sql import TYPE_ATTRIBUTES
+    from veil.pipeline.dead_letters.analysis import analyse, read_groups
+    from veil.pipeline.dead_letters.queue import opened
+    from veil.pipeline.queues import QueueAddress
+    from veil.pipeline.sql import TYPE_ATTRIBUTES
 
-        for name in names:  # before Spark is started for nothing
-            where = QueueAddress(name, *found_queues(endpoint, region, {"QUEUE": name}))
-            opened(where, name).close()
-        with spark_session(master, conf, "dead letters", quiet=as_json, brief=True) as spark:
-            analyse(spark, where, names, place, type_attributes=type_attribute or TYPE_ATTRIBUTES)
-        if as_json:
-            for group in read_groups(place):
-                say_json(_as_object(group))
-            return
-        groups = read_groups(place)
+    for name in names:  # before Spark is started for nothing
+        where = QueueAddress(name, *found_queues(endpoint, region, {"QUEUE": name}))
+        opened(where, name).close()
+    with spark_session(master, conf, "dead letters", quiet=as_json, brief=True) as spark:
+        analyse(spark, where, names, place, type_attributes=type_attribute or TYPE_ATTRIBUTES)
+    if as_json:
+        for group in read_groups(place):
+            say_json(_as_object(group))
+        return
+    groups = read_groups(place)
     _show(groups, names, top)
     talk(f"the table is {place.uri}/dead_letters.parquet")
 
 
-def dead_letter_queues(endpoint: str | None, region: str | None) -> list[str]:
-    """The queues that are dead letters of others, by name."""
-    found: set[str] = set()
+def _all_dead_letter_queues(endpoint: str | None, region: str | None) -> list[str]:
     with connect(endpoint, region) as client:
-        existing = list(client.queue_names())
-        for name in existing:
-            try:
-                redrive = read_redrive(client.attributes(name))
-            except ServiceError as error:
-                if error.is_missing_queue:
-                    continue  # removed since it was listed
-                raise
-            if redrive is not None:
-                found.add(redrive[0])
-    return sorted(found & set(existing))
+        return sorted(set(dead_letter_queues(client)) & set(client.queue_names()))
 
 
 def found_queues(endpoint: str | None, region: str | None, queues: Mapping[str, str]) -> tuple[str, str]:
@@ -125,17 +106,6 @@ def found_queues(endpoint: str | None, region: str | None, queues: Mapping[str, 
                     f"{what} {name!r}: expected a queue at {client.target.endpoint}"
                 ) from None
         return client.target.endpoint, client.target.region
-
-
-@contextmanager
-def failures_told() -> Iterator[None]:
-    """What the pipeline and the service refuse, as failures of the command."""
-    from veil.client.api import ApiError
-
-    try:
-        yield
-    except (VeilError, ApiError) as refused:
-        raise CommandFailed(str(refused)) from None
 
 
 def _show(groups: Sequence[DeadLetterGroup], queues: Sequence[str], top: int) -> None:
@@ -216,10 +186,3 @@ def _as_object(group: DeadLetterGroup) -> dict[str, Any]:
 def iso(at: datetime | None) -> str | None:
     """An instant as JSON has it."""
     return None if at is None else at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def register(group: typer.Typer) -> None:
-    """Add `dead-letters` to `veil pipeline`."""
-    group.command("dead-letters", epilog="Example: veil pipeline dead-letters orders-dead --top 10")(
-        dead_letters
-    )

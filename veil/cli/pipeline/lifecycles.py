@@ -6,25 +6,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from veil.cli.failures import CommandFailed, plainly
-from veil.cli.options import AsJson, how_often
+from veil.cli.failures import CommandFailed
+from veil.cli.options import AsJson, how_often, option
 from veil.cli.output import inert, say, say_json, talk
+from veil.cli.pipeline import pipeline_app
 from veil.cli.pipeline.options import Conf, Data, JournalPlace, Master, TablesPlace, places, spark_when_needed
-from veil.core.errors import VeilError
 
 if TYPE_CHECKING:
     from veil.journal.storage import Storage
     from veil.pipeline.lifecycles.run import LifecyclesRun
 
 
-Follow = Annotated[bool, typer.Option("--follow", help="Go on as long as the journal grows; Ctrl-C ends it.")]
+Follow = Annotated[bool, option("--follow", "Go on as long as the journal grows; Ctrl-C ends it.")]
 Every = Annotated[
-    float,
-    how_often("--every", "With --follow: how often to look for new segments; else every 5s."),
+    float, how_often("--every", "With --follow: how often to look for new segments; else every 5s.")
 ]
 
 
-@plainly
+@pipeline_app.command("lifecycles", epilog="Example: veil pipeline lifecycles --follow --every 5")
 def lifecycles(
     follow: Follow = False,
     every: Every = 5.0,
@@ -47,26 +46,23 @@ def lifecycles(
         from veil.pipeline.lifecycles.run import follow_lifecycles, run_lifecycles
 
         here_max = 0 if is_chosen else BYTES_HERE_MAX
-        try:
-            if follow:
-                talk(f"following {inert(journal_place.uri)}; Ctrl-C ends it")
-                follow_lifecycles(
-                    spark,
-                    journal_place,
-                    tables_place,
-                    every_s=every,
-                    bytes_here_max=here_max,
-                    on_run=lambda run: _tell(run, tables_place, as_json),
-                    on_busy=lambda busy: talk(f"veil: {inert(str(busy))}; trying again"),
-                )
-            else:
-                run = run_lifecycles(spark, journal_place, tables_place, bytes_here_max=here_max)
-                _tell(run, tables_place, as_json)
-        except VeilError as refused:
-            raise CommandFailed(str(refused)) from None
+        if follow:
+            talk(f"following {inert(journal_place.uri)}; Ctrl-C ends it")
+            follow_lifecycles(
+                spark,
+                journal_place,
+                tables_place,
+                every_s=every,
+                bytes_here_max=here_max,
+                on_run=lambda run: _tell(run, tables_place, as_json),
+                on_busy=lambda busy: talk(f"veil: {inert(str(busy))}; trying again"),
+            )
+        else:
+            run = run_lifecycles(spark, journal_place, tables_place, bytes_here_max=here_max)
+            _tell(run, tables_place, as_json)
 
 
-@plainly
+@pipeline_app.command("files", epilog="Example: veil pipeline files leases")
 def files(
     table: Annotated[str, typer.Argument(help="leases, messages, queue_hours, queue_days or queue_months.")],
     data: Data = None,
@@ -77,10 +73,7 @@ def files(
     from veil.pipeline.lifecycles.store import files_of_table
 
     _, place = places(data, tables, tables)
-    try:
-        names = files_of_table(place, table)
-    except VeilError as refused:
-        raise CommandFailed(str(refused)) from None
+    names = files_of_table(place, table)
     for name in names:
         path = f"{place.uri.rstrip('/')}/{name}"
         if as_json:
@@ -121,9 +114,3 @@ def _as_json(run: LifecyclesRun) -> dict[str, object]:
         "newest": None if run.newest is None else run.newest.isoformat(),
         "seconds": round(run.seconds, 3),
     }
-
-
-def register(group: typer.Typer) -> None:
-    """Add the commands to `veil pipeline`."""
-    group.command("lifecycles", epilog="Example: veil pipeline lifecycles --follow --every 5")(lifecycles)
-    group.command("files", epilog="Example: veil pipeline files leases")(files)

@@ -10,10 +10,8 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from veil.cli.failures import CommandFailed
-from veil.cli.options import DataDirectory, server_settings
+from veil.cli.options import DataDirectory, option, server_settings
 from veil.cli.output import talk
 from veil.core.errors import VeilError
 
@@ -27,33 +25,34 @@ if TYPE_CHECKING:
 
 Data = DataDirectory
 JournalPlace = Annotated[
-    str | None,
-    typer.Option("--journal", metavar="PLACE", help="The journal: a directory, s3://… or hdfs://…; else DATA/journal."),
-]  # fmt: skip
+    str | None, option("--journal PLACE", "The journal: a directory, s3://… or hdfs://…; else DATA/journal.")
+]
 TablesPlace = Annotated[
-    str | None,
-    typer.Option("--tables", metavar="PLACE", help="The tables: a directory, s3://… or hdfs://…; else DATA/tables."),
-]  # fmt: skip
+    str | None, option("--tables PLACE", "The tables: a directory, s3://… or hdfs://…; else DATA/tables.")
+]
 Master = Annotated[
-    str | None,
-    typer.Option("--master", metavar="URL", help="Spark's master, such as spark://HOST:7077; else local[*]."),
+    str | None, option("--master URL", "Spark's master, such as spark://HOST:7077; else local[*].")
 ]
-Conf = Annotated[
-    list[str] | None,
-    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's; may be repeated."),
-]
+Conf = Annotated[list[str] | None, option("--conf NAME=VALUE", "A setting of Spark's; may be repeated.")]
+
+
+def journal_location(data: str | None, journal: str | None) -> str:
+    """Where the journal is: as the option says, else where the server of the same settings writes it."""
+    if journal is not None:
+        return journal
+    home, configured = _server_places(data)
+    return configured or str(home / "journal")
 
 
 def places(data: str | None, journal: str | None, tables: str | None) -> tuple[Storage, Storage]:
-    """Where the journal and the tables are: as the options say, else where the server of the same settings keeps them."""
-    if journal is None or tables is None:
-        home, configured = _server_places(data)
-        journal = configured or str(home / "journal") if journal is None else journal
-        tables = str(home / "tables") if tables is None else tables
-    return _place("journal", journal), _place("tables", tables)
+    """The journal and the tables: as the options say, else where the server of the same settings keeps them."""
+    if tables is None:
+        tables = str(_server_places(data)[0] / "tables")
+    return place_of("journal", journal_location(data, journal)), place_of("tables", tables)
 
 
-def _place(name: str, where: str) -> Storage:
+def place_of(name: str, where: str) -> Storage:
+    """The directory that a text names; raises CommandFailed where it names none."""
     from veil.journal.storage import Storage
 
     try:
@@ -66,7 +65,7 @@ def _server_places(data: str | None) -> tuple[Path, str | None]:
     """The server's directory, and the journal's place where the settings give it one of its own."""
     from veil.server.make_store import store_directory
 
-    settings = server_settings(data)
+    settings = server_settings({"data": data})
     if data is not None:
         # Who names a data directory means its journal, not the one that the server here writes to.
         return settings.data, None
@@ -134,10 +133,7 @@ def spark_when_needed(
     `--master` or `--conf`, or by running it under `spark-submit`. Mistakes in the options are told at once."""
     from veil.pipeline.spark.session import SparkSettings, is_given, read_conf
 
-    try:
-        settings = SparkSettings(master=master, conf=read_conf(conf or []))
-    except VeilError as refused:
-        raise CommandFailed(str(refused)) from None
+    settings = SparkSettings(master=master, conf=read_conf(conf or []))
     started: list[SparkSession] = []
     is_watched = sys.stderr.isatty() and not quiet
     with ExitStack() as stack, ExitStack() as working:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from veil.cli.failures import CommandFailed, plainly
-from veil.cli.options import AsJson
+from veil.cli.failures import CommandFailed
+from veil.cli.options import AsJson, argument
 from veil.cli.output import say, say_json, talk
+from veil.cli.pipeline import pipeline_app
 
 
-@plainly
+@pipeline_app.command("package", epilog="Example: veil pipeline package cluster/")
 def package(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to put the two files.")],
+    folder: Annotated[Path, argument("DIR", "Where to put the two files.")],
     as_json: AsJson = False,
 ) -> None:
     """Write the two files that spark-submit needs.
@@ -37,8 +36,3 @@ def package(
     talk(
         f"run it with: spark-submit --master URL --py-files {made.zip} {made.main} lifecycles --journal … --tables …"
     )
-
-
-def register(group: typer.Typer) -> None:
-    """Add `package` to `veil pipeline`."""
-    group.command("package", epilog="Example: veil pipeline package cluster/")(package)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from veil.cli.failures import CommandFailed, confirm, plainly
-from veil.cli.options import AsJson, Endpoint, Region, Yes, complete_queue
+from veil.cli.failures import CommandFailed, confirm
+from veil.cli.options import AsJson, Endpoint, Region, Yes, argument, complete_queue, option
 from veil.cli.output import one_line, progress_bar, say_json, show_table, talk
-from veil.cli.pipeline.dead_letters import failures_told, found_queues, iso
+from veil.cli.pipeline import pipeline_app
+from veil.cli.pipeline.dead_letters import found_queues, iso
 from veil.cli.pipeline.options import Conf, Data, Master, TablesPlace, places, spark_session
 
 if TYPE_CHECKING:
@@ -111,44 +112,35 @@ def read_attributes(given: list[str] | None) -> dict[str, str]:
     return found
 
 
-@plainly
+@pipeline_app.command(
+    "redrive",
+    epilog="Example: veil pipeline redrive orders-dead --where \"error_type = 'TimeoutError'\" --rate 100/s --dry-run",
+)
 def redrive(
     queue: Annotated[
-        str | None,
-        typer.Argument(metavar="[QUEUE]", help="The dead letters.", autocompletion=complete_queue),
+        str | None, argument("[QUEUE]", "The dead letters.", autocompletion=complete_queue)
     ] = None,
     where: Annotated[
-        str | None,
-        typer.Option("--where", metavar="SQL", help="Which: a condition over their columns; else all."),
+        str | None, option("--where SQL", "Which: a condition over their columns; else all.")
     ] = None,
     to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="QUEUE", help="All to this queue; else each to where it came from."),
+        str | None, option("--to QUEUE", "All to this queue; else each to where it came from.")
     ] = None,
     rate: Annotated[
         float | None,
-        typer.Option(
-            "--rate",
-            metavar="N/s",
-            parser=read_rate,
-            help="At most this many a second, or a minute with N/min. A resumed run keeps the rate it began with.",
+        option(
+            "--rate N/s",
+            "At most this many a second, or a minute with N/min. A resumed run keeps the rate it began with.",
+            read_rate,
         ),
     ] = None,
-    set_body: Annotated[
-        str | None, typer.Option("--set-body", metavar="SQL", help="Another body; null keeps the old one.")
-    ] = None,
+    set_body: Annotated[str | None, option("--set-body SQL", "Another body; null keeps the old one.")] = None,
     set_attribute: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set-attribute", metavar="NAME=SQL", help="Another attribute; null removes it. May be repeated."
-        ),
+        option("--set-attribute NAME=SQL", "Another attribute; null removes it. May be repeated."),
     ] = None,
-    resume: Annotated[
-        str | None, typer.Option("--resume", metavar="ID", help="Go on with a run that was stopped.")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be redriven, and do nothing.")
-    ] = False,
+    resume: Annotated[str | None, option("--resume ID", "Go on with a run that was stopped.")] = None,
+    dry_run: Annotated[bool, option("--dry-run", "Show what would be redriven, and do nothing.")] = False,
     yes: Yes = False,
     data: Data = None,
     tables: TablesPlace = None,
@@ -179,38 +171,36 @@ def redrive(
             raise CommandFailed(
                 f"--resume {resume}: the run has its selection already; {', '.join(wrong)} cannot be given"
             )
-        with failures_told():
-            from veil.pipeline.dead_letters.runs import load_run
+        from veil.pipeline.dead_letters.runs import load_run
 
-            _go(load_run(place, resume), place, rate, endpoint, as_json=as_json)
+        _go(load_run(place, resume), place, rate, endpoint, as_json=as_json)
         return
     if queue is None:
         raise CommandFailed("QUEUE: expected the name of a queue of dead letters, or --resume ID")
-    with failures_told():
-        from veil.pipeline.dead_letters.queue import opened
-        from veil.pipeline.dead_letters.runs import forget, place_of, save_run
-        from veil.pipeline.dead_letters.selection import Selection, choose
-        from veil.pipeline.queues import QueueAddress
+    from veil.pipeline.dead_letters.queue import opened
+    from veil.pipeline.dead_letters.runs import forget, place_of, save_run
+    from veil.pipeline.dead_letters.selection import Selection, choose
+    from veil.pipeline.queues import QueueAddress
 
-        choice = Selection(where, set_body, read_attributes(set_attribute))
-        tell_unfinished(place)
-        needed = {"QUEUE": queue, **({"--to": to} if to is not None else {})}
-        service = QueueAddress(queue, *found_queues(endpoint, region, needed))
-        opened(service, queue).close()  # before Spark is started for nothing
-        with spark_session(master, conf, "redrive", quiet=as_json) as spark:
-            run = choose(spark, service, place, choice, to=to, rate_s=rate)
-        is_wanted = False
-        try:
-            show_selection(run, place, as_json=as_json and dry_run)
-            if not dry_run and run.messages:
-                confirm(question(run), yes=yes)
-                is_wanted = True
-        finally:
-            if not is_wanted:
-                forget(place, run.id)
-        if is_wanted:
-            save_run(place_of(place, run.id), run)
-            _go(run, place, rate, endpoint, as_json=as_json)
+    choice = Selection(where, set_body, read_attributes(set_attribute))
+    tell_unfinished(place)
+    needed = {"QUEUE": queue, **({"--to": to} if to is not None else {})}
+    service = QueueAddress(queue, *found_queues(endpoint, region, needed))
+    opened(service, queue).close()  # before Spark is started for nothing
+    with spark_session(master, conf, "redrive", quiet=as_json) as spark:
+        run = choose(spark, service, place, choice, to=to, rate_s=rate)
+    is_wanted = False
+    try:
+        show_selection(run, place, as_json=as_json and dry_run)
+        if not dry_run and run.messages:
+            confirm(question(run), yes=yes)
+            is_wanted = True
+    finally:
+        if not is_wanted:
+            forget(place, run.id)
+    if is_wanted:
+        save_run(place_of(place, run.id), run)
+        _go(run, place, rate, endpoint, as_json=as_json)
 
 
 def _go(run: RedriveRun, tables: Storage, rate: float | None, endpoint: str | None, *, as_json: bool) -> None:
@@ -220,23 +210,10 @@ def _go(run: RedriveRun, tables: Storage, rate: float | None, endpoint: str | No
 
     talk(f"run {run.id}; if it is stopped, go on with: veil pipeline redrive --resume {run.id}")
     where = QueueAddress(run.queue, endpoint=endpoint or run.endpoint, region=run.region)
+    pace = None if rate is None else RateLimit(rate)
     with opened(where, run.queue) as queue, progress_bar("redrive") as bar:
-
-        def told(progress: RedriveProgress) -> None:
-            if bar is not None:
-                bar(progress.settled, run.messages)
-
-        pace = None if rate is None else RateLimit(rate)
-        progress = redrive(run, tables, queue, pace=pace, told=told)
+        progress = redrive(run, tables, queue, pace=pace, told=lambda each: bar(each.settled, run.messages))
     tell_end(run, progress, as_json=as_json)
     if progress.left:
         codes = ", ".join(f"{count:,} × {code}" for code, count in sorted(progress.left.items()))
         raise CommandFailed(f"{sum(progress.left.values()):,} dead letters stayed where they are: {codes}")
-
-
-def register(group: typer.Typer) -> None:
-    """Add `redrive` to `veil pipeline`."""
-    example = (
-        "veil pipeline redrive orders-dead --where \"error_type = 'TimeoutError'\" --rate 100/s --dry-run"
-    )
-    group.command("redrive", epilog=f"Example: {example}")(redrive)

@@ -9,25 +9,20 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from veil.cli.failures import CommandFailed, plainly
-from veil.cli.options import AsJson
+from veil.cli.failures import CommandFailed
+from veil.cli.options import AsJson, option
 from veil.cli.output import is_terminal, say_json, show_table, talk
+from veil.cli.pipeline import pipeline_app
 from veil.cli.pipeline.options import Conf, Data, JournalPlace, Master, TablesPlace, places, spark_session
-from veil.core.errors import VeilError
 
 if TYPE_CHECKING:
     from veil.core.findings import Findings
 
 
-Out = Annotated[
-    Path,
-    typer.Option("--out", metavar="FILE", help="Where the page goes: one HTML file that needs nothing else."),
-]
+Out = Annotated[Path, option("--out FILE", "Where the page goes: one HTML file that needs nothing else.")]
 
 
-@plainly
+@pipeline_app.command("report", epilog="Example: veil pipeline report --out report.html")
 def report(
     out: Out = Path("veil-report.html"),
     data: Data = None,
@@ -42,12 +37,9 @@ def report(
 
     _, where = places(data, journal, tables)
     _check_writable(out)
-    try:
-        findings = read_findings(where)  # before Spark is started for nothing
-        with spark_session(master, conf, "report", quiet=as_json, brief=True) as spark:
-            overview = collect_overview(spark, where, since=_begin(findings))
-    except VeilError as refused:
-        raise CommandFailed(str(refused)) from None
+    findings = read_findings(where)  # before Spark is started for nothing
+    with spark_session(master, conf, "report", quiet=as_json, brief=True) as spark:
+        overview = collect_overview(spark, where, since=_begin(findings))
     _write(out, render_html(findings, overview))
     if as_json:
         say_json({**summary(findings, overview), "report": str(out.resolve())})
@@ -92,8 +84,3 @@ def _write(out: Path, page: str) -> None:
     except OSError as error:
         beside.unlink(missing_ok=True)
         raise CommandFailed(f"--out {out}: {error.strerror}") from None
-
-
-def register(group: typer.Typer) -> None:
-    """Add `report` to `veil pipeline`."""
-    group.command("report", epilog="Example: veil pipeline report --out report.html")(report)

@@ -13,10 +13,10 @@ import typer
 
 from veil.cli import output
 from veil.cli.client import find_target
-from veil.cli.failures import CommandFailed, plainly
-from veil.cli.options import AsJson, Endpoint, Region, how_often, length, whole_number
+from veil.cli.failures import CommandFailed
+from veil.cli.options import AsJson, Endpoint, Region, how_often, length, option, whole_number
 from veil.cli.output import say_json, seconds, talk
-from veil.cli.pipeline.dead_letters import failures_told
+from veil.cli.pipeline import pipeline_app
 from veil.cli.pipeline.options import Conf, Data, Master, TablesPlace, places, spark_session
 from veil.cli.pipeline.timeouts import read_date
 
@@ -141,87 +141,61 @@ def read_quantile(text: str | float) -> float:
     return value
 
 
-@plainly
+@pipeline_app.command(
+    "route", epilog="Example: veil pipeline route --from orders --learn --create-queues --once"
+)
 def route(
-    intake: Annotated[str, typer.Option("--from", metavar="QUEUE", help="The intake queue.")],
-    rules: Annotated[
-        Path | None, typer.Option("--rules", metavar="FILE", help="Rules to go by, as TOML.")
-    ] = None,
+    intake: Annotated[str, option("--from QUEUE", "The intake queue.")],
+    rules: Annotated[Path | None, option("--rules FILE", "Rules to go by, as TOML.")] = None,
     learn: Annotated[
-        bool, typer.Option("--learn", help="Rules from the tables: by the time that each class took.")
+        bool, option("--learn", "Rules from the tables: by the time that each class took.")
     ] = False,
-    class_by: Annotated[
-        str, typer.Option("--class-by", metavar="WHAT", help="type, group, size or json:$.FIELD.")
-    ] = "type",
+    class_by: Annotated[str, option("--class-by WHAT", "type, group, size or json:$.FIELD.")] = "type",
     type_attribute: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--type-attribute", metavar="NAME", help="The attribute with the type; may be repeated."
-        ),
+        list[str] | None, option("--type-attribute NAME", "The attribute with the type; may be repeated.")
     ] = None,
-    bands: Annotated[
-        str, typer.Option("--bands", metavar="NAME=TIMEOUT,…", help="The timeouts to choose from.")
-    ] = BANDS,
+    bands: Annotated[str, option("--bands NAME=TIMEOUT,…", "The timeouts to choose from.")] = BANDS,
     default: Annotated[
-        str | None,
-        typer.Option("--default", metavar="BAND", help="Where unknown classes go; else the longest."),
+        str | None, option("--default BAND", "Where unknown classes go; else the longest.")
     ] = None,
     target_name: Annotated[
-        str | None,
-        typer.Option("--target-name", metavar="TEXT", help="The queue of a band; else {intake}-{band}."),
+        str | None, option("--target-name TEXT", "The queue of a band; else {intake}-{band}.")
     ] = None,
     quantile: Annotated[
-        float,
-        typer.Option(
-            "--quantile", metavar="SHARE", parser=read_quantile, help="How much of the work is to fit."
-        ),
+        float, option("--quantile SHARE", "How much of the work is to fit.", read_quantile)
     ] = "99%",  # type: ignore[assignment]
     learn_from: Annotated[
         list[str] | None,
-        typer.Option(
-            "--learn-from", metavar="QUEUE", help="Whose past counts; else the intake's and the targets'."
-        ),
+        option("--learn-from QUEUE", "Whose past counts; else the intake's and the targets'."),
     ] = None,
     since: Annotated[
-        date | None,
-        typer.Option("--since", metavar="DATE", parser=read_date, help="Only what was sent then or later."),
+        date | None, option("--since DATE", "Only what was sent then or later.", read_date)
     ] = None,
     relearn: Annotated[
         int,
-        typer.Option(
-            "--relearn",
-            metavar="LENGTH",
-            parser=length(1, 86_400),
+        option(
+            "--relearn LENGTH",
+            "How often to learn again; else every 1h.",
+            length(1, 86_400),
             show_default=False,
-            help="How often to learn again; else every 1h.",
         ),
     ] = 3600,
     create_queues: Annotated[
-        bool, typer.Option("--create-queues", help="Create targets that are missing, with their timeouts.")
+        bool, option("--create-queues", "Create targets that are missing, with their timeouts.")
     ] = False,
-    once: Annotated[bool, typer.Option("--once", help="Route what is there now, and end.")] = False,
-    every: Annotated[
-        float,
-        how_often("--every", "How often to look for messages; else every 1s."),
-    ] = 1.0,
+    once: Annotated[bool, option("--once", "Route what is there now, and end.")] = False,
+    every: Annotated[float, how_often("--every", "How often to look for messages; else every 1s.")] = 1.0,
     max_messages: Annotated[
-        int,
-        typer.Option("--max-messages", metavar="N", parser=whole_number(1, 120_000), help="In one batch."),
+        int, option("--max-messages N", "In one batch.", whole_number(1, 120_000))
     ] = 10_000,
-    parts: Annotated[
-        int, typer.Option("--parts", metavar="N", parser=whole_number(1, 10_000), help="Tasks of a batch.")
-    ] = 2,
+    parts: Annotated[int, option("--parts N", "Tasks of a batch.", whole_number(1, 10_000))] = 2,
     state: Annotated[
-        str | None,
-        typer.Option("--state", metavar="PLACE", help="What the router remembers; else DATA/routing/QUEUE."),
+        str | None, option("--state PLACE", "What the router remembers; else DATA/routing/QUEUE.")
     ] = None,
     error_path: Annotated[
-        str | None,
-        typer.Option(
-            "--error-path", metavar="PLACE", help="For messages that no target takes; else it stops."
-        ),
+        str | None, option("--error-path PLACE", "For messages that no target takes; else it stops.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the rules, and end.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", "Show the rules, and end.")] = False,
     endpoint: Endpoint = None,
     region: Region = None,
     data: Data = None,
@@ -238,20 +212,19 @@ def route(
     """
     if learn == (rules is not None):
         raise typer.BadParameter("expected either --rules FILE or --learn", param_hint="--rules")
-    with failures_told():
-        from veil.pipeline.queues import QueueAddress
-        from veil.pipeline.routing.rules import band_named, check_class_by, read_bands, read_rule_file
+    from veil.pipeline.queues import QueueAddress
+    from veil.pipeline.routing.rules import band_named, check_class_by, read_bands, read_rule_file
 
-        written = None if rules is None else read_rule_file(rules)
-        found_bands = read_bands(bands)
-        fallback = found_bands[-1] if default is None else band_named(found_bands, default)
-        check_class_by(class_by)
-        name_of = _namer(intake, target_name)
+    written = None if rules is None else read_rule_file(rules)
+    found_bands = read_bands(bands)
+    fallback = found_bands[-1] if default is None else band_named(found_bands, default)
+    check_class_by(class_by)
+    name_of = _namer(intake, target_name)
     service = find_target(endpoint, region)
     place = QueueAddress(intake, service.endpoint, service.region)
     _, tables_place = places(data, None, tables)
     state_place = _state_place(state, data, intake)
-    with failures_told(), _intake(place) as client:
+    with _intake(place) as client:
         from veil.pipeline.lifecycles.lock import only_run
         from veil.pipeline.routing.router import LearnedRules, RouterState, prepare_targets
 
@@ -363,10 +336,3 @@ def _type_attributes() -> tuple[str, ...]:
     from veil.pipeline.sql import TYPE_ATTRIBUTES
 
     return TYPE_ATTRIBUTES
-
-
-def register(group: typer.Typer) -> None:
-    """Add `route` to `veil pipeline`."""
-    group.command(
-        "route", epilog="Example: veil pipeline route --from orders --learn --create-queues --once"
-    )(route)

@@ -11,14 +11,13 @@ from typing import Annotated, Final, NamedTuple
 
 import typer
 
-from veil.cli.failures import CommandFailed, plainly
-from veil.cli.options import AsJson
+from veil.cli.options import AsJson, option
 from veil.cli.output import talk
+from veil.cli.pipeline import pipeline_app
 from veil.cli.pipeline.options import Data, TablesPlace, places
 from veil.cli.timeouts import show_findings
 from veil.consumer.renewal import Adaptive, Buffered, Heartbeat
 from veil.consumer.renewal.policies import LIFETIME_S, RenewalPolicy, Window
-from veil.core.errors import VeilError
 from veil.pipeline.timeouts.recommendation import Renewal, RenewalSchedule
 
 _LIFETIME_MARGIN_S: Final = 1  # as the keeper leaves it
@@ -115,24 +114,18 @@ def read_date(text: str | date) -> date:
         raise typer.BadParameter(f"{text!r}: expected a date such as 2026-01-31") from None
 
 
-@plainly
+@pipeline_app.command("timeouts", epilog="Example: veil pipeline timeouts --target 0.5% --since 2026-01-01")
 def timeouts(
     target: Annotated[
-        float,
-        typer.Option("--target", metavar="SHARE", parser=read_target, help="Duplicates that are acceptable."),
+        float, option("--target SHARE", "Duplicates that are acceptable.", read_target)
     ] = "0.1%",  # type: ignore[assignment]
     since: Annotated[
-        date | None,
-        typer.Option(
-            "--since", metavar="DATE", parser=read_date, help="Only messages sent on that day (UTC) or later."
-        ),
+        date | None, option("--since DATE", "Only messages sent on that day (UTC) or later.", read_date)
     ] = None,
     policy: Annotated[
-        Policy, typer.Option("--policy", help="The renewal that the recommendation is for.")
+        Policy, option("--policy", "The renewal that the recommendation is for.")
     ] = Policy.NONE,
-    queue: Annotated[
-        list[str] | None, typer.Option("--queue", metavar="NAME", help="Only this queue; may be repeated.")
-    ] = None,
+    queue: Annotated[list[str] | None, option("--queue NAME", "Only this queue; may be repeated.")] = None,
     data: Data = None,
     tables: TablesPlace = None,
     as_json: AsJson = False,
@@ -146,26 +139,16 @@ def timeouts(
     _, place = places(data, None, tables)
     from veil.pipeline.timeouts.run import run_timeouts
 
-    try:
-        findings = run_timeouts(
-            place,
-            target=target,
-            since=since,
-            policies=SCHEDULES,
-            policy=policy.value,
-            queues=queue or (),
-            save=not queue,
-        )
-    except VeilError as refused:
-        raise CommandFailed(str(refused)) from None
+    findings = run_timeouts(
+        place,
+        target=target,
+        since=since,
+        policies=SCHEDULES,
+        policy=policy.value,
+        queues=queue or (),
+        save=not queue,
+    )
     if not findings.findings:
         which = f" of {', '.join(queue)}" if queue else ""
         talk(f"no leases{which} in {place.uri}; make the tables with: veil pipeline lifecycles")
     show_findings(findings, as_json=as_json)
-
-
-def register(group: typer.Typer) -> None:
-    """Add `timeouts` to `veil pipeline`."""
-    group.command("timeouts", epilog="Example: veil pipeline timeouts --target 0.5% --since 2026-01-01")(
-        timeouts
-    )
