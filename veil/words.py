@@ -41,7 +41,7 @@ def length(seconds: float | None) -> str:
 
 
 def _significant(number: float) -> str:
-    return f"{number:.1f}" if number < 9.95 else f"{number:.0f}"
+    return f"{number:.1f}".removesuffix(".0") if number < 9.95 else f"{number:.0f}"
 
 
 _TROUBLES: Final = {

@@ -63,7 +63,6 @@ class ClientQueues:
         self.region = client.target.region
 
     def names(self) -> Iterable[str]:
-        """All of them."""
         return list(self._client.queue_names())
 
     def tags(self, queue: str) -> Mapping[str, str]:
@@ -76,7 +75,6 @@ class ClientQueues:
             raise
 
     def tag(self, queue: str, name: str, value: str) -> None:
-        """Set one tag."""
         self._client.on_queue("TagQueue", queue, {"Tags": {name: value}})
 
     def timeout_s(self, queue: str) -> int | None:
@@ -89,7 +87,6 @@ class ClientQueues:
             raise
 
     def set_timeout(self, queue: str, timeout_s: int) -> None:
-        """Set the visibility timeout."""
         self._client.on_queue(
             "SetQueueAttributes", queue, {"Attributes": {"VisibilityTimeout": str(timeout_s)}}
         )
@@ -130,7 +127,6 @@ class SharedAudit:
         self._file.append(as_line(asdict(entry)))
 
     def ended(self, entry_id: str, outcome: str, detail: str) -> None:
-        """What came of it."""
         from veil.console.audit import as_line
 
         self._file.append(as_line({"id": entry_id, "outcome": outcome, "detail": detail}))
@@ -153,7 +149,6 @@ class Webhook:
         threading.Thread(target=self._post, daemon=True).start()
 
     def __call__(self, told: Mapping[str, Any]) -> None:
-        """Post it soon."""
         with suppress(queues_of_python.Full):
             self._waiting.put_nowait(json.dumps(told).encode())
 
@@ -205,8 +200,6 @@ def journal_health(client: Client, journal: Storage) -> JournalHealth | str | No
         None if now_s is None else round(float(now_s) * 1000),
     )
 
-
-# ---- the commands
 
 autopilot_app = group("autopilot", no_args_is_help=False)
 

@@ -29,8 +29,6 @@ from veil.client.credentials import DUMMY, Credentials, Profile, read_profile, s
 from veil.client.endpoint import BundleRefused, ca_bundle, client_context, problem_in_words
 from veil.signing.sigv4 import sign
 
-# ---- target: by the variables and files that AWS names
-
 ENDPOINT_DEFAULT = "http://127.0.0.1:9324"
 REGION_DEFAULT = "us-east-1"
 
@@ -84,8 +82,6 @@ def _credentials(profile: Profile, environ: Mapping[str, str]) -> Credentials:
     except ApiError as refused:
         raise CommandFailed(str(refused)) from None
 
-
-# ---- client
 
 Answer = dict[str, Any]
 
@@ -176,7 +172,6 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connection."""
         self._connection.close()
 
     def call(self, action: str, parameters: Answer | None = None, *, wait_s: int = 0) -> Answer:
@@ -271,7 +266,6 @@ class Client:
                     raise
 
     def arn(self, queue: str) -> str:
-        """The queue's ARN."""
         return self.attributes(queue, "QueueArn")["QueueArn"]
 
     def _read(self, status: int, text: bytes) -> Answer:

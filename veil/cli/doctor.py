@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from veil.server.settings import Settings
 
 
-# ---- results
-
 Verdict = Literal["ok", "skip", "warn", "fail"]  # skip: could not be checked, or does not apply
 
 
@@ -45,8 +43,6 @@ class Finding(NamedTuple):
     text: str
     advice: str = ""
 
-
-# ---- PostgreSQL
 
 _CONNECT_TIMEOUT_S: Final = 3
 _OLD_TRANSACTION_S: Final = 300

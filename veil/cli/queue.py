@@ -163,12 +163,12 @@ def create(
     if (dead_letter is None) != (max_receives is None):
         raise typer.BadParameter("expected both or neither", param_hint="--dead-letter, --max-receives")
     attributes = given_attributes(
-        visibility_timeout=visibility_timeout,
-        delay=delay,
-        retention=retention,
-        max_message_bytes=max_message_bytes,
-        wait=wait,
-        content_deduplication=content_deduplication,
+        VisibilityTimeout=visibility_timeout,
+        DelaySeconds=delay,
+        MessageRetentionPeriod=retention,
+        MaximumMessageSize=max_message_bytes,
+        ReceiveMessageWaitTimeSeconds=wait,
+        ContentBasedDeduplication=content_deduplication,
     )
     tags = read_tags(tag or [])
     if name.endswith(".fifo"):
@@ -230,12 +230,12 @@ def edit(
 ) -> None:
     """Change a queue's settings and show the difference. Messages already in flight keep their deadlines."""
     wanted = given_attributes(
-        visibility_timeout=visibility_timeout,
-        delay=delay,
-        retention=retention,
-        max_message_bytes=max_message_bytes,
-        wait=wait,
-        content_deduplication=content_deduplication,
+        VisibilityTimeout=visibility_timeout,
+        DelaySeconds=delay,
+        MessageRetentionPeriod=retention,
+        MaximumMessageSize=max_message_bytes,
+        ReceiveMessageWaitTimeSeconds=wait,
+        ContentBasedDeduplication=content_deduplication,
     )
     added = read_tags(tag or [])
     if no_dead_letter and (dead_letter or max_receives):

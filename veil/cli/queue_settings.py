@@ -39,27 +39,9 @@ SHOWN = tuple(_LABELS)
 _SECONDS = {"VisibilityTimeout", "DelaySeconds", "MessageRetentionPeriod", "ReceiveMessageWaitTimeSeconds"}
 
 
-def given_attributes(
-    *,
-    visibility_timeout: int | None,
-    delay: int | None,
-    retention: int | None,
-    max_message_bytes: int | None,
-    wait: int | None,
-    content_deduplication: bool | None,
-) -> dict[str, str]:
-    """The attributes for the options that were given."""
-    numbers = {
-        "VisibilityTimeout": visibility_timeout,
-        "DelaySeconds": delay,
-        "MessageRetentionPeriod": retention,
-        "MaximumMessageSize": max_message_bytes,
-        "ReceiveMessageWaitTimeSeconds": wait,
-    }
-    given = {name: str(value) for name, value in numbers.items() if value is not None}
-    if content_deduplication is not None:
-        given["ContentBasedDeduplication"] = "true" if content_deduplication else "false"
-    return given
+def given_attributes(**given: int | bool | None) -> dict[str, str]:
+    """The attributes that were given, as SQS writes their values."""
+    return {name: str(value).lower() for name, value in given.items() if value is not None}
 
 
 def redrive_policy(client: Client, dead_letter: str, max_receives: int) -> str:
@@ -120,7 +102,6 @@ def tag_changes(before: Mapping[str, str], added: Mapping[str, str], removed: Se
 
 
 def label(attribute: str) -> str:
-    """The attribute's name for people."""
     return _LABELS.get(attribute, attribute)
 
 

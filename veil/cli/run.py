@@ -339,7 +339,6 @@ class Worker:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, now_s: float) -> None:
-        """Start a process."""
         # A session of its own: otherwise ^C in a terminal reaches it twice, from the terminal and from here, and the second
         # signal means "hurry".
         self.process = subprocess.Popen(  # noqa: S603 - our own interpreter
@@ -359,7 +358,6 @@ class Worker:
         self._crashes, self.not_before_s = 0, 0.0
 
     def signal(self, number: int) -> None:
-        """Pass a signal on."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
 

@@ -28,8 +28,6 @@ from veil.core.findings import (
     decode,
 )
 
-# ---- planned changes
-
 _TIMEOUT_MAX_S: Final = 43_200
 
 
@@ -81,8 +79,6 @@ def _alone(finding: Finding, why: str, before_s: int = 0) -> Planned:
     return Planned(finding.queue, finding.certainty, before_s, before_s, why)
 
 
-# ---- output
-
 _COLUMNS = ["queue", "type", "leases", "duplicates", "present", "recommended", "certainty", "p50", "p99"]
 
 
@@ -98,7 +94,6 @@ def show_findings(findings: Findings, *, as_json: bool) -> None:
 
 
 def type_name(finding: Finding) -> str:
-    """The message type for people."""
     return "all" if finding.message_type is None else finding.message_type or "(none)"
 
 

@@ -22,8 +22,6 @@ from veil.cli.output import is_terminal, live_table, say_json, show_table, talk
 
 _PAGE = 1000
 
-# ---- top
-
 _COUNTERS = ("Sent", "Received", "Deleted", "Lapsed", "DeadLettered")
 _COLUMNS = (
     "queue",
@@ -127,9 +125,6 @@ def _age(seconds: float) -> str:
         if left >= size:
             return f"{left // size} {unit}"
     return f"{left} s"
-
-
-# ---- leases
 
 
 @app.command("leases", epilog="Example: veil leases orders --json | jq .address")

@@ -154,7 +154,7 @@ class Console:
         route, parts = found
         cookie = read_cookies(request.headers.get("cookie", "")).get(cookie_name(request.headers), "")
         # A stream goes on by itself: it must not keep a session from falling idle.
-        identity = self.sessions.identity(cookie, counts=route.live is None)
+        identity = self.sessions.identity(cookie, counts=not route.is_live)
         if identity is None:
             if route.needs is not None:
                 return self._to_login(request, route)
@@ -169,11 +169,7 @@ class Console:
         visit = Visit(self, request, identity, parts, query, form)
         await self._check_role(visit, route)
         visit.notice = self.notices.take(identity.cookie, query.text("notice"))
-        if route.live is not None:
-            answer = await self._streamed(visit, route)
-        else:
-            assert route.page is not None
-            answer = await route.page(visit)
+        answer: Answer = await (self._streamed(visit, route) if route.is_live else route.handler(visit))
         if identity.is_new and not any(name == "Set-Cookie" for name, _ in answer.headers):
             answer.headers = (*answer.headers, self.cookie_header(request, identity.cookie))
         return answer
@@ -190,7 +186,7 @@ class Console:
         return Identity("", "", Role.VIEWER, value, is_new=not known)
 
     def _to_login(self, request: HttpRequest, route: Route) -> Answer:
-        if route.live is not None:
+        if route.is_live:
             return _plain(401, "Log in first.")
         if request.method == "POST":
             raise Forbidden("Your session has ended, and nothing was changed. Log in again.")
@@ -225,13 +221,12 @@ class Console:
         )
 
     async def _streamed(self, visit: Visit, route: Route) -> Answer:
-        identity, render = visit.identity, route.live
-        assert render is not None
+        identity = visit.identity
         visit.is_shared = True
         key = (identity.account, identity.role, visit.request.path, visit.request.query)
         stream = self.live.stream(
             key,
-            lambda: render(visit),
+            lambda: route.handler(visit),
             lambda: self._is_still(identity),
             Viewer(identity.account, identity.name),
         )

@@ -101,7 +101,6 @@ class Audit:
         return entry.id
 
     async def ended(self, entry_id: str, outcome: str, detail: str = "") -> None:
-        """Record what came of it."""
         await self._write({"id": entry_id, "outcome": outcome, "detail": _cut(detail)})
 
     async def page(
@@ -176,7 +175,6 @@ class AuditFile:
         self._path = path
 
     def append(self, line: bytes) -> None:
-        """Add a line, and sync it."""
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         try:
@@ -192,14 +190,12 @@ class AuditFile:
             os.close(descriptor)
 
     def size(self) -> int:
-        """In bytes."""
         try:
             return self._path.stat().st_size
         except FileNotFoundError:
             return 0
 
     def read(self, start: int, end: int) -> bytes:
-        """What stands between two places."""
         try:
             with self._path.open("rb") as file:
                 file.seek(start)

@@ -169,7 +169,6 @@ def changed_attributes(before: QueueSettings, after: QueueSettings) -> dict[str,
 
 
 def attribute_text(value: Any) -> str:
-    """One setting's value as a text."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -212,6 +211,7 @@ class Done(NamedTuple):
 class Change:
     """A change that is ready to be made. `make` raises VeilError where the service refuses it."""
 
+    visit: Visit = field(kw_only=False, repr=False)
     action: str  # for the audit log: `edit queue`
     target: str  # what is changed: a queue's name, a message's id
     title: str
@@ -223,9 +223,8 @@ class Change:
     notes: Sequence[str] = ()  # what it means, and what cannot be undone
     is_danger: bool = False
     word: str | None = None  # to be typed before it is made
-    carried: Sequence[
-        tuple[str, str]
-    ] = ()  # fields to send again besides those of the form: an upload's text
+    # Fields to send again besides those of the form: an upload's text.
+    carried: Sequence[tuple[str, str]] = ()
 
     @property
     def fingerprint(self) -> str:
@@ -233,49 +232,46 @@ class Change:
         shown = repr((self.action, self.target, [tuple(each) for each in self.differences]))
         return sha256(shown.encode("utf-8", "replace")).hexdigest()[:32]
 
+    async def offer(self) -> Answer:
+        """Show the change; or make it, if the form confirms that it was shown."""
+        form = self.visit.form
+        problem = ""
+        if form.text("step") == "make":
+            if form.text("plan") != self.fingerprint:
+                problem = "This has changed since it was shown. Check it again before you confirm it."
+            elif self.word is not None and form.text("word") != self.word:
+                problem = f"Type {self.word} to confirm."
+            else:
+                return await self._make()
+        return await self._shown(problem, 409 if problem else 200)
 
-async def offer(visit: Visit, change: Change) -> Answer:
-    """Show the change; or make it, if the form confirms that it was shown."""
-    form = visit.form
-    problem = ""
-    if form.text("step") == "make":
-        if form.text("plan") != change.fingerprint:
-            problem = "This has changed since it was shown. Check it again before you confirm it."
-        elif change.word is not None and form.text("word") != change.word:
-            problem = f"Type {change.word} to confirm."
-        else:
-            return await _make(visit, change)
-    return await _shown(visit, change, problem, 409 if problem else 200)
+    async def _make(self) -> Answer:
+        audit = self.visit.console.audit
+        entry_id = await audit.asked(
+            **self.visit.audit_facts,
+            action=self.action,
+            target=self.target,
+            differences=self.differences,
+            commands=self.commands,
+        )
+        try:
+            done = await self.make()
+        except VeilError as refusal:
+            await audit.ended(entry_id, FAILED, str(refusal))
+            return await self._shown(f"It was not done: {refusal}.", 409)
+        except BaseException as error:
+            await audit.ended(entry_id, FAILED, type(error).__name__)
+            raise
+        await audit.ended(entry_id, DONE, done.notice)
+        return see_other(self.visit.with_notice(done.place, done.notice))
 
-
-async def _make(visit: Visit, change: Change) -> Answer:
-    audit = visit.console.audit
-    entry_id = await audit.asked(
-        **visit.audit_facts,
-        action=change.action,
-        target=change.target,
-        differences=change.differences,
-        commands=change.commands,
-    )
-    try:
-        done = await change.make()
-    except VeilError as refusal:
-        await audit.ended(entry_id, FAILED, str(refusal))
-        return await _shown(visit, change, f"It was not done: {refusal}.", 409)
-    except BaseException as error:
-        await audit.ended(entry_id, FAILED, type(error).__name__)
-        raise
-    await audit.ended(entry_id, DONE, done.notice)
-    return see_other(visit.with_notice(done.place, done.notice))
-
-
-async def _shown(visit: Visit, change: Change, problem: str, status: int) -> Answer:
-    repeated = [(name, value) for name, value in visit.form.pairs if name not in _OWN_FIELDS]
-    return await visit.page(
-        "change.html",
-        title=change.title,
-        change=change,
-        repeated=[*repeated, *change.carried],
-        problem=problem,
-        status=status,
-    )
+    async def _shown(self, problem: str, status: int) -> Answer:
+        repeated = [(name, value) for name, value in self.visit.form.pairs if name not in _OWN_FIELDS]
+        return await self.visit.page(
+            "change.html",
+            title=self.title,
+            change=self,
+            repeated=[*repeated, *self.carried],
+            problem=problem,
+            status=status,
+        )

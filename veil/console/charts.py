@@ -46,8 +46,6 @@ def in_pairs(values: Sequence[int]) -> list[int]:
     return [sum(values[place : place + 2]) for place in range(0, len(values), 2)]
 
 
-# ---- over time
-
 _TIME_WIDTH, _TIME_HEIGHT, _BASE = 600, 120, 112
 _Values = Sequence[float | None]
 

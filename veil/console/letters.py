@@ -93,7 +93,6 @@ class LetterGroup:
     sample: list[int] = field(default_factory=list)  # of those without a reason: whose attempts to ask about
 
     def take(self, letter: Letter) -> None:
-        """One more."""
         self.count += 1
         self.redriven += letter.redriven_from is not None
         self.first_ms = min(self.first_ms, letter.message.sent_wall_ms)
@@ -121,7 +120,6 @@ class LetterGroups:
     is_all: bool = True
 
     def take(self, letter: Letter) -> None:
-        """One more."""
         self.rows += 1
         key = letter.group
         group = self.by_key.get(key)

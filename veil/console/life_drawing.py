@@ -12,9 +12,11 @@ from typing import Final, NamedTuple
 
 from markupsafe import Markup
 
+from veil.charts import percent
 from veil.console.templates import plural, utc
 from veil.core.attempt import Outcome
 from veil.journal.attempts import LeaseLife, Life, Stay
+from veil.words import length
 
 # ---- the scale
 
@@ -277,7 +279,7 @@ def _axis(scale: LifeScale, now_ms: int) -> Markup:
             texts.append((place, "middle", "now"))
     parts += [_cut(cut.begin, cut.end, cut.length_ms) for cut in scale.cuts]
     parts += [
-        Markup('<text x="{}" y="30" class="{}">{}</text>').format(_percent(place), side, text)
+        Markup('<text x="{}" y="30" class="{}">{}</text>').format(percent(place), side, text)
         for place, side, text in texts
     ]
     return _picture(parts, 34)
@@ -290,7 +292,7 @@ def _picture(parts: list[Markup], height: int) -> Markup:
 
 def _line(begin: float, end: float, kind: str) -> Markup:
     return Markup('<line class="{}" x1="{}" x2="{}" y1="10" y2="10"/>').format(
-        kind, _percent(begin), _percent(end)
+        kind, percent(begin), percent(end)
     )
 
 
@@ -299,24 +301,24 @@ def _bar(begin: float, end: float, kind: str, title: str) -> Markup:
     wide = end - begin >= 0.008
     return Markup(
         '<rect class="bar {}" x="{}" y="4" width="{}" height="12" rx="2"><title>{}</title></rect>'
-    ).format(kind, _percent(min(begin, 0.99)), _percent(end - begin) if wide else "3", title)
+    ).format(kind, percent(min(begin, 0.99)), percent(end - begin) if wide else "3", title)
 
 
 def _tick(place: float, kind: str, title: str) -> Markup:
     return Markup('<line class="tick {}" x1="{}" x2="{}" y1="1" y2="19"><title>{}</title></line>').format(
-        kind, _percent(place), _percent(place), title
+        kind, percent(place), percent(place), title
     )
 
 
 def _dot(place: float, kind: str, title: str) -> Markup:
     return Markup('<circle class="dot {}" cx="{}" cy="10" r="5"><title>{}</title></circle>').format(
-        kind, _percent(place), title
+        kind, percent(place), title
     )
 
 
 def _cross(place: float, title: str) -> Markup:
     return Markup('<circle class="dot late" cx="{}" cy="10" r="4"><title>{}</title></circle>').format(
-        _percent(place), title
+        percent(place), title
     )
 
 
@@ -325,22 +327,8 @@ def _cut(begin: float, end: float, length_ms: int) -> Markup:
     return Markup(
         '<g class="cut"><title>{}, drawn shorter</title>'
         '<rect x="{}" y="5" width="14" height="10"/><text x="{}" y="14" class="middle" dx="7">≈</text></g>'
-    ).format(_length(length_ms), _percent(middle), _percent(middle))
-
-
-def _percent(part: float) -> str:
-    return f"{part * 100:.2f}".rstrip("0").rstrip(".") + "%"
+    ).format(_length(length_ms), percent(middle), percent(middle))
 
 
 def _length(length_ms: int) -> str:
-    """A length with two units at most, to the millisecond where that matters."""
-    if length_ms < 1000:
-        return f"{length_ms} ms"
-    if length_ms < 10_000:
-        return f"{length_ms / 1000:.1f}".removesuffix(".0") + " s"
-    left, parts = round(length_ms / 1000), list[str]()
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
-        number, left = divmod(left, size)
-        if number:
-            parts.append(f"{number} {unit}")
-    return " ".join(parts[:2])
+    return length(length_ms / 1000)

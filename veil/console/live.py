@@ -25,8 +25,6 @@ from veil.core.errors import VeilError
 _log = logging.getLogger(__name__)
 
 
-# ---- time on the event loop
-
 T = TypeVar("T")
 
 

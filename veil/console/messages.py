@@ -169,7 +169,6 @@ class Search(NamedTuple):
 
 
 def read_search(query: Form) -> Search:
-    """What the address asks for."""
     problem = ""
     for name, field in _AGES.items():
         try:

@@ -63,7 +63,6 @@ class NumberField(NamedTuple):
         raise ValueError(f"{text[:40]!r}: expected {self.expected}")
 
     def shown(self, number: int) -> str:
-        """The number for people."""
         return length(number) if self.unit == "seconds" else f"{count(number)} {self.unit}"
 
 
@@ -161,7 +160,6 @@ def setting_texts(settings: QueueSettings) -> dict[str, str]:
 
 
 def setting_text(setting: str, value: Any) -> str:
-    """One setting's value as people read it."""
     if value is None:
         return "any queue (nothing restricts it)" if setting == "redrive_allow" else ""
     if setting in _NUMBERS_BY_SETTING:

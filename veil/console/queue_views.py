@@ -328,7 +328,6 @@ def live_facts(visit: Visit, head: Head) -> Mapping[str, str]:
 
 
 async def queue_page(visit: Visit, head: Head, template: str, *, status: int = 200, **values: Any) -> Answer:
-    """One of the pages of the queue."""
     title = next((words for part, words in _TABS if part == head.tab), "")
     return await visit.page(
         template,

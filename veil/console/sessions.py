@@ -41,7 +41,6 @@ class Throttle:
         )
 
     def failed(self, address: str, key_id: str) -> None:
-        """One more failure."""
         now_ms = self._clock.now_ms()
         for key in (("address", address), ("key", key_id)):
             if key not in self._failures and len(self._failures) >= _REMEMBERED_MAX:
@@ -113,7 +112,6 @@ class Sessions:
 
     @property
     def needs_login(self) -> bool:
-        """Whether there are keys."""
         return bool(self._keys)
 
     def log_in(self, key_id: str, secret: str) -> str | None:
@@ -137,7 +135,6 @@ class Sessions:
         return (key.account if key is not None else "") or self._account
 
     def log_out(self, cookie: str) -> None:
-        """End the session."""
         self._sessions.pop(cookie, None)
 
     def identity(self, cookie: str, *, counts: bool = True) -> Identity | None:

@@ -55,7 +55,6 @@ def rough_length(seconds: float | None) -> str:
 
 
 def file_size(size: int) -> str:
-    """A number of bytes."""
     value, unit = float(size), 0
     while value >= 1024 and unit < len(_BYTES) - 1:
         value, unit = value / 1024, unit + 1
@@ -147,7 +146,6 @@ class Static:
         return f"{ROOT}/static/{name}?v={_content(name)[1]}"
 
     def answer(self, name: str) -> Answer:
-        """The file."""
         content, _ = _content(name)
         return Answer(200, content, _TYPES[Path(name).suffix], _FOR_EVER)
 

@@ -106,13 +106,6 @@ def verdict(finding: Finding, present_s: float | None = None, pilot: QueueState 
     return TOO_LONG if present > recommended * _LONG else RIGHT
 
 
-def cost_s(finding: Finding) -> float:
-    """What the timeout has cost, in seconds: work done twice, and messages that waited hidden after crashes."""
-    work_s = finding.p50_s or finding.mean_s or finding.present_timeout_s or 1.0
-    hidden_h = 0.0 if finding.replay is None else finding.replay.hidden_hours_then
-    return finding.duplicates * work_s + hidden_h * 3600
-
-
 def why_not(finding: Finding, queue: Queue | None) -> str | None:
     """Why the recommendation cannot be applied to the queue; None: it can."""
     after_s = finding.recommended_timeout_s
@@ -132,8 +125,6 @@ def why_not(finding: Finding, queue: Queue | None) -> str | None:
         )
     return None
 
-
-# ---- charts
 
 _CANDIDATES_BEYOND: Final = 4
 

@@ -109,7 +109,6 @@ class Visit:
 
     @property
     def here(self) -> str:
-        """The path and query of this page."""
         return self.request.path + (f"?{self.request.query}" if self.request.query else "")
 
     def query_with(self, **changed: object) -> str:
@@ -183,7 +182,6 @@ class Visit:
         return queue
 
     async def page(self, template: str, *, title: str, status: int = 200, **values: Any) -> Answer:
-        """A whole page."""
         html = await self.console.templates.render_in_turns(
             template, self.turn, visit=self, title=title, root=ROOT, **values
         )

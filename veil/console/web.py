@@ -7,7 +7,7 @@ from codecs import getincrementaldecoder
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
 
 from veil.core.queue import QueueKey
@@ -173,7 +173,6 @@ class Form:
         return [value for each, value in self.pairs if each == name]
 
     def checked(self, name: str) -> bool:
-        """Whether a box was ticked."""
         return name in self._first
 
     def number(self, name: str, default: int, low: int, high: int) -> int:
@@ -287,7 +286,6 @@ class Role(IntEnum):
 
 
 def role_named(name: str) -> Role:
-    """The role of that name."""
     return Role[name.upper()]
 
 
@@ -297,6 +295,7 @@ ROOT = "/console"
 
 PageHandler = Callable[["Visit"], Awaitable[Answer]]
 LiveHandler = Callable[["Visit"], Awaitable[Mapping[str, str]]]
+H = TypeVar("H")
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,8 +305,11 @@ class Route:
     method: str  # GET, POST, or LIVE: a GET that is answered with a stream
     parts: tuple[str, ...]  # `{name}` stands for any one part
     needs: Role | None  # None: open to who is not logged in
-    page: PageHandler | None = None
-    live: LiveHandler | None = None
+    handler: Any  # a PageHandler; of a stream a LiveHandler
+
+    @property
+    def is_live(self) -> bool:
+        return self.method == "LIVE"
 
 
 _routes: list[Route] = []
@@ -315,29 +317,22 @@ _routes: list[Route] = []
 
 def page(path: str, *, needs: Role | None = Role.VIEWER) -> Callable[[PageHandler], PageHandler]:
     """What answers a GET of the path, below /console; it changes nothing."""
-
-    def put(handler: PageHandler) -> PageHandler:
-        _routes.append(Route("GET", _parts(path), needs, page=handler))
-        return handler
-
-    return put
+    return _added("GET", path, needs)
 
 
 def change(path: str, *, needs: Role | None) -> Callable[[PageHandler], PageHandler]:
     """What answers a POST of the path: its token and the visitor's role have been checked."""
-
-    def put(handler: PageHandler) -> PageHandler:
-        _routes.append(Route("POST", _parts(path), needs, page=handler))
-        return handler
-
-    return put
+    return _added("POST", path, needs)
 
 
 def live(path: str, *, needs: Role = Role.VIEWER) -> Callable[[LiveHandler], LiveHandler]:
     """What renders the fragments of a stream at the path, once a second while somebody looks."""
+    return _added("LIVE", path, needs)
 
-    def put(handler: LiveHandler) -> LiveHandler:
-        _routes.append(Route("LIVE", _parts(path), needs, live=handler))
+
+def _added(method: str, path: str, needs: Role | None) -> Callable[[H], H]:
+    def put(handler: H) -> H:
+        _routes.append(Route(method, tuple(part for part in path.split("/") if part), needs, handler))
         return handler
 
     return put
@@ -370,10 +365,6 @@ def link(*parts: str) -> str:
 def queue_link(key: QueueKey, *parts: str) -> str:
     """The path of a queue's page."""
     return link("queues", key.region, key.name, *parts)
-
-
-def _parts(path: str) -> tuple[str, ...]:
-    return tuple(part for part in path.split("/") if part)
 
 
 def _match(pattern: tuple[str, ...], parts: list[str]) -> dict[str, str] | None:

@@ -95,6 +95,13 @@ class Finding(msgspec.Struct, frozen=True):
         work_s = self.p50_s or self.mean_s or 1.0
         return means.duplicate_chance * work_s + self.crash_share * means.recovery_s
 
+    @property
+    def past_cost_s(self) -> float:
+        """What the present timeout has cost: the work done twice, and the time that messages waited hidden after crashes."""
+        work_s = self.p50_s or self.mean_s or self.present_timeout_s or 1.0
+        hidden_h = 0.0 if self.replay is None else self.replay.hidden_hours_then
+        return self.duplicates * work_s + hidden_h * 3600
+
 
 class Findings(msgspec.Struct, frozen=True):
     """All that one run of `veil pipeline timeouts` found."""

@@ -67,7 +67,6 @@ def tell_unfinished(tables: Storage) -> None:
 
 
 def tell_end(run: RedriveRun, progress: RedriveProgress, *, as_json: bool) -> None:
-    """What the run came to."""
     if as_json:
         say_json(
             {
@@ -84,9 +83,6 @@ def tell_end(run: RedriveRun, progress: RedriveProgress, *, as_json: bool) -> No
         talk(f"left: {one_line(f'{example.message_id}: {example.reason or example.code}', 200)}")
 
 
-# ---- the command
-
-
 def read_rate(text: str | float) -> float:
     """Messages a second."""
     from veil.pipeline.dead_letters.runs import read_rate
@@ -100,7 +96,6 @@ def read_rate(text: str | float) -> float:
 
 
 def read_attributes(given: list[str] | None) -> dict[str, str]:
-    """Names and expressions of --set-attribute."""
     found: dict[str, str] = {}
     for each in given or []:
         name, equals, sql = each.partition("=")

@@ -91,7 +91,6 @@ class Counts:
         self._batches = 0
 
     def add(self, routed: Routed) -> None:
-        """Count a batch, and tell it."""
         self._batches += 1
         self._total.update(routed.counts)
         self._refused.update(routed.refused)
@@ -123,8 +122,6 @@ class Counts:
 def _not_taken(refused: Mapping[str, int]) -> str:
     return "".join(f"; {count:,} refused by {queue}" for queue, count in refused.items() if count)
 
-
-# ---- the command
 
 BANDS = "short=30s,medium=5min,long=1h"
 

@@ -82,9 +82,6 @@ SCHEDULES: Final[tuple[RenewalSchedule, ...]] = (
 )
 
 
-# ---- the command
-
-
 class Policy(StrEnum):
     """How consumers renew, as the recommendation assumes."""
 

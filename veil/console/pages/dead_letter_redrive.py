@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from veil.console.changes import NO_COMMAND, Change, Difference, Done, aws_command, offer, send_commands
+from veil.console.changes import NO_COMMAND, Change, Difference, Done, aws_command, send_commands
 from veil.console.letters import PAGE_ROWS, LetterWish, chosen_of, letter_groups, read_wish
 from veil.console.pages.dead_letters import letters_shown
 from veil.console.pages.queue_messages import offer_deletion
@@ -113,30 +113,27 @@ async def _offer_ticked(
         return Done(f"{plural(moved, 'message')} redriven to {where}.{rest}", back)
 
     count = plural(len(chosen), "message")
-    return await offer(
+    return await Change(
         visit,
-        Change(
-            action="redrive messages",
-            target=queue.name,
-            title=f"Redrive {count}",
-            button=f"Redrive {count}",
-            back=back,
-            make=make,
-            differences=[
-                Difference(f"Message {message_id}", queue.name, target)
-                for _, message_id in chosen[:_LISTED_MAX]
-            ],
-            notes=[
-                *(
-                    [f"And {plural(len(chosen) - _LISTED_MAX, 'more message')}."]
-                    if len(chosen) > _LISTED_MAX
-                    else []
-                ),
-                "Each becomes a new message with a receive count of zero, marked with its former id.",
-                "There is no aws command for this: SQS moves a whole queue or nothing.",
-            ],
-        ),
-    )
+        action="redrive messages",
+        target=queue.name,
+        title=f"Redrive {count}",
+        button=f"Redrive {count}",
+        back=back,
+        make=make,
+        differences=[
+            Difference(f"Message {message_id}", queue.name, target) for _, message_id in chosen[:_LISTED_MAX]
+        ],
+        notes=[
+            *(
+                [f"And {plural(len(chosen) - _LISTED_MAX, 'more message')}."]
+                if len(chosen) > _LISTED_MAX
+                else []
+            ),
+            "Each becomes a new message with a receive count of zero, marked with its former id.",
+            "There is no aws command for this: SQS moves a whole queue or nothing.",
+        ],
+    ).offer()
 
 
 async def _offer_matching(
@@ -188,20 +185,18 @@ async def _offer_matching(
     if rate_per_s is not None:
         parameters["MaxNumberOfMessagesPerSecond"] = rate_per_s
     command = aws_command("start-message-move-task", visit.endpoint_url, queue.key.region, parameters)
-    return await offer(
+    return await Change(
         visit,
-        Change(
-            action="redrive queue" if is_whole else "redrive matching messages",
-            target=queue.name,
-            title=f"Redrive the dead letters of {queue.name}",
-            button="Redrive all" if is_whole else "Redrive all that match",
-            back=back,
-            make=make,
-            differences=[Difference(f"Dead letters: {letters.words()}", queue.name, target)],
-            commands=[command] if as_task else (),
-            notes=notes,
-        ),
-    )
+        action="redrive queue" if is_whole else "redrive matching messages",
+        target=queue.name,
+        title=f"Redrive the dead letters of {queue.name}",
+        button="Redrive all" if is_whole else "Redrive all that match",
+        back=back,
+        make=make,
+        differences=[Difference(f"Dead letters: {letters.words()}", queue.name, target)],
+        commands=[command] if as_task else (),
+        notes=notes,
+    ).offer()
 
 
 @change("/dead-letters/{region}/{name}/cancel", needs=Role.OPERATOR)
@@ -222,20 +217,18 @@ async def cancel(visit: Visit) -> Answer:
     command = aws_command(
         "cancel-message-move-task", visit.endpoint_url, queue.key.region, {"TaskHandle": task_handle(task)}
     )
-    return await offer(
+    return await Change(
         visit,
-        Change(
-            action="cancel redrive",
-            target=queue.name,
-            title=f"Stop the redrive of {queue.name}",
-            button="Stop the redrive",
-            back=back,
-            make=make,
-            differences=[Difference("Redrive", "running", "cancelled")],
-            commands=[command],
-            notes=["Messages that were moved stay moved; the others stay in the dead-letter queue."],
-        ),
-    )
+        action="cancel redrive",
+        target=queue.name,
+        title=f"Stop the redrive of {queue.name}",
+        button="Stop the redrive",
+        back=back,
+        make=make,
+        differences=[Difference("Redrive", "running", "cancelled")],
+        commands=[command],
+        notes=["Messages that were moved stay moved; the others stay in the dead-letter queue."],
+    ).offer()
 
 
 async def read_destination(visit: Visit, queue: Queue, text: str) -> QueueKey | None:
@@ -289,7 +282,6 @@ class AttributeRow(NamedTuple):
 
 @page("/dead-letters/{region}/{name}/{seq}/edit", needs=Role.OPERATOR)
 async def edit_page(visit: Visit) -> Answer:
-    """The form, filled with what is."""
     queue = await visit.queue()
     letter = await _letter(visit, queue)
     rows = [
@@ -345,27 +337,25 @@ async def edit(visit: Visit) -> Answer:
         place = link("queues", target.key.region, target.name, "messages", str(answer.seq))
         return Done(f"Sent to {target.name} as message {answer.message_id}.", place)
 
-    return await offer(
+    return await Change(
         visit,
-        Change(
-            action="edit and resend message",
-            target=letter.message.message_id,
-            title="Edit and resend",
-            button=f"Send to {target.name}",
-            back=back,
-            make=make,
-            differences=[
-                Difference("Queue", queue.name, target.name),
-                *_differences(letter, body, attributes),
-            ],
-            commands=commands,
-            notes=[
-                "The command only sends the new message; here the old one also leaves the dead letters, in the same transaction."
-                if commands
-                else NO_COMMAND
-            ],
-        ),
-    )
+        action="edit and resend message",
+        target=letter.message.message_id,
+        title="Edit and resend",
+        button=f"Send to {target.name}",
+        back=back,
+        make=make,
+        differences=[
+            Difference("Queue", queue.name, target.name),
+            *_differences(letter, body, attributes),
+        ],
+        commands=commands,
+        notes=[
+            "The command only sends the new message; here the old one also leaves the dead letters, in the same transaction."
+            if commands
+            else NO_COMMAND
+        ],
+    ).offer()
 
 
 async def _letter(visit: Visit, queue: Queue) -> Letter:

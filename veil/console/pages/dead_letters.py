@@ -84,7 +84,6 @@ async def dead_letter_queue_page(visit: Visit) -> Answer:
 
 @live("/dead-letters/{region}/{name}/live")
 async def dead_letter_queue_live(visit: Visit) -> Mapping[str, str]:
-    """The counts and the moves."""
     queue = await visit.queue()
     values = {
         "queue": queue,

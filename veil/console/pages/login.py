@@ -14,7 +14,6 @@ _log = logging.getLogger(__name__)
 
 @page("/login", needs=None)
 async def login_page(visit: Visit) -> Answer:
-    """The form to log in with."""
     return await _form(visit, visit.query.text("next"))
 
 
@@ -53,7 +52,6 @@ async def log_in(visit: Visit) -> Answer:
 
 @change("/logout", needs=None)
 async def log_out(visit: Visit) -> Answer:
-    """End the session."""
     if visit.console.sessions.needs_login and visit.identity.account:
         await _record(visit, visit.identity, "log out")
     visit.console.sessions.log_out(visit.identity.cookie)
@@ -103,8 +101,6 @@ async def _form(visit: Visit, place: str, problem: str = "", key_id: str = "", s
         "login.html", title="Log in", next=place, problem=problem, key_id=key_id, status=status
     )
 
-
-# ---- colours
 
 THEMES = ("system", "light", "dark")
 

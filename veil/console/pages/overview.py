@@ -214,7 +214,6 @@ async def overview_page(visit: Visit) -> Answer:
 
 @live("/overview/live")
 async def overview_live(visit: Visit) -> Mapping[str, str]:
-    """All of it."""
     _, resolution = chosen_span(visit)
     # Those who watch other spans of time share the look.
     key = ("overview", visit.identity.account)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from veil.console.changes import Change, Difference, Done, offer, queue_command
+from veil.console.changes import Change, Difference, Done, queue_command
 from veil.console.letters import PAGE_ROWS, chosen_of
 from veil.console.messages import (
     Body,
@@ -82,7 +82,6 @@ async def _messages_shown(visit: Visit, problem: str = "", status: int = 200) ->
 
 @live("/queues/{region}/{name}/messages/live")
 async def messages_live(visit: Visit) -> Mapping[str, str]:
-    """The counts and the rows."""
     head = await queue_head(visit, await visit.queue(), "messages")
     search = Search(after=read_search(visit.query).after)
     looked = await search_messages(visit.service, head.queue, search, visit.turn)
@@ -133,9 +132,6 @@ def _row(visit: Visit, head: Head, message: StoredMessage) -> MessageRow:
     )
 
 
-# ---- delete messages that nobody holds
-
-
 @change("/queues/{region}/{name}/messages", needs=Role.OPERATOR)
 async def delete_messages(visit: Visit) -> Answer:
     """Show which messages would be deleted, then delete them."""
@@ -158,30 +154,25 @@ async def offer_deletion(visit: Visit, queue: Queue, chosen: Sequence[tuple[int,
         return Done(f"{plural(len(answers) - len(refusals), 'message')} deleted.{rest}", back)
 
     count = plural(len(chosen), "message")
-    return await offer(
+    return await Change(
         visit,
-        Change(
-            action="delete messages",
-            target=chosen[0][1] if len(chosen) == 1 else f"{count} of {queue.name}",
-            title=f"Delete {count} of {queue.name}",
-            button=f"Delete {count}",
-            back=back,
-            make=make,
-            differences=[Difference(f"Message {message_id}", queue.name, "") for _, message_id in chosen],
-            notes=[
-                "A deleted message does not come back. One that somebody holds by then is left alone.",
-                "There is no aws command for this: SQS deletes what was received, by its receipt.",
-            ],
-            is_danger=True,
-        ),
-    )
+        action="delete messages",
+        target=chosen[0][1] if len(chosen) == 1 else f"{count} of {queue.name}",
+        title=f"Delete {count} of {queue.name}",
+        button=f"Delete {count}",
+        back=back,
+        make=make,
+        differences=[Difference(f"Message {message_id}", queue.name, "") for _, message_id in chosen],
+        notes=[
+            "A deleted message does not come back. One that somebody holds by then is left alone.",
+            "There is no aws command for this: SQS deletes what was received, by its receipt.",
+        ],
+        is_danger=True,
+    ).offer()
 
 
 class NothingDeleted(VeilError):
     """None of the messages could be deleted."""
-
-
-# ---- in flight
 
 
 class LeaseRow(NamedTuple):
@@ -215,7 +206,6 @@ class LeaseRow(NamedTuple):
 
 @page("/queues/{region}/{name}/in-flight")
 async def in_flight_page(visit: Visit) -> Answer:
-    """The leases, a page at a time."""
     return await _in_flight_shown(visit)
 
 
@@ -242,7 +232,6 @@ async def _in_flight_shown(visit: Visit, problem: str = "", status: int = 200) -
 
 @live("/queues/{region}/{name}/in-flight/live")
 async def in_flight_live(visit: Visit) -> Mapping[str, str]:
-    """The counts and the leases."""
     head = await queue_head(visit, await visit.queue(), "in-flight")
     after = visit.query.number("after", 0, 0, (1 << 63) - 1)
     looked = await open_leases(visit.service, head.queue, after, visit.turn)
@@ -291,8 +280,6 @@ def _lease_row(visit: Visit, head: Head, message: StoredMessage) -> LeaseRow:
         f"{head.address}/messages/{message.seq}",
     )
 
-
-# ---- acting on leases
 
 _EXTENSION: Final = NumberField("extend_s", "Extend to", "seconds", 1, VISIBILITY_MAX_S, "")
 _COMMANDS_MAX: Final = 10
@@ -379,7 +366,7 @@ async def _change_leases(visit: Visit, queue: Queue) -> Answer:
             gone += 1
     if not leases:
         raise NotChosen("Nothing was done: all these leases have ended since they were shown.")
-    return await offer(visit, _change(visit, queue, way, leases, visibility_s, gone))
+    return await _change(visit, queue, way, leases, visibility_s, gone).offer()
 
 
 def _change(
@@ -426,6 +413,7 @@ def _change(
     if len(receipts) > _COMMANDS_MAX:
         notes.append(f"The commands of the first {_COMMANDS_MAX} are shown; the others are like them.")
     return Change(
+        visit,
         action=way.action,
         target=one if len(leases) == 1 else f"{len(leases)} messages of {queue.name}",
         title=title,

@@ -14,7 +14,6 @@ from veil.console.changes import (
     Done,
     aws_command,
     changed_attributes,
-    offer,
     queue_command,
 )
 from veil.console.queue_form import (
@@ -97,7 +96,7 @@ async def create(visit: Visit) -> Answer:
         filled = {name: form.raw(name, value) for name, value in form_values(new).items()}
         filled |= {"name": key.name, "region": key.region, "tags": form.raw("tags")}
         return await _form(visit, filled, problems, source, fifo, 422)
-    return await offer(visit, _change(visit, key, wanted, tags))
+    return await _change(visit, key, wanted, tags).offer()
 
 
 def _change(visit: Visit, key: QueueKey, wanted: QueueSettings, tags: Mapping[str, str]) -> Change:
@@ -113,6 +112,7 @@ def _change(visit: Visit, key: QueueKey, wanted: QueueSettings, tags: Mapping[st
     if tags:
         parameters["Tags"] = dict(tags)
     return Change(
+        visit,
         action="create queue",
         target=key.name,
         title=f"Create {key.name}",
@@ -179,9 +179,6 @@ async def _form(
     )
 
 
-# ---- delete and purge
-
-
 @page("/queues/{region}/{name}/delete", needs=Role.ADMIN)
 @change("/queues/{region}/{name}/delete", needs=Role.ADMIN)
 async def delete_page(visit: Visit) -> Answer:
@@ -205,22 +202,20 @@ async def delete_page(visit: Visit) -> Answer:
         notes.insert(
             1, f"It holds the dead letters of {names}: what is spent there stays there from then on."
         )
-    return await offer(
+    return await Change(
         visit,
-        Change(
-            action="delete queue",
-            target=queue.name,
-            title=f"Delete {queue.name}",
-            button="Delete the queue and its messages",
-            back=queue_link(queue.key),
-            make=make,
-            differences=[Difference("Queue", f"{queue.name} in {queue.key.region}", "")],
-            commands=[queue_command(visit, "delete-queue", queue)],
-            notes=notes,
-            is_danger=True,
-            word=queue.name,
-        ),
-    )
+        action="delete queue",
+        target=queue.name,
+        title=f"Delete {queue.name}",
+        button="Delete the queue and its messages",
+        back=queue_link(queue.key),
+        make=make,
+        differences=[Difference("Queue", f"{queue.name} in {queue.key.region}", "")],
+        commands=[queue_command(visit, "delete-queue", queue)],
+        notes=notes,
+        is_danger=True,
+        word=queue.name,
+    ).offer()
 
 
 @page("/queues/{region}/{name}/purge", needs=Role.ADMIN)
@@ -235,28 +230,23 @@ async def purge_page(visit: Visit) -> Answer:
         await purge(visit.service, queue, caller=visit.caller)
         return Done(f"The queue {queue.name} is empty: {_counted(held)} removed.", back)
 
-    return await offer(
+    return await Change(
         visit,
-        Change(
-            action="purge queue",
-            target=queue.name,
-            title=f"Purge {queue.name}",
-            button="Remove every message",
-            back=back,
-            make=make,
-            differences=[Difference("Messages", "all that are in the queue when you confirm", "")],
-            commands=[queue_command(visit, "purge-queue", queue)],
-            notes=[
-                f"{_counted(held, capital=True)} will be gone{_parts(held)}, also what somebody holds. "
-                "This cannot be undone.",
-            ],
-            is_danger=True,
-            word=queue.name,
-        ),
-    )
-
-
-# ---- pause and resume
+        action="purge queue",
+        target=queue.name,
+        title=f"Purge {queue.name}",
+        button="Remove every message",
+        back=back,
+        make=make,
+        differences=[Difference("Messages", "all that are in the queue when you confirm", "")],
+        commands=[queue_command(visit, "purge-queue", queue)],
+        notes=[
+            f"{_counted(held, capital=True)} will be gone{_parts(held)}, also what somebody holds. "
+            "This cannot be undone.",
+        ],
+        is_danger=True,
+        word=queue.name,
+    ).offer()
 
 
 @page("/queues/{region}/{name}/pause", needs=Role.OPERATOR)
@@ -290,20 +280,18 @@ async def _offer_pause(visit: Visit, queue: Queue, *, pause: bool) -> Answer:
         note = f"{plural(held.visible, 'visible message')} can be received again at once."
     states = ["paused" if is_paused else "running" for is_paused in (queue.settings.paused, pause)]
     where = f"--endpoint {shlex.quote(visit.endpoint_url)} --region {shlex.quote(queue.key.region)}"
-    return await offer(
+    return await Change(
         visit,
-        Change(
-            action=f"{word} queue",
-            target=queue.name,
-            title=f"{word.capitalize()} {queue.name}",
-            button=f"{word.capitalize()} deliveries",
-            back=back,
-            make=make,
-            differences=[Difference("Deliveries", *states)],
-            commands=[f"veil queue {word} {shlex.quote(queue.name)} {where}"],
-            notes=[note],
-        ),
-    )
+        action=f"{word} queue",
+        target=queue.name,
+        title=f"{word.capitalize()} {queue.name}",
+        button=f"{word.capitalize()} deliveries",
+        back=back,
+        make=make,
+        differences=[Difference("Deliveries", *states)],
+        commands=[f"veil queue {word} {shlex.quote(queue.name)} {where}"],
+        notes=[note],
+    ).offer()
 
 
 def _counted(held: QueueCounts, *, capital: bool = False) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from veil.console.changes import NO_COMMAND, Change, Difference, Done, offer, send_commands
+from veil.console.changes import NO_COMMAND, Change, Difference, Done, send_commands
 from veil.console.queue_form import NumberField
 from veil.console.queue_views import queue_head, queue_page
 from veil.console.templates import file_size, length, plural
@@ -49,7 +49,7 @@ _FIELD_OF_PARAMETER: Final = {
     "DelaySeconds": "delay_s",
     "Priority": "priority",
 }
-_LINE_NAMES: Final = ("body", "attributes", "group", "deduplication_id", "delay_s", "priority")
+_FIELDS: Final = ("body", "attributes", "group", "deduplication_id", "delay_s", "priority")
 
 
 class DraftRefused(Exception):
@@ -167,8 +167,8 @@ def _line(line: str) -> Draft:
     if raw is None:
         raise DraftRefused("file", f'{line[:80]!r}: expected an object with a "body"')
     for name in document:
-        if name not in _LINE_NAMES:
-            raise DraftRefused("file", f"{name[:80]!r}: expected only {', '.join(_LINE_NAMES)}")
+        if name not in _FIELDS:
+            raise DraftRefused("file", f"{name[:80]!r}: expected only {', '.join(_FIELDS)}")
     return Draft(
         _body(bytes(raw)),
         _line_attributes(document.get("attributes")) or None,
@@ -233,16 +233,12 @@ def _line_number(document: dict[str, Any], field: NumberField) -> int | None:
         raise DraftRefused("file", f"{field.setting}: {problem}") from None
 
 
-# ---- the page
-
-_FIELDS: Final = ("body", "attributes", "group", "deduplication_id", "delay_s", "priority")
 _SHOWN_CHARS: Final = 500
 _SHOWN_LINES: Final = 10
 
 
 @page("/queues/{region}/{name}/send", needs=Role.OPERATOR)
 async def send_page(visit: Visit) -> Answer:
-    """The form, empty."""
     return await _form(visit, await visit.queue(), dict.fromkeys(_FIELDS, ""), {})
 
 
@@ -261,7 +257,7 @@ async def send_message(visit: Visit) -> Answer:
     except DraftRefused as refusal:
         filled = {name: form.raw(name) for name in _FIELDS}
         return await _form(visit, queue, filled, {refusal.field: refusal.sentence}, 422)
-    return await offer(visit, _change(visit, queue, drafts, lines))
+    return await _change(visit, queue, drafts, lines).offer()
 
 
 def _file_text(visit: Visit) -> str | None:
@@ -316,6 +312,7 @@ def _change(visit: Visit, queue: Queue, drafts: Sequence[Draft], lines: str | No
     count = plural(len(drafts), "message")
     commands = send_commands(visit.endpoint_url, queue, drafts)
     return Change(
+        visit,
         action="send message" if lines is None else "send messages",
         target=queue.name,
         title=f"Send {'a message' if lines is None else count} to {queue.name}",

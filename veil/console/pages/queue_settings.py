@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from veil.console.changes import Change, Difference, Done, changed_attributes, offer, queue_command, queue_url
+from veil.console.changes import Change, Difference, Done, changed_attributes, queue_command, queue_url
 from veil.console.queue_form import (
     FIELDS,
     FormReader,
@@ -48,12 +48,8 @@ async def settings_page(visit: Visit) -> Answer:
     )
 
 
-# ---- edit
-
-
 @page("/queues/{region}/{name}/edit", needs=Role.ADMIN)
 async def edit_page(visit: Visit) -> Answer:
-    """The form, filled with what is."""
     queue = await visit.queue()
     return await _form(visit, queue, form_values(queue.settings), {})
 
@@ -88,24 +84,20 @@ async def edit(visit: Visit) -> Answer:
             )
         return Done(f"{plural(len(differences), 'setting')} of {queue.name} changed.", place)
 
-    return await offer(
+    return await Change(
         visit,
-        Change(
-            action="edit queue",
-            target=queue.name,
-            title=f"Edit {queue.name}",
-            button="Change the queue",
-            back=queue_link(queue.key, "edit"),
-            make=make,
-            differences=differences,
-            commands=[
-                queue_command(
-                    visit, "set-queue-attributes", queue, Attributes=changed_attributes(before, wanted)
-                )
-            ],
-            notes=_notes(before, wanted),
-        ),
-    )
+        action="edit queue",
+        target=queue.name,
+        title=f"Edit {queue.name}",
+        button="Change the queue",
+        back=queue_link(queue.key, "edit"),
+        make=make,
+        differences=differences,
+        commands=[
+            queue_command(visit, "set-queue-attributes", queue, Attributes=changed_attributes(before, wanted))
+        ],
+        notes=_notes(before, wanted),
+    ).offer()
 
 
 def _notes(before: QueueSettings, after: QueueSettings) -> list[str]:
@@ -136,9 +128,6 @@ async def _form(
         status=status,
         **FIELDS,
     )
-
-
-# ---- tags
 
 
 @page("/queues/{region}/{name}/tags")
@@ -173,28 +162,23 @@ async def change_tags(visit: Visit) -> Answer:
             edited = await tag_queue(visit.service, edited, added)
         return Done(f"The tags of {queue.name} are changed.", back)
 
-    return await offer(
+    return await Change(
         visit,
-        Change(
-            action="tag queue",
-            target=queue.name,
-            title=f"Change the tags of {queue.name}",
-            button="Change the tags",
-            back=back,
-            make=make,
-            differences=[
-                *(Difference(key, queue.tags[key] or "(empty)", "") for key in removed),
-                *(
-                    Difference(key, _shown(queue.tags.get(key)), _shown(value))
-                    for key, value in added.items()
-                ),
-            ],
-            commands=[
-                *([queue_command(visit, "untag-queue", queue, TagKeys=removed)] if removed else []),
-                *([queue_command(visit, "tag-queue", queue, Tags=added)] if added else []),
-            ],
-        ),
-    )
+        action="tag queue",
+        target=queue.name,
+        title=f"Change the tags of {queue.name}",
+        button="Change the tags",
+        back=back,
+        make=make,
+        differences=[
+            *(Difference(key, queue.tags[key] or "(empty)", "") for key in removed),
+            *(Difference(key, _shown(queue.tags.get(key)), _shown(value)) for key, value in added.items()),
+        ],
+        commands=[
+            *([queue_command(visit, "untag-queue", queue, TagKeys=removed)] if removed else []),
+            *([queue_command(visit, "tag-queue", queue, Tags=added)] if added else []),
+        ],
+    ).offer()
 
 
 def _shown(value: str | None) -> str:
@@ -204,9 +188,6 @@ def _shown(value: str | None) -> str:
 async def _tags_page(visit: Visit, queue: Queue, written: str, problem: str, status: int = 200) -> Answer:
     head = await queue_head(visit, queue, "tags")
     return await queue_page(visit, head, "queue_tags.html", status=status, written=written, problem=problem)
-
-
-# ---- policy
 
 
 @page("/queues/{region}/{name}/policy")
@@ -236,24 +217,20 @@ async def change_policy(visit: Visit) -> Answer:
         await change_settings(visit.service, queue, {"policy": after})
         return Done(f"The policy of {queue.name} is {'changed' if after else 'removed'}.", back)
 
-    return await offer(
+    return await Change(
         visit,
-        Change(
-            action="change policy",
-            target=queue.name,
-            title=f"Change the policy of {queue.name}",
-            button="Change the policy" if after else "Remove the policy",
-            back=back,
-            make=make,
-            differences=[Difference("Policy", _laid_out(before), _laid_out(after))],
-            commands=[
-                queue_command(visit, "set-queue-attributes", queue, Attributes={"Policy": after or ""})
-            ],
-            notes=[
-                "It counts for the next request. The account's own keys may always do everything that no statement denies."
-            ],
-        ),
-    )
+        action="change policy",
+        target=queue.name,
+        title=f"Change the policy of {queue.name}",
+        button="Change the policy" if after else "Remove the policy",
+        back=back,
+        make=make,
+        differences=[Difference("Policy", _laid_out(before), _laid_out(after))],
+        commands=[queue_command(visit, "set-queue-attributes", queue, Attributes={"Policy": after or ""})],
+        notes=[
+            "It counts for the next request. The account's own keys may always do everything that no statement denies."
+        ],
+    ).offer()
 
 
 def _laid_out(policy: str | None) -> str:

@@ -11,14 +11,13 @@ from markupsafe import Markup
 from veil import words
 from veil.charts import TimeoutPoint
 from veil.console.audit import AuditEntry
-from veil.console.changes import Change, Difference, Done, offer, queue_command
+from veil.console.changes import Change, Difference, Done, queue_command
 from veil.console.templates import length
 from veil.console.timeouts import (
     RIGHT,
     TOO_LONG,
     TOO_SHORT,
     UNKNOWN,
-    cost_s,
     dilemma,
     point_of,
     read_autopilot,
@@ -71,7 +70,7 @@ async def timeouts_page(visit: Visit) -> Answer:
     for finding in _whole(visit, read.findings):
         queue, own = queues.get(_key(finding)), _pilot_of(visit, pilot, _key(finding))
         judged.append((finding, queue, verdict(finding, _timeout_s(queue), own), own))
-    judged.sort(key=lambda each: (-cost_s(each[0]), _ORDER.index(each[2]), each[0].queue))
+    judged.sort(key=lambda each: (-each[0].past_cost_s, _ORDER.index(each[2]), each[0].queue))
     shown, pager = visit.paged(judged, PAGE_ROWS)
     sparks = []
     for finding, *_ in shown:
@@ -150,22 +149,18 @@ async def apply(visit: Visit) -> Answer:
     ]
     if finding.policy != NO_RENEWAL:
         notes.append(f"It is for consumers that renew: {finding.policy}.")
-    return await offer(
+    return await Change(
         visit,
-        Change(
-            action="apply timeout",
-            target=queue.name,
-            title=f"Apply the recommended timeout to {queue.name}",
-            button="Change the queue",
-            back=back,
-            make=make,
-            differences=[
-                Difference("Visibility timeout", length(queue.settings.visibility_s), length(after_s))
-            ],
-            commands=[queue_command(visit, "set-queue-attributes", queue, Attributes=attributes)],
-            notes=notes,
-        ),
-    )
+        action="apply timeout",
+        target=queue.name,
+        title=f"Apply the recommended timeout to {queue.name}",
+        button="Change the queue",
+        back=back,
+        make=make,
+        differences=[Difference("Visibility timeout", length(queue.settings.visibility_s), length(after_s))],
+        commands=[queue_command(visit, "set-queue-attributes", queue, Attributes=attributes)],
+        notes=notes,
+    ).offer()
 
 
 def _whole(visit: Visit, findings: Findings | None) -> list[Finding]:

@@ -4,7 +4,7 @@ tables, in few jobs and few rows."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 
@@ -59,18 +59,11 @@ class Totals:
     def over(cls, parts: Iterable[Totals]) -> Totals:
         """All of them together."""
         every = list(parts)
-        return cls(
-            sent=sum(each.sent for each in every),
-            leases=sum(each.leases for each in every),
-            overrun=sum(each.overrun for each in every),
-            duplicates=sum(each.duplicates for each in every),
-            extensions=sum(each.extensions for each in every),
-            held_ms=sum(each.held_ms for each in every),
-            wasted_ms=sum(each.wasted_ms for each in every),
-            how=_added(each.how for each in every),
-            attempts=_added(each.attempts for each in every),
-            outcome=_added(each.outcome for each in every),
-        )
+        sums: dict[str, Any] = {}
+        for each in fields(cls):
+            values = [getattr(part, each.name) for part in every]
+            sums[each.name] = _added(values) if each.name in ("how", "attempts", "outcome") else sum(values)
+        return cls(**sums)
 
 
 def _added(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
@@ -295,13 +288,7 @@ def _lives(
 
 def _totals(row: Any) -> Totals:
     return Totals(
-        sent=row["sent"],
-        leases=row["leases"],
-        overrun=row["overrun"],
-        duplicates=row["duplicates"],
-        extensions=row["extensions"],
-        held_ms=row["held_ms"],
-        wasted_ms=row["wasted_ms"],
+        **{name: row[name] for name in _SUMS[:7]},
         how={name: row[name] for name in HOW},
         attempts={name: row[name] for name in ATTEMPT},
         outcome={name: row[column] for name, column in _OUTCOMES.items()},
@@ -464,30 +451,11 @@ def _example(pick: _Pick, leases: list[Row], messages: list[Row]) -> Example | N
 
 
 def _lease(row: Row) -> ExampleLease | None:
-    at = {name: moment(row[name]) for name in _INSTANTS}
-    received_at = at["received_at"]
-    if received_at is None:
+    if row["received_at"] is None:
         return None
-    return ExampleLease(
-        queue=row["queue"],
-        delivery=row["delivery"],
-        received_at=received_at,
-        first_deadline=at["first_deadline"],
-        deadline=at["deadline"],
-        extensions=row["extensions"],
-        last_extended_at=at["last_extended_at"],
-        ended_at=at["ended_at"],
-        how=row["how"],
-        outcome=row["outcome"],
-        error_type=row["error_type"],
-        held_ms=row["held_ms"] or 0,
-        processing_ms=row["processing_ms"],
-        overrun=row["overrun"],
-        user_agent=row["user_agent"],
-    )
-
-
-# ---- what `veil pipeline timeouts` found
+    given = {each.name: row[each.name] for each in fields(ExampleLease)}
+    instants = {name: moment(row[name]) for name in _INSTANTS}
+    return ExampleLease(**given | instants | {"held_ms": row["held_ms"] or 0})
 
 
 class FindingsMissing(VeilError):

@@ -48,12 +48,6 @@ def hidden_hours(finding: Finding) -> float | None:
     return None if finding.replay is None else finding.replay.hidden_hours_then
 
 
-def cost_s(finding: Finding) -> float:
-    """What the present timeout has cost: the work done twice and the time spent hidden, in seconds."""
-    work_s = finding.p50_s or finding.mean_s or finding.present_timeout_s or 1.0
-    return finding.duplicates * work_s + (hidden_hours(finding) or 0.0) * 3600
-
-
 def by_cost(findings: Findings) -> list[QueueFindings]:
     """The findings by queue, the dearest first; among equals those that there is something to do about."""
     grouped: dict[tuple[str, str, str], list[Finding]] = {}
@@ -65,11 +59,13 @@ def by_cost(findings: Findings) -> list[QueueFindings]:
         whole = next((each for each in group if each.message_type is None), None) or max(
             group, key=lambda each: each.leases
         )
-        types = sorted((each for each in group if each is not whole), key=cost_s, reverse=True)
+        types = sorted(
+            (each for each in group if each is not whole), key=lambda each: each.past_cost_s, reverse=True
+        )
         queues.append(QueueFindings(whole, tuple(types)))
     order = (TOO_SHORT, TOO_LONG, UNSET, RIGHT, UNKNOWN)
     return sorted(
-        queues, key=lambda each: (-cost_s(each.whole), order.index(verdict(each.whole)), each.whole.queue)
+        queues, key=lambda each: (-each.whole.past_cost_s, order.index(verdict(each.whole)), each.whole.queue)
     )
 
 
@@ -202,42 +198,25 @@ def summary(findings: Findings, overview: Overview | None = None) -> dict[str, A
     return told
 
 
+_TOLD: Final = (
+    "policy", "certainty", "reason", "missing", "leases", "completed", "censored", "crashes", "unknown", "failed", "failed_s",
+    "given_back", "duplicates", "mean_s", "p50_s", "p90_s", "p99_s", "p999_s", "since", "until",
+)  # fmt: skip
+
+
 def _told(finding: Finding) -> dict[str, Any]:
     replay = finding.replay
     return {
         "visibility_timeout_s": finding.present_timeout_s,
         "recommended_timeout_s": finding.recommended_timeout_s,
         "verdict": verdict(finding),
-        "policy": finding.policy,
-        "certainty": finding.certainty,
-        "reason": finding.reason,
-        "missing": finding.missing,
-        "leases": finding.leases,
-        "completed": finding.completed,
-        "censored": finding.censored,
-        "crashes": finding.crashes,
-        "unknown": finding.unknown,
-        "failed": finding.failed,
-        "failed_s": finding.failed_s,
-        "given_back": finding.given_back,
-        "duplicates": finding.duplicates,
+        **{name: getattr(finding, name) for name in _TOLD},
         "duplicates_with_recommended": replay.duplicates_with_recommended if replay else None,
         "hidden_hours": hidden_hours(finding),
         "hidden_hours_with_recommended": replay.hidden_hours_with_recommended if replay else None,
-        "cost_s": cost_s(finding),
-        "mean_s": finding.mean_s,
-        "p50_s": finding.p50_s,
-        "p90_s": finding.p90_s,
-        "p99_s": finding.p99_s,
-        "p999_s": finding.p999_s,
-        "since": finding.since,
-        "until": finding.until,
+        "cost_s": finding.past_cost_s,
     }
 
-
-# ---- as a table for a terminal
-
-# ---- the table
 
 COLUMNS: Final = (
     "queue", "type", "leases", "present", "recommended", "verdict", "certainty", "duplicates", "hidden", "p50", "p99",
