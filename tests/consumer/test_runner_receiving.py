@@ -236,8 +236,8 @@ def test_the_prefetch_follows_from_how_long_handlers_take():
     assert prefetch_for(10, 60.0) == 0
     assert prefetch_for(10, 0.5) == 5
     assert prefetch_for(10, 0.05) == 50
-    assert prefetch_for(10, 0.001) == 100
-    assert prefetch_for(100, 0.0) == 100
+    assert prefetch_for(10, 0.001) == 200
+    assert prefetch_for(100, 0.0) == 200
 
 
 def test_the_usual_time_forgets():
