@@ -40,7 +40,7 @@ def test_help_is_quick_and_loads_nothing_heavy(tmp_path: Path) -> None:
         "heavy = {'boto3', 'apsw', 'rich', 'asyncio', 'uvloop', 'prometheus_client'} & set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy else 0)"
     )
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
 
 
@@ -64,7 +64,7 @@ def completions(line: str) -> list[str]:
         "COMP_CWORD": str(len(line.split()) - 1),
     }
     command = [sys.executable, "-c", "from veil.cli.main import main; main()"]
-    ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30)
+    ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
     assert ran.stderr == ""
     return ran.stdout.split()
 
@@ -119,7 +119,7 @@ def test_a_terminal_that_is_not_utf8_still_gets_its_output(veil: Veil) -> None:
     veil("msg", "send", "orders", "✓")
     command = [sys.executable, "-m", "veil.cli.main", "msg", "receive", "orders"]
     environ = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30)
+    ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0
     assert "\\u2713" in ran.stdout
 

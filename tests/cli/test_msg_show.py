@@ -45,10 +45,10 @@ def test_a_dead_letter_shows_the_errors_of_its_attempts(tmp_path: Path, command:
         letters = veil("dlq", "show", "dead").out
         assert letters.startswith(f"{message_id}  order 7\n") and "shop.NoStock: none left, try 1" in letters
 
-        with urlopen(f"{server.endpoint_url}/console/dead-letters/us-east-1/dead", timeout=30) as answer:
+        with urlopen(f"{server.endpoint_url}/console/dead-letters/us-east-1/dead", timeout=120) as answer:
             page = answer.read().decode()
         assert "shop.NoStock" in page and "none left, try 1" in page and "2 failed attempts" in page
-        with urlopen(f"{server.endpoint_url}/console/messages?id={message_id}", timeout=30) as answer:
+        with urlopen(f"{server.endpoint_url}/console/messages?id={message_id}", timeout=120) as answer:
             page = answer.read().decode()
         assert page.count("in ship") == 2
 
@@ -58,7 +58,7 @@ def test_a_dead_letter_shows_the_errors_of_its_attempts(tmp_path: Path, command:
 
         # Whoever comes as a dead letter, or by a redrive, has arrived; the page's figures may be a moment old.
         assert veil("dlq", "redrive", "dead").code == 0
-        page, deadline = "", time.monotonic() + 30
+        page, deadline = "", time.monotonic() + 120
         wanted = [
             f'veil_messages_arrived_total{{account="000000000000",queue="{each}",'
             for each in ("dead", "orders")
@@ -69,7 +69,7 @@ def test_a_dead_letter_shows_the_errors_of_its_attempts(tmp_path: Path, command:
 
 
 def metrics(server: VeilServer) -> str:
-    with urlopen(f"{server.endpoint_url}/metrics", timeout=30) as answer:
+    with urlopen(f"{server.endpoint_url}/metrics", timeout=120) as answer:
         return str(answer.read().decode())
 
 
@@ -110,7 +110,7 @@ def test_a_restarted_server_knows_from_the_journal_who_holds_what(tmp_path: Path
         said = Said("failed", "shop.NoStock", "none left")
         ask(server, "ChangeMessageVisibility", change, write_header({"*": said}))
     with VeilServer("--data", str(tmp_path)) as server:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         page = ""
         while "shop.NoStock" not in page and time.monotonic() < deadline:
             with urlopen(

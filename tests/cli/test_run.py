@@ -129,7 +129,7 @@ class Running:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(120)
 
 
 Start = Callable[..., Running]
@@ -170,7 +170,7 @@ def alive(pid: int) -> bool:
     return True
 
 
-def until(happened: Callable[[], Any], timeout_s: float = 25.0) -> Any:
+def until(happened: Callable[[], Any], timeout_s: float = 120.0) -> Any:
     deadline_s = time.monotonic() + timeout_s
     while not (found := happened()):
         assert time.monotonic() < deadline_s, "it did not happen in time"

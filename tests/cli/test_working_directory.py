@@ -83,7 +83,7 @@ def test_the_journal_helper_of_a_server(planted: Path, tmp_path: Path, command: 
         until(lambda: any(data.rglob("*.parquet")), "nothing was exported")
     finally:
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
     assert traces(planted) == []
 
 

@@ -256,7 +256,7 @@ def test_a_child_of_fork_sends_on_its_own(sqs: Any, url: str) -> None:
         queue.send("parent")
         child = multiprocessing.get_context("fork").Process(target=send_in_child, args=(queue,))
         child.start()
-        child.join(30)
+        child.join(120)
         assert child.exitcode == 0
         queue.send("parent again")
     assert {message["Body"] for message in everything_in(sqs, url)} == {"parent", "child", "parent again"}

@@ -122,7 +122,7 @@ class ServerProcess:
             self._process.kill()
             self._process.wait()
 
-    def terminate(self, timeout_s: float = 30.0) -> int:
+    def terminate(self, timeout_s: float = 120.0) -> int:
         """Ask it to stop, as an operator would, and give its exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)

@@ -85,7 +85,7 @@ class Served:
 
     def status(self, path: str) -> int:
         """What a newcomer is answered; 0 for one who is turned away."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
             connection.request("GET", path)
             return connection.getresponse().status
@@ -147,7 +147,7 @@ def test_more_newcomers_at_once_than_files_leave_the_listener_sound(served: Serv
         served.await_status("/console/queues", 200)
     assert served.status("/healthz") == 200
     served.process.terminate()
-    assert served.process.wait(30) == 0
+    assert served.process.wait(120) == 0
 
 
 def test_a_server_that_could_have_hardly_any_client_does_not_start(tmp_path: Path):

@@ -103,7 +103,7 @@ def test_files_that_were_open_to_others_are_closed_at_the_start_and_that_is_told
             assert [each for each in open_to_others(data) if each.startswith("veil.db")] == []
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(120)
     text = said.read_text()
     said.unlink()
     assert "journal could be read by other users of this machine; now only its owner can" in text
@@ -140,6 +140,6 @@ def test_the_ready_file_is_never_written_through_a_link(tmp_path: Path):
         assert stat.S_IMODE(ready.stat().st_mode) == 0o644
     finally:
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
     assert mine.read_text() == "mine"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["mine", "ready.new"]

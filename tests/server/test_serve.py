@@ -42,7 +42,7 @@ class Server:
     def request(
         self, method: str, path: str, headers: dict[str, str] | None = None, body: bytes | None = None
     ) -> tuple[int, str]:
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=30)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=120)
         try:
             connection.request(method, path, body, headers or {})
             answer = connection.getresponse()
@@ -61,7 +61,7 @@ class Server:
         return self.gone()
 
     def gone(self) -> int:
-        _, rest = self.process.communicate(timeout=30)
+        _, rest = self.process.communicate(timeout=120)
         self.said += rest
         return self.process.returncode
 
@@ -95,7 +95,7 @@ def refused(*arguments: str, cwd: Path, environ: dict[str, str] | None = None) -
     """Exit code and the one line on stderr of a server that did not start."""
     done = subprocess.run(
         [*VEIL, "serve", *arguments],
-        capture_output=True, text=True, env=CLEAN | (environ or {}), cwd=cwd, timeout=30,
+        capture_output=True, text=True, env=CLEAN | (environ or {}), cwd=cwd, timeout=120,
     )  # fmt: skip
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1, done.stderr
@@ -277,7 +277,7 @@ def waiting_long_poll(server: Server) -> Iterator[list[Any]]:
     ):
         assert poll.is_alive(), answers
     yield answers
-    poll.join(10)
+    poll.join(15)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -41,7 +41,7 @@ class Node(ServerProcess):
         return status, json.loads(text) if text else {}
 
     def _ask(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
             connection.request(method, path, body, headers)
             answer = connection.getresponse()
@@ -72,7 +72,7 @@ def with_password(dsn: str) -> str:
 
 def refused(dsn: str, cwd: Path, *before: str) -> tuple[int, str]:
     command = [*(before or VEIL), "serve", "--port", "0", "--store", dsn]
-    done = subprocess.run(command, capture_output=True, text=True, env=CLEAN, cwd=cwd, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, env=CLEAN, cwd=cwd, timeout=120)
     assert done.stderr.count("\n") == 1, done.stderr
     assert done.stderr.startswith("veil: ")
     return done.returncode, done.stderr

@@ -388,7 +388,7 @@ def test_the_consoles_cookie_is_secure_and_its_commands_say_https(authority: Aut
     with (
         VeilServer("--store", "memory", *pair.flags, environ={"VEIL_KEYS": "ROOT:secret"}) as server,
         closing(
-            http.client.HTTPSConnection("127.0.0.1", server.port, timeout=30, context=context)
+            http.client.HTTPSConnection("127.0.0.1", server.port, timeout=120, context=context)
         ) as browser,
     ):
         browser.request("GET", "/console/login", headers={"Host": "veil.example"})

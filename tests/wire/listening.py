@@ -48,13 +48,13 @@ def listening(verifier: Verifier | None = None, *, store_name: str = "memory") -
 
     thread = threading.Thread(target=lambda: uvloop.run(serve()), daemon=True)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(120)
     try:
         yield ports[0]
     finally:
         loop, ended = stop[0]
         loop.call_soon_threadsafe(ended.set)
-        thread.join(10)
+        thread.join(120)
         if dsn is not None:
             drop_database(dsn)
 

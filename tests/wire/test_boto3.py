@@ -153,7 +153,7 @@ def test_a_long_poll_wakes_for_a_send(sqs: Any) -> None:
     )
     poll.start()
     sent = sqs.send_message(QueueUrl=url, MessageBody="x", MessageGroupId="g", MessageDeduplicationId="d")
-    poll.join(10)
+    poll.join(15)
     assert [one["MessageId"] for one in found] == [sent["MessageId"]]
     assert len(sent["SequenceNumber"]) == 20
 

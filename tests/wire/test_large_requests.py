@@ -189,7 +189,7 @@ async def test_who_goes_away_while_a_large_answer_is_encoded_leaves_nothing_hidd
 
     def slow(*given: Any) -> Any:
         encoding.set()
-        go_on.wait(30)
+        go_on.wait(120)
         return encode(*given)
 
     monkeypatch.setattr(module, name, slow)

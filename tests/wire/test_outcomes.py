@@ -29,7 +29,7 @@ def ask(
     if outcome is not None:
         headers[HEADER] = outcome
     request = Request(server.endpoint_url, json.dumps(given).encode(), headers)
-    with urlopen(request, timeout=30) as answer:
+    with urlopen(request, timeout=120) as answer:
         text = answer.read()
         return dict(json.loads(text)) if text else {}
 
@@ -77,7 +77,7 @@ def test_a_server_may_keep_no_texts_of_errors(tmp_path: Path):
 def test_what_cannot_be_read_is_ignored_and_counted(tmp_path: Path, outcome: str):
     with VeilServer("--data", str(tmp_path)) as server:
         ended(server, outcome)
-        with urlopen(f"{server.endpoint_url}/metrics", timeout=30) as answer:
+        with urlopen(f"{server.endpoint_url}/metrics", timeout=120) as answer:
             page = answer.read().decode()
     assert 'veil_outcomes_ignored_total{account="000000000000",queue="orders",region="us-east-1"} 3.0' in page
     events = events_of(Storage.at(tmp_path / "journal"))

@@ -21,7 +21,7 @@ class Client:
     """One connection, kept alive."""
 
     def __init__(self, port: int) -> None:
-        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         self.used: set[str] = set()
 
     def __call__(self, action: str, path: str = "/", **parameters: str) -> ElementTree.Element:

@@ -229,7 +229,7 @@ def test_a_long_poll_is_answered_by_the_next_message(queue: Queue, server: VeilS
     poll.start()
     url = sqs.get_queue_url(QueueName=queue.queue_name)["QueueUrl"]
     sqs.send_message(QueueUrl=url, MessageBody="d29rZW4=")
-    poll.join(30)
+    poll.join(25)
     assert got[0].message_body == b"woken"
     own.mns_client.close_connection()
 
