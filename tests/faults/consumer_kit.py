@@ -28,7 +28,7 @@ _IDLE_S_MAX = 10.0
 _LOSS = re.compile("lease lost|lease was lost|lost its lease")
 _APP = """
 import asyncio, ctypes, time
-from veil import Adaptive, Consumer, Lease, Message, NoRenewal
+from veil import Adaptive, Consumer, Heartbeat, Lease, Message, NoRenewal
 
 app = Consumer({queue!r}, {settings})
 DIARY = open({diary!r}, "a", buffering=1)

@@ -15,6 +15,9 @@ _COMPUTE = """
     while time.monotonic() < end_s:
         sum(range(1_000))
 """
+# Windows that no machine stands still for, and handlers that end by what was renewed.
+_OFTEN = "renewal=Heartbeat(timeout=60, threshold=59.5, interval=0.2)"
+_RENEWALS = 3
 
 
 def run_long(
@@ -66,6 +69,36 @@ def run_long(
         outcome.done = (
             f"{handlers} waiting and {_COMPUTING} computing handlers of {windows} windows each "
             f"in {time.monotonic() - began_s:.0f} s"
+        )
+    return outcome
+
+
+def run_renewed(handlers: int, seed: int = 1) -> Outcome:
+    """The same handlers on a machine that may be late: each ends when its lease has been renewed a few times."""
+    outcome = Outcome("consumer-renewed", seed)
+    began_s = time.monotonic()
+    with world(outcome) as at:
+        tasks = []
+        for name, count, kind, pause in (
+            ("waiting", handlers, "async def", "await asyncio.sleep(0.01)"),
+            ("computing", _COMPUTING, "def", "sum(range(1_000))"),
+        ):
+            queue = at.queue(name, 60)
+            work = f"    while lease.extensions < {_RENEWALS}: {pause}"
+            worker = at.worker(name, settings=f"{_OFTEN}, concurrency={count}", work=work, kind=kind)
+            bodies = [f"m{n}" for n in range(count)]
+            queue.send(bodies)
+            worker.start()
+            tasks.append((worker, queue, bodies))
+        for worker, queue, bodies in tasks:
+            until(
+                lambda worker=worker, bodies=bodies: _is_over(worker, len(bodies)),  # type: ignore[misc]
+                f"{queue.name}: all handled",
+                within_s=240,
+            )
+            check_handled_once(outcome, worker, queue, bodies)
+        outcome.done = (
+            f"{handlers} waiting and {_COMPUTING} computing handlers in {time.monotonic() - began_s:.0f} s"
         )
     return outcome
 
