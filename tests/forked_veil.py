@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from multiprocessing import forkserver
 from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import IO, Any, Final
@@ -22,6 +23,7 @@ PRELOADED: Final = [
     "veil.consumer.app", "veil.consumer.runner",
     "veil.server.application", "veil.server.main", "veil.stores.sqlite", "veil.stores.memory",
 ]  # fmt: skip
+_ROOT: Final = Path(__file__).parents[1]
 _forks: Final = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload([__name__, *PRELOADED])
 
@@ -66,6 +68,10 @@ class ForkedVeil:
                     chosen = null if stream in (None, subprocess.DEVNULL) else stream
                     given.append(chosen if isinstance(chosen, int) else chosen.fileno())
             place = os.fspath(cwd or Path.cwd())
+            with contextlib.chdir(
+                _ROOT
+            ):  # the first starts the server, which imports from where it is started
+                forkserver.ensure_running()
             self._process = _forks.Process(
                 target=_run,
                 args=(arguments, dict(os.environ if env is None else env), place, _Streams(given)),
