@@ -273,8 +273,11 @@ def _conditions(raw: Any, where: str) -> tuple[Condition, ...]:
             raise PolicyMalformed(f"{where}: Condition {operator}: expected an object of keys and values")
         for key, values in keys.items():
             plain = [_plain(one) for one in (values if isinstance(values, list) else [values])]
+            if not plain or not all(isinstance(one, str) for one in plain):
+                expected = f"condition {operator} on {key}: expected text or a list of texts"
+                raise PolicyMalformed(f"{where}: {expected}")
             try:
-                found.append(parse_condition(operator, key, _texts_or_empty(plain, operator, key)))
+                found.append(parse_condition(operator, key, plain))
             except ValueError as problem:
                 raise PolicyMalformed(f"{where}: {problem}") from None
     return tuple(found)
@@ -285,12 +288,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int | float) else value
-
-
-def _texts_or_empty(values: list[Any], operator: str, key: str) -> list[str]:
-    if not values or not all(isinstance(one, str) for one in values):
-        raise ValueError(f"condition {operator} on {key}: expected text or a list of texts")
-    return values
 
 
 ACTIONS_MAX: Final = 7

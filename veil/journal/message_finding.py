@@ -68,8 +68,8 @@ def _exported(
     if before is not None:
         # By its name, not by its place: new segments have come meanwhile, and old days may have gone.
         names = [each.name for each in segments]
-        first = names.index(before) if before in names else _first_older(segments, before)
-        segments = segments[first:]
+        older = (place for place, name in enumerate(names) if name < before)
+        segments = segments[names.index(before) if before in names else next(older, len(names)) :]
     problems: list[str] = []
     looked = 0
     for number, segment in enumerate(segments):
@@ -81,10 +81,6 @@ def _exported(
         except (ValueError, OSError) as problem:
             problems.append(f"{segment.name}: {problem}")
     return None, None, problems
-
-
-def _first_older(segments: list[Segment], name: str) -> int:
-    return next((place for place, each in enumerate(segments) if each.name < name), len(segments))
 
 
 def _look_into(

@@ -202,10 +202,10 @@ def _bare(kind: Any) -> Any:
     return kind
 
 
-CONTENT_TYPE: Final = "text/xml"
-JSON_CONTENT_TYPE: Final = "application/json"
 # ---- the way out
 
+CONTENT_TYPE: Final = "text/xml"
+JSON_CONTENT_TYPE: Final = "application/json"
 _NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"
 _DECLARATION: Final = '<?xml version="1.0"?>'
 
@@ -333,9 +333,5 @@ def _text(value: str | int | bool) -> str:
         return str(value)
     # A bare return would reach the client as a line feed: XML parsers normalise line ends.
     text = escape(value, {"\r": "&#13;", '"': "&quot;"})
-    return text if text.isprintable() else _without_controls(text)
-
-
-def _without_controls(text: str) -> str:
     # Names and values from a refused request are repeated in its error; what XML cannot carry would break the answer.
-    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)
+    return text if text.isprintable() else _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -52,8 +52,8 @@ async def own_queue(call: Call, url: str) -> Queue:
 _EVERYTHING: Final = ReceivedForm(
     shapes.ReceiveMessageInput(MessageSystemAttributeNames=["All"], MessageAttributeNames=["All"])
 )
-# A hold without a window would hold nothing.
-_WINDOW: Final = f"Must be between 1 and {limits.VISIBILITY_MAX_S}."
+# A hold without a visibility would hold nothing.
+_VISIBILITY: Final = f"Must be between 1 and {limits.VISIBILITY_MAX_S}."
 
 
 async def open_stream(call: Call, given: shapes.OpenStreamInput) -> None:
@@ -71,13 +71,10 @@ async def receive_hold(call: Call, given: shapes.ReceiveHoldInput) -> shapes.Rec
     key = HoldKey(_text("Stream", given.Stream), batch, part)
     count = _number("MaxNumberOfMessages", given.MaxNumberOfMessages)
     check_range("MaxNumberOfMessages", count, 1, HOLD_MAX, f"Must be between 1 and {HOLD_MAX}.")
+    visibility_s = queue.settings.visibility_s if given.VisibilityTimeout is None else given.VisibilityTimeout
+    check_range("VisibilityTimeout", visibility_s, 1, limits.VISIBILITY_MAX_S, _VISIBILITY)
     content = await receiving.receive_hold(
-        call.service,
-        queue,
-        key,
-        count=count,
-        visibility_s=_window(given.VisibilityTimeout, queue),
-        caller=call.caller,
+        call.service, queue, key, count=count, visibility_s=visibility_s, caller=call.caller
     )
     call.answer_bytes = answer_bytes(content.messages)
     if call.answer_bytes > LARGE_BYTES:
@@ -91,10 +88,10 @@ async def extend_holds(call: Call, given: shapes.ExtendHoldsInput) -> shapes.Hol
     """ExtendHolds: more time for all that the stream holds."""
     queue = await own_queue(call, given.QueueUrl)
     stream, owner = _text("Stream", given.Stream), _text("Owner", given.Owner)
-    window_s = _number("VisibilityTimeout", given.VisibilityTimeout)
-    check_range("VisibilityTimeout", window_s, 1, limits.VISIBILITY_MAX_S, _WINDOW)
+    visibility_s = _number("VisibilityTimeout", given.VisibilityTimeout)
+    check_range("VisibilityTimeout", visibility_s, 1, limits.VISIBILITY_MAX_S, _VISIBILITY)
     return _counted(
-        await receiving.extend_holds(call.service, queue, stream, owner, window_s, caller=call.caller)
+        await receiving.extend_holds(call.service, queue, stream, owner, visibility_s, caller=call.caller)
     )
 
 
@@ -106,12 +103,6 @@ async def delete_holds(call: Call, given: shapes.DeleteHoldsInput) -> shapes.Hol
     return _counted(
         await receiving.delete_holds(call.service, queue, stream, owner, up_to_batch, caller=call.caller)
     )
-
-
-def _window(given_s: int | None, queue: Queue) -> int:
-    window_s = queue.settings.visibility_s if given_s is None else given_s
-    check_range("VisibilityTimeout", window_s, 1, limits.VISIBILITY_MAX_S, _WINDOW)
-    return window_s
 
 
 def _text(parameter: str, value: str) -> str:

@@ -194,7 +194,9 @@ def _check_meta(connection: apsw.Connection, findings: Findings) -> None:
         return
     if mark is None:
         findings.add("clock", "clock", "no mark, though there are messages: windows would be judged anew")
-    elif highest > (last_seq := mark[-3]):
+        return
+    *_, last_seq, _, _ = mark
+    if highest > last_seq:
         text = f"the highest given out is said to be {last_seq}, but message {highest} exists"
         findings.add("clock", "order keys", text)
 
@@ -299,7 +301,7 @@ def _check_outbox(connection: apsw.Connection, findings: Findings) -> None:
     if export is None:
         findings.add("journal", "outbox", "how far its export has come is not known")
         return
-    last, size = mark[5:7] if mark is not None else (0, 0)
+    *_, last, size = mark or (0, 0)
     done, planned, _ = export
     if not done <= (done if planned is None else planned) <= last:
         text = f"exported up to {done}, planned up to {planned}, but the last row is said to be {last}"
