@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,15 +74,11 @@ def fill(dead: DeadLetterQueue, letters: int) -> None:
     """Send that many."""
     for begin in range(0, letters, _SLICE):
         entries = [entry(number) for number in range(begin, min(begin + _SLICE, letters))]
-        failed = [each for each in dead.send(entries, split=_by_tens) if not isinstance(each, str)]
+        failed = [each for each in dead.send(entries) if not isinstance(each, str)]
         if failed:
             raise SystemExit(f"{len(failed)} messages could not be sent: {failed[0]}")
         print(f"\r{begin + len(entries):,} sent", end="", file=sys.stderr)
     print(file=sys.stderr)
-
-
-def _by_tens(entries: Sequence[Any]) -> list[list[int]]:
-    return [list(range(at, min(at + 10, len(entries)))) for at in range(0, len(entries), 10)]
 
 
 def numbers_in(queue: DeadLetterQueue) -> Iterator[int]:

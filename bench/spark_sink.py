@@ -41,14 +41,14 @@ def by_boto3(server: VeilServer, rows: int, size: int) -> None:
 def by_sender(server: VeilServer, rows: int, size: int, name: str) -> None:
     sender = Sender(QueueAddress("", server.endpoint_url, server.region))
     sender.url("plain", 10.0)
-    cutter = RowBatcher(8)
+    cutter = RowBatcher(8, sender.entries_max)
     for ordinal in range(rows):
         row = SinkRow(ordinal, "plain", Draft("x" * size))
         why_refused(row)
         cutter.add(row)
         if ordinal % 2_000 == 1_999:
-            sender.send(cutter.full(), name, 8, 30.0)
-    sender.send(cutter.rest(), name, 8, 30.0)
+            sender.begin(cutter.full(), name, 8, 30.0).result()
+    sender.begin(cutter.rest(), name, 8, 30.0).result()
     sender.close()
 
 

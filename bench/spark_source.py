@@ -5,7 +5,8 @@
 
 Each contender empties a queue of the same length on the same `veil serve`, in turns: a plain boto3 loop of four threads,
 Veil's consumer, and the source by SQS's calls (sqs) and by Veil's own with 1, 2 and 4 partitions (veil-1 …), into a sink that
-drops the rows. Rates count from when a tenth of the messages is out of the queue until the last one is; Spark is up by then.
+drops the rows. Rates count from when a tenth of the messages is out of the queue until the last one is; Spark is up by then,
+and has emptied a queue each way before anything counts.
 On a machine that others use too, look at the CPU a row (server, JVM and every Python together) rather than at the rates.
 `--profile` shows where the time of the source's own code goes: the driver's for sqs, an executor's for veil.
 """
@@ -21,7 +22,7 @@ import pstats
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
@@ -47,8 +48,9 @@ SPARK: Final = ("sqs", "veil-1", "veil-2", "veil-4")
 NAMES: Final = ("boto3", "consumer", *SPARK)
 _REGION: Final = "us-east-1"
 _STARTED_SHARE: Final = 0.1
-_LOOK_EVERY_S: Final = 0.05
+_LOOK_EVERY_S: Final = 0.2
 _TIMEOUT_S: Final = 300.0
+_PARTS: Final = ("server", "jvm", "python")  # whose CPU it is
 Figures = dict[str, Any]
 
 
@@ -74,15 +76,11 @@ class Queues:
         given = {"VisibilityTimeout": "120"}
         url = str(self.client.create_queue(QueueName=f"spark-{self._count}", Attributes=given)["QueueUrl"])
         with QueueClient(QueueAddress(url, self.endpoint, _REGION)) as queue:
-            sent = queue.send([{"MessageBody": wire.BODY}] * self._messages, split=_by_tens)
+            sent = queue.send([{"MessageBody": wire.BODY}] * self._messages)
         if not all(isinstance(each, str) for each in sent):
             raise TrialFailed("not all messages could be sent")
         await_rest(self.server_pid)
         return url
-
-
-def _by_tens(items: Sequence[Any]) -> list[list[int]]:
-    return [list(range(at, min(at + 10, len(items)))) for at in range(0, len(items), 10)]
 
 
 def plain(queues: Queues, name: str, messages: int) -> Figures:
@@ -117,14 +115,14 @@ def spark_source(
     )
     begun_s = time.perf_counter()
     running_query = query.start()
-    looks: list[tuple[float, float, float, int]] = []
+    looks: list[tuple[float, dict[str, float], int]] = []
     gone = 0
     while gone < messages:
         if time.perf_counter() - begun_s > _TIMEOUT_S or (problem := running_query.exception()) is not None:
             raise TrialFailed(f"{name}: {messages - gone} left; {problem}")
         gone = messages - left_in(queues.client, url)
         if gone >= messages * _STARTED_SHARE:
-            look = (time.perf_counter(), process_cpu_s(queues.server_pid), _children_cpu_s(), gone)
+            look = (time.perf_counter(), _cpu_s_by_part(queues.server_pid), gone)
             looks = [looks[0], look] if looks else [look]
         time.sleep(_LOOK_EVERY_S)
     running_query.awaitTermination()
@@ -132,8 +130,9 @@ def spark_source(
     progress = [dict(each) for each in running_query.recentProgress if each["numInputRows"]]
     if sum(each["numInputRows"] for each in progress) != messages:
         raise TrialFailed(f"{name}: Spark saw another number of rows than the queue had")
-    (first_s, cpu_s, all_s, already), (last_s, cpu_end_s, all_end_s, _) = looks
+    (first_s, before_s, already), (last_s, after_s, _) = looks
     counted = messages - already
+    used_us = {part: (after_s[part] - before_s[part]) / counted * 1e6 for part in _PARTS}
     durations = {
         part: median(each["durationMs"].get(part, 0) for each in progress)
         for part in (
@@ -147,8 +146,10 @@ def spark_source(
     }
     return {
         "per_s": counted / (last_s - first_s),
-        "server_us": (cpu_end_s - cpu_s) / counted * 1e6,
-        "all_us": (all_end_s - all_s) / counted * 1e6,
+        "server_us": used_us["server"],
+        "jvm_us": used_us["jvm"],
+        "python_us": used_us["python"],
+        "all_us": sum(used_us.values()),
         "whole_per_s": messages / whole_s,
         "batch_ms": durations,
     }
@@ -165,22 +166,32 @@ def _tried(trial_: Callable[[], Figures]) -> Figures:
     return trial_()
 
 
-def _children_cpu_s() -> float:
-    """CPU time of everything below this process (server, JVM, Pythons), what has ended included; itself is not."""
-    stats: dict[
-        int, tuple[int, int]
-    ] = {}  # by process: the parent, and ticks with those of its ended children
+def _cpu_s_by_part(server_pid: int) -> dict[str, float]:
+    """CPU time of everything below this process, what has ended included; itself is not."""
+    found: dict[
+        int, tuple[int, str, int, int]
+    ] = {}  # by process: parent, name, ticks, ticks of its ended children
     for entry in Path("/proc").iterdir():
         with suppress(ValueError, OSError):
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            stats[int(entry.name)] = int(fields[1]), sum(map(int, fields[11:15]))
-    below, ticks = {os.getpid()}, 0
+            name, _, rest = (entry / "stat").read_text().partition("(")[2].rpartition(")")
+            fields = rest.split()
+            found[int(entry.name)] = (
+                int(fields[1]),
+                name,
+                sum(map(int, fields[11:13])),
+                sum(map(int, fields[13:15])),
+            )
+    below, ticks = {os.getpid()}, dict.fromkeys(_PARTS, 0)
     while True:
-        found = {pid for pid, (parent, _) in stats.items() if parent in below and pid not in below}
-        if not found:
-            return ticks / os.sysconf("SC_CLK_TCK")
-        below |= found
-        ticks += sum(stats[pid][1] for pid in found)
+        children = {pid for pid, (parent, *_) in found.items() if parent in below and pid not in below}
+        if not children:
+            return {part: count / os.sysconf("SC_CLK_TCK") for part, count in ticks.items()}
+        below |= children
+        for pid in children:
+            parent, name, used, by_ended = found[pid]
+            is_server = server_pid in (pid, parent)  # with the helper that writes its journal
+            ticks["server" if is_server else "jvm" if name == "java" else "python"] += used
+            ticks["server" if is_server else "python"] += by_ended  # whatever the JVM starts is a Python
 
 
 def measure(given: argparse.Namespace, queues: Queues, place: Path) -> dict[str, list[Figures]]:
@@ -192,18 +203,20 @@ def measure(given: argparse.Namespace, queues: Queues, place: Path) -> dict[str,
     spark = open_session(SparkSettings(master="local[2]", conf={"spark.ui.enabled": "false"}, title="bench"))
     register(spark)
     try:
-        for turn in range(given.rounds):
+        # The first round does not count: Java compiles what runs often, which goes on for some seconds.
+        for turn in range(given.rounds + 1):
             for name in given.contenders:
                 if name in SPARK:
-                    if turn == 0:  # the first query of its kind compiles
-                        spark.range(10).count()
                     found = _tried(
                         partial(spark_source, spark, queues, name, given.messages, given.batch, place)
                     )
-                else:
+                elif turn:
                     found = plain(queues, name, given.messages)
-                figures[name].append(found)
-                print(f"round {turn + 1}: {name} {found['per_s']:,.0f}/s", file=sys.stderr)
+                else:
+                    continue
+                if turn:
+                    figures[name].append(found)
+                print(f"round {turn}: {name} {found['per_s']:,.0f}/s", file=sys.stderr)
     finally:
         close_session(spark)
     return figures
@@ -212,7 +225,8 @@ def measure(given: argparse.Namespace, queues: Queues, place: Path) -> dict[str,
 def table(figures: dict[str, list[Figures]]) -> str:
     """A row for each, by the median of its rounds."""
     lines = [
-        f"{'contender':<10} {'rows/s':>9} {'of sqs':>7} {'whole run':>10} {'server µs/row':>14} {'all µs/row':>11}  ms of a batch"
+        f"{'contender':<10} {'rows/s':>9} {'of sqs':>7} {'whole run':>10} {'server µs/row':>14} {'JVM':>5} {'Python':>7}"
+        f" {'all':>5}  ms of a batch"
     ]
     rates = {name: median(each["per_s"] for each in found) for name, found in figures.items() if found}
     for name, rate in rates.items():
@@ -221,9 +235,11 @@ def table(figures: dict[str, list[Figures]]) -> str:
         whole = f"{median(each['whole_per_s'] for each in found):,.0f}" if "whole_per_s" in found[0] else "-"
         batch = found[-1].get("batch_ms", {})
         parts = ", ".join(f"{part} {ms:,.0f}" for part, ms in batch.items() if ms)
-        server_us = median(each["server_us"] for each in found)
-        every = f"{median(each['all_us'] for each in found):,.0f}" if "all_us" in found[0] else "-"
-        line = f"{name:<10} {rate:9,.0f} {of_sqs:>7} {whole:>10} {server_us:14,.0f} {every:>11}  {parts}"
+        server_us, jvm_us, python_us, all_us = (
+            f"{median(each[what] for each in found):,.0f}" if what in found[0] else "-"
+            for what in ("server_us", "jvm_us", "python_us", "all_us")
+        )
+        line = f"{name:<10} {rate:9,.0f} {of_sqs:>7} {whole:>10} {server_us:>14} {jvm_us:>5} {python_us:>7} {all_us:>5}  {parts}"
         lines.append(line.rstrip())
     return "\n".join(lines)
 

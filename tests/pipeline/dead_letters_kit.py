@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -76,12 +76,8 @@ def fill(client: QueueClient, bodies: Iterable[str], **attributes: str) -> None:
         for name, text in attributes.items()
     }
     entries = [{"MessageBody": body, **({"MessageAttributes": told} if told else {})} for body in bodies]
-    results = client.send(entries, split=_by_tens)
+    results = client.send(entries)
     assert not [each for each in results if not isinstance(each, str)]
-
-
-def _by_tens(entries: Sequence[Any]) -> list[list[int]]:
-    return [list(range(at, min(at + 10, len(entries)))) for at in range(0, len(entries), 10)]
 
 
 def bodies_in(client: DeadLetterQueue) -> list[str]:

@@ -67,10 +67,6 @@ def by_both_ways(test: Callable[[str], None]) -> None:
         list(pool.map(test, WAYS))
 
 
-def by_tens(items: Sequence[Any]) -> list[list[int]]:
-    return [list(range(at, min(at + 10, len(items)))) for at in range(0, len(items), 10)]
-
-
 def fill(
     server: VeilServer | ServerAt, queue: str, bodies: Sequence[str], *, visibility_s: int = 30
 ) -> list[str]:
@@ -78,7 +74,7 @@ def fill(
     sqs = server.client()
     sqs.create_queue(QueueName=queue, Attributes={"VisibilityTimeout": str(visibility_s)})
     with QueueClient(QueueAddress(queue, server.endpoint_url, server.region)) as client:
-        ids = client.send([{"MessageBody": body} for body in bodies], split=by_tens)
+        ids = client.send([{"MessageBody": body} for body in bodies])
     assert all(isinstance(each, str) for each in ids)
     return [str(each) for each in ids]
 

@@ -104,7 +104,7 @@ def test_columns_become_what_a_message_has():
 
 
 def cut(rows: list[SinkRow], *, looks_every: int) -> list[list[RowBatch]]:
-    cutter, found = RowBatcher(4), list[list[RowBatch]]()
+    cutter, found = RowBatcher(4, lambda queue: 10), list[list[RowBatch]]()
     for number, row in enumerate(rows):
         assert why_refused(row) is None
         cutter.add(row)

@@ -186,19 +186,19 @@ def test_a_query_that_failed_half_way_sends_nothing_twice_to_a_fifo_queue(
     session: SparkSession, queues: Queues, tmp_path: Path
 ):
     queues.create("steps.fifo")
-    numbers(session, tmp_path, 400)
-    rows = "if(id = 333, null, concat('b', id)) body;concat('g', id % 9) group"
+    numbers(session, tmp_path, 2_000)
+    rows = "if(id = 1666, null, concat('b', id)) body;concat('g', id % 9) group"
     with pytest.raises(Exception, match="the message has no body"):
         stream(session, queues, tmp_path, rows, queue="steps.fifo")
     before = queues.count("steps.fifo")
-    assert 0 < before < 399  # cut short, after some were sent
+    assert 0 < before < 1_999  # cut short, after some were sent
 
     stream(session, queues, tmp_path, rows, queue="steps.fifo", errorPath=str(tmp_path / "errors"))
 
     got = queues.take_all("steps.fifo")
-    assert Counter(each.body for each in got) == Counter(f"b{n}" for n in range(400) if n != 333)
+    assert Counter(each.body for each in got) == Counter(f"b{n}" for n in range(2_000) if n != 1666)
     (line,) = refused_rows(tmp_path / "errors")
-    assert (line["row"], line["reason"]) == (333, "the message has no body")
+    assert (line["row"], line["reason"]) == (1666, "the message has no body")
 
 
 @pytest.mark.parametrize("queue", ["steps.fifo", "orders"])

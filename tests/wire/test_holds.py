@@ -75,8 +75,7 @@ def test_a_late_reader_and_a_driver_that_was_replaced_are_refused(client: QueueC
 
 def test_a_thousand_messages_are_received_and_deleted_in_two_calls(client: QueueClient) -> None:
     batch = [{"MessageBody": f"m{number}"} for number in range(1_000)]
-    tens = [list(range(start, start + 10)) for start in range(0, 1_000, 10)]
-    client.send(batch, split=lambda entries: tens)
+    client.send(batch)
     content = client.receive_hold("epoch", 0, 0, 1_000, 60).result()
     assert len(content.messages or []) == 1_000
     assert client.delete_holds("epoch", "driver", 0).messages == 1_000

@@ -233,9 +233,14 @@ async def test_bulk_is_off_unless_asked_for() -> None:
 
 async def test_who_asks_for_it_in_a_header_may_name_a_hundred_messages(wire: Wire) -> None:
     url = await wire.queue("q")
-    for _ in range(25):
-        await wire.call("SendMessage", QueueUrl=url, MessageBody="x")
     asked = {"x-veil-bulk": "1"}
+    answer = await wire.post("GetQueueUrl", {"QueueName": "q"})
+    assert ("x-veil-bulk", "100") in answer.headers
+    sends = [{"Id": str(i), "MessageBody": "x"} for i in range(25)]
+    with pytest.raises(Refused):
+        await wire.call("SendMessageBatch", QueueUrl=url, Entries=sends)
+    sent = read_json(await wire.post("SendMessageBatch", {"QueueUrl": url, "Entries": sends}, **asked))
+    assert len(sent["Successful"]) == 25
     for count, headers in ((11, {}), (101, asked)):
         with pytest.raises(Refused):
             read_json(

@@ -149,7 +149,7 @@ def messages_in(answer: HttpAnswer, asked_at_s: float) -> list[RawMessage]:
 
 
 def bulk_in(answer: HttpAnswer) -> int:
-    """How many messages Veil offers to receive or delete in one call; ten of other services."""
+    """How many messages Veil offers to take in one call; ten of other services."""
     text = answer.header(BULK_HEADER)
     return max(BATCH_MAX, min(int(text), _BULK_MAX)) if text.isascii() and text.isdigit() else BATCH_MAX
 

@@ -110,6 +110,9 @@ class SqsClient(QueueApi):
         self._giving_back: set[asyncio.Task[None]] = set()
         self._closed = False
         self._bulk_refused = False
+        self.send_max = (
+            BATCH_MAX  # how many messages one call may send, as the last answer to `queue_url` says
+        )
 
     async def queue_url(self, name: str) -> str:
         """The URL of a queue by name, ARN or URL (which is returned as it is); ApiError FATAL when there is none."""
@@ -125,9 +128,12 @@ class SqsClient(QueueApi):
                 )
             self._check_region(parts[1], name)
             given = {"QueueName": parts[3], "QueueOwnerAWSAccountId": parts[2]}
-        return await _with_retries(
-            lambda: self._call("GetQueueUrl", given, answers.queue_url_in, repeatable=True)
-        )
+
+        def read(answer: HttpAnswer) -> str:
+            self.send_max = answers.bulk_in(answer)
+            return answers.queue_url_in(answer)
+
+        return await _with_retries(lambda: self._call("GetQueueUrl", given, read, repeatable=True))
 
     async def attributes(self, url: str) -> dict[str, str]:
         """All queue attributes."""
@@ -234,7 +240,7 @@ class SqsClient(QueueApi):
     async def send_batch(
         self, url: str, entries: Sequence[dict[str, Any]], *, invocation: str | None = None
     ) -> list[str | ApiError]:
-        """Send up to ten, given as entries without their Id: the id of each message, or in its place why not.
+        """Send up to `send_max`, given as entries without their Id: the id of each message, or in its place why not.
 
         A call that is repeated under the same `invocation` with the same entries is stored once by Veil.
         """
@@ -245,6 +251,7 @@ class SqsClient(QueueApi):
             lambda answer: answers.sent_in(answer, len(numbered)),
             repeatable=True,
             invocation=invocation,
+            for_veil=_BULK_LINE if len(numbered) > BATCH_MAX else "",
         )
 
     async def ask(

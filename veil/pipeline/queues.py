@@ -30,7 +30,7 @@ R = TypeVar("R")
 RETRY_S: Final = 30.0
 _BACKOFF: Final = Backoff(first_s=0.05, max_s=3.0)
 _RANDOM: Final = random.Random()  # noqa: S311 - spreads load, hides nothing
-WORTH_RETRYING: Final = frozenset({Failure.THROTTLED, Failure.UNREACHABLE})
+_WORTH_RETRYING: Final = frozenset({Failure.THROTTLED, Failure.UNREACHABLE})
 
 
 class Retries:
@@ -57,7 +57,7 @@ async def with_retries(call: Callable[[], Awaitable[T]], retry_s: float = RETRY_
         try:
             return await call()
         except ApiError as error:
-            if error.failure not in WORTH_RETRYING or not await retries.pause():
+            if not is_worth_retrying(error) or not await retries.pause():
                 raise
 
 
@@ -95,55 +95,38 @@ CALLS_AT_ONCE: Final = 8
 ENTRIES: Final = 10
 
 
-async def in_batches(
-    items: Sequence[T],
-    call: Callable[[Sequence[T]], Awaitable[list[R | ApiError]]],
-    *,
-    split: Callable[[Sequence[T]], list[list[int]]] | None = None,
-    retry_s: float = RETRY_S,
+async def by_tens(
+    items: Sequence[T], call: Callable[[Sequence[T]], Awaitable[list[R | ApiError]]], retry_s: float
 ) -> list[R | ApiError]:
     """What became of each item, in their order.
 
     `call` takes up to ten and says what became of each; what was throttled or unanswered is called again, without the rest
-    of its batch, until `retry_s` is over. `split` gives the indices that go together (by tens where it is None).
+    of its ten, until `retry_s` is over.
     """
-    results: list[R | ApiError | None] = [None] * len(items)
-    batches = split(items) if split is not None else _by_tens(len(items))
-    waiting = iter(batches)
+    results: list[Any] = [None] * len(items)
+    starts = iter(range(0, len(items), ENTRIES))
 
     async def work() -> None:
-        for batch in waiting:
-            await _settle(items, batch, call, results, retry_s)
+        for start in starts:
+            indices, retries = list(range(start, min(start + ENTRIES, len(items)))), Retries(retry_s)
+            while indices:
+                try:
+                    answers = await call([items[index] for index in indices])
+                except ApiError as error:
+                    answers = [error] * len(indices)
+                for index, answer in zip(indices, answers, strict=True):
+                    results[index] = answer
+                indices = [index for index in indices if is_worth_retrying(results[index])]
+                if indices and not await retries.pause():
+                    break
 
-    await asyncio.gather(*(work() for _ in range(min(CALLS_AT_ONCE, len(batches)))))
-    return [result for result in results if result is not None]
-
-
-async def _settle(
-    items: Sequence[T],
-    indices: list[int],
-    call: Callable[[Sequence[T]], Awaitable[list[R | ApiError]]],
-    results: list[R | ApiError | None],
-    retry_s: float,
-) -> None:
-    retries = Retries(retry_s)
-    while True:
-        try:
-            answers = await call([items[index] for index in indices])
-        except ApiError as error:
-            answers = [error] * len(indices)
-        again = []
-        for index, answer in zip(indices, answers, strict=True):
-            results[index] = answer
-            if isinstance(answer, ApiError) and answer.failure in WORTH_RETRYING:
-                again.append(index)
-        if not again or not await retries.pause():
-            return
-        indices = again
+    await asyncio.gather(*(work() for _ in range(min(CALLS_AT_ONCE, -(-len(items) // ENTRIES)))))
+    return results
 
 
-def _by_tens(count: int) -> list[list[int]]:
-    return [list(range(start, min(start + ENTRIES, count))) for start in range(0, count, ENTRIES)]
+def is_worth_retrying(answer: object) -> bool:
+    """Whether it is a failure that the next try may not meet."""
+    return isinstance(answer, ApiError) and answer.failure in _WORTH_RETRYING
 
 
 # ---- the client
@@ -219,17 +202,14 @@ class QueueClient:
 
     def delete(self, receipts: Sequence[str], *, retry_s: float = RETRY_S) -> list[ApiError | None]:
         """Delete by receipt; what failed is said in its place."""
-        return self._batch(receipts, lambda each: self._client.delete(self.url, each), retry_s)
+        return self._loop.run(by_tens(receipts, lambda each: self._client.delete(self.url, each), retry_s))
 
     def extend(
         self, receipts: Sequence[str], visibility_s: int, *, retry_s: float = RETRY_S
     ) -> list[ApiError | None]:
         """Give each that much more time from now; what failed is said in its place."""
-        return self._batch(
-            receipts,
-            lambda each: self._client.extend(self.url, [(one, visibility_s) for one in each]),
-            retry_s,
-        )
+        changes = [(receipt, visibility_s) for receipt in receipts]
+        return self._loop.run(by_tens(changes, lambda each: self._client.extend(self.url, each), retry_s))
 
     # ---- Veil's own
 
@@ -316,25 +296,13 @@ class QueueClient:
             with_retries(lambda: self._client.ask(action, asked, dict[str, Any], repeatable=repeatable))
         )
 
-    def send(
-        self,
-        entries: Sequence[dict[str, Any]],
-        *,
-        split: Callable[[Sequence[dict[str, Any]]], list[list[int]]],
-        url: str | None = None,
-        retry_s: float = RETRY_S,
-    ) -> list[str | ApiError]:
-        """Send entries of SendMessageBatch (without Id) in the batches that `split` makes; message id or failure of each.
+    def send(self, entries: Sequence[dict[str, Any]], *, retry_s: float = RETRY_S) -> list[str | ApiError]:
+        """Send entries of SendMessageBatch (without Id): message id or failure of each.
 
         On a FIFO queue with deduplication ids a repeated send stores nothing twice; elsewhere an entry whose answer was
         lost may be stored twice, as with any client of a queue.
         """
-        target = url or self.url
-
-        async def call(batch: Sequence[dict[str, Any]]) -> list[str | ApiError]:
-            return await self._client.send_batch(target, batch)
-
-        return self._loop.run(in_batches(entries, call, split=split, retry_s=retry_s))
+        return self._loop.run(by_tens(entries, lambda each: self._client.send_batch(self.url, each), retry_s))
 
     # ---- within
 
@@ -372,15 +340,6 @@ class QueueClient:
         return await with_retries(
             lambda: self._client.receive(self.url, count=count, wait_s=wait_s, visibility_s=visibility_s)
         )
-
-    def _batch(
-        self, receipts: Sequence[str], call: Callable[[Sequence[str]], Any], retry_s: float
-    ) -> list[ApiError | None]:
-        async def told(each: Sequence[str]) -> list[bool | ApiError]:
-            return [True if failed is None else failed for failed in await call(each)]
-
-        results = self._loop.run(in_batches(receipts, told, retry_s=retry_s))
-        return [result if isinstance(result, ApiError) else None for result in results]
 
 
 @dataclass(frozen=True, slots=True)

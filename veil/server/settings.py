@@ -123,7 +123,7 @@ class Settings:
     rest_rules: bool = _setting(True, read.on_or_off, "",
         help="Keep SQS's rules of 60 seconds between purges and before a deleted queue's name is free.")
     bulk: bool = _setting(False, read.on_or_off, "",
-        help="Let one receive, delete or extension name up to 1,000 messages; SQS stops at 10.")
+        help="Let one send, receive, delete or extension name up to 1,000 messages; SQS stops at 10.")
     lease_grace: bool = _setting(True, read.on_or_off, "",
         help="Let no lease lapse because of the server's own trouble (a stalled disk, a restart); each has a grace afterwards.")
     journal: str = _setting("on", read.a_journal, "WHERE",

@@ -107,9 +107,10 @@ def read_page_token(token: str) -> str:
 
 ANONYMOUS = "anonymous"
 GRACE_HEADER = "x-veil-lease-grace"  # seconds
-# A client that sends it with a receive, delete or extension may name so many messages; answers to receives offer it.
+# A client that sends it may name so many messages in a call; answers to receives and to GetQueueUrl offer it.
 BULK_HEADER = "x-veil-bulk"
 BULK_ASKED_MAX = 100  # longer calls would keep everybody else waiting
+BULK_OFFER = ((BULK_HEADER, str(BULK_ASKED_MAX)),)
 _USER_AGENT_CHARS_MAX = 256
 
 
@@ -118,7 +119,7 @@ class CallPlace(NamedTuple):
 
     service: Service
     urls: QueueUrls
-    bulk_max: int  # how many messages one receive, delete or extend may name
+    bulk_max: int  # how many messages one call may name
 
 
 class Call:

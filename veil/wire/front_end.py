@@ -76,7 +76,7 @@ class SqsFrontEnd:
         relay: Handler | None = None,
     ) -> None:
         """`base_url` fixes the start of queue URLs, which else follow `scheme` and the Host header; `bulk` lets one
-        receive, delete or change of visibility name a thousand messages instead of ten; every answer is counted in `answers`.
+        call name a thousand messages instead of ten; every answer is counted in `answers`.
         What only the process with the store can tell is answered by `relay`, where that is another one."""
         self._service = service
         self._verifier = verifier

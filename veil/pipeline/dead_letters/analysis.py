@@ -6,7 +6,6 @@ The groups are one Parquet file beside the other tables, `dead_letters`, replace
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -116,15 +115,6 @@ def _group(row: dict[str, Any]) -> DeadLetterGroup:
 _HISTORY_TABLES: Final = ("leases", "messages")
 
 
-@dataclass(frozen=True, slots=True)
-class Analysis:
-    """What an analysis came to; the groups are in the table."""
-
-    queues: tuple[str, ...]
-    read_s: float
-    group_s: float
-
-
 def analyse(
     spark: SparkSession,
     where: QueueAddress,
@@ -133,18 +123,15 @@ def analyse(
     *,
     type_attributes: Sequence[str] = TYPE_ATTRIBUTES,
     now: datetime | None = None,
-) -> Analysis:
+) -> None:
     """Look at the dead letters of the queues and replace the table `dead_letters` with their groups.
 
     `where` names the service (its queue is not looked at). Raises NotVeil, ApiError and TablesRefused.
     """
-    begun_s = time.monotonic()
     with peeked(spark, where, queues, tables, body_chars_max=SNIPPET_CHARS) as messages:
-        read_s = time.monotonic() - begun_s
         leases, lives = history_tables(spark, tables)
         letters = dead_letters(messages, leases, lives, type_attributes=type_attributes)
         write_groups(grouped(letters, now or datetime.now(UTC)), tables)
-    return Analysis(tuple(queues), read_s, time.monotonic() - begun_s - read_s)
 
 
 def history_tables(spark: SparkSession, tables: Storage) -> tuple[DataFrame | None, DataFrame | None]:

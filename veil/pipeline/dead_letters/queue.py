@@ -52,10 +52,9 @@ _REDRIVE_TIMEOUT_S: Final = 120.0
 
 
 class RedrivenEntry(msgspec.Struct, rename="pascal"):
-    """An entry that was redriven: it is another message now."""
+    """An entry that was redriven: it is another message now, of which nobody here asks the id."""
 
     id: str
-    new_message_id: str = ""
 
 
 class RefusedEntry(msgspec.Struct, rename="pascal"):

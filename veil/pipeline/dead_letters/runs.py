@@ -27,7 +27,7 @@ from veil.pipeline.dead_letters.queue import (
     RedriveAnswer,
 )
 from veil.pipeline.lifecycles.lock import only_run
-from veil.pipeline.queues import RETRY_S, WORTH_RETRYING, AttributeValue, Retries
+from veil.pipeline.queues import RETRY_S, AttributeValue, Retries, is_worth_retrying
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -376,7 +376,7 @@ def _ask(queue: DeadLetterQueue, entries: list[Entry], retry_s: float) -> tuple[
             return queue.redrive(entries), in_doubt
         except ApiError as error:
             in_doubt = in_doubt or error.failure is Failure.UNREACHABLE
-            if error.failure not in WORTH_RETRYING or not asyncio.run(retries.pause()):
+            if not is_worth_retrying(error) or not asyncio.run(retries.pause()):
                 raise
 
 

@@ -231,7 +231,6 @@ def upper_ms(bucket: int) -> float:
 HOURS: Final = "queue_hours"
 DAYS: Final = "queue_days"
 MONTHS: Final = "queue_months"
-LEVELS: Final = (HOURS, DAYS, MONTHS)
 HOURS_A_DAY: Final = 24
 _DAY_MS: Final = HOUR_MS * HOURS_A_DAY
 _EPOCH: Final = date(1970, 1, 1).toordinal()

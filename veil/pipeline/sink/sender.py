@@ -12,7 +12,8 @@ import os
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
@@ -24,7 +25,7 @@ from veil.core.limits import BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, DELAY_MAX_S
 from veil.core.message import MessageAttribute
 from veil.core.message_rules import Draft, check_draft, size_bytes
 from veil.core.queue import QueueSettings
-from veil.pipeline.queues import WORTH_RETRYING, LoopThread, QueueAddress, Retries, with_retries
+from veil.pipeline.queues import LoopThread, QueueAddress, Retries, is_worth_retrying, with_retries
 from veil.pipeline.sink.options import SinkColumns
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Sender:
     def __init__(self, service: QueueAddress) -> None:
         self._service = service
         self._urls: dict[str, str] = {}
+        self._entries_max: dict[str, int] = {}
         self._loop = LoopThread("veil-sink")
         try:
             self._client = self._loop.run(self._opened())
@@ -72,16 +74,22 @@ class Sender:
                     return None
                 raise SendFailed(f"queue {queue} at {self.endpoint}: {error}") from None
             self._urls[queue] = found
+            # Nobody was asked about a URL, and how rows are cut must not depend on what was asked before.
+            self._entries_max[queue] = BATCH_ENTRIES_MAX if "://" in queue else self._client.send_max
         return found
 
-    def send(
-        self, sequences: Sequence[list[RowBatch]], name: str, calls_at_once: int, retry_s: float
-    ) -> tuple[Counter[str], list[tuple[SinkRow, str]]]:
-        """Send every sequence, its batches one after the other: how many each queue took, and the rows it refused.
+    def entries_max(self, queue: str) -> int:
+        """How many messages a call to a queue, whose URL is known, may have: SQS's ten, or what Veil offers."""
+        return self._entries_max[queue]
 
-        Raises SendFailed when something could not be sent that was nobody's fault. `name` is that of the partition's write.
+    def begin(
+        self, sequences: Sequence[list[RowBatch]], name: str, calls_at_once: int, retry_s: float
+    ) -> Future[Sent]:
+        """Begin to send every sequence, its batches one after the other: how many each queue took, and the rows it refused.
+
+        Comes to SendFailed when something could not be sent that was nobody's fault. `name` is that of the partition's write.
         """
-        return self._loop.run(self._send(sequences, name, calls_at_once, retry_s))
+        return self._loop.begin(self._send(sequences, name, calls_at_once, retry_s))
 
     # ---- within
 
@@ -96,7 +104,7 @@ class Sender:
 
     async def _send(
         self, sequences: Sequence[list[RowBatch]], name: str, calls_at_once: int, retry_s: float
-    ) -> tuple[Counter[str], list[tuple[SinkRow, str]]]:
+    ) -> Sent:
         sent: Counter[str] = Counter()
         refused: list[tuple[SinkRow, str]] = []
         waiting = iter(sequences)
@@ -130,23 +138,25 @@ class Sender:
             except ApiError as error:
                 if error.failure is Failure.FATAL:
                     raise SendFailed(f"queue {queue}: {error}") from None
-                if error.failure not in WORTH_RETRYING and len(rows) > 1:
-                    # The call as a whole is wrong: which of them is to blame shows when each goes alone.
-                    for row in rows:
-                        await self._settle(queue, [row], name, retry_s, sent, refused)
+                if not is_worth_retrying(error) and len(rows) > 1:
+                    # The call as a whole is wrong: for its length, where a node of another version has it; else which of
+                    # them is to blame shows when each goes alone.
+                    size = BATCH_ENTRIES_MAX if len(rows) > BATCH_ENTRIES_MAX else 1
+                    for at in range(0, len(rows), size):
+                        await self._settle(queue, rows[at : at + size], name, retry_s, sent, refused)
                     return
                 answers = [error] * len(rows)
-            again = [row for row, answer in zip(rows, answers, strict=True) if _is_worth_retrying(answer)]
+            again = [row for row, answer in zip(rows, answers, strict=True) if is_worth_retrying(answer)]
             sent[queue] += answers.count(None)
             refused += [
                 (row, str(answer))
                 for row, answer in zip(rows, answers, strict=True)
-                if answer is not None and not _is_worth_retrying(answer)
+                if answer is not None and not is_worth_retrying(answer)
             ]
             if not again:
                 return
             if not await retries.pause():
-                last = next(answer for answer in answers if _is_worth_retrying(answer))
+                last = next(answer for answer in answers if is_worth_retrying(answer))
                 raise SendFailed(
                     f"queue {queue}: {len(again)} messages could not be sent within {retry_s:g} s: {last}"
                 )
@@ -157,10 +167,6 @@ class Sender:
         invocation = str(uuid.uuid5(_NAMES, name))
         answers = await self._client.send_batch(self._urls[queue], entries, invocation=invocation)
         return [each if isinstance(each, ApiError) else None for each in answers]
-
-
-def _is_worth_retrying(answer: ApiError | None) -> bool:
-    return answer is not None and answer.failure in WORTH_RETRYING
 
 
 _lock = threading.Lock()
@@ -180,9 +186,9 @@ def sender_for(service: QueueAddress) -> Sender:
 
 # ---- rows on their way to be messages: what the columns say, checked by the rules of the queue, and cut into batches
 #
-# A batch of SendMessageBatch has ten messages, within the limit of bytes, for one queue. Where rows are cut depends on the rows
-# alone, not on time: the same rows give the same batches again, so that a batch that is sent once more can be known by its
-# name.
+# A batch of SendMessageBatch has ten messages (on Veil a hundred), within the limit of bytes, for one queue. Where rows are cut
+# depends on the rows and the service alone, not on time: the same rows give the same batches again, so that a batch that is
+# sent once more can be known by its name.
 
 
 class RowRefused(ValueError):
@@ -303,6 +309,9 @@ def _attributes(pairs: list[tuple[str, Any]], are_typed: bool) -> dict[str, Mess
     return found
 
 
+Sent = tuple[Counter[str], list[tuple[SinkRow, str]]]  # how many by queue, and what was refused, and why
+
+
 @dataclass(slots=True)
 class RowBatch:
     """Rows for one call."""
@@ -310,13 +319,6 @@ class RowBatch:
     queue: str
     rows: list[SinkRow] = field(default_factory=list)
     size: int = 0
-
-    def has_room_for(self, row: SinkRow) -> bool:
-        return len(self.rows) < BATCH_ENTRIES_MAX and self.size + row.size <= BATCH_BYTES_MAX
-
-    def add(self, row: SinkRow) -> None:
-        self.rows.append(row)
-        self.size += row.size
 
 
 Lane = tuple[str, int]
@@ -328,8 +330,8 @@ class RowBatcher:
     The rows of one group of a FIFO queue are always in one lane, in their order. Elsewhere each batch goes by itself.
     """
 
-    def __init__(self, lanes: int) -> None:
-        self._lanes = lanes
+    def __init__(self, lanes: int, entries_max: Callable[[str], int]) -> None:
+        self._lanes, self._entries_max = lanes, entries_max
         self._open: dict[Lane, RowBatch] = {}
         self._full: dict[Lane, list[RowBatch]] = {}
 
@@ -337,12 +339,15 @@ class RowBatcher:
         """Take a row in."""
         lane = (row.queue, self._lane_of(row))
         batch = self._open.get(lane)
-        if batch is not None and not batch.has_room_for(row):
+        if batch is not None and (
+            len(batch.rows) >= self._entries_max(row.queue) or batch.size + row.size > BATCH_BYTES_MAX
+        ):
             self._full.setdefault(lane, []).append(batch)
             batch = None
         if batch is None:
             batch = self._open[lane] = RowBatch(row.queue)
-        batch.add(row)
+        batch.rows.append(row)
+        batch.size += row.size
 
     def full(self) -> list[list[RowBatch]]:
         """What is ready now; batches with room left wait for more."""

@@ -8,6 +8,7 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +25,7 @@ from veil.pipeline.sink.sender import (
     RowBatcher,
     RowRefused,
     Sender,
+    Sent,
     SinkRow,
     is_fifo,
     rows_of,
@@ -119,27 +121,37 @@ class PartitionWrite:
         self._sender: Sender = sender_for(service)
         self._there: dict[str, bool] = {}
         self._done = PartitionSent()
+        self._under_way: Future[Sent] | None = None
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> PartitionSent:
         """Send all rows; raises RowRefused or SendFailed."""
-        options, cutter, ordinal = self._options, RowBatcher(self._options.calls_at_once), 0
-        with RefusedRows(
-            options.error_path, self._error_file, self._partition, options.key_column
-        ) as refused:
-            for batch in batches:
-                for begin in range(0, batch.num_rows, _SLICE):
-                    piece = batch.slice(begin, _SLICE)
-                    for row in rows_of(piece, self._columns, options.queue, ordinal):
-                        reason = self._why_refused(row)
-                        if reason is None:
-                            cutter.add(row)
-                        else:
-                            refused.add(row, reason)
-                    ordinal += piece.num_rows
-                    self._send(cutter.full(), refused)
-            self._send(cutter.rest(), refused)
-            self._done.refused = refused.count
+        options = self._options
+        try:
+            with RefusedRows(
+                options.error_path, self._error_file, self._partition, options.key_column
+            ) as refused:
+                self._write(batches, refused)
+                self._done.refused = refused.count
+        finally:
+            if self._under_way is not None:  # a row was refused: nothing goes on behind the caller's back
+                wait([self._under_way])
         return self._done
+
+    def _write(self, batches: Iterator[pa.RecordBatch], refused: RefusedRows) -> None:
+        cutter, ordinal = RowBatcher(self._options.calls_at_once, self._sender.entries_max), 0
+        for batch in batches:
+            for begin in range(0, batch.num_rows, _SLICE):
+                piece = batch.slice(begin, _SLICE)
+                for row in rows_of(piece, self._columns, self._options.queue, ordinal):
+                    reason = self._why_refused(row)
+                    if reason is None:
+                        cutter.add(row)
+                    else:
+                        refused.add(row, reason)
+                ordinal += piece.num_rows
+                self._send(cutter.full(), refused)
+        self._send(cutter.rest(), refused)
+        self._settle(refused)
 
     def _why_refused(self, row: SinkRow) -> str | None:
         draft = row.draft
@@ -162,11 +174,18 @@ class PartitionWrite:
         return known
 
     def _send(self, sequences: list[list[RowBatch]], refused: RefusedRows) -> None:
-        if not sequences:
+        """Begin to send, once what was begun before is done: the next rows are made meanwhile."""
+        if sequences:
+            self._settle(refused)
+            self._under_way = self._sender.begin(
+                sequences, self._name, self._options.calls_at_once, self._options.retry_s
+            )
+
+    def _settle(self, refused: RefusedRows) -> None:
+        if self._under_way is None:
             return
-        sent, failed = self._sender.send(
-            sequences, self._name, self._options.calls_at_once, self._options.retry_s
-        )
+        sent, failed = self._under_way.result()
+        self._under_way = None
         self._done.sent.update(sent)
         for row, reason in sorted(failed, key=lambda each: each[0].ordinal):
             refused.add(row, reason)

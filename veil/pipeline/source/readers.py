@@ -397,13 +397,9 @@ class VeilDataSource(DataSource):
         return schema_of(options.body_schema, browsing=options.mode == BROWSE)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from veil.pipeline.source.readers import batch_reader
-
         return batch_reader(SourceOptions.read(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        from veil.pipeline.source.readers import QueueStreamReader
-
         return QueueStreamReader(SourceOptions.read(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -395,17 +395,11 @@ class SealedStream(Stream):
     def _surely_held(self, messages: list[RawMessage]) -> list[RawMessage]:
         """Those whose window is fresh, or was made so; one message at a time, the latest receipt, if the queue gave it twice."""
         now_s = time.monotonic()
-        young, older = dict[str, RawMessage](), dict[str, RawMessage]()
-        for message in messages:
-            young.pop(message.message_id, None)
-            older.pop(message.message_id, None)
-            age_s = now_s - message.asked_at_s
-            if age_s < self._window_s / RECEIVE_SHARE:
-                young[message.message_id] = message
-            elif age_s < self._window_s / _TOO_OLD:
-                older[message.message_id] = message
-        held = list(young.values())
+        latest = {message.message_id: message for message in messages}.values()
+        sure_s, too_old_s = self._window_s / RECEIVE_SHARE, self._window_s / _TOO_OLD
+        held = [message for message in latest if now_s - message.asked_at_s < sure_s]
+        older = [message for message in latest if sure_s <= now_s - message.asked_at_s < too_old_s]
         if older:
-            results = self._client.extend([m.receipt for m in older.values()], self._window_s)
-            held += [m for m, failed in zip(older.values(), results, strict=True) if failed is None]
+            results = self._client.extend([message.receipt for message in older], self._window_s)
+            held += [message for message, failed in zip(older, results, strict=True) if failed is None]
         return held

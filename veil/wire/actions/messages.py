@@ -25,7 +25,7 @@ from veil.core.sequence import sequence_text
 from veil.service.messages import delete, extend_lease, send
 from veil.service.receive import delivery_note, give_back, receipt_text, receive
 from veil.service.service import Service
-from veil.wire.call import BULK_ASKED_MAX, BULK_HEADER, Call
+from veil.wire.call import BULK_OFFER, Call
 from veil.wire.large import LARGE_BYTES, answer_bytes, in_thread
 from veil.wire.request_errors import ParameterMissing, ParameterRefused, Unsupported, check_range
 from veil.wire.shapes import (
@@ -56,9 +56,6 @@ from veil.wire.sqs_codes import Situation, worded
 VISIBILITY_RANGE = f"Must be >= 0 and <= {limits.VISIBILITY_MAX_S}, if provided."
 
 
-_BULK_OFFER: Final = ((BULK_HEADER, str(BULK_ASKED_MAX)),)
-
-
 async def send_message(call: Call, given: SendMessageInput) -> SendMessageOutput:
     """SendMessage."""
     queue = await call.queue(given.QueueUrl)
@@ -81,7 +78,7 @@ async def receive_message(call: Call, given: ReceiveMessageInput) -> ReceiveMess
     """ReceiveMessage; the answer knows how to give the messages back if it cannot be delivered."""
     queue = await call.queue(given.QueueUrl)
     call.announce_grace(queue)
-    call.headers += _BULK_OFFER
+    call.headers += BULK_OFFER
     count = given.MaxNumberOfMessages
     if count is None:
         count = 1
@@ -236,7 +233,7 @@ _Entry = TypeVar("_Entry", SendEntry, ReceiptEntry, VisibilityEntry, RedriveEntr
 async def send_message_batch(call: Call, given: SendMessageBatchInput) -> SendMessageBatchOutput:
     """SendMessageBatch."""
     queue = await call.queue(given.QueueUrl)
-    entries = checked_entries(given.Entries, limits.BATCH_ENTRIES_MAX)
+    entries = checked_entries(given.Entries, call.count_max(len(given.Entries or ())))
     trace = call.request.headers.get("x-amzn-trace-id")
     outcomes: list[Draft | VeilError] = []
     total_bytes = 0

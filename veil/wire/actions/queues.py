@@ -9,7 +9,7 @@ from veil.service import queues as service
 from veil.service.messages import purge
 from veil.wire import shapes
 from veil.wire.attributes import asks_for_counts, parse_attributes, print_attributes
-from veil.wire.call import Call, read_page_token, write_page_token
+from veil.wire.call import BULK_OFFER, Call, read_page_token, write_page_token
 from veil.wire.request_errors import ParameterMissing, check_range
 
 _PLAIN_NAME = "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length"
@@ -43,6 +43,7 @@ async def get_queue_url(call: Call, given: shapes.GetQueueUrlInput) -> shapes.Qu
     if not given.QueueName:
         raise ParameterMissing("QueueName")
     account = given.QueueOwnerAWSAccountId or call.owner()
+    call.headers += BULK_OFFER
     return shapes.QueueUrlOutput(
         call.url(await call.permitted(QueueKey(call.region, account, given.QueueName)))
     )
