@@ -230,8 +230,6 @@ def check_place(settings: Settings) -> list[Finding]:
 
     if not is_on_postgres(settings):
         return check_data(settings.data)
-    from veil.cli.doctor import check_database
-
     return [finding for dsn in settings.store.split() for finding in check_database(dsn)]
 
 

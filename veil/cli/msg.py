@@ -422,7 +422,7 @@ def show(
 ) -> None:
     """Show a message's life: where it stayed, and what came of each attempt, with its error.
 
-    It comes from the journal, so it is told of messages that are gone, too.
+    It comes from the journal, so messages that are gone are shown too.
     """
     stays = client.veils_own("DescribeMessage", None, {"MessageId": message_id}).get("Stays")
     if not stays:

@@ -152,7 +152,7 @@ def create(
 ) -> None:
     """Create a queue and print its URL.
 
-    To create it again with the same settings is no error.
+    Creating it again with the same settings is not an error.
     """
     if fifo and not name.endswith(".fifo"):
         raise typer.BadParameter(f"{name!r}: expected a name that ends in .fifo", param_hint="NAME")

@@ -43,8 +43,8 @@ def migrate(
 ) -> None:
     """Bring the schema `veil` of a PostgreSQL to the version of this Veil.
 
-    A server does this by itself when it starts; this is for whoever wants to do it before, or with rights that the server
-    does not have. Data directories are brought up by the server alone.
+    A server does this by itself when it starts. Use this command to do it beforehand, or with rights that the server does
+    not have. Only the server itself upgrades a data directory.
     """
     for dsn in _dsns(store):
         need_driver(dsn)

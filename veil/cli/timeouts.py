@@ -211,7 +211,7 @@ def show(
         raise CommandFailed(f"nothing was found about queue {queue!r}: expected {_known(findings)}")
     if as_json:
         for finding in of_queue:
-            say_json(_built(finding))
+            say_json(msgspec.to_builtins(finding))
         return
     for number, finding in enumerate(of_queue):
         if number:
@@ -321,10 +321,3 @@ def _known(findings: Findings) -> str:
         if names
         else "nothing, for it is empty"
     )
-
-
-def _built(finding: object) -> dict[str, object]:
-    import msgspec
-
-    built: dict[str, object] = msgspec.to_builtins(finding)
-    return built

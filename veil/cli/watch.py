@@ -41,11 +41,13 @@ _COLUMNS = (
 @with_client
 def top(
     client: Client,
-    prefix: Annotated[str, argument("[PREFIX]", "Only queues whose names begin like this.")] = "",
+    prefix: Annotated[str, argument("[PREFIX]", "Only queues whose names begin with this.")] = "",
     every: Annotated[float, how_often("--interval", "How often to look; else every 2s.")] = 2.0,
     count: Annotated[
         int | None,
-        option("--count N", "Stop after so many looks; without a terminal it is 1.", whole_number(1)),
+        option(
+            "--count N", "Stop after this many looks; once where stdout is not a terminal.", whole_number(1)
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -200,7 +200,7 @@ class Console:
             raise Forbidden("The browser did not say where this form came from, so nothing was changed.")
         if identity.is_new or not self.sessions.is_token(identity.cookie, form.text("token")):
             raise Forbidden(
-                "This form was not made for your session, or the server was started anew since. Nothing was changed: "
+                "This form was not made for your session, or the server has been restarted since. Nothing was changed: "
                 "go back, reload the page and try again."
             )
 

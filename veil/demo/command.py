@@ -217,8 +217,8 @@ def demo(
     """Show in a minute what Veil is for.
 
     A real server, producers and workers, some of them killed, on queues whose visibility timeouts are too short, too long
-    and right; then Spark finds from the journal what each timeout costs and what it should be. Exit code 1 if anything is
-    not as claimed; what could not be shown because this machine was late is told, and no error.
+    and right; then Spark finds from the journal what each timeout costs and what it should be. Exit code 1 if a claim does
+    not hold. A claim that could not be shown because this machine was too slow is reported, and is not an error.
     """
     if context.invoked_subcommand is not None:
         return

@@ -29,8 +29,8 @@ def life(
 ) -> None:
     """Show one message's life on a real server, in seconds; needs no Spark.
 
-    The server is killed on the way. Exit code 1 if anything does not behave as told; what could not be shown because this
-    machine was late is told, and no error.
+    The server is killed on the way. Exit code 1 if anything does not behave as claimed. A claim that could not be shown
+    because this machine was too slow is reported, and is not an error.
     """
     stage = Stage(None if as_json else sys.stdout)
     options = () if store is None else ("--store", store)

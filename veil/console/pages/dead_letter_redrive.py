@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -272,12 +272,7 @@ _EMPTY_ROWS = 2
 _SHOWN_CHARS = 1_000
 
 
-class AttributeRow(NamedTuple):
-    """One attribute in the form."""
-
-    name: str
-    data_type: str
-    value: str
+AttributeRow = tuple[str, str, str]  # name, data type and value
 
 
 @page("/dead-letters/{region}/{name}/{seq}/edit", needs=Role.OPERATOR)
@@ -285,7 +280,7 @@ async def edit_page(visit: Visit) -> Answer:
     queue = await visit.queue()
     letter = await _letter(visit, queue)
     rows = [
-        AttributeRow(name, each.data_type, each.value)
+        (name, each.data_type, each.value)
         for name, each in (letter.message.attributes or {}).items()
         if isinstance(each.value, str) and not name.startswith(_OURS)
     ]
@@ -299,7 +294,7 @@ async def edit(visit: Visit) -> Answer:
     letter = await _letter(visit, queue)
     form = visit.form
     rows = [
-        AttributeRow(name.strip(), data_type.strip(), value)
+        (name.strip(), data_type.strip(), value)
         for name, data_type, value in zip(
             form.all("attribute_name"), form.all("attribute_type"), form.all("attribute_value"), strict=False
         )
@@ -379,7 +374,7 @@ def _attributes(letter: Letter, rows: list[AttributeRow]) -> dict[str, MessageAt
         for name, each in before.items()
         if name.startswith(_OURS) or not isinstance(each.value, str)
     }
-    return {row.name: MessageAttribute(row.data_type or "String", row.value) for row in rows} | kept
+    return {name: MessageAttribute(data_type or "String", value) for name, data_type, value in rows} | kept
 
 
 def _differences(letter: Letter, body: str, attributes: Mapping[str, MessageAttribute]) -> list[Difference]:
@@ -425,7 +420,7 @@ async def _form(
         queue=queue,
         letter=letter,
         body=body,
-        rows=[*rows, *[AttributeRow("", "String", "")] * _EMPTY_ROWS],
+        rows=[*rows, *[("", "String", "")] * _EMPTY_ROWS],
         kept=[
             name
             for name, each in (letter.message.attributes or {}).items()
