@@ -27,7 +27,18 @@ def busy_queue(sqs: Any) -> str:
 def test_no_page_is_wider_than_a_telephone(server: VeilServer, busy_queue: str, open_page: OpenPage):
     base = f"{server.endpoint_url}/console/queues"
     page = open_page(base, viewport=TELEPHONE)
-    pages = ("", "/in-flight", "/send", "/settings", "/tags", "/policy", "/activity", "/edit", "/delete")
+    pages = (
+        "",
+        "/in-flight",
+        "/send",
+        "/settings",
+        "/tags",
+        "/policy",
+        "/activity",
+        "/edit",
+        "/delete",
+        "/export",
+    )
     for address in (*(f"{base}/us-east-1/{NAME}{each}" for each in pages), f"{base}/new?type=fifo"):
         page.goto(address)
         width = page.evaluate("document.documentElement.scrollWidth")

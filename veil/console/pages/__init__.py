@@ -11,6 +11,7 @@ MODULES: Final = (
     "queue_messages",
     "queue_send",
     "queue_settings",
+    "queue_export",
     "message",
     "dead_letters",
     "dead_letter_redrive",
