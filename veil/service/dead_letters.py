@@ -212,34 +212,32 @@ def to_chosen(letter: Letter, destination: QueueKey | None, type_attributes: Seq
     return Chosen(message.seq, message.message_id, destination, change)
 
 
+def _spare(attributes: Mapping[str, MessageAttribute]) -> str | None:
+    """What gives way to the mark of a redrive: nothing where there is room, None where nothing can."""
+    if len(attributes) < ATTRIBUTES_MAX or REDRIVEN_FROM in attributes:
+        return ""
+    return next((name for name in _FOR_A_MARK if name in attributes), None)
+
+
 def with_room_for_mark(message: StoredMessage) -> dict[str, MessageAttribute] | None:
     """The message's attributes with one place free for the mark of a redrive; None where they can stay as they are."""
     attributes = message.attributes or {}
-    if len(attributes) < ATTRIBUTES_MAX or REDRIVEN_FROM in attributes:
-        return None
-    spare = next((name for name in _FOR_A_MARK if name in attributes), None)
-    return None if spare is None else {name: value for name, value in attributes.items() if name != spare}
+    spare = _spare(attributes)
+    return {name: value for name, value in attributes.items() if name != spare} if spare else None
 
 
 def has_room_for_mark(message: StoredMessage) -> bool:
     """Whether the mark of a redrive finds a place among the attributes."""
-    attributes = message.attributes or {}
-    return (
-        len(attributes) < ATTRIBUTES_MAX
-        or REDRIVEN_FROM in attributes
-        or any(name in attributes for name in _FOR_A_MARK)
-    )
+    return _spare(message.attributes or {}) is not None
 
 
 def _mark(attributes: dict[str, MessageAttribute], message_id: str) -> None:
     """Write the mark of a redrive, in place of what a consumer will write again. A message that is full of its sender's
     attributes goes without it: better than not at all."""
-    if len(attributes) >= ATTRIBUTES_MAX and REDRIVEN_FROM not in attributes:
-        spare = next((name for name in _FOR_A_MARK if name in attributes), None)
-        if spare is None:
-            return
-        del attributes[spare]
-    attributes[REDRIVEN_FROM] = MessageAttribute("String", message_id)
+    spare = _spare(attributes)
+    if spare is not None:
+        attributes.pop(spare, None)
+        attributes[REDRIVEN_FROM] = MessageAttribute("String", message_id)
 
 
 def changed_content(

@@ -9,15 +9,7 @@ from xml.etree.ElementTree import Element
 from veil.core import limits
 from veil.core.errors import NameRefused
 from veil.core.queue import Queue, QueueCounts
-from veil.service.queues import (
-    change_settings,
-    compare_with_existing,
-    counts,
-    create_queue,
-    delete_queue,
-    list_queues,
-    new_settings,
-)
+from veil.service import queues as service
 from veil.wire.call import read_page_token, write_page_token
 from veil.wire.request_errors import ParameterRefused
 from veil.wire.smq.call import SmqCall, read_number
@@ -93,11 +85,13 @@ async def create(call: SmqCall) -> Reply:
     given = read_settings(await call.document()) if call.request.body else {}
     queue = await call.service.store.find_queue(call.key)
     if queue is not None:
-        compare_with_existing(queue, given, new_settings(given))
+        service.compare_with_existing(queue, given, service.new_settings(given))
         return Reply(204, b"", ("Location", call.url(queue)))
     check_new_name(call.route.queue)
     # What is not said is SMQ's default, where it is another than SQS's.
-    queue = await create_queue(call.service, call.key, {"message_bytes_max": MESSAGE_BYTES_MAX, **given}, {})
+    queue = await service.create_queue(
+        call.service, call.key, {"message_bytes_max": MESSAGE_BYTES_MAX, **given}, {}
+    )
     return Reply(201, b"", ("Location", call.url(queue)))
 
 
@@ -106,17 +100,17 @@ async def set_attributes(call: SmqCall) -> Reply:
     queue = await call.named_queue()
     given = read_settings(await call.document()) if call.request.body else {}
     if given:
-        await change_settings(call.service, queue, given)
+        await service.change_settings(call.service, queue, given)
     return Reply(204)
 
 
 async def get_attributes(call: SmqCall) -> Reply:
     queue = await call.named_queue()
-    return Reply(200, document("Queue", print_queue(queue, await counts(call.service, queue))))
+    return Reply(200, document("Queue", print_queue(queue, await service.counts(call.service, queue))))
 
 
 async def delete(call: SmqCall) -> Reply:
-    await delete_queue(call.service, await call.named_queue(), caller=call.caller)
+    await service.delete_queue(call.service, await call.named_queue(), caller=call.caller)
     return Reply(204)
 
 
@@ -129,7 +123,7 @@ async def list_page(call: SmqCall) -> Reply:
         after = read_page_token(marker) if marker else ""
     except ParameterRefused:
         raise ArgumentRefused("x-mns-marker", marker, "the NextMarker of an earlier page") from None
-    found = await list_queues(
+    found = await service.list_queues(
         call.service,
         call.region,
         call.owner(),
@@ -145,7 +139,7 @@ async def list_page(call: SmqCall) -> Reply:
 
 
 async def _listed(call: SmqCall, queue: Queue, with_meta: bool) -> str:
-    meta = print_queue(queue, await counts(call.service, queue)) if with_meta else ""
+    meta = print_queue(queue, await service.counts(call.service, queue)) if with_meta else ""
     return f"<Queue>{element('QueueURL', call.url(queue))}{meta}</Queue>"
 
 
