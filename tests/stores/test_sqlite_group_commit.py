@@ -58,6 +58,7 @@ async def test_concurrent_sends_share_their_commits(store: SqliteStore):
 
 async def test_a_commit_waits_for_what_the_loops_next_turn_brings(store: SqliteStore):
     queue = await make_queue(store)
+    await asyncio.gather(*(store.send(queue, [a_message()]) for _ in range(2)))
     before = store.commit_stats.commits
     sends = []
     for _ in range(20):  # as clients whose requests arrive one after the other
@@ -67,8 +68,18 @@ async def test_a_commit_waits_for_what_the_loops_next_turn_brings(store: SqliteS
     assert store.commit_stats.commits - before == 1
 
 
+async def test_a_client_that_is_alone_does_not_wait_for_others(store: SqliteStore):
+    queue = await make_queue(store)
+    await store.send(queue, [a_message()])
+    alone = asyncio.ensure_future(store.send(queue, [a_message()]))
+    await asyncio.sleep(0)  # the turn in which the commit is due
+    assert store._commits._syncing
+    await alone
+
+
 async def test_a_commit_does_not_wait_for_ever(store: SqliteStore):
     queue = await make_queue(store)
+    await asyncio.gather(*(store.send(queue, [a_message()]) for _ in range(2)))
     sends: list[asyncio.Future[Any]] = []
     while not (store._commits._syncing or any(send.done() for send in sends)):
         assert len(sends) <= commit.GROUP_ENOUGH

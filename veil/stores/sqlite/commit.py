@@ -119,6 +119,7 @@ class GroupCommit:
         )
         self._scheduled = False
         self._gathered = 0  # operations that the group had a turn of the loop ago
+        self._latest_size = 0  # of the group before
         self._failure: BaseException | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -198,12 +199,12 @@ class GroupCommit:
         self._scheduled = False
         if not self._open or self._syncing or self._lent or self._failure is not None:
             return
-        if self._gathered < len(self._group) < GROUP_ENOUGH:
-            # The loop's last turn brought some, so its next one may bring more.
+        if self._gathered < len(self._group) < GROUP_ENOUGH and self._latest_size + len(self._group) > 2:
+            # The loop's last turn brought some, so its next one may bring more; but not to a client that is alone.
             self._gathered = len(self._group)
             self._schedule()
             return
-        self._gathered = 0
+        self._gathered, self._latest_size = 0, len(self._group)
         group, self._group = self._group, []
         happened: Announcements = []
         try:
