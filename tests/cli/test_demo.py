@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 
 import veil.demo.command as demo_command
+import veil.demo.processes as processes
 from tests.cli.conftest import Veil
 from veil.cli.client import Client, ServiceTarget
 from veil.cli.failures import CommandFailed
 from veil.client.credentials import DUMMY
 from veil.demo.command import demo_folder
+from veil.demo.processes import Child, Children, ended_by_signals
 from veil.demo.roles import bodies
 from veil.demo.shop import FULL_S, QUEUES, check_claims, the_queues
 from veil.demo.stage import Lateness, Stage
@@ -106,6 +108,21 @@ def test_a_demo_that_is_killed_takes_its_processes_with_it(act: str, tmp_path: P
         while processes_in(out) and time.monotonic() < deadline_s:
             time.sleep(0.05)
         assert processes_in(out) == []
+
+
+def test_ctrl_c_while_a_process_starts_comes_once_it_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(Child):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(processes, "Child", Interrupted)
+    children = Children(tmp_path)
+    with children, pytest.raises(KeyboardInterrupt), ended_by_signals():
+        children.start("some.log", "http.server", "0")
+    assert processes_in(tmp_path) == []
 
 
 # ---- what it needs, and where it writes

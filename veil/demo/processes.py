@@ -43,6 +43,20 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def _not_interrupted() -> Iterator[None]:
+    """A block that a signal ends only afterwards: else a process could be started and nobody know of it."""
+    waiting: list[int] = []
+    before = {number: signal.signal(number, lambda came, frame: waiting.append(came)) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if waiting:
+            signal.raise_signal(waiting[0])
+
+
 def leave_with_the_demo() -> threading.Event:
     """In a child: end this process when the demo does; the event is set once the demo has said something."""
     spoken = threading.Event()
@@ -160,8 +174,9 @@ class Children:
 
     def start(self, log: str, *arguments: str, heard: Callable[[str], None] | None = None) -> Child:
         """Start a Python module; what it prints goes to that log, or line by line to `heard`."""
-        child = Child(arguments, self._environ, self.folder / log, heard)
-        self._children.append(child)
+        with _not_interrupted():
+            child = Child(arguments, self._environ, self.folder / log, heard)
+            self._children.append(child)
         return child
 
     def end(self, children: Sequence[Child], how: signal.Signals = signal.SIGTERM) -> list[int | None]:
