@@ -34,8 +34,9 @@ class Cluster(NamedTuple):
         command = [
             str(SPARK_HOME / "bin" / "spark-submit"),
             *("--master", self.master, "--driver-memory", "512m", "--executor-memory", "512m"),
-            # Not a task before both workers have joined.
-            *("--conf", "spark.cores.max=2", "--conf", "spark.scheduler.minRegisteredResourcesRatio=1.0"),
+            # Not a task before all workers have joined.
+            *("--conf", f"spark.cores.max={len(self.workers)}"),
+            *("--conf", "spark.scheduler.minRegisteredResourcesRatio=1.0"),
             *("--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=2"),
             *("--driver-java-options", QUICK_JVM, "--conf", f"spark.executor.extraJavaOptions={QUICK_JVM}"),
             *arguments,

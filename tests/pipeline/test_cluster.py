@@ -56,6 +56,13 @@ with session() as spark:
 
 @pytest.fixture(scope="module")
 def on_loopback(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One worker: it has nothing of the driver's but what is sent to it, as any of many."""
+    with cluster(tmp_path_factory.mktemp("cluster"), workers=1) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def on_two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with cluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running
 
@@ -69,16 +76,18 @@ def packaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.soak
 def test_both_workers_run_the_code_that_was_shipped_to_them(
-    on_loopback: Cluster, packaged: Path, tmp_path: Path
+    on_two_workers: Cluster, packaged: Path, tmp_path: Path
 ):
     probe, answer = tmp_path / "probe.py", tmp_path / "answer.json"
     probe.write_text(PROBE)
 
-    done = on_loopback.submit("--py-files", str(packaged / "veil.zip"), str(probe), str(answer), cwd=tmp_path)
+    done = on_two_workers.submit(
+        "--py-files", str(packaged / "veil.zip"), str(probe), str(answer), cwd=tmp_path
+    )
 
     assert done.returncode == 0, done.stderr
     told = json.loads(answer.read_text())
-    assert told["master"] == on_loopback.master
+    assert told["master"] == on_two_workers.master
     assert told["zone"] == "UTC"
     assert [(length, bucket) for _, _, length, bucket in told["found"]] == [
         (length, bucket_of(length)) for length in (1, 1000, 60_000, 3_600_000)
@@ -155,7 +164,7 @@ def test_workers_whose_python_lacks_veil_are_told_of_at_once_with_what_to_set(
 
 @pytest.mark.soak
 def test_a_router_on_two_workers_sends_every_message_on_once(
-    on_loopback: Cluster, packaged: Path, veil_server: VeilServer, tmp_path: Path
+    on_two_workers: Cluster, packaged: Path, veil_server: VeilServer, tmp_path: Path
 ):
     """The source and the sink on a cluster: executors read the intake and write the targets themselves."""
     queues = Queues(veil_server)
@@ -170,7 +179,7 @@ def test_a_router_on_two_workers_sends_every_message_on_once(
     words = ["route", "--from", "intake", "--rules", str(rules), "--once", "--create-queues", "--json"]
     words += ["--state", str(tmp_path / "state"), "--endpoint", veil_server.endpoint_url]
 
-    done = on_loopback.submit(*job, *words, cwd=tmp_path)
+    done = on_two_workers.submit(*job, *words, cwd=tmp_path)
 
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

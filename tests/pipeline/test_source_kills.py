@@ -26,7 +26,7 @@ from tests.pipeline.source_kit import WAYS, fill, left
 from veil.testing.process import VeilServer
 
 WINDOW_S = 4
-MESSAGES, BATCH = 200, 40
+BATCH = 40
 LIFE_S = 240
 # Each life goes on from the one before, by both ways at once; starting takes longer than a window, so leases lapse in
 # between. Tasks fail before a kill, and in a batch that an earlier life had begun. `python -m tests.faults spark-source`
@@ -50,11 +50,9 @@ THREE_KILLS = (
 def test_a_driver_that_is_killed_loses_nothing_and_doubles_nothing(
     tmp_path: Path, lives: Sequence[dict[str, Any]]
 ):
+    bodies = [f"m{n}" for n in range(BATCH * (lives[-1]["slow_in"] + 1))]
     with VeilServer() as server:
-        sent = {
-            way: fill(server, queue_of(way, FILES), [f"m{n}" for n in range(MESSAGES)], visibility_s=WINDOW_S)
-            for way in WAYS
-        }
+        sent = {way: fill(server, queue_of(way, FILES), bodies, visibility_s=WINDOW_S) for way in WAYS}
         for number, life in enumerate(lives):
             driving = Driving(
                 endpoint=server.endpoint_url,
