@@ -49,7 +49,7 @@ _OUTCOME_NAMES: Final = {
     "purged": "purged",
     "redriven": "redriven",
     "dead_lettered": "among the dead letters",
-    "open": "still in the queue",
+    "open": "still in a queue",
 }
 _LIFE_TITLES: Final = {
     "duplicate": "Done twice",
