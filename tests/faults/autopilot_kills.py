@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 from tests.faults.rig import Outcome, scratch
-from tests.forked_veil import PRELOADED
 from tests.pipeline.autopilot_kit import World, a_world, slow
 from veil.cli.autopilot import ClientQueues
 from veil.cli.output import seconds
@@ -26,8 +25,6 @@ STEPS: Final = ("intended", "asked", "set", "ended", "kept", "recovered")
 _BEFORE_S: Final = 30
 _AT_ONCE_S: Final = 1.5
 _forks = multiprocessing.get_context("forkserver")
-# What is imported once need not be by every child.
-_forks.set_forkserver_preload(["tests.forked_veil", *PRELOADED, "pandas", __name__])
 
 
 class Counted(ClientQueues):

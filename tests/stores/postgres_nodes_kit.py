@@ -49,7 +49,7 @@ async def nodes(
             await store.open()
             stack.push_async_callback(store.close)
             opened.append(store)
-        for store in opened:
+            # Before the next one joins: who does not listen yet would not hear of it.
             if "veil_pooler" not in dsn:  # behind which nobody listens
                 async with asyncio.timeout(PATIENCE_S):
                     await store._nodes.listening()

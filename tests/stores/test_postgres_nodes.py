@@ -289,6 +289,14 @@ async def test_nodes_of_one_database_have_numbers_of_their_own(postgres):
         assert again._engine.node == 0  # left behind, and used again
 
 
+async def test_a_look_whether_messages_can_be_sent_is_no_sign_of_a_healthy_node(postgres, no_beats):
+    async with nodes(postgres) as [node, _]:
+        await make_queue(node)
+        seen = ask(postgres, "UPDATE veil.node SET seen_ms = seen_ms - 1000 RETURNING seen_ms")
+        await node.probe()
+        assert sorted(ask(postgres, "SELECT seen_ms FROM veil.node")) == sorted(seen)
+
+
 async def test_the_counts_of_every_slot_add_up(postgres):
     async with nodes(postgres) as both:
         queue = await make_queue(both[0])

@@ -82,13 +82,17 @@ class Nodes:
         return bool(await self._engine.ask(Q.take_duty, named))
 
     async def probe(self) -> None:
-        """Do what a send needs, of no message: the look at a queue, the insert, and a commit that changes something."""
+        """Do what a send needs, of no message: the look at a queue, the insert, and a commit that changes something.
+
+        It is no heartbeat: the others would take a node for well that has not told its trouble yet, and let lapse what its
+        callers hold.
+        """
 
         async def work(tx: Transaction) -> None:
             ids = list(self._engine.queues.by_id)[:1]
             asked = {**self._engine.watermarks.as_known(ids, tx.now_ms), "wants_next": [False] * len(ids)}
             await tx.many(
-                (Q.look_at_queues, asked), (Q.insert_messages, NO_MESSAGES), (Q.beat, self._known())
+                (Q.look_at_queues, asked), (Q.insert_messages, NO_MESSAGES), (Q.touch_node, self._known())
             )
 
         await self._engine.run(work)

@@ -478,6 +478,10 @@ SELECT pg_advisory_xact_lock(1447381325, 0);
 UPDATE veil.node SET seen_ms = {NOW_MS}
 WHERE number = %(number)s AND name = %(name)s RETURNING number;
 
+-- name: touch_node
+-- Changes a row without saying anything by it: a commit of this has to reach the disk, and the standby.
+UPDATE veil.node SET name = name WHERE number = %(number)s AND name = %(name)s;
+
 -- name: lease_time
 -- When a node last ran, and the latest trouble.
 SELECT beat_ms, from_ms, to_ms, kind, healthy_ms FROM veil.lease_time;
