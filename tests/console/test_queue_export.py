@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.console.conftest import OpenPage
-from veil.console.exports import as_cloudformation, as_terraform, as_toml
+from veil.console.pages.queue_export import as_cloudformation, as_terraform, as_toml
 from veil.core.queue import Queue, QueueKey, QueueSettings, RedriveAllow, RedrivePolicy
 from veil.server.setting_values import declared_queues, settings_given
 from veil.testing import VeilServer
