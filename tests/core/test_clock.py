@@ -159,6 +159,25 @@ def test_what_fails_at_once_is_in_trouble_until_something_is_done():
     assert len(seen) == 1
 
 
+def test_a_wait_is_measured_by_itself_and_excuses_everybody_since_the_last_that_was_taken():
+    clock, lease_time, seen = a_lease_time()
+    taken_ms = clock.now_ms()
+    clock.advance(seconds=1)
+    with lease_time.waiting(TroubleKind.DATABASE, taken_ms):
+        clock.advance(400)
+    assert seen == []
+    assert lease_time.is_in_doubt(taken_ms + 1, clock.now_ms())
+    assert not lease_time.is_in_doubt(taken_ms, clock.now_ms())
+
+    with pytest.raises(KeyError), lease_time.waiting(TroubleKind.DATABASE, taken_ms):
+        raise KeyError
+    clock.advance(600)
+    trouble = Trouble(taken_ms, clock.now_ms(), TroubleKind.DATABASE)
+    assert lease_time.trouble_at(clock.now_ms()) == trouble
+    lease_time.done()
+    assert seen == [trouble]
+
+
 def test_whoever_waited_for_a_process_that_stood_still_for_a_moment_has_their_turn():
     clock, lease_time, seen = a_lease_time()
     lease_time.start()

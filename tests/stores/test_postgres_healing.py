@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
 
 from tests.postgres_server import PostgresServer, why_no_server
-from tests.stores.kit import a_message, bodies, make_queue, receipts_of, some_messages
+from tests.stores.kit import a_message, bodies, make_queue, receipt_of, receipts_of, some_messages
 from tests.stores.postgres_nodes_kit import ask, cut, heard_by, nodes, until
 from veil.core.clock import ManualClock
 from veil.core.errors import QueueMissing, StoreError, StoreUnavailable
 from veil.core.queue import Queue, QueueCounts
 from veil.stores.postgres import PostgresStore, commit, engine, transaction
 from veil.stores.postgres import nodes as nodes_module
+from veil.stores.store import Extension
 
 LISTENER = "query = 'LISTEN veil'"
 ASLEEP = "query = 'SELECT pg_sleep(600)'"
@@ -113,8 +116,6 @@ async def test_a_deadlock_in_the_database_is_nothing_that_a_caller_notices(postg
         receipts = receipts_of(queue, await both[0].receive(queue, 40, visibility_s=60))
 
         async def extend_and_delete(store, some):
-            from veil.stores.store import Extension
-
             for receipt in some:
                 await store.extend(queue, [Extension(receipt, 100)])
             return await store.delete(queue, list(some))
@@ -259,3 +260,50 @@ async def test_a_node_whose_commits_hang_can_be_stopped(lonely, monkeypatch):
 
     with pytest.raises(StoreUnavailable):
         await sending
+
+
+# ---- a database that is away for a moment
+
+
+@asynccontextmanager
+async def away(dsn: str) -> AsyncIterator[None]:
+    """The database takes no connections meanwhile, and all that it had are lost."""
+    parts = urlsplit(dsn)
+    elsewhere, name = urlunsplit(parts._replace(path="/postgres")), parts.path.lstrip("/")
+
+    # In a thread: a loop that stands still is a trouble of its own.
+    async def say(statement: str) -> None:
+        await asyncio.to_thread(ask, elsewhere, statement)
+
+    await say(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+    await say(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+    try:
+        yield
+    finally:
+        await say(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
+
+
+@pytest.mark.parametrize("is_idle", [False, True])
+@pytest.mark.parametrize("pooler", ["", "&veil_pooler=1"])
+async def test_a_lease_outlasts_a_database_that_is_away_for_a_moment_whichever_node_is_back_first(
+    postgres: str, pooler: str, is_idle: bool
+) -> None:
+    """Shorter than nodes would notice by one another's heartbeats. One has a caller who wants to renew and does not get beyond
+    finding the queue; the other has none."""
+    async with nodes(postgres + pooler, lease_grace=True) as (asked, idle):
+        for store in (asked, idle):
+            store.begin_serving()
+        queue = await make_queue(asked, visibility_s=60)
+        await asked.send(queue, [a_message("work")])
+        [message] = await asked.receive(queue, 1, visibility_s=1)
+        await idle.counts(queue)
+        async with away(postgres):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1.5):
+                    await asked.find_queue(queue.key)
+                    await asyncio.sleep(60)  # where it was known
+
+        assert await (idle if is_idle else asked).receive(queue, 1) == []
+        assert await asked.extend(queue, [Extension(receipt_of(queue, message), 60)]) == [None]
+        for store in (asked, idle):
+            store.end_serving()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
@@ -147,6 +148,16 @@ def grace_ms(visibility_s: int) -> int:
 _FAILURE: Final = object()  # who waits where nobody is left to wait: what failed will be asked for again
 
 
+class Wait(NamedTuple):
+    """Something that renewals wait for."""
+
+    kind: TroubleKind
+    since_ms: int
+    from_ms: (
+        int  # when the last was taken that is known of: who came after that may have waited too, elsewhere
+    )
+
+
 class LeaseTime:
     """Notices by the clock when Veil could not take renewals, and knows the trouble that leases are excused by.
 
@@ -159,8 +170,7 @@ class LeaseTime:
         self._trouble: Trouble | None = None
         self._beat_ms: int | None = None  # when the process was last seen to run
         self._starved_ms: int | None = None  # since when it does not do so as often as it should
-        # What renewals wait for, by whoever waits: its kind, and since when. The oldest comes first.
-        self._waits: dict[object, tuple[TroubleKind, int]] = {}
+        self._waits: dict[object, Wait] = {}  # by whoever waits; the oldest comes first
         self._short_wait: Trouble | None = None  # the latest that was too short to be one
         self._timer: Timer | None = None
         # Asked instead where that is cheaper than to be told before every sync: the kind, and since when.
@@ -204,17 +214,18 @@ class LeaseTime:
             if trouble is not None and was_stopping and trouble.to_ms + TROUBLE_MIN_MS >= last_ms:
                 last_ms = trouble.from_ms  # it took some time to
             self._trouble = trouble
-            self._waits[self] = (TroubleKind.RESTART, last_ms)
+            self._waits[self] = Wait(TroubleKind.RESTART, last_ms, last_ms)
 
-    def waits(self, who: object, kind: TroubleKind) -> None:
-        """Renewals wait from now on, until `answered`."""
+    def waits(self, who: object, kind: TroubleKind, taken_ms: int | None = None) -> None:
+        """Renewals wait from now on, until `answered`; the last was taken at that instant, or just now."""
         if self.is_on:
-            self._waits[who] = (kind, self._clock.now_ms())
+            now_ms = self._clock.now_ms()
+            self._waits[who] = Wait(kind, now_ms, now_ms if taken_ms is None else min(taken_ms, now_ms))
 
     def answered(self, who: object) -> None:
         """They wait no longer."""
         if (wait := self._waits.pop(who, None)) is not None:
-            self.waited(*wait, self._clock.now_ms())
+            self.waited(wait.kind, wait.since_ms, self._clock.now_ms(), wait.from_ms)
 
     def failed(self, who: object) -> None:
         """What was waited for was not done, however soon that was told: renewals wait on, until something is `done`."""
@@ -225,14 +236,27 @@ class LeaseTime:
         """What had failed works again."""
         self.answered(_FAILURE)
 
-    def waited(self, kind: TroubleKind, since_ms: int, now_ms: int) -> None:
-        """Renewals waited from then until now: a trouble, if that was long."""
+    @contextmanager
+    def waiting(self, kind: TroubleKind, taken_ms: int) -> Iterator[None]:
+        """Renewals wait meanwhile; where it fails they wait on."""
+        who = object()
+        self.waits(who, kind, taken_ms)
+        try:
+            yield
+        except BaseException:
+            self.failed(who)
+            raise
+        self.answered(who)
+
+    def waited(self, kind: TroubleKind, since_ms: int, now_ms: int, from_ms: int | None = None) -> None:
+        """Renewals waited since then until now: a trouble, if that was long; of everybody who came after `from_ms`."""
         if not self.is_on or now_ms - since_ms <= DOUBT_MIN_MS:
             return
+        wait = Trouble(since_ms if from_ms is None else from_ms, now_ms, kind)
         if now_ms - since_ms > TROUBLE_MIN_MS:
-            self.note(Trouble(since_ms, now_ms, kind))
+            self.note(wait)
         else:
-            self._short_wait = Trouble(since_ms, now_ms, kind)
+            self._short_wait = wait
 
     def note(self, trouble: Trouble) -> None:
         """A trouble is over."""
@@ -270,31 +294,32 @@ class LeaseTime:
         if not self.is_on:
             return None
         self._look(now_ms)
-        wait = self._longest_wait(now_ms)
-        return wait if wait is not None and wait.to_ms - wait.from_ms > TROUBLE_MIN_MS else None
+        return self._wait_longer_than(TROUBLE_MIN_MS, now_ms)
 
     def is_in_doubt(self, deadline_ms: int, now_ms: int) -> bool:
         """Whether a request that came before the deadline may not have had its turn by now."""
         if not self.is_on:
             return False
-        waits = (self._short_wait, self._longest_wait(now_ms))
+        waits = (self._short_wait, self._wait_longer_than(DOUBT_MIN_MS, now_ms))
         return any(
-            wait is not None
-            and wait.from_ms < deadline_ms <= wait.to_ms
-            and wait.to_ms - wait.from_ms > DOUBT_MIN_MS
-            and now_ms < wait.to_ms + LET_IN_MS
+            wait is not None and wait.from_ms < deadline_ms <= wait.to_ms and now_ms < wait.to_ms + LET_IN_MS
             for wait in waits
         )
 
-    def _longest_wait(self, now_ms: int) -> Trouble | None:
-        """Of those that are under way."""
-        asked = self.wait_under_way()
-        under_way = [*self._waits.values(), *(() if asked is None else (asked,))]
-        waits = [Trouble(since_ms, now_ms, kind) for kind, since_ms in under_way]
+    def _wait_longer_than(self, min_ms: int, now_ms: int) -> Trouble | None:
+        """The longest that is under way, if it is longer than that."""
+        waits = [
+            (now_ms - since_ms, Trouble(from_ms, now_ms, kind))
+            for kind, since_ms, from_ms in self._waits.values()
+        ]
+        if (asked := self.wait_under_way()) is not None:
+            kind, since_ms = asked
+            waits.append((now_ms - since_ms, Trouble(since_ms, now_ms, kind)))
         if self._starved_ms is not None and self._beat_ms is not None:
             to_ms = now_ms if self._is_late(now_ms) else self._beat_ms
-            waits.append(Trouble(self._starved_ms, to_ms, TroubleKind.PAUSED))
-        return max(waits, key=lambda wait: wait.to_ms - wait.from_ms, default=None)
+            waits.append((to_ms - self._starved_ms, Trouble(self._starved_ms, to_ms, TroubleKind.PAUSED)))
+        length_ms, longest = max(waits, default=(0, None))
+        return longest if length_ms > min_ms else None
 
     def _look(self, now_ms: int, *, is_over: bool = False) -> None:
         """Notice whether the process stood still, and whether it runs as it should again."""

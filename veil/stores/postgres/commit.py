@@ -113,7 +113,7 @@ class GroupCommit:
             size = -(-size // (groups_max - line.running))
         group = [line.waiting.popleft() for _ in range(size)]
         line.running += 1
-        self._engine.lease_time.waits(group[0], TroubleKind.DATABASE)
+        self._engine.lease_time.waits(group[0], TroubleKind.DATABASE, self._engine.heard_ms)
         task = asyncio.create_task(self._answer_all(run, group))
         self._tasks.add(task)
         loop = asyncio.get_running_loop()

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -20,7 +20,7 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from veil.core import limits
-from veil.core.clock import Clock, LeaseTime
+from veil.core.clock import Clock, LeaseTime, TroubleKind
 from veil.core.errors import StoreUnavailable, VeilError
 from veil.core.event import EventRecorder
 from veil.core.queue import Queue, QueueKey
@@ -166,7 +166,7 @@ class Engine:
         self.clock: Clock = DatabaseClock() if clock is None else clock
         self.lease_time = LeaseTime(self.clock, is_on=lease_grace)
         self._backoff = ReconnectBackoff()
-        self._heard_at_ms = 0
+        self.heard_ms = 0  # what time it was in the database when it last answered
         self._slept = False
         self._turns = asyncio.Semaphore(pool.max_size)
         self._free_slots = list(range(SLOTS_PER_NODE))
@@ -214,6 +214,11 @@ class Engine:
             pass
 
         await self.run(nothing)
+
+    def renewals_wait(self) -> AbstractContextManager[None]:
+        """Something is asked of the database meanwhile that renewals need, and every node all the time: while it is away, they
+        wait here, whether anybody's has come so far or not."""
+        return self.lease_time.waiting(TroubleKind.DATABASE, self.heard_ms)
 
     async def learn_in(self, tx: Transaction) -> None:
         """The same within a transaction."""
@@ -277,9 +282,10 @@ class Engine:
         database that is away.
         """
         async with self._turns:
-            await self._backoff.over()
             try:
-                connection = await self._connection()
+                with self.renewals_wait():
+                    await self._backoff.over()
+                    connection = await self._connection()
             except (PoolTimeout, PoolClosed, psycopg.OperationalError) as error:
                 raise in_our_words(error) from error
             slot = self._free_slots.pop()
@@ -373,9 +379,9 @@ class Engine:
 
     def _heard(self, tx: Transaction) -> None:
         """Take note of what time it is."""
-        if tx.now_ms - self._heard_at_ms > queues.TOMBSTONE_MS // 2:
+        if tx.now_ms - self.heard_ms > queues.TOMBSTONE_MS // 2:
             self._slept = True
-        self._heard_at_ms = tx.now_ms
+        self.heard_ms = tx.now_ms
         if isinstance(self.clock, DatabaseClock):
             tx.wall_ms = tx.now_ms
             self.clock.heard(tx.now_ms)
@@ -470,6 +476,8 @@ class Engine:
     async def _let_go(self, connection: PipelinedConnection) -> None:
         if connection.closed or connection.broken:
             self._backoff.lost(connection)
+            self.lease_time.waits(connection, TroubleKind.DATABASE, self.heard_ms)
+            self.lease_time.failed(connection)
             connection.pgconn.finish()  # its buffers would stay until the next look for garbage, which is rare
             await self.pool.putconn(connection)
             return

@@ -117,14 +117,16 @@ class Nodes:
 
     async def _beat(self) -> None:
         while True:
-            # A trouble that is over here is told at once: the others' grace for it counts from when they know.
+            # A trouble that is over here is told at once: the others' grace for it counts from when they know. And a node that
+            # cannot be told any more looks at once whether the database is away.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BEAT_S if self._engine.is_told else ALONE_BEAT_S):
                     await self._noted.wait()
             self._noted.clear()
             try:
                 if self._engine.lease_time.is_serving and self._engine.given_now_ms() is None:
-                    await self._engine.run(self._keep_lease_time)
+                    with self._engine.renewals_wait():
+                        await self._engine.run(self._keep_lease_time)
                 if not await self._engine.ask(Q.beat, self._known()):
                     await self._join()  # we were taken for dead, and our number by another
                 await self._count_others()
@@ -201,6 +203,7 @@ class Nodes:
                         await self._heard(notification.payload)
             except (psycopg.Error, OSError, StoreError) as error:
                 if self._engine.is_told:
+                    self._noted.set()
                     _log.warning("other nodes cannot be heard, looking for ourselves meanwhile: %s", error)
             finally:
                 self._engine.is_told = False

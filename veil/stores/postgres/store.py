@@ -220,7 +220,8 @@ class PostgresStore:
     async def find_queue(self, key: QueueKey) -> Queue | None:
         known = self._engine.queues.by_key.get(key)
         if known is None or not self._engine.is_told:
-            await self._engine.learn()  # it may have been made on another node, or edited there unheard
+            with self._engine.renewals_wait():
+                await self._engine.learn()  # it may have been made on another node, or edited there unheard
             known = self._engine.queues.by_key.get(key)
         return None if known is None else known.queue
 
