@@ -8,7 +8,7 @@ receive plus its length, and a message is *surely* available from the end of the
   when the queue was drained at the end. A delete by a receipt whose message somebody else surely held is no excuse.
 * **invented**: delivered, but never sent, sent to another queue, or refused.
 * **early**: delivered while a window was surely open that a client had been told of.
-* **resurrected**: delivered after an acknowledged delete by the holder of an open lease.
+* **resurrected**: delivered after an acknowledged delete that surely removed it.
 * **stuck**: surely available for more than a second, and a receive that looked after that came back empty.
 * **misordered** (FIFO): delivered before an earlier message of its group that was not deleted.
 
@@ -82,7 +82,7 @@ def _find_early_and_resurrected(messages: dict[str, Message], verdict: Verdict) 
         for index, second in enumerate(message.deliveries):
             began, ended = second.receive.began, second.receive.ended
             for first in message.deliveries[:index]:
-                if _was_deleted_by(first, second, message.queue):
+                if _was_deleted_by(first, second, message):
                     verdict.faults["resurrected"].append(
                         f"{message.tag!r} on {message.queue} came back after an acknowledged delete"
                     )
@@ -100,12 +100,23 @@ def _find_early_and_resurrected(messages: dict[str, Message], verdict: Verdict) 
                     break
 
 
-def _was_deleted_by(first: Delivery, second: Delivery, queue: str) -> bool:
+def _was_deleted_by(first: Delivery, second: Delivery, message: Message) -> bool:
     for delete in first.deletes:
         if delete.kind != "ok" or second.receive.began < delete.began:
             continue
-        # A FIFO queue accepts the holder's receipt only; a standard one says yes to late ones too.
-        if queue.endswith(".fifo") or first.surely_open_until(delete.began, delete.ended) > delete.ended:
+        if first.surely_open_until(delete.began, delete.ended) > delete.ended:
+            return True
+        # A standard queue says yes to late receipts too. A FIFO queue does so only where the message is gone, which it may be
+        # by whoever received it while the late delete was under way.
+        if message.queue.endswith(".fifo") and not (
+            second.receive.began < delete.ended
+            and any(
+                other.began < delete.ended and other.kind != "fail"
+                for delivery in message.deliveries
+                if delivery is not first
+                for other in delivery.deletes
+            )
+        ):
             return True
     return False
 

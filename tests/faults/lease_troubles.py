@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -117,10 +118,15 @@ def _noted(*servers: ServerProcess) -> list[float]:
 
 
 def _connect(*ports: int) -> Callable[..., Client]:
-    """Connections to nodes on these ports, as behind a balancer, or to one of them."""
-    return lambda answer_s, node=None: Client(
-        *(ports if node is None else ports[node : node + 1]), retry_s=answer_s
-    )
+    """Connections to nodes on these ports by turns, as behind a balancer, or to one of them."""
+    turns = itertools.cycle(range(len(ports)))
+
+    def connect(answer_s: float, node: int | None = None) -> Client:
+        first = next(turns)
+        chosen = (*ports[first:], *ports[:first]) if node is None else ports[node : node + 1]
+        return Client(*chosen, retry_s=answer_s)
+
+    return connect
 
 
 def _run(
@@ -193,7 +199,8 @@ def run_failovers(
                     for cycle in range(cycles):
                         await holders.pause()
                         await asyncio.to_thread(primary.stop, "kill")
-                        await holders.suffer(rng.uniform(1.0, 15.0))
+                        # Short ones too: nodes notice those by what they ask themselves, not by one another's silence.
+                        await holders.suffer(rng.uniform(*((1.0, 15.0) if cycle % 2 else (0.2, 2.0))))
                         await asyncio.to_thread(standby.promote)
                         primary, standby = standby, primary
                         if bouncer is not None:

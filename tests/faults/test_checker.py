@@ -182,6 +182,21 @@ def test_a_delivery_after_an_acknowledged_delete_is_resurrected() -> None:
     assert story.faults() == {"resurrected"}
 
 
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_late_delete_on_a_fifo_queue_proves_nothing_where_the_next_holder_had_deleted_by_then(
+    is_gone: bool,
+) -> None:
+    """It waited, came after the lease of the next was opened and closed, and was answered as for any message that is gone."""
+    story = a_quiet_day()
+    a_group(story, "c")
+    story.receive(10_100, ("c", "c1"), queue=F, window_s=1)
+    story.call(11_200, 11_900, "ok", "delete", F, tag="c", receipt="c1")
+    story.receive(11_300, ("c", "c2"), queue=F)
+    story.delete(11_400 if is_gone else 11_950, "c", "c2", queue=F)
+
+    assert story.faults() == (set() if is_gone else {"resurrected"})
+
+
 def test_an_empty_receive_a_second_after_the_deadline_shows_a_stuck_message() -> None:
     story = a_quiet_day()
     story.send(10_000, "c")
