@@ -1,4 +1,4 @@
-"""Charts of timeouts: scales, paths, and the curve of duplicates against delay that the report and the console both draw.
+"""Charts of timeouts, for the report and the console: how long the work takes, and duplicates against the delay after a crash.
 
 A chart has no size of its own. Everything in it stands at a percentage of its frame, and curves lie in a stretched frame
 inside, so that lines and letters keep their size from a telephone to a wide screen and on paper.
@@ -7,13 +7,15 @@ inside, so that lines and letters keep their size from a telephone to a wide scr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Final, NamedTuple
 
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from veil import words
-from veil.core.findings import Candidate
+from veil.core.findings import Candidate, CurvePoint, Finding
 
 UNITS: Final = 1000  # of the stretched frame, each way
 
@@ -37,6 +39,10 @@ class LogScale(NamedTuple):
         if value <= self.low:
             return 0.0
         return min(1.0, math.log(value / self.low) / math.log(self.high / self.low))
+
+    def decades(self) -> list[float]:
+        """The powers of ten on it."""
+        return [10.0**power for power in range(round(math.log10(self.low)), round(math.log10(self.high)) + 1)]
 
 
 def time_scale(lengths: Iterable[float]) -> LogScale:
@@ -103,52 +109,6 @@ def stretched(*paths: tuple[str, str]) -> Markup:
     ).format(UNITS, drawn)
 
 
-def frame(class_: str, label: str, *parts: Markup) -> Markup:
-    """A chart with what it shows in words, for those who cannot see it."""
-    return Markup(
-        '<div class="{}"><svg role="img" aria-label="{}" width="100%" height="100%">{}</svg></div>'
-    ).format(class_, words.visible(label), Markup("").join(parts))
-
-
-def axes(x: LogScale, y: LogScale, x_title: str) -> Markup:
-    """Grid and names of a chart of chances over lengths of time."""
-    parts = []
-    for power in range(round(math.log10(y.low)), round(math.log10(y.high)) + 1):
-        parts.append(
-            Markup(
-                '<line x1="0" x2="100%" y1="{0}" y2="{0}" class="grid"/>'
-                '<text x="0" y="{0}" dx="-7" dy="0.32em" class="tick end">{1}</text>'
-            ).format(percent(1 - y.at(10.0**power)), words.chance(10.0**power))
-        )
-    for tick in time_ticks(x):
-        parts.append(
-            Markup(
-                '<line x1="{0}" x2="{0}" y1="100%" y2="0" class="grid"/>'
-                '<text x="{0}" y="100%" dy="17" class="tick middle">{1}</text>'
-            ).format(percent(x.at(tick)), words.length(tick))
-        )
-    parts.append(Markup('<text x="100%" y="100%" dy="33" class="axis end">{}</text>').format(x_title))
-    return Markup("").join(parts)
-
-
-def target_line(y: LogScale, target: float) -> Markup:
-    """The chance of a duplicate that is aimed at."""
-    return Markup(
-        '<line x1="0" x2="100%" y1="{0}" y2="{0}" class="target"/>'
-        '<text x="0" y="{0}" dx="6" dy="-5" class="start note">target {1}</text>'
-    ).format(percent(1 - y.at(target)), words.chance(target))
-
-
-def flag(x: float, name: str, class_: str, *, row: int, down_to: str = "100%") -> Markup:
-    """A marked vertical line whose name stands above the chart; rows keep two names apart."""
-    side = "end" if x > 0.5 else "start"
-    top = -8 - 16 * row
-    return Markup(
-        '<line x1="{0}" x2="{0}" y1="{1}" y2="{2}" class="mark {3}"/>'
-        '<text x="{0}" y="{4}" dx="{5}" class="{6} {3}">{7}</text>'
-    ).format(percent(x), top + 6 if row else 0, down_to, class_, top, 4 if side == "end" else -1, side, name)
-
-
 class TimeoutPoint(NamedTuple):
     """What one timeout means: how long a crash hides a message, and the chance of a duplicate."""
 
@@ -195,17 +155,113 @@ def timeout_curve(points: Sequence[TimeoutPoint], x: LogScale, y: LogScale) -> s
     return line([(x.at(point.recovery_s), y.at(point.chance)) for point in points])
 
 
-def timeout_dot(x: LogScale, y: LogScale, point: TimeoutPoint) -> Markup:
-    """One candidate on its curve."""
-    return Markup('<circle cx="{}" cy="{}" r="2.5" class="dot candidate"><title>{}</title></circle>').format(
-        percent(x.at(point.recovery_s)), percent(1 - y.at(point.chance)), str(point)
+class Mark(NamedTuple):
+    """The present or the recommended timeout: a line with its name above the chart, down to its curve where it stands on one."""
+
+    kind: str
+    timeout_s: float
+    across: float
+    up: float | None = None
+    title: str = ""
+
+
+@cache
+def _plot() -> Template:
+    environment = Environment(
+        loader=PackageLoader("veil"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
+    environment.filters |= {"chance": words.chance, "length_of": words.length, "visible": words.visible}
+    environment.globals |= {"percent": percent, "time_ticks": time_ticks, "stretched": stretched}
+    return environment.get_template("plot.html")
 
 
-def timeout_mark(x: LogScale, y: LogScale, point: TimeoutPoint, kind: str) -> Markup:
-    """The present or the recommended timeout on its curve, with its name above the chart."""
-    across, height = x.at(point.recovery_s), percent(1 - y.at(point.chance))
-    name = f"{kind} {words.length(point.timeout_s)}"
-    return flag(across, name, kind, row=int(kind == "present"), down_to=height) + Markup(
-        '<circle cx="{}" cy="{}" r="5.5" class="point {}"><title>{}</title></circle>'
-    ).format(percent(across), height, kind, str(point))
+def _drawn(
+    class_: str, label: str, x_title: str, x: LogScale, y: LogScale, target: float, *,
+    paths: Sequence[tuple[str, str]], marks: Sequence[Mark], dots: Sequence[TimeoutPoint] = (),
+) -> Markup:  # fmt: skip
+    """A chart of chances over lengths of time; the label says what it shows, for those who cannot see it."""
+    drawn = _plot().render(
+        class_=class_, label=label, x_title=x_title, x=x, y=y, target=target, paths=paths, marks=marks, dots=dots
+    )  # fmt: skip
+    return Markup(drawn)  # noqa: S704 - by the template, which escapes
+
+
+def survival_chart(finding: Finding, target: float) -> Markup | None:
+    """The chance that work takes longer than a time, with its confidence band, and the two timeouts."""
+    curve = [point for point in finding.curve if point.after_s > 0]
+    if not curve:
+        return None
+    timeouts = {"present": finding.present_timeout_s, "recommended": finding.recommended_timeout_s}
+    marked = {kind: timeout_s for kind, timeout_s in timeouts.items() if timeout_s}
+    # The long level stretch before the first tenth of a per cent has finished says nothing.
+    begins = next((point.after_s for point in curve if point.survival < 0.999), curve[0].after_s)
+    x = time_scale([begins, curve[-1].after_s, *marked.values()])
+    y = chance_scale([1.0], target)
+    last = curve[-1]
+    label = (
+        f"Survival curve of {finding.queue}: the chance that the work takes longer than a time falls from 100 % to "
+        f"{words.chance(last.survival)} after {words.length(last.after_s)}."
+    )
+    paths = [
+        (band(_band_points(curve, x, y)), "band"),
+        (line(_curve_points(curve, x, y), step=True), "line"),
+    ]
+    marks = [Mark(kind, timeout_s, x.at(timeout_s)) for kind, timeout_s in marked.items()]
+    return _drawn("plot curve", label, "time since the receive", x, y, target, paths=paths, marks=marks)
+
+
+def survival_sparkline(finding: Finding, target: float) -> Markup | None:
+    """The survival curve without anything around it, for a cell of a table."""
+    curve = [point for point in finding.curve if point.after_s > 0]
+    if not curve:
+        return None
+    x, y = time_scale([curve[0].after_s, curve[-1].after_s]), chance_scale([1.0], target)
+    return stretched((line(_curve_points(curve, x, y), step=True), "line"))
+
+
+def _curve_points(curve: Sequence[CurvePoint], x: LogScale, y: LogScale) -> list[tuple[float, float]]:
+    """The curve without points that lie at the edge or would not be told apart from the one before."""
+    kept = [(0.0, 1.0)]
+    for point in curve:
+        across, up = x.at(point.after_s), y.at(point.survival)
+        if across > 0 and (abs(across - kept[-1][0]) > 0.001 or abs(up - kept[-1][1]) > 0.001):
+            kept.append((across, up))
+    return kept
+
+
+def _band_points(curve: Sequence[CurvePoint], x: LogScale, y: LogScale) -> list[tuple[float, float, float]]:
+    before = [point for point in curve if x.at(point.after_s) <= 0]
+    start = (0.0, y.at(before[-1].low), y.at(before[-1].high)) if before else (0.0, 1.0, 1.0)
+    inside = curve[len(before) :]
+    return [start, *((x.at(point.after_s), y.at(point.low), y.at(point.high)) for point in inside)]
+
+
+def dilemma_chart(
+    finding: Finding, target: float, policies: Mapping[str, str], class_: str, present_s: float | None = None
+) -> Markup | None:
+    """Each candidate as the chance of a duplicate against the delay after a crash: a curve for each of the renewal policies,
+    given with the class of its line, the one that the queue has at present first."""
+    present_s = finding.present_timeout_s if present_s is None else present_s
+    shown = finding.worth_showing(present_s)
+    curves = {policy: timeout_points(shown, policy) for policy in policies}
+    every = [point for points in curves.values() for point in points]
+    if len(every) < 2:
+        return None
+    x = time_scale(point.recovery_s for point in every)
+    y = chance_scale([point.chance for point in every], target)
+    first = next(points for points in curves.values() if points)
+    paths = [(timeout_curve(points, x, y), policies[policy]) for policy, points in curves.items()]
+    marks = []
+    for kind, points, timeout_s in (
+        ("present", first, present_s),
+        ("recommended", curves.get(finding.policy) or first, finding.recommended_timeout_s),
+    ):
+        if timeout_s:
+            point = point_at(points, timeout_s)
+            marks.append(Mark(kind, timeout_s, x.at(point.recovery_s), y.at(point.chance), str(point)))
+    label = (
+        f"Dilemma curve of {finding.queue}: from {first[0]} to {first[-1]}, over the timeouts it could have."
+    )
+    return _drawn(
+        class_, label, "expected delay after a crash", x, y, target, paths=paths, marks=marks, dots=first
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,7 +26,6 @@ from veil.pipeline.report.overview import (
     Overview,
     QueueLife,
     Timeline,
-    Totals,
 )
 
 BEGIN = datetime(2026, 11, 9, 0, 0, tzinfo=UTC)
@@ -156,43 +156,34 @@ def a_life(
     assert set(counts) == set(SERIES)
     sums = {name: sum(each) for name, each in counts.items()}
     leases = sums["sent"] + sums["lapses"]
-    totals = Totals(
+    lapses = sums["lapses"]
+    totals = Counter(
         sent=sums["sent"],
         leases=leases,
         overrun=sums["duplicates"] + 3,
         duplicates=sums["duplicates"],
         extensions=leases // 9,
         held_ms=leases * 9_300,
-        wasted_ms=sums["lapses"] * 31_000,
-        how={
-            "deleted": sums["deleted"],
-            "released": sums["sent"] // 50,
-            "expired": sums["lapses"] // 9,
-            "superseded": sums["lapses"] - sums["lapses"] // 9,
-            "dead_lettered": sums["dead_lettered"],
-            "open": 3,
-        },
-        attempts={
-            "completed": sums["deleted"],
-            "failed": sums["sent"] // 80,
-            "given_back": sums["sent"] // 50 - sums["sent"] // 80,
-            "overran": sums["lapses"] // 2,
-            "crashed": sums["lapses"] // 3,
-            "unknown": sums["lapses"] - sums["lapses"] // 2 - sums["lapses"] // 3 + sums["dead_lettered"],
-            "open": 3,
-        },
-        outcome={
-            "deleted": sums["deleted"],
-            "dead_lettered": sums["dead_lettered"],
-            "open": sums["sent"] - sums["deleted"] - sums["dead_lettered"],
-        },
+        wasted_ms=lapses * 31_000,
+        # How leases ended, and what came of the attempts.
+        deleted=sums["deleted"],
+        released=sums["sent"] // 50,
+        expired=lapses // 9,
+        superseded=lapses - lapses // 9,
+        dead_lettered=sums["dead_lettered"],
+        open=3,
+        completed=sums["deleted"],
+        failed=sums["sent"] // 80,
+        given_back=sums["sent"] // 50 - sums["sent"] // 80,
+        overran=lapses // 2,
+        crashed=lapses // 3,
+        unknown=lapses - lapses // 2 - lapses // 3 + sums["dead_lettered"],
+        # What became of messages.
+        messages_deleted=sums["deleted"],
+        messages_dead=sums["dead_lettered"],
+        messages_open=sums["sent"] - sums["deleted"] - sums["dead_lettered"],
     )
-    at_ms = round(BEGIN.timestamp() * 1000) + 50 * 3_600_000
-    troubles = (
-        Trouble(at_ms, at_ms + 1_500, "disk"),
-        Trouble(at_ms + 36_000_000, at_ms + 39_600_000, "database"),
-    )
-    timeline = Timeline(BEGIN, timedelta(hours=1), counts, troubles=troubles)
+    timeline = Timeline(BEGIN, timedelta(hours=1), counts)
     return QueueLife("eu-central-1", "000000000000", queue, totals, timeline)
 
 
@@ -309,4 +300,10 @@ def some_overview(findings: Findings) -> Overview:
         a_life(name, rate=20 + 30 * (number % 5), trouble=0.05 / (1 + number))
         for number, name in enumerate(names)
     )
-    return Overview(datetime(2026, 11, 15, 6, 13, tzinfo=UTC), BEGIN, END, lives, some_examples(), "4.3.0")
+    at_ms = round(BEGIN.timestamp() * 1000) + 50 * 3_600_000
+    troubles = (
+        Trouble(at_ms, at_ms + 1_500, "disk"),
+        Trouble(at_ms + 36_000_000, at_ms + 39_600_000, "database"),
+    )
+    made_at = datetime(2026, 11, 15, 6, 13, tzinfo=UTC)
+    return Overview(made_at, BEGIN, END, lives, some_examples(), "4.3.0", troubles=troubles)

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
+from markupsafe import Markup
 
 from tests.pipeline.report_kit import a_finding
-from veil.charts import LogScale, band, chance_scale, line, time_scale, time_ticks
-from veil.pipeline.report.charts import dilemma_chart, sparkline, strips, survival_chart
+from veil.charts import (
+    LogScale,
+    band,
+    chance_scale,
+    dilemma_chart,
+    line,
+    survival_chart,
+    survival_sparkline,
+    time_scale,
+    time_ticks,
+)
+from veil.core.clock import Trouble
+from veil.core.findings import Finding
 from veil.pipeline.report.overview import Timeline
+from veil.pipeline.report.page import bars, policies_of, shades
 from veil.pipeline.report.summary import shown_candidates
+
+
+def dilemma(finding: Finding) -> Markup | None:
+    return dilemma_chart(finding, 0.001, policies_of(finding), "plot curve")
 
 
 def test_a_scale_places_decades_evenly_and_keeps_what_is_outside_at_its_edges():
@@ -56,7 +74,7 @@ def test_the_two_timeouts_stand_on_the_survival_curve_where_they_belong():
 
 
 def test_a_present_timeout_between_two_candidates_stands_on_the_line_between_them():
-    drawn = str(dilemma_chart(a_finding(present_s=52), 0.001))
+    drawn = str(dilemma(a_finding(present_s=52)))
 
     places = {
         name: (float(x), float(y))
@@ -79,8 +97,8 @@ def test_without_observations_there_is_no_curve():
     finding = a_finding(curve=[], candidates=[])
 
     assert survival_chart(finding, 0.001) is None
-    assert dilemma_chart(finding, 0.001) is None
-    assert sparkline(finding, 0.001) is None
+    assert dilemma(finding) is None
+    assert survival_sparkline(finding, 0.001) is None
 
 
 def test_a_few_candidates_are_shown_with_those_that_matter_among_them():
@@ -92,36 +110,23 @@ def test_a_few_candidates_are_shown_with_those_that_matter_among_them():
     assert {5, finding.recommended_timeout_s} <= set(shown)
 
 
-def test_what_never_happened_is_said_and_what_happened_once_is_seen():
-    from datetime import UTC, datetime, timedelta
+def test_what_happened_once_is_seen_beside_a_thousand():
+    heights = [1000 - int(top) for top in re.findall(r"M[\d.]+ 1000V(\d+)", bars((1000, 0, 1)))]
 
-    counts = {"sent": (1000, 0, 1), "deleted": (0, 0, 0), "lapses": (0, 0, 0), "duplicates": (0, 0, 0)}
-    drawn = strips(Timeline(datetime(2026, 11, 9, tzinfo=UTC), timedelta(hours=1), counts))
-
-    (bars,) = drawn.rows
-    heights = [1000 - int(top) for top in re.findall(r"M[\d.]+ 1000V(\d+)", bars.path)]
-    assert (bars.name, heights) == ("sent", [1000, 60])
-    assert drawn.remark.endswith("No deleted, lapses, duplicates or dead letters.")
+    assert heights == [1000, 60]
 
 
-def test_the_servers_own_trouble_is_shaded_and_told():
-    from datetime import UTC, datetime, timedelta
-
-    from veil.core.clock import Trouble
-
+def test_the_servers_own_trouble_is_shaded_however_short_it_was():
     begin = datetime(2026, 11, 9, tzinfo=UTC)
     at_ms, hour_ms = round(begin.timestamp() * 1000), 3_600_000
     troubles = [
         Trouble(at_ms - hour_ms, at_ms + hour_ms, "restart"),
         Trouble(at_ms + 2 * hour_ms, at_ms + 2 * hour_ms + 600, "disk"),
     ]
-    counts = {"sent": (1, 0, 1, 0)}
-    drawn = strips(Timeline(begin, timedelta(hours=1), counts, troubles=tuple(troubles)))
+    timeline = Timeline(begin, timedelta(hours=1), {"sent": (1, 0, 1, 0)})
 
-    assert drawn.shades == "M0.0 0H250.0V1000H0.0ZM500.0 0H503.0V1000H500.0Z"
-    assert drawn.troubles.startswith("the server itself was in trouble, 2 times (")
-    assert "restart, 2 h" in drawn.troubles and "the disk stalled, 600 ms" in drawn.troubles
-    assert not strips(Timeline(begin, timedelta(hours=1), counts)).shades
+    assert shades(timeline, troubles) == "M0.0 0H250.0V1000H0.0ZM500.0 0H503.0V1000H500.0Z"
+    assert not shades(timeline, [])
 
 
 def test_candidates_far_from_the_timeouts_in_question_are_left_out():

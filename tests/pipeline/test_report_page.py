@@ -6,15 +6,16 @@ import base64
 import hashlib
 import re
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from xml.etree import ElementTree
 
 import msgspec
 import pytest
 
-from tests.pipeline.report_kit import a_finding, a_lease, some_findings, some_overview
+from tests.pipeline.report_kit import BEGIN, a_finding, a_lease, some_findings, some_overview
 from veil.core.findings import Findings
 from veil.pipeline.report import Overview, render_html
+from veil.pipeline.report.overview import SERIES, Timeline
 from veil.pipeline.report.page import DETAILED_MAX
 
 HOSTILE = """</td></svg><script>alert(1)</script><img src=x onerror=alert(2)>"' & <!-- ]]> {{7*7}}"""
@@ -176,6 +177,18 @@ def test_the_servers_own_troubles_are_shaded_in_every_strip_and_told_below():
     told = text_of(section)
     assert "the server itself was in trouble, 2 times" in told
     assert "the database was away, 1 h" in told and "the disk stalled, 1.5 s" in told
+
+
+def test_what_never_happened_is_said_instead_of_drawn():
+    findings = Findings(1, "now", 0.001, [a_finding()])
+    overview = some_overview(findings)
+    [life] = overview.queues
+    counts = {**dict.fromkeys(SERIES, (0, 0, 0)), "sent": (1000, 0, 1)}
+    quiet = Timeline(BEGIN, timedelta(hours=1), counts)
+    [section] = sections(page_of(findings, replace(overview, queues=(replace(life, timeline=quiet),))))
+
+    assert [text_of(each) for each in section.iter("div") if each.get("class") == "what"] == ["sent 1,001"]
+    assert "No deleted, lapses, duplicates or dead letters." in text_of(section)
 
 
 def test_a_queue_that_is_not_known_says_what_is_missing():

@@ -8,17 +8,8 @@ import pytest
 
 from tests.pipeline.report_kit import BEGIN, END, a_finding
 from veil import words
-from veil.core.findings import Replay
-from veil.pipeline.report.summary import (
-    RIGHT,
-    TOO_LONG,
-    TOO_SHORT,
-    UNKNOWN,
-    UNSET,
-    period_of,
-    replay_words,
-    verdict,
-)
+from veil.core.findings import RIGHT, TOO_LONG, TOO_SHORT, UNKNOWN, UNSET, Replay
+from veil.pipeline.report.summary import period_of, replay_words
 
 
 @pytest.mark.parametrize(
@@ -80,7 +71,7 @@ def test_a_timeout_is_judged_by_the_recommended_one(
 ):
     finding = a_finding(present_timeout_s=present_s, recommended_timeout_s=recommended_s)
 
-    assert verdict(finding) == word
+    assert finding.verdict() == word
 
 
 WAITING = "of messages waiting hidden after crashes"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -20,13 +20,15 @@ from veil.core.findings import (
     FILE,
     NO_RENEWAL,
     NOT_ENOUGH,
-    Candidate,
     Finding,
     Findings,
     FindingsUnreadable,
     WithPolicy,
     decode,
 )
+
+if TYPE_CHECKING:
+    from veil.journal.storage import Storage
 
 _TIMEOUT_MAX_S: Final = 43_200
 
@@ -123,7 +125,7 @@ def tell(finding: Finding) -> None:
     policies = [each.policy for each in finding.candidates[0].policies] if finding.candidates else []
     columns = ["timeout", "duplicates", "at most", "after a crash", *policies[1:]]
     rows = []
-    for candidate in _worth_showing(finding):
+    for candidate in finding.worth_showing():
         none, *renewed = candidate.policies
         mark = " *" if candidate.timeout_s == finding.recommended_timeout_s else ""
         row = [f"{words.length(candidate.timeout_s)}{mark}", words.chance(none.duplicate_chance)]
@@ -139,14 +141,6 @@ def tell(finding: Finding) -> None:
 
 def _renewed(means: WithPolicy) -> str:
     return f"{words.chance(means.duplicate_chance)} · {words.length(means.recovery_s)} · {means.calls_per_message:.2g}×"
-
-
-def _worth_showing(finding: Finding) -> list[Candidate]:
-    """The candidates up to the first few beyond all that matters: longer ones only wait longer."""
-    matters_s = max(finding.present_timeout_s or 0, finding.recommended_timeout_s or 0, finding.p999_s or 0)
-    if finding.p999_s is None and finding.recommended_timeout_s is None:
-        return finding.candidates
-    return [each for each in finding.candidates if each.timeout_s <= max(4 * matters_s, 60)]
 
 
 def _words(finding: Finding) -> Sequence[str]:
@@ -202,7 +196,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show what was found: a line per queue, or one queue's candidates and reasons in words."""
-    findings = _load(data, tables)
+    findings = read_findings(places(data, None, tables)[1])
     if queue is None:
         show_findings(findings, as_json=as_json)
         return
@@ -238,7 +232,7 @@ def apply(
     Left alone are queues without enough evidence and queues whose timeout is not the one that was analysed. Messages
     already in flight keep their deadlines.
     """
-    findings = _load(data, tables)
+    findings = read_findings(places(data, None, tables)[1])
     unknown = sorted(set(queue or ()) - {each.queue for each in findings.findings})
     if unknown:
         raise CommandFailed(f"nothing was found about queue {unknown[0]!r}: expected {_known(findings)}")
@@ -302,8 +296,8 @@ def _tell_change(change: Planned, *, as_json: bool, changed: bool) -> None:
         say(f"{change.queue}: {length(change.before_s)} -> {length(change.after_s)}; undo: {undo}")
 
 
-def _load(data: str | None, tables: str | None) -> Findings:
-    _, place = places(data, None, tables)
+def read_findings(place: Storage) -> Findings:
+    """The findings beside the tables; raises CommandFailed where there are none."""
     try:
         return decode(place.read(FILE))
     except FileNotFoundError:

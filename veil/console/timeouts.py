@@ -11,23 +11,30 @@ from markupsafe import Markup
 
 from veil.charts import (
     TimeoutPoint,
-    axes,
     chance_scale,
-    frame,
+    dilemma_chart,
     percent,
     point_at,
     stretched,
-    target_line,
     time_scale,
     timeout_curve,
-    timeout_dot,
-    timeout_mark,
     timeout_points,
 )
 from veil.console.templates import length
 from veil.core import autopilot
 from veil.core.autopilot import AutopilotState, QueueState, StateUnreadable, decode_state
-from veil.core.findings import FILE, NO_RENEWAL, NOT_ENOUGH, Finding, Findings, FindingsUnreadable, decode
+from veil.core.findings import (
+    FILE,
+    NO_RENEWAL,
+    NOT_ENOUGH,
+    RIGHT,
+    TOO_LONG,
+    TOO_SHORT,
+    Finding,
+    Findings,
+    FindingsUnreadable,
+    decode,
+)
 from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.queue import Queue
 
@@ -35,13 +42,6 @@ if TYPE_CHECKING:
     from veil.console.app import Console
 
 _BYTES_MAX: Final = 64 << 20
-# A timeout a little beside the recommended one is no mistake; less is forgiven to a short one, which costs double work.
-_SHORT: Final = 0.95
-_LONG: Final = 1.25
-
-TOO_SHORT: Final = "too short"
-TOO_LONG: Final = "too long"
-RIGHT: Final = "right"
 UNKNOWN: Final = "not enough evidence"
 
 
@@ -98,12 +98,8 @@ def verdict(finding: Finding, present_s: float | None = None, pilot: QueueState 
     judged = None if pilot is None or pilot.seen_s != present_s else pilot.last
     if judged is not None and judged.code == autopilot.RIGHT:
         return RIGHT  # by its cost, which says more than how far it is from the recommended one
-    recommended, present = finding.recommended_timeout_s, present_s or finding.present_timeout_s
-    if recommended is None or finding.certainty == NOT_ENOUGH:
-        return UNKNOWN
-    if present is None or present < recommended * _SHORT:
-        return TOO_SHORT if present is not None else UNKNOWN
-    return TOO_LONG if present > recommended * _LONG else RIGHT
+    said = finding.verdict(present_s or None)
+    return said if said in (TOO_SHORT, TOO_LONG, RIGHT) and finding.certainty != NOT_ENOUGH else UNKNOWN
 
 
 def why_not(finding: Finding, queue: Queue | None) -> str | None:
@@ -126,38 +122,9 @@ def why_not(finding: Finding, queue: Queue | None) -> str | None:
     return None
 
 
-_CANDIDATES_BEYOND: Final = 4
-
-
 def dilemma(finding: Finding, target: float, now_s: float | None) -> Markup | None:
     """The curve, with the queue's timeout as it is now and the recommended one on it; None where there is none."""
-    points = _points(finding)
-    if len(points) < 2:
-        return None
-    present_s = now_s if now_s is not None else finding.present_timeout_s
-    marked = [each for each in (present_s, finding.recommended_timeout_s) if each]
-    near = [each for each in points if not marked or each.timeout_s <= max(marked) * _CANDIDATES_BEYOND]
-    shown = near if len(near) >= 3 else points
-    x = time_scale(each.recovery_s for each in shown)
-    y = chance_scale([each.chance for each in shown], target)
-    marks = [
-        timeout_mark(x, y, point_at(shown, timeout_s), kind)
-        for timeout_s, kind in ((present_s, "present"), (finding.recommended_timeout_s, "recommended"))
-        if timeout_s
-    ]
-    label = (
-        f"Duplicates against the delay after a crash: from {shown[0]} to {shown[-1]}, "
-        "over the timeouts that the queue could have."
-    )
-    return frame(
-        "curve",
-        label,
-        axes(x, y, "expected delay after a crash"),
-        target_line(y, target),
-        stretched((timeout_curve(shown, x, y), "line dilemma")),
-        *(timeout_dot(x, y, point) for point in shown),
-        *marks,
-    )
+    return dilemma_chart(finding, target, {_policy(finding): "line dilemma"}, "curve", now_s)
 
 
 def spark(finding: Finding, target: float) -> Markup:
@@ -178,7 +145,8 @@ def spark(finding: Finding, target: float) -> Markup:
         if timeout_s and (point := point_at(points, timeout_s))
     ]
     return Markup('<svg class="curve-spark" aria-hidden="true">{}{}</svg>').format(
-        stretched((timeout_curve(points, x, y), "line dilemma")), Markup("").join(dots)
+        stretched((timeout_curve(points, x, y), "line dilemma")),
+        Markup("").join(dots),
     )
 
 
@@ -188,6 +156,10 @@ def point_of(finding: Finding, timeout_s: float | None) -> TimeoutPoint | None:
     return point_at(points, timeout_s) if timeout_s and points else None
 
 
+def _policy(finding: Finding) -> str:
+    known = any(means.policy == finding.policy for each in finding.candidates for means in each.policies)
+    return finding.policy if known else NO_RENEWAL
+
+
 def _points(finding: Finding) -> list[TimeoutPoint]:
-    own = timeout_points(finding.candidates, finding.policy)
-    return own or timeout_points(finding.candidates, NO_RENEWAL)
+    return timeout_points(finding.candidates, _policy(finding))

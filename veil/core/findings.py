@@ -16,6 +16,18 @@ LIKELY: Final = "likely"
 NOT_ENOUGH: Final = "not enough evidence"
 FAR_TOO_MANY: Final = 0.1  # of the work is done twice: longer is right, whatever is known of the cost
 
+# What to think of a timeout.
+TOO_SHORT: Final = "too short"
+TOO_LONG: Final = "too long"
+RIGHT: Final = "right"
+UNKNOWN: Final = "unknown"
+UNSET: Final = "not compared"
+# A timeout a little beside the recommended one is no mistake: the curve is known to a few per cent, and waiting is only
+# as bad as it is long. A short one costs work done twice, so less is forgiven there.
+_SHORT: Final = 0.95
+_LONG: Final = 1.25
+_WORTH_SHOWING: Final = 4  # times the timeouts in question: beyond, there is only more delay
+
 
 class CurvePoint(msgspec.Struct, frozen=True):
     """The chance that work takes longer than `after_s`, with its confidence interval."""
@@ -52,6 +64,11 @@ class Replay(msgspec.Struct, frozen=True):
     # Spent waiting for leases to lapse that crashed, or lapsed nobody knows why (`unknown`).
     hidden_hours_then: float
     hidden_hours_with_recommended: float
+
+    @property
+    def avoidable(self) -> float:
+        """Duplicates that the recommended timeout would have spared."""
+        return max(0.0, self.duplicates_then - self.duplicates_with_recommended)
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -94,6 +111,25 @@ class Finding(msgspec.Struct, frozen=True):
         the time that its message stays hidden after a crash."""
         work_s = self.p50_s or self.mean_s or 1.0
         return means.duplicate_chance * work_s + self.crash_share * means.recovery_s
+
+    def verdict(self, present_s: float | None = None) -> str:
+        """What to think of the present timeout, or of the one given: one of the words above."""
+        present_s = self.present_timeout_s if present_s is None else present_s
+        if self.recommended_timeout_s is None:
+            return UNKNOWN
+        if present_s is None:
+            return UNSET
+        if present_s < self.recommended_timeout_s * _SHORT:
+            return TOO_SHORT
+        return TOO_LONG if present_s > self.recommended_timeout_s * _LONG else RIGHT
+
+    def worth_showing(self, present_s: float | None = None) -> list[Candidate]:
+        """The candidates up to a few times the timeouts in question."""
+        if self.recommended_timeout_s is None:
+            return self.candidates
+        longest_s = max(present_s or self.present_timeout_s or 0, self.recommended_timeout_s) * _WORTH_SHOWING
+        near = [each for each in self.candidates if each.timeout_s <= longest_s]
+        return near if len(near) >= 3 else self.candidates
 
     @property
     def past_cost_s(self) -> float:

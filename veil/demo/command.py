@@ -184,8 +184,8 @@ class PipelineRun:
 
 def _show_findings(folder: Path) -> None:
     from veil.cli.pipeline.report import show_headline
+    from veil.cli.timeouts import read_findings
     from veil.journal.storage import Storage
-    from veil.pipeline.report import read_findings
 
     talk()
     show_headline(read_findings(Storage.at(folder / "data" / "tables")))

@@ -14,6 +14,7 @@ from veil.cli.options import AsJson, option
 from veil.cli.output import is_terminal, say_json, show_table, talk
 from veil.cli.pipeline import pipeline_app
 from veil.cli.pipeline.options import Conf, Data, JournalPlace, Master, TablesPlace, places, spark_session
+from veil.cli.timeouts import read_findings
 
 if TYPE_CHECKING:
     from veil.core.findings import Findings
@@ -33,7 +34,7 @@ def report(
     conf: Conf = None,
 ) -> None:
     """Tell what each queue's timeout costs and what it should be: as an HTML file, and as a table here."""
-    from veil.pipeline.report import collect_overview, read_findings, render_html, summary
+    from veil.pipeline.report import collect_overview, render_html, summary
 
     _, where = places(data, journal, tables)
     _check_writable(out)

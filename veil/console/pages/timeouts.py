@@ -14,9 +14,6 @@ from veil.console.audit import AuditEntry
 from veil.console.changes import Change, Difference, Done, queue_command
 from veil.console.templates import length
 from veil.console.timeouts import (
-    RIGHT,
-    TOO_LONG,
-    TOO_SHORT,
     UNKNOWN,
     dilemma,
     point_of,
@@ -29,7 +26,7 @@ from veil.console.timeouts import (
 from veil.console.visit import Visit
 from veil.console.web import Answer, NotFound, Refused, Role, change, link, page
 from veil.core.autopilot import AutopilotState, QueueState
-from veil.core.findings import FILE, NO_RENEWAL, Finding, Findings
+from veil.core.findings import FILE, NO_RENEWAL, RIGHT, TOO_LONG, TOO_SHORT, Finding, Findings
 from veil.core.queue import Queue, QueueKey
 from veil.service.queues import change_settings
 

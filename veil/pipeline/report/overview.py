@@ -1,17 +1,15 @@
-"""Collect what the report tells: the findings, and beside them sums, timelines and a handful of telling messages from the
-tables, in few jobs and few rows."""
+"""Collect what the report tells besides the findings: sums, timelines and a handful of telling messages from the tables, in
+few jobs and few rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
+from typing import TYPE_CHECKING, Final, NamedTuple, overload
 
-from veil.core import findings as found
 from veil.core.clock import Trouble
-from veil.core.errors import VeilError
-from veil.core.findings import FILE, Findings
 from veil.pipeline.dead_letters.analysis import DeadLetterGroup, read_groups
 from veil.pipeline.lifecycles.tables import ATTEMPT, HOW
 
@@ -20,68 +18,52 @@ if TYPE_CHECKING:
 
     from veil.journal.storage import Storage
 
+_LAPSED: Final = ("expired", "superseded", "dead_lettered")
 
-# What a timeline counts. `lapses`: leases whose deadline passed before their message was deleted or released.
-SERIES: Final = ("sent", "deleted", "lapses", "duplicates", "dead_lettered")
-
+# What a timeline counts, and the columns of the sums that it is. `lapses`: leases whose deadline passed before their message
+# was deleted or released.
+SERIES: Final[Mapping[str, Sequence[str]]] = {
+    "sent": ("sent",),
+    "deleted": ("messages_deleted",),
+    "lapses": _LAPSED,
+    "duplicates": ("duplicates",),
+    "dead_lettered": ("dead_lettered",),
+}
+# What became of messages, and the column of the sums that counts them.
+OUTCOMES: Final = {
+    "deleted": "messages_deleted",
+    "expired": "messages_expired",
+    "purged": "messages_purged",
+    "redriven": "messages_redriven",
+    "dead_lettered": "messages_dead",
+    "open": "messages_open",
+}
+_SUMS: Final = (
+    "sent", "leases", "overrun", "duplicates", "extensions", "held_ms", "wasted_ms",
+    *dict.fromkeys((*HOW, *ATTEMPT)), *OUTCOMES.values(),
+)  # fmt: skip
 # Why a message is shown as an example, the most telling first.
 KINDS: Final = ("duplicate", "crash", "dead_letter", "renewed")
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Counts of one queue over slots of equal length; `by_send`: all of them counted where their message was sent. And the
-    server's own troubles in this time."""
+    """Counts of one queue over slots of equal length; `by_send`: all of them counted where their message was sent."""
 
     begin: datetime
     slot: timedelta
     counts: Mapping[str, tuple[int, ...]]
     by_send: bool = True
-    troubles: tuple[Trouble, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Sums over any number of queues and hours."""
-
-    sent: int = 0
-    leases: int = 0
-    overrun: int = 0
-    duplicates: int = 0
-    extensions: int = 0
-    held_ms: int = 0
-    wasted_ms: int = 0
-    how: Mapping[str, int] = field(default_factory=dict)  # leases by how they ended
-    attempts: Mapping[str, int] = field(default_factory=dict)  # the same leases by what came of them
-    outcome: Mapping[str, int] = field(default_factory=dict)  # messages by what became of them
-
-    @classmethod
-    def over(cls, parts: Iterable[Totals]) -> Totals:
-        """All of them together."""
-        every = list(parts)
-        sums: dict[str, Any] = {}
-        for each in fields(cls):
-            values = [getattr(part, each.name) for part in every]
-            sums[each.name] = _added(values) if each.name in ("how", "attempts", "outcome") else sum(values)
-        return cls(**sums)
-
-
-def _added(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    sums: dict[str, int] = {}
-    for part in parts:
-        for name, count in part.items():
-            sums[name] = sums.get(name, 0) + count
-    return sums
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLife:
-    """What happened in one queue."""
+    """What happened in one queue; `totals` has the columns of the sums."""
 
     region: str
     account: str
     queue: str
-    totals: Totals
+    totals: Counter[str]
     timeline: Timeline | None
 
 
@@ -104,6 +86,20 @@ class ExampleLease:
     processing_ms: int | None
     overrun: bool
     user_agent: str | None
+
+    @property
+    def work_ended(self) -> datetime | None:
+        """When the work is known to have ended: at the delete, in time or late."""
+        if self.processing_ms is None or not (self.overrun or self.how == "deleted"):
+            return None
+        return self.received_at + timedelta(milliseconds=self.processing_ms)
+
+    @property
+    def late_s(self) -> float:
+        """How long the work went on after the deadline."""
+        if not self.overrun or self.work_ended is None or self.deadline is None:
+            return 0.0
+        return max((self.work_ended - self.deadline).total_seconds(), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,27 +127,27 @@ class Overview:
     examples: tuple[Example, ...] = ()
     spark_version: str = ""
     dead_letters: tuple[DeadLetterGroup, ...] = ()  # of the last analysis
+    troubles: tuple[Trouble, ...] = ()  # of the server itself, in this time
+    totals: Counter[str] = field(init=False, default_factory=Counter)  # of all queues
 
-    @property
-    def totals(self) -> Totals:
-        return Totals.over(queue.totals for queue in self.queues)
+    def __post_init__(self) -> None:
+        for queue in self.queues:
+            self.totals.update(queue.totals)
 
 
 # Instants between Spark and here are microseconds since 1970: Spark would hand them over without a zone.
 _BEGIN: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def micros(at: datetime) -> int:
-    """Microseconds since 1970."""
+def _micros(at: datetime) -> int:
     return (at - _BEGIN) // timedelta(microseconds=1)
 
 
 @overload
-def moment(at_us: int) -> datetime: ...
+def _moment(at_us: int) -> datetime: ...
 @overload
-def moment(at_us: int | None) -> datetime | None: ...
-def moment(at_us: int | None) -> datetime | None:
-    """The instant, in UTC; None for None."""
+def _moment(at_us: int | None) -> datetime | None: ...
+def _moment(at_us: int | None) -> datetime | None:
     return None if at_us is None else _BEGIN + timedelta(microseconds=at_us)
 
 
@@ -163,22 +159,9 @@ _HOURLY_MAX: Final = timedelta(days=12)
 _EVENTS_MAX: Final = timedelta(hours=6)
 _SLOTS_MAX: Final = 96
 _SLOTS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600)
-
-_OUTCOMES: Final = {
-    "deleted": "messages_deleted",
-    "expired": "messages_expired",
-    "purged": "messages_purged",
-    "redriven": "messages_redriven",
-    "dead_lettered": "messages_dead",
-    "open": "messages_open",
-}
-_SUMS: Final = (
-    "sent", "leases", "overrun", "duplicates", "extensions", "held_ms", "wasted_ms",
-    *dict.fromkeys((*HOW, *ATTEMPT)), *_OUTCOMES.values(),
-)  # fmt: skip
 _GROUPS_MAX: Final = 50
-_LAPSED: Final = ("expired", "superseded", "dead_lettered")
 
+_KEY: Final = ("region", "account", "queue")
 Key = tuple[str, str, str]
 
 
@@ -186,173 +169,122 @@ def collect_overview(
     spark: SparkSession, tables: Storage, *, since: datetime | None = None, now: datetime | None = None
 ) -> Overview:
     """What the tables hold of the time since then (all of it without one)."""
-    from veil.pipeline.lifecycles.store import load_manifest, read_table
-
-    collected_at = now or datetime.now(UTC)
-    dead_letters = tuple(read_groups(tables, _GROUPS_MAX))
-    days = _since(read_table(spark, tables, "queue_days"), since, _DAY)
-    first_day, last_day = _ends(days)
-    if first_day is None or last_day is None:
-        return Overview(collected_at, None, None, spark_version=spark.version, dead_letters=dead_letters)
-    if last_day + _DAY - first_day > _HOURLY_MAX:
-        slot = _DAY * -(-((last_day - first_day) // _DAY + 1) // _SLOTS_MAX)
-        queues = _lives(_by_slot(days, first_day, slot), first_day, slot)
-        begin, end = first_day, last_day + _DAY
-    else:
-        hours = _since(read_table(spark, tables, "queue_hours"), since, _HOUR)
-        rows = _by_slot(hours, first_day, _HOUR)
-        begin, end = first_day, last_day + _DAY
-        if rows:
-            begin = first_day + _HOUR * min(row["slot"] for row in rows)
-            end = first_day + _HOUR * (max(row["slot"] for row in rows) + 1)
-        queues = _lives(rows, first_day, _HOUR, begin=begin, end=end)
-        if end - begin <= _EVENTS_MAX:
-            leases, messages = (read_table(spark, tables, name) for name in ("leases", "messages"))
-            begin, end, queues = _by_event(leases, messages, begin, end, queues)
-    troubles = tuple(
-        each
-        for each in load_manifest(tables).troubles
-        if each.to_ms * 1000 > micros(begin) and each.from_ms * 1000 < micros(end)
-    )
-    queues = [
-        replace(life, timeline=life.timeline and replace(life.timeline, troubles=troubles)) for life in queues
-    ]
-    examples = collect_examples(
-        read_table(spark, tables, "leases"), read_table(spark, tables, "messages"), end
-    )
-    return Overview(collected_at, begin, end, tuple(queues), tuple(examples), spark.version, dead_letters)
-
-
-def _since(table: DataFrame, since: datetime | None, step: timedelta) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
-    if since is None:
-        return table
-    # The row of an hour or a day that has begun before counts whole.
-    return table.where(F.col("hour") > F.timestamp_micros(F.lit(micros(since - step))))
+    from veil.pipeline.lifecycles.store import load_manifest, read_table
+
+    def sums_of(name: str, step: timedelta) -> DataFrame:
+        table = read_table(spark, tables, name).withColumn("at_us", F.unix_micros("hour"))
+        # The row of an hour or a day that has begun before counts whole.
+        return table if since is None else table.where(F.col("at_us") > _micros(since - step))
+
+    now, groups = now or datetime.now(UTC), tuple(read_groups(tables, _GROUPS_MAX))
+    sums = sums_of("queue_days", _DAY)
+    begin, last = _ends(sums)
+    if begin is None or last is None:
+        return Overview(now, None, None, spark_version=spark.version, dead_letters=groups)
+    end = last + _DAY
+    slot = _DAY * -(-((end - begin) // _DAY) // _SLOTS_MAX)
+    if end - begin <= _HOURLY_MAX:
+        sums, slot = sums_of("queue_hours", _HOUR), _HOUR
+    rows = _by_slot(sums, begin, slot, *(F.sum(name).alias(name) for name in _SUMS))
+    numbers = [row["slot"] for row in rows]
+    if numbers and slot == _HOUR:
+        begin, end = begin + slot * min(numbers), begin + slot * (max(numbers) + 1)
+    totals: dict[Key, Counter[str]] = {}
+    for row in rows:
+        totals.setdefault(_key(row), Counter()).update({name: row[name] for name in _SUMS})
+    timelines = _timelines(rows, SERIES, totals, begin, end, slot)
+    leases, messages = (read_table(spark, tables, name) for name in ("leases", "messages"))
+    if totals and end - begin <= _EVENTS_MAX:
+        events = _events(leases, messages).where(F.col("at_us") >= _micros(begin - _HOUR))
+        first, last = _ends(events)
+        if first is not None and last is not None:
+            slots = (timedelta(seconds=each) for each in _SLOTS_S)
+            slot = next((each for each in slots if (last - first) / each <= _SLOTS_MAX), _HOUR)
+            begin = first - (first - _BEGIN) % slot
+            end = begin + slot * ((last - begin) // slot + 1)
+            counts = (F.count_if(F.col("series") == name).alias(name) for name in SERIES)
+            rows = _by_slot(events, begin, slot, *counts)
+            columns = {name: (name,) for name in SERIES}
+            timelines = _timelines(rows, columns, totals, begin, end, slot, by_send=False)
+    return Overview(
+        now, begin, end,
+        tuple(QueueLife(*key, totals[key], timelines[key]) for key in sorted(totals)),
+        tuple(collect_examples(leases, messages, end)),
+        spark.version,
+        groups,
+        tuple(
+            each
+            for each in load_manifest(tables).troubles
+            if each.to_ms * 1000 > _micros(begin) and each.from_ms * 1000 < _micros(end)
+        ),
+    )  # fmt: skip
+
+
+def _key(row: Row) -> Key:
+    return row["region"], row["account"], row["queue"]
 
 
 def _ends(table: DataFrame) -> tuple[datetime | None, datetime | None]:
     from pyspark.sql import functions as F  # noqa: N812
 
-    row = table.agg(
-        F.min(F.unix_micros("hour")).alias("first"), F.max(F.unix_micros("hour")).alias("last")
-    ).first()
-    return (None, None) if row is None else (moment(row["first"]), moment(row["last"]))
+    row = table.agg(F.min("at_us").alias("first"), F.max("at_us").alias("last")).first()
+    return (None, None) if row is None else (_moment(row["first"]), _moment(row["last"]))
 
 
-def _by_slot(table: DataFrame, begin: datetime, slot: timedelta) -> list[Row]:
+def _by_slot(table: DataFrame, begin: datetime, slot: timedelta, *counts: Column) -> list[Row]:
+    """The counts by queue and slot, which are numbered from the beginning on."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    sums = [F.sum(name).alias(name) for name in _SUMS]
-    number = _slot_of(F.unix_micros("hour"), begin, slot)
-    return table.groupBy("region", "account", "queue", number.alias("slot")).agg(*sums).collect()
+    number = F.floor((F.col("at_us") - _micros(begin)) / F.lit(slot // timedelta(microseconds=1))).cast("int")
+    return table.groupBy(*_KEY, number.alias("slot")).agg(*counts).collect()
 
 
-def _slot_of(at_us: Column, begin: datetime, slot: timedelta) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812
-
-    return F.floor((at_us - F.lit(micros(begin))) / F.lit(slot // timedelta(microseconds=1))).cast("int")
-
-
-def _lives(
-    rows: list[Row],
-    origin: datetime,
-    slot: timedelta,
-    *,
-    begin: datetime | None = None,
-    end: datetime | None = None,
-) -> list[QueueLife]:
-    """Rows of sums by queue and slot (counted from the origin) as lives whose timelines run from begin to end."""
-    if not rows:
-        return []
-    first = 0 if begin is None else (begin - origin) // slot
-    slots = max(row["slot"] for row in rows) + 1 - first if end is None else (end - origin) // slot - first
-    by_queue: dict[Key, list[Row]] = {}
+def _timelines(
+    rows: Sequence[Row], columns: Mapping[str, Sequence[str]], keys: Iterable[Key], begin: datetime, end: datetime,
+    slot: timedelta, *, by_send: bool = True,
+) -> dict[Key, Timeline]:  # fmt: skip
+    """A timeline for each of the queues, also those without a row. It begins with the first slot that has one."""
+    slots, first = -(-(end - begin) // slot), min((row["slot"] for row in rows), default=0)
+    counts = {key: {series: [0] * slots for series in SERIES} for key in keys}
     for row in rows:
-        by_queue.setdefault((row["region"], row["account"], row["queue"]), []).append(row)
-    lives = []
-    for key, own in sorted(by_queue.items()):
-        counts = {series: [0] * slots for series in SERIES}
-        for row in own:
-            at = row["slot"] - first
-            counts["sent"][at] += row["sent"]
-            counts["deleted"][at] += row["messages_deleted"]
-            counts["lapses"][at] += sum(row[name] for name in _LAPSED)
-            counts["duplicates"][at] += row["duplicates"]
-            counts["dead_lettered"][at] += row["dead_lettered"]
-        timeline = Timeline(begin or origin, slot, {name: tuple(each) for name, each in counts.items()})
-        lives.append(QueueLife(*key, Totals.over(_totals(row) for row in own), timeline))
-    return lives
+        for series, names in columns.items():
+            counts[_key(row)][series][row["slot"] - first] += sum(row[name] for name in names)
+    return {
+        key: Timeline(begin, slot, {name: tuple(each) for name, each in own.items()}, by_send)
+        for key, own in counts.items()
+    }
 
 
-def _totals(row: Any) -> Totals:
-    return Totals(
-        **{name: row[name] for name in _SUMS[:7]},
-        how={name: row[name] for name in HOW},
-        attempts={name: row[name] for name in ATTEMPT},
-        outcome={name: row[column] for name, column in _OUTCOMES.items()},
-    )
-
-
-def _by_event(
-    leases: DataFrame, messages: DataFrame, begin: datetime, end: datetime, queues: list[QueueLife]
-) -> tuple[datetime, datetime, list[QueueLife]]:
-    """The same lives with timelines of what happened when, in slots as short as the time they cover asks for."""
+def _done_twice() -> Column:
     from pyspark.sql import functions as F  # noqa: N812
 
-    events = _events(leases, messages).where(F.col("at_us") >= micros(begin - _HOUR))
-    ends = events.agg(F.min("at_us").alias("first"), F.max("at_us").alias("last")).first()
-    first, last = (moment(ends["first"]), moment(ends["last"])) if ends is not None else (None, None)
-    if first is None or last is None:
-        return begin, end, queues
-    slot = next((each for each in map(_seconds, _SLOTS_S) if (last - first) / each <= _SLOTS_MAX), _HOUR)
-    first = datetime.fromtimestamp(first.timestamp() // slot.total_seconds() * slot.total_seconds(), UTC)
-    slots = (last - first) // slot + 1
-    number = _slot_of(F.col("at_us"), first, slot).alias("slot")
-    counted = events.groupBy("region", "account", "queue", "series", number).count().collect()
-    counts: dict[Key, dict[str, list[int]]] = {}
-    for row in counted:
-        own = counts.setdefault(
-            (row["region"], row["account"], row["queue"]), {series: [0] * slots for series in SERIES}
-        )
-        own[row["series"]][row["slot"]] += row["count"]
-    nothing = {series: [0] * slots for series in SERIES}
-    told = []
-    for life in queues:
-        own = counts.get((life.region, life.account, life.queue), nothing)
-        timeline = Timeline(first, slot, {name: tuple(each) for name, each in own.items()}, by_send=False)
-        told.append(QueueLife(life.region, life.account, life.queue, life.totals, timeline))
-    return first, first + slot * slots, told
+    is_over = F.col("outcome").isin("failed", "given_back")
+    return F.col("overrun") & (F.col("how") == "superseded") & ~is_over
 
 
 def _events(leases: DataFrame, messages: DataFrame) -> DataFrame:
     """One row for each thing that a timeline counts: queue, series and instant."""
+    from functools import reduce
+
+    from pyspark.sql import DataFrame as Table
     from pyspark.sql import functions as F  # noqa: N812
 
     def picked(table: DataFrame, series: str, at: str, where: Column) -> DataFrame:
         found = table.where(where & F.col(at).isNotNull())
-        return found.select(
-            "region", "account", "queue", F.lit(series).alias("series"), F.unix_micros(at).alias("at_us")
-        )
+        return found.select(*_KEY, F.lit(series).alias("series"), F.unix_micros(at).alias("at_us"))
 
-    lapsed = F.col("how").isin(*_LAPSED)
-    twice = F.col("overrun") & (F.col("how") == "superseded") & ~F.col("outcome").isin("failed", "given_back")
-    parts = [
-        picked(messages, "sent", "sent_at", F.lit(True)),
-        picked(messages, "deleted", "ended_at", F.col("outcome") == "deleted"),
-        picked(leases, "dead_lettered", "ended_at", F.col("how") == "dead_lettered"),
-        picked(leases, "lapses", "ended_at", lapsed),
-        picked(leases, "duplicates", "ended_at", twice),
-    ]
-    together = parts[0]
-    for part in parts[1:]:
-        together = together.unionByName(part)
-    return together
-
-
-def _seconds(count: int) -> timedelta:
-    return timedelta(seconds=count)
+    return reduce(
+        Table.unionByName,
+        (
+            picked(messages, "sent", "sent_at", F.lit(True)),
+            picked(messages, "deleted", "ended_at", F.col("outcome") == "deleted"),
+            picked(leases, "dead_lettered", "ended_at", F.col("how") == "dead_lettered"),
+            picked(leases, "lapses", "ended_at", F.col("how").isin(*_LAPSED)),
+            picked(leases, "duplicates", "ended_at", _done_twice()),
+        ),
+    )
 
 
 # ---- examples: one whose work was done twice, one lost with its holder, a dead letter, a renewed one
@@ -372,115 +304,64 @@ def collect_examples(leases: DataFrame, messages: DataFrame, until: datetime) ->
     """The examples from the last days before `until`, the most telling kind first."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    begin = F.timestamp_micros(F.lit(micros(until - _RECENT)))
-    picks = _picked(leases.where(F.col("hour") >= begin))
+    recent = F.col("hour") >= F.timestamp_micros(F.lit(_micros(until - _RECENT)))
+    picks = _picked(leases.where(recent))
     if not picks:
         return []
-    seqs = [pick.seq for pick in picks]
-    own = F.col("seq").isin(seqs) & (F.col("hour") >= begin)
-    found_leases = leases.where(own & F.col("received_at").isNotNull()).select(
-        "seq", "queue", "delivery", "extensions", "how", "outcome", "error_type", "held_ms", "processing_ms",
-        "overrun", "user_agent",
-        *(F.unix_micros(name).alias(name) for name in _INSTANTS),
-    ).collect()  # fmt: skip
+    own = F.col("seq").isin([pick.seq for pick in picks]) & recent
+    names = [each.name for each in fields(ExampleLease)]
+    found_leases = leases.where(own & F.col("received_at").isNotNull()).fillna(0, ["held_ms"]).select(
+        "seq", *(F.unix_micros(name).alias(name) if name in _INSTANTS else F.col(name) for name in names),
+    ).orderBy("delivery").collect()  # fmt: skip
     found_messages = messages.where(own).select(
         "seq", "queue", "message_id", "message_type", "outcome",
         F.unix_micros("sent_at").alias("sent_at"), F.unix_micros("ended_at").alias("ended_at"),
     ).collect()  # fmt: skip
-    made = (_example(pick, found_leases, found_messages) for pick in picks)
-    return [example for example in made if example is not None]
+    examples = []
+    for pick in picks:
+        bars = tuple(
+            ExampleLease(**{name: _moment(row[name]) if name in _INSTANTS else row[name] for name in names})
+            for row in found_leases
+            if row["seq"] == pick.seq
+        )
+        # In the dead letters a message may have a row of its own under the same key.
+        rows = sorted(
+            (row for row in found_messages if row["seq"] == pick.seq), key=lambda row: row["queue"] != pick.queue
+        )  # fmt: skip
+        if bars and rows:
+            message = rows[0]
+            examples.append(
+                Example(
+                    pick.kind, pick.queue, message["message_id"], message["message_type"],
+                    _moment(message["sent_at"]) or bars[0].received_at, message["outcome"],
+                    _moment(message["ended_at"]), bars,
+                )
+            )  # fmt: skip
+    return examples
 
 
 def _picked(leases: DataFrame) -> list[_Pick]:
     """For each kind the best of each queue, and of these the best few: one pass over the leases."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    lapsed = F.col("how").isin("expired", "superseded", "dead_lettered")
+    crashed = F.col("how").isin(*_LAPSED) & (F.col("outcome") == "crashed") & F.col("recovery_ms").isNotNull()
+    renewed = (F.col("how") == "deleted") & (F.col("extensions") > 0)
     scores: dict[str, tuple[Column, list[Column]]] = {
-        "duplicate": (
-            F.col("overrun")
-            & (F.col("how") == "superseded")
-            & ~F.col("outcome").isin("failed", "given_back"),
-            [F.col("processing_ms")],
-        ),
+        "duplicate": (_done_twice(), [F.col("processing_ms")]),
         # A first lease without renewals shows best what a crash costs.
-        "crash": (
-            lapsed & (F.col("outcome") == "crashed") & F.col("recovery_ms").isNotNull(),
-            [-F.col("delivery"), -F.col("extensions"), F.col("recovery_ms")],
-        ),
+        "crash": (crashed, [-F.col("delivery"), -F.col("extensions"), F.col("recovery_ms")]),
         "dead_letter": (F.col("how") == "dead_lettered", [F.col("delivery"), F.col("held_ms")]),
-        "renewed": (
-            (F.col("how") == "deleted") & (F.col("extensions") > 0),
-            [F.col("extensions"), F.col("held_ms")],
-        ),
+        "renewed": (renewed, [F.col("extensions"), F.col("held_ms")]),
     }
     best = []
-    for kind in KINDS:
-        where, parts = scores[kind]
+    for kind, (where, parts) in scores.items():
         named = [F.coalesce(part, F.lit(0)).cast("long").alias(f"by{i}") for i, part in enumerate(parts)]
         # Structs compare by their parts in turn; null ones do not take part.
         best.append(F.max(F.when(where, F.struct(*named, F.col("seq")))).alias(kind))
-    rows = leases.groupBy("region", "account", "queue").agg(*best).collect()
-    picks: list[_Pick] = []
+    rows = leases.groupBy(*_KEY).agg(*best).collect()
+    picks: dict[int, _Pick] = {}
     for kind in KINDS:
-        ranked = sorted(
-            (row for row in rows if row[kind] is not None), key=lambda row: row[kind], reverse=True
-        )
-        for row in ranked[:_EACH_MAX]:
-            pick = _Pick(kind, row["queue"], row[kind]["seq"])
-            if pick.seq not in {each.seq for each in picks}:
-                picks.append(pick)
-    return picks
-
-
-def _example(pick: _Pick, leases: list[Row], messages: list[Row]) -> Example | None:
-    own = sorted((row for row in leases if row["seq"] == pick.seq), key=lambda row: row["delivery"])
-    # In the dead letters a message may have a row of its own under the same key.
-    rows = sorted(
-        (row for row in messages if row["seq"] == pick.seq), key=lambda row: row["queue"] != pick.queue
-    )
-    if not own or not rows:
-        return None
-    message = rows[0]
-    bars = tuple(lease for row in own if (lease := _lease(row)) is not None)
-    sent_at = moment(message["sent_at"]) or bars[0].received_at
-    return Example(
-        pick.kind, pick.queue, message["message_id"], message["message_type"], sent_at, message["outcome"],
-        moment(message["ended_at"]), bars,
-    )  # fmt: skip
-
-
-def _lease(row: Row) -> ExampleLease | None:
-    if row["received_at"] is None:
-        return None
-    given = {each.name: row[each.name] for each in fields(ExampleLease)}
-    instants = {name: moment(row[name]) for name in _INSTANTS}
-    return ExampleLease(**given | instants | {"held_ms": row["held_ms"] or 0})
-
-
-class FindingsMissing(VeilError):
-    """Nobody has looked for timeouts in these tables yet."""
-
-    def __init__(self, where: str) -> None:
-        super().__init__(
-            f"no {FILE} in {where}; find the timeouts first: veil pipeline lifecycles, then veil pipeline timeouts"
-        )
-
-
-class FindingsUnreadable(VeilError):
-    """The file is not what `veil pipeline timeouts` of this version writes."""
-
-    def __init__(self, where: str, reason: str) -> None:
-        super().__init__(f"{where}: {reason}; write it again: veil pipeline timeouts")
-
-
-def read_findings(tables: Storage) -> Findings:
-    """The findings beside the tables."""
-    try:
-        text = tables.read(FILE)
-    except FileNotFoundError:
-        raise FindingsMissing(tables.uri) from None
-    try:
-        return found.decode(text)
-    except found.FindingsUnreadable as error:
-        raise FindingsUnreadable(tables.uri, str(error)) from None
+        known = (row for row in rows if row[kind] is not None)
+        for row in sorted(known, key=lambda row: row[kind], reverse=True)[:_EACH_MAX]:
+            picks.setdefault(row[kind]["seq"], _Pick(kind, row["queue"], row[kind]["seq"]))
+    return list(picks.values())

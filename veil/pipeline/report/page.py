@@ -1,14 +1,14 @@
 """The report as one HTML file that asks nobody for anything: styles and drawings inside, no script.
 
-Sentences and numbers are made here, markup in the templates, which escape whatever comes from data.
+Numbers and places are found here; wording and markup are in the templates, which escape whatever comes from data.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
@@ -17,77 +17,48 @@ from typing import Any, Final, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from veil import words
-from veil.charts import percent, stretched
+from veil import charts, words
+from veil.charts import UNITS, percent
+from veil.core.clock import Trouble
 from veil.core.findings import NO_RENEWAL, Finding, Findings
-from veil.pipeline.lifecycles.tables import ATTEMPT, OUTCOME
-from veil.pipeline.report import charts, summary
-from veil.pipeline.report.overview import Example, ExampleLease, Overview, Totals
-from veil.pipeline.report.summary import (
-    RIGHT,
-    TOO_LONG,
-    TOO_SHORT,
-    UNKNOWN,
-    QueueFindings,
-    by_cost,
-    hidden_hours,
-)
+from veil.pipeline.lifecycles.tables import ATTEMPT
+from veil.pipeline.report import summary
+from veil.pipeline.report.overview import OUTCOMES, SERIES, Example, ExampleLease, Overview, Timeline
 
 # More queues than this are told in the tables alone: a page of a thousand drawings is read by nobody.
 DETAILED_MAX: Final = 60
 _BUSIEST_MAX: Final = 200
 _LEASES_MAX: Final = 6
 
-_ATTEMPT_NAMES: Final = {name: name.replace("_", " ") for name in ATTEMPT} | {
-    "unknown": "lapsed, unknown why",
-    "removed": "message removed meanwhile",
-    "open": "still held",
-}
-_OUTCOME_NAMES: Final = {
-    "deleted": "deleted",
-    "expired": "expired by retention",
-    "purged": "purged",
-    "redriven": "redriven",
-    "dead_lettered": "among the dead letters",
-    "open": "still in a queue",
-}
-_LIFE_TITLES: Final = {
-    "duplicate": "Done twice",
-    "crash": "Lost in a crash, visible again after the timeout",
-    "dead_letter": "Moved to the dead letters",
-    "renewed": "Kept hidden by renewal",
-}
-_LAPSES: Final = {
-    "expired": "lapsed",
-    "superseded": "lapsed, received again",
-    "dead_lettered": "lapsed, moved to the dead letters",
-}
-
 
 def render_html(findings: Findings, overview: Overview) -> str:
     """The whole page. Whatever comes from data stands in it as text."""
-    queues = by_cost(findings)
+    queues = summary.by_cost(findings)
+    judged: dict[str, list[Finding]] = {}
+    for queue in queues:
+        judged.setdefault(queue.whole.verdict(), []).append(queue.whole)
     style = (files(__package__) / "templates" / "style.css").read_text(encoding="utf-8")
     # The policy names the one style sheet by its hash: nothing else is styled, run, loaded or sent, whoever put it here.
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    totals = overview.totals
-    busiest = sorted(overview.queues, key=lambda each: (-each.totals.leases, -each.totals.sent, each.queue))
+    busiest = sorted(
+        overview.queues, key=lambda each: (-each.totals["leases"], -each.totals["sent"], each.queue)
+    )
     return _environment().get_template("page.html").render(
         policy=f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'",
         style=Markup(style),  # noqa: S704 - our own file
         findings=findings,
         overview=overview,
+        totals=overview.totals,
         target=findings.target_duplicates,
         queues=queues,
+        judged=judged,
+        wholes=[queue.whole for queue in queues],
         detailed=queues[:DETAILED_MAX],
         lives={(each.region, each.account, each.queue): each for each in overview.queues},
-        answer=_answer(findings, queues),
-        tiles=_tiles(overview, queues),
-        attempt_shares=_shares(totals.attempts, ATTEMPT, _ATTEMPT_NAMES),
-        message_shares=_shares(totals.outcome, OUTCOME, _OUTCOME_NAMES),
-        wasted=_wasted(totals),
+        attempt_shares=_shares(overview.totals, {name: name for name in ATTEMPT}),
+        message_shares=_shares(overview.totals, OUTCOMES),
         busiest=busiest[:_BUSIEST_MAX],
-        made_by=_made_by(overview),
+        version=_version(),
     )  # fmt: skip
 
 
@@ -113,133 +84,130 @@ def _environment() -> Environment:
         "chance": words.chance,
         "instant": words.instant,
         "sentence": words.sentence,
-        "unbroken": words.unbroken,
+        # What is escaped already stays so.
+        "unbroken": lambda text: text.__class__(words.unbroken(text)),
+        "when": lambda at_ms: words.instant(datetime.fromtimestamp(at_ms // 1000, UTC)),
     }
     environment.globals |= {
         "NO_RENEWAL": NO_RENEWAL,
-        "plural": words.plural,
-        "number": words.number,
-        "span": words.span,
-        "stretched": stretched,
-        "life_of": life_of,
+        "SERIES": SERIES,
         **{each.__name__: each for each in (
-            charts.survival_chart, charts.dilemma_chart, charts.sparkline, charts.policies_of, charts.strips,
-            summary.verdict, summary.hidden_hours, summary.policy_words, summary.period_of, summary.replay_words,
-            summary.nearest, summary.with_policy, summary.shown_candidates,
+            words.plural, words.number, words.span, words.after_losses, words.trouble,
+            charts.stretched, charts.survival_chart, charts.survival_sparkline, charts.dilemma_chart,
+            summary.hidden_hours, summary.period_of, summary.replay_words, summary.nearest, summary.shown_candidates,
+            policies_of, life_of, bars, shades, axis, slot_names,
         )},
     }  # fmt: skip
     return environment
 
 
-def _answer(findings: Findings, queues: Sequence[QueueFindings]) -> str:
-    if not queues:
-        return "No queue has been received from yet, so there is nothing to judge."
-    judged = [summary.verdict(queue.whole) for queue in queues]
-    parts = []
-    if short := judged.count(TOO_SHORT):
-        twice = sum(
-            queue.whole.duplicates for queue, word in zip(queues, judged, strict=True) if word == TOO_SHORT
-        )
-        parts.append(
-            f"{words.plural(short, 'queue has', 'queues have')} a timeout that is too short: "
-            f"{words.plural(twice, 'message was', 'messages were')} worked on twice."
-        )
-    if long := judged.count(TOO_LONG):
-        those = [queue.whole for queue, word in zip(queues, judged, strict=True) if word == TOO_LONG]
-        hidden = sum(hidden_hours(each) or 0 for each in those)
-        parts.append(
-            f"{words.plural(long, 'queue has', 'queues have')} a timeout that is too long: {_after(those)}, messages "
-            f"stayed hidden for {words.hours(hidden)}."
-        )
-    if right := judged.count(RIGHT):
-        parts.append(f"{words.plural(right, 'queue is', 'queues are')} right.")
-    if unknown := judged.count(UNKNOWN):
-        parts.append(f"For {words.plural(unknown, 'queue')} there is not enough evidence.")
-    target = words.chance(findings.target_duplicates)
-    parts.append(
-        f"The recommended timeout has the quickest recovery that keeps duplicates to {target} of leases."
-    )
-    return " ".join(parts)
+def _version() -> str:
+    try:
+        return f"Veil {version('veilmq')}"
+    except PackageNotFoundError:  # shipped to a cluster as bare files
+        return "Veil"
 
 
-def _after(findings: Iterable[Finding]) -> str:
-    every = list(findings)
-    return words.after_losses(sum(each.crashes for each in every), sum(each.unknown for each in every))
-
-
-def _tiles(overview: Overview, queues: Sequence[QueueFindings]) -> list[tuple[str, str]]:
-    totals = overview.totals
-    replays = [queue.whole.replay for queue in queues if queue.whole.replay is not None]
-    avoidable = sum(max(0.0, each.duplicates_then - each.duplicates_with_recommended) for each in replays)
-    wasted = totals.wasted_ms / totals.held_ms if totals.held_ms else 0
-    return [
-        (words.count(len(overview.queues) or len(queues)), "queues"),
-        (words.count(totals.sent), "messages sent"),
-        (words.count(totals.leases), "leases"),
-        (
-            words.count(sum(queue.whole.duplicates for queue in queues)),
-            f"duplicates, {words.count(avoidable)} avoidable",
-        ),
-        (
-            words.hours(sum(each.hidden_hours_then for each in replays)),
-            f"hidden {_after(queue.whole for queue in queues)}",
-        ),
-        (words.hours(totals.wasted_ms / 3_600_000), f"held in vain, {words.chance(wasted)} of all time held"),
-    ]
+def policies_of(finding: Finding) -> dict[str, str]:
+    """The policies that the candidates were judged under, no renewal first, each with the class of its line."""
+    seen = dict.fromkeys(each.policy for candidate in finding.candidates for each in candidate.policies)
+    ordered = sorted(seen, key=lambda policy: policy != NO_RENEWAL)
+    return {policy: f"line policy{min(at, 4)}" for at, policy in enumerate(ordered)}
 
 
 class _Share(NamedTuple):
     key: str
-    name: str
     number: int
     share: float
     left: str
     width: str
 
 
-def _shares(counts: Mapping[str, int], order: Sequence[str], names: Mapping[str, str]) -> list[_Share]:
-    present = [(key, counts[key]) for key in order if counts.get(key)]
-    whole = sum(number for _, number in present)
+def _shares(totals: Mapping[str, int], columns: Mapping[str, str]) -> list[_Share]:
+    present = {key: totals[column] for key, column in columns.items() if totals[column]}
+    whole = sum(present.values())
     found, left = [], 0
-    for key, number in present:
-        part = number / whole
-        found.append(_Share(key, names[key], number, part, percent(left / whole), percent(part)))
+    for key, number in present.items():
+        found.append(_Share(key, number, number / whole, percent(left / whole), percent(number / whole)))
         left += number
     return found
 
 
-def _wasted(totals: Totals) -> str:
-    share = totals.wasted_ms / totals.held_ms if totals.held_ms else 0.0
-    return (
-        f"Leases held messages for {words.hours(totals.held_ms / 3_600_000)} in total; "
-        f"{words.hours(totals.wasted_ms / 3_600_000)} of that ({words.chance(share)}) ended without a delete: work that was "
-        f"lost, or done again. {words.plural(totals.overrun, 'holder')} went on after the deadline, and "
-        f"{words.plural(totals.duplicates, 'message was', 'messages were')} meanwhile given to somebody else. "
-        f"{words.plural(totals.extensions, 'extension')} kept messages hidden longer."
-    )
+# ---- a timeline: bars over the same slots for each thing that is counted, each on a scale of its own
 
 
-def _made_by(overview: Overview) -> str:
-    try:
-        by = f"Veil {version('veilmq')}"
-    except PackageNotFoundError:  # shipped to a cluster as bare files
-        by = "Veil"
-    return by + (f" on Spark {overview.spark_version}" if overview.spark_version else "")
+def bars(counts: Sequence[int]) -> str:
+    """A path of one bar for each slot, in the stretched frame."""
+    width, peak = UNITS / len(counts), max(counts)
+    gap = width * 0.18 if len(counts) <= 200 else 0
+    path = []
+    for number, count in enumerate(counts):
+        if count > 0:
+            # What happened once must be seen beside a thousand.
+            height = max(UNITS * count / peak, 60)
+            left = number * width + gap / 2
+            path.append(f"M{left:.1f} {UNITS}V{UNITS - height:.0f}H{left + width - gap:.1f}V{UNITS}Z")
+    return "".join(path)
+
+
+def _slots(timeline: Timeline) -> int:
+    return max(len(counts) for counts in timeline.counts.values())
+
+
+def shades(timeline: Timeline, troubles: Sequence[Trouble]) -> str:
+    """A path over the time in which the server itself was in trouble."""
+    begin_ms = timeline.begin.timestamp() * 1000
+    whole_ms = timeline.slot.total_seconds() * 1000 * _slots(timeline)
+    path = []
+    for trouble in troubles:
+        left, right = (
+            min(max((at_ms - begin_ms) / whole_ms, 0.0), 1.0) * UNITS
+            for at_ms in (trouble.from_ms, trouble.to_ms)
+        )
+        # A second in a week is still there.
+        path.append(f"M{left:.1f} 0H{max(right, left + 3):.1f}V{UNITS}H{left:.1f}Z")
+    return "".join(path)
+
+
+_FORMS: Final = (
+    (timedelta(days=3), "%-d %b"),
+    (timedelta(hours=12), "%-d %b %H:%M"),
+    (timedelta(minutes=10), "%H:%M"),
+)
+
+
+def axis(timeline: Timeline) -> list[tuple[str, str, str]]:
+    """The names of instants below a timeline: place, text and anchor."""
+    slots = _slots(timeline)
+    form = next((form for least, form in _FORMS if timeline.slot * slots > least), "%H:%M:%S")
+    marks = {0: "start", slots // 2: "middle", slots: "end"} if slots >= 4 else {0: "start", slots: "end"}
+    return [
+        (percent(slot / slots), (timeline.begin + timeline.slot * slot).strftime(form), anchor)
+        for slot, anchor in marks.items()
+    ]
+
+
+_SLOT_NAMES: Final = {
+    1: ("s", "second"), 60: ("min", "minute"), 3600: ("h", "hour"), 86_400: ("day", "day"), 604_800: ("week", "week"),
+}  # fmt: skip
+
+
+def slot_names(slot: timedelta) -> tuple[str, str]:
+    """A slot as the lower half of a rate, in short and in full: h and hour; 10 min."""
+    seconds = round(slot.total_seconds())
+    return _SLOT_NAMES.get(seconds) or (words.length(seconds), words.length(seconds))
 
 
 # ---- one message's life, drawn: each lease a bar from its receive to its end
 
 
 class _LeaseRow(NamedTuple):
-    text: str
+    lease: ExampleLease
     bars: list[tuple[str, str, str]]  # left, width, class
     ticks: list[tuple[str, str, str]]  # left, class, title
 
 
 class _Life(NamedTuple):
-    example: Example
-    title: str
-    story: str
     leases: list[_LeaseRow]
     whole_s: float
     left_out: int
@@ -249,27 +217,12 @@ def life_of(example: Example) -> _Life:
     """The life of one message, ready to be drawn."""
     leases = example.leases[:_LEASES_MAX]
     begin = example.sent_at
-    whole = max([_shown_until(lease) for lease in leases] + [begin + timedelta(milliseconds=1)]) - begin
-    return _Life(
-        example,
-        _LIFE_TITLES.get(example.kind, example.kind),
-        _story(example),
-        [_lease_row(lease, begin, whole) for lease in leases],
-        whole.total_seconds(),
-        len(example.leases) - len(leases),
-    )
-
-
-def _shown_until(lease: ExampleLease) -> datetime:
-    known = [at for at in (lease.deadline, lease.ended_at, _work_ended(lease)) if at is not None]
-    return max([lease.received_at, *known])
-
-
-def _work_ended(lease: ExampleLease) -> datetime | None:
-    """When the work is known to have ended: at the delete, in time or late."""
-    if lease.processing_ms is None or not (lease.overrun or lease.how == "deleted"):
-        return None
-    return lease.received_at + timedelta(milliseconds=lease.processing_ms)
+    known = [
+        at for each in leases for at in (each.received_at, each.deadline, each.ended_at, each.work_ended) if at
+    ]  # fmt: skip
+    whole = max(*known, begin + timedelta(milliseconds=1)) - begin
+    rows = [_lease_row(lease, begin, whole) for lease in leases]
+    return _Life(rows, whole.total_seconds(), len(example.leases) - len(leases))
 
 
 def _lease_row(lease: ExampleLease, begin: datetime, whole: timedelta) -> _LeaseRow:
@@ -280,73 +233,18 @@ def _lease_row(lease: ExampleLease, begin: datetime, whole: timedelta) -> _Lease
         # A lease of a millisecond in an hour is still there.
         return percent(min(start, 0.995)), percent(end - start) if end - start >= 0.01 else "3", class_
 
-    start, work_ended = at(lease.received_at), _work_ended(lease)
+    start = at(lease.received_at)
     ended = at(lease.ended_at or lease.deadline or lease.received_at + timedelta(milliseconds=lease.held_ms))
     bars, ticks = [], []
     if lease.deadline is not None and at(lease.deadline) > ended:
         bars.append(bar(start, at(lease.deadline), "granted"))
     bars.append(bar(start, ended, f"held {lease.how}"))
-    if lease.overrun and work_ended is not None and at(work_ended) > ended:
-        bars.append(bar(ended, at(work_ended), "overrun"))
+    if lease.overrun and lease.work_ended is not None and at(lease.work_ended) > ended:
+        bars.append(bar(ended, at(lease.work_ended), "overrun"))
     if lease.extensions and lease.first_deadline is not None:
         ticks.append((percent(at(lease.first_deadline)), "first", "the first deadline, before renewal"))
     if lease.extensions and lease.last_extended_at is not None:
         ticks.append((percent(at(lease.last_extended_at)), "extension", "the last extension"))
     if lease.deadline is not None:
         ticks.append((percent(at(lease.deadline)), "deadline", "the deadline"))
-    return _LeaseRow(_lease_text(lease), bars, ticks)
-
-
-def _lease_text(lease: ExampleLease) -> str:
-    parts = [f"lease {lease.delivery}", f"held {words.length(lease.held_ms / 1000)}"]
-    if lease.extensions:
-        parts.append(words.plural(lease.extensions, "extension"))
-    if lease.how in _LAPSES:
-        parts.append(_LAPSES[lease.how])
-    came_to = _ATTEMPT_NAMES.get(lease.outcome, lease.outcome)
-    parts.append(f"{came_to}: {lease.error_type}" if lease.error_type else came_to)
-    work_ended = _work_ended(lease)
-    if (
-        lease.overrun
-        and work_ended is not None
-        and lease.deadline is not None
-        and work_ended > lease.deadline
-    ):
-        late = (work_ended - lease.deadline).total_seconds()
-        parts.append(f"its holder was done {words.length(late)} later")
-    if lease.user_agent:
-        parts.append(lease.user_agent if len(lease.user_agent) <= 40 else lease.user_agent[:39] + "…")
-    return " · ".join(parts)
-
-
-def _story(example: Example) -> str:
-    leases = example.leases
-    if example.kind == "duplicate":
-        late = next((lease for lease in leases if lease.overrun), leases[0])
-        took = words.length((late.processing_ms or late.held_ms) / 1000)
-        return (
-            f"The work took {took}, the lease lasted {words.length(late.held_ms / 1000)}: somebody else received the "
-            "message in between and did the work again."
-        )
-    if example.kind == "crash":
-        lost = next((lease for lease in leases if lease.how in ("superseded", "expired")), leases[0])
-        again = next((lease for lease in leases if lease.delivery > lost.delivery), None)
-        if again is None:
-            return "Its holder was not heard of again; the message stayed hidden until the deadline."
-        waited = (again.received_at - (lost.last_extended_at or lost.received_at)).total_seconds()
-        return (
-            "Its holder was not heard of again. The message stayed hidden until the deadline and was received again "
-            f"{words.length(waited)} after the last sign of life."
-        )
-    if example.kind == "dead_letter":
-        return f"Received {words.plural(len(leases), 'time')} without being deleted, then moved to the dead letters."
-    longest = max(leases, key=lambda lease: lease.extensions)
-    granted = "a shorter timeout"
-    if longest.first_deadline:
-        granted = (
-            f"a timeout of {words.length((longest.first_deadline - longest.received_at).total_seconds())}"
-        )
-    return (
-        f"The work took {words.length(longest.held_ms / 1000)} under {granted}: "
-        f"{words.plural(longest.extensions, 'extension')} kept the message hidden, and nobody did the work twice."
-    )
+    return _LeaseRow(lease, bars, ticks)

@@ -1,46 +1,35 @@
-"""The report without its page: the verdict on each timeout, in words, as data for programs, and as a table for a terminal."""
+"""The report without its page: the findings by queue, in words, as data for programs, and as a table for a terminal."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from veil import words
-from veil.core.findings import NO_RENEWAL, Candidate, Finding, Findings, Replay, WithPolicy
-from veil.pipeline.report.overview import Overview
+from veil.core.findings import (
+    NO_RENEWAL,
+    RIGHT,
+    TOO_LONG,
+    TOO_SHORT,
+    UNKNOWN,
+    UNSET,
+    Candidate,
+    Finding,
+    Findings,
+    Replay,
+)
+from veil.pipeline.lifecycles.tables import ATTEMPT, HOW
+from veil.pipeline.report.overview import OUTCOMES, Overview
 
-TOO_SHORT: Final = "too short"
-TOO_LONG: Final = "too long"
-RIGHT: Final = "right"
-UNKNOWN: Final = "unknown"
-UNSET: Final = "not compared"
-
-# A timeout a little beside the recommended one is no mistake: the curve is known to a few per cent, and waiting is only
-# as bad as it is long. A short one costs work done twice, so less is forgiven there.
-_SHORT: Final = 0.95
-_LONG: Final = 1.25
 _CANDIDATES_SHOWN: Final = 7
 
 
-@dataclass(frozen=True, slots=True)
-class QueueFindings:
+class QueueFindings(NamedTuple):
     """A queue's finding and those of its message types, dearest first."""
 
     whole: Finding
-    types: tuple[Finding, ...]
-
-
-def verdict(finding: Finding) -> str:
-    """One of the words above."""
-    recommended, present = finding.recommended_timeout_s, finding.present_timeout_s
-    if recommended is None:
-        return UNKNOWN
-    if present is None:
-        return UNSET
-    if present < recommended * _SHORT:
-        return TOO_SHORT
-    return TOO_LONG if present > recommended * _LONG else RIGHT
+    types: list[Finding]
 
 
 def hidden_hours(finding: Finding) -> float | None:
@@ -56,47 +45,44 @@ def by_cost(findings: Findings) -> list[QueueFindings]:
     queues = []
     for group in grouped.values():
         # A queue whose messages all bear types may come without a finding of its own; the largest speaks for it.
-        whole = next((each for each in group if each.message_type is None), None) or max(
-            group, key=lambda each: each.leases
-        )
-        types = sorted(
-            (each for each in group if each is not whole), key=lambda each: each.past_cost_s, reverse=True
-        )
-        queues.append(QueueFindings(whole, tuple(types)))
+        whole = max(group, key=lambda each: (each.message_type is None, each.leases))
+        types = [each for each in group if each is not whole]
+        queues.append(QueueFindings(whole, sorted(types, key=lambda each: -each.past_cost_s)))
     order = (TOO_SHORT, TOO_LONG, UNSET, RIGHT, UNKNOWN)
     return sorted(
-        queues, key=lambda each: (-each.whole.past_cost_s, order.index(verdict(each.whole)), each.whole.queue)
+        queues,
+        key=lambda each: (-each.whole.past_cost_s, order.index(each.whole.verdict()), each.whole.queue),
     )
-
-
-def with_policy(candidate: Candidate, policy: str) -> WithPolicy | None:
-    """What the candidate means under the policy."""
-    return next((each for each in candidate.policies if each.policy == policy), None)
 
 
 def nearest(finding: Finding, timeout_s: float | None) -> Candidate | None:
     """The candidate whose timeout is nearest in proportion."""
-    if timeout_s is None or not finding.candidates:
+    if timeout_s is None:
         return None
     wanted = max(timeout_s, 0.5)
     return min(
         finding.candidates,
         key=lambda each: max(max(each.timeout_s, 0.5) / wanted, wanted / max(each.timeout_s, 0.5)),
+        default=None,
     )
 
 
-def worth_showing(finding: Finding) -> list[Candidate]:
-    """The candidates up to a few times the timeouts in question: beyond, there is only more delay."""
-    timeouts = [each for each in (finding.present_timeout_s, finding.recommended_timeout_s) if each]
-    if finding.recommended_timeout_s is None or not timeouts:
-        return finding.candidates
-    near = [each for each in finding.candidates if each.timeout_s <= max(timeouts) * 4]
-    return near if len(near) >= 3 else finding.candidates
-
-
-def policy_words(policy: str) -> str:
-    """The policy as a phrase."""
-    return "without renewal" if policy == NO_RENEWAL else f"with {policy} renewal"
+def shown_candidates(finding: Finding) -> list[Candidate]:
+    """A few candidates: the present and the recommended ones, those around, and others spread evenly over the rest."""
+    every = sorted(finding.worth_showing(), key=lambda each: each.timeout_s)
+    if len(every) <= _CANDIDATES_SHOWN:
+        return every
+    recommended, present = (
+        nearest(finding, each) for each in (finding.recommended_timeout_s, finding.present_timeout_s)
+    )
+    kept = {every.index(each) for each in (recommended, present) if each in every}
+    if recommended in every:
+        at = every.index(recommended)
+        kept |= {max(at - 1, 0), min(at + 1, len(every) - 1)}
+    for part in (0, 4, 2, 1, 3):
+        if len(kept) < _CANDIDATES_SHOWN:
+            kept.add(round(part * (len(every) - 1) / 4))
+    return [every[index] for index in sorted(kept)]
 
 
 Period = tuple[datetime | None, datetime | None]
@@ -142,58 +128,32 @@ def _changes(replay: Replay, after: str) -> tuple[list[str], list[str]]:
     return better, price
 
 
-def shown_candidates(finding: Finding) -> list[Candidate]:
-    """A few candidates: the present and the recommended ones, those around, and others spread evenly over the rest."""
-    every = sorted(worth_showing(finding), key=lambda each: each.timeout_s)
-    if len(every) <= _CANDIDATES_SHOWN:
-        return every
-    recommended, present = (
-        nearest(finding, each) for each in (finding.recommended_timeout_s, finding.present_timeout_s)
-    )
-    kept = {every.index(each) for each in (recommended, present) if each in every}
-    if recommended in every:
-        at = every.index(recommended)
-        kept |= {max(at - 1, 0), min(at + 1, len(every) - 1)}
-    spread = [round(part * (len(every) - 1) / 4) for part in (0, 4, 2, 1, 3)]
-    for index in spread:
-        if len(kept) >= _CANDIDATES_SHOWN:
-            break
-        kept.add(index)
-    return [every[index] for index in sorted(kept)]
-
-
 def summary(findings: Findings, overview: Overview | None = None) -> dict[str, Any]:
     """The findings by queue, dearest first, and the totals where the tables were looked at."""
-    queues = [
-        {
-            "name": queue.whole.queue,
-            "region": queue.whole.region,
-            "account": queue.whole.account,
-            **_told(queue.whole),
-            "message_types": [{"message_type": each.message_type, **_told(each)} for each in queue.types],
-        }
-        for queue in by_cost(findings)
-    ]
     told: dict[str, Any] = {
         "made_at": findings.made_at,
         "target_duplicates": findings.target_duplicates,
-        "queues": queues,
+        "queues": [
+            {
+                "name": whole.queue,
+                "region": whole.region,
+                "account": whole.account,
+                **_told(whole),
+                "message_types": [{"message_type": each.message_type, **_told(each)} for each in types],
+            }
+            for whole, types in by_cost(findings)
+        ],
     }
     if overview is not None:
         totals = overview.totals
-        told["since"] = overview.since.isoformat() if overview.since else None
-        told["until"] = overview.until.isoformat() if overview.until else None
+        told["since"], told["until"] = (at and at.isoformat() for at in (overview.since, overview.until))
         told["totals"] = {
-            "sent": totals.sent,
-            "leases": totals.leases,
-            "extensions": totals.extensions,
-            "overrun": totals.overrun,
-            "duplicates": totals.duplicates,
-            "held_s": totals.held_ms / 1000,
-            "wasted_s": totals.wasted_ms / 1000,
-            "leases_by_how": dict(totals.how),
-            "attempts_by_outcome": dict(totals.attempts),
-            "messages_by_outcome": dict(totals.outcome),
+            **{name: totals[name] for name in ("sent", "leases", "extensions", "overrun", "duplicates")},
+            "held_s": totals["held_ms"] / 1000,
+            "wasted_s": totals["wasted_ms"] / 1000,
+            "leases_by_how": {name: totals[name] for name in HOW},
+            "attempts_by_outcome": {name: totals[name] for name in ATTEMPT},
+            "messages_by_outcome": {name: totals[column] for name, column in OUTCOMES.items()},
         }
     return told
 
@@ -209,7 +169,7 @@ def _told(finding: Finding) -> dict[str, Any]:
     return {
         "visibility_timeout_s": finding.present_timeout_s,
         "recommended_timeout_s": finding.recommended_timeout_s,
-        "verdict": verdict(finding),
+        "verdict": finding.verdict(),
         **{name: getattr(finding, name) for name in _TOLD},
         "duplicates_with_recommended": replay.duplicates_with_recommended if replay else None,
         "hidden_hours": hidden_hours(finding),
@@ -232,59 +192,58 @@ _SPARED: Final = ("certainty", "type", "p50", "leases", "p99", "hidden", "verdic
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under headings."""
+    """Cells under headings."""
 
     columns: tuple[str, ...]
-    right: tuple[str, ...]
-    rows: list[list[str]]
+    cells: list[dict[str, str]]
+
+    @property
+    def right(self) -> list[str]:
+        """The columns of numbers."""
+        return [name for name in self.columns if name in _ALIGNED_RIGHT]
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The cells in the order of the columns."""
+        return [[cell[name] for name in self.columns] for cell in self.cells]
 
     def width(self) -> int:
         """How wide it is when drawn."""
-        widths = (
-            max(len(name), *(len(row[i]) for row in self.rows), 1) for i, name in enumerate(self.columns)
-        )
+        widths = (max(len(name), *(len(cell[name]) for cell in self.cells), 1) for name in self.columns)
         return sum(widths) + _GAP * (len(self.columns) - 1) + _EDGES
+
+    def without(self, column: str) -> Table:
+        """The table without a column. The type names the row of a type, so it then stands behind the queue instead."""
+        if column == "type" and "type" in self.columns:
+            for cell in self.cells:
+                cell["queue"] = f"{cell['queue']} {cell['type']}".rstrip()
+        return Table(tuple(name for name in self.columns if name != column), self.cells)
 
 
 def headline(findings: Findings, width: int | None = None) -> Table:
     """The table, with as many columns as fit into the width (all of them without one)."""
-    rows = [
-        _cells(each, is_type=number > 0)
-        for queue in by_cost(findings)
-        for number, each in enumerate([queue.whole, *queue.types])
+    cells = [
+        _cells(each, is_type=each is not whole)
+        for whole, types in by_cost(findings)
+        for each in (whole, *types)
     ]
-    columns = [name for name in COLUMNS if name != "type" or any(row["type"] for row in rows)]
-    table = _table(columns, rows)
+    table = Table(COLUMNS, cells)
+    if not any(cell["type"] for cell in cells):
+        table = table.without("type")
     for spared in _SPARED:
-        if width is None or table.width() <= width:
-            break
-        # The type names the row of a type, so there it stands behind the queue instead.
-        if spared == "type" and "type" in columns:
-            for row in rows:
-                row["queue"] = f"{row['queue']} {row['type']}".rstrip()
-        columns = [name for name in columns if name != spared]
-        table = _table(columns, rows)
+        if width is not None and table.width() > width:
+            table = table.without(spared)
     if width is not None and table.width() > width:
-        _shorten(rows, max(12, len(max((row["queue"] for row in rows), key=len)) - (table.width() - width)))
-        table = _table(columns, rows)
+        longest, too_wide = max(len(cell["queue"]) for cell in cells), table.width() - width
+        for cell in cells:
+            cell["queue"] = _shortened(cell["queue"], max(12, longest - too_wide))
     return table
 
 
-def _shorten(rows: list[dict[str, str]], to: int) -> None:
-    """Cut the names of queues in the middle: they differ at both ends."""
-    for row in rows:
-        name = row["queue"]
-        if len(name) > to:
-            half = (to - 1) // 2
-            row["queue"] = f"{name[: to - 1 - half]}…{name[len(name) - half :]}"
-
-
-def _table(columns: list[str], rows: list[dict[str, str]]) -> Table:
-    return Table(
-        tuple(columns),
-        tuple(name for name in columns if name in _ALIGNED_RIGHT),
-        [[row[name] for name in columns] for row in rows],
-    )
+def _shortened(name: str, to: int) -> str:
+    """The name cut in the middle: queues' names differ at both ends."""
+    half = (to - 1) // 2
+    return name if len(name) <= to else f"{name[: to - 1 - half]}…{name[len(name) - half :]}"
 
 
 def _cells(finding: Finding, *, is_type: bool) -> dict[str, str]:
@@ -297,7 +256,7 @@ def _cells(finding: Finding, *, is_type: bool) -> dict[str, str]:
         "leases": words.count(finding.leases),
         "present": words.length(finding.present_timeout_s),
         "recommended": recommended,
-        "verdict": verdict(finding),
+        "verdict": finding.verdict(),
         "certainty": finding.certainty,
         "duplicates": words.count(finding.duplicates),
         "hidden": words.hours(hidden_hours(finding)),
