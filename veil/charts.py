@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from typing import Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -165,8 +164,7 @@ class Mark(NamedTuple):
     title: str = ""
 
 
-@cache
-def _plot() -> Template:
+def _plot_template() -> Template:
     environment = Environment(
         loader=PackageLoader("veil"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -175,12 +173,15 @@ def _plot() -> Template:
     return environment.get_template("plot.html")
 
 
+_PLOT: Final = _plot_template()  # compiled at the start: that takes longer than a page may take
+
+
 def _drawn(
     class_: str, label: str, x_title: str, x: LogScale, y: LogScale, target: float, *,
     paths: Sequence[tuple[str, str]], marks: Sequence[Mark], dots: Sequence[TimeoutPoint] = (),
 ) -> Markup:  # fmt: skip
     """A chart of chances over lengths of time; the label says what it shows, for those who cannot see it."""
-    drawn = _plot().render(
+    drawn = _PLOT.render(
         class_=class_, label=label, x_title=x_title, x=x, y=y, target=target, paths=paths, marks=marks, dots=dots
     )  # fmt: skip
     return Markup(drawn)  # noqa: S704 - by the template, which escapes

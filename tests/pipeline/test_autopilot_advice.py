@@ -45,7 +45,7 @@ def test_a_queue_that_is_well_gets_no_advice() -> None:
 def test_attempts_that_mostly_fail_are_pointed_out() -> None:
     failing = msgspec.structs.replace(WHOLE, failed=6_200)
     (advice,) = advice_on(failing, [], Policy()).values()
-    assert advice.startswith("62 % of the attempts failed, which no timeout mends")
+    assert advice.startswith("62 % of the attempts failed, which no timeout can fix")
     assert advice_on(msgspec.structs.replace(WHOLE, failed=4_900), [], Policy()) == {}
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from tests.pipeline.dead_letters_kit import NOON
 from tests.pipeline.report_kit import some_findings
-from veil.pipeline.dead_letters.analysis import DeadLetterExample, DeadLetterGroup
+from veil.pipeline.dead_letters.analysis import DeadLetterExample, DeadLetterGroup, LeaseHistory
 from veil.pipeline.report.overview import Overview
 from veil.pipeline.report.page import render_html
 
 GROUP = DeadLetterGroup(
     NOON, "orders-dead", "orders", "payment", "shop.Declined", "card <n> declined", "0123456789ab", 1_234, 0, 7,
-    NOON, NOON, 3, 4, 5, 99, ((1_200, "3 × superseded"),), (DeadLetterExample("m-1", NOON, "card 1 declined", "<secret>"),),
+    NOON, NOON, 3, 4, 5, 99, (LeaseHistory(1_200, "3 × superseded"),),
+    (DeadLetterExample("m-1", NOON, "card 1 declined", "<secret>"),),
 )  # fmt: skip
 
 

@@ -87,13 +87,12 @@ def test_the_page_is_written_and_the_table_printed(
 
 
 def test_on_a_narrow_terminal_the_table_fits(monkeypatch: pytest.MonkeyPatch, capsys: Captured):
-    import veil.cli.pipeline.report as pipeline_report
-    from veil.cli import output
+    from veil.cli import output, timeouts
 
     monkeypatch.setenv("COLUMNS", "64")
-    for module in (output, pipeline_report):
+    for module in (output, timeouts):
         monkeypatch.setattr(module, "is_terminal", lambda stream: True)
-    pipeline_report.show_headline(some_findings(5))
+    timeouts.show_findings(some_findings(5))
 
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 64

@@ -175,7 +175,7 @@ def test_the_servers_own_troubles_are_shaded_in_every_strip_and_told_below():
     shaded = [each for each in section.iter("path") if each.get("class") == "trouble"]
     assert len(shaded) == len(strips) > 0
     told = text_of(section)
-    assert "the server itself was in trouble, 2 times" in told
+    assert "The server itself was in trouble 2 times:" in told
     assert "the database was away, 1 h" in told and "the disk stalled, 1.5 s" in told
 
 
@@ -240,7 +240,9 @@ def test_totals_and_single_lives_are_told():
 
     assert "What came of attempts" in told
     # A lease that its holder gave back after an error is a failed attempt, not a release.
-    assert re.search(r"failed [\d,]+ .* given back [\d,]+ .* overran .* crashed .* lapsed, unknown why", told)
+    assert re.search(
+        r"failed [\d,]+ .* given back [\d,]+ .* overran .* crashed .* lapsed, reason unknown", told
+    )
     assert "hidden after crashes and unexplained lapses" in told
     assert "lapsed, received again · crashed" in told
     assert "held 3 s · failed: shop.NoStock" in told

@@ -45,9 +45,10 @@ def veil(*arguments: str) -> int:
 def test_the_table_is_printed_and_the_findings_are_kept(tables: Path, capsys: pytest.CaptureFixture[str]):
     assert veil("pipeline", "timeouts", "--tables", str(tables)) == 0
 
-    header, mails, orders = capsys.readouterr().out.splitlines()
-    assert header.split()[:3] == ["QUEUE", "TYPE", "LEASES"]
-    assert mails.split()[:5] == ["mails", "all", "20", "0", "10"]
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split()[:4] == ["QUEUE", "LEASES", "PRESENT", "RECOMMENDED"]
+    mails, orders = sorted(rows)
+    assert mails.split()[:4] == ["mails", "20", "10", "s"]
     assert "not enough evidence" in mails
     assert "30 s" in orders
     assert "clear" in orders

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from tests.consumer.simulated_queue import SimulatedQueue, run_virtual
-from veil.cli.pipeline.timeouts import SCHEDULES, adaptive, buffered, heartbeat, played
+from veil.cli.pipeline.timeouts import POLICIES, SCHEDULES, played
 from veil.consumer.renewal.keeper import LeaseKeeper
 from veil.consumer.renewal.policies import RenewalPolicy
 from veil.core.findings import NO_RENEWAL
@@ -44,12 +44,12 @@ def kept(policy: RenewalPolicy, timeout_s: int, for_s: float) -> list[Renewal]:
     return run_virtual(whole())
 
 
-@pytest.mark.parametrize("make", [buffered, heartbeat, adaptive], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("timeout_s", [3, 10, 30, 120, 900])
-def test_a_schedule_is_what_the_keeper_does(make, timeout_s: int):
-    expected = kept(make(timeout_s), timeout_s, for_s=3_600)
+def test_a_schedule_is_what_the_keeper_does(name: str, timeout_s: int):
+    expected = kept(POLICIES[name](timeout_s), timeout_s, for_s=3_600)
 
-    found = [each for each in played(make(timeout_s), timeout_s) if each.at_s < 3_600]
+    found = [each for each in played(name, timeout_s) if each.at_s < 3_600]
 
     assert expected or timeout_s > 300  # Buffered stops after five minutes
     assert [value for each in found for value in each] == pytest.approx(
@@ -57,10 +57,10 @@ def test_a_schedule_is_what_the_keeper_does(make, timeout_s: int):
     )
 
 
-@pytest.mark.parametrize("make", [buffered, heartbeat, adaptive], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("timeout_s", [1, 30, 43_200])
-def test_no_schedule_goes_beyond_twelve_hours(make, timeout_s: int):
-    assert max((each.deadline_s for each in played(make(timeout_s), timeout_s)), default=0) <= 43_200
+def test_no_schedule_goes_beyond_twelve_hours(name: str, timeout_s: int):
+    assert max((each.deadline_s for each in played(name, timeout_s)), default=0) <= 43_200
 
 
 def ten_seconds_each() -> Survival:
@@ -86,7 +86,7 @@ def test_a_timeout_shorter_than_the_work_makes_every_message_a_duplicate():
 
 def test_renewal_keeps_the_message_hidden_and_costs_calls():
     curve = ten_seconds_each()
-    schedule = list(played(buffered(4), 4))
+    schedule = list(played("buffered", 4))
     in_time = [each for each in schedule if each.at_s < 9]
 
     (means,) = evaluate(curve, Timelines(SCHEDULES), [4], "buffered")

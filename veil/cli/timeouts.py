@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
@@ -13,7 +16,7 @@ from veil.cli.app import group
 from veil.cli.client import Client
 from veil.cli.failures import CommandFailed, ServiceError, confirm
 from veil.cli.options import AsJson, Endpoint, Region, Yes, argument, complete_queue, connect, option
-from veil.cli.output import inert, say, say_json, show_table, talk
+from veil.cli.output import inert, is_terminal, say, say_json, show_table, talk
 from veil.cli.output import seconds as length
 from veil.cli.pipeline.options import Data, TablesPlace, places
 from veil.core.findings import (
@@ -65,7 +68,7 @@ def _planned(finding: Finding, client: Client) -> Planned:
     except ServiceError as error:
         if not error.is_missing_queue:
             raise
-        return _alone(finding, "there is no such queue any more")
+        return _alone(finding, "the queue no longer exists")
     analysed_s = finding.present_timeout_s
     if before_s != after_s and analysed_s is not None and round(analysed_s) != before_s:
         return _alone(
@@ -81,36 +84,103 @@ def _alone(finding: Finding, why: str, before_s: int = 0) -> Planned:
     return Planned(finding.queue, finding.certainty, before_s, before_s, why)
 
 
-_COLUMNS = ["queue", "type", "leases", "duplicates", "present", "recommended", "certainty", "p50", "p99"]
-
-
-def show_findings(findings: Findings, *, as_json: bool) -> None:
-    """A line for each queue and message type; all that is known of each as JSON."""
+def show_findings(findings: Findings, *, as_json: bool = False) -> None:
+    """A line for each queue and message type, with as many columns as the terminal has room for, and all of them into a pipe;
+    all that is known of each as JSON."""
     if as_json:
         for finding in findings.findings:
             say_json(msgspec.to_builtins(finding))
     elif findings.findings:
-        show_table(
-            _COLUMNS, [_row(finding) for finding in findings.findings], right=_COLUMNS[2:6] + _COLUMNS[7:]
-        )
+        width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
+        table = headline(findings, width)
+        show_table(table.columns, table.rows, right=table.right)
 
 
-def type_name(finding: Finding) -> str:
-    return "all" if finding.message_type is None else finding.message_type or "(none)"
+COLUMNS: Final = (
+    "queue", "type", "leases", "present", "recommended", "verdict", "certainty", "duplicates", "hidden", "p50", "p99",
+)  # fmt: skip
+_ALIGNED_RIGHT: Final = ("leases", "present", "recommended", "duplicates", "hidden", "p50", "p99")
+
+# As a table is drawn.
+_GAP: Final = 3  # between columns
+_EDGES: Final = 2  # before the first and after the last
+# What is left out first where the terminal is narrow.
+_SPARED: Final = ("certainty", "type", "p50", "leases", "p99", "hidden", "verdict")
 
 
-def _row(finding: Finding) -> list[str]:
-    return [
-        finding.queue,
-        type_name(finding),
-        f"{finding.leases:,}",
-        f"{finding.duplicates:,}",
-        _length(finding.present_timeout_s),
-        _length(finding.recommended_timeout_s),
-        finding.certainty,
-        _length(finding.p50_s),
-        _length(finding.p99_s),
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Cells under headings."""
+
+    columns: tuple[str, ...]
+    cells: list[dict[str, str]]
+
+    @property
+    def right(self) -> list[str]:
+        """The columns of numbers."""
+        return [name for name in self.columns if name in _ALIGNED_RIGHT]
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The cells in the order of the columns."""
+        return [[cell[name] for name in self.columns] for cell in self.cells]
+
+    def width(self) -> int:
+        """How wide it is when drawn."""
+        widths = (max(len(name), *(len(cell[name]) for cell in self.cells), 1) for name in self.columns)
+        return sum(widths) + _GAP * (len(self.columns) - 1) + _EDGES
+
+    def without(self, column: str) -> Table:
+        """The table without a column. The type names the row of a type, so it then stands behind the queue instead."""
+        if column == "type" and "type" in self.columns:
+            for cell in self.cells:
+                cell["queue"] = f"{cell['queue']} {cell['type']}".rstrip()
+        return Table(tuple(name for name in self.columns if name != column), self.cells)
+
+
+def headline(findings: Findings, width: int | None = None) -> Table:
+    """The table, with as many columns as fit into the width (all of them without one)."""
+    cells = [
+        _cells(each, is_type=each is not whole)
+        for whole, types in findings.by_cost()
+        for each in (whole, *types)
     ]
+    table = Table(COLUMNS, cells)
+    if not any(cell["type"] for cell in cells):
+        table = table.without("type")
+    for spared in _SPARED:
+        if width is not None and table.width() > width:
+            table = table.without(spared)
+    if width is not None and table.width() > width:
+        longest, too_wide = max(len(cell["queue"]) for cell in cells), table.width() - width
+        for cell in cells:
+            cell["queue"] = _shortened(cell["queue"], max(12, longest - too_wide))
+    return table
+
+
+def _shortened(name: str, to: int) -> str:
+    """The name cut in the middle: queues' names differ at both ends."""
+    half = (to - 1) // 2
+    return name if len(name) <= to else f"{name[: to - 1 - half]}…{name[len(name) - half :]}"
+
+
+def _cells(finding: Finding, *, is_type: bool) -> dict[str, str]:
+    recommended = words.length(finding.recommended_timeout_s)
+    if finding.recommended_timeout_s is not None and finding.policy != NO_RENEWAL:
+        recommended += f" ({finding.policy})"
+    return {
+        "queue": finding.queue,
+        "type": finding.message_type or ("" if not is_type else words.NOTHING),
+        "leases": words.count(finding.leases),
+        "present": words.length(finding.present_timeout_s),
+        "recommended": recommended,
+        "verdict": finding.verdict(),
+        "certainty": finding.certainty,
+        "duplicates": words.count(finding.duplicates),
+        "hidden": words.hours(finding.hidden_hours),
+        "p50": words.length(finding.p50_s),
+        "p99": words.length(finding.p99_s),
+    }
 
 
 def _length(seconds: float | None) -> str:
@@ -145,7 +215,7 @@ def _renewed(means: WithPolicy) -> str:
 
 def _words(finding: Finding) -> Sequence[str]:
     whole = finding.message_type is None
-    name = finding.queue if whole else f"{finding.queue}, type {type_name(finding)}"
+    name = finding.queue if whole else f"{finding.queue}, type {finding.message_type or '(none)'}"
     recommended = (
         "no recommendation"
         if finding.recommended_timeout_s is None
@@ -157,7 +227,7 @@ def _words(finding: Finding) -> Sequence[str]:
     lines.append(
         f"  seen: {words.plural(finding.leases, 'lease')}, {finding.completed:,} of them to the end of the work, "
         f"{finding.censored:,} cut off, {words.plural(finding.duplicates, 'duplicate')}, {finding.crashes:,} crashed, "
-        f"{finding.unknown:,} lapsed without a sign of why; "
+        f"{finding.unknown:,} lapsed for unknown reasons; "
         f"{finding.since or '?'} to {finding.until or '?'}."
     )
     if finding.failed:
@@ -171,12 +241,12 @@ def _words(finding: Finding) -> Sequence[str]:
     known = ", ".join(f"{of} within {words.length(at_s)}" for of, at_s in quantiles if at_s is not None)
     if known:
         lines.append(
-            f"  the work: {known}; the mean of what completed, which misleads, is {_length(finding.mean_s)}."
+            f"  the work: {known}; the mean of the completed work, which misleads, is {_length(finding.mean_s)}."
         )
     if finding.replay is not None:
         replay = finding.replay
         lines.append(
-            f"  the past again: {replay.duplicates_then:,} duplicates, with the recommended timeout "
+            f"  over the past: {replay.duplicates_then:,} duplicates, with the recommended timeout "
             f"{replay.duplicates_with_recommended:,.0f}; {replay.hidden_hours_then:,.1f} h hidden "
             f"{words.after_losses(finding.crashes, finding.unknown)}, then "
             f"{replay.hidden_hours_with_recommended:,.1f} h."

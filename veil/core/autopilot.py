@@ -306,12 +306,8 @@ def decide(policy: Policy, finding: Finding | None, state: QueueState, now_s: in
         means = finding.reason  # how long the work takes is what the change is to show
     said = f"{words.length(now_s)} to {words.length(after_s)}: {means}"
     kind = Kind.CHANGE if policy.mode is Mode.APPLY else Kind.ADVISE
-    return msgspec.structs.replace(
-        _decision(kind, f"{kind} {after_s}", said, finding, now_s, now_ms),
-        after_s=after_s,
-        bound=bound,
-        prediction=prediction,
-    )
+    told = _decision(kind, f"{kind} {after_s}", said, finding, now_s, now_ms)
+    return msgspec.structs.replace(told, after_s=after_s, bound=bound, prediction=prediction)
 
 
 def _bounded(policy: Policy, wanted_s: int, now_s: int) -> tuple[int, str | None]:
@@ -341,14 +337,9 @@ def _decision(
     told = Decision(kind=kind, code=code, reason=reason, at_ms=now_ms, before_s=now_s)
     if finding is None:
         return told
+    same = {name: getattr(finding, name) for name in ("p50_s", "p99_s", "since", "until")}
     return msgspec.structs.replace(
-        told,
-        recommended_s=finding.recommended_timeout_s,
-        attempts=finding.leases,
-        p50_s=finding.p50_s,
-        p99_s=finding.p99_s,
-        since=finding.since,
-        until=finding.until,
+        told, recommended_s=finding.recommended_timeout_s, attempts=finding.leases, **same
     )
 
 

@@ -3,7 +3,7 @@ and the console alike (as JSON, so that none of them needs Spark)."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -132,11 +132,22 @@ class Finding(msgspec.Struct, frozen=True):
         return near if len(near) >= 3 else self.candidates
 
     @property
+    def hidden_hours(self) -> float | None:
+        """Hours that messages spent waiting for the leases of crashed holders to lapse."""
+        return None if self.replay is None else self.replay.hidden_hours_then
+
+    @property
     def past_cost_s(self) -> float:
         """What the present timeout has cost: the work done twice, and the time that messages waited hidden after crashes."""
         work_s = self.p50_s or self.mean_s or self.present_timeout_s or 1.0
-        hidden_h = 0.0 if self.replay is None else self.replay.hidden_hours_then
-        return self.duplicates * work_s + hidden_h * 3600
+        return self.duplicates * work_s + (self.hidden_hours or 0.0) * 3600
+
+
+class QueueFindings(NamedTuple):
+    """A queue's finding and those of its message types, dearest first."""
+
+    whole: Finding
+    types: list[Finding]
 
 
 class Findings(msgspec.Struct, frozen=True):
@@ -147,6 +158,23 @@ class Findings(msgspec.Struct, frozen=True):
     target_duplicates: float
     findings: list[Finding]  # by queue; each queue as a whole first, then its message types
     policy: str = NO_RENEWAL  # the renewal policy that the recommendations are for
+
+    def by_cost(self) -> list[QueueFindings]:
+        """The findings by queue, the dearest first; among equals those that there is something to do about."""
+        grouped: dict[tuple[str, str, str], list[Finding]] = {}
+        for finding in self.findings:
+            grouped.setdefault((finding.region, finding.account, finding.queue), []).append(finding)
+        queues = []
+        for group in grouped.values():
+            # A queue whose messages all bear types may come without a finding of its own; the largest speaks for it.
+            whole = max(group, key=lambda each: (each.message_type is None, each.leases))
+            types = [each for each in group if each is not whole]
+            queues.append(QueueFindings(whole, sorted(types, key=lambda each: -each.past_cost_s)))
+        order = (TOO_SHORT, TOO_LONG, UNSET, RIGHT, UNKNOWN)
+        return sorted(
+            queues,
+            key=lambda each: (-each.whole.past_cost_s, order.index(each.whole.verdict()), each.whole.queue),
+        )
 
 
 class _Listed(msgspec.Struct, frozen=True):

@@ -183,12 +183,11 @@ class PipelineRun:
 
 
 def _show_findings(folder: Path) -> None:
-    from veil.cli.pipeline.report import show_headline
-    from veil.cli.timeouts import read_findings
+    from veil.cli.timeouts import read_findings, show_findings
     from veil.journal.storage import Storage
 
     talk()
-    show_headline(read_findings(Storage.at(folder / "data" / "tables")))
+    show_findings(read_findings(Storage.at(folder / "data" / "tables")))
     talk()
 
 

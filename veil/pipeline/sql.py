@@ -1,4 +1,5 @@
-"""Pieces of Spark SQL that several jobs share: schemas from columns that are written out, attributes of messages."""
+"""Pieces of Spark SQL that several jobs share: its functions, schemas from columns that are written out, attributes of
+messages."""
 
 from __future__ import annotations
 
@@ -8,8 +9,21 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column
+    from pyspark.sql import Column, functions
     from pyspark.sql.types import StructType
+
+    F = functions
+else:
+
+    class _Functions:
+        """Spark's functions, imported with the first that is used: `--help`, and what needs no Spark, is quick without."""
+
+        def __getattr__(self, name):
+            from pyspark.sql import functions
+
+            return getattr(functions, name)
+
+    F = _Functions()
 
 
 @cache
@@ -40,15 +54,11 @@ TYPE_CHARS_MAX: Final = 256
 
 def attribute_text(name: str) -> Column:
     """The text of the attribute of that name; null where there is none."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     return F.element_at("attributes", F.lit(name)).getField("string_value")
 
 
 def message_type(names: Sequence[str]) -> Column:
     """The type of a message: the text of the first of these attributes that it has."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     each = [F.element_at("attributes", F.lit(name)) for name in names]
     texts = [
         F.when(one.getField("data_type").startswith("String"), one.getField("string_value")) for one in each
@@ -58,8 +68,6 @@ def message_type(names: Sequence[str]) -> Column:
 
 def attribute_value(data_type: str, text: Column | None = None, raw: Column | None = None) -> Column:
     """An attribute of that type, with a text or bytes."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     return F.struct(
         F.lit(data_type).alias("data_type"),
         (F.lit(None) if text is None else text).cast("string").alias("string_value"),

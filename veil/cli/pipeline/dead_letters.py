@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
+
 from veil.cli.failures import CommandFailed, ServiceError
 from veil.cli.options import AsJson, Endpoint, Region, argument, complete_queue, connect, option, whole_number
 from veil.cli.output import one_line, say_json, show_table, talk
@@ -18,17 +20,8 @@ if TYPE_CHECKING:
 
 
 _COLUMNS = (
-    "group",
-    "messages",
-    "source",
-    "type",
-    "error",
-    "what",
-    "first seen",
-    "last seen",
-    "receives",
-    "leases",
-)
+    "group", "messages", "source", "type", "error", "what", "first seen", "last seen", "receives", "leases",
+)  # fmt: skip
 _RIGHT = ("messages", "receives")
 _WHAT_CHARS, _NAME_CHARS = 80, 48
 
@@ -79,11 +72,11 @@ def dead_letters(
         opened(where, name).close()
     with spark_session(master, conf, "dead letters", quiet=as_json, brief=True) as spark:
         analyse(spark, where, names, place, type_attributes=type_attribute or TYPE_ATTRIBUTES)
+    groups = read_groups(place)
     if as_json:
-        for group in read_groups(place):
+        for group in groups:
             say_json(_as_object(group))
         return
-    groups = read_groups(place)
     _show(groups, names, top)
     talk(f"the table is {place.uri}/dead_letters.parquet")
 
@@ -132,11 +125,11 @@ def _row(group: DeadLetterGroup, *, several: bool) -> list[str]:
         group.source or "-",
         one_line(group.message_type or "-", _NAME_CHARS),
         one_line(" at ".join(filter(None, (group.error_type, group.place))) or "-", _NAME_CHARS),
-        one_line(group.fingerprint or "no reason was written on it", _WHAT_CHARS),
+        one_line(group.fingerprint or "no reason was recorded", _WHAT_CHARS),
         _instant(group.first_seen),
         _instant(group.last_seen),
         _range(group.receive_count_min, group.receive_count_median, group.receive_count_max),
-        group.leases[0][1] if group.leases else "-",
+        group.leases[0].leases if group.leases else "-",
     ]
 
 
@@ -151,38 +144,7 @@ def _instant(at: datetime | None) -> str:
 
 
 def _as_object(group: DeadLetterGroup) -> dict[str, Any]:
-    return {
-        "group": group.group_id,
-        "queue": group.queue,
-        "source": group.source,
-        "message_type": group.message_type,
-        "error_type": group.error_type,
-        "fingerprint": group.fingerprint,
-        "place": group.place,
-        "messages": group.messages,
-        "in_flight": group.in_flight,
-        "redriven_before": group.redriven_before,
-        "first_seen": iso(group.first_seen),
-        "last_seen": iso(group.last_seen),
-        "receive_count": {
-            "min": group.receive_count_min,
-            "median": group.receive_count_median,
-            "max": group.receive_count_max,
-        },
-        "body_bytes": group.body_bytes,
-        "leases": [{"messages": messages, "leases": leases} for messages, leases in group.leases],
-        "examples": [
-            {
-                "message_id": example.message_id,
-                "first_seen": iso(example.first_seen),
-                "error_text": example.error_text,
-                "body": example.body,
-            }
-            for example in group.examples
-        ],
-    }
-
-
-def iso(at: datetime | None) -> str | None:
-    """An instant as JSON has it."""
-    return None if at is None else at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    told = msgspec.to_builtins(group)
+    del told["analysed_at"]
+    counts = {name: told.pop(f"receive_count_{name}") for name in ("min", "median", "max")}
+    return {"group": told.pop("group_id"), **told, "receive_count": counts}

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from veil.cli.failures import CommandFailed, confirm
 from veil.cli.options import AsJson, Endpoint, Region, Yes, argument, complete_queue, option
 from veil.cli.output import one_line, progress_bar, say_json, show_table, talk
 from veil.cli.pipeline import pipeline_app
-from veil.cli.pipeline.dead_letters import found_queues, iso
+from veil.cli.pipeline.dead_letters import found_queues
 from veil.cli.pipeline.options import Conf, Data, Master, TablesPlace, places, spark_session
 
 if TYPE_CHECKING:
@@ -37,8 +38,7 @@ def show_selection(run: RedriveRun, tables: Storage, *, as_json: bool) -> None:
 
     rows = sample(tables, run, EXAMPLES)
     if as_json:
-        shown = [{**row, "first_seen": iso(row["first_seen"])} for row in rows]
-        say_json({"selected": run.messages, "sample": shown})
+        say_json({"selected": run.messages, "sample": msgspec.to_builtins(rows)})
         return
     talk(f"{run.messages:,} dead letters are selected")
     if rows:
@@ -68,15 +68,8 @@ def tell_unfinished(tables: Storage) -> None:
 
 def tell_end(run: RedriveRun, progress: RedriveProgress, *, as_json: bool) -> None:
     if as_json:
-        say_json(
-            {
-                "run": run.id,
-                "selected": run.messages,
-                "moved": progress.moved,
-                "gone": progress.gone,
-                "left": progress.left,
-            }
-        )
+        counts = {name: getattr(progress, name) for name in ("moved", "gone", "left")}
+        say_json({"run": run.id, "selected": run.messages, **counts})
     gone = f", {progress.gone:,} were gone already" if progress.gone else ""
     talk(f"{progress.moved:,} of {run.messages:,} redriven{gone}")
     for example in progress.examples[:EXAMPLES]:

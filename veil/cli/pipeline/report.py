@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from veil.cli.failures import CommandFailed
 from veil.cli.options import AsJson, option
-from veil.cli.output import is_terminal, say_json, show_table, talk
+from veil.cli.output import say_json, talk
 from veil.cli.pipeline import pipeline_app
 from veil.cli.pipeline.options import Conf, Data, JournalPlace, Master, TablesPlace, places, spark_session
-from veil.cli.timeouts import read_findings
+from veil.cli.timeouts import read_findings, show_findings
 
 if TYPE_CHECKING:
     from veil.core.findings import Findings
@@ -45,20 +42,10 @@ def report(
     if as_json:
         say_json({**summary(findings, overview), "report": str(out.resolve())})
         return
-    show_headline(findings)
-    talk(f"the report is in {out.resolve()}")
-
-
-def show_headline(findings: Findings) -> None:
-    """The table on stdout: with as many columns as the terminal has room for, all of them into a pipe."""
-    from veil.pipeline.report.summary import headline
-
-    width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
-    table = headline(findings, width)
-    if not table.rows:
+    if not findings.findings:
         talk("no queue has been received from yet")
-        return
-    show_table(table.columns, table.rows, right=table.right)
+    show_findings(findings)
+    talk(f"the report is in {out.resolve()}")
 
 
 def _begin(findings: Findings) -> datetime | None:
@@ -78,10 +65,9 @@ def _check_writable(out: Path) -> None:
 
 def _write(out: Path, page: str) -> None:
     """The page appears whole or not at all: somebody may be looking at the last one."""
-    beside = out.with_name(f".{out.name}.{os.getpid()}")
+    from veil.journal.storage import Storage
+
     try:
-        beside.write_text(page, encoding="utf-8", newline="\n")
-        beside.replace(out)
+        Storage.at(out.absolute().parent).write(out.name, page.encode())
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise CommandFailed(f"--out {out}: {error.strerror}") from None

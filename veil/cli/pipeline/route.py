@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,54 +17,51 @@ from veil.cli.failures import CommandFailed
 from veil.cli.options import AsJson, Endpoint, Region, how_often, length, option, whole_number
 from veil.cli.output import say_json, seconds, talk
 from veil.cli.pipeline import pipeline_app
-from veil.cli.pipeline.options import Conf, Data, Master, TablesPlace, places, spark_session
-from veil.cli.pipeline.timeouts import read_date
+from veil.cli.pipeline.options import Conf, Data, Master, TablesPlace, place_of, places, spark_session
+from veil.cli.pipeline.timeouts import read_date, read_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pyspark.sql import SparkSession
-
-    from veil.journal.storage import Storage
     from veil.pipeline.queues import QueueAddress, QueueClient
-    from veil.pipeline.routing.router import Prepared, Routed, RouterState, Verdict
+    from veil.pipeline.routing.router import Prepared, Routed, Verdict
     from veil.pipeline.routing.rules import Band, RouteTable
+
+
+def _tell(data: Mapping[str, Any], text: str, *, as_json: bool) -> None:
+    if as_json:
+        say_json(data)
+    else:
+        talk(output.inert(text, keep=""))
 
 
 def show_verdicts(verdicts: Sequence[Verdict], *, as_json: bool) -> None:
     """Each class with its band and the reason."""
     for each in verdicts:
-        if as_json:
-            say_json(
-                {
-                    "class": each.message_class,
-                    "band": each.band.name,
-                    "moved_from": None if each.moved_from is None else each.moved_from.name,
-                    "observed": each.observed,
-                    "quantile_s": each.quantile_s,
-                    "reason": each.reason,
-                }
-            )
-        else:
-            moved = "" if each.moved_from is None else f", moved from {each.moved_from.name}"
-            talk(
-                output.inert(
-                    f"class {each.message_class or '(none)'}: {each.band.name}{moved}; {each.reason}", keep=""
-                )
-            )
+        data = {
+            "class": each.message_class,
+            "band": each.band.name,
+            "moved_from": None if each.moved_from is None else each.moved_from.name,
+            "observed": each.observed,
+            "quantile_s": each.quantile_s,
+            "reason": each.reason,
+        }
+        moved = "" if each.moved_from is None else f", moved from {each.moved_from.name}"
+        text = f"class {each.message_class or '(none)'}: {each.band.name}{moved}; {each.reason}"
+        _tell(data, text, as_json=as_json)
 
 
 def show_table(table: RouteTable, *, as_json: bool) -> None:
     """The rules in their order, the default last."""
     timeouts = {target.queue: target.timeout_s for target in table.targets}
-    rules = [*((str(rule), rule.queue) for rule in table.rules), ("everything else", table.default)]
-    for when, queue in rules:
+    for when, queue in [
+        *((str(rule), rule.queue) for rule in table.rules),
+        ("everything else", table.default),
+    ]:
         timeout_s = timeouts[queue]
-        if as_json:
-            say_json({"rule": when, "queue": queue, "timeout_s": timeout_s})
-        else:
-            shown = "" if timeout_s is None else f" ({seconds(timeout_s)})"
-            talk(output.inert(f"rule: {when} -> {queue}{shown}", keep=""))
+        shown = "" if timeout_s is None else f" ({seconds(timeout_s)})"
+        data = {"rule": when, "queue": queue, "timeout_s": timeout_s}
+        _tell(data, f"rule: {when} -> {queue}{shown}", as_json=as_json)
 
 
 def show_prepared(prepared: Sequence[Prepared]) -> None:
@@ -94,29 +91,28 @@ class Counts:
         self._batches += 1
         self._total.update(routed.counts)
         self._refused.update(routed.refused)
-        if self._as_json:
-            say_json(
-                {
-                    "batch": routed.batch,
-                    "again": routed.again,
-                    "routed": routed.counts,
-                    "refused": routed.refused,
-                }
-            )
-        else:
-            again = ", done again" if routed.again else ""
-            shown = ", ".join(f"{count:,} to {queue}" for queue, count in routed.counts.items() if count)
-            talk(f"batch {routed.batch}{again}: {shown or 'nothing'}{_not_taken(routed.refused)}")
+        again = ", done again" if routed.again else ""
+        shown = ", ".join(f"{count:,} to {queue}" for queue, count in routed.counts.items() if count)
+        _tell(
+            {
+                "batch": routed.batch,
+                "again": routed.again,
+                "routed": routed.counts,
+                "refused": routed.refused,
+            },
+            f"batch {routed.batch}{again}: {shown or 'nothing'}{_not_taken(routed.refused)}",
+            as_json=self._as_json,
+        )
 
     def show(self) -> None:
         """All that was routed by this run."""
         if self._as_json:
             say_json({"batches": self._batches, "total": dict(self._total), "refused": dict(self._refused)})
-        else:
-            rows = [[queue, f"{count:,}"] for queue, count in self._total.items()]
-            output.show_table(["queue", "messages"], rows, right=["messages"])
-            if self._refused:
-                talk(f"veil: not routed, and kept in the error path{_not_taken(self._refused)}")
+            return
+        rows = [[queue, f"{count:,}"] for queue, count in self._total.items()]
+        output.show_table(["queue", "messages"], rows, right=["messages"])
+        if self._refused:
+            talk(f"veil: not routed, and kept in the error path{_not_taken(self._refused)}")
 
 
 def _not_taken(refused: Mapping[str, int]) -> str:
@@ -124,18 +120,6 @@ def _not_taken(refused: Mapping[str, int]) -> str:
 
 
 BANDS = "short=30s,medium=5min,long=1h"
-
-
-def read_quantile(text: str | float) -> float:
-    """A share of the work, as per cent or as a number."""
-    given = str(text).strip()
-    try:
-        value = float(given.removesuffix("%")) / (100 if given.endswith("%") else 1)
-    except ValueError:
-        value = 0.0
-    if not 0.5 <= value <= 0.9999:
-        raise typer.BadParameter(f"{given!r}: expected a share from 50% to 99.99%, such as 99% or 0.99")
-    return value
 
 
 @pipeline_app.command(
@@ -159,7 +143,8 @@ def route(
         str | None, option("--target-name TEXT", "The queue of a band; else {intake}-{band}.")
     ] = None,
     quantile: Annotated[
-        float, option("--quantile SHARE", "How much of the work is to fit.", read_quantile)
+        float,
+        option("--quantile SHARE", "How much of the work is to fit.", read_share(0.5, 0.9999, "99% or 0.99")),
     ] = "99%",  # type: ignore[assignment]
     learn_from: Annotated[
         list[str] | None,
@@ -209,82 +194,57 @@ def route(
     """
     if learn == (rules is not None):
         raise typer.BadParameter("expected either --rules FILE or --learn", param_hint="--rules")
+    from veil.pipeline.lifecycles.lock import only_run
     from veil.pipeline.queues import QueueAddress
+    from veil.pipeline.routing.router import LearnedRules, Router, RouterState, prepare_targets
     from veil.pipeline.routing.rules import band_named, check_class_by, read_bands, read_rule_file
+    from veil.pipeline.sql import TYPE_ATTRIBUTES
 
     written = None if rules is None else read_rule_file(rules)
     found_bands = read_bands(bands)
     fallback = found_bands[-1] if default is None else band_named(found_bands, default)
-    check_class_by(class_by)
     name_of = _namer(intake, target_name)
     service = find_target(endpoint, region)
     place = QueueAddress(intake, service.endpoint, service.region)
     _, tables_place = places(data, None, tables)
-    state_place = _state_place(state, data, intake)
-    with _intake(place) as client:
-        from veil.pipeline.lifecycles.lock import only_run
-        from veil.pipeline.routing.router import LearnedRules, RouterState, prepare_targets
-
-        remembered = RouterState(state_place, is_read_only=dry_run)
-        with nullcontext() if dry_run else only_run(state_place):
-            remembered.belongs_to(client.url)
-            current: Callable[[], RouteTable]
-            if written is not None:
-                current = lambda: written  # noqa: E731
-            else:
-                targets = [name_of(band) for band in found_bands]
-                current = LearnedRules(
-                    tables_place,
-                    remembered,
-                    found_bands,
-                    fallback,
-                    name_of,
-                    learn_from or [_name(intake), *targets],
-                    class_by,
-                    tuple(type_attribute) if type_attribute else _type_attributes(),
-                    quantile,
-                    since,
-                    float(relearn),
-                    lambda verdicts: show_verdicts(verdicts, as_json=as_json),
-                ).table
-            table = current()
-            show_table(table, as_json=as_json)
-            if dry_run:
-                return
-            # All that can be wrong with the queues is found before Spark is started.
-            show_prepared(prepare_targets(client, table, create=create_queues))
-            options = (("maxMessagesPerTrigger", str(max_messages)),)
-            with spark_session(master, conf, "pipeline route", quiet=as_json) as spark:
-                _run(spark, place, remembered, current, options, error_path, parts, once, every, as_json)
-
-
-def _run(
-    spark: SparkSession,
-    place: QueueAddress,
-    state: RouterState,
-    current: Callable[[], RouteTable],
-    options: tuple[tuple[str, str], ...],
-    error_path: str | None,
-    parts: int,
-    once: bool,
-    every: float,
-    as_json: bool,
-) -> None:
-    from veil.pipeline.routing.router import Router
-
-    counts = Counts(as_json)
-    query = Router(spark, place, state, current, counts.add, options, error_path, parts).start(
-        once=once, every_s=every
+    state_place = place_of("state", state or _beside_tables(data, intake))
+    learned = LearnedRules(
+        tables=tables_place,
+        state=RouterState(state_place, is_read_only=dry_run),
+        bands=found_bands,
+        default=fallback,
+        queue_of=name_of,
+        queues=learn_from or [_name(intake), *map(name_of, found_bands)],
+        class_by=check_class_by(class_by),
+        type_attributes=tuple(type_attribute or TYPE_ATTRIBUTES),
+        quantile=quantile,
+        since=since,
+        look_every_s=float(relearn),
+        tell=lambda verdicts: show_verdicts(verdicts, as_json=as_json),
     )
-    if not once:
-        talk("routing; Ctrl-C ends it")
-    try:
-        query.awaitTermination()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        query.stop()
-        counts.show()
+    current = learned.table if written is None else lambda: written
+    with _intake(place) as client, nullcontext() if dry_run else only_run(state_place):
+        learned.state.belongs_to(client.url)
+        table = current()
+        show_table(table, as_json=as_json)
+        if dry_run:
+            return
+        # All that can be wrong with the queues is found before Spark is started.
+        show_prepared(prepare_targets(client, table, create=create_queues))
+        with spark_session(master, conf, "pipeline route", quiet=as_json) as spark:
+            counts = Counts(as_json)
+            options = (("maxMessagesPerTrigger", str(max_messages)),)
+            router = Router(spark, place, learned.state, current, counts.add, options, error_path, parts)
+            query = router.start(once=once, every_s=every)
+            if not once:
+                talk("routing; Ctrl-C ends it")
+            try:
+                query.awaitTermination()
+            except KeyboardInterrupt:
+                pass
+            finally:
+                query.stop()
+                counts.show()
 
 
 @contextmanager
@@ -304,6 +264,10 @@ def _name(queue: str) -> str:
     return queue.rpartition("/")[2].rpartition(":")[2]
 
 
+def _beside_tables(data: str | None, intake: str) -> str:
+    return str(Path(places(data, None, None)[1].uri).parent / "routing" / _name(intake))
+
+
 def _namer(intake: str, pattern: str | None) -> Callable[[Band], str]:
     """The queue of a band; targets of a FIFO intake are FIFO queues too, unless they are named otherwise."""
     from veil.pipeline.routing.rules import RouteRefused
@@ -315,21 +279,3 @@ def _namer(intake: str, pattern: str | None) -> Callable[[Band], str]:
         raise RouteRefused(f"target name {given!r}: expected {{band}} in it")
     plain = name.removesuffix(".fifo")
     return lambda band: given.replace("{intake}", plain).replace("{band}", band.name)
-
-
-def _state_place(state: str | None, data: str | None, intake: str) -> Storage:
-    from veil.journal.storage import Storage
-
-    if state is None:
-        _, beside = places(data, None, None)
-        return Storage.at(Path(beside.uri).parent / "routing" / _name(intake))
-    try:
-        return Storage.at(state)
-    except ValueError as expected:
-        raise CommandFailed(f"state {state!r}: expected {expected}") from None
-
-
-def _type_attributes() -> tuple[str, ...]:
-    from veil.pipeline.sql import TYPE_ATTRIBUTES
-
-    return TYPE_ATTRIBUTES

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date
 from enum import StrEnum
-from typing import Annotated, Final, NamedTuple
+from functools import partial
+from typing import Annotated, Final
 
 import typer
 
@@ -18,14 +19,9 @@ from veil.cli.pipeline.options import Data, TablesPlace, places
 from veil.cli.timeouts import show_findings
 from veil.consumer.renewal import Adaptive, Buffered, Heartbeat
 from veil.consumer.renewal.policies import LIFETIME_S, RenewalPolicy, Window
-from veil.pipeline.timeouts.recommendation import Renewal, RenewalSchedule
+from veil.pipeline.timeouts.recommendation import Renewal, Schedule
 
 _LIFETIME_MARGIN_S: Final = 1  # as the keeper leaves it
-
-
-def buffered(timeout_s: int) -> RenewalPolicy:
-    """Buffered as it comes, on a queue of that timeout."""
-    return Buffered()
 
 
 def heartbeat(timeout_s: int) -> RenewalPolicy:
@@ -34,24 +30,20 @@ def heartbeat(timeout_s: int) -> RenewalPolicy:
     return Heartbeat(timeout=timeout_s, threshold=threshold_s, interval=min(1.0, threshold_s / 2))
 
 
-def adaptive(timeout_s: int) -> RenewalPolicy:
-    """Adaptive before it has learned how long its handlers take: later it calls less."""
-    return Adaptive()
+# By the names that the findings use, each as it comes, on a queue of the timeout given.
+POLICIES: Final[Mapping[str, Callable[[int], RenewalPolicy]]] = {
+    "buffered": lambda timeout_s: Buffered(),
+    "heartbeat": heartbeat,
+    "adaptive": lambda timeout_s: (
+        Adaptive()
+    ),  # before it has learned how long its handlers take: later it calls less
+}
 
 
-class PolicySchedule(NamedTuple):
-    """One policy by the name that the findings use."""
-
-    name: str
-    policy: Callable[[int], RenewalPolicy]
-
-    def renewals(self, timeout_s: int) -> Iterator[Renewal]:
-        """As a keeper plays it whose every call succeeds at once."""
-        return played(self.policy(timeout_s), timeout_s)
-
-
-def played(policy: RenewalPolicy, timeout_s: int) -> Iterator[Renewal]:
-    """The renewals of one lease from its receive on, until the policy or the twelve hours end them."""
+def played(name: str, timeout_s: int) -> Iterator[Renewal]:
+    """The renewals of one lease from its receive on, until the policy or the twelve hours end them: as a keeper plays it whose
+    every call succeeds at once."""
+    policy = POLICIES[name](timeout_s)
     window = Window(
         received_at_s=0.0,
         visibility_s=timeout_s,
@@ -75,11 +67,7 @@ def played(policy: RenewalPolicy, timeout_s: int) -> Iterator[Renewal]:
             return
 
 
-SCHEDULES: Final[tuple[RenewalSchedule, ...]] = (
-    PolicySchedule("buffered", buffered),
-    PolicySchedule("heartbeat", heartbeat),
-    PolicySchedule("adaptive", adaptive),
-)
+SCHEDULES: Final[Mapping[str, Schedule]] = {name: partial(played, name) for name in POLICIES}
 
 
 class Policy(StrEnum):
@@ -91,14 +79,20 @@ class Policy(StrEnum):
     ADAPTIVE = "adaptive"
 
 
-def read_target(text: str | float) -> float:
-    """A share of duplicates, as per cent or as a number."""
-    given = str(text).strip()
-    found = re.fullmatch(r"([0-9]{0,9}\.?[0-9]{1,18}) ?(%?)", given)
-    value = float(found[1]) / (100 if found[2] else 1) if found else 0.0
-    if not 0.000_001 <= value <= 0.5:
-        raise typer.BadParameter(f"{given!r}: expected a share from 0.0001% to 50%, such as 0.1% or 0.001")
-    return value
+def read_share(low: float, high: float, examples: str) -> Callable[[str | float], float]:
+    """A parser of shares, given as per cent or as a number."""
+
+    def read(text: str | float) -> float:
+        given = str(text).strip()
+        found = re.fullmatch(r"([0-9]{0,9}\.?[0-9]{1,18}) ?(%?)", given)
+        value = float(found[1]) / (100 if found[2] else 1) if found else 0.0
+        if not low <= value <= high:
+            raise typer.BadParameter(
+                f"{given!r}: expected a share from {low * 100:g}% to {high * 100:g}%, such as {examples}"
+            )
+        return value
+
+    return read
 
 
 def read_date(text: str | date) -> date:
@@ -114,7 +108,10 @@ def read_date(text: str | date) -> date:
 @pipeline_app.command("timeouts", epilog="Example: veil pipeline timeouts --target 0.5% --since 2026-01-01")
 def timeouts(
     target: Annotated[
-        float, option("--target SHARE", "Duplicates that are acceptable.", read_target)
+        float,
+        option(
+            "--target SHARE", "Duplicates that are acceptable.", read_share(0.000_001, 0.5, "0.1% or 0.001")
+        ),
     ] = "0.1%",  # type: ignore[assignment]
     since: Annotated[
         date | None, option("--since DATE", "Only messages sent on that day (UTC) or later.", read_date)

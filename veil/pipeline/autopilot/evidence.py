@@ -58,13 +58,13 @@ class TablesEvidence:
 
     def attempts(self, manifest: Manifest, work: Work, watch: Watch) -> Attempts:
         """The attempts that began under a changed timeout and have ended, or could have by what is known."""
-        window_ms = watch.after_s * 1000
-        until_ms = (manifest.newest_ms or 0) - window_ms - patience_ms(window_ms) - _EXPORT_MS
+        visibility_ms = watch.after_s * 1000
+        until_ms = (manifest.newest_ms or 0) - visibility_ms - patience_ms(visibility_ms) - _EXPORT_MS
         count = overran = crashed = 0
         first = watch.changed_ms // HOUR_MS - _EARLIER_H
         for hour in sorted((each for each in manifest.hours if each >= first), reverse=True):
             for file in manifest.hours[hour].leases:
-                ended = _ended(self._tables, file, work, window_ms, watch.changed_ms, until_ms)
+                ended = _ended(self._tables, file, work, visibility_ms, watch.changed_ms, until_ms)
                 count, overran, crashed = count + ended[0], overran + ended[1], crashed + ended[2]
             if count >= _ATTEMPTS_ENOUGH:
                 break
@@ -79,7 +79,7 @@ def _whole_queues(histories: dict[Work, History]) -> dict[Work, History]:
 
 
 def _ended(
-    tables: Storage, file: str, work: Work, window_ms: int, from_ms: int, until_ms: int
+    tables: Storage, file: str, work: Work, visibility_ms: int, from_ms: int, until_ms: int
 ) -> tuple[int, int, int]:
     """Attempts of the queue that began between the instants with that window, those that overran it, and those whose holder
     crashed or fell silent."""
@@ -104,7 +104,7 @@ def _ended(
             ],
         )
     length_us = pc.subtract(rows["first_deadline"].cast("int64"), rows["received_at"].cast("int64"))
-    near = pc.less_equal(pc.abs(pc.subtract(length_us, window_ms * 1000)), _CLOSE_MS * 1000)
+    near = pc.less_equal(pc.abs(pc.subtract(length_us, visibility_ms * 1000)), _CLOSE_MS * 1000)
     rows = rows.filter(near)
     # Whoever deletes late, before anybody else received the message, completed it all the same: by luck.
     overran = pc.or_(rows["overrun"], pc.equal(rows["outcome"], "overran"))
@@ -128,7 +128,7 @@ def advice_on(whole: Finding, types: Sequence[Finding], policy: Policy) -> dict[
         return found
     if whole.failed > _FAILING * whole.leases:
         found["failures"] = (
-            f"{words.chance(whole.failed / whole.leases)} of the attempts failed, which no timeout mends: look at the errors "
+            f"{words.chance(whole.failed / whole.leases)} of the attempts failed, which no timeout can fix: look at the errors "
             "with `veil pipeline report` or on the queue's page in the console"
         )
     wanted_s, present_s = whole.recommended_timeout_s, whole.present_timeout_s or 0.0

@@ -44,7 +44,7 @@ from veil.pipeline.lifecycles.run import LifecyclesRun
 from veil.pipeline.lifecycles.store import Manifest, load_manifest
 from veil.pipeline.lifecycles.tables import HOUR_MS
 from veil.pipeline.timeouts.history import Work
-from veil.pipeline.timeouts.recommendation import RenewalSchedule, Timelines
+from veil.pipeline.timeouts.recommendation import Schedule, Timelines
 from veil.pipeline.timeouts.run import Goal
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Autopilot:
         health: Callable[[], JournalHealth | str | None],
         now_ms: Callable[[], int],
         default: Policy | None = None,
-        schedules: tuple[RenewalSchedule, ...] = (),
+        schedules: Mapping[str, Schedule] | None = None,
         find_all: Callable[[Mapping[tuple[str, str], Goal]], Findings | None] = lambda goals: None,
         tell: Callable[[str, QueueState, Decision], None] = lambda queue, state, decision: None,
         on_step: Callable[[str], None] = lambda step: None,

@@ -95,12 +95,15 @@ def look(
             f"a person changed the timeout from {words.length(state.seen_s)} to {words.length(timeout_s)}; the autopilot leaves "
             "this queue alone until it is told to go on"
         )
-        told = _nothing(f"silenced {timeout_s}", reason, now_ms, state.seen_s, timeout_s)
+        told = Decision(
+            kind=Kind.NOTHING, code=f"silenced {timeout_s}", reason=reason, at_ms=now_ms, before_s=state.seen_s,
+            after_s=timeout_s,
+        )  # fmt: skip
         return replace(state, seen_s=timeout_s, silenced_ms=now_ms, watch=None), [told]
     state = replace(state, seen_s=timeout_s)
     if state.silenced_ms is not None:
         reason = "a person has set the timeout; the autopilot waits to be told to go on"
-        return state, [_nothing("silenced", reason, now_ms)]
+        return state, [Decision(kind=Kind.NOTHING, code="silenced", reason=reason, at_ms=now_ms)]
     decisions: list[Decision] = []
     if state.watch is not None:
         state, judged = _judged(policy, state, state.watch, attempts(state.watch), now_ms)
@@ -206,11 +209,3 @@ def _median_s(processing: Counter[int]) -> float | None:
         if seen >= half:
             return middle_s(bucket)
     return None
-
-
-def _nothing(
-    code: str, reason: str, now_ms: int, before_s: int | None = None, after_s: int | None = None
-) -> Decision:
-    return Decision(
-        kind=Kind.NOTHING, code=code, reason=reason, at_ms=now_ms, before_s=before_s, after_s=after_s
-    )

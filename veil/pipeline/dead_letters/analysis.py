@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from veil import words
+import msgspec
+
 from veil.pipeline.dead_letters.letters import SNIPPET_CHARS, dead_letters, grouped
-from veil.pipeline.dead_letters.queue import peeked
-from veil.pipeline.lifecycles.store import read_table
+from veil.pipeline.dead_letters.queue import parquet_in, peeked
+from veil.pipeline.lifecycles.store import load_manifest, read_table
 from veil.pipeline.queues import QueueAddress
 from veil.pipeline.sql import TYPE_ATTRIBUTES
 
@@ -27,8 +28,14 @@ if TYPE_CHECKING:
 FILE: Final = "dead_letters.parquet"
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterExample:
+class LeaseHistory(msgspec.Struct, frozen=True):
+    """What came of the attempts of some messages of a group."""
+
+    messages: int
+    leases: str
+
+
+class DeadLetterExample(msgspec.Struct, frozen=True):
     """One dead letter of a group."""
 
     message_id: str
@@ -37,8 +44,7 @@ class DeadLetterExample:
     body: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterGroup:
+class DeadLetterGroup(msgspec.Struct, frozen=True):
     """One row of the table."""
 
     analysed_at: datetime
@@ -57,7 +63,7 @@ class DeadLetterGroup:
     receive_count_median: int | None
     receive_count_max: int | None
     body_bytes: int
-    leases: tuple[tuple[int, str], ...]
+    leases: tuple[LeaseHistory, ...]
     examples: tuple[DeadLetterExample, ...]
     place: str | None = None  # where the error was raised; older tables do not tell
 
@@ -67,9 +73,7 @@ def write_groups(groups: DataFrame, tables: Storage) -> None:
     folder = f"_dead-letters-{uuid4().hex[:12]}"
     try:
         groups.coalesce(1).write.parquet(tables.spark_path(folder))
-        (written,) = (
-            entry.name for entry in tables.entries(folder) if entry.name.endswith(".parquet") and not entry.is_folder
-        )  # fmt: skip
+        (written,) = parquet_in(tables, folder)
         with tables.open_input(written) as source, tables.writing(FILE) as target:
             shutil.copyfileobj(source, target, 1 << 20)
     finally:
@@ -78,17 +82,10 @@ def write_groups(groups: DataFrame, tables: Storage) -> None:
 
 def read_groups(tables: Storage, most: int | None = None) -> list[DeadLetterGroup]:
     """The groups of the last analysis, the largest first, up to so many; none where there was no analysis."""
-    return [group for _, group in zip(range(most) if most is not None else _for_ever(), _rows(tables))]  # noqa: B905
+    return list(islice(_groups(tables), most))
 
 
-def _for_ever() -> Iterator[int]:
-    number = 0
-    while True:
-        yield number
-        number += 1
-
-
-def _rows(tables: Storage) -> Iterator[DeadLetterGroup]:
+def _groups(tables: Storage) -> Iterator[DeadLetterGroup]:
     from pyarrow import parquet as pq
 
     try:
@@ -97,22 +94,7 @@ def _rows(tables: Storage) -> Iterator[DeadLetterGroup]:
         return
     with opened, pq.ParquetFile(opened) as file:
         for batch in file.iter_batches(batch_size=1_000):
-            for row in batch.to_pylist():
-                yield _group(row)
-
-
-def _group(row: dict[str, Any]) -> DeadLetterGroup:
-    row["leases"] = tuple((each["messages"], each["leases"]) for each in row["leases"])
-    row["examples"] = tuple(
-        DeadLetterExample(**{**each, "first_seen": words.parsed(each["first_seen"])})
-        for each in row["examples"]
-    )
-    for name in ("analysed_at", "first_seen", "last_seen"):
-        row[name] = words.parsed(row[name])
-    return DeadLetterGroup(**row)
-
-
-_HISTORY_TABLES: Final = ("leases", "messages")
+            yield from msgspec.convert(batch.to_pylist(), list[DeadLetterGroup])
 
 
 def analyse(
@@ -136,10 +118,9 @@ def analyse(
 
 def history_tables(spark: SparkSession, tables: Storage) -> tuple[DataFrame | None, DataFrame | None]:
     """The tables `leases` and `messages`; None where `veil pipeline lifecycles` has not made them."""
-    from veil.pipeline.lifecycles.store import load_manifest
-
     manifest = load_manifest(tables)
     leases, messages = (
-        read_table(spark, tables, name) if manifest.files_of(name) else None for name in _HISTORY_TABLES
+        read_table(spark, tables, name) if manifest.files_of(name) else None
+        for name in ("leases", "messages")
     )
     return leases, messages

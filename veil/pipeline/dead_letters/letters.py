@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from veil.core.message import ERROR_TYPE, HANDLER, MESSAGE_ID, REASON, RECEIVE_COUNT, SOURCE_QUEUE, TRACEBACK
 from veil.core.text import CHARS_MAX, MASKS
-from veil.pipeline.sql import ATTRIBUTES, TYPE_ATTRIBUTES, attribute_text, message_type, struct_of
+from veil.pipeline.sql import ATTRIBUTES, TYPE_ATTRIBUTES, F, attribute_text, message_type, struct_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -94,8 +94,6 @@ GROUPS: Final = """
 
 def fingerprint_of(text: Column) -> Column:
     """The text masked, on one line, cut to 300 characters; null stays null."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     masked = text
     for mask in MASKS:
         masked = F.regexp_replace(masked, mask.pattern, mask.shown)
@@ -108,8 +106,6 @@ def with_histories(letters: DataFrame, leases: DataFrame | None, messages: DataF
     Told by message id: that of the message, or of the one of which it is a copy. Leases among the dead letters
     themselves do not count.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     if leases is None:
         told = letters.withColumn("leases", F.lit(None).cast("string"))
     else:
@@ -162,8 +158,6 @@ def with_histories(letters: DataFrame, leases: DataFrame | None, messages: DataF
 
 def place_of_error(traceback: Column) -> Column:
     """The file (its last two names) and the function of the innermost frame of a traceback; null where there is none."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     frame = r'(?s).*File "(?:[^"]*?[/\\])?([^"/\\]+[/\\][^"/\\]+|[^"/\\]+)", line \d+(?:, in ([^\n]+))?'
     file, function = (F.regexp_extract(traceback, frame, group) for group in (1, 2))
     place = F.when(function == "", file).otherwise(F.concat(file, F.lit(" in "), F.trim(function)))
@@ -183,8 +177,6 @@ def dead_letters(
     type_attributes: Sequence[str] = TYPE_ATTRIBUTES,
 ) -> DataFrame:
     """The columns LETTERS of messages in the columns PEEKED, with what the tables of lifecycles know where there are some."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     told = with_histories(with_reasons(peeked, type_attributes), leases, messages)
     told = told.withColumn("fingerprint", fingerprint_of(F.col("error_text")))
     told = told.withColumn("place", place_of_error(F.col("traceback")))
@@ -195,8 +187,6 @@ def dead_letters(
 
 def with_reasons(peeked: DataFrame, type_attributes: Sequence[str] = TYPE_ATTRIBUTES) -> DataFrame:
     """Add what the message itself tells: source, type, error, earlier redrives."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     server_source = F.element_at("system_attributes", F.lit("DeadLetterQueueSourceArn"))
     # A name, an ARN or a URL: the queue's name is what stands last.
     source = F.regexp_extract(F.coalesce(server_source, attribute_text(SOURCE_QUEUE)), r"([^:/]+)/?$", 1)
@@ -218,8 +208,6 @@ def with_reasons(peeked: DataFrame, type_attributes: Sequence[str] = TYPE_ATTRIB
 
 def group_id() -> Column:
     """Twelve hexadecimal digits over what makes a group."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     # A null is told apart from an empty text.
     keys = [F.coalesce(F.concat(F.lit("="), F.col(name)), F.lit("-")) for name in GROUP_KEYS]
     return F.left(F.sha2(F.concat_ws("\x1f", *keys), 256), F.lit(12))
@@ -232,8 +220,6 @@ TEXT_CHARS: Final = 1_000
 
 def grouped(letters: DataFrame, analysed_at: datetime) -> DataFrame:
     """The table GROUPS of dead letters, the largest group first."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     example = F.struct(
         "message_id",
         "first_seen",

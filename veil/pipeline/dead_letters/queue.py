@@ -210,6 +210,13 @@ def peeked(
         tables.remove_folder(folder)
 
 
+def parquet_in(place: Storage, folder: str) -> tuple[str, ...]:
+    """The files that Spark left in a folder."""
+    return tuple(
+        each.name for each in place.entries(folder) if each.name.endswith(".parquet") and not each.is_folder
+    )
+
+
 class _Reader:
     """Reads the parts of the numbers it is given, on an executor."""
 

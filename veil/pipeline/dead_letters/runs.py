@@ -11,8 +11,10 @@ import asyncio
 import re
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -25,9 +27,11 @@ from veil.pipeline.dead_letters.queue import (
     DeadLetterQueue,
     DeadLettersRefused,
     RedriveAnswer,
+    parquet_in,
 )
 from veil.pipeline.lifecycles.lock import only_run
 from veil.pipeline.queues import RETRY_S, AttributeValue, Retries, is_worth_retrying
+from veil.pipeline.sql import F
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,11 +101,6 @@ _CALLS_A_SECOND: Final = 4
 def messages_a_call(rate_s: float | None) -> int:
     """How many messages a call should have, so that the rate is kept without bursts."""
     return ENTRIES_MAX if rate_s is None else max(1, min(ENTRIES_MAX, int(rate_s / _CALLS_A_SECOND)))
-
-
-def new_id(now: datetime | None = None) -> str:
-    """A name for a run that tells when it was made."""
-    return f"{now or datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def place_of(tables: Storage, run_id: str) -> Storage:
@@ -180,10 +179,8 @@ def seal(
     `to` sends all to that queue; else each goes to where it came from. Raises DeadLettersRefused where a message does not
     tell that, or its source is gone.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     now = datetime.now(UTC)
-    run_id = new_id(now)
+    run_id = f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     place = place_of(tables, run_id)
     server_source = F.element_at("system_attributes", F.lit("DeadLetterQueueSourceArn"))
     told = chosen.select(
@@ -196,13 +193,12 @@ def seal(
     )
     try:
         told.orderBy("seq").write.parquet(place.spark_path(SELECTION))
-        found = place.entries(SELECTION)
-        files = tuple(each.name for each in found if each.name.endswith(".parquet") and not each.is_folder)
+        files = parquet_in(place, SELECTION)
         return RedriveRun(
             id=run_id,
             made_at=now.isoformat(timespec="seconds"),
             queue=queue.url,
-            messages=_count(place, files),
+            messages=sum(batch.num_rows for batch in batches(place, files, ("seq",))),
             files=files,
             a_call=messages_a_call(rate_s),
             rate_s=rate_s,
@@ -221,12 +217,8 @@ def seal(
 
 def sample(tables: Storage, run: RedriveRun, most: int) -> list[dict[str, Any]]:
     """The first of the selected messages, in the columns SHOWN."""
-    rows: list[dict[str, Any]] = []
-    for batch in batches(place_of(tables, run.id), run.files, SHOWN):
-        rows += batch.slice(0, most - len(rows)).to_pylist()
-        if len(rows) >= most:
-            break
-    return rows
+    found = batches(place_of(tables, run.id), run.files, SHOWN)
+    return list(islice(chain.from_iterable(batch.to_pylist() for batch in found), most))
 
 
 def batches(place: Storage, files: Sequence[str], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -238,27 +230,14 @@ def batches(place: Storage, files: Sequence[str], columns: Sequence[str]) -> Ite
             yield from parquet.iter_batches(batch_size=_ROWS_AT_ONCE, columns=list(columns))
 
 
-def _count(place: Storage, files: Sequence[str]) -> int:
-    from pyarrow import parquet as pq
-
-    rows = 0
-    for file in files:
-        with place.open_input(file) as opened, pq.ParquetFile(opened) as parquet:
-            rows += parquet.metadata.num_rows
-    return rows
-
-
 def _destinations(
     place: Storage, files: Sequence[str], queue: DeadLetterQueue, to: str | None
 ) -> dict[str, str]:
     if to is not None:
         return {EVERYWHERE: find_queue(queue, to, f"--to {to!r}")}
-    from pyarrow import compute as pc
-
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
     for batch in batches(place, files, ("unknown_source",)):
-        for each in pc.value_counts(batch.column(0).drop_null()).to_pylist():
-            counts[each["values"]] = counts.get(each["values"], 0) + each["counts"]
+        counts.update(batch.column(0).drop_null().to_pylist())
     if "" in counts:
         raise DeadLettersRefused(
             f"{counts['']} of the selected messages do not say which queue they came from: name one with --to QUEUE"

@@ -12,8 +12,8 @@ from veil.pipeline.dead_letters.letters import LETTERS, dead_letters
 from veil.pipeline.dead_letters.queue import DeadLettersRefused, opened, peeked
 from veil.pipeline.dead_letters.runs import RedriveRun, seal
 from veil.pipeline.queues import QueueAddress
-from veil.pipeline.spark.session import without_query_pages
-from veil.pipeline.sql import ATTRIBUTES, attribute_value, struct_of
+from veil.pipeline.spark.session import first_line, without_query_pages
+from veil.pipeline.sql import ATTRIBUTES, F, attribute_value, struct_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -39,30 +39,16 @@ class Selection:
 
     def applied(self, letters: DataFrame) -> DataFrame:
         """The selected dead letters with `new_body` and `new_attributes`, each null where nothing changes."""
-        from pyspark.sql import functions as F  # noqa: N812
-
         if self.where is not None:
-            kind = _type_of(letters, "--where", self.where)
-            if kind.typeName() != "boolean":
-                raise DeadLettersRefused(
-                    f"--where {self.where!r}: expected a condition, this is a {kind.simpleString()}"
-                )
-            letters = letters.where(self.where)
-        body: Column = F.lit(None).cast("string")
+            letters = letters.where(_expression(letters, "--where", self.where, "a condition", "boolean"))
+        body = F.lit(None).cast("string")
         if self.body is not None:
-            kind = _type_of(letters, "--set-body", self.body)
-            if kind.typeName() != "string":
-                raise DeadLettersRefused(
-                    f"--set-body {self.body!r}: expected text, this is a {kind.simpleString()}"
-                )
-            body = F.expr(self.body)
+            body = _expression(letters, "--set-body", self.body, "text", "string")
         return letters.select(
             *letters.columns, body.alias("new_body"), self._attributes(letters).alias("new_attributes")
         )
 
     def _attributes(self, letters: DataFrame) -> Column:
-        from pyspark.sql import functions as F  # noqa: N812
-
         if not self.attributes:
             return F.lit(None).cast(ATTRIBUTES)
         entries = []
@@ -78,9 +64,15 @@ class Selection:
         return F.map_concat(kept, F.map_from_entries(given)).cast(ATTRIBUTES)
 
 
+def _expression(letters: DataFrame, option: str, sql: str, expected: str, type_name: str) -> Column:
+    kind = _type_of(letters, option, sql)
+    if kind.typeName() != type_name:
+        raise DeadLettersRefused(f"{option} {sql!r}: expected {expected}, this is a {kind.simpleString()}")
+    return F.expr(sql)
+
+
 def _value(letters: DataFrame, option: str, sql: str) -> Column:
     """The attribute that the expression gives; its type follows from the expression's, and null is no attribute."""
-    from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import BinaryType, BooleanType, NullType, NumericType, StringType
 
     kind = _type_of(letters, option, sql)
@@ -100,9 +92,6 @@ def _value(letters: DataFrame, option: str, sql: str) -> Column:
 
 def _type_of(letters: DataFrame, option: str, sql: str) -> DataType:
     from pyspark.errors import PySparkException
-    from pyspark.sql import functions as F  # noqa: N812
-
-    from veil.pipeline.spark.session import first_line
 
     try:
         with without_query_pages():

@@ -2,6 +2,6 @@
 
 from veil.pipeline.report.overview import Overview, collect_overview
 from veil.pipeline.report.page import render_html
-from veil.pipeline.report.summary import summary
+from veil.pipeline.report.summary import read_findings, summary
 
-__all__ = ["Overview", "collect_overview", "render_html", "summary"]
+__all__ = ["Overview", "collect_overview", "read_findings", "render_html", "summary"]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, overload
 from veil.core.clock import Trouble
 from veil.pipeline.dead_letters.analysis import DeadLetterGroup, read_groups
 from veil.pipeline.lifecycles.tables import ATTEMPT, HOW
+from veil.pipeline.sql import F
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -169,8 +170,6 @@ def collect_overview(
     spark: SparkSession, tables: Storage, *, since: datetime | None = None, now: datetime | None = None
 ) -> Overview:
     """What the tables hold of the time since then (all of it without one)."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     from veil.pipeline.lifecycles.store import load_manifest, read_table
 
     def sums_of(name: str, step: timedelta) -> DataFrame:
@@ -227,16 +226,12 @@ def _key(row: Row) -> Key:
 
 
 def _ends(table: DataFrame) -> tuple[datetime | None, datetime | None]:
-    from pyspark.sql import functions as F  # noqa: N812
-
     row = table.agg(F.min("at_us").alias("first"), F.max("at_us").alias("last")).first()
     return (None, None) if row is None else (_moment(row["first"]), _moment(row["last"]))
 
 
 def _by_slot(table: DataFrame, begin: datetime, slot: timedelta, *counts: Column) -> list[Row]:
     """The counts by queue and slot, which are numbered from the beginning on."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     number = F.floor((F.col("at_us") - _micros(begin)) / F.lit(slot // timedelta(microseconds=1))).cast("int")
     return table.groupBy(*_KEY, number.alias("slot")).agg(*counts).collect()
 
@@ -258,32 +253,23 @@ def _timelines(
 
 
 def _done_twice() -> Column:
-    from pyspark.sql import functions as F  # noqa: N812
-
     is_over = F.col("outcome").isin("failed", "given_back")
     return F.col("overrun") & (F.col("how") == "superseded") & ~is_over
 
 
 def _events(leases: DataFrame, messages: DataFrame) -> DataFrame:
     """One row for each thing that a timeline counts: queue, series and instant."""
-    from functools import reduce
-
-    from pyspark.sql import DataFrame as Table
-    from pyspark.sql import functions as F  # noqa: N812
 
     def picked(table: DataFrame, series: str, at: str, where: Column) -> DataFrame:
         found = table.where(where & F.col(at).isNotNull())
         return found.select(*_KEY, F.lit(series).alias("series"), F.unix_micros(at).alias("at_us"))
 
-    return reduce(
-        Table.unionByName,
-        (
-            picked(messages, "sent", "sent_at", F.lit(True)),
-            picked(messages, "deleted", "ended_at", F.col("outcome") == "deleted"),
-            picked(leases, "dead_lettered", "ended_at", F.col("how") == "dead_lettered"),
-            picked(leases, "lapses", "ended_at", F.col("how").isin(*_LAPSED)),
-            picked(leases, "duplicates", "ended_at", _done_twice()),
-        ),
+    return (
+        picked(messages, "sent", "sent_at", F.lit(True))
+        .unionByName(picked(messages, "deleted", "ended_at", F.col("outcome") == "deleted"))
+        .unionByName(picked(leases, "dead_lettered", "ended_at", F.col("how") == "dead_lettered"))
+        .unionByName(picked(leases, "lapses", "ended_at", F.col("how").isin(*_LAPSED)))
+        .unionByName(picked(leases, "duplicates", "ended_at", _done_twice()))
     )
 
 
@@ -302,8 +288,6 @@ class _Pick(NamedTuple):
 
 def collect_examples(leases: DataFrame, messages: DataFrame, until: datetime) -> list[Example]:
     """The examples from the last days before `until`, the most telling kind first."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     recent = F.col("hour") >= F.timestamp_micros(F.lit(_micros(until - _RECENT)))
     picks = _picked(leases.where(recent))
     if not picks:
@@ -342,8 +326,6 @@ def collect_examples(leases: DataFrame, messages: DataFrame, until: datetime) ->
 
 def _picked(leases: DataFrame) -> list[_Pick]:
     """For each kind the best of each queue, and of these the best few: one pass over the leases."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     crashed = F.col("how").isin(*_LAPSED) & (F.col("outcome") == "crashed") & F.col("recovery_ms").isNotNull()
     renewed = (F.col("how") == "deleted") & (F.col("extensions") > 0)
     scores: dict[str, tuple[Column, list[Column]]] = {

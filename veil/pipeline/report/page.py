@@ -33,7 +33,7 @@ _LEASES_MAX: Final = 6
 
 def render_html(findings: Findings, overview: Overview) -> str:
     """The whole page. Whatever comes from data stands in it as text."""
-    queues = summary.by_cost(findings)
+    queues = findings.by_cost()
     judged: dict[str, list[Finding]] = {}
     for queue in queues:
         judged.setdefault(queue.whole.verdict(), []).append(queue.whole)
@@ -94,7 +94,7 @@ def _environment() -> Environment:
         **{each.__name__: each for each in (
             words.plural, words.number, words.span, words.after_losses, words.trouble,
             charts.stretched, charts.survival_chart, charts.survival_sparkline, charts.dilemma_chart,
-            summary.hidden_hours, summary.period_of, summary.replay_words, summary.nearest, summary.shown_candidates,
+            summary.period_of, summary.replay_words, summary.nearest, summary.shown_candidates,
             policies_of, life_of, bars, shades, axis, slot_names,
         )},
     }  # fmt: skip

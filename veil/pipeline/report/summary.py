@@ -1,58 +1,24 @@
-"""The report without its page: the findings by queue, in words, as data for programs, and as a table for a terminal."""
+"""The report without its page: the findings by queue, in words and as data for programs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from veil import words
-from veil.core.findings import (
-    NO_RENEWAL,
-    RIGHT,
-    TOO_LONG,
-    TOO_SHORT,
-    UNKNOWN,
-    UNSET,
-    Candidate,
-    Finding,
-    Findings,
-    Replay,
-)
+from veil.core.findings import FILE, Candidate, Finding, Findings, Replay, decode
 from veil.pipeline.lifecycles.tables import ATTEMPT, HOW
 from veil.pipeline.report.overview import OUTCOMES, Overview
+
+if TYPE_CHECKING:
+    from veil.journal.storage import Storage
 
 _CANDIDATES_SHOWN: Final = 7
 
 
-class QueueFindings(NamedTuple):
-    """A queue's finding and those of its message types, dearest first."""
-
-    whole: Finding
-    types: list[Finding]
-
-
-def hidden_hours(finding: Finding) -> float | None:
-    """Hours that messages spent waiting for the leases of crashed holders to lapse."""
-    return None if finding.replay is None else finding.replay.hidden_hours_then
-
-
-def by_cost(findings: Findings) -> list[QueueFindings]:
-    """The findings by queue, the dearest first; among equals those that there is something to do about."""
-    grouped: dict[tuple[str, str, str], list[Finding]] = {}
-    for finding in findings.findings:
-        grouped.setdefault((finding.region, finding.account, finding.queue), []).append(finding)
-    queues = []
-    for group in grouped.values():
-        # A queue whose messages all bear types may come without a finding of its own; the largest speaks for it.
-        whole = max(group, key=lambda each: (each.message_type is None, each.leases))
-        types = [each for each in group if each is not whole]
-        queues.append(QueueFindings(whole, sorted(types, key=lambda each: -each.past_cost_s)))
-    order = (TOO_SHORT, TOO_LONG, UNSET, RIGHT, UNKNOWN)
-    return sorted(
-        queues,
-        key=lambda each: (-each.whole.past_cost_s, order.index(each.whole.verdict()), each.whole.queue),
-    )
+def read_findings(tables: Storage) -> Findings:
+    """The findings beside the tables; raises FileNotFoundError and FindingsUnreadable."""
+    return decode(tables.read(FILE))
 
 
 def nearest(finding: Finding, timeout_s: float | None) -> Candidate | None:
@@ -141,7 +107,7 @@ def summary(findings: Findings, overview: Overview | None = None) -> dict[str, A
                 **_told(whole),
                 "message_types": [{"message_type": each.message_type, **_told(each)} for each in types],
             }
-            for whole, types in by_cost(findings)
+            for whole, types in findings.by_cost()
         ],
     }
     if overview is not None:
@@ -172,94 +138,7 @@ def _told(finding: Finding) -> dict[str, Any]:
         "verdict": finding.verdict(),
         **{name: getattr(finding, name) for name in _TOLD},
         "duplicates_with_recommended": replay.duplicates_with_recommended if replay else None,
-        "hidden_hours": hidden_hours(finding),
+        "hidden_hours": finding.hidden_hours,
         "hidden_hours_with_recommended": replay.hidden_hours_with_recommended if replay else None,
         "cost_s": finding.past_cost_s,
-    }
-
-
-COLUMNS: Final = (
-    "queue", "type", "leases", "present", "recommended", "verdict", "certainty", "duplicates", "hidden", "p50", "p99",
-)  # fmt: skip
-_ALIGNED_RIGHT: Final = ("leases", "present", "recommended", "duplicates", "hidden", "p50", "p99")
-
-# As the command draws its tables.
-_GAP: Final = 3  # between columns
-_EDGES: Final = 2  # before the first and after the last
-# What is left out first where the terminal is narrow.
-_SPARED: Final = ("certainty", "type", "p50", "leases", "p99", "hidden", "verdict")
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Cells under headings."""
-
-    columns: tuple[str, ...]
-    cells: list[dict[str, str]]
-
-    @property
-    def right(self) -> list[str]:
-        """The columns of numbers."""
-        return [name for name in self.columns if name in _ALIGNED_RIGHT]
-
-    @property
-    def rows(self) -> list[list[str]]:
-        """The cells in the order of the columns."""
-        return [[cell[name] for name in self.columns] for cell in self.cells]
-
-    def width(self) -> int:
-        """How wide it is when drawn."""
-        widths = (max(len(name), *(len(cell[name]) for cell in self.cells), 1) for name in self.columns)
-        return sum(widths) + _GAP * (len(self.columns) - 1) + _EDGES
-
-    def without(self, column: str) -> Table:
-        """The table without a column. The type names the row of a type, so it then stands behind the queue instead."""
-        if column == "type" and "type" in self.columns:
-            for cell in self.cells:
-                cell["queue"] = f"{cell['queue']} {cell['type']}".rstrip()
-        return Table(tuple(name for name in self.columns if name != column), self.cells)
-
-
-def headline(findings: Findings, width: int | None = None) -> Table:
-    """The table, with as many columns as fit into the width (all of them without one)."""
-    cells = [
-        _cells(each, is_type=each is not whole)
-        for whole, types in by_cost(findings)
-        for each in (whole, *types)
-    ]
-    table = Table(COLUMNS, cells)
-    if not any(cell["type"] for cell in cells):
-        table = table.without("type")
-    for spared in _SPARED:
-        if width is not None and table.width() > width:
-            table = table.without(spared)
-    if width is not None and table.width() > width:
-        longest, too_wide = max(len(cell["queue"]) for cell in cells), table.width() - width
-        for cell in cells:
-            cell["queue"] = _shortened(cell["queue"], max(12, longest - too_wide))
-    return table
-
-
-def _shortened(name: str, to: int) -> str:
-    """The name cut in the middle: queues' names differ at both ends."""
-    half = (to - 1) // 2
-    return name if len(name) <= to else f"{name[: to - 1 - half]}…{name[len(name) - half :]}"
-
-
-def _cells(finding: Finding, *, is_type: bool) -> dict[str, str]:
-    recommended = words.length(finding.recommended_timeout_s)
-    if finding.recommended_timeout_s is not None and finding.policy != NO_RENEWAL:
-        recommended += f" ({finding.policy})"
-    return {
-        "queue": finding.queue,
-        "type": finding.message_type or ("" if not is_type else words.NOTHING),
-        "leases": words.count(finding.leases),
-        "present": words.length(finding.present_timeout_s),
-        "recommended": recommended,
-        "verdict": finding.verdict(),
-        "certainty": finding.certainty,
-        "duplicates": words.count(finding.duplicates),
-        "hidden": words.hours(hidden_hours(finding)),
-        "p50": words.length(finding.p50_s),
-        "p99": words.length(finding.p99_s),
     }

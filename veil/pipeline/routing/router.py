@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -34,7 +34,7 @@ from veil.pipeline.routing.rules import (
     class_column,
 )
 from veil.pipeline.spark.workers import register
-from veil.pipeline.sql import ATTRIBUTES, TYPE_ATTRIBUTES, attribute_value
+from veil.pipeline.sql import ATTRIBUTES, TYPE_ATTRIBUTES, F, attribute_value
 from veil.pipeline.timeouts.history import History, Work
 from veil.pipeline.timeouts.recommendation import curve_of, sort_lapses
 from veil.pipeline.timeouts.run import past
@@ -43,14 +43,19 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from veil.journal.storage import Storage
-
 
 CHECKPOINT: Final = "checkpoint"
 SEGMENTS: Final = "segments"
 _INTAKE: Final = "intake.json"
 _CLASSES: Final = "classes.json"
 _BATCH: Final = "batch.json"
+
+
+T = TypeVar("T")
+
+
+class _Intake(msgspec.Struct, frozen=True):
+    intake: str
 
 
 class _Batch(msgspec.Struct, frozen=True):
@@ -68,30 +73,22 @@ class RouterState:
 
     def belongs_to(self, intake: str) -> None:
         """See that the directory is this intake's; raises RouteRefused. A new one becomes it."""
-        try:
-            found = json.loads(self.place.read(_INTAKE))["intake"]
-        except FileNotFoundError:
-            if not self._is_read_only:
-                self.place.write(_INTAKE, json.dumps({"intake": intake}).encode())
-            return
-        except (ValueError, KeyError, TypeError):
-            raise RouteRefused(f"state {self.place.uri}: {_INTAKE} is not readable") from None
-        if found != intake:
-            raise RouteRefused(f"state {self.place.uri}: it belongs to the intake {found}, expected {intake}")
+        found = self._read(_INTAKE, _Intake)
+        if found is None:
+            self._write(_INTAKE, _Intake(intake))
+        elif found.intake != intake:
+            raise RouteRefused(
+                f"state {self.place.uri}: it belongs to the intake {found.intake}, expected {intake}"
+            )
 
     def classes(self) -> dict[str, str]:
         """In which band each class is."""
-        try:
-            return msgspec.json.decode(self.place.read(_CLASSES), type=dict[str, str])
-        except FileNotFoundError:
-            return {}
-        except msgspec.DecodeError as problem:
-            raise RouteRefused(f"state {self.place.uri}: {_CLASSES} is not readable: {problem}") from None
+        return self._read(_CLASSES, dict[str, str]) or {}
 
     def keep_classes(self, classes: dict[str, str]) -> None:
         """Remember the bands."""
-        if not self._is_read_only and classes != self.classes():
-            self.place.write(_CLASSES, msgspec.json.encode(classes))
+        if classes != self.classes():
+            self._write(_CLASSES, classes)
 
     def query_id(self) -> str:
         """The id that Spark gave the query in the checkpoint; stable over restarts."""
@@ -99,17 +96,24 @@ class RouterState:
 
     def rules_of(self, batch: int, query: str) -> RouteTable | None:
         """The rules that this batch was begun with; None for a batch that begins now."""
-        try:
-            found = msgspec.json.decode(self.place.read(_BATCH), type=_Batch)
-        except FileNotFoundError:
-            return None
-        except msgspec.DecodeError as problem:
-            raise RouteRefused(f"state {self.place.uri}: {_BATCH} is not readable: {problem}") from None
-        return found.table if (found.query, found.batch) == (query, batch) else None
+        found = self._read(_BATCH, _Batch)
+        return found.table if found is not None and (found.query, found.batch) == (query, batch) else None
 
     def begin(self, batch: int, query: str, table: RouteTable) -> None:
         """Write down by which rules this batch is routed."""
-        self.place.write(_BATCH, msgspec.json.encode(_Batch(query, batch, table)))
+        self._write(_BATCH, _Batch(query, batch, table))
+
+    def _read(self, name: str, kind: type[T]) -> T | None:
+        try:
+            return msgspec.json.decode(self.place.read(name), type=kind)
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as problem:
+            raise RouteRefused(f"state {self.place.uri}: {name} is not readable: {problem}") from None
+
+    def _write(self, name: str, value: object) -> None:
+        if not self._is_read_only:
+            self.place.write(name, msgspec.json.encode(value))
 
 
 class Prepared(NamedTuple):
@@ -195,8 +199,6 @@ _ID_BYTES: Final = 36
 
 def forwarded(messages: DataFrame, table: RouteTable, *, keeps_order: bool, parts: int) -> DataFrame:
     """Rows for the sink from rows of the source; `keeps_order` for an intake that is a FIFO queue."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     rows = messages
     if keeps_order:
         # A group's messages in one task, in their order; the sink keeps it from there.
@@ -220,8 +222,6 @@ def forwarded(messages: DataFrame, table: RouteTable, *, keeps_order: bool, part
 
 def _marked(table: RouteTable) -> Column:
     """The attributes with the marks, as far as there is room: a mark must not make a message impossible to send."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     attributes = F.coalesce(F.col("attributes"), F.map_from_arrays(F.array(), F.array()).cast(ATTRIBUTES))
     size = body_bytes() + F.aggregate(
         F.map_entries(attributes),
@@ -251,8 +251,6 @@ def _marked(table: RouteTable) -> Column:
 
 
 def _with(attributes: Column, name: str, text: Column, allowed: Column, *, spare: int) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812
-
     others = F.map_filter(attributes, lambda key, _: key != name)
     added = F.map_concat(others, F.create_map(F.lit(name), attribute_value("String", text)))
     return F.when(allowed & (F.size(others) <= ATTRIBUTES_MAX - spare), added).otherwise(attributes)
@@ -298,7 +296,6 @@ class Router:
 
     def _route(self, messages: DataFrame, batch: int) -> None:
         from pyspark.sql import Observation
-        from pyspark.sql import functions as F  # noqa: N812
 
         query = self.state.query_id()
         table = self.state.rules_of(batch, query)
@@ -332,13 +329,8 @@ class Router:
         return found
 
     def _service(self, queue: str | None) -> dict[str, str]:
-        given: dict[str, Any] = {
-            "queue": queue,
-            "endpoint": self.intake.endpoint,
-            "region": self.intake.region,
-            "profile": self.intake.profile,
-        }
-        return {name: value for name, value in given.items() if value is not None}
+        given = {name: getattr(self.intake, name) for name in ("endpoint", "region", "profile")}
+        return {name: value for name, value in (("queue", queue), *given.items()) if value is not None}
 
 
 # ---- which band suits each class of messages, by what the tables tell of the time that its work took

@@ -20,7 +20,7 @@ from veil import words
 from veil.core.errors import VeilError
 from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.text import length_s
-from veil.pipeline.sql import TYPE_ATTRIBUTES, message_type
+from veil.pipeline.sql import TYPE_ATTRIBUTES, F, message_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -93,15 +93,11 @@ def check_class_by(text: str) -> str:
 
 def body_bytes() -> Column:
     """The size of the body in UTF-8."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     return F.octet_length("body")
 
 
 def class_column(by: str, type_attributes: Sequence[str] = TYPE_ATTRIBUTES) -> Column:
     """The class of each message as text, at most 256 characters; null where it has none."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     if by == TYPE:
         found = message_type(type_attributes)
     elif by == GROUP:
@@ -126,8 +122,6 @@ class Match(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def column(self, type_attributes: Sequence[str]) -> Column:
         """Whether each message meets it; never null."""
-        from pyspark.sql import functions as F  # noqa: N812
-
         parts: list[Column] = []
         if self.by == SIZE and not self.values:
             if self.size_from is not None:
@@ -187,8 +181,6 @@ class RouteTable(msgspec.Struct, frozen=True):
 
     def queue_column(self) -> Column:
         """The queue that each message goes to."""
-        from pyspark.sql import functions as F  # noqa: N812
-
         found = F.lit(self.default)
         for rule in reversed(self.rules):
             met = reduce(

@@ -25,9 +25,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -249,7 +249,7 @@ def _too_few(evidence: Evidence) -> Recommendation:
     reason = f"{have}: too few to see whether {words.chance(evidence.target)} of the work is done twice"
     failed = evidence.history.failed
     if failed > completed:
-        reason += f"; {words.chance(failed / evidence.history.leases)} of the attempts failed, which no timeout mends"
+        reason += f"; {words.chance(failed / evidence.history.leases)} of the attempts failed, which no timeout can fix"
     return Recommendation(None, NOT_ENOUGH, reason, _more(evidence))
 
 
@@ -383,9 +383,9 @@ def _completed(history: History, after_s: float, to_s: float) -> float:
 def _placed(history: History) -> list[tuple[float, float]]:
     """The instants at which leases lapsed. Of a bucket in which a window is known to have ended, all did so there: the others,
     whose leases had been extended, or whose holder was heard of later, in its middle."""
-    windows = {bucket_of_s(window_ms / 1000): window_ms / 1000 for window_ms in sorted(history.windows)}
+    ended_s = {bucket_of_s(each / 1000): each / 1000 for each in sorted(history.windows)}
     return [
-        (windows.get(bucket, middle_s(bucket)), float(count))
+        (ended_s.get(bucket, middle_s(bucket)), float(count))
         for bucket, count in sorted(history.lapses.items())
         if count > 0
     ]
@@ -407,8 +407,8 @@ def replay(evidence: Evidence, recommended_s: int) -> Replay:
         leases = history.windows.total()
         mean_s = sum(length_ms * count for length_ms, count in history.windows.items()) / leases / 1000
         waited_s = max(measured_s / recovered - mean_s, 0.0)
-        window_s = max(1, min(round(mean_s), VISIBILITY_MAX_S))
-        (then,) = evaluate(curve, evidence.timelines, [window_s], evidence.policy)
+        visibility_s = max(1, min(round(mean_s), VISIBILITY_MAX_S))
+        (then,) = evaluate(curve, evidence.timelines, [visibility_s], evidence.policy)
         then_s = recovered * (then.recovery_s + waited_s)
         with_s = recovered * (means.recovery_s + waited_s)
     return Replay(
@@ -423,7 +423,7 @@ def replay(evidence: Evidence, recommended_s: int) -> Replay:
 #
 # A duplicate comes about when work outlasts the last deadline that its lease is given. A crash is taken as equally likely at
 # every moment of work, so its instant has the density of the survival curve, as far as the lease reaches; the message is
-# visible again at the deadline in force at that instant. When a policy would renew is the consumer's affair: a RenewalSchedule
+# visible again at the deadline in force at that instant. When a policy would renew is the consumer's affair: a Schedule
 # says it.
 
 # What people set, by steps that they would choose: 7 s, 45 s, 90 s, 12 min; not 47 s.
@@ -496,24 +496,16 @@ class Renewal(NamedTuple):
     deadline_s: float
 
 
-class RenewalSchedule(Protocol):
-    """A renewal policy seen from outside, under a healthy service: every call succeeds at once."""
-
-    @property
-    def name(self) -> str:
-        """What the findings call it."""
-        ...
-
-    def renewals(self, timeout_s: int) -> Iterator[Renewal]:
-        """The renewals of a lease that is received with that timeout and never let go, until the policy stops."""
-        ...
+# A renewal policy seen from outside, under a healthy service: for a timeout, the renewals of a lease that is received with it and
+# never let go, until the policy stops.
+Schedule = Callable[[int], Iterator[Renewal]]
 
 
 class Timeline:
     """The renewals of one policy for one timeout, played only as far as somebody has looked."""
 
-    def __init__(self, schedule: RenewalSchedule | None, timeout_s: int) -> None:
-        self._coming = iter(()) if schedule is None else schedule.renewals(timeout_s)
+    def __init__(self, schedule: Schedule | None, timeout_s: int) -> None:
+        self._coming = iter(()) if schedule is None else schedule(timeout_s)
         self._at_s = [0.0]
         self._deadline_s = [float(timeout_s)]
         self._ended = False
@@ -540,14 +532,10 @@ class Timeline:
 class Timelines:
     """Every timeline that was asked for, kept: queues differ in their work, not in what a policy does."""
 
-    def __init__(self, schedules: tuple[RenewalSchedule, ...] = ()) -> None:
-        self._schedules = {schedule.name: schedule for schedule in schedules}
+    def __init__(self, schedules: Mapping[str, Schedule] | None = None) -> None:
+        self._schedules = schedules or {}
+        self.names = tuple(self._schedules)  # of the policies, without the one that renews nothing
         self._kept: dict[tuple[str, int], Timeline] = {}
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The policies, without the one that renews nothing."""
-        return tuple(self._schedules)
 
     def of(self, policy: str, timeout_s: int) -> Timeline:
         """The timeline of a policy by its name; a name that no schedule has renews nothing."""

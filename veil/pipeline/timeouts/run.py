@@ -18,7 +18,7 @@ from veil.pipeline.lifecycles.tables import instant_of
 from veil.pipeline.timeouts.history import History, Work, files_since, read_histories
 from veil.pipeline.timeouts.recommendation import (
     Evidence,
-    RenewalSchedule,
+    Schedule,
     Timelines,
     candidates,
     crash_share,
@@ -51,7 +51,7 @@ def run_timeouts(
     *,
     target: float = TARGET_DEFAULT,
     since: date | None = None,
-    policies: Sequence[RenewalSchedule] = (),
+    policies: Mapping[str, Schedule] | None = None,
     policy: str = NO_RENEWAL,
     queues: Sequence[str] = (),
     goals: Mapping[tuple[str, str], Goal] | None = None,
@@ -86,13 +86,13 @@ def find_all(
     histories: Mapping[Work, History],
     *,
     target: float = TARGET_DEFAULT,
-    policies: Sequence[RenewalSchedule] = (),
+    policies: Mapping[str, Schedule] | None = None,
     policy: str = NO_RENEWAL,
     goals: Mapping[tuple[str, str], Goal] | None = None,
 ) -> list[Finding]:
     """Each queue as a whole, then its message types where it has more than one; `goals` are for single queues, by region and
     name."""
-    timelines = Timelines(tuple(policies))
+    timelines = Timelines(policies)
     if policy != NO_RENEWAL and policy not in timelines.names:
         raise ValueError(f"policy={policy!r}: expected {NO_RENEWAL} or one of {', '.join(timelines.names)}")
     if not 0 < target < 1:
