@@ -15,7 +15,7 @@ import asyncio
 import inspect
 import logging
 import struct
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import cache, reduce
 from operator import or_
 from types import UnionType
@@ -35,6 +35,8 @@ _log = logging.getLogger(__name__)
 _HEAD: Final = struct.Struct("<IIH")  # bytes that follow, the number of the call, what it is
 _BLANK: Final = bytes(_HEAD.size)
 _ANSWER, _ERROR, _FIRST_METHOD = range(3)
+# A turn of the loop may have hundreds of them: the other end, on another core, need not wait for the last.
+_FRAMES_AT_ONCE: Final = 16
 # Beyond this nothing more is read from an end that does not take its answers.
 _UNSENT_BYTES_MAX: Final = 32 << 20
 _QUEUES_KNOWN_MAX: Final = 10_000
@@ -109,12 +111,14 @@ class Method:
         hints = get_type_hints(function)
         result = hints["return"]
         self.answers = inspect.iscoroutinefunction(function)
-        if get_origin(result) is Awaitable:  # without a coroutine of its own
+        self.gives_future = get_origin(result) is Awaitable  # without a coroutine of its own
+        if self.gives_future:
             self.answers, (result,) = True, get_args(result)
         parameters = list(inspect.signature(function).parameters.values())[1:]
-        self.defaults = [(each.name, each.default) for each in parameters]
+        self.names = tuple(each.name for each in parameters)
+        self.defaults = tuple(each.default for each in parameters)
         self.positional = sum(each.kind is not each.KEYWORD_ONLY for each in parameters)
-        self.keywords = tuple(each.name for each in parameters[self.positional :])
+        self.keywords = self.names[self.positional :]
         self.on_queue = bool(parameters) and hints[parameters[0].name] is Queue
         types = tuple(_written(hints[each.name]) for each in parameters)
         self.read_given = msgspec.msgpack.Decoder(tuple[types] if types else tuple[()]).decode  # type: ignore[valid-type]
@@ -126,8 +130,8 @@ class Method:
 
     def given(self, given: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
         """The arguments of a call in the order of the parameters."""
-        rest = self.defaults[len(given) :]
-        all_given = [*given, *(named.get(name, default) for name, default in rest)]
+        first = len(given)
+        all_given = [*given, *map(named.get, self.names[first:], self.defaults[first:])]
         if self.on_queue:
             all_given[0] = (all_given[0].id, all_given[0].key)
         return all_given
@@ -153,6 +157,31 @@ def methods_of(*contracts: type) -> tuple[Method, ...]:
 
 # ---- the link
 
+# They wait for futures of the store and for nothing else, so they need no task.
+_WAIT_FOR_FUTURES: Final = frozenset(("find_queue", "send", "receive", "delete", "extend", "rotate"))
+
+
+class _Errand:
+    """Work that is carried on each time the future that it waits for is done. A task of asyncio's, which is registered and can
+    be cancelled, costs as much as the rest of the link does."""
+
+    __slots__ = ("_loop", "_work")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
+        self._loop, self._work = loop, work
+        self._go_on()
+
+    def _go_on(self, _: object = None) -> None:
+        try:
+            future = self._work.send(None)
+        except StopIteration:
+            return
+        if future is None:  # a bare turn of the loop
+            self._loop.call_soon(self._go_on)
+        else:
+            future._asyncio_future_blocking = False
+            future.add_done_callback(self._go_on)
+
 
 class Link(asyncio.Protocol):
     """One end of a socket between two processes, each of which may ask the other."""
@@ -175,9 +204,10 @@ class Link(asyncio.Protocol):
         self._waiting: dict[int, tuple[asyncio.Future[Any], Method]] = {}
         self._number = 0
         self._out = bytearray()
+        self._frames = 0  # in it
         self._rest = bytearray()  # of a frame that has not arrived whole
         self._needed = 0
-        self._running: dict[int, asyncio.Task[None]] = {}
+        self._running: set[asyncio.Task[None]] = set()
         self.is_lost = False
 
     # ---- asking
@@ -250,11 +280,14 @@ class Link(asyncio.Protocol):
         if kind >= _FIRST_METHOD:
             method, call = self._offers[kind]
             given = method.read_given(written)
-            if method.answers:
-                task = self._loop.create_task(self._run(number, method, call, given))
-                self._running[number] = task
-            else:
+            if not method.answers:
                 call(*given)
+            elif method.name in _WAIT_FOR_FUTURES:
+                _Errand(self._loop, self._run(number, method, call, given))
+            else:
+                task = self._loop.create_task(self._run(number, method, call, given))
+                self._running.add(task)
+                task.add_done_callback(self._running.discard)
             return
         future, method = self._waiting.pop(number)
         if future.done():  # whoever asked has gone away
@@ -283,8 +316,6 @@ class Link(asyncio.Protocol):
             self._write(number, _ERROR, StoreError(f"{method.name} failed: {error!r}"))
         else:
             self._write(number, _ANSWER, result)
-        finally:
-            del self._running[number]
 
     async def _queue_of(self, ref: QueueRef) -> Queue:
         assert self._find_queue is not None, "this end knows no queues"
@@ -304,12 +335,15 @@ class Link(asyncio.Protocol):
             del out[start:]
             raise
         _HEAD.pack_into(out, start, len(out) - start - _HEAD.size, number, kind)
+        self._frames += 1
         if start == 0:
             self._loop.call_soon(self._flush)
+        elif self._frames >= _FRAMES_AT_ONCE:
+            self._flush()
 
     def _flush(self) -> None:
         if self._out and not self.is_lost:
-            out, self._out = self._out, bytearray()
+            out, self._out, self._frames = self._out, bytearray(), 0
             self._transport.write(out)
 
 
@@ -475,11 +509,15 @@ class RemoteStore(Store):
 
 
 def _remote(method: Method) -> Callable[..., Any]:
-    async def ask(self: RemoteStore, *given: Any, **named: Any) -> Any:
-        return await self.link.ask(method.name, *given, **named)
+    name = method.name
 
-    ask.__name__ = method.name
-    return ask
+    def ask(self: RemoteStore, *given: Any, **named: Any) -> asyncio.Future[Any]:
+        return self.link.ask(name, *given, **named)
+
+    async def await_answer(self: RemoteStore, *given: Any, **named: Any) -> Any:
+        return await self.link.ask(name, *given, **named)
+
+    return ask if method.gives_future else await_answer
 
 
 for _method in STORE_METHODS:
