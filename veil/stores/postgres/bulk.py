@@ -35,7 +35,7 @@ from veil.stores.postgres.connection import REDOABLE, in_our_words, is_lost
 from veil.stores.postgres.engine import LOST_MAX, REDONE_MAX, Engine, Need
 from veil.stores.postgres.messages import decode_sent, encode_sent
 from veil.stores.postgres.pipeline import Q, Statement
-from veil.stores.postgres.transaction import KnownQueue, QueueState, Transaction
+from veil.stores.postgres.transaction import KnownQueue, QueueState, Transaction, nothing
 from veil.stores.sql import to_message
 from veil.stores.store import Extension
 
@@ -280,10 +280,6 @@ class _GroupAttempt:
 
     async def settle_what_is_due(self) -> None:
         """Before the next try."""
-
-        async def nothing(tx: Transaction) -> None:
-            pass
-
         for state in self._due:
             await self._engine.run(nothing, queues=[state.queue])
 

@@ -35,6 +35,7 @@ from veil.stores.postgres.transaction import (
     QueueLook,
     QueueState,
     Transaction,
+    nothing,
 )
 from veil.stores.postgres.watermarks import Dues, Watermarks
 from veil.stores.store import StoreEvents
@@ -209,10 +210,6 @@ class Engine:
 
     async def learn(self) -> None:
         """Bring what is known of the queues up to date."""
-
-        async def nothing(tx: Transaction) -> None:
-            pass
-
         await self.run(nothing)
 
     def renewals_wait(self) -> AbstractContextManager[None]:

@@ -12,6 +12,7 @@ from veil.core.attempt import NOTHING_SAID, Said
 from veil.core.clock import LeaseTime, Trouble, TroubleKind
 from veil.core.effect import AnyEffect, Deleted, DeleteRefused, ExtensionRefused, HolderSign, LeaseChange
 from veil.core.errors import VeilError
+from veil.core.event import NOBODY
 from veil.core.lease import Deletion
 from veil.core.message import Caller, HeldMessage
 from veil.core.queue import Queue, QueueKey
@@ -112,7 +113,7 @@ def extend_held(
 
 
 async def rotate(
-    tx: Transaction, queue: Queue, extensions: Sequence[Extension], caller: Caller
+    tx: Transaction, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
 ) -> list[Rotated | VeilError]:
     """Change visibility and receipt, each on its own."""
     state = tx.state_of(queue)
@@ -135,8 +136,9 @@ async def undo_receive(
     tx: Transaction,
     queue: Queue,
     receipts: Sequence[Receipt],
-    opened_ms: Sequence[int | None] | None,
-    caller: Caller,
+    *,
+    opened_ms: Sequence[int | None] | None = None,
+    caller: Caller = NOBODY,
 ) -> None:
     """Give back what a receive took whose answer never left."""
     state = tx.state_of(queue)

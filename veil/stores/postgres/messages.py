@@ -276,7 +276,7 @@ async def _leading_run(
 # ---- looking without receiving
 
 
-async def peek_next(tx: Transaction, queue: Queue, limit: int) -> list[StoredMessage]:
+async def peek_next(tx: Transaction, queue: Queue, *, limit: int = 100) -> list[StoredMessage]:
     """What a receive would come to first."""
     state, found = tx.state_of(queue), list[StoredMessage]()
     if not state.visible or limit < 1:
@@ -291,12 +291,13 @@ async def peek_next(tx: Transaction, queue: Queue, limit: int) -> list[StoredMes
 async def peek(
     tx: Transaction,
     queue: Queue,
-    after_seq: int,
-    up_to_seq: int | None,
-    sent_after_ms: int | None,
-    sent_before_ms: int | None,
-    limit: int,
-    bytes_max: int | None,
+    *,
+    after_seq: int = 0,
+    up_to_seq: int | None = None,
+    sent_after_ms: int | None = None,
+    sent_before_ms: int | None = None,
+    limit: int = 100,
+    bytes_max: int | None = None,
 ) -> list[StoredMessage]:
     """Messages in whatever state by rising seq, a page at a time."""
     found: list[StoredMessage] = []

@@ -12,6 +12,7 @@ from uuid import uuid4
 from veil.core import decide
 from veil.core.effect import Discarded, Redriven
 from veil.core.errors import MoveTaskMissing, MoveTaskRunning, VeilError
+from veil.core.event import NOBODY
 from veil.core.message import Caller, NewContent, Sent, StoredMessage
 from veil.core.queue import Chosen, MoveTask, Queue, QueueKey, ScanStep
 from veil.core.sequence import expired_below
@@ -139,7 +140,7 @@ async def redrive(
 
 
 async def discard(
-    tx: Transaction, queue: Queue, chosen: Sequence[tuple[int, str]], caller: Caller
+    tx: Transaction, queue: Queue, chosen: Sequence[tuple[int, str]], *, caller: Caller = NOBODY
 ) -> list[VeilError | None]:
     """Remove the chosen messages, each on its own."""
     source = tx.state_of(queue)

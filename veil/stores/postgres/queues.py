@@ -8,8 +8,8 @@ from typing import Final
 
 from veil.core.errors import PurgeInProgress, QueueDeletedRecently
 from veil.core.message import Caller
-from veil.core.queue import Queue, QueueKey
-from veil.core.sequence import SEQ_MAX
+from veil.core.queue import Queue, QueueCounts, QueueKey
+from veil.core.sequence import SEQ_MAX, instant_of
 from veil.stores.postgres.leases import Purge, sweep
 from veil.stores.postgres.pipeline import Q
 from veil.stores.postgres.transaction import AVAILABLE, KnownQueues, QueueLook, QueueState, Transaction
@@ -20,23 +20,19 @@ from veil.stores.store import QueueContent
 TOMBSTONE_MS: Final = 24 * 3_600_000
 
 
-def _named(key: QueueKey) -> dict[str, object]:
-    return key._asdict()
-
-
 async def create(
     tx: Transaction, known: KnownQueues, key: QueueKey, content: QueueContent, rest_ms: int
 ) -> Queue:
     """A new queue, or the one that has the key already; two at once collide in the index, and the later one is redone."""
     if existing := known.by_key.get(key):
         return existing.queue
-    for (deleted_at_ms,) in await tx.rows(Q.rested_since, _named(key)):
+    for (deleted_at_ms,) in await tx.rows(Q.rested_since, key._asdict()):
         if tx.now_ms - deleted_at_ms < rest_ms:
             raise QueueDeletedRecently(key.name)
-    tx.later(Q.wake_name, _named(key))
+    tx.later(Q.wake_name, key._asdict())
     settings = content.settings
     row = {
-        **_named(key),
+        **key._asdict(),
         "version": await tx.raise_epoch(),
         "settings": encode_settings(settings),
         "tags": encode_tags(content.tags),
@@ -81,6 +77,17 @@ async def edit(tx: Transaction, queue: Queue, change: Callable[[QueueContent], Q
     return state.queue
 
 
+async def counts(tx: Transaction, queue: Queue) -> QueueCounts:
+    """How many messages are where."""
+    return tx.state_of(queue).queue_counts
+
+
+async def oldest_sent_ms(tx: Transaction, queue: Queue) -> int | None:
+    """When the oldest visible message was sent."""
+    [(seq,)] = await tx.rows(Q.oldest_visible, {"queue": tx.state_of(queue).id})
+    return None if seq is None else instant_of(seq)
+
+
 async def look_ahead(tx: Transaction, states: list[QueueState]) -> None:
     """Find out anew how the queues stand, since others may have let happen what was due."""
     ids = [state.id for state in states]
@@ -99,11 +106,10 @@ async def give_groups(tx: Transaction, state: QueueState) -> None:
 async def delete(tx: Transaction, queue: Queue, caller: Caller) -> None:
     """Remove the queue from sight; its messages are swept afterwards, a chunk at a time."""
     state = tx.state_of(queue)
-    for query in (
-        *(Q.drop_deduplication, Q.drop_sends, Q.drop_attempts, Q.drop_groups, Q.drop_holds, Q.drop_streams),
-    ):
+    kept = (Q.drop_deduplication, Q.drop_sends, Q.drop_attempts, Q.drop_groups, Q.drop_holds, Q.drop_streams)
+    for query in kept:
         tx.later(query, {"queue": queue.id})
-    tx.later(Q.rest_name, {**_named(state.queue.key), "now_ms": tx.now_ms})
+    tx.later(Q.rest_name, {**state.queue.key._asdict(), "now_ms": tx.now_ms})
     marked = {"id": queue.id, "now_ms": tx.now_ms, "caller": encode_caller(caller)}
     tx.later(Q.mark_queue_deleted, {**marked, "version": await tx.raise_epoch()})
     state.group_changes.clear()

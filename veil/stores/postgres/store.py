@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from psycopg_pool import AsyncConnectionPool
 
 from veil.core.attempt import NOTHING_SAID, Said
 from veil.core.clock import Clock
-from veil.core.effect import HolderSign
 from veil.core.errors import StoreError, VeilError
 from veil.core.event import NOBODY
 from veil.core.lease import Deletion, HoldContent, HoldKey, HoldTally
 from veil.core.message import Caller, NewMessage, Sent, StoredMessage
-from veil.core.queue import MoveTask, Queue, QueueCounts, QueueKey, ScanStep
+from veil.core.queue import MoveTask, Queue, QueueKey, ScanStep
 from veil.core.receipt import Receipt, ReceiptBook
-from veil.core.sequence import expires_at_ms, instant_of
+from veil.core.sequence import expires_at_ms
 from veil.stores.commit_stats import CommitStats
 from veil.stores.outbox import OUTBOX_BYTES_MAX
-from veil.stores.postgres import holds, leases, moves, opening, queues, servers
+from veil.stores.postgres import holds, leases, messages, moves, opening, queues, servers
 from veil.stores.postgres.bulk import Delete, Extend, Receive, Send
 from veil.stores.postgres.commit import GroupCommit
 from veil.stores.postgres.connection import parse_dsn
 from veil.stores.postgres.engine import Engine
-from veil.stores.postgres.messages import peek, peek_next
 from veil.stores.postgres.nodes import Nodes
 from veil.stores.postgres.outbox import Exports, SharedBound
 from veil.stores.postgres.pipeline import PipelinedConnection, Q
-from veil.stores.postgres.transaction import NEVER, QueueLook, Transaction
+from veil.stores.postgres.transaction import NEVER, QueueLook, Transaction, nothing
 from veil.stores.sql import to_task
 from veil.stores.store import (
     Chosen,
@@ -40,12 +38,12 @@ from veil.stores.store import (
     OutboxRow,
     OutboxSize,
     QueueContent,
-    Rotated,
     StoreEvents,
     listed_queues,
     sources_of,
 )
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 FORGET_EVERY_MS = 10_000
@@ -53,6 +51,19 @@ CONNECT_TIMEOUT_S = 5.0
 # The pool waits twice as long before each further try to connect. Given up soon and begun anew by whoever asks next, the
 # waiting stays short, however long the database was away.
 RECONNECT_S = 1.5
+
+
+def _on_queue(
+    work: Callable[Concatenate[Transaction, Queue, P], Awaitable[T]], *, exclusive: bool = False
+) -> Callable[Concatenate[PostgresStore, Queue, P], Coroutine[Any, Any, T]]:
+    """The operation of a queue that is this work in one transaction."""
+
+    async def call(self: PostgresStore, queue: Queue, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._run(
+            lambda tx: work(tx, queue, *args, **kwargs), queues=[queue], exclusive=exclusive
+        )
+
+    return call
 
 
 class PostgresStore:
@@ -178,7 +189,7 @@ class PostgresStore:
             if known is None:
                 self._engine.dues.forget(queue_id)
             else:
-                await self._run(_nothing, queues=[known.queue])
+                await self._run(nothing, queues=[known.queue])
         now_ms = self.clock.now_ms()
         if now_ms >= self._forget_at_ms:
             self._forget_at_ms = now_ms + FORGET_EVERY_MS
@@ -307,25 +318,9 @@ class PostgresStore:
         extend = Extend(queue=queue, caller=caller, extensions=extensions)
         return cast(list[VeilError | None], await self._groups.do(extend))
 
-    async def rotate(
-        self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
-    ) -> list[Rotated | VeilError]:
-        return await self._run(lambda tx: leases.rotate(tx, queue, extensions, caller), queues=[queue])
-
-    async def undo_receive(
-        self,
-        queue: Queue,
-        receipts: Sequence[Receipt],
-        *,
-        opened_ms: Sequence[int | None] | None = None,
-        caller: Caller = NOBODY,
-    ) -> None:
-        await self._run(
-            lambda tx: leases.undo_receive(tx, queue, receipts, opened_ms, caller), queues=[queue]
-        )
-
-    async def note_holders(self, queue: Queue, signs: Sequence[HolderSign]) -> None:
-        await self._run(lambda tx: leases.note_holders(tx, queue, signs), queues=[queue])
+    rotate = _on_queue(leases.rotate)
+    undo_receive = _on_queue(leases.undo_receive)
+    note_holders = _on_queue(leases.note_holders)
 
     async def purge(self, queue: Queue, *, rest_ms: int, caller: Caller = NOBODY) -> None:
         locked = partial(self._run, queues=[queue], exclusive=True)
@@ -333,51 +328,22 @@ class PostgresStore:
         while await locked(lambda tx: queues.purge_step(tx, queue, up_to_seq, caller)):
             pass
 
-    async def counts(self, queue: Queue) -> QueueCounts:
-        async def look(tx: Transaction) -> QueueCounts:
-            return tx.state_of(queue).queue_counts
-
-        return await self._run(look, queues=[queue])
-
-    async def oldest_sent_ms(self, queue: Queue) -> int | None:
-        async def look(tx: Transaction) -> int | None:
-            tx.state_of(queue)
-            [(seq,)] = await tx.rows(Q.oldest_visible, {"queue": queue.id})
-            return None if seq is None else instant_of(seq)
-
-        return await self._run(look, queues=[queue])
-
-    async def peek(
-        self,
-        queue: Queue,
-        *,
-        after_seq: int = 0,
-        up_to_seq: int | None = None,
-        sent_after_ms: int | None = None,
-        sent_before_ms: int | None = None,
-        limit: int = 100,
-        bytes_max: int | None = None,
-    ) -> list[StoredMessage]:
-        sent = (sent_after_ms, sent_before_ms)
-        asked = (queue, after_seq, up_to_seq, *sent, limit, bytes_max)
-        return await self._run(lambda tx: peek(tx, *asked), queues=[queue])
-
-    async def peek_next(self, queue: Queue, *, limit: int = 100) -> list[StoredMessage]:
-        return await self._run(lambda tx: peek_next(tx, queue, limit), queues=[queue])
+    counts = _on_queue(queues.counts)
+    oldest_sent_ms = _on_queue(queues.oldest_sent_ms)
+    peek = _on_queue(messages.peek)
+    peek_next = _on_queue(messages.peek_next)
 
     # ---- holds
 
-    async def open_stream(self, queue: Queue, stream: str, owner: str) -> None:
-        await self._run(lambda tx: holds.open_stream(tx, queue, stream, owner), queues=[queue])
+    open_stream = _on_queue(holds.open_stream)
 
     async def receive_hold(
         self, queue: Queue, key: HoldKey, count: int, *, visibility_s: int, caller: Caller = NOBODY
     ) -> HoldContent:
-        return await self._run(
-            lambda tx: holds.receive_hold(tx, queue, key, count, visibility_s, caller),
-            queues=[queue],
-            takes=count,
-        )
+        def take(tx: Transaction) -> Awaitable[HoldContent]:
+            return holds.receive_hold(tx, queue, key, count, visibility_s, caller)
+
+        return await self._run(take, queues=[queue], takes=count)
 
     async def extend_holds(
         self, queue: Queue, stream: str, owner: str, *, visibility_s: int, caller: Caller = NOBODY
@@ -411,12 +377,7 @@ class PostgresStore:
             lambda tx: moves.redrive(tx, known, queue, chosen, caller), [queue, *named], numbers=len(chosen)
         )
 
-    async def discard(
-        self, queue: Queue, chosen: Sequence[tuple[int, str]], *, caller: Caller = NOBODY
-    ) -> list[VeilError | None]:
-        return await self._run(
-            lambda tx: moves.discard(tx, queue, chosen, caller), queues=[queue], exclusive=True
-        )
+    discard = _on_queue(moves.discard, exclusive=True)
 
     async def _with_all_queues(
         self,
@@ -532,10 +493,6 @@ class PostgresStore:
 
     async def active_moves(self) -> list[MoveTask]:
         return [to_task(row) for row in await self._engine.ask(Q.active_moves, {})]
-
-
-async def _nothing(tx: Transaction) -> None:
-    """What is due happens before any work does."""
 
 
 async def _forget_old(tx: Transaction) -> None:

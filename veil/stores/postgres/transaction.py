@@ -413,3 +413,7 @@ class Transaction:
             raise psycopg.OperationalError(
                 f"COMMIT was answered with a warning: {self.connection.warnings[0]}"
             )
+
+
+async def nothing(tx: Transaction) -> None:
+    """No work of its own: what is due happens before any, and what is new of the queues is learnt."""
