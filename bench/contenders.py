@@ -18,10 +18,10 @@ from bench import elasticmq, goaws
 from bench.elasticmq import NotAvailable
 from bench.processes import await_listening, free_port
 
-VEIL, VEIL_WORKERS, VEIL_POSTGRES, NOOP = "veil", "veil-workers", "veil-postgres", "noop"
+VEIL, VEIL_POSTGRES, NOOP = "veil", "veil-postgres", "noop"
 ELASTICMQ, GOAWS, SMOOTHMQ, MOTO = "elasticmq", "goaws", "smoothmq", "moto"
-NAMES: Final = (VEIL, VEIL_WORKERS, VEIL_POSTGRES, NOOP, ELASTICMQ, GOAWS, SMOOTHMQ, MOTO)
-WORKERS: Final = 2
+WORKERS: Final = {"veil-worker": 1, "veil-workers": 2}
+NAMES: Final = (VEIL, *WORKERS, VEIL_POSTGRES, NOOP, ELASTICMQ, GOAWS, SMOOTHMQ, MOTO)
 _STOP_TIMEOUT_S = 20.0
 
 
@@ -99,9 +99,9 @@ def _prepare(name: str, port: int, build: Path, stack: contextlib.ExitStack) -> 
     if name == VEIL:
         data = stack.enter_context(scratch(build))
         return f"Veil {version('veilmq')}, durable", veil_command(data, port)
-    if name == VEIL_WORKERS:
+    if name in WORKERS:
         data = stack.enter_context(scratch(build))
-        return f"Veil, {WORKERS} workers", veil_command(data, port, "--workers", str(WORKERS))
+        return f"Veil, workers: {WORKERS[name]}", veil_command(data, port, "--workers", str(WORKERS[name]))
     if name == VEIL_POSTGRES:
         from bench.postgres_server import a_database
 

@@ -110,6 +110,7 @@ def test_a_server_says_where_it_is_where_the_data_lives_and_what_to_paste(serve,
     server = serve()
     endpoint = f"http://127.0.0.1:{server.port}"
     assert f"is ready at {endpoint}" in server.said
+    assert "workers  none: one process does everything" in server.said
     assert "veil-data (sqlite;" in server.said
     assert "no keys: this machine only" in server.said
     assert f'boto3.client("sqs", endpoint_url="{endpoint}"' in server.said

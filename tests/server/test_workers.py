@@ -224,6 +224,13 @@ def test_connections_are_shared_out_and_the_greeting_tells(crew):
     assert "workers  2, beside one process that has the store" in crew.server.said
 
 
+def test_one_worker_serves_alone_before_the_store_process(serve, closing_all):
+    crew = Crew(serve("--workers", "1", "--queues", "orders"), closing_all)
+    assert len(crew.workers()) == crew.metrics()["veil_workers"] == 1
+    assert crew.worker_of(crew.watcher) == crew.workers()[0]
+    assert "workers  1, beside one process that has the store" in crew.server.said
+
+
 def test_what_one_worker_was_told_the_others_know(clients):
     one, other = clients
     for seconds in range(1, 20):
@@ -317,7 +324,7 @@ def test_a_worker_takes_little_memory(crew, clients):
 def test_nodes_of_one_database_have_no_workers(tmp_path: Path):
     code, line = refused("--workers", "2", "--store", "postgresql://localhost/veil", cwd=tmp_path)
     assert code == 2
-    assert "workers=2: expected 1, because the messages are in PostgreSQL" in line
+    assert "workers=2: expected 0, because the messages are in PostgreSQL" in line
 
 
 # ---- deaths

@@ -114,9 +114,9 @@ class _Server:
         self._with_companion = companion
         self._keys = gather_keys(settings)
         _check_exposure(settings, self._keys)
-        if settings.workers > 1 and is_on_postgres(settings):
+        if settings.workers and is_on_postgres(settings):
             raise SettingsError(
-                f"workers={settings.workers}: expected 1, because the messages are in PostgreSQL; to use more cores, start "
+                f"workers={settings.workers}: expected 0, because the messages are in PostgreSQL; to use more cores, start "
                 "more servers on that database"
             )
         self._tls = Tls(settings) if settings.tls_cert is not None else None
@@ -136,7 +136,7 @@ class _Server:
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         store, clock = self._make_store()
-        served = cast(Store, SharedStore(store)) if settings.workers > 1 else store
+        served = cast(Store, SharedStore(store)) if settings.workers else store
         self._service = service = Service(served, clock, service_rules(settings))
         answers = AnswerCounts()
         version = server_version()
@@ -146,7 +146,7 @@ class _Server:
         if is_on_postgres(settings):
             self._application.store_probe = StoreProbe(cast("PostgresStore | PlacedStore", store))
         self._capacity = Capacity(settings.http)
-        if settings.workers > 1:
+        if settings.workers:
             self._workers = Workers(
                 settings, service, self._keys, clock, metrics, self._application.handle, answers
             )
@@ -500,13 +500,18 @@ def greeting(
         key_id, secret = "veil", "veil"
     smq_line = "" if smq is None else f'\n  SMQ      mns.account.Account("{smq}", "{key_id}", "{secret}")'
     workers = settings.workers
-    workers_line = "" if workers == 1 else f"\n  workers  {workers}, beside one process that has the store"
+    told = (
+        f"{workers}, beside one process that has the store"
+        if workers
+        else "none: one process does everything"
+    )
     tls_line = "" if certificate is None else f"\n  TLS      {certificate}"
     console = "" if settings.console == "off" else f"\n  console  {endpoint}/console"
     return f"""\
 Veil {version} is ready at {endpoint}{console}
   data     {where_data_lives(settings.store, directory)}
-  access   {access}{tls_line}{workers_line}
+  access   {access}{tls_line}
+  workers  {told}
   boto3    boto3.client("sqs", endpoint_url="{endpoint}", region_name="{region}", \
 aws_access_key_id="{key_id}", aws_secret_access_key="{secret}")
   aws CLI  AWS_ACCESS_KEY_ID={key_id} AWS_SECRET_ACCESS_KEY={secret} \

@@ -81,8 +81,8 @@ class Settings:
         help="Address to listen on; any but loopback needs keys.")
     port: int = _setting(9324, read.a_whole_number(0, 65535), "N",
         help="Port to listen on; 0 takes a free one.")
-    workers: int = _setting(1, read.a_whole_number(1, 64), "N",
-        help="Processes that serve clients; from 2 on, one more has the store, and the embedded store uses several cores.")
+    workers: int = _setting(0, read.a_whole_number(0, 64), "N",
+        help="Processes that serve clients, before the one that has the embedded store; 0: one process does everything.")
     smq_port: int | None = _setting(None, read.optional(read.a_whole_number(0, 65535)), "N",
         help="Port for clients of Alibaba SMQ (MNS) on the same queues; none unless given, 0 takes a free one.")
     base_url: str | None = _setting(None, read.optional(read.a_base_url), "URL",
