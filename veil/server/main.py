@@ -29,6 +29,7 @@ from veil.core.errors import StoreBusy, StoreDamaged, StoreError, StoreTooNew, V
 from veil.core.queue import QueueKey
 from veil.server.access import gather_keys, is_loopback
 from veil.server.application import make_applications, service_rules
+from veil.server.attendant import SharedStore
 from veil.server.console import ConsoleMount
 from veil.server.http import HttpServer
 from veil.server.http_connection import Capacity
@@ -55,7 +56,7 @@ from veil.server.process import (
 from veil.server.setting_values import settings_given, without_password
 from veil.server.settings import DEFAULT, Settings, SettingsError
 from veil.server.tls import Tls
-from veil.server.workers import Listener, SharedStore, Workers, WorkersFailed
+from veil.server.workers import Listener, Workers, WorkersFailed
 from veil.service.queues import delete_queue, ensure_queue
 from veil.service.service import Service
 from veil.stores.store import Store

@@ -1,0 +1,273 @@
+"""What the store process does for its workers: the operations of the store, with what the service notes of them.
+
+An attendant is a worker's end of the link in the store process. What it handed its worker is noted until the worker says that it
+has answered the client; if it dies first, the messages are given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+from veil.core.attempt import NOTHING_SAID, Said
+from veil.core.errors import VeilError
+from veil.core.event import NOBODY
+from veil.core.lease import Deletion, HoldContent, HoldKey, HoldTally
+from veil.core.message import Caller, StoredMessage
+from veil.core.queue import MoveTask, Queue, QueueKey
+from veil.core.receipt import Receipt
+from veil.server.worker import Counts, RelayedAnswer
+from veil.service import receive as receiving
+from veil.service.history import QueueDepth, queue_depths
+from veil.service.messages import note_deletions, note_extensions, note_rotation, purge
+from veil.service.moves import cancel_move
+from veil.service.queues import delete_queue
+from veil.service.receive import long_poll, note_receive, undo
+from veil.service.service import Service
+from veil.stores.remote import ServedStore
+from veil.stores.store import Extension, QueueContent, Rotated, Store, StoreEvents
+from veil.wire.exchange import AnswerCounts, Handler, Request
+
+
+class SharedStore(ServedStore):
+    """The store of a server with workers: they have forgotten what changes before anybody is told of the change."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.forget: Callable[[QueueKey], Coroutine[Any, Any, None]] | None = None
+
+    @property
+    def events(self) -> StoreEvents:
+        return self._store.events
+
+    @events.setter
+    def events(self, events: StoreEvents) -> None:
+        self._store.events = events
+
+    async def edit_queue(self, queue: Queue, edit: Callable[[QueueContent], QueueContent]) -> Queue:
+        edited = await self._store.edit_queue(queue, edit)
+        if self.forget is not None:
+            await self.forget(queue.key)
+        return edited
+
+    async def delete_queue(self, queue: Queue, *, caller: Caller = NOBODY) -> None:
+        await self._store.delete_queue(queue, caller=caller)
+        if self.forget is not None:
+            await self.forget(queue.key)
+
+
+class Attendant(ServedStore):
+    """Does for one worker what it asks (StoreProcess, and the operations of the store)."""
+
+    def __init__(
+        self,
+        service: Service,
+        handle: Handler,
+        metrics_page: Callable[[bool], Awaitable[bytes]],
+        answers: AnswerCounts,
+    ) -> None:
+        """`handle` answers what is relayed, `metrics_page` is the whole server's, whose answers are counted in `answers`."""
+        super().__init__(service.store)
+        self._service, self._handle, self._metrics_page, self._answers = (
+            service,
+            handle,
+            metrics_page,
+            answers,
+        )
+        # By the first message's seq.
+        self._undelivered: dict[int, tuple[Queue, list[Receipt], list[int | None], Caller]] = {}
+        self._polls: dict[int, asyncio.Task[Any]] = {}
+        self._streams: dict[int, AsyncIterator[bytes]] = {}
+        self._reading: dict[int, asyncio.Task[Any]] = {}  # whoever waits for a stream's next piece
+        self._stream_count = 0
+        self._is_lost = False
+        self.leaving: Callable[[], None] = lambda: None
+
+    def lost(self) -> None:
+        """The worker is gone: give back what it had not answered."""
+        self._is_lost = True
+        for poll in self._polls.values():
+            poll.cancel()
+        for received in self._undelivered.values():
+            self._service.in_background(undo(self._service, *received))
+        self._undelivered.clear()
+        for stream in list(self._streams):
+            self.end_stream(stream)
+
+    # ---- receives
+
+    async def receive(
+        self,
+        queue: Queue,
+        count: int,
+        *,
+        visibility_s: int | None = None,
+        attempt_id: str | None = None,
+        caller: Caller = NOBODY,
+    ) -> list[StoredMessage]:
+        messages = await self._store.receive(
+            queue, count, visibility_s=visibility_s, attempt_id=attempt_id, caller=caller
+        )
+        return self._handed(queue, messages, visibility_s, caller)
+
+    async def long_poll(
+        self,
+        queue: Queue,
+        poll: int,
+        count: int,
+        visibility_s: int | None,
+        wait_s: int,
+        attempt_id: str | None,
+        caller: Caller,
+    ) -> list[StoredMessage]:
+        task = asyncio.current_task()
+        assert task is not None
+        self._polls[poll] = task
+        try:
+            messages = await long_poll(self._service, queue, count, visibility_s, wait_s, attempt_id, caller)
+        except asyncio.CancelledError:
+            return []
+        finally:
+            del self._polls[poll]
+        return self._handed(queue, messages, visibility_s, caller)
+
+    def end_poll(self, poll: int) -> None:
+        task = self._polls.get(poll)
+        if task is not None:
+            task.cancel()
+
+    def _handed(
+        self, queue: Queue, messages: list[StoredMessage], visibility_s: int | None, caller: Caller
+    ) -> list[StoredMessage]:
+        service = self._service
+        note_receive(service, queue, messages, visibility_s, caller)
+        if messages:
+            receipts = [Receipt(queue.id, message.seq, message.delivery) for message in messages]
+            received = (queue, receipts, [message.received_at_ms for message in messages], caller)
+            if self._is_lost:
+                service.in_background(undo(service, *received))
+            else:
+                self._undelivered[messages[0].seq] = received
+        return messages
+
+    def delivered(self, seqs: list[int]) -> None:
+        for seq in seqs:
+            self._undelivered.pop(seq, None)
+
+    async def undo_receive(
+        self,
+        queue: Queue,
+        receipts: Sequence[Receipt],
+        *,
+        opened_ms: Sequence[int | None] | None = None,
+        caller: Caller = NOBODY,
+    ) -> None:
+        if receipts:
+            self._undelivered.pop(receipts[0].seq, None)
+        await undo(self._service, queue, receipts, opened_ms, caller)
+
+    # ---- operations with something of the service beside them
+
+    async def delete(
+        self,
+        queue: Queue,
+        receipts: Sequence[Receipt],
+        *,
+        strict: bool = False,
+        caller: Caller = NOBODY,
+        said: Mapping[int, Said] = NOTHING_SAID,
+    ) -> list[Deletion | VeilError]:
+        outcomes = await self._store.delete(queue, receipts, strict=strict, caller=caller, said=said)
+        note_deletions(self._service, queue, receipts, outcomes, caller, said)
+        return outcomes
+
+    async def extend(
+        self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
+    ) -> list[VeilError | None]:
+        outcomes = await self._store.extend(queue, extensions, caller=caller)
+        note_extensions(self._service, queue, extensions, outcomes, caller)
+        return outcomes
+
+    async def rotate(
+        self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
+    ) -> list[Rotated | VeilError]:
+        outcomes = await self._store.rotate(queue, extensions, caller=caller)
+        for extension, outcome in zip(extensions, outcomes, strict=True):
+            if isinstance(outcome, Rotated):
+                note_rotation(self._service, queue, outcome.receipt, extension.visibility_s, caller)
+        return outcomes
+
+    async def receive_hold(
+        self, queue: Queue, key: HoldKey, count: int, *, visibility_s: int, caller: Caller = NOBODY
+    ) -> HoldContent:
+        return await receiving.receive_hold(
+            self._service, queue, key, count=count, visibility_s=visibility_s, caller=caller
+        )
+
+    async def extend_holds(
+        self, queue: Queue, stream: str, owner: str, *, visibility_s: int, caller: Caller = NOBODY
+    ) -> HoldTally:
+        return await receiving.extend_holds(self._service, queue, stream, owner, visibility_s, caller=caller)
+
+    async def delete_holds(
+        self, queue: Queue, stream: str, owner: str, *, up_to_batch: int, caller: Caller = NOBODY
+    ) -> HoldTally:
+        return await receiving.delete_holds(self._service, queue, stream, owner, up_to_batch, caller=caller)
+
+    async def purge(self, queue: Queue, *, rest_ms: int, caller: Caller = NOBODY) -> None:
+        await purge(self._service, queue, caller=caller)
+
+    async def delete_queue(self, queue: Queue, *, caller: Caller = NOBODY) -> None:
+        await delete_queue(self._service, queue, caller=caller)
+
+    async def start_move(self, task: MoveTask, *, caller: Caller = NOBODY) -> MoveTask:
+        started = await self._store.start_move(task, caller=caller)
+        self._service.moves.run(started)
+        return started
+
+    async def cancel_move(self, task_id: str) -> MoveTask:
+        return await cancel_move(self._service, task_id)
+
+    # ---- of the whole server
+
+    async def relay(
+        self, method: str, path: str, query: str, headers: dict[str, str], body: bytes, peer: str
+    ) -> RelayedAnswer:
+        answer = await self._handle(Request(method, path, query, headers, body, peer))
+        stream = None
+        if answer.stream is not None:
+            stream = self._stream_count = self._stream_count + 1
+            self._streams[stream] = answer.stream
+        return RelayedAnswer(answer.status, answer.body, answer.content_type, answer.headers, stream)
+
+    async def next_piece(self, stream: int) -> bytes | None:
+        pieces, task = self._streams.get(stream), asyncio.current_task()
+        if pieces is None or task is None:
+            return None
+        self._reading[stream] = task
+        try:
+            return await anext(pieces, None)
+        except asyncio.CancelledError:
+            return None
+        finally:
+            del self._reading[stream]
+
+    def end_stream(self, stream: int) -> None:
+        reading, pieces = self._reading.get(stream), self._streams.pop(stream, None)
+        if reading is not None:
+            reading.cancel()  # which ends the stream as well
+        elif isinstance(pieces, AsyncGenerator):
+            self._service.in_background(pieces.aclose())
+
+    async def metrics_page(self, by_queue: bool) -> bytes:
+        return await self._metrics_page(by_queue)
+
+    async def queue_depths(self, queues: list[Queue], with_oldest: bool) -> dict[int, QueueDepth]:
+        return await queue_depths(self._service, queues, with_oldest=with_oldest)
+
+    def counted(self, counts: Counts) -> None:
+        for event, queue_id, count in counts.tallies:
+            self._service.tallies[event, queue_id] += count
+        for action, status_class, count in counts.answers:
+            self._answers[action, status_class] += count
