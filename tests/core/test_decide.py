@@ -118,9 +118,13 @@ def test_dead_letters_go_where_there_is_a_queue_of_the_same_type(target, is_vali
 
 
 def test_a_receive_opens_a_lease_with_the_next_delivery_number():
-    opened = decide.open_lease(a_stored(delivery=4, receive_count=2), 30, NOW_MS, 99)
-    assert opened.lease == (State.IN_FLIGHT, NOW_MS + 30_000, NOW_MS, 5, 5, 3, 99)
-    looked = decide.open_lease(a_stored(delivery=4, first_received_wall_ms=7), 0, NOW_MS, 99)
+    again, first, other = decide.open_leases(
+        [a_stored(delivery=4, receive_count=2), a_stored(), a_stored()], 30, NOW_MS, 99
+    )
+    assert again.lease == (State.IN_FLIGHT, NOW_MS + 30_000, NOW_MS, 5, 5, 3, 99)
+    assert first.lease == other.lease == (State.IN_FLIGHT, NOW_MS + 30_000, NOW_MS, 1, 1, 1, 99)
+    assert [each.delivery for each in (again, first, other)] == [5, 1, 1]
+    [looked] = decide.open_leases([a_stored(delivery=4, first_received_wall_ms=7)], 0, NOW_MS, 99)
     assert looked.lease == (State.VISIBLE, None, NOW_MS, 5, 0, 1, 7)
     assert (looked.delivery, looked.deadline_ms) == (5, NOW_MS)
 
@@ -331,7 +335,7 @@ def test_every_effect_has_its_event_and_a_lapse_has_none():
     dead = a_queue(2, DEAD_KEY)
     told = {
         Kind.SENT: decide.enqueue(NewMessage("m", "b", "d"), 7, QueueSettings(), NOW_MS),
-        Kind.RECEIVED: decide.open_lease(a_stored(), 30, NOW_MS, 1),
+        Kind.RECEIVED: decide.open_leases([a_stored()], 30, NOW_MS, 1)[0],
         Kind.EXTENDED: decide.decide_rotation(OPEN, receipt(3), 500, NOW_MS),
         Kind.GIVEN_BACK: decide.decide_extension(
             OPEN._replace(due_at_ms=NOW_MS + 2_000), receipt(3), 1, NOW_MS, fifo=False

@@ -67,12 +67,12 @@ def stuck() -> None:
 
 
 def _shift_windows(by_ms: int) -> None:
-    def shifted(open_lease: Any) -> Any:
-        return lambda message, visibility_s, now_ms, wall_ms: open_lease(
-            message, visibility_s, now_ms + by_ms, wall_ms
+    def shifted(open_leases: Any) -> Any:
+        return lambda messages, visibility_s, now_ms, wall_ms: open_leases(
+            messages, visibility_s, now_ms + by_ms, wall_ms
         )
 
-    _replace(decide, "open_lease", shifted)
+    _replace(decide, "open_leases", shifted)
 
 
 def forgotten_delete() -> None:

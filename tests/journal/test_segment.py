@@ -77,7 +77,6 @@ def test_a_trouble_of_the_server_is_told_without_a_queue(place: Storage):
 
 
 def test_a_traceback_stands_once_in_a_packed_row_and_is_told_with_each_of_its_attempts(place: Storage):
-    facts = ("m", 1, None, 1, 9, None)
     errors = [
         Said("failed", "NoStock", "none", "  File a" * 50),
         Said("failed", "NoStock", "one", "  File a" * 50),
@@ -86,8 +85,9 @@ def test_a_traceback_stands_once_in_a_packed_row_and_is_told_with_each_of_its_at
         None,
     ]
     recorder = EventRecorder()
-    for at, each in enumerate(errors):
-        recorder.record_deletion(NOON_MS, ORDERS, at, facts, SHOP, each)
+    told = {at: each for at, each in enumerate(errors) if each is not None}
+    facts = [(at, "m", 1, None, 1, 9, None) for at in range(len(errors))]
+    recorder.record_deletions(NOON_MS, ORDERS, facts, SHOP, told)
     packed = recorder.pack()
     # As rows were packed before: each with its own text, and before that without a rule.
     before = a_row(an_event(outcome="failed", traceback="  File c"))

@@ -14,9 +14,9 @@ from tests.stores.kit import a_message, make_queue, redrive_to
 from tests.stores.postgres_nodes_kit import nodes
 from veil.core import decide
 from veil.core.clock import ManualClock
-from veil.core.effect import Deleted, DeleteRefused
+from veil.core.effect import Deleted
 from veil.core.event import NOBODY
-from veil.core.lease import State
+from veil.core.lease import Deletion, State
 from veil.core.message import HeldMessage, LeaseState
 from veil.core.receipt import Receipt, delivery_of
 from veil.stores.sql import CONSTANTS, to_message
@@ -43,16 +43,20 @@ each_example = settings(
 )
 
 
-@given(lease=leases, claim=receipts, journal=st.booleans())
+@given(
+    held=st.lists(leases, min_size=1, max_size=4),
+    claims=st.lists(st.tuples(numbers, receipts), min_size=1, max_size=5),
+    journal=st.booleans(),
+)
 @each_example
-def test_sqlite_deletes_at_once_only_what_the_rules_delete(tmp_path: Path, lease, claim, journal):
-    """`delete_held` and `take_held` of the embedded store, against `decide_deletion`."""
+def test_sqlite_deletes_at_once_only_what_the_rules_delete(tmp_path: Path, held, claims, journal):
+    """`take_held` and `take_held_many` of the embedded store, against `decide_deletion` for each receipt in turn."""
     from veil.core.event import EventRecorder
     from veil.core.queue import Queue, QueueKey, QueueSettings
     from veil.stores.outbox import OutboxBound
     from veil.stores.sqlite.data_directory import Reserve
     from veil.stores.sqlite.database import Database, Q, QueueState
-    from veil.stores.sqlite.leases import _delete_held
+    from veil.stores.sqlite.leases import delete, held_messages
     from veil.stores.sqlite.messages import send
     from veil.stores.sqlite.opening import _migrate
 
@@ -66,28 +70,33 @@ def test_sqlite_deletes_at_once_only_what_the_rules_delete(tmp_path: Path, lease
     )
     state = QueueState(Queue(1, QueueKey("r", "a", "q"), QueueSettings()), "queue")
     db.keep(state)
-    [sent] = send(db, state.queue, [a_message("x")], None, NOBODY)
-    db.execute(Q.write_lease, (*lease, lease.due_at_ms, sent.seq))
+    seqs = [sent.seq for sent in send(db, state.queue, [a_message("x") for _ in held], None, NOBODY)]
     state.counts[:] = [0, 0, 0]
-    state.counts[lease.state] = 1
-    message = HeldMessage._make(db.execute(Q.held, (sent.seq, 1)).fetchone())
-    receipt = Receipt(1, sent.seq, claim[0], rotation=claim[1])
+    for seq, lease in zip(seqs, held, strict=True):
+        db.execute(Q.write_lease, (*lease, lease.due_at_ms, seq))
+        state.counts[lease.state] += 1
+    given_receipts = [Receipt(1, seqs[at % len(seqs)], *claim[:1], rotation=claim[1]) for at, claim in claims]
     if db.journal is not None:
         db.journal.forget()
 
-    decided = decide.decide_deletion(message, receipt, NOW_MS, fifo=False)
-    is_gone = _delete_held(db, state, receipt, NOW_MS, NOBODY, None)
+    messages = held_messages(db, state, seqs, NOW_MS)
+    decided, expected = [], []
+    for receipt in given_receipts:
+        effect = decide.decide_deletion(messages.get(receipt.seq), receipt, NOW_MS, fifo=False)
+        decided.append(effect)
+        if isinstance(effect, Deleted):
+            del messages[receipt.seq]
+            expected.append(Deletion.DELETED)
+        else:
+            expected.append(effect.error or effect.deletion)
 
-    assert is_gone == (db.execute(Q.held, (sent.seq, 1)).fetchone() is None)
-    assert sum(state.counts) == (0 if is_gone else 1)
-    if is_gone:
-        assert isinstance(decided, Deleted)
-        if db.journal is not None:
-            expected = EventRecorder()
-            expected.record(NOW_MS, state.queue.key, [decided])
-            assert db.journal.events == expected.events
-    elif message.holder == receipt.holder and lease.state == State.IN_FLIGHT:
-        assert isinstance(decided, DeleteRefused) or (lease.due_at_ms or 0) <= NOW_MS
+    assert delete(db, state.queue, given_receipts, False, NOBODY) == expected
+    assert set(held_messages(db, state, seqs, NOW_MS)) == set(messages)
+    assert state.counts == [sum(m.state == each for m in messages.values()) for each in State]
+    if db.journal is not None:
+        told = EventRecorder()
+        told.record(NOW_MS, state.queue.key, decided)
+        assert sorted(db.journal.events, key=repr) == sorted(told.events, key=repr)
 
 
 @pytest.mark.parametrize("name", ["sqlite", "postgres"])
@@ -113,7 +122,7 @@ async def _rows(store, query, named):
 
 
 async def test_postgres_claims_and_deletes_at_once_what_the_rules_say(postgres):
-    """`claim` against `open_lease` and the receive budget, `take_held` against `decide_deletion`, over many examples."""
+    """`claim` against `open_leases` and the receive budget, `take_held` against `decide_deletion`, over many examples."""
     from veil.stores.postgres.pipeline import Q
 
     examples: list[tuple[LeaseState, tuple[int, int]]] = []
@@ -168,7 +177,8 @@ async def _check_claim(store, queue, message):
     assert rows == bounded
     taken, spent = decide.ReceiveBudget(5, None, 2).choose([message])
     if taken:
-        message.set_lease(decide.open_lease(message, 30, NOW_MS, 9).lease)
+        [opened] = decide.open_leases([message], 30, NOW_MS, 9)
+        message.set_lease(opened.lease)
     else:
         assert spent == [message]
         message.due_at_ms = None

@@ -125,16 +125,15 @@ async def test_a_plan_is_on_disk_when_it_is_given_out(
         assert await asked is not None
 
 
-async def test_deletes_are_told_alike_whether_their_leases_are_in_memory_or_not(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-):
-    assert store._db.journal is not None
-    monkeypatch.setattr(store._db.journal, "_leases_max", 3)
+async def test_deletes_are_told_alike_whether_they_come_together_or_alone(store: SqliteStore):
     queue = await make_queue(store)
     await store.send(queue, some_messages(*"abcdefgh"))
     messages = await store.receive(queue, 8)
     await exported(store)
-    await store.delete(queue, receipts_of(queue, messages))
+    receipts = receipts_of(queue, messages)
+    await store.delete(queue, receipts[:5])
+    for receipt in receipts[5:]:
+        await store.delete(queue, [receipt])
 
     told = await exported(store)
     assert [(e.message_id, e.delivery, e.deadline_ms) for e in told] == [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import NamedTuple, TypeVar
 
 from msgspec import structs
@@ -19,9 +20,11 @@ from veil.core.lease import (
     HOLD_BYTES_MAX,
     WAITING,
     Deletion,
+    Extension,
     Member,
     MemberState,
     MessageFacts,
+    Rotated,
     State,
     is_open,
     judge_deletion,
@@ -172,19 +175,29 @@ def dead_letter(message: StoredMessage, target: Queue, new_seq: int) -> effect.D
     return effect.DeadLettered(message, message.delivery, None, target, new_seq, deduplication_id)
 
 
-def open_lease(message: StoredMessage, visibility_s: int, now_ms: int, wall_ms: int) -> effect.Opened:
-    """A receive takes the message: another delivery, with a lease of its own unless the visibility is nought."""
-    delivery, count = message.delivery + 1, message.receive_count + 1
-    first_ms = message.first_received_wall_ms
-    if first_ms is None:
-        first_ms = wall_ms
-    if not visibility_s:
-        return effect.Opened(
-            message, delivery, now_ms, LeaseState(_VISIBLE, None, now_ms, delivery, 0, count, first_ms)
-        )
+def open_leases(
+    messages: Iterable[StoredMessage], visibility_s: int, now_ms: int, wall_ms: int
+) -> list[effect.Opened]:
+    """A receive takes the messages: each another delivery, with a lease of its own unless the visibility is nought."""
     deadline_ms = now_ms + visibility_s * SECOND_MS
-    lease = LeaseState(_IN_FLIGHT, deadline_ms, now_ms, delivery, delivery, count, first_ms)
-    return effect.Opened(message, delivery, deadline_ms, lease)
+    opened: list[effect.Opened] = []
+    before: tuple[int, int, int | None] | None = None
+    for message in messages:
+        delivery, count, first_ms = message.delivery, message.receive_count, message.first_received_wall_ms
+        # Most have not been received before: what becomes of them is the same state.
+        if before != (delivery, count, first_ms):
+            before = (delivery, count, first_ms)
+            lease = LeaseState(
+                _IN_FLIGHT if visibility_s else _VISIBLE,
+                deadline_ms if visibility_s else None,
+                now_ms,
+                delivery + 1,
+                delivery + 1 if visibility_s else 0,
+                count + 1,
+                wall_ms if first_ms is None else first_ms,
+            )
+        opened.append(effect.Opened(message, delivery + 1, deadline_ms, lease))
+    return opened
 
 
 def repeat_attempt(
@@ -219,6 +232,91 @@ def repeat_attempt(
 
 
 # ---- what a receipt can do
+#
+# A call may have many receipts, and two of them may be about one message: each finds what the one before it left.
+
+HeldMessages = dict[int, HeldMessage]  # those of a call that its queue has, by seq
+
+
+def take_in(messages: HeldMessages, change: object) -> None:
+    """What an effect makes of its message, for the next receipt of the same call."""
+    if isinstance(change, effect.LeaseChange):
+        message = messages[change.message.seq]
+        messages[message.seq] = message._replace(**change.lease._asdict())
+    elif isinstance(change, effect.Deleted):
+        del messages[change.message.seq]
+
+
+def decide_deletions(
+    messages: HeldMessages,
+    receipts: Sequence[Receipt],
+    now_ms: int,
+    *,
+    fifo: bool,
+    strict: bool,
+    said: Mapping[int, Said],
+) -> tuple[list[effect.Deleted | effect.DeleteRefused], list[Deletion | errors.VeilError]]:
+    """Delete by each receipt: what happens, and what each is answered."""
+    effects: list[effect.Deleted | effect.DeleteRefused] = []
+    answers: list[Deletion | errors.VeilError] = []
+    for receipt in receipts:
+        message, told = messages.get(receipt.seq), said.get(receipt.seq)
+        decided = decide_deletion(message, receipt, now_ms, fifo=fifo, strict=strict, said=told)
+        take_in(messages, decided)
+        effects.append(decided)
+        if isinstance(decided, effect.Deleted):
+            answers.append(Deletion.DELETED)
+        else:
+            answers.append(decided.error or decided.deletion)
+    return effects, answers
+
+
+def decide_extensions(
+    messages: HeldMessages, extensions: Sequence[Extension], now_ms: int, *, fifo: bool
+) -> tuple[list[effect.LeaseChange | effect.ExtensionRefused], list[errors.VeilError | None]]:
+    """Change the visibility by each receipt: what happens, and what each is answered."""
+    effects: list[effect.LeaseChange | effect.ExtensionRefused] = []
+    answers: list[errors.VeilError | None] = []
+    for receipt, visibility_s, said in extensions:
+        message = messages.get(receipt.seq)
+        decided = decide_extension(message, receipt, visibility_s, now_ms, fifo=fifo, said=said)
+        if decided is None or isinstance(decided, errors.VeilError):
+            answers.append(decided)
+            continue
+        take_in(messages, decided)
+        effects.append(decided)
+        answers.append(decided.error if isinstance(decided, effect.ExtensionRefused) else None)
+    return effects, answers
+
+
+def decide_rotations(
+    messages: HeldMessages, extensions: Sequence[Extension], now_ms: int
+) -> tuple[list[effect.LeaseChange | effect.ExtensionRefused], list[Rotated | errors.VeilError]]:
+    """Change visibility and receipt by each receipt: what happens, and what each is answered."""
+    effects: list[effect.LeaseChange | effect.ExtensionRefused] = []
+    answers: list[Rotated | errors.VeilError] = []
+    for receipt, visibility_s, _ in extensions:
+        decided = decide_rotation(messages.get(receipt.seq), receipt, visibility_s, now_ms)
+        take_in(messages, decided)
+        effects.append(decided)
+        if isinstance(decided, effect.ExtensionRefused):
+            answers.append(decided.error)
+        else:
+            answers.append(Rotated(rotated_receipt(receipt), decided.lease.due_at_ms or now_ms))
+    return effects, answers
+
+
+def decide_undos(
+    messages: HeldMessages, receipts: Sequence[Receipt], opened_ms: Sequence[int | None] | None, now_ms: int
+) -> list[effect.Undone]:
+    """Undo each receive whose answer never left."""
+    effects: list[effect.Undone] = []
+    for receipt, at_ms in zip(receipts, opened_ms or repeat(None), strict=False):
+        undone = decide_undo(messages.get(receipt.seq), receipt, now_ms, at_ms)
+        if undone is not None:
+            take_in(messages, undone)
+            effects.append(undone)
+    return effects
 
 
 def decide_deletion(

@@ -192,13 +192,23 @@ AnyEffect = Enqueued | Effect | DeleteRefused | ExtensionRefused | HolderSign
 
 def counted_as(effect: AnyEffect) -> str | None:
     """What the owner of a store hears of an effect that only the store sees, in the words of StoreEvents."""
-    if isinstance(effect, Lapsed):
-        return "lapsed" if effect.message.state == State.IN_FLIGHT else None
-    if isinstance(effect, DeleteRefused):
-        return "stale_receipt" if effect.deletion is Deletion.STALE else None
-    if isinstance(effect, ExtensionRefused):
-        return None if effect.message is None else "stale_receipt"
-    return _COUNTED.get(type(effect))
+    event = _COUNTED.get(type(effect))  # of most there is nothing to hear
+    if event is None:
+        return None
+    if isinstance(effect, Lapsed) and effect.message.state != State.IN_FLIGHT:
+        return None
+    if isinstance(effect, DeleteRefused) and effect.deletion is not Deletion.STALE:
+        return None
+    if isinstance(effect, ExtensionRefused) and effect.message is None:
+        return None
+    return event
 
 
-_COUNTED: Final[dict[type, str]] = {Graced: "graced", Expired: "expired", DeadLettered: "dead_lettered"}
+_COUNTED: Final[dict[type, str]] = {
+    Lapsed: "lapsed",
+    Graced: "graced",
+    Expired: "expired",
+    DeadLettered: "dead_lettered",
+    DeleteRefused: "stale_receipt",
+    ExtensionRefused: "stale_receipt",
+}

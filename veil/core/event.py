@@ -10,7 +10,7 @@ also after the queue is gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -118,11 +118,10 @@ _KINDS: Final[dict[type, int]] = {
     effect.Lapsed: 0,  # not recorded: it follows from the deadline
 }
 _SENT, _RECEIVED, _DELETED = int(Kind.SENT), int(Kind.RECEIVED), int(Kind.DELETED)
-_OPENS_A_LEASE: Final = (int(Kind.RECEIVED), int(Kind.EXTENDED), int(Kind.GIVEN_BACK), int(Kind.GRACED))
 _NOWHERE: Final = (None, None)  # other_queue and other_seq, before what was said
 
-# Message id, delivery, deadline, receive count, size and type: as they follow one another in an event.
-LeaseFacts = tuple[str, int, int | None, int, int, str | None]
+# Seq, message id, delivery, deadline, receive count, size and type: as they follow one another in an event.
+LeaseFacts = tuple[int, str, int, int | None, int, int, str | None]
 
 
 def pack(
@@ -148,26 +147,19 @@ def unpack(packed: bytes) -> EventBatch:
 
 
 class EventRecorder:
-    """Makes events of the effects of one transaction, and packs them into one row when it ends.
-
-    A delete has to record which message it ended. To read that from the row first would make it half as dear again, and
-    nearly every delete follows a receive or an extension that has just told of it all. So what was told of the latest leases
-    is kept, where a store asks for that (`leases_max`); a delete that finds nothing reads the row instead.
-    """
+    """Makes events of the effects of one transaction, and packs them into one row when it ends."""
 
     __slots__ = (
         "_callers",
         "_indexes",
         "_last_caller",
         "_last_queue",
-        "_leases",
-        "_leases_max",
         "_queues",
         "_traces",
         "events",
     )
 
-    def __init__(self, leases_max: int = 0) -> None:
+    def __init__(self) -> None:
         self.events: list[tuple[object, ...]] = []  # in the order of Event's fields
         self._queues: dict[QueueKey, int] = {}
         self._callers: dict[Caller, int] = {}
@@ -175,8 +167,6 @@ class EventRecorder:
         self._last_queue: QueueKey | None = None
         self._last_caller: Caller | None = None
         self._indexes = (0, 0)
-        self._leases: dict[int, LeaseFacts] = {}
-        self._leases_max = leases_max
 
     def record(
         self, at_ms: int, queue: QueueKey, effects: Iterable[effect.AnyEffect], caller: Caller = NOBODY
@@ -191,23 +181,26 @@ class EventRecorder:
             kind = _KINDS[type(one)]
             if isinstance(one, Enqueued):
                 new = one.new
-                sent = (new.message_id, 0, one.due_at_ms, 0, one.body_bytes, new.message_type)
-                append((kind, at_ms, index, one.seq, *sent, who))
+                about = (new.message_id, 0, one.due_at_ms, 0, one.body_bytes, new.message_type)
+                append((kind, at_ms, index, one.seq, *about, who))
             elif isinstance(one, LeaseChange):
                 message = one.message
-                lease = (
-                    message.message_id,
-                    one.delivery,
-                    one.deadline_ms,
-                    one.lease.receive_count,
-                    message.body_bytes,
-                    message.message_type,
-                )
                 if kind:
                     told = () if kind == _RECEIVED else self._told(one)
-                    append((kind, at_ms, index, message.seq, *lease, who, *told))
-                if self._leases_max and kind in _OPENS_A_LEASE:
-                    self._keep(message.seq, lease)
+                    event = (
+                        kind,
+                        at_ms,
+                        index,
+                        message.seq,
+                        message.message_id,
+                        one.delivery,
+                        one.deadline_ms,
+                        one.lease.receive_count,
+                        message.body_bytes,
+                        message.message_type,
+                        who,
+                    )
+                    append(event + told)
             elif isinstance(one, effect.DeadLettered | effect.Redriven):
                 self._record_move(kind, at_ms, index, one, who)
             elif one.message is None:
@@ -221,21 +214,25 @@ class EventRecorder:
                 lease_told = (message.message_id, one.delivery, deadline_ms)
                 append((kind, at_ms, index, message.seq, *lease_told, *facts, who, *self._told(one)))
 
-    def record_deletion(
+    def record_deletions(
         self,
         at_ms: int,
         queue: QueueKey,
-        seq: int,
-        facts: LeaseFacts,
+        deleted: Iterable[LeaseFacts],
         caller: Caller,
-        said: Said | None = None,
+        said: Mapping[int, Said],
     ) -> None:
-        """The same for a delete that knows nothing but the facts."""
+        """The same for deletes that know nothing but the facts."""
         if queue is not self._last_queue or caller is not self._last_caller:
             self._look_up(queue, caller)
         index, who = self._indexes
-        told = () if said is None else self._in_fields(said)
-        self.events.append((_DELETED, at_ms, index, seq, *facts, who, *told))
+        if not said:
+            self.events += [(_DELETED, at_ms, index, *facts, who) for facts in deleted]
+            return
+        for facts in deleted:
+            each = said.get(facts[0])
+            told = () if each is None else self._in_fields(each)
+            self.events.append((_DELETED, at_ms, index, *facts, who, *told))
 
     def record_trouble(self, trouble: Trouble) -> None:
         """Veil could not take renewals: an event of no message and of no queue."""
@@ -243,11 +240,6 @@ class EventRecorder:
         index, who = self._indexes
         facts = (None, 0, trouble.from_ms, None, None, None, who, *_NOWHERE, trouble.kind)
         self.events.append((int(Kind.TROUBLE), trouble.to_ms, index, 0, *facts))
-
-    def lease(self, seq: int, delivery: int) -> LeaseFacts | None:
-        """What was last told of that delivery's lease, once; None where that is not known any more."""
-        facts = self._leases.pop(seq, None)
-        return facts if facts is not None and facts[1] == delivery else None
 
     def _record_move(
         self, kind: int, at_ms: int, index: int, one: effect.DeadLettered | effect.Redriven, who: int
@@ -283,11 +275,6 @@ class EventRecorder:
         number = None if trace is None else self._traces.setdefault(trace, len(self._traces))
         return None, None, outcome, error_type, error_text, number, worked_ms
 
-    def _keep(self, seq: int, lease: LeaseFacts) -> None:
-        if len(self._leases) >= self._leases_max:
-            self._leases.clear()  # cheaper than to look for the oldest, and they are only a shortcut
-        self._leases[seq] = lease
-
     def _look_up(self, queue: QueueKey, caller: Caller) -> None:
         self._last_queue, self._last_caller = queue, caller
         self._indexes = (
@@ -298,15 +285,11 @@ class EventRecorder:
     def pack(self) -> bytes:
         """What was recorded, as a row of the outbox; begins the next transaction."""
         packed = pack(self._queues, self._callers, self.events, self._traces)
-        self._clear()
+        self.forget()
         return packed
 
     def forget(self) -> None:
-        """The transaction was undone, and with it perhaps a lease; or there is no room for its events."""
-        self._clear()
-        self._leases.clear()
-
-    def _clear(self) -> None:
+        """The transaction was undone, or there is no room for its events."""
         self.events = []
         self._queues.clear()
         self._callers.clear()

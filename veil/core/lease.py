@@ -16,6 +16,7 @@ import re
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple
 
+from veil.core.attempt import Said
 from veil.core.errors import HoldNameRefused, MessageGone, ReceiptExpired, VisibilityTooLong
 from veil.core.limits import RECEIVE_BYTES_MAX, RETENTION_MAX_S, SECOND_MS, VISIBILITY_MAX_S
 from veil.core.message import HeldMessage, StoredMessage
@@ -49,6 +50,21 @@ class Deletion(Enum):
     DELETED = "deleted"
     GONE = "gone"  # deleted before, expired, purged or moved away
     STALE = "stale"  # the receipt does not count (any more): nothing was done
+
+
+class Extension(NamedTuple):
+    """A new visibility for the message behind a receipt, counted from now; 0 releases it."""
+
+    receipt: Receipt
+    visibility_s: int
+    said: Said | None = None  # the attempt is over, and this is what its holder says of it
+
+
+class Rotated(NamedTuple):
+    """The receipt that counts from now on, and until when; a released message's is void, and its deadline is now."""
+
+    receipt: Receipt
+    deadline_ms: int
 
 
 WAITING: Final = 0  # the delivery in the receipt of a message that waits out its delay

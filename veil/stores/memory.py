@@ -483,7 +483,7 @@ class MemoryStore:
             assert target is not None  # nothing is spent where there is nowhere to go
             new_seq = self._sequence.next(op.now_ms) if contents.fifo else message.seq
             self._apply(op, contents, [decide.dead_letter(message, target, new_seq)], NOBODY)
-        opened = [decide.open_lease(message, visibility_s, op.now_ms, op.wall_ms) for message in taken]
+        opened = decide.open_leases(taken, visibility_s, op.now_ms, op.wall_ms)
         self._apply(op, contents, opened)
         if contents.fifo:
             for group in dict.fromkeys(message.group for message in taken):

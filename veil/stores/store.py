@@ -73,6 +73,8 @@ from veil.core.event import ExportPlan as ExportPlan
 from veil.core.event import OutboxRow as OutboxRow
 from veil.core.event import OutboxSize as OutboxSize
 from veil.core.lease import Deletion, HoldContent, HoldKey, HoldTally
+from veil.core.lease import Extension as Extension
+from veil.core.lease import Rotated as Rotated
 from veil.core.message import Caller, NewMessage, Sent, StoredMessage
 from veil.core.message import NewContent as NewContent
 from veil.core.queue import Chosen as Chosen
@@ -85,21 +87,6 @@ class QueueContent(NamedTuple):
 
     settings: QueueSettings
     tags: dict[str, str]
-
-
-class Extension(NamedTuple):
-    """A new visibility for the message behind a receipt, counted from now; 0 releases it."""
-
-    receipt: Receipt
-    visibility_s: int
-    said: Said | None = None  # the attempt is over, and this is what its holder says of it
-
-
-class Rotated(NamedTuple):
-    """The receipt that counts from now on, and until when; a released message's is void, and its deadline is now."""
-
-    receipt: Receipt
-    deadline_ms: int
 
 
 class StoreEvents(Protocol):

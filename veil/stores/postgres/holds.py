@@ -18,7 +18,7 @@ from veil.core.message import Caller
 from veil.core.queue import Queue
 from veil.core.sequence import expired_below
 from veil.stores.postgres.apply import apply
-from veil.stores.postgres.leases import HeldMessages, held_messages, take_in
+from veil.stores.postgres.leases import held_messages
 from veil.stores.postgres.messages import messages_by_seq, take
 from veil.stores.postgres.pipeline import Q
 from veil.stores.postgres.transaction import QueueState, Transaction
@@ -131,7 +131,7 @@ async def delete_holds(
         for member in hold.members:
             message = messages.get(member.seq)
             effect = decide.delete_member(member, message, state.queue, tx.now_ms)
-            take_in(messages, effect)
+            decide.take_in(messages, effect)
             effects.append(effect)
         apply(tx, state, effects, caller)
         tx.later(Q.drop_hold, _named_hold(state, hold.key))
@@ -163,7 +163,9 @@ async def _next_holds(
     return holds, None if is_end or not holds else (holds[-1].key.batch, holds[-1].key.part)
 
 
-async def _group_seqs(tx: Transaction, state: QueueState, messages: HeldMessages) -> dict[str, list[int]]:
+async def _group_seqs(
+    tx: Transaction, state: QueueState, messages: decide.HeldMessages
+) -> dict[str, list[int]]:
     """FIFO: which messages the groups of these have, in whatever state."""
     groups = sorted({message.group for message in messages.values() if message.group is not None})
     if not state.fifo or not groups:
@@ -180,7 +182,7 @@ def _keep(
     tx: Transaction,
     state: QueueState,
     hold: StoredHold,
-    messages: HeldMessages,
+    messages: decide.HeldMessages,
     group_seqs: dict[str, list[int]],
     visibility_s: int,
     caller: Caller,
@@ -191,7 +193,7 @@ def _keep(
         state.queue, hold.members, messages, group_seqs, visibility_s, tx.now_ms, again=again
     )
     for effect in kept.effects:
-        take_in(messages, effect)
+        decide.take_in(messages, effect)
     apply(tx, state, kept.effects, caller)
     struck = len(hold.members) - len(kept.left)
     if struck:

@@ -4,16 +4,15 @@ messages at once (purge)."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import repeat
 from typing import Any, NamedTuple
 
 from veil.core import decide
 from veil.core.attempt import NOTHING_SAID, Said
 from veil.core.clock import LeaseTime, Trouble, TroubleKind
-from veil.core.effect import AnyEffect, Deleted, DeleteRefused, ExtensionRefused, HolderSign, LeaseChange
+from veil.core.effect import HolderSign
 from veil.core.errors import VeilError
 from veil.core.event import NOBODY
-from veil.core.lease import Deletion
+from veil.core.lease import Deletion, Extension, Rotated
 from veil.core.message import Caller, HeldMessage
 from veil.core.queue import Queue, QueueKey
 from veil.core.receipt import Receipt
@@ -21,15 +20,11 @@ from veil.core.sequence import expired_below
 from veil.stores.postgres.apply import apply
 from veil.stores.postgres.pipeline import Q
 from veil.stores.postgres.transaction import QueueState, Transaction
-from veil.stores.store import Extension, Rotated
 
 CHUNK = 1_000  # rows per transaction: bounds how long the locks are held
 
-# The messages of a call by seq: what each receipt finds is what the one before it left.
-HeldMessages = dict[int, HeldMessage]
 
-
-async def held_messages(tx: Transaction, state: QueueState, seqs: Iterable[int]) -> HeldMessages:
+async def held_messages(tx: Transaction, state: QueueState, seqs: Iterable[int]) -> decide.HeldMessages:
     """What the queue has of these messages, each locked until the transaction ends."""
     # What is past its retention is gone, though perhaps not yet swept.
     below = expired_below(tx.now_ms, state.queue.settings.retention_s)
@@ -38,15 +33,6 @@ async def held_messages(tx: Transaction, state: QueueState, seqs: Iterable[int])
         return {}
     found = map(HeldMessage._make, await tx.rows(Q.held, {"queue": state.id, "seqs": wanted}))
     return {message.seq: decide.excused(message, tx.now_ms, tx.lease_time) for message in found}
-
-
-def take_in(messages: HeldMessages, effect: object) -> None:
-    """What an effect makes of its message, for the next receipt of the same call."""
-    if isinstance(effect, LeaseChange):
-        message = messages[effect.message.seq]
-        messages[message.seq] = message._replace(**effect.lease._asdict())
-    elif isinstance(effect, Deleted):
-        del messages[effect.message.seq]
 
 
 # ---- what a receipt can do
@@ -63,19 +49,11 @@ async def delete(
     """Delete by receipt, each on its own."""
     state = tx.state_of(queue)
     messages = await held_messages(tx, state, (receipt.seq for receipt in receipts))
-    effects: list[Deleted | DeleteRefused] = []
-    for receipt in receipts:
-        message = messages.get(receipt.seq)
-        effect = decide.decide_deletion(
-            message, receipt, tx.now_ms, fifo=state.fifo, strict=strict, said=said.get(receipt.seq)
-        )
-        take_in(messages, effect)
-        effects.append(effect)
+    effects, answers = decide.decide_deletions(
+        messages, receipts, tx.now_ms, fifo=state.fifo, strict=strict, said=said
+    )
     apply(tx, state, effects, caller)
-    return [
-        effect.error or effect.deletion if isinstance(effect, DeleteRefused) else Deletion.DELETED
-        for effect in effects
-    ]
+    return answers
 
 
 async def extend(
@@ -90,24 +68,12 @@ async def extend(
 def extend_held(
     tx: Transaction,
     state: QueueState,
-    messages: HeldMessages,
+    messages: decide.HeldMessages,
     extensions: Sequence[Extension],
     caller: Caller,
 ) -> list[VeilError | None]:
     """The same on messages that were read before."""
-    effects: list[AnyEffect] = []
-    answers: list[VeilError | None] = []
-    for receipt, visibility_s, said in extensions:
-        message = messages.get(receipt.seq)
-        effect = decide.decide_extension(
-            message, receipt, visibility_s, tx.now_ms, fifo=state.fifo, said=said
-        )
-        if effect is None or isinstance(effect, VeilError):
-            answers.append(effect)
-            continue
-        take_in(messages, effect)
-        effects.append(effect)
-        answers.append(effect.error if isinstance(effect, ExtensionRefused) else None)
+    effects, answers = decide.decide_extensions(messages, extensions, tx.now_ms, fifo=state.fifo)
     apply(tx, state, effects, caller)
     return answers
 
@@ -118,16 +84,7 @@ async def rotate(
     """Change visibility and receipt, each on its own."""
     state = tx.state_of(queue)
     messages = await held_messages(tx, state, (each.receipt.seq for each in extensions))
-    effects: list[AnyEffect] = []
-    answers: list[Rotated | VeilError] = []
-    for receipt, visibility_s, _ in extensions:
-        effect = decide.decide_rotation(messages.get(receipt.seq), receipt, visibility_s, tx.now_ms)
-        take_in(messages, effect)
-        effects.append(effect)
-        if isinstance(effect, ExtensionRefused):
-            answers.append(effect.error)
-        else:
-            answers.append(Rotated(decide.rotated_receipt(receipt), effect.lease.due_at_ms or tx.now_ms))
+    effects, answers = decide.decide_rotations(messages, extensions, tx.now_ms)
     apply(tx, state, effects, caller)
     return answers
 
@@ -143,13 +100,7 @@ async def undo_receive(
     """Give back what a receive took whose answer never left."""
     state = tx.state_of(queue)
     messages = await held_messages(tx, state, (receipt.seq for receipt in receipts))
-    effects: list[AnyEffect] = []
-    for receipt, at_ms in zip(receipts, opened_ms or repeat(None), strict=False):
-        undone = decide.decide_undo(messages.get(receipt.seq), receipt, tx.now_ms, at_ms)
-        if undone is not None:
-            take_in(messages, undone)
-            effects.append(undone)
-    apply(tx, state, effects, caller)
+    apply(tx, state, decide.decide_undos(messages, receipts, opened_ms, tx.now_ms), caller)
 
 
 async def note_holders(tx: Transaction, queue: Queue, signs: Sequence[HolderSign]) -> None:

@@ -138,7 +138,7 @@ async def take(
             break
     if target is not None and spent:
         await dead_letter(tx, state, tx.states[target.id], spent)
-    opened = [decide.open_lease(message, visibility_s, tx.now_ms, tx.wall_ms) for message in taken]
+    opened = decide.open_leases(taken, visibility_s, tx.now_ms, tx.wall_ms)
     apply(tx, state, opened, caller)
     for message, effect in zip(taken, opened, strict=True):
         message.set_lease(effect.lease)

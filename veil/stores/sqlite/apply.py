@@ -22,7 +22,7 @@ from veil.core.lease import State
 from veil.core.message import Caller
 from veil.core.sequence import wake_at_ms
 from veil.stores.sql import encode_attributes
-from veil.stores.sqlite.database import Database, Q, QueueState
+from veil.stores.sqlite.database import Database, Q, QueueState, seq_list
 
 _VISIBLE = int(State.VISIBLE)
 
@@ -30,19 +30,27 @@ _VISIBLE = int(State.VISIBLE)
 def apply_leases(
     db: Database, state: QueueState, changes: Sequence[LeaseChange], now_ms: int, caller: Caller = NOBODY
 ) -> None:
-    """Leases were opened, extended or ended."""
+    """Leases were opened, extended or ended, each of another message."""
     retention_s = state.queue.settings.retention_s
-    rows = []
-    for change in changes:
-        message, lease = change.message, change.lease
-        seq = message.seq
-        wake_ms = wake_at_ms(seq, lease.due_at_ms, retention_s)
-        rows.append((*lease, wake_ms, seq))
-        db.shift(state, message.state, lease.state, seq, wake_ms, message.group)
-    if len(rows) == 1:
-        db.execute(Q.write_lease, rows[0])
+    became = [
+        (
+            change.lease,
+            wake_at_ms(change.message.seq, change.lease.due_at_ms, retention_s),
+            change.message.state,
+        )
+        for change in changes
+    ]
+    lease, wake_ms, before = became[0]
+    if len(became) > 1 and not state.has_groups and became.count(became[0]) == len(became):
+        # As all of a receive mostly are: one statement for all.
+        seqs = [change.message.seq for change in changes]
+        db.execute(Q.write_leases, (*lease, wake_ms, seq_list(seqs)))
+        db.shift(state, before, lease.state, min(seqs), wake_ms, None, len(seqs))
     else:
-        db.execute_many(Q.write_lease, rows)
+        for change, (lease, wake_ms, before) in zip(changes, became, strict=True):
+            message = change.message
+            db.execute(Q.write_lease, (*lease, wake_ms, message.seq))
+            db.shift(state, before, lease.state, message.seq, wake_ms, message.group)
     if db.journal is not None:
         db.journal.record(now_ms, state.queue.key, changes, caller)
 
@@ -56,6 +64,7 @@ def apply(
 ) -> None:
     """Whatever happened to messages of the queue, in order."""
     told: list[AnyEffect] = []
+    removed: list[int] = []
     for effect in effects:
         if isinstance(effect, Postponed):
             db.execute(Q.set_wake, (effect.wake_at_ms, effect.message.seq))
@@ -73,12 +82,14 @@ def apply(
             case Removal():
                 message = effect.message
                 if not isinstance(effect, Purged):  # those are deleted by the statement that finds them
-                    db.execute(Q.delete_message, (message.seq,))
+                    removed.append(message.seq)
                 db.shift(state, message.state, None, message.seq, None, message.group)
             case DeadLettered():
                 _dead_letter(db, state, effect)
             case Redriven():
                 _redrive(db, state, effect)
+    if removed:
+        db.execute(Q.delete_messages, (seq_list(removed),))
     if told and db.journal is not None:
         db.journal.record(now_ms, state.queue.key, told, caller)
         if all(isinstance(effect, DeleteRefused | ExtensionRefused | HolderSign) for effect in told):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -32,16 +32,21 @@ from veil.stores.store import StoreEvents
 
 Q: Final = NamedQueries("veil.stores.sqlite", "queries.sql")
 NEVER: Final = 1 << 62
-LEASES_TOLD_MAX: Final = 16_384  # see EventRecorder
 _FORGOTTEN_AT_ONCE: Final = 2_000
 _VISIBLE, _DELAYED, _IN_FLIGHT = int(State.VISIBLE), int(State.DELAYED), int(State.IN_FLIGHT)
 
 _RepeatableSend = tuple[int, bytes, list[Sent]]  # queue id, retry key, answer
 _encode = msgspec.msgpack.Encoder().encode
+_encode_json = msgspec.json.Encoder().encode
 _decode_sends = msgspec.msgpack.Decoder(list[_RepeatableSend]).decode
 
 Announcements = list[tuple[str, int, int]]  # event, queue id, how often
 AVAILABLE: Final = "available"
+
+
+def seq_list(seqs: Sequence[int]) -> str:
+    """Order keys as a statement takes many of them: a JSON list."""
+    return _encode_json(seqs).decode()
 
 
 class Owner(Protocol):
@@ -106,7 +111,7 @@ class Database:
         self.sequence = SequenceSource()
         self._marked_seq = 0  # the last order key of the transaction before
         self.marked_ms = 0  # when the latest one was committed, engine time
-        self.journal = EventRecorder(LEASES_TOLD_MAX) if journal else None  # None: nothing is recorded
+        self.journal = EventRecorder() if journal else None  # None: nothing is recorded
         self.bound = bound
         self.outbox_last = self.outbox_bytes = 0  # see outbox.py
         self.repeatable = RepeatableSends()
@@ -184,19 +189,21 @@ class Database:
         seq: int,
         wake_at_ms: int | None,
         group: str | None,
+        count: int = 1,
     ) -> None:
-        """A message goes from one State to another (None: it is not in the queue): counts, dues and groups follow."""
+        """Messages, one or as many as are alike in all this, go from one State to another (None: not in the queue): counts, dues
+        and groups follow. Of several that become visible, `seq` is the first one's."""
         counts = state.counts
         if before is not None:
-            counts[before] -= 1
+            counts[before] -= count
         if after is not None:
-            counts[after] += 1
+            counts[after] += count
             if wake_at_ms is not None:
                 if wake_at_ms < state.next_wake_ms:
                     state.next_wake_ms = wake_at_ms
                     self._note_due(state, wake_at_ms)
             elif before != _VISIBLE:
-                state.became_available += 1
+                state.became_available += count
                 # A new message expires after all the others, so it only counts where there are none.
                 if before is not None or state.next_expiry_ms == NEVER:
                     self.visible_from(state, seq)

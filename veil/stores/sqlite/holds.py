@@ -6,7 +6,7 @@ it. What reaches over many holds goes a few at a time, each step a transaction o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -15,12 +15,13 @@ from veil.core import decide
 from veil.core.effect import Deleted
 from veil.core.errors import HoldClosed, StreamTaken
 from veil.core.lease import NUMBER_MAX, STREAM_REST_MS, HoldContent, HoldKey, HoldTally, Member
-from veil.core.message import Caller, HeldMessage, StoredMessage
+from veil.core.message import Caller, StoredMessage
 from veil.core.queue import Queue
 from veil.core.sequence import expired_below
 from veil.stores.sql import to_message
 from veil.stores.sqlite.apply import apply
 from veil.stores.sqlite.database import Database, Q, QueueState
+from veil.stores.sqlite.leases import held_messages
 from veil.stores.sqlite.messages import take
 
 # A step ends with the hold that brings it to either: bounds how long it holds up everything else.
@@ -96,7 +97,7 @@ def delete_holds(
     state, now_ms = db.state_of(queue), db.clock.now_ms()
 
     def delete(key: HoldKey, lost: int, members: list[Member]) -> HoldTally:
-        messages = _held_messages(db, state, members, now_ms)
+        messages = held_messages(db, state, [member.seq for member in members], now_ms)
         effects = []
         for member in members:
             # Taken out: a member that a hold has twice is gone the second time.
@@ -122,16 +123,6 @@ def forget_stale_stream(db: Database) -> None:
         db.execute(Q.drop_stream, stale)
 
 
-def _held_messages(
-    db: Database, state: QueueState, members: Sequence[Member], now_ms: int
-) -> dict[int, HeldMessage]:
-    """What the queue has of the members."""
-    alive_from = expired_below(now_ms, state.queue.settings.retention_s)
-    seqs = msgspec.json.encode([member.seq for member in members if member.seq >= alive_from]).decode()
-    found = map(HeldMessage._make, db.execute(Q.held_many, (state.queue.id, seqs)).fetchall())
-    return {message.seq: message for message in found}
-
-
 def _keep(
     db: Database,
     state: QueueState,
@@ -142,7 +133,7 @@ def _keep(
     *,
     again: bool,
 ) -> decide.HoldDecision:
-    messages = _held_messages(db, state, members, now_ms)
+    messages = held_messages(db, state, [member.seq for member in members], now_ms)
     group_seqs: dict[str, list[int]] = {}
     if state.queue.settings.fifo and messages:
         groups = msgspec.json.encode(sorted({each.group or "" for each in messages.values()})).decode()

@@ -4,7 +4,6 @@ messages at once (purge)."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import repeat
 from typing import Any, NamedTuple
 
 import msgspec
@@ -12,30 +11,38 @@ import msgspec
 from veil.core import decide
 from veil.core.attempt import NOTHING_SAID, Said
 from veil.core.clock import Trouble
-from veil.core.effect import DeleteRefused, ExtensionRefused, HolderSign
+from veil.core.effect import HolderSign
 from veil.core.errors import VeilError
-from veil.core.lease import Deletion, State
+from veil.core.event import LeaseFacts
+from veil.core.lease import Deletion, Extension, Rotated, State
 from veil.core.message import Caller, HeldMessage
 from veil.core.queue import Queue, QueueKey
 from veil.core.receipt import Receipt
 from veil.core.sequence import expired_below, wake_at_ms
-from veil.stores.sqlite.apply import apply, apply_leases
-from veil.stores.sqlite.database import Database, Q, QueueState
-from veil.stores.store import Extension, Rotated
+from veil.stores.sqlite.apply import apply
+from veil.stores.sqlite.database import Database, Q, QueueState, seq_list
 
 TROUBLE = "trouble"  # the name under which the latest is kept
 encode_trouble = msgspec.msgpack.Encoder().encode
 decode_trouble = msgspec.msgpack.Decoder(Trouble | None).decode
-CHUNK = 500  # rows per turn: bounds how long one settling holds up everything else
 _IN_FLIGHT = int(State.IN_FLIGHT)
+CHUNK = 500  # rows per turn: bounds how long one settling holds up everything else
 
 
-def held_message(db: Database, state: QueueState, seq: int, now_ms: int) -> HeldMessage | None:
-    """What the rules need to know about the message; None where the queue has it no more."""
-    if seq < expired_below(now_ms, state.queue.settings.retention_s):
-        return None  # past its retention, though perhaps not yet swept
-    row = db.execute(Q.held, (seq, state.queue.id)).fetchone()
-    return None if row is None else decide.excused(HeldMessage._make(row), now_ms, db.lease_time)
+def held_messages(db: Database, state: QueueState, seqs: Sequence[int], now_ms: int) -> decide.HeldMessages:
+    """What the rules need to know about those of the messages that the queue still has."""
+    # What is past its retention is gone, though perhaps not yet swept.
+    alive_from = expired_below(now_ms, state.queue.settings.retention_s)
+    if len(seqs) == 1:
+        rows = db.execute(Q.held, (seqs[0], state.queue.id)).fetchall()
+    else:
+        rows = db.execute(Q.held_many, (state.queue.id, seq_list(seqs))).fetchall()
+    lease_time = db.lease_time
+    return {
+        row[0]: decide.excused(HeldMessage._make(row), now_ms, lease_time)
+        for row in rows
+        if row[0] >= alive_from
+    }
 
 
 # ---- what a receipt can do
@@ -51,53 +58,57 @@ def delete(
 ) -> list[Deletion | VeilError]:
     """Delete by receipt, each on its own."""
     state, now_ms = db.state_of(queue), db.clock.now_ms()
-    return [
-        _delete_one(db, state, receipt, strict, now_ms, caller, said.get(receipt.seq)) for receipt in receipts
-    ]
-
-
-def _delete_one(
-    db: Database,
-    state: QueueState,
-    receipt: Receipt,
-    strict: bool,
-    now_ms: int,
-    caller: Caller,
-    said: Said | None,
-) -> Deletion | VeilError:
-    if not state.has_groups and _delete_held(db, state, receipt, now_ms, caller, said):
-        return Deletion.DELETED
-    message = held_message(db, state, receipt.seq, now_ms)
-    fifo = state.queue.settings.fifo
-    effect = decide.decide_deletion(message, receipt, now_ms, fifo=fifo, strict=strict, said=said)
-    apply(db, state, [effect], now_ms, caller)
-    if isinstance(effect, DeleteRefused):
-        return effect.error or effect.deletion
-    return Deletion.DELETED
+    answers: list[Deletion | VeilError] = [Deletion.DELETED] * len(receipts)
+    places: Sequence[int] = range(len(receipts))
+    # Of two receipts of one message, each finds what the one before it left: they are decided in their order.
+    if not state.has_groups and len({receipt.seq for receipt in receipts}) == len(receipts):
+        places = _delete_held(db, state, receipts, now_ms, caller, said)
+    if places:
+        left = [receipts[place] for place in places]
+        messages = held_messages(db, state, [receipt.seq for receipt in left], now_ms)
+        fifo = state.queue.settings.fifo
+        effects, verdicts = decide.decide_deletions(
+            messages, left, now_ms, fifo=fifo, strict=strict, said=said
+        )
+        apply(db, state, effects, now_ms, caller)
+        for place, verdict in zip(places, verdicts, strict=True):
+            answers[place] = verdict
+    return answers
 
 
 def _delete_held(
-    db: Database, state: QueueState, receipt: Receipt, now_ms: int, caller: Caller, said: Said | None
-) -> bool:
-    """The shortcut `delete_held` of queries.sql; False where the receipt does not hold the message, which is then decided."""
-    seq = receipt.seq
-    if seq < expired_below(now_ms, state.queue.settings.retention_s):
-        return False  # past its retention, though perhaps not yet swept
-    journal, named = db.journal, (seq, state.queue.id, receipt.holder, now_ms)
-    facts = None if journal is None else journal.lease(seq, receipt.delivery)
-    if journal is None or facts is not None:
-        db.execute(Q.delete_held, named)
-        if not db.connection.changes():
-            return False
+    db: Database,
+    state: QueueState,
+    receipts: Sequence[Receipt],
+    now_ms: int,
+    caller: Caller,
+    said: Mapping[int, Said],
+) -> list[int]:
+    """The shortcut `take_held` of queries.sql; the places of those receipts that do not hold their messages."""
+    queue, holders = state.queue, {receipt.holder for receipt in receipts}
+    # What is past its retention is gone, though perhaps not yet swept.
+    open_now = (queue.id, now_ms, expired_below(now_ms, queue.settings.retention_s))
+    taken: list[LeaseFacts] = []
+    left: list[int] = []
+    # Rows are read to the end: until then a statement does not count as a change.
+    if len(receipts) > len(holders) == 1:
+        seqs = [receipt.seq for receipt in receipts]
+        taken = db.execute(Q.take_held_many, (seq_list(seqs), *holders, *open_now)).fetchall()
+        if len(taken) < len(seqs):
+            found = {facts[0] for facts in taken}
+            left = [place for place, seq in enumerate(seqs) if seq not in found]
     else:
-        # Read to the end: until then the statement does not count as a change.
-        facts = db.execute(Q.take_held, named).get
-        if facts is None:
-            return False
-    if journal is not None and facts is not None:
-        journal.record_deletion(now_ms, state.queue.key, seq, facts, caller, said)
-    db.shift(state, _IN_FLIGHT, None, seq, None, None)
-    return True
+        for place, receipt in enumerate(receipts):
+            facts = db.execute(Q.take_held, (receipt.seq, receipt.holder, *open_now)).get
+            if facts is None:
+                left.append(place)
+            else:
+                taken.append(facts)
+    if taken:
+        db.shift(state, _IN_FLIGHT, None, 0, None, None, len(taken))
+        if db.journal is not None:
+            db.journal.record_deletions(now_ms, queue.key, taken, caller, said)
+    return left
 
 
 def extend(
@@ -105,23 +116,11 @@ def extend(
 ) -> list[VeilError | None]:
     """Change visibility by receipt, each on its own."""
     state, now_ms = db.state_of(queue), db.clock.now_ms()
-    return [_extend_one(db, state, extension, now_ms, caller) for extension in extensions]
-
-
-def _extend_one(
-    db: Database, state: QueueState, extension: Extension, now_ms: int, caller: Caller
-) -> VeilError | None:
-    receipt, visibility_s, said = extension
-    message = held_message(db, state, receipt.seq, now_ms)
+    messages = held_messages(db, state, [each.receipt.seq for each in extensions], now_ms)
     fifo = state.queue.settings.fifo
-    effect = decide.decide_extension(message, receipt, visibility_s, now_ms, fifo=fifo, said=said)
-    if effect is None or isinstance(effect, VeilError):
-        return effect
-    if isinstance(effect, ExtensionRefused):
-        apply(db, state, [effect], now_ms, caller)
-        return effect.error
-    apply_leases(db, state, [effect], now_ms, caller)
-    return None
+    effects, answers = decide.decide_extensions(messages, extensions, now_ms, fifo=fifo)
+    apply(db, state, effects, now_ms, caller)
+    return answers
 
 
 def rotate(
@@ -129,15 +128,9 @@ def rotate(
 ) -> list[Rotated | VeilError]:
     """Change visibility and receipt, each on its own."""
     state, now_ms = db.state_of(queue), db.clock.now_ms()
-    answers: list[Rotated | VeilError] = []
-    for receipt, visibility_s, _ in extensions:
-        message = held_message(db, state, receipt.seq, now_ms)
-        effect = decide.decide_rotation(message, receipt, visibility_s, now_ms)
-        apply(db, state, [effect], now_ms, caller)
-        if isinstance(effect, ExtensionRefused):
-            answers.append(effect.error)
-        else:
-            answers.append(Rotated(decide.rotated_receipt(receipt), effect.lease.due_at_ms or now_ms))
+    messages = held_messages(db, state, [each.receipt.seq for each in extensions], now_ms)
+    effects, answers = decide.decide_rotations(messages, extensions, now_ms)
+    apply(db, state, effects, now_ms, caller)
     return answers
 
 
@@ -150,10 +143,8 @@ def undo_receive(
 ) -> None:
     """Give back what a receive took whose answer never left."""
     state, now_ms = db.state_of(queue), db.clock.now_ms()
-    for receipt, at_ms in zip(receipts, opened_ms or repeat(None), strict=False):
-        undone = decide.decide_undo(held_message(db, state, receipt.seq, now_ms), receipt, now_ms, at_ms)
-        if undone is not None:
-            apply_leases(db, state, [undone], now_ms, caller)
+    messages = held_messages(db, state, [receipt.seq for receipt in receipts], now_ms)
+    apply(db, state, decide.decide_undos(messages, receipts, opened_ms, now_ms), now_ms, caller)
 
 
 def note_holders(db: Database, queue: Queue, signs: Sequence[HolderSign]) -> None:

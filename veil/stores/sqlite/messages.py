@@ -63,48 +63,61 @@ def send(
             sent.append(duplicate)
             continue
         enqueued = decide.enqueue(message, db.sequence.next(now_ms), settings, now_ms)
-        _insert(db, state, enqueued, wall_ms)
         if settings.fifo:
             _remember(db, state, message, enqueued.seq, now_ms)
         stored.append(enqueued)
         sent.append(Sent(message.message_id, enqueued.seq))
+    if stored:
+        _insert(db, state, stored, wall_ms)
+        if db.journal is not None:
+            db.journal.record(now_ms, state.queue.key, stored, caller)
     if retry_key is not None:
         db.repeatable.remember(queue.id, retry_key, sent, now_ms)
-    if stored and db.journal is not None:
-        db.journal.record(now_ms, state.queue.key, stored, caller)
     return sent
 
 
-def _insert(db: Database, state: QueueState, enqueued: Enqueued, wall_ms: int) -> None:
-    new, seq = enqueued.new, enqueued.seq
-    wake_ms = None
-    if enqueued.due_at_ms is not None:
-        wake_ms = wake_at_ms(seq, enqueued.due_at_ms, state.queue.settings.retention_s)
-    db.execute(
-        Q.insert_message,
-        (
-            seq,
-            state.queue.id,
-            enqueued.state,
-            wake_ms,
-            enqueued.due_at_ms,
-            wall_ms,
-            new.message_id,
-            new.group,
-            new.deduplication_id,
-            new.trace_header,
-            new.sender,
-            new.message_type,
-            enqueued.body_bytes,
-            encode_attributes(new.attributes) if new.attributes else None,
-            new.body_md5,
-            new.body,
-            new.priority,
-        ),
-    )
-    db.shift(state, None, enqueued.state, seq, wake_ms, new.group)
-    if new.priority != PRIORITY_DEFAULT:
-        db.rank(state, new.priority)
+def _insert(db: Database, state: QueueState, stored: Sequence[Enqueued], wall_ms: int) -> None:
+    queue_id, retention_s = state.queue.id, state.queue.settings.retention_s
+    rows = []
+    plain = 0  # visible at once, without a group
+    for enqueued in stored:
+        new, seq = enqueued.new, enqueued.seq
+        wake_ms = None
+        if enqueued.due_at_ms is not None:
+            wake_ms = wake_at_ms(seq, enqueued.due_at_ms, retention_s)
+        rows.append(
+            (
+                seq,
+                queue_id,
+                enqueued.state,
+                wake_ms,
+                enqueued.due_at_ms,
+                wall_ms,
+                new.message_id,
+                new.group,
+                new.deduplication_id,
+                new.trace_header,
+                new.sender,
+                new.message_type,
+                enqueued.body_bytes,
+                encode_attributes(new.attributes) if new.attributes else None,
+                new.body_md5,
+                new.body,
+                new.priority,
+            )
+        )
+        if wake_ms is None and new.group is None:
+            plain += 1
+        else:
+            db.shift(state, None, enqueued.state, seq, wake_ms, new.group)
+        if new.priority != PRIORITY_DEFAULT:
+            db.rank(state, new.priority)
+    if plain:
+        db.shift(state, None, _VISIBLE, stored[0].seq, None, None, plain)
+    if len(rows) == 1:
+        db.execute(Q.insert_message, rows[0])
+    else:
+        db.execute_many(Q.insert_message, rows)
 
 
 def _duplicate_of(db: Database, state: QueueState, new: NewMessage, now_ms: int) -> Sent | None:
@@ -178,7 +191,7 @@ def take(
             apply(db, state, [decide.dead_letter(message, target, new_seq)], now_ms)
     if messages:
         wall_ms = db.clock.wall_ms()
-        opened = [decide.open_lease(message, visibility_s, now_ms, wall_ms) for message in messages]
+        opened = decide.open_leases(messages, visibility_s, now_ms, wall_ms)
         apply_leases(db, state, opened, now_ms, caller)
         for message, effect in zip(messages, opened, strict=True):
             message.set_lease(effect.lease)
