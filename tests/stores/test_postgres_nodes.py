@@ -331,6 +331,29 @@ async def test_a_missing_dead_letter_queue_that_is_made_elsewhere_is_used(postgr
         assert await one.find_queue(a_key("dead")) == dead
 
 
+@pytest.mark.parametrize("silent_ms", [2_400, 2_600, 7_400, 7_600])
+async def test_a_lapse_reckons_with_a_node_that_has_fallen_silent_before_any_heartbeat_has_noted_it(
+    postgres: str, no_beats: None, silent_ms: int
+) -> None:
+    clock = ManualClock()
+    async with nodes(postgres, 1, clock=clock, lease_grace=True) as [store]:
+        queue = await make_queue(store, visibility_s=2)
+        await store.send(queue, [a_message("work")])
+        await store.receive(queue, 1)
+        clock.advance(seconds=2)
+        now_ms = clock.now_ms()
+        ask(
+            postgres,
+            f"INSERT INTO veil.node (number, name, seen_ms) SELECT 63, 'silent', {now_ms - silent_ms}",
+        )
+        ask(postgres, f"UPDATE veil.lease_time SET beat_ms = {now_ms}")
+
+        is_silent = (
+            2_500 <= silent_ms <= 7_500
+        )  # a shorter silence is everyday life, and after a longer one the node is dead
+        assert len(await store.receive(queue, 1)) == (0 if is_silent else 1)
+
+
 async def test_a_node_that_falls_silent_is_noted_and_the_others_hearts_go_on(postgres: str) -> None:
     def row() -> tuple[Any, ...]:
         with psycopg.connect(postgres, autocommit=True) as connection:

@@ -4,7 +4,7 @@ messages at once (purge)."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from veil.core import decide
 from veil.core.attempt import NOTHING_SAID, Said
@@ -116,10 +116,12 @@ async def settle(tx: Transaction, state: QueueState) -> bool:
     named = {"queue": state.id, "limit": CHUNK}
     settings = state.queue.settings
     below = expired_below(tx.now_ms, settings.retention_s)
-    hidden, visible, [(beat_ms, *trouble)] = await tx.many(
-        (Q.due, {**named, "now_ms": tx.now_ms}), (Q.expired, {**named, "below": below}), (Q.lease_time, {})
+    hidden, visible, [lease_time] = await tx.many(
+        (Q.due, {**named, "now_ms": tx.now_ms}),
+        (Q.expired, {**named, "below": below}),
+        (Q.lease_time, {**SILENT, "now_ms": tx.now_ms}),
     )
-    excused = shared_trouble(tx.lease_time, tx.now_ms, beat_ms, trouble)
+    excused = shared_trouble(tx.lease_time, tx.now_ms, *lease_time)
     messages = map(HeldMessage._make, [*hidden, *visible])
     due = (decide.decide_due(message, settings, tx.now_ms, excused, tx.lease_time) for message in messages)
     apply(tx, state, [effect for effect in due if effect is not None])
@@ -127,16 +129,27 @@ async def settle(tx: Transaction, state: QueueState) -> bool:
 
 
 # No node ran for so long: the database was away, or all of them were.
-BEAT_GAP_MS = 3_000
+BEAT_GAP_MS: Final = 3_000
+DEAD_AFTER_MS: Final = 5_000
+_SILENT_MS: Final = 2_500
+# A node that was not seen for so long takes no renewals, whether it is found dead or comes back.
+SILENT: Final = {"silent_ms": _SILENT_MS, "silent_max_ms": DEAD_AFTER_MS + _SILENT_MS}
 
 
-def shared_trouble(lease_time: LeaseTime, now_ms: int, beat_ms: int, latest: Sequence[Any]) -> Trouble | None:
-    """The trouble that a lapse has to reckon with: what this node noticed, what others noted, or that no node ran."""
+def shared_trouble(
+    lease_time: LeaseTime, now_ms: int, beat_ms: int, silent_since_ms: int | None, *latest: Any
+) -> Trouble | None:
+    """The trouble that a lapse has to reckon with: what this node noticed, what others noted, that one of them has fallen
+    silent, or that no node ran."""
     if latest[0] is not None:
         lease_time.learn(Trouble(*latest))
     trouble = lease_time.trouble_at(now_ms)
-    if lease_time.is_on and now_ms - beat_ms > BEAT_GAP_MS:
+    if not lease_time.is_on:
+        return None
+    if now_ms - beat_ms > BEAT_GAP_MS:
         return Trouble(beat_ms, now_ms, TroubleKind.DATABASE).after(trouble)
+    if silent_since_ms is not None:
+        return Trouble(silent_since_ms, now_ms, TroubleKind.NODE).after(trouble)
     return trouble
 
 

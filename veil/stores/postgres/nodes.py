@@ -20,7 +20,7 @@ from veil.core.errors import StoreError
 from veil.stores.postgres.apply import NO_MESSAGES
 from veil.stores.postgres.connection import CHANNEL, Dsn, read_notice, write_notice
 from veil.stores.postgres.engine import DRAIN_S, Engine
-from veil.stores.postgres.leases import BEAT_GAP_MS
+from veil.stores.postgres.leases import BEAT_GAP_MS, DEAD_AFTER_MS, SILENT
 from veil.stores.postgres.pipeline import Q
 from veil.stores.postgres.transaction import Transaction
 
@@ -28,9 +28,6 @@ _log = logging.getLogger(__name__)
 
 BEAT_S: Final = 1.0
 ALONE_BEAT_S: Final = 0.25  # while nobody can tell us anything
-DEAD_AFTER_MS: Final = 5_000
-# A node that was not seen for so long takes no renewals, whether it is found dead or comes back.
-SILENT_MS: Final = 2_500
 DUTY_MS: Final = 4_000
 RECONNECT_S: Final = 0.2
 RECONNECT_MAX_S: Final = 2.0
@@ -145,14 +142,17 @@ class Nodes:
 
     async def _keep_lease_time(self, tx: Transaction) -> None:
         """Note that a node ran, every trouble that is over, and one that goes on here."""
-        silent = {"silent_ms": SILENT_MS, "silent_max_ms": DEAD_AFTER_MS + SILENT_MS}
-        [(beat_ms, *kept, now_ms, seen_ms)] = await tx.rows(Q.hold_lease_time, silent)
+        [(now_ms, beat_ms, seen_ms, *kept)] = await tx.rows(Q.hold_lease_time, SILENT)
         latest = None if kept[0] is None else Trouble(*kept)
         told = [trouble for trouble in self._troubles if latest is None or trouble.to_ms > latest.to_ms]
         if now_ms - beat_ms > BEAT_GAP_MS:
             told.append(Trouble(beat_ms, now_ms, TroubleKind.DATABASE))
             # Who was alive when the database went away may find it again later than we did, and takes no renewals until then.
-            awaited = {"name": self.name, "since_ms": beat_ms - DEAD_AFTER_MS, "seen_ms": now_ms - SILENT_MS}
+            awaited = {
+                "name": self.name,
+                "since_ms": beat_ms - DEAD_AFTER_MS,
+                "seen_ms": now_ms - SILENT["silent_ms"],
+            }
             tx.later(Q.await_nodes, awaited)
         elif seen_ms is not None:
             told.append(Trouble(seen_ms, now_ms, TroubleKind.NODE))

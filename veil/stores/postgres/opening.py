@@ -13,7 +13,7 @@ import psycopg
 
 from veil.core.errors import StoreBusy, StoreError, StoreTooNew, StoreUnavailable
 from veil.stores.postgres.connection import Dsn, first_line, in_our_words, parse_dsn
-from veil.stores.postgres.nodes import DEAD_AFTER_MS
+from veil.stores.postgres.leases import DEAD_AFTER_MS
 from veil.stores.postgres.pipeline import Q
 
 _log = logging.getLogger(__name__)

@@ -482,15 +482,17 @@ WHERE number = %(number)s AND name = %(name)s RETURNING number;
 -- Changes a row without saying anything by it: a commit of this has to reach the disk, and the standby.
 UPDATE veil.node SET name = name WHERE number = %(number)s AND name = %(name)s;
 
+-- part: LEASE_TIME
+beat_ms, (SELECT min(seen_ms) FROM veil.node WHERE seen_ms BETWEEN t.now_ms - %(silent_max_ms)s AND t.now_ms - %(silent_ms)s),
+       from_ms, to_ms, kind, healthy_ms
+
 -- name: lease_time
--- When a node last ran, and the latest trouble.
-SELECT beat_ms, from_ms, to_ms, kind, healthy_ms FROM veil.lease_time;
+-- When a node last ran, the last sign of one that has been silent for so long, and the latest trouble.
+SELECT {LEASE_TIME} FROM veil.lease_time, (SELECT %(now_ms)s::bigint AS now_ms) t;
 
 -- name: hold_lease_time
--- The same to be changed, with what time it is, and the last sign of a node that has been silent for so long.
-SELECT beat_ms, from_ms, to_ms, kind, healthy_ms, t.now_ms,
-       (SELECT min(seen_ms) FROM veil.node WHERE seen_ms BETWEEN t.now_ms - %(silent_max_ms)s AND t.now_ms - %(silent_ms)s)
-FROM veil.lease_time, (SELECT {NOW_MS} AS now_ms) t FOR UPDATE OF lease_time;
+-- The same to be changed, and what time it is.
+SELECT t.now_ms, {LEASE_TIME} FROM veil.lease_time, (SELECT {NOW_MS} AS now_ms) t FOR UPDATE OF lease_time;
 
 -- name: await_nodes
 -- The other nodes that were alive then count as silent from now on, not as dead.
