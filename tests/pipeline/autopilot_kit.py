@@ -82,9 +82,9 @@ class World:
     def pilot(self, **given: Any) -> Autopilot:
         """An autopilot of this world; another one after a crash."""
         return Autopilot(
-            given.pop("tables", self.tables),
-            given.pop("queues", self.queues),
-            SharedAudit(AuditFile(self.audit_file), self.queues),
+            tables=given.pop("tables", self.tables),
+            queues=given.pop("queues", self.queues),
+            audit=SharedAudit(AuditFile(self.audit_file), self.queues),
             refresh=lambda: run_lifecycles(no_spark, self.journal, self.tables),
             health=lambda: self.health,
             now_ms=given.pop("now_ms", lambda: self.now_ms),

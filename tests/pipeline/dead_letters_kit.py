@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from veil.journal.storage import Storage
-from veil.pipeline.dead_letters.letters import PEEKED
-from veil.pipeline.dead_letters.queue import DeadLetterQueue
+from veil.pipeline.dead_letters.queue import PEEKED, DeadLetterQueue
 from veil.pipeline.dead_letters.runs import RedriveRun, place_of, save_run
 from veil.pipeline.dead_letters.selection import Selection, choose
 from veil.pipeline.queues import QueueAddress, QueueClient

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from veil.core.text import CHARS_MAX, fingerprint
-from veil.pipeline.dead_letters.letters import fingerprint_of
+from veil.pipeline.dead_letters.analysis import fingerprint_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.pipeline.dead_letters_kit import NOON, a_letter, frame
 from veil.journal.storage import Storage
-from veil.pipeline.dead_letters.analysis import FILE, read_groups, write_groups
-from veil.pipeline.dead_letters.letters import dead_letters, grouped
+from veil.pipeline.dead_letters.analysis import FILE, dead_letters, grouped, read_groups, write_groups
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

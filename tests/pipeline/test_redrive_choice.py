@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.pipeline.dead_letters_kit import a_letter, frame
-from veil.pipeline.dead_letters.letters import dead_letters
+from veil.pipeline.dead_letters.analysis import dead_letters
 from veil.pipeline.dead_letters.queue import DeadLettersRefused
 from veil.pipeline.dead_letters.selection import Selection
 

@@ -108,6 +108,14 @@ def test_lapses_of_which_nobody_knows_why_are_not_told_as_crashes():
     assert told(crashes=0, unknown=5).endswith("waited hidden after unexplained lapses.")
 
 
+def test_a_single_minute_is_told_as_one():
+    finding = a_finding(recommended_timeout_s=135, replay=Replay(1, 1, 1.0, 1.0))
+
+    told = replay_words(finding, (BEGIN, BEGIN + timedelta(minutes=1)))
+
+    assert told is not None and told.startswith("Over this minute a timeout of")
+
+
 def test_without_a_recommendation_nothing_would_have_changed():
     assert replay_words(a_finding(recommended_timeout_s=None), (BEGIN, END)) is None
 

@@ -176,7 +176,7 @@ def test_crashes_of_holders_that_would_have_been_quick_are_not_taken_for_slow_wo
         assert finding.recommended_timeout_s is not None
         assert finding.recommended_timeout_s <= 35  # the truth at 0.1 %: 20.7 s
         assert finding.missing is not None
-        assert "taken for crashes" in finding.missing
+        assert "counted as crashes" in finding.missing
 
 
 @by_name

@@ -290,12 +290,11 @@ def run(
 
         try:
             with only_run(tables_place, LOCK):
+                log = AuditFile(audit or audit_file(settings) or settings.data / "audit.jsonl")
                 pilot = Autopilot(
-                    tables_place,
-                    queues,
-                    SharedAudit(
-                        AuditFile(audit or audit_file(settings) or settings.data / "audit.jsonl"), queues
-                    ),
+                    tables=tables_place,
+                    queues=queues,
+                    audit=SharedAudit(log, queues),
                     refresh=refresh,
                     health=lambda: journal_health(client, journal_place),
                     now_ms=lambda: int(time.time() * 1000),

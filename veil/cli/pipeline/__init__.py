@@ -18,7 +18,7 @@ JOBS = {
     "report": "veil.cli.pipeline.report",
     "route": "veil.cli.pipeline.route",
     "dead-letters": "veil.cli.pipeline.dead_letters",
-    "redrive": "veil.cli.pipeline.redrive",
+    "redrive": "veil.cli.pipeline.dead_letters",
     "package": "veil.cli.pipeline.package",
 }
 

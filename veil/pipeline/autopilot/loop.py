@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec.structs import replace
@@ -93,65 +93,57 @@ class JournalHealth:
     now_ms: int | None = None
 
 
+@dataclass(kw_only=True)
 class Autopilot:
     """Everything that it needs is handed in; `look_at_all` is one turn of the loop."""
 
-    def __init__(
-        self,
-        tables: Storage,
-        queues: QueueCalls,
-        audit: AuditLog,
-        *,
-        refresh: Callable[[], LifecyclesRun | None],
-        health: Callable[[], JournalHealth | str | None],
-        now_ms: Callable[[], int],
-        default: Policy | None = None,
-        schedules: Mapping[str, Schedule] | None = None,
-        find_all: Callable[[Mapping[tuple[str, str], Goal]], Findings | None] = lambda goals: None,
-        tell: Callable[[str, QueueState, Decision], None] = lambda queue, state, decision: None,
-        on_step: Callable[[str], None] = lambda step: None,
-    ) -> None:
-        self._tables, self._queues, self._audit = tables, queues, audit
-        self._refresh, self._health, self._now_ms = refresh, health, now_ms
-        self._default = default or Policy()
-        self._timelines = Timelines(schedules)
-        self._find_all, self._tell, self._on_step = find_all, tell, on_step
-        self._evidence = TablesEvidence(tables)
+    tables: Storage
+    queues: QueueCalls
+    audit: AuditLog
+    refresh: Callable[[], LifecyclesRun | None]
+    health: Callable[[], JournalHealth | str | None]
+    now_ms: Callable[[], int]
+    default: Policy = field(default_factory=Policy)
+    schedules: Mapping[str, Schedule] = field(default_factory=dict)
+    find_all: Callable[[Mapping[tuple[str, str], Goal]], Findings | None] = lambda goals: None
+    tell: Callable[[str, QueueState, Decision], None] = lambda queue, state, decision: None
+    on_step: Callable[[str], None] = lambda step: None
+    has_claimed: bool = False  # a queue, by the last look: the next one may change it
+
+    def __post_init__(self) -> None:
+        self._timelines = Timelines(self.schedules)
+        self._evidence = TablesEvidence(self.tables)
         self._findings: Findings | None = None
         self._found_ms = 0
-        self.has_claimed = False  # a queue, by the last look: the next one may change it
-        self.state = self._load()
-
-    def _load(self) -> AutopilotState:
         try:
-            state = decode_state(self._tables.read(FILE))
+            self.state = decode_state(self.tables.read(FILE))
         except FileNotFoundError:
-            state = AutopilotState()
-        return state if state.owner else replace(state, owner=secrets.token_hex(6))
+            self.state = AutopilotState()
+        self.state = replace(self.state, owner=self.state.owner or secrets.token_hex(6))
 
     def look_at_all(self) -> AutopilotState:
         """One turn: finish what a predecessor began, learn what is new, and decide about each queue."""
         self.has_claimed = False
-        health = self._health()
-        now_ms = (health.now_ms if isinstance(health, JournalHealth) else None) or self._now_ms()
+        health = self.health()
+        now_ms = (health.now_ms if isinstance(health, JournalHealth) else None) or self.now_ms()
         self._recover()
         policies = self._policies(now_ms)
         problem = self._learn(policies, health, now_ms)
-        manifest = load_manifest(self._tables)
+        manifest = load_manifest(self.tables)
         memories = {
             work.queue: (work, memory)
             for work, memory in self._evidence.memories(manifest, list(policies), now_ms).items()
-            if work.region == self._queues.region
+            if work.region == self.queues.region
         }
         self.state = replace(
-            self.state, looked_ms=now_ms, problem=problem, region=self._queues.region,
-            account=next((self._queues.account(name) for name in policies), self.state.account),
+            self.state, looked_ms=now_ms, problem=problem, region=self.queues.region,
+            account=next((self.queues.account(name) for name in policies), self.state.account),
             queues={name: each for name, each in self.state.queues.items() if name in policies or each.intent},
         )  # fmt: skip
         for name, policy in policies.items():
             if policy.mode is Mode.OFF:
                 continue
-            work, memory = memories.get(name, (Work(self._queues.region, "", name, ""), Memory()))
+            work, memory = memories.get(name, (Work(self.queues.region, "", name, ""), Memory()))
             self._look_at(name, policy, work, memory, manifest, now_ms)
         self._save()
         return self.state
@@ -162,7 +154,7 @@ class Autopilot:
         self, name: str, policy: Policy, work: Work, memory: Memory, manifest: Manifest, now_ms: int
     ) -> None:
         state = self.state.queues.get(name, QueueState())
-        timeout_s = self._queues.timeout_s(name)
+        timeout_s = self.queues.timeout_s(name)
         if timeout_s is None:
             return
         if self.state.problem is not None:
@@ -199,21 +191,21 @@ class Autopilot:
         assert decision.after_s is not None
         intent = Intent(id=secrets.token_hex(8), decision=decision, rest_s=policy.rest_s)
         self._keep(name, replace(state, intent=intent))
-        self._on_step("intended")
-        self._audit.asked(intent.id, name, decision)
-        self._on_step("asked")
+        self.on_step("intended")
+        self.audit.asked(intent.id, name, decision)
+        self.on_step("asked")
         # A person's change always wins; this is the last look before ours.
-        if self._queues.timeout_s(name) != decision.before_s:
-            self._audit.ended(intent.id, FAILED, "somebody else changed the timeout in the same moment")
+        if self.queues.timeout_s(name) != decision.before_s:
+            self.audit.ended(intent.id, FAILED, "somebody else changed the timeout in the same moment")
             self._keep(name, state)
             return
-        self._queues.set_timeout(name, decision.after_s)
-        self._on_step("set")
-        self._audit.ended(intent.id, DONE, decision.told)
-        self._on_step("ended")
+        self.queues.set_timeout(name, decision.after_s)
+        self.on_step("set")
+        self.audit.ended(intent.id, DONE, decision.told)
+        self.on_step("ended")
         self._keep(name, changed(state, decision, policy.rest_s))
-        self._on_step("kept")
-        self._tell(name, self.state.queues[name], decision)
+        self.on_step("kept")
+        self.tell(name, self.state.queues[name], decision)
 
     def _recover(self) -> None:
         """Finish the changes that somebody was killed in."""
@@ -221,15 +213,15 @@ class Autopilot:
             if state.intent is None:
                 continue
             intent, decision = state.intent, state.intent.decision
-            timeout_s = self._queues.timeout_s(name)
-            is_asked, is_ended = self._audit.known(intent.id)
+            timeout_s = self.queues.timeout_s(name)
+            is_asked, is_ended = self.audit.known(intent.id)
             is_made = timeout_s == decision.after_s
             if is_made and not is_asked:
-                self._audit.asked(intent.id, name, decision)
+                self.audit.asked(intent.id, name, decision)
             if (is_asked or is_made) and not is_ended:
                 outcome = (DONE, decision.told) if is_made else (FAILED, "stopped before the change was made")
-                self._audit.ended(intent.id, *outcome)
-            self._on_step("recovered")
+                self.audit.ended(intent.id, *outcome)
+            self.on_step("recovered")
             cleared = replace(state, intent=None, found_ms=0)
             self._keep(name, changed(cleared, decision, intent.rest_s) if is_made else cleared)
 
@@ -238,10 +230,10 @@ class Autopilot:
         for each in decisions:
             last = state.last
             if last is None or last.code != each.code or each.kind in (Kind.KEEP, Kind.DRIFT):
-                self._audit.asked(secrets.token_hex(8), name, each, DONE)
-                self._tell(name, state, each)
+                self.audit.asked(secrets.token_hex(8), name, each, DONE)
+                self.tell(name, state, each)
             elif each.kind is Kind.ADVISE and each.at_ms - last.at_ms >= DAY_MS:
-                self._tell(name, state, each)  # a line a day
+                self.tell(name, state, each)  # a line a day
             else:
                 each = replace(each, at_ms=last.at_ms)
             state = replace(state, last=each)
@@ -258,9 +250,9 @@ class Autopilot:
         for subject, sentence in advised.items():
             told = Decision(kind=Kind.ADVISE, code=f"advice on {subject}", reason=sentence, at_ms=now_ms)
             if subject not in state.advised:
-                self._audit.asked(secrets.token_hex(8), name, told, DONE)
+                self.audit.asked(secrets.token_hex(8), name, told, DONE)
             if subject not in state.advised or is_daily:
-                self._tell(name, state, told)
+                self.tell(name, state, told)
         return replace(state, advised=advised, advised_ms=now_ms if is_daily else state.advised_ms)
 
     # ---- what is known
@@ -270,10 +262,10 @@ class Autopilot:
     ) -> str | None:
         """Bring the tables up to date; says why nothing may be done by them, if that is so."""
         try:
-            run = self._refresh()
+            run = self.refresh()
         except VeilError as refused:  # other runs on the same tables too
             return str(refused)
-        manifest = load_manifest(self._tables)
+        manifest = load_manifest(self.tables)
         if manifest.broken:
             return f"segment {manifest.broken[0].name} of the journal cannot be read: {manifest.broken[0].reason}"
         newest_ms = run.newest.timestamp() * 1000 if run is not None and run.newest else manifest.newest_ms
@@ -295,8 +287,8 @@ class Autopilot:
         if health is not None and health.waiting_s * 1000 > STALE_MS:
             return "the server's journal is behind"
         if now_ms - self._found_ms >= HOUR_MS:
-            goals = {(self._queues.region, name): goal_of(policy) for name, policy in policies.items()}
-            self._findings, self._found_ms = self._find_all(goals), now_ms
+            goals = {(self.queues.region, name): goal_of(policy) for name, policy in policies.items()}
+            self._findings, self._found_ms = self.find_all(goals), now_ms
         return None
 
     def _forget(self, now_ms: int) -> None:
@@ -308,10 +300,10 @@ class Autopilot:
     def _policies(self, now_ms: int) -> dict[str, Policy]:
         """The queues that allow something."""
         found: dict[str, Policy] = {}
-        for name in self._queues.names():
-            tags = self._queues.tags(name)
+        for name in self.queues.names():
+            tags = self.queues.tags(name)
             try:
-                policy = read_policy(tags[TAG]) if TAG in tags else self._default
+                policy = read_policy(tags[TAG]) if TAG in tags else self.default
             except PolicyUnreadable as refused:
                 policy = Policy()
                 reason = f"the queue's tag {TAG} is not readable: {refused}"
@@ -331,12 +323,12 @@ class Autopilot:
 
     def _holder(self, name: str, now_ms: int) -> str | None:
         """Which autopilot may change the queue; None where that was nobody, and this one has claimed it just now."""
-        owner, _, until = self._queues.tags(name).get(HELD_TAG, "").partition(" ")
+        owner, _, until = self.queues.tags(name).get(HELD_TAG, "").partition(" ")
         until_ms = _number(until)
         if owner and owner != self.state.owner and until_ms > now_ms:
             return owner
         if owner != self.state.owner or until_ms < now_ms + _HELD_MS // 2:
-            self._queues.tag(name, HELD_TAG, f"{self.state.owner} {now_ms + _HELD_MS}")
+            self.queues.tag(name, HELD_TAG, f"{self.state.owner} {now_ms + _HELD_MS}")
             self.has_claimed = True
         return owner if owner == self.state.owner and until_ms > now_ms else None
 
@@ -350,7 +342,7 @@ class Autopilot:
         self._save()
 
     def _save(self) -> None:
-        self._tables.write(FILE, encode_state(self.state))
+        self.tables.write(FILE, encode_state(self.state))
 
 
 def _number(text: str) -> int:

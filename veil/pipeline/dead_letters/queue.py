@@ -16,17 +16,31 @@ import msgspec
 
 from veil.client.api import ApiError, Failure
 from veil.core.errors import VeilError
-from veil.pipeline.dead_letters.letters import PEEKED
 from veil.pipeline.queues import PeekedMessage, QueueAddress, QueueClient
 from veil.pipeline.source.columns import to_batch
 from veil.pipeline.spark.workers import check_workers, this_python
-from veil.pipeline.sql import arrow_schema, struct_of
+from veil.pipeline.sql import ATTRIBUTES, arrow_schema, struct_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from veil.journal.storage import Storage
+
+
+# What a look at the queue gives. `seq` is the message's place in its queue, which names it together with its id.
+PEEKED: Final = f"""
+    queue             string not null,
+    message_id        string not null,
+    seq               bigint not null,
+    state             string not null,
+    sent_at           timestamp,
+    receive_count     int,
+    body_bytes        int not null,
+    body              string,
+    attributes        {ATTRIBUTES} not null,
+    system_attributes map<string, string> not null
+"""
 
 
 class DeadLettersRefused(VeilError):
@@ -51,14 +65,8 @@ REQUEST_BYTES_MAX: Final = 4 << 20
 _REDRIVE_TIMEOUT_S: Final = 120.0
 
 
-class RedrivenEntry(msgspec.Struct, rename="pascal"):
-    """An entry that was redriven: it is another message now, of which nobody here asks the id."""
-
-    id: str
-
-
 class RefusedEntry(msgspec.Struct, rename="pascal"):
-    """An entry that was not, and why."""
+    """An entry that was not redriven, and why."""
 
     id: str
     code: str = ""
@@ -68,7 +76,7 @@ class RefusedEntry(msgspec.Struct, rename="pascal"):
 class RedriveAnswer(msgspec.Struct, rename="pascal"):
     """What became of each entry of a call."""
 
-    successful: list[RedrivenEntry] | None = None
+    successful: list[msgspec.Raw] | None = None  # other messages now, of which nobody here asks the id
     failed: list[RefusedEntry] | None = None
 
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from veil.pipeline.dead_letters.analysis import history_tables
-from veil.pipeline.dead_letters.letters import LETTERS, dead_letters
+from veil.pipeline.dead_letters.analysis import LETTERS, dead_letters, history_tables
 from veil.pipeline.dead_letters.queue import DeadLettersRefused, opened, peeked
 from veil.pipeline.dead_letters.runs import RedriveRun, seal
 from veil.pipeline.queues import QueueAddress

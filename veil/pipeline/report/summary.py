@@ -68,7 +68,7 @@ def replay_words(finding: Finding, period: Period) -> str | None:
     if replay is None or finding.recommended_timeout_s is None:
         return None
     lasted = words.span(*period)
-    over = f"Over these {lasted}" if lasted else "Over the time analysed"
+    over = f"Over these {lasted}".replace("these 1 ", "this ") if lasted else "Over the time analysed"
     better, price = _changes(replay, words.after_losses(finding.crashes, finding.unknown))
     if better:
         changed = " and ".join(better) + (f", at the price of {' and '.join(price)}" if price else "")

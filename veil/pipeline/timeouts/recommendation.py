@@ -304,7 +304,7 @@ def _crashes_assumed(evidence: Evidence) -> str:
     history = evidence.history
     text = (
         f"{evidence.lapses.crashed:,.0f} leases ({words.chance(_crashed_share(evidence))}) lapsed without a later sign of their "
-        f"holder; they are taken for crashes, since completed work thins out well before their deadline (the longest took "
+        f"holder; they are counted as crashes, since completed work thins out well before their deadline (the longest took "
         f"{words.length(history.longest_s)})"
     )
     if history.dead_lettered:
