@@ -23,12 +23,12 @@ from urllib.parse import urlsplit
 import uvloop
 
 from bench import wire_requests as wire
+from tests.signing import sign
 from veil.client import answers
 from veil.client.client import SqsClient
 from veil.client.connection import HttpAnswer, HttpPool, RequestHead
 from veil.client.credentials import DUMMY
 from veil.client.endpoint import parse_endpoint
-from veil.signing.sigv4 import sign
 from veil.testing import VeilServer
 
 BATCH = 10

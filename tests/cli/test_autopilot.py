@@ -179,7 +179,7 @@ def test_a_second_one_on_the_same_tables_is_refused(world: World):
     with only_run(world.tables, LOCK):
         ran = veil(world, "--once", *PLACES)
     assert ran.returncode == 1
-    assert "another autopilot runs here: process" in ran.stderr
+    assert "another autopilot is already running on these tables: process" in ran.stderr
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])

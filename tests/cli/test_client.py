@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Veil
-from veil.cli.client import Client, ServiceTarget
-from veil.cli.failures import ServiceError, Unreachable
-from veil.client.credentials import DUMMY
+from veil.client.api import ApiError, Failure
+from veil.client.blocking import BlockingClient, CallFailed, ServiceTarget
 from veil.testing import VeilServer
 
 Play = Callable[[BaseHTTPRequestHandler, int], None]
@@ -55,36 +54,34 @@ def hang_up(handler: BaseHTTPRequestHandler) -> None:
     handler.connection.shutdown(socket.SHUT_RDWR)
 
 
-def a_client(endpoint: str, pauses: list[float] | None = None) -> Client:
-    place = ServiceTarget(endpoint, "test", "us-east-1", DUMMY)
-    return Client(place, timeout_s=5, pause=([] if pauses is None else pauses).append)
+def a_client(endpoint: str) -> BlockingClient:
+    return BlockingClient(ServiceTarget(endpoint, "us-east-1"), timeout_s=5)
 
 
 @pytest.mark.parametrize("failure", [lambda h: answer(h, 503, b"busy"), hang_up], ids=["503", "hang up"])
 def test_a_repeatable_call_is_tried_again_under_the_same_id(failure: Callable[[Any], None]) -> None:
-    pauses: list[float] = []
     with (
         a_server(lambda h, n: failure(h) if n < 3 else answer(h, 200, b'{"QueueUrls": []}')) as (url, seen),
-        a_client(url, pauses) as client,
+        a_client(url) as client,
     ):
         assert client.call("ListQueues") == {"QueueUrls": []}
     assert len(seen) == 3
     assert len({headers["amz-sdk-invocation-id"] for headers in seen}) == 1
-    assert pauses == [0.1, 0.4]
 
 
 def test_a_call_that_goes_on_failing_ends_with_the_last_failure() -> None:
     body = json.dumps({"__type": "com.amazon.coral.service#InternalFailure", "message": "no"}).encode()
     with a_server(lambda h, n: answer(h, 500, body)) as (url, seen), a_client(url) as client:
-        with pytest.raises(ServiceError, match="InternalFailure: no"):
+        with pytest.raises(CallFailed, match="InternalFailure: no"):
             client.call("ListQueues")
         assert len(seen) == 3
 
 
 def test_a_send_is_never_repeated() -> None:
     with a_server(lambda h, n: hang_up(h)) as (url, seen), a_client(url) as client:
-        with pytest.raises(Unreachable):
+        with pytest.raises(ApiError) as raised:
             client.call("SendMessage", {"QueueUrl": "q", "MessageBody": "x"})
+        assert raised.value.failure is Failure.UNREACHABLE
         assert len(seen) == 1
 
 
@@ -114,7 +111,7 @@ def test_nobody_there_is_one_line_that_says_how_to_start_a_server(command: Veil)
     assert (ran.code, ran.out) == (1, "")
     assert (
         ran.err
-        == f"veil: no server answers at {endpoint} (Connection refused); start a server with: veil serve\n"
+        == f"veil: no server answers at {endpoint} (connection refused); start a server with: veil serve\n"
     )
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from veil.cli.client import find_target
-from veil.cli.failures import CommandFailed
+from veil.client.api import ApiError
+from veil.client.blocking import find_target
 from veil.client.credentials import DUMMY
 
 
@@ -55,7 +55,7 @@ def test_the_profile_gives_keys_token_and_region(home: Path) -> None:
 
 
 def test_half_a_key_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CommandFailed, match=r"environment.*without its secret key"):
+    with pytest.raises(ApiError, match=r"environment.*without its secret key"):
         find_target(environ={"HOME": str(tmp_path), "AWS_ACCESS_KEY_ID": "E"})
 
 

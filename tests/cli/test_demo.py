@@ -17,9 +17,8 @@ import pytest
 import veil.demo.command as demo_command
 import veil.demo.processes as processes
 from tests.cli.conftest import Veil
-from veil.cli.client import Client, ServiceTarget
 from veil.cli.failures import CommandFailed
-from veil.client.credentials import DUMMY
+from veil.client.blocking import BlockingClient, ServiceTarget
 from veil.demo.command import demo_folder
 from veil.demo.processes import Child, Children, ended_by_signals
 from veil.demo.roles import bodies
@@ -58,7 +57,7 @@ def test_the_demo_finds_what_each_timeout_should_be_and_is_kept_until_ctrl_c(tmp
     with the_demo("--out", str(out), "--keep", "--seconds", "10") as (process, lines):
         said = until(lines, "Ctrl-C ends them", within_s=180)
         endpoint = next(line.split()[1] for line in said if line.startswith("api "))
-        with Client(ServiceTarget(endpoint, "test", "us-east-1", DUMMY)) as client:
+        with BlockingClient(ServiceTarget(endpoint, "us-east-1")) as client:
             assert {queue.name for queue in QUEUES} <= set(client.queue_names())
         assert len(processes_in(out)) >= 1 + 3 * len(QUEUES)  # the server; two workers and a producer each
         summary = json.loads((out / "summary.json").read_text())

@@ -41,13 +41,13 @@ def test_ls_lists_only_dead_letters_with_their_sources(dead: Veil) -> None:
 
 
 def test_ls_says_when_there_are_none_and_when_one_is_missing(veil: Veil) -> None:
-    assert "no queue has dead letters" in veil("dlq", "ls").err
+    assert "no queue has a dead-letter queue" in veil("dlq", "ls").err
     veil("queue", "create", "gone")
     veil("queue", "create", "orders", "--dead-letter", "gone", "--max-receives", "2")
     veil("queue", "rm", "gone", "--yes")
     ran = veil("dlq", "ls")
     assert ran.code == 0
-    assert "gone: named by orders, but there is no such queue" in ran.err
+    assert "gone: the dead-letter queue of orders does not exist" in ran.err
 
 
 def test_redrive_sends_them_back_and_waits_for_the_end(dead: Veil) -> None:

@@ -42,7 +42,7 @@ def test_a_received_message_is_hidden_from_the_next_receive(orders: Veil) -> Non
     orders("msg", "send", "orders", "hello")
     assert orders("msg", "receive", "orders").out
     again = orders("msg", "receive", "orders")
-    assert again == (0, "", "orders: no message is visible\n")
+    assert again == (0, "", "orders: no messages are visible\n")
 
 
 def test_attributes_of_each_type_arrive(orders: Veil, tmp_path: Path) -> None:
@@ -150,8 +150,8 @@ def test_tail_shows_what_is_there_when_asked_and_stops_at_the_count(orders: Veil
 
 
 def test_tail_shows_only_what_is_new_across_pages_and_deletes(orders: Veil, veil_server: VeilServer) -> None:
-    from veil.cli.client import Client, find_target
     from veil.cli.msg import follow
+    from veil.client.blocking import BlockingClient, find_target
 
     sqs = veil_server.client()
     url = sqs.get_queue_url(QueueName="orders")["QueueUrl"]
@@ -165,7 +165,7 @@ def test_tail_shows_only_what_is_new_across_pages_and_deletes(orders: Veil, veil
     pauses: Iterator[Callable[[], object]] = iter(
         [lambda: send(120, "new"), lambda: sqs.receive_message(QueueUrl=url), lambda: send(1, "last")]
     )
-    with Client(find_target()) as client:
+    with BlockingClient(find_target()) as client:
         messages = follow(client, "orders", lambda: next(pauses)())
         bodies = [next(messages)["Body"] for _ in range(121)]
     assert bodies == [f"new-{n}" for n in range(120)] + ["last-0"]

@@ -221,7 +221,7 @@ def test_a_wrong_argument_is_one_line_that_names_it_and_exit_code_2(
 
 
 def test_queues_are_listed_over_all_pages(veil: Veil, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("veil.cli.client._PAGE", 2)
+    monkeypatch.setattr("veil.client.blocking._PAGE", 2)
     names = ["a", "b", "c", "d", "e"]
     for name in names:
         veil("queue", "create", name)

@@ -50,7 +50,7 @@ def clean_modules() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("nowhere:app", "no module nowhere in "),
+        ("nowhere:app", "there is no module nowhere in "),
         ("shop:ap", "module shop has no ap; its consumers are: app"),
         ("faulty_empty", "module faulty_empty has no app; it has no consumer"),
         ("shop:broken", "shop:broken is of type dict, expected a Consumer"),
@@ -222,7 +222,7 @@ def test_a_worker_that_crashes_is_started_again(start: Start, send: Callable[[st
     until(lambda: os.kill(next(iter(first)), signal.SIGKILL) is None)
     until(lambda: len(running.children()) == 2 and running.children() != first)
     until(lambda: running.out().count("consuming") == 3)
-    assert "a worker ended with SIGKILL, next start in 0.5 s" in running.out()
+    assert "a worker ended with SIGKILL; it is restarted in 0.5 s" in running.out()
     assert running.stop() == 0
 
 

@@ -57,7 +57,7 @@ def test_a_store_goes_to_postgresql_and_back_with_its_open_windows(
 
 def test_mistakes_are_told_in_one_line(command: Veil, data: Path, postgres: str, tmp_path: Path):
     for arguments, code, told in (
-        ((str(data), str(data)), 2, "not the same one twice"),
+        ((str(data), str(data)), 2, "expected two different stores"),
         ((str(data), f"mysql://me:{PASSWORD}@h/d"), 2, "'mysql://me:***@h/d': expected a data directory"),
         ((str(tmp_path / "nothing"), postgres), 1, "holds no store"),
         ((postgres, str(tmp_path / "new")), 1, "has no schema veil"),
@@ -103,13 +103,13 @@ def test_after_a_restore_no_receipt_is_written_twice(command: Veil, data: Path, 
 def test_a_migration_is_shown_first_and_then_done_once(command: Veil, postgres: str):
     shown = command("migrate", "--store", with_password(postgres), "--dry-run")
     assert shown.code == 0
-    assert "would be brought from version 0" in shown.err and PASSWORD not in shown.err
+    assert "would be upgraded from version 0" in shown.err and PASSWORD not in shown.err
     assert command("migrate", "--store", postgres, "--dry-run", "--json").object["from"] == 0
 
     done = command("migrate", "--store", postgres, "--json").object
     assert done["from"] == 0 and done["to"] >= 1
     again = command("migrate", "--store", postgres)
-    assert f"has version {done['to']} already" in again.err
+    assert f"already has version {done['to']}" in again.err
 
 
 def test_a_schema_newer_than_this_veil_is_refused(command: Veil, postgres: str):

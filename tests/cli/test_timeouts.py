@@ -103,7 +103,7 @@ def test_without_findings_the_error_says_what_to_run(command: Veil, tables: Path
     ran = command("timeouts", "show", "--tables", str(tables))
 
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err == f"veil: no timeouts.json in {tables}; find the timeouts with: veil pipeline timeouts\n"
+    assert ran.err == f"veil: no timeouts.json in {tables}; create it with: veil pipeline timeouts\n"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_queue_that_was_not_analysed_is_named(command: Veil, tables: Path, fou
     for word in ("show", "apply"):
         ran = command("timeouts", word, "oders", "--tables", str(tables))
         assert ran.code == 1
-        assert "nothing was found about queue 'oders': expected one of few, orders, slow" in ran.err
+        assert "there are no recommendations for queue 'oders': expected one of few, orders, slow" in ran.err
 
 
 def test_apply_sets_what_is_recommended_and_says_how_to_undo_it(veil: Veil, queues: Path) -> None:
@@ -196,7 +196,10 @@ def test_without_anybody_to_ask_nothing_is_changed(
         ran = veil("timeouts", "apply", "--tables", str(queues))
 
     assert (ran.code, ran.out) == (2, "")
-    assert "Set the timeout of 2 queues? Not a terminal: say --yes to go on." in ran.err
+    assert (
+        "Set the timeout of 2 queues? stdin is not a terminal, so nobody can answer: use --yes to go ahead."
+        in ran.err
+    )
     assert timeout_of(veil, "orders") == 10
 
 
@@ -209,7 +212,7 @@ def test_old_findings_are_asked_about(
         ran = veil("timeouts", "apply", "--tables", str(queues))
 
     assert ran.code == 2
-    assert "These findings are 45 days old" in ran.err
+    assert "These recommendations are 45 days old" in ran.err
     assert veil("timeouts", "apply", "--yes", "--tables", str(queues)).code == 0
 
 
@@ -261,7 +264,7 @@ def test_timeouts_that_need_renewal_say_so_before_they_are_set(
 
     ran = veil("timeouts", "apply", "--dry-run", "--tables", str(queues))
 
-    assert "these timeouts are for consumers that renew: adaptive" in ran.err
+    assert "these timeouts assume consumers that renew their leases: adaptive" in ran.err
 
 
 def test_showing_and_setting_load_neither_spark_nor_numpy(tables: Path, found: list[Finding]) -> None:

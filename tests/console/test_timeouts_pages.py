@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tests.console.conftest import TELEPHONE, OpenPage
 from tests.pipeline.report_kit import a_finding
 from veil.cli.autopilot import ClientQueues, SharedAudit
-from veil.cli.client import Client, find_target
+from veil.client.blocking import BlockingClient, find_target
 from veil.console.audit import AuditFile
 from veil.console.timeouts import RIGHT, TOO_LONG, verdict
 from veil.core import autopilot
@@ -183,7 +183,7 @@ def test_what_the_autopilot_decided_stands_beside_the_evidence(
         kind=Kind.CHANGE, code="", reason="30 s to 2 min", at_ms=1_000, before_s=30, after_s=120, attempts=500, p50_s=20.0,
         p99_s=90.0,
     )  # fmt: skip
-    with closing(Client(find_target(server.endpoint_url, None))) as client:
+    with closing(BlockingClient(find_target(server.endpoint_url, None))) as client:
         SharedAudit(AuditFile(tables / "audit.jsonl"), ClientQueues(client)).asked(
             "1", "orders", decided, "done"
         )

@@ -19,8 +19,7 @@ import pytest
 
 from tests.consumer.sqs_kit import Talk, bad_server, client_of, failure_of, forget_aws, http
 from veil.client.api import ApiError, Failure
-from veil.client.client import CredentialsSource
-from veil.client.credentials import DUMMY, Credentials
+from veil.client.credentials import DUMMY, Credentials, CredentialsSource
 
 AWS = "https://sqs.eu-west-1.amazonaws.com"
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "ENV", "AWS_SECRET_ACCESS_KEY": "env-secret"}

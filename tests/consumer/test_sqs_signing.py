@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from veil.signing.sigv4 import PostSigner, sign
+from tests.signing import sign
+from veil.signing.sigv4 import PostSigner
 
 CONSTANT = {"Content-Type": "application/x-amz-json-1.0", "x-amzn-query-mode": "true"}
 DAY_MS = 86_400_000

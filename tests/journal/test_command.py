@@ -99,7 +99,7 @@ def test_what_a_killed_server_left_is_exported(command: Veil, tmp_path: Path):
         server.client().send_message(QueueUrl=url, MessageBody="x")
         refused = command("journal", "export", "--data", "data")
         assert refused.code == 1
-        assert "a server runs on data: it exports by itself" in refused.err
+        assert "a server is running on data: it exports by itself" in refused.err
         os.kill(server.pid, signal.SIGKILL)
 
     ran = command("journal", "export", "--data", "data", "--json")
@@ -113,7 +113,7 @@ def test_what_a_killed_server_left_is_exported(command: Veil, tmp_path: Path):
 def test_exporting_makes_no_data_where_there_is_none(command: Veil, tmp_path: Path):
     ran = command("journal", "export", "--data", "nothing")
     assert ran.code == 1
-    assert "nothing holds no data of a server" in ran.err
+    assert "nothing contains no server data" in ran.err
     assert not (tmp_path / "nothing").exists()
 
 

@@ -19,7 +19,7 @@ from tests.pipeline.journal_kit import (
     write_segment_of,
 )
 from veil.cli.autopilot import ClientQueues, SharedAudit
-from veil.cli.client import Client, find_target
+from veil.client.blocking import BlockingClient, find_target
 from veil.console.audit import AuditFile
 from veil.core.autopilot import Decision, Policy
 from veil.journal.storage import Storage
@@ -37,7 +37,7 @@ class World:
     def __init__(self, place: Path, endpoint_url: str, now_ms: int = START_MS) -> None:
         self.journal, self.tables = Storage.at(place / "journal"), Storage.at(place / "tables")
         self.audit_file = place / "audit.jsonl"
-        self.client = Client(find_target(endpoint_url, REGION))
+        self.client = BlockingClient(find_target(endpoint_url, REGION))
         self.queues = ClientQueues(self.client)
         self.now_ms = now_ms
         self.health: JournalHealth | str | None = JournalHealth(0.0, 0.0)

@@ -51,7 +51,7 @@ def test_help_names_every_job_without_loading_spark():
 def test_a_job_loads_its_own_file_only():
     _, modules = modules_after("pipeline", "package", "--help")
 
-    assert {each for each in JOBS.values() if each in modules} == {"veil.cli.pipeline.package"}
+    assert {each for each in JOBS.values() if each in modules} == {"veil.cli.pipeline.lifecycles"}
 
 
 def test_a_job_that_does_not_exist_is_told_in_one_line():

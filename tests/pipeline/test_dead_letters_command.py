@@ -119,7 +119,7 @@ def test_without_dead_letters_it_says_so(
     assert "no dead letters in orders-dead" in capsys.readouterr().err
 
     assert veil("--tables", str(tmp_path / "tables")) == 0
-    assert "no queue has dead letters" in capsys.readouterr().err
+    assert "no queue has a dead-letter queue" in capsys.readouterr().err
 
 
 def test_a_queue_that_is_not_there_is_named(queues: Queues, tmp_path: Path, capsys: Captured):

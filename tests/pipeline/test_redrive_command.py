@@ -70,7 +70,9 @@ def test_without_somebody_to_ask_nothing_is_done(
 ):
     assert veil(tmp_path, "orders-dead") == 2
 
-    assert "Redrive 3 dead letters to where they came from? Not a terminal" in capsys.readouterr().err
+    assert (
+        "Redrive 3 dead letters to where they came from? stdin is not a terminal" in capsys.readouterr().err
+    )
     assert len(bodies_in(queues[0])) == 3
     assert list((tmp_path / "tables").glob("redrives/*")) == []
 
@@ -135,7 +137,7 @@ def test_what_somebody_holds_stays_and_is_told(
 
     told = capsys.readouterr().err
     assert "2 of 3 redriven" in told
-    assert "1 dead letters stayed where they are" in told
+    assert "1 dead letters were not moved" in told
     assert held[0]["MessageId"] in told
     assert len(bodies_in(orders)) == 2
 
@@ -193,10 +195,10 @@ def test_messages_that_do_not_tell_their_source_need_a_destination(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "QUEUE: expected the name of a queue of dead letters, or --resume ID"),
+        ([], "QUEUE: expected the name of a dead-letter queue, or --resume ID"),
         (
             ["--resume", "x", "--where", "true"],
-            "--resume x: the run has its selection already; --where cannot be given",
+            "--resume x: the run already has its selection, so --where cannot be given",
         ),
         (["--resume", "x"], "--resume 'x': expected a run in "),
         (["--resume", "../x"], "--resume '../x': expected a run in "),

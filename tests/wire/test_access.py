@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.signing import sign
 from tests.wire.kit import Refused, Wire, read_json, read_xml
 from veil.core.policy import GRANTABLE_ACTIONS, OWNER_ONLY_ACTIONS
-from veil.signing.sigv4 import canonical_query, sign, signature, signing_key, sigv4_timestamp, string_to_sign
+from veil.signing.sigv4 import canonical_query, signature, signing_key, sigv4_timestamp, string_to_sign
 from veil.wire.actions import ACTIONS, EXTENSIONS
 from veil.wire.exchange import Request, Response
 from veil.wire.sigv4 import AccessKey, Verifier

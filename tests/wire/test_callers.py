@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.signing import sign
 from tests.stores.journal_kit import exported
 from veil.core.clock import ManualClock
 from veil.core.message import Caller
 from veil.service.service import Service
-from veil.signing.sigv4 import sign
 from veil.stores.memory import MemoryStore
 from veil.wire.exchange import Request
 from veil.wire.front_end import SqsFrontEnd

@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.signing import sign
 from tests.wire.kit import Refused, Wire, read_json
-from veil.signing.sigv4 import sign
 from veil.wire import aws_json, aws_query, large
 from veil.wire.sigv4 import AccessKey, Verifier
 

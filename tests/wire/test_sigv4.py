@@ -22,8 +22,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.signing import sign
 from tests.wire.listening import listening
-from veil.signing.sigv4 import sign, signature, signing_key, sigv4_timestamp, string_to_sign
+from veil.signing.sigv4 import signature, signing_key, sigv4_timestamp, string_to_sign
 from veil.wire.exchange import Request
 from veil.wire.request_errors import (
     HeaderUnsigned,

@@ -14,18 +14,38 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from veil import words
 from veil.cli.app import group
-from veil.cli.client import Client
-from veil.cli.failures import CommandFailed, ServiceError
-from veil.cli.options import AsJson, Endpoint, QueueName, Region, connect, how_often, option, server_settings
+from veil.cli.failures import CommandFailed, in_words
+from veil.cli.options import (
+    AsJson,
+    Endpoint,
+    QueueName,
+    Region,
+    connect,
+    flag,
+    how_often,
+    option,
+    server_settings,
+    with_client,
+)
 from veil.cli.output import inert, say, say_json, show_table, talk
 from veil.cli.output import seconds as length
-from veil.cli.pipeline.options import Conf, Data, JournalPlace, Master, TablesPlace, places, spark_when_needed
+from veil.cli.pipeline.options import (
+    Data,
+    JournalPlace,
+    SparkOptions,
+    TablesPlace,
+    places,
+    spark_when_needed,
+    with_spark,
+    with_tables,
+)
+from veil.client.api import ApiError
 from veil.core.autopilot import (
     FILE,
     RESUME_TAG,
@@ -40,12 +60,10 @@ from veil.core.autopilot import (
 )
 
 if TYPE_CHECKING:
+    from veil.client.blocking import Answer, BlockingClient
     from veil.console.audit import AuditFile
-    from veil.core.findings import Findings
     from veil.journal.storage import Storage
     from veil.pipeline.autopilot.loop import Autopilot, JournalHealth
-    from veil.pipeline.lifecycles.run import LifecyclesRun
-    from veil.pipeline.timeouts.run import Goal
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +76,7 @@ _SETTLED_S: Final = 1.0
 class ClientQueues:
     """The queues of a server, by name."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: BlockingClient) -> None:
         self._client = client
         self.region = client.target.region
 
@@ -67,29 +85,28 @@ class ClientQueues:
 
     def tags(self, queue: str) -> Mapping[str, str]:
         """Of one queue; none where it is gone."""
-        try:
-            return dict(self._client.on_queue("ListQueueTags", queue).get("Tags", {}))
-        except ServiceError as refused:
-            if refused.is_missing_queue:
-                return {}
-            raise
+        return dict(self._asked("ListQueueTags", queue).get("Tags", {}))
 
     def tag(self, queue: str, name: str, value: str) -> None:
         self._client.on_queue("TagQueue", queue, {"Tags": {name: value}})
 
     def timeout_s(self, queue: str) -> int | None:
         """The visibility timeout; None where there is no such queue."""
-        try:
-            return int(self._client.attributes(queue, "VisibilityTimeout")["VisibilityTimeout"])
-        except ServiceError as refused:
-            if refused.is_missing_queue:
-                return None
-            raise
+        answer = self._asked("GetQueueAttributes", queue, {"AttributeNames": ["VisibilityTimeout"]})
+        return int(answer["Attributes"]["VisibilityTimeout"]) if answer else None
 
     def set_timeout(self, queue: str, timeout_s: int) -> None:
-        self._client.on_queue(
-            "SetQueueAttributes", queue, {"Attributes": {"VisibilityTimeout": str(timeout_s)}}
-        )
+        attributes = {"VisibilityTimeout": str(timeout_s)}
+        self._client.on_queue("SetQueueAttributes", queue, {"Attributes": attributes})
+
+    def _asked(self, action: str, queue: str, given: Answer | None = None) -> Answer:
+        """The answer about a queue; an empty one where it is gone."""
+        try:
+            return self._client.on_queue(action, queue, given)
+        except ApiError as refused:
+            if not refused.is_missing_queue:
+                raise
+            return {}
 
     def undo_command(self, queue: str, decision: Decision) -> str | None:
         """The command that undoes this change; None where nothing was changed."""
@@ -173,7 +190,7 @@ class Webhook:
                 self._waiting.task_done()
 
 
-def journal_health(client: Client, journal: Storage) -> JournalHealth | str | None:
+def journal_health(client: BlockingClient, journal: Storage) -> JournalHealth | str | None:
     """What the server's metrics say of its journal, or why they cannot be had. A journal that consumers write themselves tells
     by a row that is missing in it that they had to drop some."""
     from veil.journal.segments import gaps, list_segments
@@ -189,7 +206,7 @@ def journal_health(client: Client, journal: Storage) -> JournalHealth | str | No
         with urllib.request.urlopen(f"{client.target.endpoint}/metrics", timeout=_CALL_S) as answer:  # noqa: S310
             page = answer.read(_METRICS_BYTES_MAX).decode("utf-8", "replace")
     except (OSError, ValueError) as problem:
-        return f"the server's /metrics cannot be read, which tell whether its journal is whole: {problem}"
+        return f"the server's /metrics, which tell whether its journal is complete, cannot be read: {problem}"
     told = dict(line.partition(" ")[::2] for line in page.splitlines() if line.startswith("veil_journal_"))
     if not told:
         return "the server keeps no journal"
@@ -203,42 +220,36 @@ def journal_health(client: Client, journal: Storage) -> JournalHealth | str | No
 
 autopilot_app = group("autopilot", no_args_is_help=False)
 
-DefaultPolicy = Annotated[
-    str | None,
-    option(
-        "--default POLICY",
-        "For queues without the tag veil:autopilot: off, advise, or apply with bounds such as least=30s; "
-        "else the setting autopilot_default.",
-    ),
-]
 _EXAMPLES = "Example: veil queue edit orders --tag veil:autopilot=advise && veil autopilot --once"
 
 
 @autopilot_app.callback(invoke_without_command=True, epilog=_EXAMPLES)
+@with_spark
 def run(
     ctx: typer.Context,
-    once: Annotated[bool, option("--once", "Look at every queue once, and end.")] = False,
-    every: Annotated[float, how_often("--every", "How often to look; else every 1m.")] = 60.0,
-    default: DefaultPolicy = None,
-    webhook: Annotated[str | None, option("--webhook URL", "Post each decision there as JSON.")] = None,
-    audit: Annotated[
-        Path | None, option("--audit FILE", "The audit log; else the server's: DATA/audit.jsonl.")
-    ] = None,
+    spark: SparkOptions,
+    once: bool = flag("--once", "Check every queue once, then exit."),
+    every: float = how_often("--every", "How often to check the queues. Default: 1m.", 60.0),
+    default: str | None = option(
+        "--default POLICY",
+        "The policy for queues without the tag veil:autopilot: off, advise, or apply with bounds such as least=30s. "
+        "Default: the setting autopilot_default.",
+    ),
+    webhook: str | None = option("--webhook URL", "Post each decision to this URL as JSON."),
+    audit: Path | None = option("--audit FILE", "The audit log. Default: the server's, DATA/audit.jsonl."),
     data: Data = None,
     journal: JournalPlace = None,
     tables: TablesPlace = None,
-    master: Master = None,
-    conf: Conf = None,
     endpoint: Endpoint = None,
     region: Region = None,
     as_json: AsJson = False,
-    attached: Annotated[bool, option("--attached", "", hidden=True)] = False,
+    attached: bool = flag("--attached", "", hidden=True),
 ) -> None:
-    """Keep timeouts right where the tag veil:autopilot of a queue allows it, until it is told to stop.
+    """Keep visibility timeouts right on queues whose tag veil:autopilot allows it.
 
-    The tag is off, advise or apply, with bounds behind it: `apply least=30s greatest=15m step=4 every=6h`.
-    Every decision goes to the audit log with its reason. A change that turns out wrong is taken back. A timeout that a
-    person sets is left alone until `veil autopilot resume QUEUE`.
+    The tag's value is off, advise or apply, followed by bounds: `apply least=30s greatest=15m step=4 every=6h`.
+    Every decision is written to the audit log with its reason. A change that turns out to be wrong is taken back. A timeout
+    that a person sets is left alone until `veil autopilot resume QUEUE`. The autopilot runs until it is told to stop.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -254,12 +265,13 @@ def run(
         policy = read_policy(settings.autopilot_default if default is None else default)
     except PolicyUnreadable as refused:
         raise CommandFailed(f"--default {refused}") from None
-    webhook = webhook or settings.autopilot_webhook
     journal_place, tables_place = places(data, journal, tables)
+    webhook = webhook or settings.autopilot_webhook
     hook = None if webhook is None else Webhook(webhook)
+    audit = audit or audit_file(settings) or settings.data / "audit.jsonl"
     with (
         connect(endpoint, region) as client,
-        spark_when_needed(master, conf, "autopilot", quiet=True) as (spark, is_chosen),
+        spark_when_needed(*spark, "autopilot", quiet=True) as (session, is_chosen),
     ):
         from veil.cli.pipeline.timeouts import SCHEDULES
         from veil.pipeline.lifecycles.generation import BYTES_HERE_MAX
@@ -267,13 +279,7 @@ def run(
         from veil.pipeline.timeouts.run import run_timeouts
 
         queues = ClientQueues(client)
-
-        def refresh() -> LifecyclesRun:
-            here_max = 0 if is_chosen else BYTES_HERE_MAX
-            return run_lifecycles(spark, journal_place, tables_place, bytes_here_max=here_max)
-
-        def find_all(goals: Mapping[tuple[str, str], Goal]) -> Findings:
-            return run_timeouts(tables_place, policies=SCHEDULES, policy=policy.renewal, goals=goals)
+        here_max = 0 if is_chosen else BYTES_HERE_MAX
 
         def tell(queue: str, state: QueueState, decision: Decision) -> None:
             undo = queues.undo_command(queue, decision)
@@ -281,33 +287,36 @@ def run(
             if as_json:
                 say_json(told)
             else:
-                line = f"{queue}: {decision.kind.value}: {decision.told}" + (
-                    f"; undo: {undo}" if undo else ""
-                )
-                say(inert(line, keep=""))
+                line = f"{queue}: {decision.kind.value}: {decision.told}"
+                say(inert(f"{line}; undo: {undo}" if undo else line, keep=""))
             if hook is not None:
                 hook(told)
 
         try:
             with only_run(tables_place, LOCK):
-                log = AuditFile(audit or audit_file(settings) or settings.data / "audit.jsonl")
                 pilot = Autopilot(
                     tables=tables_place,
                     queues=queues,
-                    audit=SharedAudit(log, queues),
-                    refresh=refresh,
+                    audit=SharedAudit(AuditFile(audit), queues),
+                    refresh=lambda: run_lifecycles(
+                        session, journal_place, tables_place, bytes_here_max=here_max
+                    ),
                     health=lambda: journal_health(client, journal_place),
                     now_ms=lambda: int(time.time() * 1000),
                     default=policy,
                     schedules=SCHEDULES,
-                    find_all=find_all,
+                    find_all=lambda goals: run_timeouts(
+                        tables_place, policies=SCHEDULES, policy=policy.renewal, goals=goals
+                    ),
                     tell=tell,
                 )
                 if not once:
-                    talk(f"looking every {words.length(every)} at the queues that allow it; Ctrl-C ends it")
+                    talk(f"checking the queues that allow it every {words.length(every)}; stop with Ctrl-C")
                 _turn(pilot, every, once=once)
         except TablesBusy as busy:
-            raise CommandFailed(f"another autopilot runs here: {busy.owner}") from None
+            raise CommandFailed(
+                f"another autopilot is already running on these tables: {busy.owner}"
+            ) from None
         except StateUnreadable as refused:
             raise CommandFailed(str(refused)) from None
         finally:
@@ -323,12 +332,12 @@ def _turn(pilot: Autopilot, every_s: float, *, once: bool) -> None:
             if pilot.has_claimed:  # the next look may change the queue, if nobody else claimed it too
                 time.sleep(_SETTLED_S)
                 problem = pilot.look_at_all().problem
-        except (CommandFailed, OSError) as failure:
+        except (CommandFailed, ApiError, OSError) as failure:
             if once:
                 raise
-            problem = str(failure)
+            problem = in_words(failure)
         if problem is not None and problem != told:
-            talk(f"veil: nothing is changed for now: {inert(problem)}")
+            talk(f"veil: no timeouts are changed for now: {inert(problem)}")
         told = problem
         if once:
             return
@@ -336,61 +345,54 @@ def _turn(pilot: Autopilot, every_s: float, *, once: bool) -> None:
 
 
 @autopilot_app.command("status", epilog="Example: veil autopilot status")
-def status(data: Data = None, tables: TablesPlace = None, as_json: AsJson = False) -> None:
+@with_tables
+def status(tables: Storage, as_json: AsJson = False) -> None:
     """Show each queue's mode, its last decision and why."""
-    state = _state(data, tables)
+    state = _state(tables)
     if state.problem is not None:
-        talk(f"nothing is changed for now: {inert(state.problem)}")
+        talk(f"no timeouts are changed for now: {inert(state.problem)}")
+    none = Decision(kind=Kind.NOTHING, code="", reason="not looked at yet", at_ms=0)
+    queues = sorted(state.queues.items())
     if as_json:
-        for name, each in sorted(state.queues.items()):
-            decision = each.last or Decision(kind=Kind.NOTHING, code="", reason="not looked at yet", at_ms=0)
-            say_json(_as_json(name, each, decision, f"veil autopilot undo {name}" if each.change else None))
+        for name, each in queues:
+            undo = f"veil autopilot undo {name}" if each.change else None
+            say_json(_as_json(name, each, each.last or none, undo))
         return
-    columns = ["queue", "mode", "timeout", "last decision", "when", "why"]
-    rows = [
-        [
-            inert(name, keep=""),
-            "silenced" if each.silenced_ms is not None else each.mode,
-            words.length(each.seen_s),
-            "" if each.last is None else each.last.kind.value,
-            "" if each.last is None else time.strftime("%Y-%m-%d %H:%M", time.gmtime(each.last.at_ms / 1000)),
-            "" if each.last is None else each.last.reason,
-        ]
-        for name, each in sorted(state.queues.items())
-    ]
-    show_table(columns, rows, right=["timeout"])
-    for name, each in sorted(state.queues.items()):
+    rows = []
+    for name, each in queues:
+        last = ["", "", ""]
+        if each.last is not None:
+            when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(each.last.at_ms / 1000))
+            last = [each.last.kind.value, when, each.last.reason]
+        mode = "silenced" if each.silenced_ms is not None else each.mode
+        rows.append([name, mode, words.length(each.seen_s), *last])
+    show_table(["queue", "mode", "timeout", "last decision", "when", "why"], rows, right=["timeout"])
+    for name, each in queues:
         for sentence in each.advised.values():
             talk(f"{inert(name, keep='')}: {inert(sentence)}")
 
 
 @autopilot_app.command("undo", epilog="Example: veil autopilot undo orders")
-def undo(
-    queue: QueueName,
-    data: Data = None,
-    tables: TablesPlace = None,
-    endpoint: Endpoint = None,
-    region: Region = None,
-) -> None:
-    """Set the timeout to what it was before the last change; the autopilot then leaves the queue alone."""
-    known = _state(data, tables).queues.get(queue)
+@with_client
+@with_tables
+def undo(client: BlockingClient, tables: Storage, queue: QueueName) -> None:
+    """Restore the timeout from before the last change. The autopilot then leaves the queue alone."""
+    known = _state(tables).queues.get(queue)
     change = None if known is None else known.change
     if change is None or change.before_s is None:
         raise CommandFailed(f"the autopilot has not changed queue {queue!r}")
-    with connect(endpoint, region) as client:
-        ClientQueues(client).set_timeout(queue, change.before_s)
-    say(
-        f"{inert(queue)}: {length(change.before_s)}; to let the autopilot go on: veil autopilot resume {inert(queue)}"
-    )
+    ClientQueues(client).set_timeout(queue, change.before_s)
+    resume = f"to let the autopilot manage it again: veil autopilot resume {inert(queue)}"
+    say(f"{inert(queue)}: {length(change.before_s)}; {resume}")
 
 
 @autopilot_app.command("resume", epilog="Example: veil autopilot resume orders")
-def resume(queue: QueueName, endpoint: Endpoint = None, region: Region = None) -> None:
-    """Let the autopilot go on with a queue whose timeout a person has set."""
-    with connect(endpoint, region) as client:
-        queues = ClientQueues(client)
-        queues.tag(queue, RESUME_TAG, f"{time.time_ns() // 1_000_000} {queues.timeout_s(queue)}")
-    say(f"{inert(queue)}: the autopilot may change it again")
+@with_client
+def resume(client: BlockingClient, queue: QueueName) -> None:
+    """Let the autopilot manage a queue again after a person has set its timeout."""
+    queues = ClientQueues(client)
+    queues.tag(queue, RESUME_TAG, f"{time.time_ns() // 1_000_000} {queues.timeout_s(queue)}")
+    say(f"{inert(queue)}: the autopilot manages this queue again")
 
 
 def _leave_with_input() -> None:
@@ -399,26 +401,18 @@ def _leave_with_input() -> None:
     os._exit(0)  # safe at every step
 
 
-def _state(data: str | None, tables: str | None) -> AutopilotState:
-    _, place = places(data, None, tables)
+def _state(tables: Storage) -> AutopilotState:
     try:
-        return decode_state(place.read(FILE))
+        return decode_state(tables.read(FILE))
     except FileNotFoundError:
-        raise CommandFailed(
-            f"no autopilot has run on {place.uri} yet; start one with: veil autopilot"
-        ) from None
+        text = f"no autopilot has run on {tables.uri} yet; start one with: veil autopilot"
+        raise CommandFailed(text) from None
     except StateUnreadable as refused:
-        raise CommandFailed(f"{place.uri}: {refused}") from None
+        raise CommandFailed(f"{tables.uri}: {refused}") from None
 
 
 def _as_json(queue: str, state: QueueState, decision: Decision, undo: str | None) -> dict[str, Any]:
     import msgspec
 
-    advice = list(state.advised.values())
-    return {
-        "queue": queue,
-        "mode": state.mode,
-        **msgspec.to_builtins(decision),
-        "advice": advice,
-        "undo": undo,
-    }
+    told = {"queue": queue, "mode": state.mode, **msgspec.to_builtins(decision)}
+    return {**told, "advice": list(state.advised.values()), "undo": undo}

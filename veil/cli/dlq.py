@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from itertools import islice
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from veil.cli.app import group
-from veil.cli.client import Client
-from veil.cli.failures import CommandFailed, ServiceError
-from veil.cli.msg import as_object, peek_messages, say_attempt
-from veil.cli.options import AsJson, QueueName, option, whole_number, with_client
-from veil.cli.output import inert, one_line, progress_bar, say, say_json, show_table, talk
-from veil.cli.queue_settings import dead_letter_queues
+from veil.cli.failures import CommandFailed
+from veil.cli.msg import as_object, say_attempt
+from veil.cli.options import AsJson, QueueName, flag, given, option, whole_number, with_client
+from veil.cli.output import inert, one_line, progress_bar, say, say_json, show_list, talk
+from veil.cli.queue import dead_letter_queues
+from veil.client.api import ApiError
 from veil.core.message import MESSAGE_ID, REASON
 
-dlq_app = group("dlq", "See dead letters and send them back.")
+if TYPE_CHECKING:
+    from veil.client.blocking import BlockingClient
+
+dlq_app = group("dlq", "Show dead letters and send them back.")
 
 Task = dict[str, Any]
 _LOOK_EVERY_S = 0.2
@@ -23,52 +27,57 @@ _LOOK_EVERY_S = 0.2
 
 @dlq_app.command("ls", epilog="Example: veil dlq ls --json | jq 'select(.visible > 0)'")
 @with_client
-def ls(client: Client, as_json: AsJson = False) -> None:
+def ls(client: BlockingClient, as_json: AsJson = False) -> None:
     """List the dead-letter queues with their counts and sources."""
-    rows = []
+    found = []
     for name, of in dead_letter_queues(client).items():
         try:
             counts = client.attributes(name)
             tasks = _tasks(client, counts["QueueArn"], 1)
-        except ServiceError as error:
-            if error.is_missing_queue:
-                talk(f"{name}: named by {', '.join(of)}, but there is no such queue")
-                continue
-            raise
-        visible = int(counts["ApproximateNumberOfMessages"])
-        in_flight = int(counts["ApproximateNumberOfMessagesNotVisible"])
-        status = tasks[0]["Status"] if tasks else None
-        if as_json:
-            facts = {"name": name, "visible": visible, "in_flight": in_flight}
-            say_json({**facts, "sources": of, "last_redrive": status})
-        rows.append([name, str(visible), str(in_flight), ", ".join(of), (status or "-").lower()])
-    if rows and not as_json:
-        columns = ["dead letters", "visible", "in flight", "of", "last redrive"]
-        show_table(columns, rows, right=["visible", "in flight"])
-    elif not rows:
-        talk("no queue has dead letters; see: veil queue create --help")
+        except ApiError as error:
+            if not error.is_missing_queue:
+                raise
+            talk(f"{name}: the dead-letter queue of {', '.join(of)} does not exist")
+            continue
+        found.append(
+            {
+                "name": name,
+                "visible": int(counts["ApproximateNumberOfMessages"]),
+                "in_flight": int(counts["ApproximateNumberOfMessagesNotVisible"]),
+                "sources": of,
+                "last_redrive": tasks[0]["Status"] if tasks else None,
+            }
+        )
+    columns = ["dead letters", "visible", "in flight", "of", "last redrive"]
+    otherwise = "no queue has a dead-letter queue; see: veil queue create --help"
+    show_list(found, columns, _row, as_json=as_json, right=columns[1:3], otherwise=otherwise)
+
+
+def _row(dlq: Mapping[str, Any]) -> list[str]:
+    status = (dlq["last_redrive"] or "-").lower()
+    return [dlq["name"], str(dlq["visible"]), str(dlq["in_flight"]), ", ".join(dlq["sources"]), status]
 
 
 @dlq_app.command("show", epilog="Example: veil dlq show orders-dead --max 5")
 @with_client
 def show(
-    client: Client,
+    client: BlockingClient,
     dlq: QueueName,
-    max_messages: Annotated[
-        int, option("--max N", "How many, the oldest first.", whole_number(1, 1_000))
-    ] = 10,
+    max_messages: int = option(
+        "--max N", "How many messages to show, oldest first.", whole_number(1, 1_000), default=10
+    ),
     as_json: AsJson = False,
 ) -> None:
-    """Show why dead letters died: the attempts of each, with their errors.
+    """Show why messages became dead letters: the attempts of each, with their errors.
 
-    They come from the server's journal. Of a message that a consumer itself gave up, its attributes tell.
+    The attempts come from the server's journal. If a consumer gave up on a message, the reason comes from its attributes.
     """
-    letters = list(islice(peek_messages(client, dlq), max_messages))
+    letters = list(islice(client.peeked(dlq, max_messages), max_messages))
     for letter in letters:
         facts = as_object(letter)
         attributes = facts.get("attributes", {})
         first_id = attributes.get(MESSAGE_ID, {}).get("value", facts["message_id"])
-        described = client.veils_own("DescribeMessage", None, {"MessageId": str(first_id)})
+        described = client.call("DescribeMessage", {"MessageId": str(first_id)})
         stays = described.get("Stays") or []
         if as_json:
             say_json({**facts, "stays": stays})
@@ -81,7 +90,7 @@ def show(
         for attempt in attempts:
             say_attempt(attempt)
         if not attempts and not given_up:
-            say(f"  received {facts.get('receive_count', '?')} times; the journal does not tell of it")
+            say(f"  received {facts.get('receive_count', '?')} times; the journal has no record of it")
     if not letters and not as_json:
         talk(f"{dlq}: empty")
 
@@ -93,51 +102,43 @@ def show(
 )
 @with_client
 def redrive(
-    client: Client,
+    client: BlockingClient,
     dlq: QueueName,
-    to: Annotated[
-        str | None, option("--to QUEUE", "Send all to this queue; else each to where it came from.")
-    ] = None,
-    rate: Annotated[
-        int | None, option("--rate N", "At most this many messages a second.", whole_number(1, 500))
-    ] = None,
-    text: Annotated[
-        str | None, option("--text TEXT", "Only messages with this text in body or attributes.")
-    ] = None,
-    source: Annotated[
-        str | None, option("--source QUEUE", "Only messages that came from this queue.")
-    ] = None,
-    message_type: Annotated[str | None, option("--type TYPE", "Only messages of this type.")] = None,
-    error: Annotated[
-        str | None, option("--error TYPE", "Only messages that failed with this type of error.")
-    ] = None,
-    redriven: Annotated[
-        bool | None,
-        option("--redriven/--not-redriven", "Only messages that were redriven before, or that were not."),
-    ] = None,
-    no_wait: Annotated[bool, option("--no-wait", "Start the redrive and return.")] = False,
-    yes: Annotated[bool, option("--yes -y", "As with other commands; a redrive does not ask.")] = False,
+    to: str | None = option(
+        "--to QUEUE", "Send all messages to this queue. Default: each goes back to the queue it came from."
+    ),
+    rate: int | None = option(
+        "--rate N", "Move at most this many messages per second.", whole_number(1, 500)
+    ),
+    text: str | None = option("--text TEXT", "Only messages with this text in the body or an attribute."),
+    source: str | None = option("--source QUEUE", "Only messages that came from this queue."),
+    message_type: str | None = option("--type TYPE", "Only messages of this type."),
+    error: str | None = option("--error TYPE", "Only messages that failed with this type of error."),
+    redriven: bool | None = option(
+        "--redriven/--not-redriven", "Only messages that were redriven before, or that were not."
+    ),
+    no_wait: bool = flag("--no-wait", "Start the redrive and return."),
+    yes: bool = flag("--yes -y", "Accepted as in other commands; a redrive never asks for confirmation."),
     as_json: AsJson = False,
 ) -> None:
     """Send dead letters back, all of them or those that match.
 
-    Waits for the end; the server goes on if this command is stopped. Each message arrives with a new id and a receive
-    count of zero.
+    The command waits until the redrive ends; if it is stopped, the server carries on. Each message arrives with a new id
+    and a receive count of zero.
     """
-    given = {
-        "ContainedText": text,
-        "SourceQueueName": source,
-        "MessageType": message_type,
-        "ErrorType": error,
-        "RedrivenBefore": redriven,
-    }
-    letters = {name: value for name, value in given.items() if value is not None}
+    letters = given(
+        ContainedText=text,
+        SourceQueueName=source,
+        MessageType=message_type,
+        ErrorType=error,
+        RedrivenBefore=redriven,
+    )
     arn = client.arn(dlq)
-    parameters: dict[str, Any] = {"MaxNumberOfMessagesPerSecond": rate} if rate is not None else {}
+    parameters = given(MaxNumberOfMessagesPerSecond=rate)
     if letters:
         if to is not None:
             parameters["DestinationQueueUrl"] = client.queue_url(to)
-        client.veils_own("StartRedrive", dlq, {**parameters, **letters})
+        client.on_queue("StartRedrive", dlq, {**parameters, **letters})
     else:
         if to is not None:
             parameters["DestinationArn"] = client.arn(to)
@@ -158,7 +159,7 @@ def redrive(
         )
 
 
-def _watch(client: Client, dlq: str, arn: str) -> Task:
+def _watch(client: BlockingClient, dlq: str, arn: str) -> Task:
     with progress_bar(f"redrive {dlq}") as bar:
         while True:
             try:
@@ -175,8 +176,8 @@ def _watch(client: Client, dlq: str, arn: str) -> Task:
 
 @dlq_app.command("cancel", epilog="Example: veil dlq cancel orders-dead")
 @with_client
-def cancel(client: Client, dlq: QueueName) -> None:
-    """Stop a running redrive; what has not moved stays."""
+def cancel(client: BlockingClient, dlq: QueueName) -> None:
+    """Stop a running redrive. Messages that have not moved yet stay where they are."""
     handles = [task["TaskHandle"] for task in _tasks(client, client.arn(dlq), 10) if "TaskHandle" in task]
     if not handles:
         raise CommandFailed(f"no redrive of {dlq} is running")
@@ -184,7 +185,7 @@ def cancel(client: Client, dlq: QueueName) -> None:
     talk(f"{dlq}: cancelled after {answer['ApproximateNumberOfMessagesMoved']} moved")
 
 
-def _tasks(client: Client, arn: str, limit: int) -> list[Task]:
+def _tasks(client: BlockingClient, arn: str, limit: int) -> list[Task]:
     return list(
         client.call("ListMessageMoveTasks", {"SourceArn": arn, "MaxResults": limit}).get("Results") or ()
     )

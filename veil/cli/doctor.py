@@ -8,31 +8,38 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import typer
 
 from veil.cli.app import app
-from veil.cli.client import ServiceTarget, find_target
-from veil.cli.failures import CommandFailed, EndpointRefused, ServiceError, Unreachable
-from veil.cli.options import AsJson, Endpoint, Region
+from veil.cli.failures import ArgumentWrong, CommandFailed, in_words
+from veil.cli.options import AsJson, Endpoint, Region, server_settings, service_target
 from veil.cli.output import has_colour, inert, say, say_json
 from veil.cli.store import need_driver
-from veil.client.credentials import DUMMY
+from veil.client.api import ApiError
 from veil.core.clock import TROUBLE_MIN_MS
 from veil.core.errors import VeilError
 from veil.server.setting_values import without_password
 
 if TYPE_CHECKING:
+    from veil.client.blocking import ServiceTarget
     from veil.server.settings import Settings
 
-
 Verdict = Literal["ok", "skip", "warn", "fail"]  # skip: could not be checked, or does not apply
+
+PYTHON_MIN: Final = (3, 11)
+SQLITE_MIN: Final = (3, 51, 3)  # before it, two connections that checkpoint at once could damage the file
+DISK_FAIL_BYTES, DISK_WARN_BYTES = 100 * 2**20, 2**30
+SKEW_WARN_S, SKEW_FAIL_S = 60, 900  # signatures are refused beyond 15 minutes
+CERTIFICATE_WARN_DAYS: Final = 14
+_TIMEOUT_S: Final = 3
+_OLD_TRANSACTION_S: Final = 300
+_COLOURS: Final[dict[Verdict, str]] = {"ok": "32", "skip": "2", "warn": "33", "fail": "31"}
 
 
 class Finding(NamedTuple):
@@ -44,127 +51,45 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-_CONNECT_TIMEOUT_S: Final = 3
-_OLD_TRANSACTION_S: Final = 300
-_LOOK: Final = """
-SELECT current_setting('server_version'), current_setting('server_version_num')::int, current_setting('fsync'),
-       current_setting('synchronous_commit'), pg_is_in_recovery(),
-       (SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')),
-       current_setting('synchronous_standby_names'),
-       (SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)), 0)::int FROM pg_stat_activity
-        WHERE datname = current_database() AND pid <> pg_backend_pid())
-"""
-
-
-def check_database(dsn: str) -> list[Finding]:
-    """Could a node work on this database, and does anything about it want attention?"""
-    try:
-        need_driver(dsn)
-    except CommandFailed as problem:
-        return [Finding("database", "fail", str(problem))]
-    import psycopg
-
-    from veil.stores.postgres.connection import parse_dsn
-
-    try:
-        text = parse_dsn(dsn).text
-        with psycopg.connect(text, connect_timeout=_CONNECT_TIMEOUT_S, prepare_threshold=None) as connection:
-            row = connection.execute(_LOOK).fetchone()
-    except psycopg.Error as error:
-        reason = (str(error).strip().splitlines() or ["no answer"])[0]
-        return [
-            Finding(
-                "database", "fail", f"{without_password(dsn)}: {reason}", "check VEIL_STORE and the server"
-            )
-        ]
-    assert row is not None
-    return _findings(dsn, *row)
-
-
-def _findings(
-    dsn: str,
-    version: str,
-    version_number: int,
-    fsync: str,
-    synchronous_commit: str,
-    is_standby: bool,
-    standbys: int,
-    standby_names: str,
-    oldest_s: int,
-) -> list[Finding]:
-    from veil.stores.postgres.opening import VERSION_MIN
-
-    where = f"PostgreSQL {version.split()[0]} at {without_password(dsn)}"
-    found = [Finding("database", "ok", where)]
-    if version_number < VERSION_MIN * 10_000:
-        found = [Finding("database", "fail", where, f"use PostgreSQL {VERSION_MIN} or newer")]
-    elif is_standby:
-        found = [Finding("database", "fail", f"{where} is a standby", "add target_session_attrs=read-write")]
-    if fsync != "on":
-        found.append(Finding("durability", "fail", "fsync=off", "set fsync=on: a crash would lose messages"))
-    elif synchronous_commit in ("off", "local") and (synchronous_commit == "off" or standby_names):
-        advice = "set synchronous_commit=on: the last moments before a crash or a failover are lost"
-        found.append(Finding("durability", "warn", f"synchronous_commit={synchronous_commit}", advice))
-    elif not standby_names:
-        advice = "a failover would lose what a standby lacks; see docs/postgresql.md"
-        found.append(Finding("durability", "ok", f"one machine, no synchronous standby: {advice}"))
-    elif not standbys:
-        found.append(
-            Finding(
-                "durability",
-                "fail",
-                "no synchronous standby is connected",
-                "no message can be sent until one is: commits wait for it",
-            )
-        )
-    else:
-        found.append(Finding("durability", "ok", f"{standbys} synchronous standby(s) connected"))
-    if oldest_s >= _OLD_TRANSACTION_S:
-        advice = "end it: vacuum can remove nothing that died since, and receives get slower"
-        found.append(Finding("transactions", "warn", f"one has been open for {oldest_s} s", advice))
-    return found
-
-
-PYTHON_MIN = (3, 11)
-SQLITE_MIN = (3, 51, 3)  # before it, two connections that checkpoint at once could damage the file
-DISK_FAIL_BYTES, DISK_WARN_BYTES = 100 * 2**20, 2**30
-SKEW_WARN_S, SKEW_FAIL_S = 60, 900  # signatures are refused beyond 15 minutes
-CERTIFICATE_WARN_DAYS = 14
-_TIMEOUT_S = 3.0
-_COLOURS: dict[Verdict, str] = {"ok": "32", "skip": "2", "warn": "33", "fail": "31"}
+def _first(cases: Iterable[tuple[bool, Finding]]) -> list[Finding]:
+    """Of the findings whose condition holds, the first of each check."""
+    found: dict[str, Finding] = {}
+    for holds, finding in cases:
+        if holds:
+            found.setdefault(finding.check, finding)
+    return list(found.values())
 
 
 @app.command("doctor", epilog="Example: veil doctor --json | jq 'select(.verdict != \"ok\")'")
 def doctor(as_json: AsJson = False, endpoint: Endpoint = None, region: Region = None) -> None:
     """Check this machine, the settings and the server.
 
-    Each line is ok, warn or fail, with what to do, or skip where there was nothing to check. Exit code 1 if something fails.
+    Each line says ok, warn or fail with what to do about it, or skip if there was nothing to check. The exit code is 1 if
+    any check fails.
     """
-    place = find_target(endpoint, region)
-    answered = check_server(place)
+    target = service_target(endpoint, region)
+    answered = check_server(target)
     findings = [
         check_python(),
         check_sqlite(),
         *check_settings(),
         *answered,
-        check_credentials(place, answered),
+        check_credentials(target, answered),
     ]
-    coloured = has_colour(sys.stdout)
-    for finding in findings:
+    for each in findings:
         if as_json:
-            say_json(finding._asdict())
+            say_json(each._asdict())
         else:
-            say(_line(finding, coloured=coloured))
-    if any(finding.verdict == "fail" for finding in findings):
+            verdict = each.verdict.ljust(4)
+            if has_colour(sys.stdout):
+                verdict = f"\x1b[{_COLOURS[each.verdict]}m{verdict}\x1b[0m"
+            text = f"{each.text}; {each.advice}" if each.advice else each.text
+            say(f"{verdict}  {each.check.ljust(14)}  {inert(text, keep='')}")
+    if any(each.verdict == "fail" for each in findings):
         raise typer.Exit(1)
 
 
-def _line(finding: Finding, *, coloured: bool) -> str:
-    verdict = finding.verdict.ljust(4)
-    if coloured:
-        verdict = f"\x1b[{_COLOURS[finding.verdict]}m{verdict}\x1b[0m"
-    advice = f"; {finding.advice}" if finding.advice else ""
-    return f"{verdict}  {finding.check.ljust(14)}  {inert(finding.text + advice, keep='')}"
+# ---- this machine
 
 
 def check_python() -> Finding:
@@ -187,24 +112,26 @@ def check_sqlite() -> Finding:
     return Finding("sqlite", "ok", version)
 
 
+# ---- the settings, and whether a server could start here with them
+
+
 def check_settings() -> list[Finding]:
     """Are the server's settings valid, and could it start here with them?"""
-    from veil.server.settings import SettingsError, load_settings
-
     try:
-        settings = load_settings({}, os.environ)
-    except SettingsError as error:
+        settings = server_settings({})
+    except ArgumentWrong as error:
         return [Finding("settings", "fail", str(error), "correct it; see: veil config show")]
-    return [
-        Finding("settings", "ok", "valid"),
-        *check_tls(settings),
-        *check_place(settings),
-        check_journal(settings),
-        check_port(settings),
-    ]
+    from veil.server.make_store import is_on_postgres
+
+    if is_on_postgres(settings):
+        store = [finding for dsn in settings.store.split() for finding in check_database(dsn)]
+    else:
+        store = check_data(settings.data)
+    checked = [*check_tls(settings), *store, check_journal(settings), check_port(settings)]
+    return [Finding("settings", "ok", "valid"), *checked]
 
 
-def check_tls(settings: Settings, wall_s: Callable[[], float] = time.time) -> list[Finding]:
+def check_tls(settings: Settings) -> list[Finding]:
     """Will clients accept the server's certificate, and for how long, if it has one?"""
     from veil.server.settings import SettingsError
     from veil.server.tls import Tls
@@ -217,40 +144,95 @@ def check_tls(settings: Settings, wall_s: Callable[[], float] = time.time) -> li
         return [Finding("TLS", "fail", str(error), "correct it; the server does not start like this")]
     if certificate.expires is None:
         return [Finding("TLS", "fail", f"{settings.tls_cert}: {certificate.text}", "install a new one")]
-    left_days = (certificate.expires.timestamp() - wall_s()) / 86_400
+    left_days = (certificate.expires.timestamp() - time.time()) / 86_400
     if left_days < CERTIFICATE_WARN_DAYS:
         advice = "install a new one; a running server takes it up by itself"
         return [Finding("TLS", "warn", f"{certificate.text} ({left_days:.0f} days left)", advice)]
     return [Finding("TLS", "ok", certificate.text)]
 
 
-def check_place(settings: Settings) -> list[Finding]:
-    """Can the messages live where the settings say?"""
-    from veil.server.make_store import is_on_postgres
-
-    if not is_on_postgres(settings):
-        return check_data(settings.data)
-    return [finding for dsn in settings.store.split() for finding in check_database(dsn)]
+def _nearest(path: Path) -> tuple[Path, bool]:
+    """The path or the first directory above it that is there, and whether something can be written into it."""
+    nearest = next(each for each in (path, *path.absolute().parents) if each.exists())
+    return nearest, nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
 
 def check_data(data: Path) -> list[Finding]:
     """Can the data directory be written, and is there room?"""
     # What is not there yet is made by the server, if the directory above lets it.
-    nearest = next(path for path in (data, *data.absolute().parents) if path.exists())
+    nearest, is_writable = _nearest(data)
     if not nearest.is_dir():
-        return [
-            Finding("data directory", "fail", f"{nearest} is a file", "name another with --data or VEIL_DATA")
-        ]
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        return [
-            Finding("data directory", "fail", f"{nearest} cannot be written", f"chown or chmod {nearest}")
-        ]
+        advice = "name another with --data or VEIL_DATA"
+        return [Finding("data directory", "fail", f"{nearest} is a file", advice)]
+    if not is_writable:
+        advice = f"chown or chmod {nearest}"
+        return [Finding("data directory", "fail", f"{nearest} cannot be written", advice)]
     state = "" if nearest == data else " (not there yet: veil serve makes it)"
     free = shutil.disk_usage(nearest).free
-    room = f"{free / 2**30:.1f} GiB free"
-    verdict: Verdict = "fail" if free < DISK_FAIL_BYTES else "warn" if free < DISK_WARN_BYTES else "ok"
-    advice = "" if verdict == "ok" else "make room, sends are refused when the disk is full"
-    return [Finding("data directory", "ok", f"{data}{state}"), Finding("disk space", verdict, room, advice)]
+    room, advice = f"{free / 2**30:.1f} GiB free", "make room, sends are refused when the disk is full"
+    return _first(
+        (
+            (True, Finding("data directory", "ok", f"{data}{state}")),
+            (free < DISK_FAIL_BYTES, Finding("disk space", "fail", room, advice)),
+            (free < DISK_WARN_BYTES, Finding("disk space", "warn", room, advice)),
+            (True, Finding("disk space", "ok", room)),
+        )
+    )
+
+
+_DATABASE_FACTS: Final = """
+SELECT current_setting('server_version'), current_setting('server_version_num')::int, current_setting('fsync'),
+       current_setting('synchronous_commit'), pg_is_in_recovery(),
+       (SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')),
+       current_setting('synchronous_standby_names'),
+       (SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)), 0)::int FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid())
+"""
+
+
+def check_database(dsn: str) -> list[Finding]:
+    """Could a node work on this database, and does anything about it want attention?"""
+    try:
+        need_driver(dsn)
+    except CommandFailed as problem:
+        return [Finding("database", "fail", str(problem))]
+    import psycopg
+
+    from veil.stores.postgres.connection import parse_dsn
+    from veil.stores.postgres.opening import VERSION_MIN
+
+    try:
+        text = parse_dsn(dsn).text
+        with psycopg.connect(text, connect_timeout=_TIMEOUT_S, prepare_threshold=None) as connection:
+            row = connection.execute(_DATABASE_FACTS).fetchone()
+    except psycopg.Error as error:
+        reason = (str(error).strip().splitlines() or ["no answer"])[0]
+        advice = "check VEIL_STORE and the server"
+        return [Finding("database", "fail", f"{without_password(dsn)}: {reason}", advice)]
+    assert row is not None
+    version, number, fsync, commit, is_standby, standbys, standby_names, oldest_s = row
+    where = f"PostgreSQL {version.split()[0]} at {without_password(dsn)}"
+    is_lax = commit == "off" or (commit == "local" and standby_names)
+    new, later = (
+        f"use PostgreSQL {VERSION_MIN} or newer",
+        "the last moments before a crash or a failover are lost",
+    )
+    alone = "a failover would lose what a standby lacks; see docs/postgresql.md"
+    waits = "no message can be sent until one is: commits wait for it"
+    vacuum = "end it: vacuum can remove nothing that died since, and receives get slower"
+    return _first(
+        (
+            (number < VERSION_MIN * 10_000, Finding("database", "fail", where, new)),
+            (is_standby, Finding("database", "fail", f"{where} is a standby", "add target_session_attrs=read-write")),
+            (True, Finding("database", "ok", where)),
+            (fsync != "on", Finding("durability", "fail", "fsync=off", "set fsync=on: a crash would lose messages")),
+            (is_lax, Finding("durability", "warn", f"synchronous_commit={commit}", f"set synchronous_commit=on: {later}")),
+            (not standby_names, Finding("durability", "ok", f"one machine, no synchronous standby: {alone}")),
+            (not standbys, Finding("durability", "fail", "no synchronous standby is connected", waits)),
+            (True, Finding("durability", "ok", f"{standbys} synchronous standby(s) connected")),
+            (oldest_s >= _OLD_TRANSACTION_S, Finding("transactions", "warn", f"one has been open for {oldest_s} s", vacuum)),
+        )
+    )  # fmt: skip
 
 
 def check_journal(settings: Settings) -> Finding:
@@ -261,11 +243,11 @@ def check_journal(settings: Settings) -> Finding:
     where = journal_location(settings)
     if where is None:
         return Finding("journal", "skip", "off")
-    if find_spec("pyarrow") is None:
-        return Finding("journal", "fail", "pyarrow is missing", "reinstall: pip install veilmq")
-    place = Storage.at(where)
     try:
+        place = Storage.at(where)
         marked = read_mark(place) is not None
+    except ImportError:
+        return Finding("journal", "fail", "pyarrow is missing", "reinstall: pip install veilmq")
     except VeilError as problem:
         return Finding("journal", "fail", str(problem), "name another location with VEIL_JOURNAL")
     except OSError as problem:
@@ -273,9 +255,8 @@ def check_journal(settings: Settings) -> Finding:
         reason = problem.strerror or str(problem).partition("\n")[0]
         return Finding("journal", "warn", f"{place.uri}: {reason}", "check the location and its credentials")
     if place.is_local:
-        path = Path(place.uri)
-        nearest = next(each for each in (path, *path.parents) if each.exists())
-        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        nearest, is_writable = _nearest(Path(place.uri))
+        if not is_writable:
             advice = f"chown or chmod {nearest}, or name another with VEIL_JOURNAL"
             return Finding("journal", "fail", f"{nearest} cannot be written", advice)
     return Finding("journal", "ok", place.uri if marked else f"{place.uri} (nothing exported yet)")
@@ -291,67 +272,82 @@ def check_port(settings: Settings) -> Finding:
             probe.bind((settings.host, settings.port))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                return Finding("port", "ok", f"{where} is taken, by the server if one answers below")
+                return Finding("port", "ok", f"{where} is in use, by the server if one answers below")
             return Finding("port", "fail", f"{where}: {error.strerror}", "choose another --host or --port")
     return Finding("port", "ok", f"{where} is free")
 
 
-def check_server(place: ServiceTarget, wall_s: Callable[[], float] = time.time) -> list[Finding]:
-    """Does a server answer, does it accept our key, and do its clock and ours agree?"""
-    from veil.cli.client import Client
+# ---- the server
 
+
+def check_server(target: ServiceTarget) -> list[Finding]:
+    """Does a server answer, does it accept our key, and do its clock and ours agree?"""
+    from veil.client.blocking import BlockingClient, CallFailed
+
+    endpoint = target.endpoint
     try:
-        with Client(place, timeout_s=_TIMEOUT_S, pause=lambda _: None) as client:
+        with BlockingClient(target, timeout_s=_TIMEOUT_S, tries=1) as client:
             client.call("ListQueues", {"MaxResults": 1})
-            return [
-                check_ready(place.endpoint),
-                check_clock(client.server_date, wall_s()),
-                check_disk_speed(place.endpoint),
-            ]
-    except EndpointRefused as error:
-        return [Finding("endpoint", "fail", str(error))]
-    except Unreachable as error:
+    except CallFailed as error:
+        no_answer = error.no_answer
+        if no_answer is None:
+            said, advice = in_words(error), "check endpoint, keys and clock"
+            text = said if endpoint in said else f"{endpoint} refused: {said}"
+            return [Finding("endpoint", "fail", text, advice), check_clock(_page(endpoint, "/readyz").date)]
+        if no_answer.untrusted:
+            return [Finding("endpoint", "fail", in_words(error))]
         # Nothing was asked for and nothing runs: a machine on which no server has been started yet.
-        expected = not (error.refused and place.endpoint_origin == "default")
-        verdict: Verdict = "fail" if expected else "warn"
+        verdict: Verdict = "warn" if no_answer.refused and target.is_default else "fail"
         return [
-            Finding("endpoint", verdict, f"nobody answers at {place.endpoint}", "start one with: veil serve")
+            Finding("endpoint", verdict, f"no server answers at {endpoint}", "start one with: veil serve")
         ]
-    except ServiceError as error:
-        refused = Finding(
-            "endpoint", "fail", f"{place.endpoint} refused: {error}", "check endpoint, keys and clock"
-        )
-        return [refused, check_clock(client.server_date, wall_s())]
-    except CommandFailed as error:
+    except ApiError as error:
         return [Finding("endpoint", "fail", str(error))]
+    return [check_ready(endpoint), check_clock(_page(endpoint, "/readyz").date), check_disk_speed(endpoint)]
+
+
+class _Page(NamedTuple):
+    """A page of the server's beside its API; of another implementation of SQS, which has none, as if it were empty."""
+
+    status: int = 0
+    text: str = ""
+    date: str | None = None
+
+
+def _page(endpoint: str, path: str) -> _Page:
+    from urllib.error import HTTPError
+    from urllib.request import urlopen
+
+    from veil.client.credentials import read_profile
+    from veil.client.endpoint import ca_bundle, client_context
+
+    bundle = ca_bundle(os.environ, read_profile().settings)
+    context = client_context(bundle) if endpoint.startswith("https:") else None
+    try:
+        answer = urlopen(f"{endpoint}{path}", timeout=_TIMEOUT_S, context=context)  # noqa: S310 - its scheme was checked
+    except HTTPError as error:
+        answer = error
+    except (OSError, ValueError):
+        return _Page()
+    with answer:
+        return _Page(answer.status, answer.read().decode(errors="replace"), answer.headers["Date"])
 
 
 def check_ready(endpoint: str) -> Finding:
     """A server that answers may still not take messages; Veil's own says so."""
-    from urllib.error import HTTPError, URLError
-    from urllib.request import urlopen
-
-    try:
-        urlopen(f"{endpoint.rstrip('/')}/readyz", timeout=_TIMEOUT_S).close()  # noqa: S310
-    except HTTPError as error:
-        if error.code == HTTPStatus.SERVICE_UNAVAILABLE:
-            reason = error.read(200).decode(errors="replace").strip()
-            return Finding("endpoint", "fail", f"{endpoint} answers, but is not ready: {reason}")
-    except (URLError, OSError):
-        pass  # another implementation of SQS, which need not have it
+    page = _page(endpoint, "/readyz")
+    if page.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        return Finding("endpoint", "fail", f"{endpoint} answers, but is not ready: {page.text[:200].strip()}")
     return Finding("endpoint", "ok", f"{endpoint} answers")
 
 
 def check_disk_speed(endpoint: str) -> Finding:
     """How slow the server's commits were within the last hour, by its own metrics."""
-    from urllib.error import URLError
-    from urllib.request import urlopen
-
+    lines = _page(endpoint, "/metrics").text.splitlines()
+    found = dict(line.split(" ", 1) for line in lines if " " in line)
     try:
-        with urlopen(f"{endpoint.rstrip('/')}/metrics", timeout=_TIMEOUT_S) as answer:  # noqa: S310
-            found = dict(line.split(" ", 1) for line in answer.read().decode().splitlines() if " " in line)
         p99_s, worst_s = (float(found[f"veil_commit_{name}_seconds"]) for name in ("p99", "worst"))
-    except (URLError, OSError, ValueError, KeyError):
+    except (KeyError, ValueError):
         return Finding(
             "disk speed", "skip", "not checked: the server does not tell how long its commits took"
         )
@@ -361,29 +357,32 @@ def check_disk_speed(endpoint: str) -> Finding:
     return Finding("disk speed", "warn", told, "renewals had to wait; look for what else writes to the disk")
 
 
-def check_clock(server_date: str | None, wall_s: float) -> Finding:
+def check_clock(server_date: str | None, wall_s: float | None = None) -> Finding:
     """How far the server's wall clock is from ours; only signatures depend on it."""
     try:
         server_s = parsedate_to_datetime(server_date or "").timestamp()
     except (TypeError, ValueError, IndexError):
         return Finding("clock", "skip", "not checked: the server does not tell its time")
-    skew_s = max(0, round(abs(wall_s - server_s)) - 1)  # the header has whole seconds
-    verdict: Verdict = "fail" if skew_s >= SKEW_FAIL_S else "warn" if skew_s >= SKEW_WARN_S else "ok"
-    advice = "" if verdict == "ok" else "set the clocks by NTP: signatures are refused beyond 15 minutes"
-    return Finding("clock", verdict, f"{skew_s} s apart from the server's", advice)
-
-
-def check_credentials(place: ServiceTarget, answered: Sequence[Finding]) -> Finding:
-    """Which key signs the requests, and whether the server has accepted it."""
-    key = place.credentials
-    accepted: Verdict = answered[0].verdict if answered[0].verdict == "ok" else "skip"
-    if key is DUMMY:
-        return Finding(
-            "credentials",
-            accepted,
-            "no key found: requests are signed with a dummy, which only a server without keys accepts",
-        )
-    checked = "accepted" if accepted == "ok" else "not checked"
-    return Finding(
-        "credentials", accepted, f"{checked}: key {key.key_id} from {key.origin}, region {place.region}"
+    own_s = time.time() if wall_s is None else wall_s
+    skew_s = max(0, round(abs(own_s - server_s)) - 1)  # the header has whole seconds
+    text, advice = (
+        f"{skew_s} s apart from the server's",
+        "set the clocks by NTP: signatures are refused beyond 15 minutes",
     )
+    if skew_s < SKEW_WARN_S:
+        return Finding("clock", "ok", text)
+    return Finding("clock", "fail" if skew_s >= SKEW_FAIL_S else "warn", text, advice)
+
+
+def check_credentials(target: ServiceTarget, answered: Sequence[Finding]) -> Finding:
+    """Which key signs the requests, and whether the server has accepted it."""
+    from veil.client.credentials import DUMMY
+
+    key = target.credentials
+    accepted: Verdict = "ok" if answered[0].verdict == "ok" else "skip"
+    if key is DUMMY:
+        text = "no key found: requests are signed with a dummy key, which only a server without keys accepts"
+    else:
+        checked = "accepted" if accepted == "ok" else "not checked"
+        text = f"{checked}: key {key.key_id} from {key.origin}, region {target.region}"
+    return Finding("credentials", accepted, text)

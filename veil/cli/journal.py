@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 from veil.cli.app import group
 from veil.cli.failures import CommandFailed
-from veil.cli.options import AsJson, DataDirectory, option, server_settings
-from veil.cli.output import inert, progress_bar, say, say_json, show_table, talk
+from veil.cli.options import AsJson, DataDirectory, server_settings, shared
+from veil.cli.output import inert, progress_bar, say, say_json, show_list, talk
 from veil.cli.pipeline.options import journal_location, place_of
 from veil.core.errors import StoreBusy
 
@@ -19,49 +20,58 @@ if TYPE_CHECKING:
 
 # pyarrow, the store and the settings are imported when they are used: `--help` needs none of them.
 
-journal_app = group("journal", "Look at the journal, check it, export what waits.")
+journal_app = group("journal", "List, check and export the journal.")
 
 Where = Annotated[
-    str | None, option("--journal PLACE", "The journal: a directory, s3://… or hdfs://…; else the server's.")
+    str | None,
+    shared(
+        "--journal PLACE", "The journal's location: a directory, s3://… or hdfs://… Default: the server's."
+    ),
 ]
 
 
 @journal_app.command("ls", epilog="Example: veil journal ls --data veil-data")
 def ls(data: DataDirectory = None, journal: Where = None, as_json: AsJson = False) -> None:
-    """List the journal's days: segments, events, bytes, and segments that are broken."""
+    """List the days of the journal with their segments, events, bytes and broken segments."""
     place = place_of("journal", journal_location(data, journal))
     from veil.journal.segments import check_segment, event_count, list_segments
 
     days: defaultdict[str, list[Segment]] = defaultdict(list)
     for segment in list_segments(place):
         days[segment.day].append(segment)
-    rows = []
+    found: list[dict[str, Any]] = []
     for day, segments in days.items():
-        problems = [found for each in segments if (found := check_segment(place, each))]
-        names = {each.name for each in problems}
-        events = sum(event_count(place, each) for each in segments if each.name not in names)
-        rows.append((day, len(segments), events, sum(each.size for each in segments), problems))
-    if as_json:
-        for day, count, events, size, problems in rows:
-            broken = [each._asdict() for each in problems]
-            say_json({"day": day, "segments": count, "events": events, "bytes": size, "broken": broken})
-        return
-    if not rows:
-        talk(f"there are no segments in {place.uri}")
-        return
-    shown = [(day, f"{n:,}", f"{events:,}", f"{size:,}", str(len(bad))) for day, n, events, size, bad in rows]
+        problems = [problem for each in segments if (problem := check_segment(place, each))]
+        broken = {each.name for each in problems}
+        found.append(
+            {
+                "day": day,
+                "segments": len(segments),
+                "events": sum(event_count(place, each) for each in segments if each.name not in broken),
+                "bytes": sum(each.size for each in segments),
+                "broken": [each._asdict() for each in problems],
+            }
+        )
     columns = ("day", "segments", "events", "bytes", "broken")
-    show_table(columns, shown, right=columns[1:])
-    for *_, problems in rows:
-        for each in problems:
-            say(inert(f"broken: {each.name}: {each.reason}"))
+    otherwise = f"there are no segments in {place.uri}"
+    show_list(found, columns, _row, as_json=as_json, right=columns[1:], otherwise=otherwise)
+    for each in [] if as_json else [problem for day in found for problem in day["broken"]]:
+        say(inert(f"broken: {each['name']}: {each['reason']}"))
+
+
+def _row(day: Mapping[str, Any]) -> list[str]:
+    return [
+        day["day"],
+        *(f"{day[name]:,}" for name in ("segments", "events", "bytes")),
+        str(len(day["broken"])),
+    ]
 
 
 @journal_app.command("verify", epilog="Example: veil journal verify --json")
 def verify(data: DataDirectory = None, journal: Where = None, as_json: AsJson = False) -> None:
-    """Read the whole journal with its checksums.
+    """Read the whole journal and check its checksums.
 
-    Names segments that are broken and ranges of rows that are missing between segments; exit code 1 if there are any.
+    Reports broken segments and ranges of rows that are missing between segments. The exit code is 1 if there are any.
     """
     place = place_of("journal", journal_location(data, journal))
     from veil.journal.segments import check_segment, event_count, gaps, list_segments
@@ -93,13 +103,13 @@ def verify(data: DataDirectory = None, journal: Where = None, as_json: AsJson = 
         say(f"{len(segments):,} segments, {events:,} events, {size:,} bytes read")
     if problems or missing:
         raise CommandFailed(
-            f"the journal in {place.uri} is not whole: {len(problems)} broken, {len(missing)} ranges missing"
+            f"the journal in {place.uri} is damaged: {len(problems)} broken, {len(missing)} ranges missing"
         )
 
 
 @journal_app.command("export", epilog="Example: veil journal export --data veil-data")
 def export(data: DataDirectory = None, journal: Where = None, as_json: AsJson = False) -> None:
-    """Export what waits in the outbox of a stopped server's data.
+    """Export the events that still wait in the data of a stopped server.
 
     A running server exports by itself, every minute and when it stops.
     """
@@ -126,20 +136,20 @@ async def _export(settings: Settings, where: str) -> ExportStats:
     directory = store_directory(settings)
     if is_on_postgres(settings):
         raise CommandFailed(
-            "the store is a PostgreSQL: its nodes export by themselves, to the location of their --journal"
+            "the store is a PostgreSQL database: its nodes export by themselves, to the location of their --journal"
         )
     if directory is None:
         raise CommandFailed(
-            "store=memory: expected a store that outlives its server; there is nothing to export"
+            "store=memory: there is nothing to export, since this store does not outlive its server"
         )
     if not (directory / DATABASE).exists():
-        raise CommandFailed(f"{directory} holds no data of a server")
+        raise CommandFailed(f"{directory} contains no server data")
     clock = SystemClock()
     store = SqliteStore(directory, clock, journal=True)
     try:
         await store.open()
     except StoreBusy:
-        raise CommandFailed(f"a server runs on {directory}: it exports by itself") from None
+        raise CommandFailed(f"a server is running on {directory}: it exports by itself") from None
     helper = HelperProcess(where, store.store_id)
     try:
         exporter = Exporter(store, helper, clock)

@@ -6,28 +6,32 @@ import functools
 import inspect
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from veil.cli.client import Client, find_target
-from veil.cli.failures import CommandFailed
+from veil.cli.failures import ArgumentWrong
+from veil.client.api import ApiError
 from veil.core.text import length_s
 
 if TYPE_CHECKING:
+    from veil.client.blocking import BlockingClient, ServiceTarget
     from veil.server.settings import Settings
 
 _COMPLETION_TIMEOUT_S = 1.0
 _INTERVAL_MIN_S = 0.05
+_BY_NAME = inspect.Parameter.KEYWORD_ONLY
 
 
 def complete_queue(incomplete: str) -> list[str]:
     """Names of queues that begin so; none if the server does not answer: a shell cannot show an error."""
+    from veil.client.blocking import BlockingClient, find_target
+
     try:
-        with Client(find_target(), timeout_s=_COMPLETION_TIMEOUT_S, pause=lambda _: None) as client:
+        with BlockingClient(find_target(), timeout_s=_COMPLETION_TIMEOUT_S, tries=1) as client:
             return list(client.queue_names(incomplete))
-    except (CommandFailed, KeyError, ValueError):
+    except ApiError:
         return []
 
 
@@ -73,21 +77,52 @@ def interval(text: str | float) -> float:
     return seconds
 
 
-def option(spec: str, help_text: str, parser: Callable[[Any], Any] | None = None, **more: Any) -> Any:
-    """An option as its help shows it: the flags, and behind them what stands for the value."""
+def option(
+    spec: str, help_text: str, parser: Callable[[Any], Any] | None = None, default: Any = None, **more: Any
+) -> Any:
+    """An option as its help shows it: the flags, and behind them what stands for the value; required if the default is `...`."""
     flags = [word for word in spec.split() if word.startswith("-")]
     metavar = spec.split()[-1] if len(flags) < len(spec.split()) else None
-    return typer.Option(*flags, metavar=metavar, help=help_text, parser=parser, **more)
+    return typer.Option(default, *flags, metavar=metavar, help=help_text, parser=parser, **more)
 
 
-def argument(metavar: str, help_text: str, parser: Callable[[Any], Any] | None = None, **more: Any) -> Any:
-    """An argument, named as its help shows it."""
-    return typer.Argument(metavar=metavar, help=help_text, parser=parser, **more)
+def flag(spec: str, help_text: str, **more: Any) -> Any:
+    """An option without a value, off unless it is given."""
+    return option(spec, help_text, default=False, **more)
 
 
-def how_often(flag: str, help_text: str) -> Any:
+def how_often(spec: str, help_text: str, default: Any = None) -> Any:
     """The option of a command that looks again and again; the default is told by its help."""
-    return option(f"{flag} LENGTH", help_text, interval, show_default=False)
+    return option(f"{spec} LENGTH", help_text, interval, default, show_default=False)
+
+
+def argument(
+    metavar: str,
+    help_text: str,
+    parser: Callable[[Any], Any] | None = None,
+    default: Any = ...,
+    **more: Any,
+) -> Any:
+    """An argument, named as its help shows it: `[NAME]` may be left out."""
+    optional = default is ... and metavar.startswith("[")
+    return typer.Argument(
+        None if optional else default, metavar=metavar, help=help_text, parser=parser, **more
+    )
+
+
+def shared(spec: str, help_text: str, parser: Callable[[Any], Any] | None = None, **more: Any) -> Any:
+    """An option of several commands, for an alias: each command gives its own default."""
+    return option(spec, help_text, parser, ..., **more)
+
+
+def wrong(parameter: str, text: str) -> typer.BadParameter:
+    """The refusal of a value, which names the argument or option that had it."""
+    return typer.BadParameter(text, param_hint=parameter)
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """Those of the values that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _short(seconds: int) -> str:
@@ -97,12 +132,6 @@ def _short(seconds: int) -> str:
     return f"{seconds}s" if seconds else "0"
 
 
-class SettingWrong(CommandFailed):
-    """A setting of the server's is unknown or has a value it cannot have."""
-
-    exit_code = 2
-
-
 def server_settings(flags: dict[str, Any], config: str | None = None) -> Settings:
     """The server's settings, by these flags, the environment and veil.toml."""
     from veil.server.settings import SettingsError, load_settings
@@ -110,49 +139,81 @@ def server_settings(flags: dict[str, Any], config: str | None = None) -> Setting
     try:
         return load_settings(flags, os.environ, config)
     except SettingsError as refused:
-        raise SettingWrong(str(refused)) from None
+        raise ArgumentWrong(str(refused)) from None
 
 
-def connect(endpoint: str | None, region: str | None) -> Client:
-    """A client for the place that the options, the environment and the profile name."""
-    return Client(find_target(endpoint, region))
+def service_target(endpoint: str | None, region: str | None) -> ServiceTarget:
+    """The server that the options, the environment and the profile name."""
+    from veil.client.blocking import find_target
+    from veil.client.endpoint import EndpointRefused
+
+    try:
+        return find_target(endpoint, region)
+    except EndpointRefused as refused:
+        raise ArgumentWrong(str(refused)) from None
+
+
+def connect(endpoint: str | None, region: str | None) -> BlockingClient:
+    """A client of that server."""
+    from veil.client.blocking import BlockingClient
+
+    return BlockingClient(service_target(endpoint, region))
 
 
 QueueName = Annotated[str, argument("QUEUE", "The queue's name.", autocompletion=complete_queue)]
 Endpoint = Annotated[
     str | None,
-    option(
-        "--endpoint URL", "The server; else AWS_ENDPOINT_URL_SQS, AWS_ENDPOINT_URL, http://127.0.0.1:9324."
+    shared(
+        "--endpoint URL",
+        "The server's URL. Default: AWS_ENDPOINT_URL_SQS, AWS_ENDPOINT_URL, the profile's endpoint_url, or http://127.0.0.1:9324.",
     ),
 ]
 Region = Annotated[
     str | None,
-    option("--region NAME", "The region; else AWS_REGION, AWS_DEFAULT_REGION, the profile's, us-east-1."),
+    shared(
+        "--region NAME",
+        "The region. Default: AWS_REGION, AWS_DEFAULT_REGION, the profile's region, or us-east-1.",
+    ),
 ]
-AsJson = Annotated[bool, option("--json", "Data as JSON, one object per line.")]
+AsJson = Annotated[bool, shared("--json", "Print JSON, one object per line.")]
 DataDirectory = Annotated[
-    str | None, option("--data DIR", "The server's data directory; else VEIL_DATA, veil.toml, veil-data.")
+    str | None,
+    shared("--data DIR", "The server's data directory. Default: VEIL_DATA, veil.toml, or veil-data."),
 ]
-Yes = Annotated[bool, option("--yes -y", "Do not ask.")]
+Yes = Annotated[bool, shared("--yes -y", "Do not ask for confirmation.")]
+DryRun = Annotated[bool, shared("--dry-run", "Show what would be done without doing it.")]
 
 
-def with_client(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with --endpoint and --region; its first argument is a client of the server that they name."""
-    given = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-    where = {"endpoint": Endpoint, "region": Region}
-    parameters = [
-        *given,
-        *(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-            for name, kind in where.items()
-        ),
-    ]
+def widened(
+    command: Callable[..., None],
+    gathered: Collection[str],
+    added: Mapping[str, Any],
+    call: Callable[[dict[str, Any]], None],
+    *,
+    first: bool = False,
+) -> Callable[..., None]:
+    """The command with more options (annotations by name, None unless given) in place of its parameters `gathered`, which `call`
+    makes of them; help lists them first or last."""
+    later = dict.fromkeys(("BlockingClient", "Storage"), Any)  # loaded when a command runs, not for `--help`
+    signature = inspect.signature(command, eval_str=True, locals=later)
+    own = [each for name, each in signature.parameters.items() if name not in gathered]
+    more = [inspect.Parameter(name, _BY_NAME, default=None, annotation=kind) for name, kind in added.items()]
+    parameters = [each.replace(kind=_BY_NAME) for each in ([*more, *own] if first else [*own, *more])]
 
     @functools.wraps(command)
-    def called(*args: Any, endpoint: str | None = None, region: str | None = None, **more: Any) -> None:
-        with connect(endpoint, region) as client:
-            command(client, *args, **more)
+    def called(**given: Any) -> None:
+        call(given)
 
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {each.name: each.annotation for each in parameters}
     return called
+
+
+def with_client(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with --endpoint and --region; its `client` is one of the server that they name."""
+
+    def call(given: dict[str, Any]) -> None:
+        with connect(given.pop("endpoint"), given.pop("region")) as client:
+            command(client=client, **given)
+
+    return widened(command, ["client"], {"endpoint": Endpoint, "region": Region}, call)

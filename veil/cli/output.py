@@ -8,7 +8,9 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
+
+T = TypeVar("T", bound=Mapping[str, Any])
 
 # Control characters, C1 included (0x9b alone begins an escape sequence on some terminals), and the marks that
 # turn the direction of text, which can make a line read as something else.
@@ -90,6 +92,25 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: 
             for name, cell, width in zip(columns, line, widths, strict=True)
         ]
         say("  ".join(padded).rstrip())
+
+
+def show_list(
+    objects: Sequence[T],
+    columns: Sequence[str],
+    row: Callable[[T], Sequence[str]],
+    *,
+    as_json: bool,
+    right: Sequence[str] = (),
+    otherwise: str = "",
+) -> None:
+    """Each object as a line of JSON, or all of them as the rows of a table; `otherwise` tells a person that there are none."""
+    if as_json:
+        for each in objects:
+            say_json(each)
+    elif objects:
+        show_table(columns, [row(each) for each in objects], right=right)
+    elif otherwise:
+        talk(otherwise)
 
 
 def _drawn(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> Any:

@@ -2,128 +2,239 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
 from veil.cli.app import group
-from veil.cli.client import Client
-from veil.cli.failures import CommandFailed, NotVeil, confirm
+from veil.cli.failures import CommandFailed, confirm, in_words
 from veil.cli.options import (
     AsJson,
+    DryRun,
     QueueName,
     Yes,
     argument,
     complete_queue,
+    flag,
     length,
     option,
+    shared,
     whole_number,
+    widened,
     with_client,
+    wrong,
 )
-from veil.cli.output import inert, say, say_json, seconds, show_table, talk
-from veil.cli.queue_settings import (
-    SHOWN,
-    Change,
-    changes,
-    given_attributes,
-    label,
-    read_redrive,
-    read_tags,
-    readable,
-    redrive_policy,
-    summary,
-    tag_changes,
-)
+from veil.cli.output import inert, say, say_json, seconds, show_list, talk
+from veil.client.api import ApiError
 from veil.core.errors import NameRefused
 from veil.core.queue import check_name
 
-queue_app = group("queue", "Create, look at, edit, empty and remove queues.")
+if TYPE_CHECKING:
+    from veil.client.blocking import BlockingClient
 
-Visibility = Annotated[
-    int | None,
-    option(
-        "--visibility-timeout LENGTH", "How long a received message stays invisible (30s).", length(0, 43_200)
-    ),
-]
-Delay = Annotated[
-    int | None,
-    option("--delay LENGTH", "How long a new message waits until it is visible (0).", length(0, 900)),
-]
-Retention = Annotated[
-    int | None, option("--retention LENGTH", "How long a message is kept (4d).", length(60, 1_209_600))
-]
-MaxBytes = Annotated[
-    int | None, option("--max-message-bytes N", "The largest message (1 MiB).", whole_number(1024, 1_048_576))
-]
-Wait = Annotated[
-    int | None, option("--wait LENGTH", "How long a receive waits for a message (0).", length(0, 20))
-]
+queue_app = group("queue", "Create, list, edit, empty and remove queues.")
+
+# ---- settings: an option of `create` and `edit`, an attribute of SQS's, a line of `show`
+
+
+class Setting(NamedTuple):
+    """One setting of a queue: its attribute, its name and value for people, and its option where it has one of its own."""
+
+    attribute: str
+    label: str
+    readable: Callable[[str], str] = str
+    option: tuple[Any, ...] = ()  # type, flags, help, parser
+
+
+def _dead_letters(text: str) -> str:
+    name, receives = read_redrive({"RedrivePolicy": text}) or ("", 0)
+    return f"{name} after {receives} receives"
+
+
+_UNIQUE: Final = "For FIFO queues: treat messages with the same body within five minutes as duplicates."
+SETTINGS: Final = {
+    setting.attribute: setting
+    for setting in (
+        Setting("VisibilityTimeout", "visibility timeout", seconds,
+                (int, "--visibility-timeout LENGTH",
+                 "How long a received message stays invisible; new queues: 30s.", length(0, 43_200))),
+        Setting("DelaySeconds", "delay", seconds,
+                (int, "--delay LENGTH",
+                 "How long a new message waits before it becomes visible; new queues: 0.", length(0, 900))),
+        Setting("MessageRetentionPeriod", "retention", seconds,
+                (int, "--retention LENGTH", "How long a message is kept; new queues: 4d.", length(60, 1_209_600))),
+        Setting("MaximumMessageSize", "maximum message size", "{} bytes".format,
+                (int, "--max-message-bytes N",
+                 "The largest accepted message; new queues: 1 MiB.", whole_number(1024, 1_048_576))),
+        Setting("ReceiveMessageWaitTimeSeconds", "wait", seconds,
+                (int, "--wait LENGTH", "How long a receive waits for a message; new queues: 0.", length(0, 20))),
+        Setting("ContentBasedDeduplication", "content deduplication", str,
+                (bool, "--content-deduplication/--no-content-deduplication", _UNIQUE)),
+        Setting("RedrivePolicy", "dead letters", _dead_letters),
+        Setting("FifoQueue", "FIFO"),
+        Setting("DeduplicationScope", "deduplication scope"),
+        Setting("FifoThroughputLimit", "throughput limit"),
+        Setting("RedriveAllowPolicy", "may be dead letters of"),
+        Setting("Policy", "policy"),
+    )
+}  # fmt: skip
+
+
+def with_attributes(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options of all settings; its `attributes` are those that were given, as SQS writes them."""
+    options = {name: each.option for name, each in SETTINGS.items() if each.option}
+    added = {name: Annotated[kind | None, shared(*spec)] for name, (kind, *spec) in options.items()}
+
+    def call(given: dict[str, Any]) -> None:
+        values = {name: given.pop(name) for name in options}
+        attributes = {name: str(value).lower() for name, value in values.items() if value is not None}
+        command(attributes=attributes, **given)
+
+    return widened(command, ["attributes"], added, call, first=True)
+
+
 DeadLetter = Annotated[
     str | None,
-    option(
+    shared(
         "--dead-letter QUEUE",
-        "The queue for messages that were received too often; with --max-receives.",
+        "The dead-letter queue, for messages that were received too often; needs --max-receives.",
         autocompletion=complete_queue,
     ),
 ]
 MaxReceives = Annotated[
     int | None,
-    option(
+    shared(
         "--max-receives N",
-        "After how many receives a message goes to the dead letters.",
+        "How often a message may be received before it goes to the dead-letter queue.",
         whole_number(1, 1000),
     ),
 ]
-ContentDeduplication = Annotated[
-    bool | None,
-    option(
-        "--content-deduplication/--no-content-deduplication",
-        "For FIFO queues: equal bodies within five minutes are one message.",
-    ),
-]
-Tags = Annotated[list[str] | None, option("--tag KEY=VALUE", "A tag; may be repeated.")]
+Tags = Annotated[list[str] | None, shared("--tag KEY=VALUE", "Set a tag. Can be repeated.")]
+
+
+def readable(attribute: str, value: str | None) -> str | None:
+    """The attribute's value for people; None when it has none."""
+    return SETTINGS[attribute].readable(value) if value else None
+
+
+def redrive_policy(client: BlockingClient, dead_letter: str, max_receives: int) -> str:
+    """The redrive policy that names a dead-letter queue, by name or ARN."""
+    try:
+        arn = dead_letter if dead_letter.startswith("arn:") else client.arn(dead_letter)
+    except ApiError as error:
+        if not error.is_missing_queue:
+            raise
+        raise CommandFailed(f"--dead-letter: {in_words(error)}") from None
+    return json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": max_receives})
+
+
+def read_redrive(attributes: Mapping[str, str]) -> tuple[str, int] | None:
+    """The dead-letter queue's name and the maximum of receives, or None."""
+    text = attributes.get("RedrivePolicy")
+    if not text:
+        return None
+    policy = json.loads(text)
+    return str(policy["deadLetterTargetArn"]).rpartition(":")[2], int(policy["maxReceiveCount"])
+
+
+def dead_letter_queues(client: BlockingClient) -> dict[str, list[str]]:
+    """The queues that are named as dead letters, each with those that name it."""
+    sources: dict[str, list[str]] = {}
+    for name, attributes in client.each_queue():
+        if (redrive := read_redrive(attributes)) is not None:
+            sources.setdefault(redrive[0], []).append(name)
+    return dict(sorted(sources.items()))
+
+
+def read_tags(options: Sequence[str] | None) -> dict[str, str]:
+    """Tags from KEY=VALUE texts."""
+    tags: dict[str, str] = {}
+    for text in options or ():
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise wrong("--tag", f"{text!r}: expected KEY=VALUE")
+        tags[key] = value
+    return tags
+
+
+# The names of a queue's object for scripts, and the attributes of which they are the numbers.
+_NUMBERS: Final = {
+    "visible": "ApproximateNumberOfMessages",
+    "in_flight": "ApproximateNumberOfMessagesNotVisible",
+    "delayed": "ApproximateNumberOfMessagesDelayed",
+    "visibility_timeout_s": "VisibilityTimeout",
+    "delay_s": "DelaySeconds",
+    "retention_s": "MessageRetentionPeriod",
+    "wait_s": "ReceiveMessageWaitTimeSeconds",
+    "max_message_bytes": "MaximumMessageSize",
+}
+
+
+def summary(name: str, url: str, attributes: Mapping[str, str], about: Mapping[str, Any]) -> dict[str, Any]:
+    """One queue as an object for scripts: plain names, numbers as numbers; `about` is what only Veil says of it."""
+    dead_letters, max_receives = read_redrive(attributes) or (None, None)
+    return {
+        "name": name,
+        "url": url,
+        **{key: int(attributes[attribute]) for key, attribute in _NUMBERS.items()},
+        "fifo": attributes.get("FifoQueue") == "true",
+        "content_deduplication": attributes.get("ContentBasedDeduplication") == "true",
+        "dead_letters": dead_letters,
+        "max_receives": max_receives,
+        "arn": attributes["QueueArn"],
+        "waiting_for_retry": about.get("WaitingForRetry", 0),
+        "paused": about.get("Paused", False),
+    }
+
+
+# ---- the commands
 
 
 @queue_app.command("ls", epilog="Example: veil queue ls --json | jq -r .name")
 @with_client
 def ls(
-    client: Client,
-    prefix: Annotated[str, argument("PREFIX", "Only queues whose names begin with this.")] = "",
+    client: BlockingClient,
+    prefix: str = argument("PREFIX", "Only show queues whose names begin with this.", default=""),
     as_json: AsJson = False,
 ) -> None:
     """List queues with their exact counts and whether they are paused.
 
-    Of the messages in flight, those that wait for a retry after a failed attempt are counted apart.
+    Messages in flight that wait for a retry after a failed attempt are counted separately.
     """
-    rows = []
     described = _described(client, prefix)
-    for name, attributes in client.each_queue(prefix):
-        queue = summary(name, client.queue_url(name), attributes)
-        about = described.get(name, {})
-        waiting, paused = about.get("WaitingForRetry", 0), about.get("Paused", False)
-        if as_json:
-            say_json({**queue, "waiting_for_retry": waiting, "paused": paused})
-            continue
-        in_progress = max(0, queue["in_flight"] - waiting)
-        counts = [str(count) for count in (queue["visible"], in_progress, waiting, queue["delayed"])]
-        shown = f"{name} (paused)" if paused else name
-        rows.append([shown, *counts, seconds(queue["visibility_timeout_s"]), queue["dead_letters"] or "-"])
-    if rows:
-        columns = ["queue", "visible", "in progress", "retrying", "delayed", "visibility", "dead letters"]
-        show_table(columns, rows, right=columns[1:6])
-    elif not as_json:
-        talk(
-            f"no queue's name begins with {prefix!r}"
-            if prefix
-            else "there are no queues; create one with: veil queue create NAME"
-        )
+    queues = [
+        summary(name, client.queue_url(name), attributes, described.get(name, {}))
+        for name, attributes in client.each_queue(prefix)
+    ]
+    columns = ["queue", "visible", "in progress", "retrying", "delayed", "visibility", "dead letters"]
+    otherwise = (
+        f"no queue's name begins with {prefix!r}"
+        if prefix
+        else "there are no queues; create one with: veil queue create NAME"
+    )
+    show_list(queues, columns, _row, as_json=as_json, right=columns[1:6], otherwise=otherwise)
 
 
-def _described(client: Client, prefix: str) -> dict[str, Any]:
+def _row(queue: Mapping[str, Any]) -> list[str]:
+    waiting = queue["waiting_for_retry"]
+    counts = (queue["visible"], max(0, queue["in_flight"] - waiting), waiting, queue["delayed"])
+    return [
+        f"{queue['name']} (paused)" if queue["paused"] else queue["name"],
+        *map(str, counts),
+        seconds(queue["visibility_timeout_s"]),
+        queue["dead_letters"] or "-",
+    ]
+
+
+def _described(client: BlockingClient, prefix: str) -> dict[str, Any]:
     """What Veil says of its queues beyond SQS, by name; nothing on another SQS."""
     try:
         return {queue["QueueName"]: queue for queue in client.descriptions(prefix)}
-    except NotVeil:
+    except ApiError as error:
+        if not error.is_unknown_action:
+            raise
         return {}
 
 
@@ -133,20 +244,17 @@ def _described(client: Client, prefix: str) -> dict[str, Any]:
     "--dead-letter orders-dead --max-receives 5",
 )
 @with_client
+@with_attributes
 def create(
-    client: Client,
-    name: Annotated[str, argument("NAME", "The queue's name: 1 to 80 of A-Z a-z 0-9 _ -")],
-    visibility_timeout: Visibility = None,
+    client: BlockingClient,
+    attributes: dict[str, str],
+    name: str = argument("NAME", "The queue's name: 1 to 80 characters out of A-Z, a-z, 0-9, _ and -"),
+    fifo: bool = flag(
+        "--fifo",
+        "Make a FIFO queue, which keeps the order within each message group. Its name must end in .fifo.",
+    ),
     dead_letter: DeadLetter = None,
     max_receives: MaxReceives = None,
-    fifo: Annotated[
-        bool, option("--fifo", "Keep the order within each group; the name must end in .fifo.")
-    ] = False,
-    delay: Delay = None,
-    retention: Retention = None,
-    max_message_bytes: MaxBytes = None,
-    wait: Wait = None,
-    content_deduplication: ContentDeduplication = None,
     tag: Tags = None,
     as_json: AsJson = False,
 ) -> None:
@@ -155,22 +263,14 @@ def create(
     Creating it again with the same settings is not an error.
     """
     if fifo and not name.endswith(".fifo"):
-        raise typer.BadParameter(f"{name!r}: expected a name that ends in .fifo", param_hint="NAME")
+        raise wrong("NAME", f"{name!r}: expected a name that ends in .fifo")
     try:
         check_name(name, fifo=name.endswith(".fifo"))
     except NameRefused as refusal:
-        raise typer.BadParameter(f"{name!r}: expected {refusal.expected}", param_hint="NAME") from None
+        raise wrong("NAME", f"{name!r}: expected {refusal.expected}") from None
     if (dead_letter is None) != (max_receives is None):
-        raise typer.BadParameter("expected both or neither", param_hint="--dead-letter, --max-receives")
-    attributes = given_attributes(
-        VisibilityTimeout=visibility_timeout,
-        DelaySeconds=delay,
-        MessageRetentionPeriod=retention,
-        MaximumMessageSize=max_message_bytes,
-        ReceiveMessageWaitTimeSeconds=wait,
-        ContentBasedDeduplication=content_deduplication,
-    )
-    tags = read_tags(tag or [])
+        raise wrong("--dead-letter, --max-receives", "expected both or neither")
+    tags = read_tags(tag)
     if name.endswith(".fifo"):
         attributes["FifoQueue"] = "true"
     if dead_letter is not None and max_receives is not None:
@@ -185,75 +285,80 @@ def create(
 
 @queue_app.command("show", epilog="Example: veil queue show orders --json | jq .in_flight")
 @with_client
-def show(client: Client, name: QueueName, as_json: AsJson = False) -> None:
+def show(client: BlockingClient, name: QueueName, as_json: AsJson = False) -> None:
     """Show a queue's counts, settings and tags."""
     attributes = client.attributes(name)
     tags = client.on_queue("ListQueueTags", name).get("Tags", {})
     about = _described(client, name).get(name, {})
-    is_paused = about.get("Paused", False)
-    queue = {**summary(name, client.queue_url(name), attributes), "paused": is_paused, "tags": tags}
-    queue["waiting_for_retry"] = about.get("WaitingForRetry", 0)
+    queue = {**summary(name, client.queue_url(name), attributes, about), "tags": tags}
     if as_json:
         say_json(queue)
         return
     lines = [("queue", name), ("url", queue["url"]), ("arn", queue["arn"])]
-    lines += [("deliveries", "paused")] if is_paused else []
+    lines += [("deliveries", "paused")] if queue["paused"] else []
     counts = ("visible", "in_flight", "waiting_for_retry", "delayed")
     lines += [(count.replace("_", " "), str(queue[count])) for count in counts]
-    lines += [(label(key), readable(key, attributes[key]) or "-") for key in SHOWN if key in attributes]
+    lines += [
+        (each.label, readable(key, attributes[key]) or "-")
+        for key, each in SETTINGS.items()
+        if key in attributes
+    ]
     lines += [(f"tag {key}", value) for key, value in tags.items()]
     width = max(len(key) for key, _ in lines)
     for key, value in lines:
         say(f"{inert(key, keep='').ljust(width)}  {inert(value, keep='')}")
 
 
+class Change(NamedTuple):
+    """One setting before and after, as people read it; None where it was or will be absent."""
+
+    setting: str
+    before: str | None
+    after: str | None
+
+
 @queue_app.command("edit", epilog="Example: veil queue edit orders --visibility-timeout 120 --dry-run")
 @with_client
+@with_attributes
 def edit(
-    client: Client,
+    client: BlockingClient,
+    attributes: dict[str, str],
     name: QueueName,
-    visibility_timeout: Visibility = None,
     dead_letter: DeadLetter = None,
     max_receives: MaxReceives = None,
-    no_dead_letter: Annotated[
-        bool, option("--no-dead-letter", "Messages are never dead-lettered any more.")
-    ] = False,
-    delay: Delay = None,
-    retention: Retention = None,
-    max_message_bytes: MaxBytes = None,
-    wait: Wait = None,
-    content_deduplication: ContentDeduplication = None,
+    no_dead_letter: bool = flag("--no-dead-letter", "Stop moving messages to a dead-letter queue."),
     tag: Tags = None,
-    untag: Annotated[list[str] | None, option("--untag KEY", "Remove a tag; may be repeated.")] = None,
-    dry_run: Annotated[bool, option("--dry-run", "Show the difference, change nothing.")] = False,
+    untag: list[str] | None = option("--untag KEY", "Remove a tag. Can be repeated."),
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Change a queue's settings and show the difference. Messages already in flight keep their deadlines."""
-    wanted = given_attributes(
-        VisibilityTimeout=visibility_timeout,
-        DelaySeconds=delay,
-        MessageRetentionPeriod=retention,
-        MaximumMessageSize=max_message_bytes,
-        ReceiveMessageWaitTimeSeconds=wait,
-        ContentBasedDeduplication=content_deduplication,
-    )
-    added = read_tags(tag or [])
+    added = read_tags(tag)
     if no_dead_letter and (dead_letter or max_receives):
-        raise typer.BadParameter("not together with --dead-letter", param_hint="--no-dead-letter")
+        raise wrong("--no-dead-letter", "not together with --dead-letter")
     before = client.attributes(name)
     if dead_letter is not None or max_receives is not None:
-        wanted["RedrivePolicy"] = _edited_redrive(client, before, dead_letter, max_receives)
+        attributes["RedrivePolicy"] = _edited_redrive(client, before, dead_letter, max_receives)
     elif no_dead_letter:
-        wanted["RedrivePolicy"] = ""
+        attributes["RedrivePolicy"] = ""
+    found = [
+        Change(SETTINGS[key].label, old, new)
+        for key, value in attributes.items()
+        if (old := readable(key, before.get(key))) != (new := readable(key, value))
+    ]
     tags = client.on_queue("ListQueueTags", name).get("Tags", {}) if added or untag else {}
-    found = changes(before, wanted)
-    found_tags = tag_changes(tags, added, untag or [])
+    kept = {key: value for key, value in {**tags, **added}.items() if key not in (untag or ())}
+    found_tags = [
+        Change(f"tag {key}", tags.get(key), kept.get(key))
+        for key in {**tags, **kept}
+        if tags.get(key) != kept.get(key)
+    ]
     _show_difference(name, [*found, *found_tags], as_json=as_json)
     if dry_run:
         talk("dry run: nothing changed")
         return
     if found:
-        client.on_queue("SetQueueAttributes", name, {"Attributes": wanted})
+        client.on_queue("SetQueueAttributes", name, {"Attributes": attributes})
     if found_tags and added:
         client.on_queue("TagQueue", name, {"Tags": added})
     if found_tags and untag:
@@ -261,12 +366,13 @@ def edit(
 
 
 def _edited_redrive(
-    client: Client, before: dict[str, str], dead_letter: str | None, max_receives: int | None
+    client: BlockingClient, before: dict[str, str], dead_letter: str | None, max_receives: int | None
 ) -> str:
     present = read_redrive(before)
     if present is None and (dead_letter is None or max_receives is None):
         raise typer.BadParameter(
-            "expected both, for the queue has no dead letters yet", param_hint="--dead-letter, --max-receives"
+            "expected both, since the queue has no dead-letter queue yet",
+            param_hint="--dead-letter, --max-receives",
         )
     target, receives = present or ("", 0)
     return redrive_policy(client, dead_letter or target, max_receives or receives)
@@ -291,7 +397,7 @@ def _show_difference(name: str, found: list[Change], *, as_json: bool) -> None:
 
 @queue_app.command("rm", epilog="Example: veil queue rm orders --yes")
 @with_client
-def rm(client: Client, name: QueueName, yes: Yes = False) -> None:
+def rm(client: BlockingClient, name: QueueName, yes: Yes = False) -> None:
     """Remove a queue and every message in it."""
     confirm(f"Remove queue {name} with {_content(client, name)}?", yes=yes)
     client.on_queue("DeleteQueue", name)
@@ -300,8 +406,8 @@ def rm(client: Client, name: QueueName, yes: Yes = False) -> None:
 
 @queue_app.command("purge", epilog="Example: veil queue purge orders --yes")
 @with_client
-def purge(client: Client, name: QueueName, yes: Yes = False) -> None:
-    """Delete every message of a queue, also those in flight and delayed."""
+def purge(client: BlockingClient, name: QueueName, yes: Yes = False) -> None:
+    """Delete every message in a queue, including those that are in flight or delayed."""
     content = _content(client, name)
     confirm(f"Purge {content} from queue {name}?", yes=yes)
     client.on_queue("PurgeQueue", name)
@@ -310,21 +416,21 @@ def purge(client: Client, name: QueueName, yes: Yes = False) -> None:
 
 @queue_app.command("pause", epilog="Example: veil queue pause orders")
 @with_client
-def pause(client: Client, name: QueueName) -> None:
-    """Pause deliveries: receives get nothing and long polls wait. Sends and open leases go on."""
-    client.veils_own("PauseQueue", name)
+def pause(client: BlockingClient, name: QueueName) -> None:
+    """Pause deliveries: receives return nothing and long polls wait. Sends and open leases are not affected."""
+    client.on_queue("PauseQueue", name)
     talk(f"paused {name}; resume with: veil queue resume {name}")
 
 
 @queue_app.command("resume", epilog="Example: veil queue resume orders")
 @with_client
-def resume(client: Client, name: QueueName) -> None:
-    """Deliver messages again; receivers that wait get them at once."""
-    client.veils_own("ResumeQueue", name)
+def resume(client: BlockingClient, name: QueueName) -> None:
+    """Resume deliveries. Receivers that are waiting get messages at once."""
+    client.on_queue("ResumeQueue", name)
     talk(f"resumed {name}")
 
 
-def _content(client: Client, name: str) -> str:
+def _content(client: BlockingClient, name: str) -> str:
     counts = client.attributes(
         name,
         "ApproximateNumberOfMessages",
@@ -332,6 +438,6 @@ def _content(client: Client, name: str) -> str:
         "ApproximateNumberOfMessagesDelayed",
     )
     if len(counts) != 3:
-        raise CommandFailed(f"the server did not tell the counts of {name}")
+        raise CommandFailed(f"the server did not report the message counts of {name}")
     total = sum(int(count) for count in counts.values())
     return f"{total:,} message{'' if total == 1 else 's'}"

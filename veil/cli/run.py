@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 import veil
 from veil.cli.app import app
-from veil.cli.failures import CommandFailed
-from veil.cli.options import Region, argument, option, whole_number
+from veil.cli.failures import ArgumentWrong, CommandFailed
+from veil.cli.options import Region, argument, flag, option, whole_number
 from veil.cli.output import inert, talk
 
 if TYPE_CHECKING:
@@ -35,19 +35,13 @@ if TYPE_CHECKING:
 DEFAULT_NAME = "app"
 
 
-class AppMissing(CommandFailed):
-    """What was named is not there, or is no consumer."""
-
-    exit_code = 2
-
-
 def find_app(target: str) -> Consumer:
     """The consumer that `module:attribute` names (`module` alone: its `app`), looked for from the current directory."""
     from veil.consumer.app import Consumer
 
     module_name, _, path = target.partition(":")
     if not module_name or target.endswith(":") or module_name.endswith(".py") or "/" in module_name:
-        raise AppMissing(f"{target!r}: expected module:app, such as shop.orders:app")
+        raise ArgumentWrong(f"{target!r}: expected module:app, such as shop.orders:app")
     path = path or DEFAULT_NAME
     found = _imported(module_name)
     for name in path.split("."):
@@ -58,9 +52,9 @@ def find_app(target: str) -> Consumer:
                 each for each, value in vars(_imported(module_name)).items() if isinstance(value, Consumer)
             ]
             hint = f"; its consumers are: {', '.join(consumers)}" if consumers else "; it has no consumer"
-            raise AppMissing(f"module {module_name} has no {path}{hint}") from None
+            raise ArgumentWrong(f"module {module_name} has no {path}{hint}") from None
     if not isinstance(found, Consumer):
-        raise AppMissing(f"{module_name}:{path} is of type {type(found).__name__}, expected a Consumer")
+        raise ArgumentWrong(f"{module_name}:{path} is of type {type(found).__name__}, expected a Consumer")
     return found
 
 
@@ -73,7 +67,9 @@ def _imported(name: str) -> object:
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise AppMissing(f"no module {name} in {here} or among what is installed") from None
+            raise ArgumentWrong(
+                f"there is no module {name} in {here} or among the installed packages"
+            ) from None
         raise _import_failed(name, error) from error
     except Exception as error:
         raise _import_failed(name, error) from error
@@ -96,7 +92,7 @@ def _found_first_in(place: str, package: str) -> Iterator[None]:
         sys.meta_path.remove(finder)
 
 
-def _import_failed(name: str, error: Exception) -> AppMissing:
+def _import_failed(name: str, error: Exception) -> ArgumentWrong:
     if isinstance(error, SyntaxError) and error.filename:
         place = f"{error.filename}:{error.lineno}"
     else:
@@ -106,7 +102,7 @@ def _import_failed(name: str, error: Exception) -> AppMissing:
         theirs = [frame for frame, file in files if file.is_file() and not file.is_relative_to(_OURS)]
         last = (theirs or frames)[-1]
         place = f"{last.filename}:{last.lineno}"
-    return AppMissing(f"importing {name} failed at {place}: {type(error).__name__}: {error}")
+    return ArgumentWrong(f"importing {name} failed at {place}: {type(error).__name__}: {error}")
 
 
 _OURS = Path(veil.__file__).parent
@@ -117,65 +113,51 @@ _THREADS_PATIENCE_S = 0.5
 
 @app.command(
     "run",
-    epilog="Exit codes: 0 stopped when asked, 1 the consumer cannot go on (no queue, no access, a handler's Stop), "
-    "2 no such consumer, or a setting is wrong.",
+    epilog="Exit codes: 0 stopped on request, 1 the consumer cannot continue (no queue, no access, a handler raised Stop), "
+    "2 no such consumer, or a wrong setting.",
 )
 def run(
-    targets: Annotated[
-        list[str],
-        argument(
-            "MODULE:APP...", "The consumers, found from the current directory; several get a process each."
-        ),
-    ],
-    concurrency: Annotated[
-        int | None,
-        option("--concurrency N", "Handlers at a time; else the consumer's own.", whole_number(1, 10_000)),
-    ] = None,
-    workers: Annotated[
-        int,
-        option(
-            "--workers N",
-            "Processes for each consumer, each with that many handlers; restarted if they crash.",
-            whole_number(1, 256),
-        ),
-    ] = 1,
-    reload: Annotated[
-        bool, option("--reload", "Restart when a .py file below this directory changes.")
-    ] = False,
-    endpoint: Annotated[
-        str | None,
-        option(
-            "--endpoint URL",
-            "The service; else the consumer's own, AWS_ENDPOINT_URL_SQS, AWS_ENDPOINT_URL; "
-            "else Amazon SQS where a region is configured, http://127.0.0.1:9324 where none is.",
-        ),
-    ] = None,
+    targets: list[str] = argument(
+        "MODULE:APP...",
+        "The consumers, imported from the current directory. If there are several, each gets its own process.",
+    ),
+    concurrency: int | None = option(
+        "--concurrency N",
+        "How many handlers run at a time. Default: the consumer's own setting.",
+        whole_number(1, 10_000),
+    ),
+    workers: int = option(
+        "--workers N",
+        "How many processes to run for each consumer. Processes that crash are restarted.",
+        whole_number(1, 256),
+        default=1,
+    ),
+    reload: bool = flag("--reload", "Restart when a .py file in or below the current directory changes."),
+    endpoint: str | None = option(
+        "--endpoint URL",
+        "The service's URL. Default: the consumer's own, AWS_ENDPOINT_URL_SQS or AWS_ENDPOINT_URL; "
+        "otherwise Amazon SQS if a region is configured, and http://127.0.0.1:9324 if not.",
+    ),
     region: Region = None,
-    health_port: Annotated[
-        int | None,
-        option(
-            "--health-port N",
-            "Answer /healthz, /readyz and /metrics there; process k of several on N + k.",
-            whole_number(0, 65_535),
-        ),
-    ] = None,
-    health_host: Annotated[
-        str | None, option("--health-host ADDRESS", "The address of the health endpoint; else 127.0.0.1.")
-    ] = None,
-    journal: Annotated[
-        str | None,
-        option("--journal PLACE", "Record attempts there, for a service that keeps no journal of its own."),
-    ] = None,
-    log_level: Annotated[str, option("--log-level LEVEL", f"One of {', '.join(_LEVELS)}.")] = "info",
-    log_format: Annotated[
-        str, option("--log-format FORMAT", "text, or json for one object a line.")
-    ] = "text",
-    parent: Annotated[int | None, option("--parent", "", hidden=True)] = None,
+    health_port: int | None = option(
+        "--health-port N",
+        "Serve /healthz, /readyz and /metrics on this port; with several processes, process k uses N + k.",
+        whole_number(0, 65_535),
+    ),
+    health_host: str | None = option(
+        "--health-host ADDRESS", "The address of the health endpoint. Default: 127.0.0.1."
+    ),
+    journal: str | None = option(
+        "--journal PLACE", "Record attempts in this journal, for a service that keeps none itself."
+    ),
+    log_level: str = option("--log-level LEVEL", f"One of {', '.join(_LEVELS)}.", default="info"),
+    log_format: str = option("--log-format FORMAT", "text, or json for one object per line.", default="text"),
+    parent: int | None = option("--parent", "", hidden=True),
 ) -> None:
     """Run a consumer, or several, until they are told to stop.
 
-    SIGTERM and SIGINT stop it properly: nothing new is received, handlers may end, everything else is given back. A second
-    signal interrupts the handlers.
+    SIGTERM and SIGINT stop it gracefully: it receives nothing new, lets running handlers finish, and gives all other
+    messages back. A second signal interrupts the handlers.
     """
     _set_up_logging(log_level, log_format, with_pid=parent is not None)
     given = {
@@ -203,7 +185,7 @@ def _configured(target: str, changes: dict[str, Any]) -> Any:
     try:
         consumer.configure(**changes)
     except ValueError as error:
-        raise AppMissing(str(error)) from None
+        raise ArgumentWrong(str(error)) from None
     return consumer
 
 
@@ -216,7 +198,7 @@ def _run(consumer: Any) -> int:
     except ConsumerFailed as reason:
         failure = CommandFailed(str(reason))
     except ValueError as refusal:  # a setting that only the queue itself could refute
-        failure = AppMissing(str(refusal))
+        failure = ArgumentWrong(str(refusal))
     if any(thread.name.startswith("veil-handler") for thread in threading.enumerate()):
         _leave_handlers_behind(failure)
     if failure is not None:
@@ -262,9 +244,9 @@ def _leave_with(parent: int) -> None:
 def _set_up_logging(level: str, form: str, *, with_pid: bool) -> None:
     """With the process id where several processes write to one terminal."""
     if level not in _LEVELS:
-        raise AppMissing(f"--log-level {level!r}: expected one of {', '.join(_LEVELS)}")
+        raise ArgumentWrong(f"--log-level {level!r}: expected one of {', '.join(_LEVELS)}")
     if form not in ("text", "json"):
-        raise AppMissing(f"--log-format {form!r}: expected text or json")
+        raise ArgumentWrong(f"--log-format {form!r}: expected text or json")
     from veil.consumer.message import MessageFacts
     from veil.server.process import JsonLines, TextLines
 
@@ -415,7 +397,7 @@ class Supervisor:
             # With --reload the next edit may mend it.
             return self._sources is not None and not self._stopping and self._rests(worker)
         wait_s = worker.crashed(now_s)
-        _log.warning("a worker ended with %s, next start in %.1f s", _in_words(code), wait_s)
+        _log.warning("a worker ended with %s; it is restarted in %.1f s", _in_words(code), wait_s)
         return True
 
     def _rests(self, worker: Worker) -> bool:

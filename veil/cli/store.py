@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from veil.cli.app import app, group
-from veil.cli.failures import CommandFailed
-from veil.cli.options import AsJson, SettingWrong, argument, option, server_settings
+from veil.cli.failures import ArgumentWrong, CommandFailed
+from veil.cli.options import AsJson, DryRun, argument, flag, option, server_settings, shared
 from veil.cli.output import inert, progress_bar, say, say_json, talk
 from veil.core.errors import StoreError, VeilError
 from veil.server.setting_values import without_password
@@ -37,11 +37,11 @@ def need_driver(dsn: str) -> None:
 
 @app.command("migrate", epilog="Example: veil migrate --store postgresql://veil@db/veil --dry-run")
 def migrate(
-    store: Annotated[str | None, option("--store URL", "The database [VEIL_STORE, or veil.toml].")] = None,
-    dry_run: Annotated[bool, option("--dry-run", "Show what would be done, and do nothing.")] = False,
+    store: str | None = option("--store URL", "The database's URL. Default: VEIL_STORE or veil.toml."),
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Bring the schema `veil` of a PostgreSQL to the version of this Veil.
+    """Upgrade the schema `veil` of a PostgreSQL database to this version of Veil.
 
     A server does this by itself when it starts. Use this command to do it beforehand, or with rights that the server does
     not have. Only the server itself upgrades a data directory.
@@ -61,43 +61,37 @@ def migrate(
             continue
         would = "would be" if dry_run else "was"
         if before == after:
-            talk(f"the schema of {without_password(dsn)} has version {after} already")
+            talk(f"the schema of {without_password(dsn)} already has version {after}")
         else:
-            talk(f"the schema of {without_password(dsn)} {would} brought from version {before} to {after}")
+            talk(f"the schema of {without_password(dsn)} {would} upgraded from version {before} to {after}")
 
 
 def _dsns(given: str | None) -> list[str]:
     store = server_settings({"store": given}).store
     if not store.startswith("postgresql://"):
-        raise SettingWrong(
-            f"store={store}: expected postgresql://USER@HOST/DATABASE; a data directory is brought up when its server starts"
+        raise ArgumentWrong(
+            f"store={store}: expected postgresql://USER@HOST/DATABASE; a data directory is upgraded when its server starts"
         )
     return store.split()
 
 
-store_app = group("store", "Work on whole stores.")
-
-
-class PlaceWrong(CommandFailed):
-    """What was given is no place of a store."""
-
-    exit_code = 2
+store_app = group("store", "Copy a whole store, or mark a database as restored.")
 
 
 @store_app.command("copy", epilog="Example: veil store copy sqlite:///var/lib/veil postgresql://veil@db/veil")
 def copy(
-    source: Annotated[str, argument("FROM", "A data directory, sqlite:///DIR or postgresql://…")],
-    target: Annotated[str, argument("TO", "The same; it must be empty.")],
-    without_events: Annotated[
-        bool, option("--without-events", "Leave behind what waits to be exported to the journal.")
-    ] = False,
+    source: str = argument("FROM", "A data directory, sqlite:///DIR or postgresql://…"),
+    target: str = argument("TO", "The target, named in the same way. It must be empty."),
+    without_events: bool = flag(
+        "--without-events", "Do not copy events that still wait to be exported to the journal."
+    ),
     as_json: AsJson = False,
 ) -> None:
     """Copy every queue and message from one store to another.
 
     Ids, receive counts, deadlines, leases and receipts, deduplication, dead-letter sources, holds and move tasks are kept.
-    Stop the servers of both first. A copy that was cut short goes on when the same command is run again. Start only one of
-    the two stores afterwards: what one does, the other does not know.
+    Stop the servers of both stores first. If a copy is interrupted, run the same command again to continue it. Afterwards,
+    start a server on one of the two stores only: neither learns of what happens in the other.
     """
     copied = _copied(source, target, without_events=without_events)
     if as_json:
@@ -106,28 +100,28 @@ def copy(
     again = ", the earlier ones included" if copied.resumed else ""
     talk(f"{copied.rows:,} rows{again} copied from {without_password(source)} to {without_password(target)}")
     if copied.events_left:
-        talk(f"{copied.events_left:,} transactions of the journal stayed behind")
+        talk(f"{copied.events_left:,} transactions of the journal were not copied")
 
 
 @store_app.command("restored", epilog="Example: veil store restored postgresql://veil@db/veil")
 def restored(
-    store: Annotated[str, argument("URL", "The database: postgresql://…")],
+    store: str = argument("URL", "The database: postgresql://…"),
 ) -> None:
-    """Tell a database that it was restored to an earlier time.
+    """Mark a database as restored to an earlier point in time.
 
-    Do this before the first server starts on it, and after every such restore: no receipt from the lost time can then be
-    mistaken for a new one, and the journal begins anew. (`veil restore` does it for data directories by itself.)
+    Run this after every such restore, before the first server starts on the database: no receipt from the lost time can then
+    be mistaken for a new one, and a new journal begins. (`veil restore` does this for data directories by itself.)
     """
     place = _place(store)
     if isinstance(place, Path):
-        raise PlaceWrong(
-            f"{store!r}: expected postgresql://USER@HOST/DATABASE; for a data directory there is veil restore"
+        raise ArgumentWrong(
+            f"{store!r}: expected postgresql://USER@HOST/DATABASE; for a data directory, use veil restore"
         )
     need_driver(place)
     from veil.stores.postgres.opening import mark_restored
 
     mark_restored(place)
-    talk(f"{without_password(store)} goes on with new numbers and a new journal")
+    talk(f"{without_password(store)} is marked as restored and will start a new journal")
 
 
 def _copied(source: str, target: str, *, without_events: bool) -> Copied:
@@ -135,7 +129,7 @@ def _copied(source: str, target: str, *, without_events: bool) -> Copied:
 
     here, there = _place(source), _place(target)
     if here == there:
-        raise PlaceWrong("FROM and TO: expected two stores, not the same one twice")
+        raise ArgumentWrong("FROM and TO: expected two different stores")
     with _opened(here, True) as read, _opened(there, False) as written, progress_bar("rows") as shown:
         return copy_store(read, written, shown, without_events=without_events)
 
@@ -161,7 +155,7 @@ def _place(text: str) -> Path | str:
     if scheme == "sqlite" and rest.strip("/"):
         return Path("/" + rest.lstrip("/"))
     if "://" in text or not text.strip():
-        raise PlaceWrong(
+        raise ArgumentWrong(
             f"{without_password(text)!r}: expected a data directory, sqlite:///DIRECTORY or postgresql://USER@HOST/DATABASE"
         )
     return Path(text).expanduser()
@@ -169,9 +163,9 @@ def _place(text: str) -> Path | str:
 
 Data = Annotated[
     Path,
-    option(
+    shared(
         "--data DIR",
-        "The data directory; else VEIL_DATA, veil-data.",
+        "The data directory. Default: VEIL_DATA or veil-data.",
         envvar="VEIL_DATA",
         show_envvar=False,
         show_default=False,
@@ -182,10 +176,10 @@ DATA_DEFAULT = Path("veil-data")
 
 @app.command("backup", epilog="Example: veil backup --data veil-data monday.veil")
 def backup(
-    out: Annotated[Path, argument("OUT", "The file to write; must not exist.")],
+    out: Path = argument("OUT", "The file to write. It must not exist yet."),
     data: Data = DATA_DEFAULT,
 ) -> None:
-    """Copy the data to one file, while the server runs."""
+    """Copy the data to one file. The server can keep running."""
     from veil.stores.sqlite.recovery.backup import backup as write_backup
 
     write_backup(data, out)
@@ -194,7 +188,7 @@ def backup(
 
 @app.command("restore", epilog="Example: veil restore monday.veil --data veil-data")
 def restore(
-    source: Annotated[Path, argument("IN", "A file that veil backup wrote.")],
+    source: Path = argument("IN", "A file that veil backup wrote."),
     data: Data = DATA_DEFAULT,
 ) -> None:
     """Make a data directory from a backup.
@@ -210,14 +204,12 @@ def restore(
 @app.command("verify", epilog="Example: veil verify --data veil-data")
 def verify(
     data: Data = DATA_DEFAULT,
-    salvage: Annotated[
-        Path | None, option("--salvage OUT", "Save what can be read to this new directory.")
-    ] = None,
+    salvage: Path | None = option("--salvage OUT", "Save what can be read to this new directory."),
     as_json: AsJson = False,
 ) -> None:
     """Check the data, page by page and message by message.
 
-    With --salvage nothing is checked: what can be read is saved to another directory, and the server must be stopped.
+    With --salvage, nothing is checked: what can be read is saved to a new directory. The server must be stopped.
     """
     if salvage is not None:
         _salvage(data, salvage, as_json=as_json)

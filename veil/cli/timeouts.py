@@ -7,18 +7,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from veil import words
 from veil.cli.app import group
-from veil.cli.client import Client
-from veil.cli.failures import CommandFailed, ServiceError, confirm
-from veil.cli.options import AsJson, Endpoint, Region, Yes, argument, complete_queue, connect, option
+from veil.cli.failures import CommandFailed, confirm
+from veil.cli.options import AsJson, DryRun, Yes, argument, complete_queue, with_client
 from veil.cli.output import inert, is_terminal, say, say_json, show_table, talk
 from veil.cli.output import seconds as length
-from veil.cli.pipeline.options import Data, TablesPlace, places
+from veil.cli.pipeline.options import with_tables
+from veil.client.api import ApiError
 from veil.core.findings import (
     FILE,
     NO_RENEWAL,
@@ -31,6 +31,7 @@ from veil.core.findings import (
 )
 
 if TYPE_CHECKING:
+    from veil.client.blocking import BlockingClient
     from veil.journal.storage import Storage
 
 _TIMEOUT_MAX_S: Final = 43_200
@@ -46,7 +47,7 @@ class Planned(NamedTuple):
     refused: str | None = None
 
 
-def plan(findings: Findings, client: Client, queues: Sequence[str]) -> list[Planned]:
+def plan(findings: Findings, client: BlockingClient, queues: Sequence[str]) -> list[Planned]:
     """Compare the findings about whole queues with the queues of the client's region; all queues unless some are named."""
     return [
         _planned(finding, client)
@@ -55,7 +56,7 @@ def plan(findings: Findings, client: Client, queues: Sequence[str]) -> list[Plan
     ]
 
 
-def _planned(finding: Finding, client: Client) -> Planned:
+def _planned(finding: Finding, client: BlockingClient) -> Planned:
     after_s = finding.recommended_timeout_s
     if after_s is None or finding.certainty == NOT_ENOUGH:
         return _alone(finding, f"not enough evidence: {finding.missing or finding.reason}")
@@ -65,7 +66,7 @@ def _planned(finding: Finding, client: Client) -> Planned:
         return _alone(finding, f"it is in {finding.region}: say --region {finding.region}")
     try:
         before_s = int(client.attributes(finding.queue, "VisibilityTimeout")["VisibilityTimeout"])
-    except ServiceError as error:
+    except ApiError as error:
         if not error.is_missing_queue:
             raise
         return _alone(finding, "the queue no longer exists")
@@ -254,81 +255,74 @@ def _words(finding: Finding) -> Sequence[str]:
     return lines
 
 
-timeouts_app = group("timeouts", "Look at the timeouts that were found, and set them.")
+timeouts_app = group("timeouts", "Show the recommended timeouts, and apply them.")
 _OLD_DAYS = 30
 
 
 @timeouts_app.command("show", epilog="Example: veil timeouts show orders")
+@with_tables
 def show(
-    queue: Annotated[str | None, argument("[QUEUE]", "One queue, with all that each timeout means.")] = None,
-    data: Data = None,
-    tables: TablesPlace = None,
+    tables: Storage,
+    queue: str | None = argument("[QUEUE]", "Show this queue in detail: what each timeout would mean."),
     as_json: AsJson = False,
 ) -> None:
-    """Show what was found: a line per queue, or one queue's candidates and reasons in words."""
-    findings = read_findings(places(data, None, tables)[1])
-    if queue is None:
+    """Show the recommendations: a line per queue, or one queue's candidates and reasons."""
+    findings = read_findings(tables)
+    if queue is not None:
+        _expect_known(findings, [queue])
+        findings = msgspec.structs.replace(
+            findings, findings=[each for each in findings.findings if each.queue == queue]
+        )
+    if queue is None or as_json:
         show_findings(findings, as_json=as_json)
         return
-    of_queue = [each for each in findings.findings if each.queue == queue]
-    if not of_queue:
-        raise CommandFailed(f"nothing was found about queue {queue!r}: expected {_known(findings)}")
-    if as_json:
-        for finding in of_queue:
-            say_json(msgspec.to_builtins(finding))
-        return
-    for number, finding in enumerate(of_queue):
+    for number, finding in enumerate(findings.findings):
         if number:
             say()
         tell(finding)
 
 
 @timeouts_app.command("apply", epilog="Example: veil timeouts apply orders --dry-run")
+@with_client
+@with_tables
 def apply(
-    queue: Annotated[
-        list[str] | None,
-        argument("[QUEUE]...", "Only these queues; all unless given.", autocompletion=complete_queue),
-    ] = None,
-    dry_run: Annotated[bool, option("--dry-run", "Show the difference, change nothing.")] = False,
+    client: BlockingClient,
+    tables: Storage,
+    queue: list[str] | None = argument(
+        "[QUEUE]...", "Only change these queues. Default: all queues.", autocompletion=complete_queue
+    ),
+    dry_run: DryRun = False,
     yes: Yes = False,
-    data: Data = None,
-    tables: TablesPlace = None,
     as_json: AsJson = False,
-    endpoint: Endpoint = None,
-    region: Region = None,
 ) -> None:
     """Set the recommended timeouts, after showing what would change.
 
-    Left alone are queues without enough evidence and queues whose timeout is not the one that was analysed. Messages
-    already in flight keep their deadlines.
+    Queues without enough evidence are left alone, and so are queues whose timeout is no longer the one that was analysed.
+    Messages already in flight keep their deadlines.
     """
-    findings = read_findings(places(data, None, tables)[1])
-    unknown = sorted(set(queue or ()) - {each.queue for each in findings.findings})
-    if unknown:
-        raise CommandFailed(f"nothing was found about queue {unknown[0]!r}: expected {_known(findings)}")
-    with connect(endpoint, region) as client:
-        planned = plan(findings, client, queue or ())
-        changes = [each for each in planned if each.refused is None and each.before_s != each.after_s]
-        _show_plan(findings, planned)
-        if not changes:
-            talk("nothing to change")
-        elif dry_run:
-            talk("dry run: nothing changed")
-        else:
-            _agree(findings, len(changes), yes=yes)
-        for each in changes:
-            if not dry_run:
-                client.on_queue(
-                    "SetQueueAttributes", each.queue, {"Attributes": {"VisibilityTimeout": str(each.after_s)}}
-                )
-            _tell_change(each, as_json=as_json, changed=not dry_run)
+    findings = read_findings(tables)
+    _expect_known(findings, queue or ())
+    planned = plan(findings, client, queue or ())
+    changes = [each for each in planned if each.refused is None and each.before_s != each.after_s]
+    _show_plan(findings, planned)
+    if not changes:
+        talk("nothing to change")
+    elif dry_run:
+        talk("dry run: nothing changed")
+    else:
+        _agree(findings, len(changes), yes=yes)
+    for each in changes:
+        if not dry_run:
+            attributes = {"VisibilityTimeout": str(each.after_s)}
+            client.on_queue("SetQueueAttributes", each.queue, {"Attributes": attributes})
+        _tell_change(each, as_json=as_json, changed=not dry_run)
     if queue and any(each.refused is not None for each in planned):
-        raise CommandFailed("not all of the queues that were named could be changed")
+        raise CommandFailed("some of the named queues could not be changed")
 
 
 def _show_plan(findings: Findings, planned: list[Planned]) -> None:
     if findings.policy != NO_RENEWAL:
-        talk(f"these timeouts are for consumers that renew: {findings.policy}")
+        talk(f"these timeouts assume consumers that renew their leases: {findings.policy}")
     for each in planned:
         name = inert(each.queue, keep="")
         if each.refused is not None:
@@ -345,43 +339,36 @@ def _agree(findings: Findings, count: int, *, yes: bool) -> None:
     queues = f"{count} queue{'' if count == 1 else 's'}"
     days = (datetime.now(UTC) - datetime.fromisoformat(findings.made_at)).days
     if days >= _OLD_DAYS:
-        confirm(f"These findings are {days} days old, and work changes. Set {queues} all the same?", yes=yes)
+        confirm(f"These recommendations are {days} days old. Set the timeout of {queues} anyway?", yes=yes)
     else:
         confirm(f"Set the timeout of {queues}?", yes=yes)
 
 
 def _tell_change(change: Planned, *, as_json: bool, changed: bool) -> None:
-    undo = f"veil queue edit {change.queue} --visibility-timeout {change.before_s}"
+    queue, before_s, after_s = change.queue, change.before_s, change.after_s
+    undo = f"veil queue edit {queue} --visibility-timeout {before_s}"
     if as_json:
-        say_json(
-            {
-                "queue": change.queue,
-                "before_s": change.before_s,
-                "after_s": change.after_s,
-                "changed": changed,
-                "undo": undo,
-            }
-        )
+        facts = {"queue": queue, "before_s": before_s, "after_s": after_s, "changed": changed, "undo": undo}
+        say_json(facts)
     elif changed:
-        say(f"{change.queue}: {length(change.before_s)} -> {length(change.after_s)}; undo: {undo}")
+        say(f"{queue}: {length(before_s)} -> {length(after_s)}; undo: {undo}")
 
 
-def read_findings(place: Storage) -> Findings:
+def read_findings(tables: Storage) -> Findings:
     """The findings beside the tables; raises CommandFailed where there are none."""
     try:
-        return decode(place.read(FILE))
+        return decode(tables.read(FILE))
     except FileNotFoundError:
-        raise CommandFailed(
-            f"no {FILE} in {place.uri}; find the timeouts with: veil pipeline timeouts"
-        ) from None
+        text = f"no {FILE} in {tables.uri}; create it with: veil pipeline timeouts"
+        raise CommandFailed(text) from None
     except FindingsUnreadable as refused:
-        raise CommandFailed(f"{place.uri}: {refused}") from None
+        raise CommandFailed(f"{tables.uri}: {refused}") from None
 
 
-def _known(findings: Findings) -> str:
+def _expect_known(findings: Findings, queues: Sequence[str]) -> None:
     names = sorted({each.queue for each in findings.findings})
-    return (
-        f"one of {', '.join(names[:8])}{', …' if len(names) > 8 else ''}"
-        if names
-        else "nothing, for it is empty"
-    )
+    unknown = sorted(set(queues) - set(names))
+    if unknown:
+        some = f"one of {', '.join(names[:8])}{', …' if len(names) > 8 else ''}"
+        expected = some if names else "nothing, since there are none yet"
+        raise CommandFailed(f"there are no recommendations for queue {unknown[0]!r}: expected {expected}")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from collections.abc import Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from veil.cli.app import app
-from veil.cli.client import Client
 from veil.cli.options import (
     AsJson,
     argument,
@@ -18,9 +18,10 @@ from veil.cli.options import (
     whole_number,
     with_client,
 )
-from veil.cli.output import is_terminal, live_table, say_json, show_table, talk
+from veil.cli.output import is_terminal, live_table, say_json, show_list, talk
 
-_PAGE = 1000
+if TYPE_CHECKING:
+    from veil.client.blocking import BlockingClient
 
 _COUNTERS = ("Sent", "Received", "Deleted", "Lapsed", "DeadLettered")
 _COLUMNS = (
@@ -40,20 +41,19 @@ _COLUMNS = (
 @app.command("top", epilog="Example: veil top orders --interval 1s")
 @with_client
 def top(
-    client: Client,
-    prefix: Annotated[str, argument("[PREFIX]", "Only queues whose names begin with this.")] = "",
-    every: Annotated[float, how_often("--interval", "How often to look; else every 2s.")] = 2.0,
-    count: Annotated[
-        int | None,
-        option(
-            "--count N", "Stop after this many looks; once where stdout is not a terminal.", whole_number(1)
-        ),
-    ] = None,
+    client: BlockingClient,
+    prefix: str = argument("[PREFIX]", "Only show queues whose names begin with this.", default=""),
+    every: float = how_often("--interval", "How often to refresh. Default: 2s.", default=2.0),
+    count: int | None = option(
+        "--count N",
+        "Stop after this many refreshes. Default: 1 if stdout is not a terminal.",
+        whole_number(1),
+    ),
     as_json: AsJson = False,
 ) -> None:
-    """Watch queues live: counts, the age of the oldest message, and rates; the fullest first.
+    """Watch queues live: counts, the age of the oldest message, and rates; fullest queue first.
 
-    Rates are those since the last look. Stop with Ctrl-C.
+    Rates are measured since the last refresh. Stop with Ctrl-C.
     """
     if count is None and not is_terminal(sys.stdout) and not as_json:
         count = 1
@@ -132,57 +132,46 @@ def _age(seconds: float) -> str:
 @app.command("leases", epilog="Example: veil leases orders --json | jq .address")
 @with_client
 def leases(
-    client: Client,
-    queue: Annotated[
-        str | None, argument("[QUEUE]", "One queue; all of them if left out.", autocompletion=complete_queue)
-    ] = None,
-    max_leases: Annotated[int, option("--max N", "How many leases to show at most.", whole_number(1))] = 100,
+    client: BlockingClient,
+    queue: str | None = argument(
+        "[QUEUE]", "Only show this queue. Default: all queues.", autocompletion=complete_queue
+    ),
+    max_leases: int = option("--max N", "How many leases to show at most.", whole_number(1), default=100),
     as_json: AsJson = False,
 ) -> None:
-    """Show who holds which messages until when, the next deadline first.
+    """Show who holds which message and until when; next deadline first.
 
-    A message that waits for a retry is in flight as well: its attempt is over, and nobody works on it.
+    A message that waits for a retry is also in flight: its attempt is over, and nobody is working on it.
     """
     names = (
         [queue]
         if queue is not None
         else [each["QueueName"] for each in client.descriptions() if each["InFlight"]]
     )
-    found = [lease for name in names for lease in _leases(client, name, max_leases)]
-    found.sort(key=lambda lease: lease["visible_at_ms"])
-    if as_json:
-        for lease in found[:max_leases]:
-            say_json(lease)
-    elif found:
-        columns = ["queue", "message", "receives", "lapses in", "held for", "renewals", "held by"]
-        show_table(columns, [_lease_row(lease) for lease in found[:max_leases]], right=columns[2:6])
-    else:
-        talk("no messages are in flight" + (f" in {queue}" if queue is not None else ""))
+    found = []
+    for name in names:  # the server looks for them, page by page
+        held = client.peeked(name, max_leases, State="in_flight")
+        found += [_lease(name, message) for message in islice(held, max_leases)]
+    found = sorted(found, key=lambda lease: lease["visible_at_ms"])[:max_leases]
+    columns = ["queue", "message", "receives", "lapses in", "held for", "renewals", "held by"]
+    otherwise = "no messages are in flight" + (f" in {queue}" if queue is not None else "")
+    show_list(found, columns, _lease_row, as_json=as_json, right=columns[2:6], otherwise=otherwise)
 
 
-def _leases(client: Client, queue: str, wanted: int) -> Iterator[dict[str, Any]]:
-    """The queue's open leases, up to so many: the server looks for them, a bounded number of messages with each call."""
-    query: dict[str, Any] = {"MaxResults": min(wanted, _PAGE), "State": "in_flight"}
-    while wanted > 0:
-        answer = client.veils_own("PeekMessages", queue, query)
-        for message in (answer.get("Messages") or ())[:wanted]:
-            holder = message.get("Holder") or {}
-            wanted -= 1
-            yield {
-                "queue": queue.rpartition("/")[2],
-                "message_id": message["MessageId"],
-                "receive_count": int(message["Attributes"]["ApproximateReceiveCount"]),
-                "visible_at_ms": message["VisibleAt"],
-                "received_at_ms": holder.get("ReceivedAt"),
-                "renewals": holder.get("Renewals"),
-                "key_id": holder.get("KeyId"),
-                "address": holder.get("Address"),
-                "user_agent": holder.get("UserAgent"),
-                "outcome": holder.get("Outcome"),
-            }
-        if not answer.get("NextToken"):
-            return
-        query["NextToken"] = answer["NextToken"]
+def _lease(queue: str, message: Mapping[str, Any]) -> dict[str, Any]:
+    holder = message.get("Holder") or {}
+    return {
+        "queue": queue.rpartition("/")[2],
+        "message_id": message["MessageId"],
+        "receive_count": int(message["Attributes"]["ApproximateReceiveCount"]),
+        "visible_at_ms": message["VisibleAt"],
+        "received_at_ms": holder.get("ReceivedAt"),
+        "renewals": holder.get("Renewals"),
+        "key_id": holder.get("KeyId"),
+        "address": holder.get("Address"),
+        "user_agent": holder.get("UserAgent"),
+        "outcome": holder.get("Outcome"),
+    }
 
 
 def _lease_row(lease: Mapping[str, Any]) -> list[str]:

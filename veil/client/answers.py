@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from hashlib import md5
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -53,18 +53,6 @@ class _Batch(msgspec.Struct, rename="pascal"):
     failed: list[_Refused] | None = None
 
 
-class _Attributes(msgspec.Struct, rename="pascal"):
-    attributes: dict[str, str] | None = None
-
-
-class _QueueUrl(msgspec.Struct, rename="pascal"):
-    queue_url: str
-
-
-class _Sent(msgspec.Struct, rename="pascal"):
-    message_id: str
-
-
 class _Error(msgspec.Struct):
     kind: str = msgspec.field(name="__type", default="")
     message: str | None = None
@@ -78,9 +66,7 @@ _GRACE_MAX_S: Final = 3_600.0
 
 _received = msgspec.json.Decoder(_Received)
 _batch = msgspec.json.Decoder(_Batch)
-_attributes = msgspec.json.Decoder(_Attributes)
-_queue_url = msgspec.json.Decoder(_QueueUrl)
-_sent = msgspec.json.Decoder(_Sent)
+_fields = msgspec.json.Decoder(dict[str, Any])
 _error = msgspec.json.Decoder(_Error)
 
 
@@ -91,7 +77,7 @@ def error_in(answer: HttpAnswer) -> ApiError:
         said = _error.decode(answer.body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         said = _Error()
-    code = plain(said.kind)
+    code = said.kind.rpartition("#")[2].partition(":")[0]
     other = answer.header(b"x-amzn-query-error").partition(";")[0]
     if not known(code) and known(other):
         code = other
@@ -186,19 +172,14 @@ def sent_in(answer: HttpAnswer, entries: int) -> list[str | ApiError]:
     return [results.get(str(at), unknown) for at in range(entries)]
 
 
-def attributes_in(answer: HttpAnswer) -> dict[str, str]:
-    """The attributes of a queue."""
-    return decoded(_attributes, answer).attributes or {}
-
-
-def queue_url_in(answer: HttpAnswer) -> str:
-    """The URL of a queue."""
-    return decoded(_queue_url, answer).queue_url
-
-
-def message_id_in(answer: HttpAnswer) -> str:
-    """The id of the message just sent."""
-    return decoded(_sent, answer).message_id
+def field(answer: HttpAnswer, name: str, otherwise: Any = None) -> Any:
+    """One field of the answer; an answer without it, where there is nothing else to say, is one that nobody understood."""
+    found = decoded(_fields, answer).get(name)
+    if found is None:
+        found = otherwise
+    if found is None:
+        raise _not_understood(f"it has no {name}")
+    return found
 
 
 def _attribute(value: _Value) -> Attribute:
@@ -211,4 +192,9 @@ def decoded(decoder: msgspec.json.Decoder[T], answer: HttpAnswer) -> T:
     try:
         return decoder.decode(answer.body or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ApiError(Failure.UNREACHABLE, "", f"the answer cannot be understood: {error}") from None
+        raise _not_understood(str(error)) from None
+
+
+def _not_understood(why: str) -> ApiError:
+    text = f"the answer cannot be understood ({why}); is this an SQS endpoint?"
+    return ApiError(Failure.UNREACHABLE, "", text)

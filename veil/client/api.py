@@ -37,12 +37,27 @@ class ApiError(Exception):
         super().__init__(f"{code}: {message}" if code else message)
         self.failure, self.code, self.message, self.away = failure, code, message, away
 
+    @property
+    def is_missing_queue(self) -> bool:
+        """Whether there is no such queue."""
+        return plain(self.code) in ("QueueDoesNotExist", "NonExistentQueue")
+
+    @property
+    def is_unknown_action(self) -> bool:
+        """Whether the service does not know the operation, as those that are not Veil do not know Veil's own."""
+        return plain(self.code) in ("UnknownOperation", "InvalidAction")
+
 
 class Attribute(NamedTuple):
     """A message attribute; text for String and Number, bytes for Binary."""
 
     data_type: str
     value: str | bytes
+
+    def on_the_wire(self) -> dict[str, str | bytes]:
+        """As SQS takes it."""
+        kind = "BinaryValue" if isinstance(self.value, bytes) else "StringValue"
+        return {"DataType": self.data_type, kind: self.value}
 
 
 @dataclass(slots=True)
@@ -144,12 +159,12 @@ class Backoff:
         return min(self.max_s, longest_s) * (1 - self.jitter * random.random())
 
 
-# By code, without namespace and without a closing "Exception".
 # ---- what an error answer means: one table, from SQS's codes and words to `Failure`
 #
 # Every code has two spellings, the `__type` of AWS JSON and the one of the older Query protocol, which batch entries and the
 # header `x-amzn-query-error` still use. Both are found here.
 
+# By code, without namespace and without a closing "Exception".
 _BY_CODE: Final[dict[str, Failure]] = {
     # The receipt holds nothing any more.
     "ReceiptHandleIsInvalid": Failure.LOST,

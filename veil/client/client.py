@@ -34,7 +34,7 @@ from veil.client.api import (
     wants_other_credentials,
 )
 from veil.client.connection import REST_S_MAX, Heir, HttpAnswer, HttpPool, NoAnswer, RequestHead
-from veil.client.credentials import DUMMY, Credentials, hints_at_others, read_profile, static_credentials
+from veil.client.credentials import Credentials, CredentialsSource, read_profile
 from veil.client.endpoint import BundleRefused, ca_bundle, client_context, find_endpoint, region_in
 from veil.core.attempt import GIVEN_BACK, Said, write_header
 from veil.core.attempt import HEADER as OUTCOME_HEADER
@@ -80,6 +80,7 @@ class SqsClient(QueueApi):
         connections: int = CONNECTIONS,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         read_timeout_s: float = READ_TIMEOUT_S,
+        role: str = "consumer",
         user_agent_extra: str = "",
         monotonic: Callable[[], float] = time.monotonic,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -91,7 +92,7 @@ class SqsClient(QueueApi):
         self.endpoint = place.url
         self._read_timeout_s = read_timeout_s
         self._monotonic = monotonic
-        self._head = RequestHead(place, self.region, _user_agent(user_agent_extra), wall_ms)
+        self._head = RequestHead(place, self.region, _user_agent(role, user_agent_extra), wall_ms)
         self._credentials = CredentialsSource(
             credentials,
             profile,
@@ -131,16 +132,18 @@ class SqsClient(QueueApi):
 
         def read(answer: HttpAnswer) -> str:
             self.send_max = answers.bulk_in(answer)
-            return answers.queue_url_in(answer)
+            return str(answers.field(answer, "QueueUrl"))
 
-        return await _with_retries(lambda: self._call("GetQueueUrl", given, read, repeatable=True))
+        return await with_retries(lambda: self._call("GetQueueUrl", given, read, repeatable=True))
 
     async def attributes(self, url: str) -> dict[str, str]:
         """All queue attributes."""
         given = {"QueueUrl": url, "AttributeNames": ["All"]}
-        return await _with_retries(
-            lambda: self._call("GetQueueAttributes", given, answers.attributes_in, repeatable=True)
-        )
+
+        def read(answer: HttpAnswer) -> dict[str, str]:
+            return dict(answers.field(answer, "Attributes", {}))
+
+        return await with_retries(lambda: self._call("GetQueueAttributes", given, read, repeatable=True))
 
     async def receive(
         self,
@@ -225,7 +228,7 @@ class SqsClient(QueueApi):
         """Send one message; returns its id."""
         given: dict[str, Any] = {"QueueUrl": url, "MessageBody": body}
         if attributes:
-            given["MessageAttributes"] = {name: _on_the_wire(value) for name, value in attributes.items()}
+            given["MessageAttributes"] = {name: each.on_the_wire() for name, each in attributes.items()}
         if group is not None:
             given["MessageGroupId"] = group
         if deduplication_id is not None:
@@ -234,7 +237,10 @@ class SqsClient(QueueApi):
             given["DelaySeconds"] = delay_s
         # Sent twice it would be there twice, unless the service knows it again.
         return await self._call(
-            "SendMessage", given, answers.message_id_in, repeatable=deduplication_id is not None
+            "SendMessage",
+            given,
+            lambda answer: str(answers.field(answer, "MessageId")),
+            repeatable=deduplication_id is not None,
         )
 
     async def send_batch(
@@ -358,7 +364,7 @@ class SqsClient(QueueApi):
                 )
             except NoAnswer as failed:
                 if not (failed.stale and repeatable) or stale_met:
-                    raise self._unreachable(str(failed), away=failed.refused) from None
+                    raise self._unreachable(str(failed), away=failed.refused) from failed
                 # Others that rested as long are as likely to be closed: the second try gets a connection of its own.
                 stale_met, rest_s_max = True, 0.0
             else:
@@ -419,15 +425,28 @@ class SqsClient(QueueApi):
         return ApiError(Failure.UNREACHABLE, "", f"{self.endpoint}: {reason}", away=away)
 
 
-async def _with_retries(call: Callable[[], Awaitable[T]]) -> T:
-    """For the questions at the start: a service that starts at the same time gets a moment."""
-    for failures in range(_START_TRIES - 1):
+def _is_away(error: ApiError) -> bool:
+    return error.failure in (Failure.UNREACHABLE, Failure.THROTTLED)
+
+
+async def with_retries(
+    call: Callable[[], Awaitable[T]],
+    *,
+    tries: int = _START_TRIES,
+    backoff: Backoff = _START_BACKOFF,
+    passes: Callable[[ApiError], bool] = _is_away,
+) -> T:
+    """What the call comes to, made again up to so many times while its failure may pass.
+
+    As it comes, for the questions at a consumer's start: a service that starts at the same time gets a moment.
+    """
+    for failures in range(tries - 1):
         try:
             return await call()
         except ApiError as error:
-            if error.failure not in (Failure.UNREACHABLE, Failure.THROTTLED):
+            if not passes(error):
                 raise
-            pause_s = _START_BACKOFF.pause_s(failures, error.failure, _RANDOM)
+            pause_s = backoff.pause_s(failures, error.failure, _RANDOM)
         await asyncio.sleep(pause_s)
     return await call()
 
@@ -437,11 +456,6 @@ def _outcome_line(said: Sequence[Said | None]) -> str:
     return f"{OUTCOME_HEADER}: {write_header(told)}\r\n" if told else ""
 
 
-def _on_the_wire(attribute: Attribute) -> dict[str, str | bytes]:
-    kind = "BinaryValue" if isinstance(attribute.value, bytes) else "StringValue"
-    return {"DataType": attribute.data_type, kind: attribute.value}
-
-
 def _ssl_context(bundle: str | None) -> ssl.SSLContext:
     try:
         return client_context(bundle)
@@ -449,158 +463,12 @@ def _ssl_context(bundle: str | None) -> ssl.SSLContext:
         raise ApiError(Failure.FATAL, "", str(refused)) from None
 
 
-def _user_agent(extra: str) -> str:
+def _user_agent(role: str, extra: str) -> str:
     try:
         own = version("veilmq")
     except PackageNotFoundError:
         own = "0"
-    agent = f"veil/{own} consumer {extra}".rstrip()
+    agent = f"veil/{own} {role} {extra}".rstrip()
     if not (agent.isascii() and agent.isprintable()):
         raise ValueError(f"user_agent_extra={extra!r}: expected printable ASCII")
     return agent
-
-
-# ---- the credentials in use: found on first need, refreshed in time, without holding up the event loop
-
-
-# ---- fetched credentials
-#
-# Everything here may block on files, processes and the network, so it runs in a thread; botocore is imported on first use.
-
-
-class BotocoreCredentials:
-    """What botocore's own chain found, refreshed as botocore sees fit."""
-
-    def __init__(self, found: Any) -> None:
-        self._found = found
-        self._served = False
-
-    @classmethod
-    def find(cls, profile: str | None) -> BotocoreCredentials | None:
-        """Run the whole chain for the profile (None: the one that the environment names); None if nothing was found."""
-        try:
-            import botocore.session
-            from botocore.exceptions import BotoCoreError
-        except ImportError:
-            raise ApiError(
-                Failure.FATAL,
-                "NoCredentials",
-                "no credentials in the environment or the shared files; for roles, SSO, containers and instances: "
-                "pip install veilmq[aws]",
-            ) from None
-        try:
-            found = botocore.session.Session(profile=profile).get_credentials()
-        except BotoCoreError as error:
-            raise _failed(error, served=False) from None
-        return cls(found) if found is not None else None
-
-    def refresh_needed(self) -> bool:
-        """Whether botocore would fetch newer ones by now; cheap, and never blocks."""
-        asked = getattr(self._found, "refresh_needed", None)  # static ones have no such question
-        return bool(asked()) if asked is not None else False
-
-    def freeze(self) -> Credentials:
-        """The keys as of now, refreshed first if it is time."""
-        try:
-            frozen = self._found.get_frozen_credentials()
-        except (
-            Exception
-        ) as error:  # the providers raise whatever their sources do: OSError, ValueError, RuntimeError, …
-            raise _failed(error, served=self._served) from None
-        self._served = True
-        return Credentials(
-            frozen.access_key, frozen.secret_key, frozen.token or None, f"botocore, {self._found.method}"
-        )
-
-
-def _failed(error: Exception, *, served: bool) -> ApiError:
-    from botocore.exceptions import HTTPClientError
-
-    # What worked before may work again: a token service can be away, and somebody can log in again.
-    passing = served or isinstance(error, HTTPClientError)
-    return ApiError(
-        Failure.UNREACHABLE if passing else Failure.FATAL,
-        type(error).__name__,
-        f"credentials could not be fetched: {error}",
-    )
-
-
-# ---- the credentials in use
-
-# Asking botocore whether it is time costs more than a request should, and the answer changes once an hour.
-_ASK_AGAIN_S = 5.0
-
-
-class CredentialsSource:
-    """One client's credentials. `ready` serves nearly every request; the others wait for `current`."""
-
-    def __init__(
-        self,
-        given: Credentials | None,
-        profile: str | None,
-        *,
-        endpoint_url: str,
-        dummies_will_do: bool,
-        monotonic: Callable[[], float],
-    ) -> None:
-        self._given, self._profile = given, profile
-        self._endpoint_url, self._dummies_will_do = endpoint_url, dummies_will_do
-        self._monotonic = monotonic
-        self._held = given
-        self._fetched: BotocoreCredentials | None = None
-        self._ask_again_at_s = 0.0
-        self._finding = asyncio.Lock()
-
-    def ready(self) -> Credentials | None:
-        """The credentials, if they are at hand and not due for a refresh."""
-        held, fetched = self._held, self._fetched
-        if held is None or fetched is None:
-            return held
-        now_s = self._monotonic()
-        if now_s >= self._ask_again_at_s:
-            # While one caller refreshes them, the others go on with what there is.
-            if fetched.refresh_needed() and not self._finding.locked():
-                return None
-            self._ask_again_at_s = now_s + _ASK_AGAIN_S
-        return held
-
-    async def current(self) -> Credentials:
-        """The credentials, found or refreshed first if need be; ApiError if there are none."""
-        async with self._finding:
-            held = self._held_unless_due()
-            if held is None:
-                held = self._held = await asyncio.to_thread(self._find)
-                self._ask_again_at_s = self._monotonic() + _ASK_AGAIN_S
-            return held
-
-    async def instead_of(self, refused: Credentials) -> Credentials | None:
-        """Other credentials than those the service has just refused; None if there are no others."""
-        async with self._finding:
-            if self._held is refused and self._given is None:
-                self._fetched = None
-                self._held = await asyncio.to_thread(self._find)
-            held = self._held
-        return held if held is not None and held != refused else None
-
-    def _held_unless_due(self) -> Credentials | None:
-        held, fetched = self._held, self._fetched
-        return None if fetched is not None and fetched.refresh_needed() else held
-
-    def _find(self) -> Credentials:
-        if self._fetched is not None:
-            return self._fetched.freeze()
-        profile = read_profile(self._profile)
-        found = static_credentials(profile)
-        if found is not None:
-            return found
-        # Not asking the network for what a loopback server does not look at: off the cloud it takes seconds to learn of nothing.
-        if self._dummies_will_do and not hints_at_others(profile):
-            return DUMMY
-        self._fetched = BotocoreCredentials.find(self._profile)
-        if self._fetched is None:
-            raise ApiError(
-                Failure.FATAL,
-                "NoCredentials",
-                f"no credentials for {self._endpoint_url}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
-            )
-        return self._fetched.freeze()

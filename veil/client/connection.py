@@ -84,12 +84,14 @@ class NoAnswer(Exception):
     """No usable answer came, so what became of the request is unknown.
 
     `stale` means that a connection which had rested was closed without a byte in answer: very likely the peer closed it
-    before it saw the request. `refused` means that nobody listens there.
+    before it saw the request. `refused` means that nobody listens there, `untrusted` that TLS could not be agreed on.
     """
 
-    def __init__(self, reason: str, *, stale: bool = False, refused: bool = False) -> None:
+    def __init__(
+        self, reason: str, *, stale: bool = False, refused: bool = False, untrusted: bool = False
+    ) -> None:
         super().__init__(reason)
-        self.stale, self.refused = stale, refused
+        self.stale, self.refused, self.untrusted = stale, refused, untrusted
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +203,7 @@ class HttpConnection(asyncio.Protocol):
                 self._fail("the connection was cut in the middle of the answer")
             elif isinstance(exc, ssl.SSLError) and "ALERT" in (exc.reason or ""):
                 # After the handshake: in TLS 1.3 the server judges a client's certificate only then.
-                self._fail(problem_in_words(exc, "the server", None) or "")
+                self._fail(problem_in_words(exc, "the server", None) or "", untrusted=True)
             else:
                 self._fail("the connection was closed without an answer", stale=self._answers > 0)
         del self._parser  # it holds our methods: a circle
@@ -250,11 +252,11 @@ class HttpConnection(asyncio.Protocol):
         if not self.reusable:
             self._transport.close()
 
-    def _fail(self, reason: str, stale: bool = False) -> None:
+    def _fail(self, reason: str, *, stale: bool = False, untrusted: bool = False) -> None:
         waiting = self._waiting
         self._settle()
         if waiting is not None and not waiting.done():
-            waiting.set_exception(NoAnswer(reason, stale=stale))
+            waiting.set_exception(NoAnswer(reason, stale=stale, untrusted=untrusted))
         self.abort()
 
     def _settle(self) -> None:
@@ -374,7 +376,9 @@ class HttpPool:
         except (OSError, ssl.SSLError) as error:
             in_words = problem_in_words(error, endpoint.host, self._bundle)
             refused = isinstance(error, ConnectionRefusedError)
-            raise NoAnswer(in_words or _in_words(error), refused=refused) from None
+            raise NoAnswer(
+                in_words or _in_words(error), refused=refused, untrusted=in_words is not None
+            ) from None
         if self._closed:
             connection.abort()
             raise NoAnswer("the client was closed")

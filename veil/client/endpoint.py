@@ -59,7 +59,7 @@ def find_endpoint(
 ) -> tuple[Endpoint, str]:
     """Endpoint and region: what the caller gives, then the environment, then the profile, then AWS's own address of the
     region; where no region is found either, Veil on this machine."""
-    url = given or _configured(profile, environ)
+    url = given or configured_endpoint(profile, environ)
     region = (
         region
         or environ.get("AWS_REGION")
@@ -71,13 +71,13 @@ def find_endpoint(
         # Nothing speaks of AWS: whoever tries Veil out has its server on this machine.
         url, region = LOCAL, REGION_OF_OTHERS
     if not _REGION.fullmatch(region):
-        raise _unusable(f"region {region!r}: expected a name such as eu-central-1")
+        raise EndpointRefused(f"region {region!r}: expected a name such as eu-central-1")
     return parse_endpoint(url or _of_aws(region, profile, environ)), region
 
 
 def parse_endpoint(url: str) -> Endpoint:
     """The parts of an endpoint's URL; ApiError if it cannot be called."""
-    refusal = _unusable(f"endpoint {url!r}: expected a URL such as http://127.0.0.1:9324")
+    refusal = EndpointRefused(f"endpoint {url!r}: expected a URL such as http://127.0.0.1:9324")
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -109,7 +109,8 @@ def region_in(queue: str) -> str | None:
     return found[1] if found else None
 
 
-def _configured(profile: Profile, environ: Mapping[str, str]) -> str | None:
+def configured_endpoint(profile: Profile, environ: Mapping[str, str] = os.environ) -> str | None:
+    """The endpoint's URL by AWS's variables and the profile; None where nobody has named one."""
     ignored = environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS") or profile.settings.get(
         "ignore_configured_endpoint_urls", ""
     )
@@ -131,8 +132,11 @@ def _of_aws(region: str, profile: Profile, environ: Mapping[str, str]) -> str:
     return f"https://{service}.{region}.{domain}"
 
 
-def _unusable(text: str) -> ApiError:
-    return ApiError(Failure.FATAL, "", text)
+class EndpointRefused(ApiError):
+    """What was given is no endpoint or region that can be called."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(Failure.FATAL, "", text)
 
 
 # ---- TLS: whom to trust, by AWS's own variable, and what went wrong in words that help

@@ -24,6 +24,7 @@ from typing import Any, Final
 import msgspec
 
 from veil.client.api import BATCH_MAX, ApiError, Attribute, Backoff, Failure
+from veil.client.blocking import LoopThread
 from veil.client.client import SqsClient
 from veil.client.connection import current_span
 from veil.client.endpoint import region_in
@@ -226,25 +227,16 @@ class _Sender:
         self._url: str | None = None
         self._waiting: deque[_Waiting] = deque()
         self._calls: set[asyncio.Task[None]] = set()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name=f"veil sends to {queue}", daemon=True)
-        self._thread.start()
+        self._thread = LoopThread(f"veil sends to {queue}")
+        self._loop = self._thread.loop
 
     def submit(self, waiting: _Waiting) -> Future[str]:
         self._loop.call_soon_threadsafe(self._take, waiting)
         return waiting.future
 
     def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._drain(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            self._loop.close()
+        self._thread.run(self._drain())
+        self._thread.close()
 
     def _take(self, waiting: _Waiting) -> None:
         if not self._waiting and len(self._calls) < self._calls_max:
@@ -336,15 +328,14 @@ def _body(payload: Any) -> str:
 
 
 def _attribute(name: str, value: object) -> dict[str, str | bytes]:
-    if isinstance(value, Attribute):
-        kind = "BinaryValue" if isinstance(value.value, bytes) else "StringValue"
-        return {"DataType": value.data_type, kind: value.value}
     if isinstance(value, str):
-        return {"DataType": "String", "StringValue": value}
-    if isinstance(value, bytes):
-        return {"DataType": "Binary", "BinaryValue": value}
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return {"DataType": "Number", "StringValue": repr(value)}
+        value = Attribute("String", value)
+    elif isinstance(value, bytes):
+        value = Attribute("Binary", value)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        value = Attribute("Number", repr(value))
+    if isinstance(value, Attribute):
+        return value.on_the_wire()
     raise TypeError(f"attribute {name}={value!r}: expected text, a number or bytes")
 
 

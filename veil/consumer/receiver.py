@@ -245,7 +245,7 @@ class QueueFacts:
             attributes = await self._api.attributes(self.url)
         except ApiError as error:
             # With a window of its own the consumer needs no attributes, and a narrow policy may not let it read them.
-            if self._given_s is None or error.code.endswith("QueueDoesNotExist"):
+            if self._given_s is None or error.is_missing_queue:
                 raise
             if error.failure is not Failure.FATAL:
                 raise

@@ -13,14 +13,14 @@ import time
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import typer
 
 from veil import words
 from veil.cli.app import group
 from veil.cli.failures import CommandFailed
-from veil.cli.options import AsJson, option
+from veil.cli.options import AsJson, flag, option
 from veil.cli.output import say, say_json, talk
 from veil.demo.life import life
 from veil.demo.processes import Child, Children, ended_by_signals
@@ -200,24 +200,20 @@ demo_app.command("life", epilog="Example: veil demo life")(life)
 @demo_app.callback(epilog="Example: veil demo --out shop")
 def demo(
     context: typer.Context,
-    out: Annotated[
-        Path | None,
-        option(
-            "--out DIR",
-            "Leave report.html, summary.json and the data there; else in a new temporary directory.",
-        ),
-    ] = None,
-    keep: Annotated[
-        bool, option("--keep", "At the end, keep server, producers and workers running until Ctrl-C.")
-    ] = False,
+    out: Path | None = option(
+        "--out DIR",
+        "Where to put report.html, summary.json and the data. Default: a new temporary directory.",
+    ),
+    keep: bool = flag("--keep", "At the end, keep the server, producers and workers running until Ctrl-C."),
     as_json: AsJson = False,
-    seconds: Annotated[float, option("--seconds", "", hidden=True, min=1.0)] = FULL_S,
+    seconds: float = option("--seconds", "", default=FULL_S, hidden=True, min=1.0),
 ) -> None:
     """Show in a minute what Veil is for.
 
-    A real server, producers and workers, some of them killed, on queues whose visibility timeouts are too short, too long
-    and right; then Spark finds from the journal what each timeout costs and what it should be. Exit code 1 if a claim does
-    not hold. A claim that could not be shown because this machine was too slow is reported, and is not an error.
+    Runs a real server with producers and workers, some of which are killed, on queues whose visibility timeouts are too
+    short, too long and right. Then Spark works out from the journal what each timeout costs and what it should be. The
+    exit code is 1 if a claim does not hold. A claim that could not be shown because this machine was too slow is reported,
+    but is not an error.
     """
     if context.invoked_subcommand is not None:
         return

@@ -1,44 +1,58 @@
-"""`veil demo life`: the life of one message on a real server, told step by step, each claim checked."""
+"""`veil demo life`: the life of one message on a real server, told command by command, each claim checked.
+
+The commands that are shown are the ones that are run, in this process, against the demo's server.
+"""
 
 from __future__ import annotations
 
+import io
 import json
+import re
+import shlex
 import signal
 import sys
 import tempfile
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-from veil.cli.client import Answer, Client
-from veil.cli.failures import CommandFailed, ServiceError
+from veil.cli.failures import CommandFailed
 from veil.cli.options import AsJson, option
 from veil.cli.output import say, say_json, talk
-from veil.cli.queue_settings import redrive_policy
-from veil.demo.processes import Children
+from veil.demo.processes import Child, Children
 from veil.demo.stage import Stage
 
 QUEUE, DEAD = "orders", "orders-dead"
 VISIBILITY_S, EXTENDED_S, RECEIVES_MAX = 2, 3, 3
 BATCH: Final = 20
+_WITHOUT_DATA: Final = ("msg delete", "msg extend")
+
+Told = dict[str, Any]
+
+
+class StepFailed(Exception):
+    """A command of the story did not succeed; the text is what it said."""
 
 
 def life(
     as_json: AsJson = False,
-    store: Annotated[str | None, option("--store", "", hidden=True)] = None,
+    store: str | None = option("--store", "", hidden=True),
 ) -> None:
     """Show one message's life on a real server, in seconds; needs no Spark.
 
-    The server is killed on the way. Exit code 1 if anything does not behave as claimed. A claim that could not be shown
-    because this machine was too slow is reported, and is not an error.
+    The server is killed on the way. The exit code is 1 if anything does not behave as claimed. A claim that could not be
+    shown because this machine was too slow is reported, but is not an error.
     """
     stage = Stage(None if as_json else sys.stdout)
-    options = () if store is None else ("--store", store)
     with tempfile.TemporaryDirectory(prefix="veil-demo-") as folder, Children(Path(folder)) as children:
+        story = _Story(stage, children, () if store is None else ("--store", store))
         try:
-            _tell(stage, children, options)
-        except ServiceError as error:
-            stage.claim(f"the server answers every request as told (it said {error})", False)
+            story.tell()
+        except StepFailed as failed:
+            stage.claim(
+                f"the server answers every request as told (it said {failed})", False, is_timed=story.is_timed
+            )
     if as_json:
         say_json({**stage.told, "steps": stage.acts})
     elif stage.broken:
@@ -52,254 +66,220 @@ def life(
         raise CommandFailed(f"{len(stage.broken)} of the demo's claims did not hold")
 
 
-def _tell(stage: Stage, children: Children, options: tuple[str, ...]) -> None:
-    stage.act(
-        "A queue server",
-        "A real server process on a free port, with its data on disk. It speaks Amazon SQS's protocol: everything below could "
-        "be boto3 or the aws command instead.",
-    )
-    server, started_s = children.start_server(*options)
-    stage.show("veil serve", f"{children.endpoint}  pid {server.pid}  ready after {started_s:.1f} s")
-    with children.client() as client:
-        queue = _Orders(client)
-        stage.show(
-            f"veil queue create {QUEUE} --visibility-timeout {VISIBILITY_S} --dead-letter {DEAD} "
-            f"--max-receives {RECEIVES_MAX}",
-            queue.create(),
+class _Story:
+    """The acts, in their order."""
+
+    def __init__(self, stage: Stage, children: Children, options: tuple[str, ...]) -> None:
+        self._stage, self._children, self._options = stage, children, options
+        self.is_timed = False  # where the machine is late, a lease lapses too soon for the story
+
+    def tell(self) -> None:
+        """Everything, from a server's start to its end."""
+        stage = self._stage
+        stage.act(
+            "A queue server",
+            "A real server process on a free port, with its data on disk. It speaks Amazon SQS's protocol: everything below "
+            "could be boto3 or the aws command instead.",
         )
-        stage.claim("the queue exists and is empty", queue.counts() == (0, 0, 0))
+        server = self._serve()
+        self._veil(f"queue create {DEAD}")
+        redrive = f"--dead-letter {DEAD} --max-receives {RECEIVES_MAX}"
+        self._veil(f"queue create {QUEUE} --visibility-timeout {VISIBILITY_S} {redrive}")
+        stage.claim("the queue exists and is empty", self._counts() == (0, 0, 0))
+        self.is_timed = True
+        self._one_message()
+        self.is_timed = False
+        self._poison()
+        server = self._crash(server)
+        stage.act(
+            "Server down",
+            "SIGTERM: waiting polls are answered, what is under way is finished, then it exits.",
+        )
+        (code,) = self._children.end([server])
+        stage.show(f"kill {server.pid}", f"exit code {code}")
+        stage.claim("it stopped cleanly", code == 0)
+
+    def _one_message(self) -> None:
+        stage = self._stage
+        stage.act(
+            "Sent", "The answer comes after fsync: from here on the message survives kill -9 and power loss."
+        )
+        (sent,) = self._veil(f"msg send {QUEUE} '{{\"order\": 1}}'")
+        stage.claim("one message is visible", self._counts() == (1, 0, 0))
+
+        stage.act(
+            "Received, and so invisible",
+            f"A receive does not remove the message. It hides it from everybody else for {VISIBILITY_S} seconds and gives this "
+            "receiver a receipt: its lease.",
+        )
+        first = self._only(self._veil(f"msg receive {QUEUE}"))
+        stage.claim(
+            "it is the message that was sent, received once", _known(first) == (sent["message_id"], 1)
+        )
+        again = self._veil(f"msg receive {QUEUE}", note="a second worker")
+        stage.claim("a second receive finds nothing", not again, is_timed=True)
+        stage.claim("it is not gone: one message in flight", self._counts() == (0, 1, 0), is_timed=True)
+
+        stage.act(
+            "Extended",
+            f"The work takes longer than thought, so the holder asks for {EXTENDED_S} seconds more. They count from now, not "
+            "from the old deadline; and never beyond 12 hours after the receive.",
+        )
+        self._veil(f"msg extend {QUEUE} {first['receipt']} {EXTENDED_S}")
+        stage.claim("the message stays in flight", self._counts() == (0, 1, 0), is_timed=True)
+
+        stage.act(
+            "The lease lapses, the message comes back",
+            "The first worker never deletes it: crashed, or too slow. A second worker waits in a long poll and gets the "
+            "message the moment the deadline passes.",
+        )
+        begun_s = time.monotonic()
+        second = self._only(self._veil(f"msg receive {QUEUE} --wait 20"))
+        waited_s = time.monotonic() - begun_s
+        stage.note(f"after {waited_s:.2f} s")
+        in_time = EXTENDED_S - 0.5 < waited_s < EXTENDED_S + 1
+        stage.claim(
+            "it came back by itself, not early, within a second of its deadline", in_time, is_timed=True
+        )
+        stage.claim("same message, receive count 2", _known(second) == (sent["message_id"], 2), is_timed=True)
+        stage.claim("with a new receipt", second["receipt"] != first["receipt"])
+
+        stage.act(
+            "The late receipt changes nothing",
+            "Now the first worker wakes up and deletes. Its lease is over and somebody else holds the message: a receipt that "
+            "does not hold the open lease never touches it.",
+        )
+        self._veil(f"msg delete {QUEUE} {first['receipt']}")
+        stage.claim("answered kindly, and nothing was deleted", self._counts() == (0, 1, 0), is_timed=True)
+        is_refused = False
         try:
-            _one_message(stage, queue)
-        except ServiceError as error:
-            # Where the machine was late a lease has lapsed too soon for the story.
-            stage.claim(f"the server answers every request as told (it said {error})", False, is_timed=True)
-            return
-        _poison(stage, queue)
+            self._veil(f"msg extend {QUEUE} {first['receipt']} 0")
+        except StepFailed:
+            is_refused = True
+        stage.claim("it cannot take the lease away from its holder either", is_refused, is_timed=True)
+        # The rest of the story needs it open, however slow this machine is.
+        self._veil(f"msg extend {QUEUE} {second['receipt']} 60")
+
+        stage.act("Deleted", "The holder is done. Once this is answered the message never comes back.")
+        self._veil(f"msg delete {QUEUE} {second['receipt']}")
+        stage.claim("the queue is empty", self._counts() == (0, 0, 0))
+
+    def _poison(self) -> None:
+        stage = self._stage
+        stage.act(
+            "Poison goes to the dead letters",
+            f"A message no worker can handle: each gives it back at once (timeout 0). After {RECEIVES_MAX} receives the next "
+            "one moves it to the dead letters in the same transaction, and returns without it.",
+        )
+        body = "not json at all"
+        (sent,) = self._veil(f"msg send {QUEUE} {body!r}")
+        for turn in range(1, RECEIVES_MAX + 1):
+            found = self._veil(f"msg receive {QUEUE} --visibility-timeout 0")
+            stage.claim(f"receive {turn} is counted", [_known(each)[1] for each in found] == [turn])
+        stage.claim("the next receive returns nothing", not self._veil(f"msg receive {QUEUE}"))
+        dead = self._veil(f"msg peek {DEAD}", note="looks, does not receive")
+        stage.claim(
+            "it lies in the dead letters, same id, its count kept",
+            [_known(each) for each in dead] == [(sent["message_id"], RECEIVES_MAX)],
+        )
+        stage.claim("and nowhere else", self._counts() == (0, 0, 0))
+
+        stage.act(
+            "Redriven", "The bug is fixed; the dead letters go back to where they came from, as new messages."
+        )
+        (task,) = self._veil(f"dlq redrive {DEAD}")
+        stage.claim("the task completed", task["status"] == "COMPLETED")
+        found = self._veil(f"msg receive {QUEUE} --delete")
+        is_back = [(each["body"], each["receive_count"]) for each in found] == [(body, 1)]
+        stage.claim("the message is back, receive count 1", is_back)
+        both = self._counts() == self._counts(DEAD) == (0, 0, 0)
+        stage.claim("handled and deleted; both queues are empty", both)
+
+    def _crash(self, server: Child) -> Child:
+        stage = self._stage
         stage.act(
             "kill -9",
             f"{BATCH} more orders; a worker holds one of them for a minute. Then the server dies without warning and is "
             "started again on the same data.",
         )
-        sent = queue.send_many(BATCH)
-        stage.show(f"veil msg send {QUEUE} …   # {BATCH} times", f"{len(sent)} acknowledged")
-        held = _only(queue.take(visibility_s=60), "a held message")
-        stage.show(f"veil msg receive {QUEUE} --visibility-timeout 60", _told([held]))
-    children.end([server], signal.SIGKILL)
-    stage.show(f"kill -9 {server.pid}", "killed")
-    server, started_s = children.start_server(*options)
-    stage.show("veil serve", f"{children.endpoint}  pid {server.pid}  ready after {started_s:.1f} s")
-    with children.client() as client:
-        _after_the_crash(stage, _Orders(client), held, sent)
-    stage.act(
-        "Server down", "SIGTERM: waiting polls are answered, what is under way is finished, then it exits."
-    )
-    (code,) = children.end([server])
-    stage.show(f"kill {server.pid}", f"exit code {code}")
-    stage.claim("it stopped cleanly", code == 0)
-
-
-def _one_message(stage: Stage, queue: _Orders) -> None:
-    stage.act(
-        "Sent", "The answer comes after fsync: from here on the message survives kill -9 and power loss."
-    )
-    message_id = queue.send('{"order": 1}')
-    stage.show(f"veil msg send {QUEUE} '{{\"order\": 1}}'", message_id)
-    stage.claim("one message is visible", queue.counts() == (1, 0, 0))
-
-    stage.act(
-        "Received, and so invisible",
-        f"A receive does not remove the message. It hides it from everybody else for {VISIBILITY_S} seconds and gives this "
-        "receiver a receipt: its lease.",
-    )
-    first = _only(queue.take(), "its message")
-    stage.show(f"veil msg receive {QUEUE}", _told([first]))
-    stage.claim("it is the message that was sent, received once", _id_and_count([first]) == (message_id, 1))
-    again = queue.take()
-    stage.show(f"veil msg receive {QUEUE}   # a second worker", _told(again))
-    stage.claim("a second receive finds nothing", not again, is_timed=True)
-    stage.claim("it is not gone: one message in flight", queue.counts() == (0, 1, 0), is_timed=True)
-
-    stage.act(
-        "Extended",
-        f"The work takes longer than thought, so the holder asks for {EXTENDED_S} seconds more. They count from now, not from "
-        "the old deadline; and never beyond 12 hours after the receive.",
-    )
-    queue.extend(first, EXTENDED_S)
-    stage.show(f"veil msg extend {QUEUE} {_short(first)} {EXTENDED_S}")
-    stage.claim("the message stays in flight", queue.counts() == (0, 1, 0), is_timed=True)
-
-    stage.act(
-        "The lease lapses, the message comes back",
-        "The first worker never deletes it: crashed, or too slow. A second worker waits in a long poll and gets the message "
-        "the moment the deadline passes.",
-    )
-    begun_s = time.monotonic()
-    second = _only(queue.take(wait_s=20), "its message, which did not come back within 20 s")
-    waited_s = time.monotonic() - begun_s
-    stage.show(f"veil msg receive {QUEUE} --wait 20", f"{_told([second])}   after {waited_s:.2f} s")
-    in_time = EXTENDED_S - 0.5 < waited_s < EXTENDED_S + 1
-    stage.claim("it came back by itself, not early, within a second of its deadline", in_time, is_timed=True)
-    stage.claim("same message, receive count 2", _id_and_count([second]) == (message_id, 2), is_timed=True)
-    stage.claim("with a new receipt", second["ReceiptHandle"] != first["ReceiptHandle"])
-
-    stage.act(
-        "The late receipt changes nothing",
-        "Now the first worker wakes up and deletes. Its lease is over and somebody else holds the message: a receipt that does "
-        "not hold the open lease never touches it.",
-    )
-    queue.delete(first)
-    stage.show(f"veil msg delete {QUEUE} {_short(first)}")
-    stage.claim("answered kindly, and nothing was deleted", queue.counts() == (0, 1, 0), is_timed=True)
-    refusal = ""
-    try:
-        queue.extend(first, 0)
-    except ServiceError as error:
-        refusal = str(error).replace(first["ReceiptHandle"], _short(first))
-    stage.show(f"veil msg extend {QUEUE} {_short(first)} 0", refusal)
-    stage.claim("it cannot take the lease away from its holder either", bool(refusal), is_timed=True)
-    queue.extend(second, 60)  # the rest of the story needs it open, however slow this machine is
-
-    stage.act("Deleted", "The holder is done. Once this is answered the message never comes back.")
-    queue.delete(second)
-    stage.show(f"veil msg delete {QUEUE} {_short(second)}")
-    stage.claim("the queue is empty", queue.counts() == (0, 0, 0))
-
-
-def _poison(stage: Stage, queue: _Orders) -> None:
-    stage.act(
-        "Poison goes to the dead letters",
-        f"A message no worker can handle: each gives it back at once (timeout 0). After {RECEIVES_MAX} receives the next one "
-        "moves it to the dead letters in the same transaction, and returns without it.",
-    )
-    body = "not json at all"
-    sent = queue.send(body)
-    for turn in range(1, RECEIVES_MAX + 1):
-        messages = queue.take(visibility_s=0)
-        stage.show(f"veil msg receive {QUEUE} --visibility-timeout 0", _told(messages))
-        stage.claim(f"receive {turn} is counted", _id_and_count(messages)[1] == turn)
-    stage.claim("the next receive returns nothing", not queue.take())
-    dead = queue.client.on_queue("PeekMessages", DEAD, {"MaxResults": 10}).get("Messages", [])
-    stage.show(f"veil msg peek {DEAD}   # looks, does not receive", _told(dead))
-    stage.claim(
-        "it lies in the dead letters, same id, its count kept", _id_and_count(dead) == (sent, RECEIVES_MAX)
-    )
-    stage.claim("and nowhere else", queue.counts() == (0, 0, 0))
-
-    stage.act(
-        "Redriven", "The bug is fixed; the dead letters go back to where they came from, as new messages."
-    )
-    task = queue.redrive()
-    moved = f"{task['ApproximateNumberOfMessagesMoved']} moved, {task['Status'].lower()}"
-    stage.show(f"veil dlq redrive {DEAD}", moved)
-    stage.claim("the task completed", task["Status"] == "COMPLETED")
-    messages = queue.take()
-    is_back = _id_and_count(messages)[1] == 1 and messages[0]["Body"] == body
-    stage.claim("the message is back, receive count 1", is_back)
-    for message in messages:
-        queue.delete(message)
-    both = queue.counts() == queue.counts(DEAD) == (0, 0, 0)
-    stage.claim("handled and deleted; both queues are empty", both)
-
-
-def _after_the_crash(stage: Stage, queue: _Orders, held: Answer, sent: set[str]) -> None:
-    visible, in_flight, delayed = counts = queue.counts()
-    stage.show(f"veil queue show {QUEUE}", f"visible {visible}  in flight {in_flight}  delayed {delayed}")
-    stage.claim("nothing lost, and the window is still open", counts == (BATCH - 1, 1, 0))
-    found: list[str] = []
-    while batch := queue.take(count=10, visibility_s=60):
-        found += [message["MessageId"] for message in batch]
-    stage.claim(
-        "every other message is there once; the held one was given to nobody",
-        sorted(found) == sorted(sent - {held["MessageId"]}),
-    )
-    queue.delete(held)
-    stage.show(f"veil msg delete {QUEUE} {_short(held)}   # the receipt from before the crash")
-    is_deleted = queue.counts() == (0, BATCH - 1, 0)
-    stage.claim("the worker's receipt still works: its message is deleted", is_deleted)
-
-
-class _Orders:
-    """The queue of the story, and its dead letters."""
-
-    def __init__(self, client: Client) -> None:
-        self.client = client
-
-    def create(self) -> str:
-        self.client.call("CreateQueue", {"QueueName": DEAD})
-        policy = redrive_policy(self.client, DEAD, RECEIVES_MAX)
-        attributes = {"VisibilityTimeout": str(VISIBILITY_S), "RedrivePolicy": policy}
-        return str(
-            self.client.call("CreateQueue", {"QueueName": QUEUE, "Attributes": attributes})["QueueUrl"]
+        orders = self._children.folder / "orders.jsonl"
+        orders.write_text("".join(f'{{"order": {number}}}\n' for number in range(BATCH)))
+        self._veil(f"msg send {QUEUE} --lines {orders}")
+        held = self._only(self._veil(f"msg receive {QUEUE} --visibility-timeout 60"))
+        sent = {each["message_id"] for each in self._asked(f"msg peek {QUEUE} --max {2 * BATCH}")}
+        self._children.end([server], signal.SIGKILL)
+        stage.show(f"kill -9 {server.pid}", "killed")
+        server = self._serve()
+        (queue,) = self._asked(f"queue show {QUEUE}")
+        counts = {name: queue[name] for name in ("visible", "in_flight", "delayed")}
+        stage.show(
+            f"veil queue show {QUEUE}",
+            "  ".join(f"{name.replace('_', ' ')} {n}" for name, n in counts.items()),
         )
+        stage.claim("nothing lost, and the window is still open", self._counts() == (BATCH - 1, 1, 0))
+        found: list[str] = []
+        while batch := self._asked(f"msg receive {QUEUE} --max 10 --visibility-timeout 60"):
+            found += [each["message_id"] for each in batch]
+        others = sorted(found) == sorted(sent - {held["message_id"]})
+        stage.claim("every other message is there once; the held one was given to nobody", others)
+        self._veil(f"msg delete {QUEUE} {held['receipt']}", note="the receipt from before the crash")
+        is_deleted = self._counts() == (0, BATCH - 1, 0)
+        stage.claim("the worker's receipt still works: its message is deleted", is_deleted)
+        return server
 
-    def send(self, body: str) -> str:
-        return str(self.client.on_queue("SendMessage", QUEUE, {"MessageBody": body})["MessageId"])
+    def _serve(self) -> Child:
+        server, started_s = self._children.start_server(*self._options)
+        shown = f"{self._children.endpoint}  pid {server.pid}  ready after {started_s:.1f} s"
+        self._stage.show("veil serve", shown)
+        return server
 
-    def send_many(self, count: int) -> set[str]:
-        sent: set[str] = set()
-        for first in range(0, count, 10):
-            numbers = range(first, first + 10)
-            entries = [{"Id": str(n), "MessageBody": json.dumps({"order": n})} for n in numbers]
-            answer = self.client.on_queue("SendMessageBatch", QUEUE, {"Entries": entries})
-            sent |= {entry["MessageId"] for entry in answer["Successful"]}
-        return sent
+    def _veil(self, line: str, note: str = "") -> list[Told]:
+        """Show the command, run it, and show what it came to; StepFailed if it did not succeed."""
+        command = f"veil {_shortened(line)}" + (f"   # {note}" if note else "")
+        try:
+            told = self._asked(line)
+        except StepFailed as failed:
+            self._stage.show(command, _shortened(str(failed)))
+            raise
+        answer = "\n".join(_in_words(each) for each in told)
+        self._stage.show(command, None if line.startswith(_WITHOUT_DATA) else answer)
+        return told
 
-    def take(self, *, count: int = 1, visibility_s: int = VISIBILITY_S, wait_s: int = 0) -> list[Answer]:
-        parameters: dict[str, Any] = {
-            "MaxNumberOfMessages": count,
-            "WaitTimeSeconds": wait_s,
-            "VisibilityTimeout": visibility_s,
-            "MessageSystemAttributeNames": ["All"],
-        }
-        return list(
-            self.client.on_queue("ReceiveMessage", QUEUE, parameters, wait_s=wait_s).get("Messages", [])
+    def _asked(self, line: str) -> list[Told]:
+        from veil.cli.main import run
+
+        form = [] if line.startswith(_WITHOUT_DATA) else ["--json"]
+        said, out = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(said):
+            code = run([*shlex.split(line), *form, "--endpoint", self._children.endpoint])
+        if code != 0:
+            raise StepFailed(said.getvalue().strip().removeprefix("veil: "))
+        return [json.loads(each) for each in out.getvalue().splitlines()]
+
+    def _counts(self, queue: str = QUEUE) -> tuple[int, int, int]:
+        (found,) = self._asked(f"queue show {queue}")
+        return found["visible"], found["in_flight"], found["delayed"]
+
+    def _only(self, messages: list[Told]) -> Told:
+        if not messages:
+            raise StepFailed("no messages are visible")
+        return messages[0]
+
+
+def _shortened(text: str) -> str:
+    """The text with the last characters of receipts only."""
+    return re.sub(r"[\w-]{36,}([\w-]{8})", r"…\1", text)
+
+
+def _known(message: Told) -> tuple[str, int]:
+    return message["message_id"], message["receive_count"]
+
+
+def _in_words(told: Told) -> str:
+    """What a command said, on one line."""
+    if "receive_count" not in told:
+        return "  ".join(
+            f"{name.replace('_', ' ')} {value}" for name, value in told.items() if value is not None
         )
-
-    def extend(self, message: Answer, visibility_s: int) -> None:
-        change = {"ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": visibility_s}
-        self.client.on_queue("ChangeMessageVisibility", QUEUE, change)
-
-    def delete(self, message: Answer) -> None:
-        self.client.on_queue("DeleteMessage", QUEUE, {"ReceiptHandle": message["ReceiptHandle"]})
-
-    def redrive(self) -> Answer:
-        arn = self.client.arn(DEAD)
-        self.client.call("StartMessageMoveTask", {"SourceArn": arn})
-        deadline_s = time.monotonic() + 10
-        while True:
-            task = dict(self.client.call("ListMessageMoveTasks", {"SourceArn": arn})["Results"][0])
-            if task["Status"] not in ("RUNNING", "CANCELLING") or time.monotonic() > deadline_s:
-                return task
-            time.sleep(0.05)
-
-    def counts(self, queue: str = QUEUE) -> tuple[int, int, int]:
-        found = self.client.attributes(queue)
-        names = ("", "NotVisible", "Delayed")
-        visible, in_flight, delayed = (int(found[f"ApproximateNumberOfMessages{name}"]) for name in names)
-        return visible, in_flight, delayed
-
-
-def _only(messages: list[Answer], what: str) -> Answer:
-    if not messages:
-        raise CommandFailed(f"the demo cannot go on without {what}")
-    return messages[0]
-
-
-def _told(messages: list[Answer]) -> str:
-    return "\n".join(
-        f"{message['MessageId']}  receive count {message['Attributes']['ApproximateReceiveCount']}"
-        + (f"  receipt {_short(message)}" if "ReceiptHandle" in message else f"  {message['State']}")
-        + f"  {message['Body']}"
-        for message in messages
-    )
-
-
-def _id_and_count(messages: list[Answer]) -> tuple[str, int] | tuple[None, None]:
-    """Of the only message."""
-    if len(messages) != 1:
-        return None, None
-    return messages[0]["MessageId"], int(messages[0]["Attributes"]["ApproximateReceiveCount"])
-
-
-def _short(message: Answer) -> str:
-    return f"…{message['ReceiptHandle'][-8:]}"
+    rest = f"receipt {_shortened(told['receipt'])}" if "receipt" in told else told["state"]
+    return f"{told['message_id']}  receive count {told['receive_count']}  {rest}  {told['body']}"

@@ -15,11 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
 
-from veil.cli.client import Client, ServiceTarget
-from veil.cli.failures import CommandFailed, Unreachable
-from veil.client.credentials import DUMMY
+from veil.cli.failures import CommandFailed
+from veil.client.api import ApiError, Failure
+
+if TYPE_CHECKING:
+    from veil.client.blocking import BlockingClient
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _START_TIMEOUT_S: Final = 120.0  # a bad machine takes its time
@@ -205,11 +207,15 @@ class Children:
                 with self.client() as client:
                     client.call("ListQueues")
                 return server, time.monotonic() - begun_s
-            except Unreachable:
+            except ApiError as error:
+                if error.failure is not Failure.UNREACHABLE:
+                    raise
                 if server.code is not None or time.monotonic() - begun_s > _START_TIMEOUT_S:
                     raise CommandFailed(f"the server did not start: {server.last_words()}") from None
                 time.sleep(0.02)
 
-    def client(self) -> Client:
+    def client(self) -> BlockingClient:
         """A new client of the server."""
-        return Client(ServiceTarget(self.endpoint, "demo", "us-east-1", DUMMY))
+        from veil.client.blocking import BlockingClient, ServiceTarget
+
+        return BlockingClient(ServiceTarget(self.endpoint, "us-east-1"))

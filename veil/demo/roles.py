@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from veil import Adaptive, Consumer, Message
-from veil.cli.client import Client, find_target
 from veil.cli.output import say, say_json
 from veil.client.api import ApiError, RawMessage
+from veil.client.blocking import BlockingClient, find_target
 from veil.client.client import SqsClient
 from veil.core.errors import VeilError
 from veil.demo.processes import leave_with_the_demo
@@ -84,7 +84,7 @@ def produce(queue: str, per_second: float, seconds: float, poison_every: int) ->
     begun_s = told_s = time.monotonic()
     messages, sent = bodies(poison_every), 0
     batch = max(1, min(_BATCH, round(per_second)))
-    with Client(find_target()) as client:
+    with BlockingClient(find_target()) as client:
         for turn in count():
             due_s = turn * batch / per_second
             if seconds and due_s >= seconds:

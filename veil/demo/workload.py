@@ -7,14 +7,16 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from veil.cli.client import Client
 from veil.cli.failures import CommandFailed
-from veil.cli.queue_settings import redrive_policy
+from veil.cli.queue import redrive_policy
 from veil.demo.processes import Child, Children
 from veil.demo.shop import DEAD, DemoQueue
 from veil.demo.stage import Stage
+
+if TYPE_CHECKING:
+    from veil.client.blocking import BlockingClient
 
 WORKERS: Final = 2  # of each queue
 GENTLY: Final = 0.02  # of the rates, for a demo that is kept running
@@ -24,7 +26,7 @@ _START_TIMEOUT_S: Final = 120.0
 _DRAIN_TIMEOUT_S: Final = 30.0  # without a message less
 
 
-def create_queues(client: Client, queues: tuple[DemoQueue, ...]) -> None:
+def create_queues(client: BlockingClient, queues: tuple[DemoQueue, ...]) -> None:
     """The queues, each with the timeout that somebody guessed, and one for the dead letters of all."""
     client.call("CreateQueue", {"QueueName": DEAD})
     for queue in queues:
@@ -57,7 +59,7 @@ class Workload:
             seconds = 0.0 if gently else self._seconds * queue.share
             self._producers[queue.name] = self._producer(queue, rate, seconds)
 
-    def run(self, client: Client, stage: Stage) -> None:
+    def run(self, client: BlockingClient, stage: Stage) -> None:
         """Work and kill until everything has been sent."""
         self._until(lambda: all(self.sent.values()), "the producers did not start")
         begun_s = time.monotonic()
@@ -75,7 +77,7 @@ class Workload:
             if producer.ended() != 0:
                 raise CommandFailed(f"the producer of {name} failed; see {producer.log}")
 
-    def drain(self, client: Client, stage: Stage) -> float:
+    def drain(self, client: BlockingClient, stage: Stage) -> float:
         """Wait until nothing is left in any queue but the dead letters; how long that took, in seconds."""
         fewer_within_s = max(queue.timeout_s for queue in self._queues) + _DRAIN_TIMEOUT_S
         begun_s = fewer_s = time.monotonic()
@@ -134,7 +136,7 @@ class Workload:
             time.sleep(_LOOK_EVERY_S / 2)
 
 
-def _counts(client: Client, queue: str) -> tuple[int, int]:
+def _counts(client: BlockingClient, queue: str) -> tuple[int, int]:
     """Messages visible and in flight."""
     names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
     found = client.attributes(queue, *names)

@@ -11,15 +11,15 @@ import os
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
-import uvloop
 
 from veil.client.api import ApiError, Backoff, Failure, RawMessage
+from veil.client.blocking import LoopThread
 from veil.client.client import SqsClient
 
 T = TypeVar("T")
@@ -59,36 +59,6 @@ async def with_retries(call: Callable[[], Awaitable[T]], retry_s: float = RETRY_
         except ApiError as error:
             if not is_worth_retrying(error) or not await retries.pause():
                 raise
-
-
-class LoopThread:
-    """A running event loop; it ends with the process, or when closed."""
-
-    def __init__(self, name: str) -> None:
-        self._loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
-        self._thread.start()
-
-    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin the work on the loop; the caller waits when it needs what it comes to."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run the work on the loop and wait for what it comes to."""
-        future = self.begin(work)
-        try:
-            return future.result()
-        except BaseException:
-            # Interrupted while waiting: the work must not go on behind the caller's back.
-            future.cancel()
-            raise
-
-    def close(self) -> None:
-        """Stop the loop and wait for its thread."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
 
 
 CALLS_AT_ONCE: Final = 8

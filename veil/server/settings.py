@@ -75,78 +75,78 @@ class Settings:
     data: Path = _setting(Path("veil-data"), read.a_path, "DIR",  # noqa: RUF009
         help="Directory that holds the messages.")
     store: str = _setting("sqlite", read.a_store, "URL", shown=False,  # it may carry a password
-        help="Where messages live: sqlite (in --data), sqlite:///DIR, memory or postgresql://HOST/DATABASE; a password "
-             "belongs into VEIL_STORE or PGPASSFILE, since the list of processes shows flags.")
+        help="Where messages live: sqlite (in --data), sqlite:///DIR, memory or postgresql://HOST/DATABASE; put a "
+             "password into VEIL_STORE or PGPASSFILE, since the process list shows flags.")
     host: str = _setting("127.0.0.1", read.a_host, "ADDRESS",
-        help="Address to listen on; any but loopback needs keys.")
+        help="Address to listen on; any address but loopback needs keys.")
     port: int = _setting(9324, read.a_whole_number(0, 65535), "N",
         help="Port to listen on; 0 takes a free one.")
     workers: int = _setting(0, read.a_whole_number(0, 64), "N",
-        help="Processes that serve clients, before the one that has the embedded store; 0: one process does everything.")
+        help="How many processes serve clients, before the one that has the embedded store; 0: one process does everything.")
     smq_port: int | None = _setting(None, read.optional(read.a_whole_number(0, 65535)), "N",
-        help="Port for clients of Alibaba SMQ (MNS) on the same queues; none unless given, 0 takes a free one.")
+        help="Port for clients of Alibaba SMQ (MNS), on the same queues; 0 takes a free one.")
     base_url: str | None = _setting(None, read.optional(read.a_base_url), "URL",
-        help="Start of every queue URL, where clients see another address; otherwise the Host they called.")
+        help="Beginning of every queue URL, if clients reach the server at another address; otherwise the Host header.")
     tls_cert: Path | None = _setting(None, read.optional(read.a_path), "FILE",  # noqa: RUF009
         help="Certificate in PEM, with its chain: the server then speaks TLS, and only TLS, at every port.")
     tls_key: Path | None = _setting(None, read.optional(read.a_path), "FILE",  # noqa: RUF009
         help="Private key of the certificate in PEM, without a passphrase, readable by its owner only.")
     tls_client_ca: Path | None = _setting(None, read.optional(read.a_path), "FILE",  # noqa: RUF009
-        help="Authorities in PEM: every client must show a certificate that one of them has signed.")
+        help="Certificate authorities in PEM: every client must show a certificate that one of them has signed.")
     region: str = _setting("us-east-1", read.a_region, "REGION",
-        help="Region of requests that are not signed for one.")
+        help="Region of requests whose signature names none.")
     account: str = _setting("000000000000", read.an_account, "DIGITS",
         help="Account of requests and keys that name none.")
     keys: tuple[AccessKey, ...] = _setting((), read.access_keys, "KEYS", flag=False, secret=True,
-        help="Access keys, id:secret[:account[:role]]; with any, every request must be signed.")
+        help="Access keys, id:secret[:account[:role]]. If there are any, every request must be signed.")
     keys_file: Path | None = _setting(None, read.optional(read.a_path), "FILE",  # noqa: RUF009
-        help="File of access keys, one id:secret[:account[:role]] a line, readable by its owner only.")
+        help="File of access keys, one id:secret[:account[:role]] per line, readable by its owner only.")
     allowed_hosts: tuple[str, ...] = _setting((), read.host_names, "NAMES",
-        help="More host names that clients may use while there are no keys.")
+        help="Additional host names that clients may use while there are no keys.")
     metrics: str = _setting("auto", read.one_of("auto", "open", "loopback", "off"), "WHO",
         help="Who may read /metrics: auto (anyone; with keys, queues by name for metrics_token only), open (anyone, all of"
              " it), loopback (this machine only), off (nobody).")
     metrics_token: str | None = _setting(None, read.optional(read.a_token), "TOKEN", flag=False, secret=True,
         help="Bearer token with which Prometheus reads the metrics of every queue by name.")
     console: str = _setting("on", read.one_of("on", "loopback", "off"), "WHO",
-        help="Who may open the pages under /console: on (whoever may come in), loopback (this machine only), off (nobody).")
+        help="Who may open the pages under /console: on (everybody who has access), loopback (this machine only), off (nobody).")
     console_tables: Path | None = _setting(None, read.optional(read.a_path), "DIR",  # noqa: RUF009
-        help="Directory of the pipeline's tables, whose timeouts.json the console shows; otherwise DATA/tables.")
+        help="Directory of the pipeline's tables, whose timeouts.json the console shows. Default: DATA/tables.")
     console_plain_http_login: bool = _setting(False, read.on_or_off, "",
-        help="Let people on other machines log in to the console over plain HTTP, which shows their secret to the network.")
+        help="Let people on other machines log in to the console over plain HTTP, which exposes their secret to the network.")
     autopilot: bool = _setting(False, read.on_or_off, "",
-        help="Keep the timeouts of queues right whose tag veil:autopilot allows it, by a process beside the server.")
+        help="Run the autopilot beside the server: it keeps timeouts right on queues whose tag veil:autopilot allows it.")
     autopilot_default: str = _setting("off", read.a_policy, "POLICY",
         help="What the autopilot may do to queues without the tag: off, advise, or apply with bounds such as least=30s.")
     autopilot_webhook: str | None = _setting(None, read.optional(read.a_web_address), "URL",
         help="Where the autopilot posts its decisions as JSON.")
     rest_rules: bool = _setting(True, read.on_or_off, "",
-        help="Keep SQS's rules of 60 seconds between purges and before a deleted queue's name is free.")
+        help="Enforce SQS's 60 seconds between purges, and before the name of a deleted queue can be used again.")
     bulk: bool = _setting(False, read.on_or_off, "",
-        help="Let one send, receive, delete or extension name up to 1,000 messages; SQS stops at 10.")
+        help="Let one send, receive, delete or extension name up to 1,000 messages; SQS allows 10.")
     lease_grace: bool = _setting(True, read.on_or_off, "",
         help="Let no lease lapse because of the server's own trouble (a stalled disk, a restart); each has a grace afterwards.")
     journal: str = _setting("on", read.a_journal, "WHERE",
-        help="Record what happens to each message: on (in the data directory, where there is one), off, or a location.")
+        help="Record what happens to each message: on (in the data directory, if there is one), off, or a location.")
     error_texts: bool = _setting(True, read.on_or_off, "",
-        help="Keep the texts and tracebacks of the errors that consumers report; off keeps their types alone.")
+        help="Keep the texts and tracebacks of the errors that consumers report; off keeps only their types.")
     journal_interval_s: float = _setting(60.0, read.a_number(0, 86_400), "SECONDS",
         help="How long events may wait before they are exported.")
     journal_retention_days: int = _setting(90, read.a_whole_number(0, 36_500), "DAYS",
-        help="Days of the journal to keep; 0 keeps them for ever.")
+        help="How many days of the journal to keep; 0 keeps all of them.")
     journal_type_attributes: tuple[str, ...] = _setting(
         ("MessageType", "message_type", "Type", "type"), read.attribute_names, "NAMES",
-        help="Message attributes that may tell a message's type; the first that it has counts.")
+        help="Message attributes that may hold a message's type; the first that a message has counts.")
     journal_outbox_max: int = _setting(2**30, read.a_whole_number(2**20, 2**50), "BYTES",
-        help="Bytes of events that may wait to be exported; beyond them events are lost, and counted.")
+        help="Bytes of events that may wait to be exported; beyond that, events are dropped and counted.")
     queues: tuple[DeclaredQueue, ...] = _setting((), read.declared_queues, "NAMES",
-        help="Queues to create at the start if missing; details in veil.toml.")
+        help="Queues to create at the start if they are missing; details in veil.toml.")
     stop_grace_s: float = _setting(10.0, read.a_number(0, 3600), "SECONDS",
-        help="How long running requests may take to finish at a stop.")
+        help="How long running requests may take to finish when the server stops.")
     log_level: str = _setting("info", read.one_of("debug", "info", "warning", "error"), "LEVEL",
-        help="Least important lines to log: debug, info, warning or error.")
+        help="The least important lines to log: debug, info, warning or error.")
     log_format: str = _setting("text", read.one_of("text", "json"), "FORMAT",
-        help="How to write log lines: text, or json for one object a line.")
+        help="How to write log lines: text, or json for one object per line.")
     # fmt: on
     http: HttpLimits = field(default_factory=HttpLimits)
     origins: Mapping[str, str] = field(default_factory=dict)  # by name, for those that are not the default

@@ -92,15 +92,7 @@ def signature(key: bytes, text: bytes) -> str:
     return hmac.digest(key, text, "sha256").hex()
 
 
-# ---- signing one request
-
 EXPIRES_S_MAX = 604_800
-
-# Headers that a proxy or the HTTP library may add, drop or rewrite after the signing.
-UNSIGNED_HEADERS = frozenset((
-    "authorization", "connection", "expect", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "user-agent",
-    "x-amzn-trace-id",
-))  # fmt: skip
 
 
 def sigv4_timestamp(now_ms: int) -> str:
@@ -108,54 +100,13 @@ def sigv4_timestamp(now_ms: int) -> str:
     return datetime.fromtimestamp(now_ms // 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
-def sign(
-    *,
-    method: str,
-    host: str,
-    path: str,
-    headers: Mapping[str, str],
-    body: bytes,
-    key_id: str,
-    secret: str,
-    region: str,
-    now_ms: int,
-    query: str = "",
-    session_token: str | None = None,
-) -> dict[str, str]:
-    """The headers to add so that the request is signed; `host` is the Host header as it will be sent."""
-    timestamp = sigv4_timestamp(now_ms)
-    added = {"X-Amz-Date": timestamp}
-    if session_token is not None:
-        added["X-Amz-Security-Token"] = session_token
-    to_sign = {name.lower(): value for name, value in (*headers.items(), *added.items())}
-    to_sign = {name: value for name, value in to_sign.items() if name not in UNSIGNED_HEADERS}
-    to_sign["host"] = host
-    signed_headers = ";".join(sorted(to_sign))
-    scope = f"{timestamp[:8]}/{region}/{SERVICE}/{TERMINATOR}"
-    text = string_to_sign(
-        method,
-        path,
-        canonical_query(query_pairs(query)),
-        to_sign,
-        signed_headers,
-        sha256(body).hexdigest(),
-        timestamp,
-        scope,
-    )
-    proof = signature(signing_key(secret, timestamp[:8], region, SERVICE), text)
-    added["Authorization"] = (
-        f"{ALGORITHM} Credential={key_id}/{scope}, SignedHeaders={signed_headers}, Signature={proof}"
-    )
-    return added
-
-
-# ---- signing one kind of request over and over
+# ---- signing posts, one after the other
 
 _NAMED = frozenset({"host", "x-amz-date", "x-amz-security-token", "x-amz-target"})
 
 
 class PostSigner:
-    """Gives the signature that `sign` would, at a fraction of its cost: what does not change is computed once.
+    """Signs posts to one endpoint, each at a fraction of the cost of signing from scratch: what does not change is computed once.
 
     `headers` are those that every request carries and that are signed, besides Host, X-Amz-Date, X-Amz-Target and, with a
     session token, X-Amz-Security-Token. Their names must sort before `host` or behind `x-amz-target`.

@@ -19,7 +19,7 @@ JOBS = {
     "route": "veil.cli.pipeline.route",
     "dead-letters": "veil.cli.pipeline.dead_letters",
     "redrive": "veil.cli.pipeline.dead_letters",
-    "package": "veil.cli.pipeline.package",
+    "package": "veil.cli.pipeline.lifecycles",
 }
 
 
@@ -41,8 +41,8 @@ pipeline_app = group("pipeline", cls=_Jobs)
 
 @pipeline_app.callback()
 def pipeline() -> None:
-    """Find from the past what timeouts should be (on Spark).
+    """Work out from the past what timeouts should be, with Spark.
 
-    Jobs on Spark: the journal becomes the life of every message as tables, and these the timeouts that the queues
+    The jobs turn the journal into tables with the life of every message, and these tables into the timeouts that the queues
     should have.
     """

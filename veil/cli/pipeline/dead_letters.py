@@ -1,17 +1,18 @@
-"""`veil pipeline dead-letters` and `redrive`: what rests among the dead letters and why, and the way back for what is chosen."""
+"""`veil pipeline dead-letters` and `redrive`: what rests among the dead letters, and why; and some of it sent back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import typer
 
-from veil.cli.failures import CommandFailed, ServiceError, confirm
+from veil.cli.failures import CommandFailed, confirm
 from veil.cli.options import (
     AsJson,
+    DryRun,
     Endpoint,
     Region,
     Yes,
@@ -23,57 +24,60 @@ from veil.cli.options import (
 )
 from veil.cli.output import one_line, progress_bar, say_json, show_table, talk
 from veil.cli.pipeline import pipeline_app
-from veil.cli.pipeline.options import Conf, Data, Master, TablesPlace, places, spark_session
-from veil.cli.queue_settings import dead_letter_queues
+from veil.cli.pipeline.options import SparkOptions, spark_session, with_spark, with_tables
+from veil.cli.queue import dead_letter_queues
+from veil.client.api import ApiError
 
 if TYPE_CHECKING:
     from veil.journal.storage import Storage
     from veil.pipeline.dead_letters.analysis import DeadLetterGroup
     from veil.pipeline.dead_letters.runs import RedriveProgress, RedriveRun
 
-
+EXAMPLES = 5
+_CHARS, _WHAT_CHARS, _NAME_CHARS = 60, 80, 48
 _GROUPS = (
-    "group", "messages", "source", "type", "error", "what", "first seen", "last seen", "receives", "leases",
-)  # fmt: skip
-_RIGHT = ("messages", "receives")
-_WHAT_CHARS, _NAME_CHARS = 80, 48
+    "group",
+    "messages",
+    "source",
+    "type",
+    "error",
+    "what",
+    "first seen",
+    "last seen",
+    "receives",
+    "leases",
+)
+_MESSAGES = ("message", "source", "type", "error", "what", "before", "body")
 
 
 @pipeline_app.command("dead-letters", epilog="Example: veil pipeline dead-letters orders-dead --top 10")
+@with_spark
+@with_tables
 def dead_letters(
-    queues: Annotated[
-        list[str] | None,
-        argument(
-            "[QUEUE]...",
-            "Queues of dead letters; else all that are dead letters of others.",
-            autocompletion=complete_queue,
-        ),
-    ] = None,
-    top: Annotated[int, option("--top N", "Groups to print, the largest.", whole_number(1))] = 30,
-    type_attribute: Annotated[
-        list[str] | None,
-        option(
-            "--type-attribute NAME",
-            "The message attribute that tells the type; may be repeated, the first that a message has counts.",
-        ),
-    ] = None,
-    data: Data = None,
-    tables: TablesPlace = None,
+    tables: Storage,
+    spark: SparkOptions,
+    queues: list[str] | None = argument(
+        "[QUEUE]...",
+        "The dead-letter queues to analyse. Default: all dead-letter queues.",
+        autocompletion=complete_queue,
+    ),
+    top: int = option("--top N", "How many of the largest groups to print.", whole_number(1), 30),
+    type_attribute: list[str] | None = option(
+        "--type-attribute NAME",
+        "The message attribute that holds the type. Can be repeated; the first that a message has counts.",
+    ),
     as_json: AsJson = False,
     endpoint: Endpoint = None,
     region: Region = None,
-    master: Master = None,
-    conf: Conf = None,
 ) -> None:
-    """Group dead letters by source, type and error, and tell since when, how often received, how their leases ended.
+    """Group dead letters by source, type and error, with dates, receive counts and how their leases ended.
 
-    Nothing is received. The groups are left as the table dead_letters.parquet beside the other tables; --json prints all
-    of them. The group's id selects its messages: veil pipeline redrive QUEUE --where "group_id = '…'".
+    No message is received. The groups are saved as the table dead_letters.parquet next to the other tables; --json prints
+    all of them. A group's id selects its messages: veil pipeline redrive QUEUE --where "group_id = '…'".
     """
-    _, place = places(data, None, tables)
     names = list(dict.fromkeys(queues or _all_dead_letter_queues(endpoint, region)))
     if not names:
-        talk("no queue has dead letters; see: veil queue create --help")
+        talk("no queue has a dead-letter queue; see: veil queue create --help")
         return
     from veil.pipeline.dead_letters.analysis import analyse, read_groups
     from veil.pipeline.dead_letters.queue import opened
@@ -83,15 +87,15 @@ def dead_letters(
     for name in names:  # before Spark is started for nothing
         where = QueueAddress(name, *found_queues(endpoint, region, {"QUEUE": name}))
         opened(where, name).close()
-    with spark_session(master, conf, "dead letters", quiet=as_json, brief=True) as spark:
-        analyse(spark, where, names, place, type_attributes=type_attribute or TYPE_ATTRIBUTES)
-    groups = read_groups(place)
+    with spark_session(*spark, "dead letters", quiet=as_json, brief=True) as session:
+        analyse(session, where, names, tables, type_attributes=type_attribute or TYPE_ATTRIBUTES)
+    groups = read_groups(tables)
     if as_json:
         for group in groups:
             say_json(_as_object(group))
         return
-    _show(groups, names, top)
-    talk(f"the table is {place.uri}/dead_letters.parquet")
+    _show_groups(groups, names, top)
+    talk(f"the table is {tables.uri}/dead_letters.parquet")
 
 
 def _all_dead_letter_queues(endpoint: str | None, region: str | None) -> list[str]:
@@ -105,7 +109,7 @@ def found_queues(endpoint: str | None, region: str | None, queues: Mapping[str, 
         for what, name in queues.items():
             try:
                 client.queue_url(name)
-            except ServiceError as error:
+            except ApiError as error:
                 if not error.is_missing_queue:
                     raise
                 raise CommandFailed(
@@ -114,14 +118,14 @@ def found_queues(endpoint: str | None, region: str | None, queues: Mapping[str, 
         return client.target.endpoint, client.target.region
 
 
-def _show(groups: Sequence[DeadLetterGroup], queues: Sequence[str], top: int) -> None:
+def _show_groups(groups: Sequence[DeadLetterGroup], queues: Sequence[str], top: int) -> None:
     if not groups:
         talk(f"no dead letters in {', '.join(queues)}")
         return
     several = len({group.queue for group in groups}) > 1
     rows = [_group_row(group, several=several) for group in groups[:top]]
     columns = (*_GROUPS[:2], *(("queue",) if several else ()), *_GROUPS[2:])
-    show_table(columns, rows, right=_RIGHT)
+    show_table(columns, rows, right=("messages", "receives"))
     messages = sum(group.messages for group in groups)
     before = sum(group.redriven_before for group in groups)
     told = f"{messages:,} dead letters in {len(groups):,} groups"
@@ -163,11 +167,7 @@ def _as_object(group: DeadLetterGroup) -> dict[str, Any]:
     return {"group": told.pop("group_id"), **told, "receive_count": counts}
 
 
-# ---- redrive: the selection before it is asked about, a bar while it runs, and what it came to
-
-EXAMPLES = 5
-_CHARS = 60
-_SELECTED = ("message", "source", "type", "error", "what", "before", "body")
+# ---- redrive
 
 
 def question(run: RedriveRun) -> str:
@@ -187,10 +187,10 @@ def show_selection(run: RedriveRun, tables: Storage, *, as_json: bool) -> None:
         return
     talk(f"{run.messages:,} dead letters are selected")
     if rows:
-        show_table(_SELECTED, [_selected_row(row) for row in rows])
+        show_table(_MESSAGES, [_message_row(row) for row in rows])
 
 
-def _selected_row(row: Mapping[str, Any]) -> list[str]:
+def _message_row(row: Mapping[str, Any]) -> list[str]:
     texts = [row["source"], row["message_type"], row["error_type"], row["fingerprint"]]
     return [
         row["message_id"],
@@ -249,47 +249,42 @@ def read_attributes(given: list[str] | None) -> dict[str, str]:
     "redrive",
     epilog="Example: veil pipeline redrive orders-dead --where \"error_type = 'TimeoutError'\" --rate 100/s --dry-run",
 )
+@with_spark
+@with_tables
 def redrive(
-    queue: Annotated[
-        str | None, argument("[QUEUE]", "The dead letters.", autocompletion=complete_queue)
-    ] = None,
-    where: Annotated[
-        str | None, option("--where SQL", "Which: a condition over their columns; else all.")
-    ] = None,
-    to: Annotated[
-        str | None, option("--to QUEUE", "All to this queue; else each to where it came from.")
-    ] = None,
-    rate: Annotated[
-        float | None,
-        option(
-            "--rate N/s",
-            "At most this many a second, or a minute with N/min. A resumed run keeps the rate it began with.",
-            read_rate,
-        ),
-    ] = None,
-    set_body: Annotated[str | None, option("--set-body SQL", "Another body; null keeps the old one.")] = None,
-    set_attribute: Annotated[
-        list[str] | None,
-        option("--set-attribute NAME=SQL", "Another attribute; null removes it. May be repeated."),
-    ] = None,
-    resume: Annotated[str | None, option("--resume ID", "Go on with a run that was stopped.")] = None,
-    dry_run: Annotated[bool, option("--dry-run", "Show what would be redriven, and do nothing.")] = False,
+    tables: Storage,
+    spark: SparkOptions,
+    queue: str | None = argument("[QUEUE]", "The dead-letter queue.", autocompletion=complete_queue),
+    where: str | None = option(
+        "--where SQL", "Which messages, as an SQL condition on their columns. Default: all."
+    ),
+    to: str | None = option(
+        "--to QUEUE", "Send all messages to this queue. Default: each goes back to the queue it came from."
+    ),
+    rate: float | None = option(
+        "--rate N/s",
+        "Move at most this many messages per second, or per minute with N/min. A resumed run keeps its rate.",
+        read_rate,
+    ),
+    set_body: str | None = option(
+        "--set-body SQL", "The new body, as an SQL expression; null keeps the old one."
+    ),
+    set_attribute: list[str] | None = option(
+        "--set-attribute NAME=SQL", "A new attribute, as an SQL expression; null removes it. Can be repeated."
+    ),
+    resume: str | None = option("--resume ID", "Continue a run that was stopped."),
+    dry_run: DryRun = False,
     yes: Yes = False,
-    data: Data = None,
-    tables: TablesPlace = None,
     as_json: AsJson = False,
     endpoint: Endpoint = None,
     region: Region = None,
-    master: Master = None,
-    conf: Conf = None,
 ) -> None:
-    """Send chosen dead letters back, each exactly once, whatever is killed on the way.
+    """Send selected dead letters back, each exactly once, whatever is killed on the way.
 
-    Shows how many are selected and some of them, asks, and redrives them in calls of up to a thousand, each one transaction
-    of the server. Stopped or killed, it goes on with --resume ID. Each arrives as a new message, receive count from zero,
-    with the attribute Veil.RedrivenFrom.
+    Shows how many messages are selected and some of them, asks for confirmation, and moves them in calls of up to a thousand,
+    each one transaction of the server. If it is stopped or killed, continue with --resume ID. Each arrives as a new
+    message with a receive count of zero and the attribute Veil.RedrivenFrom.
     """
-    _, place = places(data, None, tables)
     if resume is not None:
         given = {
             "QUEUE": queue,
@@ -302,38 +297,38 @@ def redrive(
         wrong = [name for name, value in given.items() if value is not None]
         if wrong:
             raise CommandFailed(
-                f"--resume {resume}: the run has its selection already; {', '.join(wrong)} cannot be given"
+                f"--resume {resume}: the run already has its selection, so {', '.join(wrong)} cannot be given"
             )
         from veil.pipeline.dead_letters.runs import load_run
 
-        _go(load_run(place, resume), place, rate, endpoint, as_json=as_json)
+        _go(load_run(tables, resume), tables, rate, endpoint, as_json=as_json)
         return
     if queue is None:
-        raise CommandFailed("QUEUE: expected the name of a queue of dead letters, or --resume ID")
+        raise CommandFailed("QUEUE: expected the name of a dead-letter queue, or --resume ID")
     from veil.pipeline.dead_letters.queue import opened
     from veil.pipeline.dead_letters.runs import forget, place_of, save_run
     from veil.pipeline.dead_letters.selection import Selection, choose
     from veil.pipeline.queues import QueueAddress
 
     choice = Selection(where, set_body, read_attributes(set_attribute))
-    tell_unfinished(place)
+    tell_unfinished(tables)
     needed = {"QUEUE": queue, **({"--to": to} if to is not None else {})}
     service = QueueAddress(queue, *found_queues(endpoint, region, needed))
     opened(service, queue).close()  # before Spark is started for nothing
-    with spark_session(master, conf, "redrive", quiet=as_json) as spark:
-        run = choose(spark, service, place, choice, to=to, rate_s=rate)
+    with spark_session(*spark, "redrive", quiet=as_json) as session:
+        run = choose(session, service, tables, choice, to=to, rate_s=rate)
     is_wanted = False
     try:
-        show_selection(run, place, as_json=as_json and dry_run)
+        show_selection(run, tables, as_json=as_json and dry_run)
         if not dry_run and run.messages:
             confirm(question(run), yes=yes)
             is_wanted = True
     finally:
         if not is_wanted:
-            forget(place, run.id)
+            forget(tables, run.id)
     if is_wanted:
-        save_run(place_of(place, run.id), run)
-        _go(run, place, rate, endpoint, as_json=as_json)
+        save_run(place_of(tables, run.id), run)
+        _go(run, tables, rate, endpoint, as_json=as_json)
 
 
 def _go(run: RedriveRun, tables: Storage, rate: float | None, endpoint: str | None, *, as_json: bool) -> None:
@@ -341,7 +336,7 @@ def _go(run: RedriveRun, tables: Storage, rate: float | None, endpoint: str | No
     from veil.pipeline.dead_letters.runs import RateLimit, redrive
     from veil.pipeline.queues import QueueAddress
 
-    talk(f"run {run.id}; if it is stopped, go on with: veil pipeline redrive --resume {run.id}")
+    talk(f"run {run.id}; if it is stopped, continue with: veil pipeline redrive --resume {run.id}")
     where = QueueAddress(run.queue, endpoint=endpoint or run.endpoint, region=run.region)
     pace = None if rate is None else RateLimit(rate)
     with opened(where, run.queue) as queue, progress_bar("redrive") as bar:
@@ -349,4 +344,4 @@ def _go(run: RedriveRun, tables: Storage, rate: float | None, endpoint: str | No
     tell_end(run, progress, as_json=as_json)
     if progress.left:
         codes = ", ".join(f"{count:,} × {code}" for code, count in sorted(progress.left.items()))
-        raise CommandFailed(f"{sum(progress.left.values()):,} dead letters stayed where they are: {codes}")
+        raise CommandFailed(f"{sum(progress.left.values()):,} dead letters were not moved: {codes}")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from veil.cli.failures import CommandFailed
-from veil.cli.options import DataDirectory, option, server_settings
+from veil.cli.options import DataDirectory, server_settings, shared, widened
 from veil.cli.output import talk
 from veil.core.errors import VeilError
 
@@ -25,15 +26,50 @@ if TYPE_CHECKING:
 
 Data = DataDirectory
 JournalPlace = Annotated[
-    str | None, option("--journal PLACE", "The journal: a directory, s3://… or hdfs://…; else DATA/journal.")
+    str | None,
+    shared(
+        "--journal PLACE", "The journal's location: a directory, s3://… or hdfs://… Default: DATA/journal."
+    ),
 ]
 TablesPlace = Annotated[
-    str | None, option("--tables PLACE", "The tables: a directory, s3://… or hdfs://…; else DATA/tables.")
+    str | None,
+    shared("--tables PLACE", "The tables' location: a directory, s3://… or hdfs://… Default: DATA/tables."),
 ]
 Master = Annotated[
-    str | None, option("--master URL", "Spark's master, such as spark://HOST:7077; else local[*].")
+    str | None, shared("--master URL", "The Spark master, such as spark://HOST:7077. Default: local[*].")
 ]
-Conf = Annotated[list[str] | None, option("--conf NAME=VALUE", "A setting of Spark's; may be repeated.")]
+Conf = Annotated[list[str] | None, shared("--conf NAME=VALUE", "A Spark setting. Can be repeated.")]
+
+
+class SparkOptions(NamedTuple):
+    """Which Spark somebody asked for."""
+
+    master: str | None = None
+    conf: list[str] | None = None
+
+
+def with_tables(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with --data and --tables; its `tables` is the directory that they name. So for its `journal`, if it has one."""
+    options = {"data": Data, "journal": JournalPlace, "tables": TablesPlace}
+    has_journal = "journal" in inspect.signature(command).parameters
+    if not has_journal:
+        del options["journal"]
+
+    def call(given: dict[str, Any]) -> None:
+        where = (given.pop(name, None) for name in ("data", "journal", "tables"))
+        journal, tables = places(*where)
+        command(tables=tables, **({"journal": journal} if has_journal else {}), **given)
+
+    return widened(command, ("journal", "tables"), options, call)
+
+
+def with_spark(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with --master and --conf; its `spark` is what they say."""
+
+    def call(given: dict[str, Any]) -> None:
+        command(spark=SparkOptions(given.pop("master"), given.pop("conf")), **given)
+
+    return widened(command, ["spark"], {"master": Master, "conf": Conf}, call)
 
 
 def journal_location(data: str | None, journal: str | None) -> str:

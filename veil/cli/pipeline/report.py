@@ -4,46 +4,46 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from veil.cli.failures import CommandFailed
 from veil.cli.options import AsJson, option
 from veil.cli.output import say_json, talk
 from veil.cli.pipeline import pipeline_app
-from veil.cli.pipeline.options import Conf, Data, JournalPlace, Master, TablesPlace, places, spark_session
+from veil.cli.pipeline.options import SparkOptions, spark_session, with_spark, with_tables
 from veil.cli.timeouts import read_findings, show_findings
 
 if TYPE_CHECKING:
     from veil.core.findings import Findings
-
-
-Out = Annotated[Path, option("--out FILE", "Where the page goes: one HTML file that needs nothing else.")]
+    from veil.journal.storage import Storage
 
 
 @pipeline_app.command("report", epilog="Example: veil pipeline report --out report.html")
+@with_spark
+@with_tables
 def report(
-    out: Out = Path("veil-report.html"),
-    data: Data = None,
-    journal: JournalPlace = None,
-    tables: TablesPlace = None,
+    tables: Storage,
+    spark: SparkOptions,
+    out: Path = option(
+        "--out FILE",
+        "Where to write the report: one self-contained HTML file.",
+        default=Path("veil-report.html"),
+    ),
     as_json: AsJson = False,
-    master: Master = None,
-    conf: Conf = None,
 ) -> None:
-    """Tell what each queue's timeout costs and what it should be: as an HTML file, and as a table here."""
+    """Report what each queue's timeout costs and what it should be, as an HTML file and as a table."""
     from veil.pipeline.report import collect_overview, render_html, summary
 
-    _, where = places(data, journal, tables)
     _check_writable(out)
-    findings = read_findings(where)  # before Spark is started for nothing
-    with spark_session(master, conf, "report", quiet=as_json, brief=True) as spark:
-        overview = collect_overview(spark, where, since=_begin(findings))
+    findings = read_findings(tables)  # before Spark is started for nothing
+    with spark_session(*spark, "report", quiet=as_json, brief=True) as session:
+        overview = collect_overview(session, tables, since=_begin(findings))
     _write(out, render_html(findings, overview))
     if as_json:
         say_json({**summary(findings, overview), "report": str(out.resolve())})
         return
     if not findings.findings:
-        talk("no queue has been received from yet")
+        talk("no messages have been received from any queue yet")
     show_findings(findings)
     talk(f"the report is in {out.resolve()}")
 

@@ -7,17 +7,33 @@ from collections.abc import Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from veil.cli import output
-from veil.cli.client import find_target
 from veil.cli.failures import CommandFailed
-from veil.cli.options import AsJson, Endpoint, Region, how_often, length, option, whole_number
+from veil.cli.options import (
+    AsJson,
+    Endpoint,
+    Region,
+    flag,
+    how_often,
+    length,
+    option,
+    service_target,
+    whole_number,
+    wrong,
+)
 from veil.cli.output import say_json, seconds, talk
 from veil.cli.pipeline import pipeline_app
-from veil.cli.pipeline.options import Conf, Data, Master, TablesPlace, place_of, places, spark_session
+from veil.cli.pipeline.options import (
+    Data,
+    SparkOptions,
+    TablesPlace,
+    place_of,
+    places,
+    spark_session,
+    with_spark,
+)
 from veil.cli.pipeline.timeouts import read_date, read_share
 
 if TYPE_CHECKING:
@@ -125,75 +141,77 @@ BANDS = "short=30s,medium=5min,long=1h"
 @pipeline_app.command(
     "route", epilog="Example: veil pipeline route --from orders --learn --create-queues --once"
 )
+@with_spark
 def route(
-    intake: Annotated[str, option("--from QUEUE", "The intake queue.")],
-    rules: Annotated[Path | None, option("--rules FILE", "Rules to go by, as TOML.")] = None,
-    learn: Annotated[
-        bool, option("--learn", "Rules from the tables: by the time that each class took.")
-    ] = False,
-    class_by: Annotated[str, option("--class-by WHAT", "type, group, size or json:$.FIELD.")] = "type",
-    type_attribute: Annotated[
-        list[str] | None, option("--type-attribute NAME", "The attribute with the type; may be repeated.")
-    ] = None,
-    bands: Annotated[str, option("--bands NAME=TIMEOUT,…", "The timeouts to choose from.")] = BANDS,
-    default: Annotated[
-        str | None, option("--default BAND", "Where unknown classes go; else the longest.")
-    ] = None,
-    target_name: Annotated[
-        str | None, option("--target-name TEXT", "The queue of a band; else {intake}-{band}.")
-    ] = None,
-    quantile: Annotated[
-        float,
-        option("--quantile SHARE", "How much of the work is to fit.", read_share(0.5, 0.9999, "99% or 0.99")),
-    ] = "99%",  # type: ignore[assignment]
-    learn_from: Annotated[
-        list[str] | None,
-        option("--learn-from QUEUE", "Whose past counts; else the intake's and the targets'."),
-    ] = None,
-    since: Annotated[
-        date | None, option("--since DATE", "Only what was sent then or later.", read_date)
-    ] = None,
-    relearn: Annotated[
-        int,
-        option(
-            "--relearn LENGTH",
-            "How often to learn again; else every 1h.",
-            length(1, 86_400),
-            show_default=False,
-        ),
-    ] = 3600,
-    create_queues: Annotated[
-        bool, option("--create-queues", "Create targets that are missing, with their timeouts.")
-    ] = False,
-    once: Annotated[bool, option("--once", "Route what is there now, and end.")] = False,
-    every: Annotated[float, how_often("--every", "How often to look for messages; else every 1s.")] = 1.0,
-    max_messages: Annotated[
-        int, option("--max-messages N", "In one batch.", whole_number(1, 120_000))
-    ] = 10_000,
-    parts: Annotated[int, option("--parts N", "Tasks of a batch.", whole_number(1, 10_000))] = 2,
-    state: Annotated[
-        str | None, option("--state PLACE", "What the router remembers; else DATA/routing/QUEUE.")
-    ] = None,
-    error_path: Annotated[
-        str | None, option("--error-path PLACE", "For messages that no target takes; else it stops.")
-    ] = None,
-    dry_run: Annotated[bool, option("--dry-run", "Show the rules, and end.")] = False,
+    spark: SparkOptions,
+    intake: str = option("--from QUEUE", "The intake queue.", default=...),
+    rules: Path | None = option("--rules FILE", "A TOML file with the rules."),
+    learn: bool = flag(
+        "--learn", "Learn the rules from the tables, by how long each class of messages took."
+    ),
+    class_by: str = option(
+        "--class-by WHAT",
+        "What makes the class of a message: type, group, size or json:$.FIELD.",
+        default="type",
+    ),
+    type_attribute: list[str] | None = option(
+        "--type-attribute NAME", "The message attribute that holds the type. Can be repeated."
+    ),
+    bands: str = option("--bands NAME=TIMEOUT,…", "The timeouts to choose from.", default=BANDS),
+    default: str | None = option("--default BAND", "The band for unknown classes. Default: the longest."),
+    target_name: str | None = option(
+        "--target-name TEXT", "How the queue of a band is named. Default: {intake}-{band}."
+    ),
+    quantile: float = option(
+        "--quantile SHARE",
+        "The share of the work that must fit into the timeout.",
+        read_share(0.5, 0.9999, "99% or 0.99"),
+        default="99%",
+    ),
+    learn_from: list[str] | None = option(
+        "--learn-from QUEUE", "Learn from this queue's past. Default: the intake and target queues."
+    ),
+    since: date | None = option(
+        "--since DATE", "Only learn from messages sent on this day (UTC) or later.", read_date
+    ),
+    relearn: int = option(
+        "--relearn LENGTH",
+        "How often to learn again. Default: 1h.",
+        length(1, 86_400),
+        default=3600,
+        show_default=False,
+    ),
+    create_queues: bool = flag("--create-queues", "Create missing target queues, with their timeouts."),
+    once: bool = flag("--once", "Route the messages that are there now, then exit."),
+    every: float = how_often("--every", "How often to look for messages. Default: 1s.", default=1.0),
+    max_messages: int = option(
+        "--max-messages N", "How many messages a batch may have.", whole_number(1, 120_000), default=10_000
+    ),
+    parts: int = option(
+        "--parts N", "How many Spark tasks a batch is split into.", whole_number(1, 10_000), default=2
+    ),
+    state: str | None = option(
+        "--state PLACE", "Where the router keeps its state. Default: DATA/routing/QUEUE."
+    ),
+    error_path: str | None = option(
+        "--error-path PLACE", "Where to put messages that no target queue accepts. Default: the router stops."
+    ),
+    dry_run: bool = flag("--dry-run", "Show the rules, then exit."),
     endpoint: Endpoint = None,
     region: Region = None,
     data: Data = None,
     tables: TablesPlace = None,
-    master: Master = None,
-    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Route messages from an intake queue to the queue with the right timeout.
 
-    By rules from a file, or learned: each class of messages goes to the band that its work fits into, and moves only
-    when the evidence is clear. A message is deleted from the intake when it is safely in its queue; its id goes along in
-    the attribute Veil.RoutedFrom. The rules and the counts of each route are told on stderr; with --json, on stdout.
+    The rules come from a file or are learned: each class of messages goes to the band that its work fits into, and changes
+    its band only when the evidence is clear. A message is deleted from the intake queue once it is stored in its target
+    queue; its id is kept in the attribute Veil.RoutedFrom. The rules and the counts of each route are printed on stderr, or
+    on stdout with --json.
     """
     if learn == (rules is not None):
-        raise typer.BadParameter("expected either --rules FILE or --learn", param_hint="--rules")
+        raise wrong("--rules", "expected either --rules FILE or --learn")
     from veil.pipeline.lifecycles.lock import only_run
     from veil.pipeline.queues import QueueAddress
     from veil.pipeline.routing.router import LearnedRules, Router, RouterState, prepare_targets
@@ -204,7 +222,7 @@ def route(
     found_bands = read_bands(bands)
     fallback = found_bands[-1] if default is None else band_named(found_bands, default)
     name_of = _namer(intake, target_name)
-    service = find_target(endpoint, region)
+    service = service_target(endpoint, region)
     place = QueueAddress(intake, service.endpoint, service.region)
     _, tables_place = places(data, None, tables)
     state_place = place_of("state", state or _beside_tables(data, intake))
@@ -231,13 +249,13 @@ def route(
             return
         # All that can be wrong with the queues is found before Spark is started.
         show_prepared(prepare_targets(client, table, create=create_queues))
-        with spark_session(master, conf, "pipeline route", quiet=as_json) as spark:
+        with spark_session(*spark, "pipeline route", quiet=as_json) as session:
             counts = Counts(as_json)
             options = (("maxMessagesPerTrigger", str(max_messages)),)
-            router = Router(spark, place, learned.state, current, counts.add, options, error_path, parts)
+            router = Router(session, place, learned.state, current, counts.add, options, error_path, parts)
             query = router.start(once=once, every_s=every)
             if not once:
-                talk("routing; Ctrl-C ends it")
+                talk("routing; stop with Ctrl-C")
             try:
                 query.awaitTermination()
             except KeyboardInterrupt:

@@ -8,18 +8,21 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import date
 from enum import StrEnum
 from functools import partial
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
 from veil.cli.options import AsJson, option
 from veil.cli.output import talk
 from veil.cli.pipeline import pipeline_app
-from veil.cli.pipeline.options import Data, TablesPlace, places
+from veil.cli.pipeline.options import with_tables
 from veil.cli.timeouts import show_findings
 from veil.consumer.renewal import Adaptive, Buffered, Heartbeat
 from veil.consumer.renewal.policies import LIFETIME_S, RenewalPolicy, Window
 from veil.pipeline.timeouts.recommendation import Renewal, Schedule
+
+if TYPE_CHECKING:
+    from veil.journal.storage import Storage
 
 _LIFETIME_MARGIN_S: Final = 1  # as the keeper leaves it
 
@@ -106,35 +109,32 @@ def read_date(text: str | date) -> date:
 
 
 @pipeline_app.command("timeouts", epilog="Example: veil pipeline timeouts --target 0.5% --since 2026-01-01")
+@with_tables
 def timeouts(
-    target: Annotated[
-        float,
-        option(
-            "--target SHARE", "Duplicates that are acceptable.", read_share(0.000_001, 0.5, "0.1% or 0.001")
-        ),
-    ] = "0.1%",  # type: ignore[assignment]
-    since: Annotated[
-        date | None, option("--since DATE", "Only messages sent on that day (UTC) or later.", read_date)
-    ] = None,
-    policy: Annotated[
-        Policy, option("--policy", "The renewal that the recommendation is for.")
-    ] = Policy.NONE,
-    queue: Annotated[list[str] | None, option("--queue NAME", "Only this queue; may be repeated.")] = None,
-    data: Data = None,
-    tables: TablesPlace = None,
+    tables: Storage,
+    target: float = option(
+        "--target SHARE",
+        "The acceptable share of duplicates.",
+        read_share(0.000_001, 0.5, "0.1% or 0.001"),
+        default="0.1%",
+    ),
+    since: date | None = option(
+        "--since DATE", "Only count messages sent on this day (UTC) or later.", read_date
+    ),
+    policy: Policy = option("--policy", "How the consumers renew their leases.", default=Policy.NONE),
+    queue: list[str] | None = option("--queue NAME", "Only this queue. Can be repeated."),
     as_json: AsJson = False,
 ) -> None:
-    """Find the timeout that each queue should have, and how sure that is.
+    """Work out which timeout each queue should have, and how certain that is.
 
-    Reads the tables that `veil pipeline lifecycles` keeps, leaves timeouts.json beside them, and prints a line per
-    queue and message type. `veil timeouts show QUEUE` then tells the reasons, `veil timeouts apply` sets them. With
-    --queue the file is left as it is: it is for all queues.
+    Reads the tables that `veil pipeline lifecycles` keeps, writes timeouts.json next to them, and prints a line per queue
+    and message type. Then `veil timeouts show QUEUE` gives the reasons, and `veil timeouts apply` sets the timeouts. With
+    --queue, the file is not changed, since it covers all queues.
     """
-    _, place = places(data, None, tables)
     from veil.pipeline.timeouts.run import run_timeouts
 
     findings = run_timeouts(
-        place,
+        tables,
         target=target,
         since=since,
         policies=SCHEDULES,
@@ -144,5 +144,5 @@ def timeouts(
     )
     if not findings.findings:
         which = f" of {', '.join(queue)}" if queue else ""
-        talk(f"no leases{which} in {place.uri}; make the tables with: veil pipeline lifecycles")
+        talk(f"no leases{which} in {tables.uri}; make the tables with: veil pipeline lifecycles")
     show_findings(findings, as_json=as_json)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 import msgspec
 
 from veil import words
-from veil.client.api import ApiError, plain
+from veil.client.api import ApiError
 from veil.core.limits import ATTRIBUTES_MAX, BODY_BYTES_MAX
 from veil.journal.storage import Storage
 from veil.pipeline.queues import QueueAddress, QueueClient
@@ -159,7 +159,7 @@ def _timeout_of(intake: QueueClient, queue: str) -> int | None:
     try:
         url = intake.ask("GetQueueUrl", {"QueueUrl": None, "QueueName": queue})["QueueUrl"]
     except ApiError as error:
-        if plain(error.code) in ("QueueDoesNotExist", "NonExistentQueue"):
+        if error.is_missing_queue:
             return None
         raise
     asked = {"QueueUrl": url, "AttributeNames": ["VisibilityTimeout"]}

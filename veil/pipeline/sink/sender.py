@@ -18,21 +18,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
-from veil.client.api import ApiError, Failure, plain
+from veil.client.api import ApiError, Failure
+from veil.client.blocking import LoopThread
 from veil.client.client import SqsClient
 from veil.core.errors import MessageRefused
 from veil.core.limits import BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, DELAY_MAX_S
 from veil.core.message import MessageAttribute
 from veil.core.message_rules import Draft, check_draft, size_bytes
 from veil.core.queue import QueueSettings
-from veil.pipeline.queues import LoopThread, QueueAddress, Retries, is_worth_retrying, with_retries
+from veil.pipeline.queues import QueueAddress, Retries, is_worth_retrying, with_retries
 from veil.pipeline.sink.options import SinkColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-_NO_SUCH_QUEUE: Final = frozenset({"QueueDoesNotExist", "NonExistentQueue"})
 _NAMES: Final = uuid.UUID("5b0d3f6e-6f1c-4d36-9f0b-0f2b8a6c1d57")
 
 
@@ -70,7 +70,7 @@ class Sender:
             try:
                 found = self._loop.run(with_retries(lambda: self._client.queue_url(queue), retry_s))
             except ApiError as error:
-                if plain(error.code) in _NO_SUCH_QUEUE:
+                if error.is_missing_queue:
                     return None
                 raise SendFailed(f"queue {queue} at {self.endpoint}: {error}") from None
             self._urls[queue] = found
