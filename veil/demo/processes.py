@@ -29,6 +29,16 @@ _STOP_TIMEOUT_S: Final = 60.0
 
 
 @contextlib.contextmanager
+def _signals_to(handler: Callable[[int, object], None]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+@contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
     """Within the block SIGTERM and a lost terminal end the demo as Ctrl-C does: by KeyboardInterrupt, once."""
 
@@ -37,24 +47,18 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupted) for number in _SIGNALS}
-    try:
+    with _signals_to(interrupted):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
 def _not_interrupted() -> Iterator[None]:
     """A block that a signal ends only afterwards: else a process could be started and nobody know of it."""
     waiting: list[int] = []
-    before = {number: signal.signal(number, lambda came, frame: waiting.append(came)) for number in _SIGNALS}
     try:
-        yield
+        with _signals_to(lambda came, frame: waiting.append(came)):
+            yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         if waiting:
             signal.raise_signal(waiting[0])
 

@@ -138,52 +138,46 @@ def check_claims(
         if queue.name not in found:
             stage.claim(f"{queue.name}: the pipeline knows the queue", False)
         else:
-            _CLAIMS[queue.name](stage, queue, found[queue.name])
+            text, holds = _CLAIMS[queue.name](queue, found[queue.name])
+            stage.claim(f"{queue.name}: {text}", holds, is_timed=True)
 
 
-def _too_short(stage: Stage, queue: DemoQueue, found: Found) -> None:
+def _too_short(queue: DemoQueue, found: Found) -> tuple[str, bool]:
     duplicates, wanted_s = found["duplicates"], found["recommended_timeout_s"]
-    stage.claim(
-        f"{queue.name}: {queue.timeout_s} s is too short: in {duplicates:,} of {found['leases']:,} cases a second worker began "
-        f"before the first had ended; it should be {_seconds(wanted_s)}",
-        duplicates > 0 and wanted_s is not None and wanted_s > queue.timeout_s,
-        is_timed=True,
+    text = (
+        f"{queue.timeout_s} s is too short: in {duplicates:,} of {found['leases']:,} cases a second worker began before the "
+        f"first had ended; it should be {_seconds(wanted_s)}"
     )
+    return text, duplicates > 0 and wanted_s is not None and wanted_s > queue.timeout_s
 
 
-def _too_long(stage: Stage, queue: DemoQueue, found: Found) -> None:
+def _too_long(queue: DemoQueue, found: Found) -> tuple[str, bool]:
     wanted_s, hidden_s = found["recommended_timeout_s"], 3600 * (found["hidden_hours"] or 0.0)
     # Whether a silent holder is gone the server only says after a minute, and the demo is over by then.
     lost = found["crashes"] + found["unknown"]
-    stage.claim(
-        f"{queue.name}: {queue.timeout_s} s is too long: what killed workers held stayed hidden, {lost:,} messages "
-        f"for {words.length(hidden_s)} in all; {_seconds(wanted_s)} would do",
-        lost > 0 and wanted_s is not None and wanted_s < queue.timeout_s,
-        is_timed=True,
+    text = (
+        f"{queue.timeout_s} s is too long: what killed workers held stayed hidden, {lost:,} messages for "
+        f"{words.length(hidden_s)} in all; {_seconds(wanted_s)} would do"
     )
+    return text, lost > 0 and wanted_s is not None and wanted_s < queue.timeout_s
 
 
-def _right(stage: Stage, queue: DemoQueue, found: Found) -> None:
+def _right(queue: DemoQueue, found: Found) -> tuple[str, bool]:
     wanted_s = found["recommended_timeout_s"]
-    stage.claim(
-        f"{queue.name}: {queue.timeout_s} s is about right: the data say {_seconds(wanted_s)}",
-        wanted_s is not None and abs(wanted_s - queue.timeout_s) <= _NEAR_S,
-        is_timed=True,
-    )
+    text = f"{queue.timeout_s} s is about right: the data say {_seconds(wanted_s)}"
+    return text, wanted_s is not None and abs(wanted_s - queue.timeout_s) <= _NEAR_S
 
 
-def _renewed(stage: Stage, queue: DemoQueue, found: Found) -> None:
-    p90_s = found["p90_s"]
+def _renewed(queue: DemoQueue, found: Found) -> tuple[str, bool]:
+    p90_s, twice = found["p90_s"], found["duplicates"]
     # None: fewer than nine in ten were seen to end at all, since the killed workers' leases say only "longer than this".
     long = "what was seen to end" if p90_s is None else words.length(p90_s)
-    twice = found["duplicates"]
     seen = "nothing was" if twice == 0 else f"{twice:,} messages were"
-    stage.claim(
-        f"{queue.name}: one in ten takes longer than {long} under a timeout of {queue.timeout_s} s, and "
-        f"{seen} done twice: Veil's consumer renews its leases",
-        twice == 0 and (p90_s is None or p90_s > queue.timeout_s),
-        is_timed=True,
+    text = (
+        f"one in ten takes longer than {long} under a timeout of {queue.timeout_s} s, and {seen} done twice: Veil's consumer "
+        "renews its leases"
     )
+    return text, twice == 0 and (p90_s is None or p90_s > queue.timeout_s)
 
 
 def _seconds(wanted_s: int | None) -> str:
