@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 import pytest
@@ -144,3 +145,22 @@ async def test_behind_a_pooler_nothing_is_left_on_a_connection(postgres):
                 " WHERE locktype = 'advisory' AND pid = pg_backend_pid()), current_setting('veil.now_ms', true)"
             )
             assert await cursor.fetchone() == (0, 0, "")
+
+
+async def test_a_cancellation_that_comes_together_with_a_connection_counts(postgres, monkeypatch):
+    async with nodes(postgres + ("&" if "?" in postgres else "?") + "veil_connections=1", 1) as [store]:
+        real, asking = store._pool.getconn, []
+
+        async def cancelled_with_its_answer(timeout: float | None = None) -> object:
+            connection = await real(timeout)
+            if asyncio.current_task() in asking:
+                asking[0].cancel()
+                with contextlib.suppress(asyncio.CancelledError):  # as wait_for of Python 3.11 does
+                    await asyncio.sleep(0)
+            return connection
+
+        monkeypatch.setattr(store._pool, "getconn", cancelled_with_its_answer)
+        asking.append(asyncio.create_task(store.has_duty("sweep")))
+        with pytest.raises(asyncio.CancelledError):
+            await asking[0]
+        await store.has_duty("sweep")  # the one connection is back

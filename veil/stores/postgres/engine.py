@@ -302,12 +302,22 @@ class Engine:
         """One of the pool's, asked for again and again: the pool gives up connecting long before those who wait for it, and
         begins anew for the next who asks."""
         until_s = time.monotonic() + self.pool.timeout
+        asking = asyncio.current_task()
+        assert asking is not None
+        cancellations = asking.cancelling()
         while True:
             try:
-                return await self.pool.getconn(ASK_POOL_S)
+                connection = await self.pool.getconn(ASK_POOL_S)
             except PoolTimeout:
                 if time.monotonic() > until_s:
                     raise
+                continue
+            # The pool waits by wait_for, which in Python 3.11 loses a cancellation that comes together with its answer: a
+            # heartbeat that was told to end would go on, and the store wait for it at its end without end.
+            if asking.cancelling() > cancellations:
+                await self.pool.putconn(connection)
+                raise asyncio.CancelledError
+            return connection
 
     def locks(self, need: Need) -> Locks:
         """What a transaction has to lock, as far as is known; who takes messages may send spent ones to the queues' own dead
