@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any, Final
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.postgres_kit import drop_database, new_database, why_no_postgres
 from veil.testing.process import VeilServer
 
 pytest_plugins = ["tests.browser"]
+_ALARM_AGAIN_S: Final = 20.0
 
 
 def pytest_configure() -> None:
@@ -27,6 +29,16 @@ def _let_ctrl_c_work() -> None:
     """A job in the background is started with Ctrl-C ignored, and so would be everything that it starts."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_set_timer(settings: Any) -> Iterator[Any]:
+    """Let the alarm ring again and again: raised within a callback of an event loop, the loop keeps it to itself, and the test
+    would hang for good. In the end it rings while the loop waits."""
+    done = yield
+    if settings.timeout and settings.timeout > 0 and signal.getitimer(signal.ITIMER_REAL)[0]:
+        signal.setitimer(signal.ITIMER_REAL, settings.timeout, _ALARM_AGAIN_S)
+    return done
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
