@@ -9,7 +9,7 @@ import pytest
 
 from tests.stores.journal_kit import exported
 from veil.core.attempt import Said
-from veil.core.clock import ManualClock
+from veil.core.clock import ManualClock, TroubleKind
 from veil.core.message import Caller
 from veil.core.message_rules import Draft
 from veil.core.queue import Queue, QueueKey, RedrivePolicy
@@ -299,3 +299,37 @@ async def test_a_message_that_was_redriven_or_dead_lettered_has_arrived(scene: S
     await receive(scene.service, queue, count=1, visibility_s=0, wait_s=0)
     await receive(scene.service, queue, count=1, visibility_s=0, wait_s=0)
     assert scene.service.tallies.of("arrived", dead.id) == 1
+
+
+async def test_a_lease_that_the_servers_own_trouble_keeps_open_is_not_over_for_those_who_look():
+    clock = ManualClock()
+    store = MemoryStore(clock, lease_grace=True)
+    service = Service(store, clock)
+    await service.start()
+    scene = Scene(service, clock, await create_queue(service, QueueKey("r", "1", "orders"), {}, {}))
+    await scene.send(2)
+    failing, _ = await scene.receive(ANN)
+    said = Said("failed", "shop.NoStock")
+    await extend_lease(service, scene.queue, [(failing, 5)], caller=ANN, said=[said])
+
+    store.lease_time.waits(scene, TroubleKind.DISK)
+    clock.advance(seconds=40)
+    assert (scene.activity.attempts.waiting(scene.queue.id), scene.consumer(ANN).in_progress) == (1, 1)
+    store.lease_time.answered(scene)
+    await store.settle()
+    clock.advance(seconds=10)
+    consumer = scene.consumer(ANN)
+    assert (consumer.in_progress, consumer.waiting) == (1, 1)
+    assert scene.activity.attempts.waiting(scene.queue.id) == 1
+    assert consumer.outcomes == {"failed": 1}
+    holders = [
+        scene.activity.attempts.holder(scene.queue.id, message) for message in await store.peek(scene.queue)
+    ]
+    assert [holder and holder.outcome for holder in holders] == ["failed", None]
+
+    clock.advance(seconds=6)
+    consumer = scene.consumer(ANN)
+    assert (consumer.in_progress, consumer.waiting) == (0, 0)
+    assert scene.activity.attempts.waiting(scene.queue.id) == 0
+    assert consumer.outcomes == {"failed": 1, "unknown": 1}
+    await service.stop()

@@ -52,6 +52,8 @@ class Outcome(StrEnum):
 
 
 SAYABLE: Final = (Outcome.FAILED, Outcome.GIVEN_BACK)
+# Plain texts: to look a member of an enum up takes longer than to read an entry.
+_FAILED, _GIVEN_BACK = Outcome.FAILED.value, Outcome.GIVEN_BACK.value
 
 
 class Said(NamedTuple):
@@ -146,20 +148,22 @@ class SaidHeader(msgspec.Struct, omit_defaults=True):
 
     def of(self, entry_id: str) -> Said | None:
         """What is said of one entry."""
-        worked_ms = self.worked.get(entry_id, self.worked.get(ANY_ENTRY)) if self.worked else None
-        for each in (entry_id, ANY_ENTRY) if self.failed or self.given_back else ():
-            if each in self.failed:
-                error = self.failed[each]
-                kind, text, trace = (None, None, None) if error is None else self.errors[error]
-                way = None if trace is None else self.traces[trace]
-                return Said(FAILED.outcome, kind, text, way, worked_ms)
-            if each in self.given_back:
-                return Said(GIVEN_BACK.outcome, worked_ms=worked_ms)
-        return None if worked_ms is None else Said(None, worked_ms=worked_ms)
+        failed, given_back, worked = self.failed, self.given_back, self.worked
+        worked_ms = worked.get(entry_id, worked.get(ANY_ENTRY)) if worked else None
+        for each in (entry_id, ANY_ENTRY):
+            if each in failed:
+                error = failed[each]
+                if error is None:
+                    return Said(_FAILED, None, None, None, worked_ms)
+                kind, text, trace = self.errors[error]
+                return Said(_FAILED, kind, text, None if trace is None else self.traces[trace], worked_ms)
+            if each in given_back:
+                return Said(_GIVEN_BACK, None, None, None, worked_ms)
+        return None if worked_ms is None else Said(None, None, None, None, worked_ms)
 
 
-FAILED: Final = Said(Outcome.FAILED.value)
-GIVEN_BACK: Final = Said(Outcome.GIVEN_BACK.value)
+FAILED: Final = Said(_FAILED)
+GIVEN_BACK: Final = Said(_GIVEN_BACK)
 NOT_SAID: Final = Said(None)
 _decode_header = msgspec.json.Decoder(SaidHeader).decode
 
@@ -172,12 +176,14 @@ def read_header(text: str) -> SaidHeader | None:
         header = _decode_header(text)
     except (msgspec.DecodeError, UnicodeEncodeError):
         return None
-    known, traces = (None, *range(len(header.errors))), (None, *range(len(header.traces)))
-    if all(each in known for each in header.failed.values()) and all(
-        at in traces for _, _, at in header.errors
-    ):
-        return header
-    return None
+    errors, traces = range(len(header.errors)), range(len(header.traces))
+    for error in header.failed.values():
+        if error is not None and error not in errors:
+            return None
+    for _, _, trace in header.errors:
+        if trace is not None and trace not in traces:
+            return None
+    return header
 
 
 def write_header(said: Mapping[str, Said]) -> str:
@@ -186,20 +192,16 @@ def write_header(said: Mapping[str, Said]) -> str:
     header = SaidHeader({}, [], [], [], {})
     errors: dict[tuple[str, str, int | None], int] = {}
     traces: dict[str, int] = {}
-    for entry_id, each in said.items():
-        if each.worked_ms is not None:
-            header.worked[entry_id] = each.worked_ms
-        if each.outcome is None:
-            continue
-        if each.outcome == Outcome.GIVEN_BACK:
+    for entry_id, (outcome, kind, words, way, worked_ms) in said.items():
+        if worked_ms is not None:
+            header.worked[entry_id] = worked_ms
+        if outcome == _GIVEN_BACK:
             header.given_back.append(entry_id)
-            continue
-        if not each.error_type:
+        elif outcome is not None and kind:
+            trace = traces.setdefault(way, len(traces)) if way else None
+            header.failed[entry_id] = errors.setdefault((kind, words or "", trace), len(errors))
+        elif outcome is not None:
             header.failed[entry_id] = None
-            continue
-        trace = traces.setdefault(each.traceback, len(traces)) if each.traceback else None
-        error = (each.error_type, each.error_text or "", trace)
-        header.failed[entry_id] = errors.setdefault(error, len(errors))
     header.errors, header.traces = list(errors), list(traces)
     text = _ascii(header)
     room = HEADER_BYTES_MAX // 2

@@ -481,11 +481,7 @@ def decide_due(
         return None
     if due_at_ms <= now_ms:
         if message.state == State.IN_FLIGHT:
-            received_at_ms = message.received_at_ms or 0
-            until_ms = due_at_ms
-            if trouble is not None:
-                until_ms = trouble.deadline_ms(due_at_ms, received_at_ms, settings.visibility_s)
-                until_ms = min(until_ms, max(due_at_ms, lease_end_ms(received_at_ms)))
+            until_ms = graced_deadline_ms(due_at_ms, message.received_at_ms or 0, settings, trouble)
             if until_ms > now_ms:
                 delivery = delivery_of(message.holder)
                 lease = _extended(message, delivery, message.holder, until_ms, None).lease
@@ -494,6 +490,16 @@ def decide_due(
                 return effect.Postponed(message, min(now_ms + DOUBT_MIN_MS, expiry_ms))
         return effect.Lapsed(message, delivery_of(message.holder), due_at_ms, _visible(message))
     return effect.Postponed(message, min(due_at_ms, expiry_ms))
+
+
+def graced_deadline_ms(
+    deadline_ms: int, received_at_ms: int, settings: QueueSettings, trouble: Trouble | None
+) -> int:
+    """When a lease lapses that is due then, or was, with the grace that a trouble of Veil's own has given it."""
+    if trouble is None:
+        return deadline_ms
+    graced_ms = trouble.deadline_ms(deadline_ms, received_at_ms, settings.visibility_s)
+    return min(graced_ms, max(deadline_ms, lease_end_ms(received_at_ms)))
 
 
 def excused(message: Facts, now_ms: int, lease_time: LeaseTime) -> Facts:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from veil.core.clock import Clock, Timer
+from veil.core.clock import Clock, Timer, Trouble
 from veil.service.attempts import LiveAttempts
 from veil.service.history import History
 
@@ -66,12 +66,14 @@ class Activity:
         tallies: Tallies,
         history: History | None = None,
         each_second: Callable[[], None] = lambda: None,
+        trouble_at: Callable[[int], Trouble | None] = lambda now_ms: None,
     ) -> None:
         self._clock = clock
         self._tallies = tallies
         self._each_second = each_second
         self.history = history
-        self.attempts = LiveAttempts(clock, tallies, None if history is None else history.handled)
+        handled = None if history is None else history.handled
+        self.attempts = LiveAttempts(clock, tallies, handled, trouble_at)
         self._timer: Timer | None = None
 
     def forget(self, queue_id: int) -> None:

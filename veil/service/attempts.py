@@ -12,7 +12,8 @@ from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 from veil.core.attempt import PATIENCE_MIN_MS, Outcome, Said, patience_ms
-from veil.core.clock import Clock
+from veil.core.clock import Clock, Trouble
+from veil.core.decide import graced_deadline_ms
 from veil.core.effect import HolderLate, HolderSeen, HolderSign, HolderSilent
 from veil.core.message import Caller, StoredMessage
 from veil.core.queue import Queue
@@ -158,9 +159,11 @@ class LiveAttempts:
         clock: Clock,
         tallies: MutableMapping[tuple[str, int], int],
         handled: Callable[[int, int], None] | None = None,
+        trouble_at: Callable[[int], Trouble | None] = lambda now_ms: None,
     ) -> None:
-        """`handled` hears how long after its receive a message of a queue was deleted, in milliseconds."""
-        self._clock, self._tallies, self._handled = clock, tallies, handled
+        """`handled` hears how long after its receive a message of a queue was deleted, in milliseconds; `trouble_at` tells what
+        leases are excused by, as the store's own does."""
+        self._clock, self._tallies, self._handled, self._trouble_at = clock, tallies, handled, trouble_at
         self._consumers: dict[Caller, Consumer] = {}
         self._leases: dict[int, Claim] = {}  # by seq, in the order of their receives
         self._waiting: dict[int, dict[int, int]] = {}  # queue id: seq: when it is visible again
@@ -218,22 +221,25 @@ class LiveAttempts:
             if outcome is None:
                 consumer.renewals += 1
             return outcome
-        before = claim.change_of(seq) or LeaseChange(0, claim.received_at_ms, claim.deadline_ms)
-        if outcome is None and now_ms < before.deadline_ms and deadline_ms < before.deadline_ms:
+        before = claim.change_of(seq)
+        due_ms = claim.deadline_ms if before is None else before.deadline_ms
+        if outcome is None and now_ms < due_ms and deadline_ms < due_ms:
             outcome = Outcome.GIVEN_BACK.value
+        renewals = 0 if before is None else before.renewals
         if claim.changes is None:
             claim.changes = {}
         waiting = self._waiting.setdefault(claim.queue.id, {})
         if outcome is None:
             consumer.renewals += 1
-            claim.changes[seq] = LeaseChange(before.renewals + 1, now_ms, deadline_ms)
+            claim.changes[seq] = LeaseChange(renewals + 1, now_ms, deadline_ms)
             waiting.pop(seq, None)
         else:
-            if before.outcome is None:
+            last_ms = claim.received_at_ms if before is None else before.last_ms
+            if before is None or before.outcome is None:
                 self._judged(claim.consumer, claim.queue, outcome)
                 ended = EndedAttempt(claim.queue, seq, claim.message_ids[seq], now_ms, outcome, said)
                 claim.consumer.recent.append(ended)
-            claim.changes[seq] = LeaseChange(before.renewals, before.last_ms, deadline_ms, outcome, said)
+            claim.changes[seq] = LeaseChange(renewals, last_ms, deadline_ms, outcome, said)
             waiting[seq] = deadline_ms
         return outcome
 
@@ -303,7 +309,9 @@ class LiveAttempts:
             return 0
         now_ms = self._clock.now_ms()
         for seq in [seq for seq, visible_ms in waiting.items() if visible_ms <= now_ms]:
-            del waiting[seq]
+            claim = self._leases.get(seq)
+            if claim is None or not self._is_graced(seq, claim, now_ms, self._trouble_at(now_ms)):
+                del waiting[seq]
         return len(waiting)
 
     def consumers(self) -> list[Consumer]:
@@ -342,9 +350,25 @@ class LiveAttempts:
             for seq, claim in self._leases.items()
             if (claim.deadline_ms if claim.changes is None else claim.deadline_of(seq)) <= now_ms
         ]
+        trouble = self._trouble_at(now_ms) if over else None
         for seq, claim in over:
-            del self._leases[seq]
-            self._lapsed(seq, claim)
+            if not self._is_graced(seq, claim, now_ms, trouble):
+                del self._leases[seq]
+                self._lapsed(seq, claim)
+
+    def _is_graced(self, seq: int, claim: Claim, now_ms: int, trouble: Trouble | None) -> bool:
+        """Whether a lease whose deadline has passed is open still because of Veil's own trouble; its new deadline is noted."""
+        deadline_ms = claim.deadline_of(seq)
+        until_ms = graced_deadline_ms(deadline_ms, claim.received_at_ms, claim.queue.settings, trouble)
+        if until_ms <= now_ms:
+            return False
+        change = claim.change_of(seq) or LeaseChange(0, claim.received_at_ms, deadline_ms)
+        if claim.changes is None:
+            claim.changes = {}
+        claim.changes[seq] = change._replace(deadline_ms=until_ms)
+        if change.outcome is not None:
+            self._waiting.setdefault(claim.queue.id, {})[seq] = until_ms
+        return True
 
     def emptied(self, queue_id: int) -> None:
         """Every message of the queue is gone, and its leases with it."""

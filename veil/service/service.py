@@ -103,7 +103,8 @@ class Service:
         file what is known of rates and depths outlives a restart; without a history nothing is."""
         if self.activity is None:
             history = History(self, history_file) if has_history else None
-            self.activity = Activity(self.clock, self.tallies, history, self._judge_lapses)
+            trouble_at = self.store.trouble_at
+            self.activity = Activity(self.clock, self.tallies, history, self._judge_lapses, trouble_at)
             if self._started:
                 self.in_background(self.activity.start())
         return self.activity

@@ -426,6 +426,10 @@ class PlacedStore:
 
     # ---- time and duties
 
+    def trouble_at(self, now_ms: int) -> Trouble | None:
+        troubles = [each for server in self._all if (each := server.trouble_at(now_ms)) is not None]
+        return max(troubles, key=lambda each: each.to_ms, default=None)
+
     def begin_serving(self) -> None:
         for server in self._all:
             server.begin_serving()

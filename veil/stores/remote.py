@@ -413,7 +413,7 @@ class ServedStore:
 
 
 _NOT_ASKED: Final = (
-    "open", "close", "begin_serving", "end_serving", "next_due_ms", "edit_queue", "redrive", "step_move",
+    "open", "close", "begin_serving", "end_serving", "next_due_ms", "trouble_at", "edit_queue", "redrive", "step_move",
 )  # fmt: skip
 _OPERATIONS: Final = type(
     "Operations", (), {name: each for name, each in vars(Store).items() if name not in _NOT_ASKED}

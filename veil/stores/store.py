@@ -131,6 +131,9 @@ class Store(Protocol):
     def alone_since_ms(self) -> int | None:
         """Since when no other node can have answered anybody; None while one may."""
 
+    def trouble_at(self, now_ms: int) -> Trouble | None:
+        """The trouble of Veil's own that leases which would lapse at that instant are excused by; None: there is none."""
+
     async def open(self) -> None:
         """Make ready without reading the backlog; raises StoreBusy, StoreDamaged or StoreTooNew."""
 

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from psycopg_pool import AsyncConnectionPool
 
 from veil.core.attempt import NOTHING_SAID, Said
-from veil.core.clock import Clock
+from veil.core.clock import Clock, Trouble
 from veil.core.errors import StoreError, VeilError
 from veil.core.event import NOBODY
 from veil.core.lease import Deletion, HoldContent, HoldKey, HoldTally
@@ -173,6 +173,9 @@ class PostgresStore:
         await self._pool.close()
 
     # ---- time
+
+    def trouble_at(self, now_ms: int) -> Trouble | None:
+        return self.lease_time.trouble_at(now_ms)
 
     def begin_serving(self) -> None:
         self.lease_time.start()

@@ -186,6 +186,9 @@ class SqliteStore:
 
     # ---- time
 
+    def trouble_at(self, now_ms: int) -> Trouble | None:
+        return self.lease_time.trouble_at(now_ms)
+
     def begin_serving(self) -> None:
         self.lease_time.start()
 
