@@ -122,3 +122,31 @@ def test_a_restarted_server_knows_from_the_journal_who_holds_what(tmp_path: Path
         assert (described["InFlight"], described["WaitingForRetry"]) == (2, 1)
         whose = 'account="000000000000",queue="orders",region="us-east-1"'
         assert f"veil_messages_waiting_for_retry{{{whose}}} 1.0" in metrics(server)
+
+
+@pytest.mark.parametrize("is_exported", [False, True])
+def test_letters_of_a_fifo_queue_are_redriven_by_the_error_that_they_died_of(
+    tmp_path: Path, command: Veil, is_exported: bool
+) -> None:
+    def redriven(server: VeilServer) -> Ran:
+        where = ("--endpoint", server.endpoint_url, "--region", "us-east-1")
+        return command("dlq", "redrive", "dead.fifo", "--error", "KeyError", "--json", *where)
+
+    with VeilServer("--data", str(tmp_path)) as server:
+        fifo = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
+        ask(server, "CreateQueue", {"QueueName": "dead.fifo", "Attributes": fifo})
+        arn = "arn:aws:sqs:us-east-1:000000000000:dead.fifo"
+        policy = {"RedrivePolicy": f'{{"deadLetterTargetArn":"{arn}","maxReceiveCount":1}}'}
+        made = ask(server, "CreateQueue", {"QueueName": "pay.fifo", "Attributes": fifo | policy})
+        url = {"QueueUrl": made["QueueUrl"]}
+        for body, error in enumerate(("KeyError", "TimeoutError", "KeyError")):
+            ask(server, "SendMessage", url | {"MessageBody": str(body), "MessageGroupId": "a"})
+            (message,) = ask(server, "ReceiveMessage", url)["Messages"]
+            change = {"ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": 0}
+            ask(server, "ChangeMessageVisibility", url | change, write_header({"*": Said("failed", error)}))
+            assert "Messages" not in ask(server, "ReceiveMessage", url)  # once too often
+        if not is_exported:
+            assert redriven(server).object["moved"] == 2
+            return
+    with VeilServer("--data", str(tmp_path)) as server:
+        assert redriven(server).object["moved"] == 2

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from veil.core.attempt import AttemptFacts, Outcome, Said, outcome_of
+from veil.core.event import Kind
 from veil.core.message import Caller
 from veil.core.queue import QueueKey
-from veil.journal.lives import LifeEvent, Look, read_events, read_life
+from veil.journal.lives import LifeEvent, Look, keys_before, read_events, read_life
 from veil.journal.message_finding import Sightings, find_message
 from veil.journal.schema import Outbox
 from veil.journal.segments import SegmentIndex
@@ -301,13 +302,19 @@ class JournalLooks:
         if not seqs:
             return {}
         async with self._looking:
-            look = await read_events(self._store, self._index, seqs)
+            events = (await read_events(self._store, self._index, seqs)).events
+            unsent = seqs - {event.seq for event in events if event.kind == Kind.SENT.label}
+            earlier = await keys_before(self._store, self._index, unsent) if unsent else {}
+            if earlier:
+                events += (await read_events(self._store, self._index, set(earlier.values()))).events
+        now_under = {old: new for new, old in earlier.items()}
         found: dict[int, LastError] = {}
-        for event in look.events:
+        for event in events:
             said = _said(event)
             if said is not None and said.error_type:
-                times = found[event.seq].times if event.seq in found else 0
-                found[event.seq] = LastError(said, event.at_ms, times + 1)
+                seq = now_under.get(event.seq, event.seq)
+                times = found[seq].times if seq in found else 0
+                found[seq] = LastError(said, event.at_ms, times + 1)
         return found
 
     async def events(self, seqs: Set[int]) -> Sequence[LifeEvent]:

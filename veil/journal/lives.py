@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -101,7 +102,9 @@ KEYS_MAX: Final = 16  # redrives and back again that are followed
 KEPT_MAX: Final = 5_000  # events of one life
 # After a message's end: who comes late with its receipt mostly comes soon.
 _SEGMENTS_AFTER_END: Final = 10
+_SEGMENTS_OF_AN_INSTANT: Final = 3  # an event may be recorded a little after the instant that it tells of
 _ROWS_AT_ONCE: Final = 64
+_DIED: Final = Kind.DEAD_LETTERED.label
 _ENDS: Final = {each.label for each in (Kind.DELETED, Kind.EXPIRED, Kind.PURGED, Kind.REDRIVEN)}
 
 
@@ -160,11 +163,9 @@ class _Search:
                 continue
             # In a segment and in the outbox still, for a moment: it is the same event.
             self.found[event.position, event.kind, event.seq, event.at_ms] = event
-            if event.kind in _ENDS or (
-                event.kind == Kind.DEAD_LETTERED.label and event.other_seq is not None
-            ):
+            if event.kind in _ENDS or (event.kind == _DIED and event.other_seq is not None):
                 self.ended.add(event.seq)
-            follows = event.kind in (Kind.REDRIVEN.label, Kind.DEAD_LETTERED.label)
+            follows = event.kind in (Kind.REDRIVEN.label, _DIED)
             other_seq = event.other_seq
             if follows and other_seq is not None and other_seq not in self.keys and len(self.keys) < KEYS_MAX:
                 self.keys.add(other_seq)
@@ -217,6 +218,51 @@ async def read_events(
     return Look(events, is_whole and len(search.found) < KEPT_MAX, until, problems)
 
 
+async def keys_before(outbox: Outbox, index: SegmentIndex | None, seqs: Set[int]) -> dict[int, int]:
+    """By their keys among the dead letters, the keys that messages had on the FIFO queue where they died.
+
+    A letter gets its new key at the instant of its death, and the event of that names both: only the segments of those
+    instants are looked into.
+    """
+    found: dict[int, int] = {}
+    async for row in waiting_rows(outbox, OUTBOX_BYTES_MAX):
+        if row is not None and any(msgspec.msgpack.encode(key) in row.packed for key in seqs):
+            found |= _moved(from_packed(row.number, row.packed), seqs)
+    if index is not None and len(found) < len(seqs):
+        found |= await asyncio.to_thread(_exported_moves, index, seqs - found.keys())
+    return found
+
+
+def _moved(events: Iterable[LifeEvent], seqs: Set[int]) -> dict[int, int]:
+    moves = ((each.other_seq, each.seq) for each in events if each.kind == _DIED)
+    return {new: old for new, old in moves if new is not None and new in seqs}
+
+
+def _exported_moves(index: SegmentIndex, seqs: Set[int]) -> dict[int, int]:
+    import pyarrow as pa
+    from pyarrow import compute as pc
+    from pyarrow import parquet as pq
+
+    found: dict[int, int] = {}
+    opened_max = index.opened + OPENED_MAX
+    wanted = pa.array(sorted(seqs), pa.int64())
+    for seq in sorted(seqs):
+        died_ms = instant_of(seq)
+        segments = (
+            []
+            if seq in found or index.opened >= opened_max
+            else _begun(index, _since_day(index, died_ms), died_ms)
+        )
+        for segment in segments[:_SEGMENTS_OF_AN_INSTANT]:
+            if seq not in found:
+                with suppress(ValueError, OSError), index.place.open_input(segment.name) as file:
+                    parquet = pq.ParquetFile(file)
+                    for group in range(parquet.num_row_groups):
+                        rows = rows_where(parquet, group, "other_seq", partial(pc.is_in, value_set=wanted))
+                        found |= _moved(rows, seqs)
+    return found
+
+
 async def _waiting(outbox: Outbox, search: _Search, further: int) -> bool:
     """Look through what waits to be exported; False where that was too much."""
     async for row in waiting_rows(outbox, OUTBOX_BYTES_MAX * further):
@@ -240,8 +286,7 @@ def _exported(
 ) -> _Exported | None:
     """Look into the segments that were not seen yet; None where there are none."""
     begins_ms = instant_of(seq)
-    day = datetime.fromtimestamp(begins_ms / 1000, UTC).strftime("%Y-%m-%d")
-    segments = [each for each in list_segments(index.place, since_day=day) if each.name not in seen]
+    segments = [each for each in _since_day(index, begins_ms) if each.name not in seen]
     if not segments:
         return None
     seen.update(each.name for each in segments)  # also those that a bound leaves out
@@ -261,6 +306,11 @@ def _exported(
         except (ValueError, OSError) as problem:
             problems.append(f"{segment.name}: {problem}")
     return _Exported(True, None, problems)
+
+
+def _since_day(index: SegmentIndex, begins_ms: int) -> list[Segment]:
+    day = datetime.fromtimestamp(begins_ms / 1000, UTC).strftime("%Y-%m-%d")
+    return list_segments(index.place, since_day=day)
 
 
 def _begun(index: SegmentIndex, segments: Sequence[Segment], begins_ms: int) -> list[Segment]:
