@@ -6,7 +6,7 @@ had lapsed (`core.attempt`). The hot path pays a few dictionary entries for each
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
@@ -82,7 +82,7 @@ class Consumer:
         self.speaks = caller.says_outcomes
         self.polls = self.empty_polls = self.received = self.renewals = 0
         # Of its attempts, by core.attempt.Outcome; a lapse is unknown until it is judged.
-        self.outcomes: dict[str, int] = {}
+        self.outcomes: defaultdict[str, int] = defaultdict(int)
         self.in_progress = 0  # as of the last `settle`
         self.waiting = 0  # for a retry, the same
         self.queues: dict[int, int] = {}  # messages received, by queue id
@@ -91,7 +91,7 @@ class Consumer:
 
     def count(self, outcome: str, count: int = 1) -> None:
         """So many more of its attempts came to that."""
-        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + count
+        self.outcomes[outcome] += count
 
 
 class LeaseChange(NamedTuple):
