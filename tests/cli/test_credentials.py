@@ -34,6 +34,14 @@ def test_the_endpoint_is_the_flag_then_the_sqs_variable_then_the_general_one(tmp
     assert find_target(environ=environ).endpoint == "http://all"
 
 
+def test_the_profile_may_name_the_endpoint(home: Path) -> None:
+    config = home / ".aws" / "config"
+    config.write_text(config.read_text() + "endpoint_url = http://shop:9324\n")
+    named = find_target(environ={"HOME": str(home), "AWS_PROFILE": "shop"})
+    assert (named.endpoint, named.is_default) == ("http://shop:9324", False)
+    assert find_target(environ={"HOME": str(home)}).is_default
+
+
 def test_variables_win_over_the_profile(home: Path) -> None:
     environ = {
         "HOME": str(home),
