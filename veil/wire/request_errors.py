@@ -126,10 +126,14 @@ class Unsupported(RequestRefused, text="{reason}"):
     reason: str
 
 
-def check_range(parameter: str, value: int, low: int, high: int, reason: str) -> None:
+BETWEEN: Final = "Must be between {low} and {high}, if provided."
+FROM_TO: Final = "Must be >= {low} and <= {high}, if provided."
+
+
+def check_range(parameter: str, value: int, low: int, high: int, reason: str = BETWEEN) -> None:
     """Raise ParameterRefused with the reason unless the value lies between the two, both included."""
     if not low <= value <= high:
-        raise ParameterRefused(parameter, value, reason)
+        raise ParameterRefused(parameter, value, reason.format(low=low, high=high))
 
 
 # ---- signatures

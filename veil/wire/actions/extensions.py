@@ -53,7 +53,7 @@ _EVERYTHING: Final = ReceivedForm(
     shapes.ReceiveMessageInput(MessageSystemAttributeNames=["All"], MessageAttributeNames=["All"])
 )
 # A hold without a visibility would hold nothing.
-_VISIBILITY: Final = f"Must be between 1 and {limits.VISIBILITY_MAX_S}."
+_GIVEN_RANGE: Final = "Must be between {low} and {high}."
 
 
 async def open_stream(call: Call, given: shapes.OpenStreamInput) -> None:
@@ -70,9 +70,9 @@ async def receive_hold(call: Call, given: shapes.ReceiveHoldInput) -> shapes.Rec
     batch, part = _number("Batch", given.Batch), _number("Part", given.Part)
     key = HoldKey(_text("Stream", given.Stream), batch, part)
     count = _number("MaxNumberOfMessages", given.MaxNumberOfMessages)
-    check_range("MaxNumberOfMessages", count, 1, HOLD_MAX, f"Must be between 1 and {HOLD_MAX}.")
+    check_range("MaxNumberOfMessages", count, 1, HOLD_MAX, _GIVEN_RANGE)
     visibility_s = queue.settings.visibility_s if given.VisibilityTimeout is None else given.VisibilityTimeout
-    check_range("VisibilityTimeout", visibility_s, 1, limits.VISIBILITY_MAX_S, _VISIBILITY)
+    check_range("VisibilityTimeout", visibility_s, 1, limits.VISIBILITY_MAX_S, _GIVEN_RANGE)
     content = await receiving.receive_hold(
         call.service, queue, key, count=count, visibility_s=visibility_s, caller=call.caller
     )
@@ -89,7 +89,7 @@ async def extend_holds(call: Call, given: shapes.ExtendHoldsInput) -> shapes.Hol
     queue = await own_queue(call, given.QueueUrl)
     stream, owner = _text("Stream", given.Stream), _text("Owner", given.Owner)
     visibility_s = _number("VisibilityTimeout", given.VisibilityTimeout)
-    check_range("VisibilityTimeout", visibility_s, 1, limits.VISIBILITY_MAX_S, _VISIBILITY)
+    check_range("VisibilityTimeout", visibility_s, 1, limits.VISIBILITY_MAX_S, _GIVEN_RANGE)
     return _counted(
         await receiving.extend_holds(call.service, queue, stream, owner, visibility_s, caller=call.caller)
     )
@@ -210,7 +210,7 @@ async def peek_messages(call: Call, given: shapes.PeekMessagesInput) -> shapes.P
     """PeekMessages: oldest first, a page at a time; for the owner only."""
     queue = await own_queue(call, given.QueueUrl)
     size = 10 if given.MaxResults is None else given.MaxResults
-    check_range("MaxResults", size, 1, PEEK_MAX, f"Must be between 1 and {PEEK_MAX}, if provided.")
+    check_range("MaxResults", size, 1, PEEK_MAX)
     for parameter, instant_ms in (("SentAfter", given.SentAfter), ("SentBefore", given.SentBefore)):
         if instant_ms is not None:
             expected = "Must be milliseconds since 1970-01-01 UTC, if provided."

@@ -27,7 +27,7 @@ from veil.service.receive import delivery_note, give_back, receipt_text, receive
 from veil.service.service import Service
 from veil.wire.call import BULK_OFFER, Call
 from veil.wire.large import LARGE_BYTES, answer_bytes, in_thread
-from veil.wire.request_errors import ParameterMissing, ParameterRefused, Unsupported, check_range
+from veil.wire.request_errors import FROM_TO, ParameterMissing, ParameterRefused, Unsupported, check_range
 from veil.wire.shapes import (
     AttributeValue,
     AttributeValues,
@@ -53,7 +53,7 @@ from veil.wire.shapes import (
 )
 from veil.wire.sqs_codes import Situation, worded
 
-VISIBILITY_RANGE = f"Must be >= 0 and <= {limits.VISIBILITY_MAX_S}, if provided."
+_DELAY_RANGE: Final = "DelaySeconds must be >= {low} and <= {high}."
 
 
 async def send_message(call: Call, given: SendMessageInput) -> SendMessageOutput:
@@ -83,22 +83,11 @@ async def receive_message(call: Call, given: ReceiveMessageInput) -> ReceiveMess
     if count is None:
         count = 1
     else:
-        count_max = call.count_max(count)
-        check_range(
-            "MaxNumberOfMessages", count, 1, count_max, f"Must be between 1 and {count_max}, if provided."
-        )
+        check_range("MaxNumberOfMessages", count, 1, call.count_max(count))
     if given.WaitTimeSeconds is not None:
-        check_range(
-            "WaitTimeSeconds",
-            given.WaitTimeSeconds,
-            0,
-            limits.WAIT_MAX_S,
-            f"Must be >= 0 and <= {limits.WAIT_MAX_S}, if provided.",
-        )
+        check_range("WaitTimeSeconds", given.WaitTimeSeconds, 0, limits.WAIT_MAX_S, FROM_TO)
     if given.VisibilityTimeout is not None:
-        check_range(
-            "VisibilityTimeout", given.VisibilityTimeout, 0, limits.VISIBILITY_MAX_S, VISIBILITY_RANGE
-        )
+        check_range("VisibilityTimeout", given.VisibilityTimeout, 0, limits.VISIBILITY_MAX_S, FROM_TO)
     form = ReceivedForm(given)
     service, caller = call.service, call.caller
     messages = await receive(
@@ -145,7 +134,7 @@ async def change_message_visibility(call: Call, given: ChangeMessageVisibilityIn
     visibility_s = given.VisibilityTimeout
     if visibility_s is None:
         raise ParameterMissing("VisibilityTimeout")
-    check_range("VisibilityTimeout", visibility_s, 0, limits.VISIBILITY_MAX_S, VISIBILITY_RANGE)
+    check_range("VisibilityTimeout", visibility_s, 0, limits.VISIBILITY_MAX_S, FROM_TO)
     (refusal,) = await extend_lease(
         call.service,
         queue,
@@ -169,13 +158,7 @@ def read_draft(given: SendMessageInput | SendEntry, http_trace: str | None) -> D
         raise BodyMissing
     delay_s = given.DelaySeconds
     if delay_s:
-        check_range(
-            "DelaySeconds",
-            delay_s,
-            0,
-            limits.DELAY_MAX_S,
-            f"DelaySeconds must be >= 0 and <= {limits.DELAY_MAX_S}.",
-        )
+        check_range("DelaySeconds", delay_s, 0, limits.DELAY_MAX_S, _DELAY_RANGE)
     trace = http_trace or None
     if given.MessageSystemAttributes:
         trace = _trace_of(given.MessageSystemAttributes)
@@ -307,7 +290,7 @@ async def change_message_visibility_batch(
             visibility_s = entry.VisibilityTimeout
             if visibility_s is None:
                 raise ParameterMissing("VisibilityTimeout")
-            check_range("VisibilityTimeout", visibility_s, 0, limits.VISIBILITY_MAX_S, VISIBILITY_RANGE)
+            check_range("VisibilityTimeout", visibility_s, 0, limits.VISIBILITY_MAX_S, FROM_TO)
             changes.append((entry.ReceiptHandle, visibility_s))
             changed.append(entry.Id)
             refusals.append(None)

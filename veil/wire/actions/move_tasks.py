@@ -58,13 +58,7 @@ async def list_message_move_tasks(
     limit = given.MaxResults
     if limit is None:
         limit = 1
-    check_range(
-        "MaxResults",
-        limit,
-        1,
-        MOVE_TASKS_LISTED_MAX,
-        f"Must be between 1 and {MOVE_TASKS_LISTED_MAX}, if provided.",
-    )
+    check_range("MaxResults", limit, 1, MOVE_TASKS_LISTED_MAX)
     tasks = await list_moves(call.service, given.SourceArn, limit)
     return shapes.ListMessageMoveTasksOutput([_entry(task) for task in tasks] or None)
 
@@ -72,8 +66,7 @@ async def list_message_move_tasks(
 def check_rate(rate_per_s: int | None) -> None:
     """Raises ParameterRefused for a rate that no task can have."""
     if rate_per_s is not None:
-        expected = f"Must be between 1 and {MOVE_RATE_MAX}, if provided."
-        check_range("MaxNumberOfMessagesPerSecond", rate_per_s, 1, MOVE_RATE_MAX, expected)
+        check_range("MaxNumberOfMessagesPerSecond", rate_per_s, 1, MOVE_RATE_MAX)
 
 
 def _own_arn(call: Call, parameter: str, arn: str) -> None:

@@ -101,7 +101,7 @@ def read_page(size: int | None, token: str | None) -> tuple[int, str]:
     if size is None:
         size = PAGE_MAX
     else:
-        check_range("MaxResults", size, 1, PAGE_MAX, f"Must be between 1 and {PAGE_MAX}, if provided.")
+        check_range("MaxResults", size, 1, PAGE_MAX)
     return size, read_page_token(token) if token else ""
 
 
