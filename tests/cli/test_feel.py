@@ -147,6 +147,15 @@ def test_help_is_not_cut_and_shows_no_types_of_python(command: Veil, words: tupl
     assert not re.search(r"<\w+[^|>]*>|list\[|\('|\[\[|\{[A-Z]|x>=|env var", text), text
 
 
+@pytest.mark.parametrize("columns", [80, 120])
+def test_help_is_as_wide_as_the_terminal(
+    command: Veil, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    widest = max(map(len, command("serve", "--help").out.splitlines()))
+    assert columns - 20 < widest <= columns
+
+
 def test_the_commands_that_people_use_most_come_first(command: Veil) -> None:
     listed = re.findall(r"^  (\w+)", command("--help").out.partition("Commands:")[2], re.MULTILINE)
     assert listed[:5] == ["serve", "run", "queue", "msg", "dlq"]

@@ -118,7 +118,7 @@ app = Commands(
     name="veil",
     cls=_Root,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 
 
