@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "journal": {"core"},
     "service": {"core", "stores", "journal"},
     "wire": {"core", "service", "signing"},
-    "console": {"core", "service", "journal"},
+    "console": {"core", "service", "journal", "wire"},  # requests, and the aws command that would do the same
     "server": {"core", "stores", "journal", "service", "wire", "console"},
     "client": {"core", "signing"},
     "consumer": {"core", "client", "journal"},  # of the journal: segments of its own attempts, where it is asked for them

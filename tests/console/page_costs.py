@@ -22,7 +22,6 @@ from urllib.parse import urlencode
 import msgspec
 
 from veil.console.app import Console
-from veil.console.web import Answer
 from veil.core.clock import ManualClock
 from veil.core.findings import FILE, Candidate, CurvePoint, Finding, Findings, WithPolicy, encode
 from veil.core.message import ERROR_TYPE, REASON, SOURCE_QUEUE, Caller, MessageAttribute
@@ -33,6 +32,7 @@ from veil.service.queues import create_queue
 from veil.service.receive import receive
 from veil.service.service import Service
 from veil.stores.sqlite import SqliteStore
+from veil.wire.exchange import Response
 
 ACCOUNT, REGION = "000000000000", "us-east-1"
 MIB = 1 << 20
@@ -244,7 +244,7 @@ class Crowded:
         while self.console.history._sampling is not None or self.service._background:
             await asyncio.sleep(0)
 
-    async def _ask(self, asked: Asked) -> tuple[Answer, int]:
+    async def _ask(self, asked: Asked) -> tuple[Response, int]:
         answer = await self.console.handle(asked)
         if answer.stream is None:
             return answer, len(answer.body)

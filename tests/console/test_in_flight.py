@@ -98,7 +98,7 @@ def test_a_message_is_released_at_once(server: VeilServer, sqs: Any, open_page: 
     assert "change-message-visibility" in command and receipt in command
     assert "--visibility-timeout 0" in command and counts(sqs, url) == (0, 1)
     page.get_by_role("button", name="Release now").click()
-    assert page.locator(".notice").inner_text() == "1 message is visible again."
+    assert page.locator(".notice").inner_text() == "1 message released."
     assert counts(sqs, url) == (1, 0)
 
 
@@ -110,7 +110,7 @@ def test_a_lease_is_extended_and_its_holder_keeps_the_receipt(
     page.get_by_label("Extend to").fill("1h")
     page.locator("#lease-rows").get_by_role("button", name="Extend").click()
     page.get_by_role("button", name="Extend").click()
-    assert page.locator(".notice").inner_text() == "1 message is in flight for 1 h from now on."
+    assert page.locator(".notice").inner_text() == "1 message extended to 1 h."
     expect(page.locator("#lease-rows .countdown")).to_have_text(re.compile("^(1 h|59 min)"))
     sqs.delete_message(QueueUrl=url, ReceiptHandle=receipt)
     assert counts(sqs, url) == (0, 0)
@@ -133,7 +133,7 @@ def test_a_lease_whose_receipt_was_replaced_is_released_all_the_same(open_page: 
         page = open_page(at(server))
         page.locator("#lease-rows").get_by_role("button", name="Release").click()
         page.get_by_role("button", name="Release now").click()
-        assert page.locator(".notice").inner_text() == "1 message is visible again."
+        assert page.locator(".notice").inner_text() == "1 message released."
         assert counts(sqs, url) == (1, 0)
         sqs.close()
 
@@ -146,7 +146,7 @@ def test_ticked_messages_are_deleted_together(server: VeilServer, sqs: Any, open
     page.locator(".lease-actions").get_by_role("button", name="Delete").click()
     assert page.locator("table.differences tbody tr").count() == 2
     page.get_by_role("button", name="Delete").click()
-    assert page.locator(".notice").inner_text() == "2 messages are deleted."
+    assert page.locator(".notice").inner_text() == "2 messages deleted."
     assert counts(sqs, url) == (0, 1)
 
 

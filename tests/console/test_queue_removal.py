@@ -26,7 +26,8 @@ def test_a_queue_is_deleted_once_its_name_is_typed(server: VeilServer, sqs: Any,
     page.get_by_role("link", name="Delete").click()
     note = page.locator("p.danger").first.inner_text()
     assert (
-        note == "4 messages will be gone with it (2 visible, 1 in flight, 1 delayed). This cannot be undone."
+        note
+        == "4 messages (2 visible, 1 in flight, 1 delayed) will be deleted with it. This cannot be undone."
     )
 
     page.get_by_label("Type orders to confirm").fill("order")
@@ -54,13 +55,14 @@ def test_a_queue_is_purged_of_all_that_is_in_it(server: VeilServer, sqs: Any, op
     page = open_page(f"{server.endpoint_url}/console/queues/us-east-1/orders")
     page.get_by_role("link", name="Purge").click()
     assert (
-        "4 messages will be gone (2 visible, 1 in flight, 1 delayed)" in page.locator("p.danger").inner_text()
+        "4 messages (2 visible, 1 in flight, 1 delayed) will be deleted"
+        in page.locator("p.danger").inner_text()
     )
     assert "aws sqs purge-queue" in page.locator("pre.command").inner_text()
     page.get_by_label("Type orders to confirm").fill("orders")
-    page.get_by_role("button", name="Remove every message").click()
+    page.get_by_role("button", name="Delete every message").click()
 
-    assert page.locator(".notice").inner_text() == "The queue orders is empty: 4 messages removed."
+    assert page.locator(".notice").inner_text() == "The queue orders is empty: 4 messages deleted."
     left = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
     assert [left[name] for name in left if name.startswith("ApproximateNumber")] == ["0", "0", "0"]
 
@@ -70,7 +72,7 @@ def test_a_queue_that_is_gone_meanwhile_is_said_to_be(server: VeilServer, sqs: A
     page = open_page(f"{server.endpoint_url}/console/queues/us-east-1/orders/purge", expected=("404",))
     sqs.delete_queue(QueueUrl=url)
     page.get_by_label("Type orders to confirm").fill("orders")
-    page.get_by_role("button", name="Remove every message").click()
+    page.get_by_role("button", name="Delete every message").click()
     assert page.get_by_role("alert").inner_text() == "There is no queue orders in us-east-1."
 
 

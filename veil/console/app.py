@@ -21,11 +21,8 @@ from veil.console.visit import Notices, Visit
 from veil.console.web import (
     EVENTS,
     ROOT,
-    TEXT,
-    Answer,
     Forbidden,
     Form,
-    HttpRequest,
     NotFound,
     Refused,
     Role,
@@ -35,6 +32,7 @@ from veil.console.web import (
     find_route,
     link,
     methods_of,
+    plain,
     read_cookies,
     read_form,
     read_query,
@@ -45,6 +43,7 @@ from veil.core.errors import StoreError, VeilError
 from veil.journal.attempts import JournalLooks
 from veil.service.service import Service
 from veil.service.turns import Turn
+from veil.wire.exchange import Request, Response
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +84,7 @@ class Console:
         region: str,
         base_url: str | None = None,
         scheme: str = "http",
-        login_refusal: Callable[[HttpRequest], str | None] = lambda request: None,
+        login_refusal: Callable[[Request], str | None] = lambda request: None,
         audit_file: Path | None = None,
         journal: str | None = None,
         tables: Path | None = None,
@@ -114,7 +113,7 @@ class Console:
         self.templates = templates()
         load_pages()
 
-    async def handle(self, request: HttpRequest) -> Answer:
+    async def handle(self, request: Request) -> Response:
         """The answer to a request; raises nothing but CancelledError."""
         began_s = time.perf_counter()
         try:
@@ -123,12 +122,12 @@ class Console:
             answer = await self._refusal(request, refusal)
         except StoreError as problem:
             _log.error("the console could not answer %s: %s", request.path[:200], problem)
-            answer = _plain(503, "The store did not answer. Try again in a moment.")
+            answer = plain(503, "The store did not answer. Try again in a moment.")
         except VeilError as problem:
             answer = await self._refusal(request, Refused(f"{problem}."))
         except Exception:
             _log.exception("the console failed on %s %s", request.method, request.path[:200])
-            answer = _plain(500, "The console failed on this page. The server's log says why.")
+            answer = plain(500, "The console failed on this page. The server's log says why.")
         took_ms = (time.perf_counter() - began_s) * 1000
         kept = any(name == "Cache-Control" for name, _ in answer.headers)
         answer.headers = (
@@ -139,7 +138,7 @@ class Console:
         )
         return answer
 
-    async def _answer(self, request: HttpRequest) -> Answer:
+    async def _answer(self, request: Request) -> Response:
         path = request.path.removeprefix(ROOT)
         if path.startswith("/static/") and request.method in ("GET", "HEAD"):
             return self.static.answer(path.removeprefix("/static/"))
@@ -149,7 +148,7 @@ class Console:
         if found is None:
             allowed = methods_of(path)
             if allowed:
-                return Answer(405, b"not allowed\n", TEXT, (("Allow", ", ".join(allowed)),))
+                return plain(405, "not allowed", ("Allow", ", ".join(allowed)))
             raise NotFound("There is no such page.")
         route, parts = found
         cookie = read_cookies(request.headers.get("cookie", "")).get(cookie_name(request.headers), "")
@@ -169,12 +168,12 @@ class Console:
         visit = Visit(self, request, identity, parts, query, form)
         await self._check_role(visit, route)
         visit.notice = self.notices.take(identity.cookie, query.text("notice"))
-        answer: Answer = await (self._streamed(visit, route) if route.is_live else route.handler(visit))
+        answer: Response = await (self._streamed(visit, route) if route.is_live else route.handler(visit))
         if identity.is_new and not any(name == "Set-Cookie" for name, _ in answer.headers):
             answer.headers = (*answer.headers, self.cookie_header(request, identity.cookie))
         return answer
 
-    def cookie_header(self, request: HttpRequest, value: str) -> tuple[str, str]:
+    def cookie_header(self, request: Request, value: str) -> tuple[str, str]:
         """The header that gives the visitor this cookie."""
         secure = self.scheme == "https" or (self.base_url or "").startswith("https:")
         return set_cookie(cookie_name(request.headers), value, secure=secure)
@@ -185,15 +184,15 @@ class Console:
         value = cookie if known else Sessions.new_value()
         return Identity("", "", Role.VIEWER, value, is_new=not known)
 
-    def _to_login(self, request: HttpRequest, route: Route) -> Answer:
+    def _to_login(self, request: Request, route: Route) -> Response:
         if route.is_live:
-            return _plain(401, "Log in first.")
+            return plain(401, "Log in first.")
         if request.method == "POST":
             raise Forbidden("Your session has ended, and nothing was changed. Log in again.")
         place = request.path + (f"?{request.query}" if request.query else "")
         return see_other(f"{ROOT}/login?next={quote(place, safe='')}")
 
-    def _check_token(self, request: HttpRequest, identity: Identity, form: Form) -> None:
+    def _check_token(self, request: Request, identity: Identity, form: Form) -> None:
         # Where the page came from was compared with our own address before the request came here; that there
         # was something to compare is asked for here.
         if "origin" not in request.headers:
@@ -220,7 +219,7 @@ class Console:
             f"{visit.identity.role.label}."
         )
 
-    async def _streamed(self, visit: Visit, route: Route) -> Answer:
+    async def _streamed(self, visit: Visit, route: Route) -> Response:
         identity = visit.identity
         visit.is_shared = True
         key = (identity.account, identity.role, visit.request.path, visit.request.query)
@@ -230,13 +229,13 @@ class Console:
             lambda: self._is_still(identity),
             Viewer(identity.account, identity.name),
         )
-        return Answer(200, b"", EVENTS, (("X-Accel-Buffering", "no"),), stream)
+        return Response(200, b"", EVENTS, (("X-Accel-Buffering", "no"),), stream=stream)
 
     def _is_still(self, identity: Identity) -> bool:
         present = self.sessions.identity(identity.cookie, counts=False)
         return present is not None and (present.account, present.role) == (identity.account, identity.role)
 
-    async def _refusal(self, request: HttpRequest, refusal: Refused) -> Answer:
+    async def _refusal(self, request: Request, refusal: Refused) -> Response:
         cookie = read_cookies(request.headers.get("cookie", "")).get(cookie_name(request.headers), "")
         identity = self.sessions.identity(cookie, counts=False) or self._stranger(cookie)
         visit = Visit(self, request, identity, {}, Form([]), Form([]))
@@ -255,7 +254,7 @@ class Console:
         return answer
 
 
-def _came_from(request: HttpRequest) -> str | None:
+def _came_from(request: Request) -> str | None:
     """The page of ours on which a form was, or a link; None where the browser does not say, or where it is this page."""
     parts = urlsplit(request.headers.get("referer", ""))
     if parts.netloc != request.headers.get("host") or not parts.path.startswith(f"{ROOT}/"):
@@ -263,7 +262,3 @@ def _came_from(request: HttpRequest) -> str | None:
     if parts.path == request.path:
         return None
     return parts.path + (f"?{parts.query}" if parts.query else "")
-
-
-def _plain(status: int, sentence: str) -> Answer:
-    return Answer(status, sentence.encode() + b"\n", TEXT)

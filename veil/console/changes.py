@@ -12,12 +12,14 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from veil.console.audit import DONE, FAILED
-from veil.console.web import Answer, see_other
+from veil.console.web import see_other
 from veil.core.errors import VeilError
 from veil.core.limits import BATCH_ENTRIES_MAX
 from veil.core.message import MessageAttribute
 from veil.core.message_rules import Draft, size_bytes
-from veil.core.queue import Queue, QueueSettings, RedriveAllow, RedrivePolicy
+from veil.core.queue import Queue
+from veil.wire.exchange import Response
+from veil.words import plural
 
 if TYPE_CHECKING:
     from veil.console.visit import Visit
@@ -137,59 +139,11 @@ def _attribute(attribute: MessageAttribute) -> dict[str, str]:
     return {"DataType": attribute.data_type, "BinaryValue": base64.b64encode(attribute.value).decode()}
 
 
-# ---- AWS's names of settings
-
-# The wire layer has a table of its own, since it reads what clients write; this one only writes.
-ATTRIBUTE_OF_SETTING: Final[Mapping[str, str]] = {
-    "fifo": "FifoQueue",
-    "visibility_s": "VisibilityTimeout",
-    "retention_s": "MessageRetentionPeriod",
-    "delay_s": "DelaySeconds",
-    "wait_s": "ReceiveMessageWaitTimeSeconds",
-    "message_bytes_max": "MaximumMessageSize",
-    "content_deduplication": "ContentBasedDeduplication",
-    "deduplication_scope": "DeduplicationScope",
-    "throughput_limit": "FifoThroughputLimit",
-    "redrive": "RedrivePolicy",
-    "redrive_allow": "RedriveAllowPolicy",
-    "managed_sse": "SqsManagedSseEnabled",
-    "kms_key": "KmsMasterKeyId",
-    "kms_reuse_s": "KmsDataKeyReusePeriodSeconds",
-    "policy": "Policy",
-}
-
-
-def changed_attributes(before: QueueSettings, after: QueueSettings) -> dict[str, str]:
-    """The attributes that turn the one into the other; an empty text takes a setting away."""
-    return {
-        name: attribute_text(getattr(after, setting))
-        for setting, name in ATTRIBUTE_OF_SETTING.items()
-        if getattr(before, setting) != getattr(after, setting)
-    }
-
-
-def attribute_text(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, RedrivePolicy | RedriveAllow):
-        return json.dumps(redrive_document(value), separators=(",", ":"))
-    return str(value)
-
-
-def redrive_document(policy: RedrivePolicy | RedriveAllow) -> dict[str, Any]:
-    """Either of the two redrive policies as the document that AWS reads."""
-    if isinstance(policy, RedrivePolicy):
-        return {"deadLetterTargetArn": policy.dead_letters.arn, "maxReceiveCount": policy.receives_max}
-    document: dict[str, Any] = {"redrivePermission": policy.permission}
-    if policy.sources:
-        document["sourceQueueArns"] = [source.arn for source in policy.sources]
-    return document
-
+# ---- changes
 
 # Fields of the confirmation itself; all others are what was filled in, and are sent again with it.
-_OWN_FIELDS = frozenset(("token", "step", "plan", "word"))
+_OWN_FIELDS: Final = frozenset(("token", "step", "plan", "word"))
+_REASONS_MAX: Final = 3
 
 
 class Difference(NamedTuple):
@@ -201,10 +155,24 @@ class Difference(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What to say, and the page to say it on."""
+    """What to say, and the page to say it on, where that is not the one to go back to."""
 
     notice: str
-    place: str
+    place: str = ""
+
+
+class NothingDone(VeilError):
+    """None of several could be done; the text says why."""
+
+
+def done_of(answers: Sequence[object], word: str, done: str) -> str:
+    """What to say of several messages: how many are done, and why not the others; raises NothingDone where all were refused."""
+    refusals = [str(answer) for answer in answers if isinstance(answer, VeilError)]
+    count = len(answers) - len(refusals)
+    reasons = "; ".join(dict.fromkeys(refusals[:_REASONS_MAX]))
+    if not count:
+        raise NothingDone(reasons)
+    return f"{plural(count, 'message')} {done}." + (f" Not {word}: {reasons}." if refusals else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,8 +184,10 @@ class Change:
     target: str  # what is changed: a queue's name, a message's id
     title: str
     button: str
-    back: str  # where to go instead
-    make: Callable[[], Awaitable[Done]] = field(repr=False)
+    back: str  # where to go instead, and afterwards unless there is a better place
+    make: Callable[[], Awaitable[object]] = field(repr=False)
+    done: str = ""  # what to say afterwards, unless `make` gives a Done
+    then: str = ""  # where to go afterwards
     differences: Sequence[Difference] = ()
     commands: Sequence[str] = ()
     notes: Sequence[str] = ()  # what it means, and what cannot be undone
@@ -232,7 +202,7 @@ class Change:
         shown = repr((self.action, self.target, [tuple(each) for each in self.differences]))
         return sha256(shown.encode("utf-8", "replace")).hexdigest()[:32]
 
-    async def offer(self) -> Answer:
+    async def offer(self) -> Response:
         """Show the change; or make it, if the form confirms that it was shown."""
         form = self.visit.form
         problem = ""
@@ -243,9 +213,9 @@ class Change:
                 problem = f"Type {self.word} to confirm."
             else:
                 return await self._make()
-        return await self._shown(problem, 409 if problem else 200)
+        return await self._shown(problem)
 
-    async def _make(self) -> Answer:
+    async def _make(self) -> Response:
         audit = self.visit.console.audit
         entry_id = await audit.asked(
             **self.visit.audit_facts,
@@ -255,17 +225,18 @@ class Change:
             commands=self.commands,
         )
         try:
-            done = await self.make()
+            made = await self.make()
         except VeilError as refusal:
             await audit.ended(entry_id, FAILED, str(refusal))
-            return await self._shown(f"It was not done: {refusal}.", 409)
+            return await self._shown(f"It was not done: {refusal}.")
         except BaseException as error:
             await audit.ended(entry_id, FAILED, type(error).__name__)
             raise
-        await audit.ended(entry_id, DONE, done.notice)
-        return see_other(self.visit.with_notice(done.place, done.notice))
+        notice, place = made if isinstance(made, Done) else (self.done, self.then)
+        await audit.ended(entry_id, DONE, notice)
+        return see_other(self.visit.with_notice(place or self.back, notice))
 
-    async def _shown(self, problem: str, status: int) -> Answer:
+    async def _shown(self, problem: str) -> Response:
         repeated = [(name, value) for name, value in self.visit.form.pairs if name not in _OWN_FIELDS]
         return await self.visit.page(
             "change.html",
@@ -273,5 +244,5 @@ class Change:
             change=self,
             repeated=[*repeated, *self.carried],
             problem=problem,
-            status=status,
+            status=409 if problem else 200,
         )

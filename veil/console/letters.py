@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from veil.console.visit import Visit
-from veil.console.web import Form
+from veil.console.web import Form, link
 from veil.core.queue import MoveTask, Queue, QueueKey
 from veil.core.text import seq_number
 from veil.journal.attempts import LastError
@@ -51,6 +51,11 @@ class LetterWish(NamedTuple):
         """The query of the page from there on, or of one whose filter differs in this."""
         fields = msgspec.structs.asdict(msgspec.structs.replace(self.filter, **changed)) | {"after": after}
         return urlencode({name: value for name, value in fields.items() if value})
+
+    def address(self, queue: Queue) -> str:
+        """Of the page that shows these letters of the queue."""
+        query = self.query()
+        return link("dead-letters", queue.key.region, queue.name) + (f"?{query}" if query else "")
 
     @property
     def fields(self) -> list[tuple[str, str]]:

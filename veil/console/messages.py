@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
-from veil.console.queue_form import NumberField
-from veil.console.web import Form
+from veil.console.web import Form, FormRefused, NumberField
 from veil.core.lease import State
 from veil.core.limits import RETENTION_MAX_S
 from veil.core.message import MessageAttribute, StoredMessage
@@ -139,7 +138,10 @@ def _value(attribute: MessageAttribute, chars_max: int) -> str:
 PAGE_ROWS: Final = 50
 _SEQ_MAX: Final = (1 << 63) - 1
 STATES: Final = {"visible": State.VISIBLE, "in-flight": State.IN_FLIGHT, "delayed": State.DELAYED}
-_AGES: Final = {name: NumberField(name, "", "seconds", 0, RETENTION_MAX_S, "") for name in ("older", "newer")}
+_AGES: Final = {
+    "older": NumberField("older", "Older than", "seconds", 0, RETENTION_MAX_S),
+    "newer": NumberField("newer", "Newer than", "seconds", 0, RETENTION_MAX_S),
+}
 # A message's place says when it was sent, on the engine's clock; people filter by the wall's. The two part by what the wall
 # clock was stepped since: so much is allowed for.
 _STEP_MS: Final = 60_000
@@ -170,13 +172,11 @@ class Search(NamedTuple):
 
 def read_search(query: Form) -> Search:
     problem = ""
-    for name, field in _AGES.items():
+    for field in _AGES.values():
         try:
-            if query.text(name):
-                field.read(query.text(name))
-        except ValueError as refusal:
-            words = "Older than" if name == "older" else "Newer than"
-            problem = f"{words} {refusal}, or one such as 5m, 12h, 4d."
+            field.read_optional(query)
+        except FormRefused as refusal:
+            problem = f"{field.label} {refusal.sentence}, or one such as 5m, 12h, 4d."
     state = query.text("state")
     return Search(
         query.text("text"),

@@ -11,7 +11,7 @@ from veil.console.charts import Chart, Line, Shade, time_chart
 from veil.console.messages import Search, search_messages
 from veil.console.templates import milliseconds, rate, rough_length
 from veil.console.visit import Visit
-from veil.console.web import Answer, link
+from veil.console.web import link
 from veil.core.errors import VeilError
 from veil.core.lease import State
 from veil.core.message import StoredMessage
@@ -25,6 +25,7 @@ from veil.service.history import HOURS, MINUTES, WEEK, History, QueueDepth, Reso
 from veil.service.messages import Looked, peek
 from veil.service.service import Service
 from veil.service.turns import Turn
+from veil.wire.exchange import Response
 
 # ---- messages
 
@@ -327,7 +328,9 @@ def live_facts(visit: Visit, head: Head) -> Mapping[str, str]:
     return {"queue-facts": visit.row("queue_facts.html", head=head, is_live=True)}
 
 
-async def queue_page(visit: Visit, head: Head, template: str, *, status: int = 200, **values: Any) -> Answer:
+async def queue_page(
+    visit: Visit, head: Head, template: str, *, status: int = 200, **values: Any
+) -> Response:
     title = next((words for part, words in _TABS if part == head.tab), "")
     return await visit.page(
         template,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, Protocol
 
-from veil.console.web import Role, role_named
+from veil.console.web import Role
 from veil.core.clock import Clock
 
 # ---- rate limit for log-ins
@@ -158,7 +158,7 @@ class Sessions:
             return None
         if counts:
             session.seen_ms = now_ms
-        return Identity(key.key_id, key.account or self._account, role_named(key.role), cookie)
+        return Identity(key.key_id, key.account or self._account, Role[key.role.upper()], cookie)
 
     def token(self, cookie: str) -> str:
         """The token that forms of this cookie's bearer carry."""

@@ -15,8 +15,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from veil.console import charts
-from veil.console.web import ROOT, Answer, NotFound, link, queue_link
+from veil.console.web import ROOT, NotFound, link, queue_link
 from veil.service.turns import Turn
+from veil.wire.exchange import Response
 from veil.words import plural as plural
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
@@ -145,9 +146,9 @@ class Static:
         """Where the file is, with a mark of its content: browsers may keep it for ever."""
         return f"{ROOT}/static/{name}?v={_content(name)[1]}"
 
-    def answer(self, name: str) -> Answer:
+    def answer(self, name: str) -> Response:
         content, _ = _content(name)
-        return Answer(200, content, _TYPES[Path(name).suffix], _FOR_EVER)
+        return Response(200, content, _TYPES[Path(name).suffix], _FOR_EVER)
 
 
 @cache

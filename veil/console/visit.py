@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 from veil.console.sessions import Identity
-from veil.console.web import ROOT, Answer, Form, HttpRequest, NotFound, Role, read_cookies
+from veil.console.web import ROOT, Form, NotFound, Role, html, read_cookies
 from veil.core.message import Caller
 from veil.core.queue import Queue, QueueKey
 from veil.service.service import Service
 from veil.service.turns import Turn
+from veil.wire.exchange import Request, Response
 
 if TYPE_CHECKING:
     from veil.console.app import Console
@@ -73,7 +74,7 @@ class Visit:
     def __init__(
         self,
         console: Console,
-        request: HttpRequest,
+        request: Request,
         identity: Identity,
         parts: dict[str, str],
         query: Form,
@@ -181,11 +182,8 @@ class Visit:
             raise NotFound(f"There is no queue {key.name[:100]} in {key.region[:50]}.")
         return queue
 
-    async def page(self, template: str, *, title: str, status: int = 200, **values: Any) -> Answer:
-        html = await self.console.templates.render_in_turns(
-            template, self.turn, visit=self, title=title, root=ROOT, **values
-        )
-        return Answer(status, html.encode("utf-8", "replace"))
+    async def page(self, template: str, *, title: str, status: int = 200, **values: Any) -> Response:
+        return html(await self.fragment(template, title=title, **values), status)
 
     async def fragment(self, template: str, **values: Any) -> str:
         """A piece of a page, for a live stream."""

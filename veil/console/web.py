@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from codecs import getincrementaldecoder
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
 
 from veil.core.queue import QueueKey
-from veil.core.text import unquoted, whole_number
+from veil.core.text import length_s, unquoted, whole_number
 from veil.service.turns import Turn
+from veil.wire.exchange import Response
+from veil.words import length
 
 if TYPE_CHECKING:
     from veil.console.visit import Visit
@@ -53,53 +55,34 @@ class TooMany(Refused):
 
 
 class FormRefused(Refused):
-    """What was filled in cannot be used: a sentence for each field, by its name."""
+    """What stands in a field cannot be used; the sentence is shown beside it."""
 
     status = 422
 
-    def __init__(self, problems: dict[str, str]) -> None:
-        super().__init__("; ".join(f"{field}: {problem}" for field, problem in problems.items()))
-        self.problems = problems
+    def __init__(self, field: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.field = field
 
 
 # ---- requests and answers
 
 HTML = "text/html; charset=utf-8"
-TEXT = "text/plain; charset=utf-8"
 EVENTS = "text/event-stream; charset=utf-8"
 
 
-class HttpRequest(Protocol):
-    """One request, complete."""
-
-    @property
-    def method(self) -> str: ...
-    @property
-    def path(self) -> str: ...
-    @property
-    def query(self) -> str: ...
-    @property
-    def headers(self) -> Mapping[str, str]: ...
-    @property
-    def body(self) -> bytes: ...
-    @property
-    def peer(self) -> str: ...
+def html(text: str, status: int = 200) -> Response:
+    """A page, or a piece of one."""
+    return Response(status, text.encode("utf-8", "replace"), HTML)
 
 
-@dataclass(slots=True)
-class Answer:
-    """One answer; with a stream, the body is what it yields."""
-
-    status: int = 200
-    body: bytes = b""
-    content_type: str = HTML
-    headers: tuple[tuple[str, str], ...] = ()
-    stream: AsyncIterator[bytes] | None = field(default=None, repr=False)
+def plain(status: int, sentence: str, *headers: tuple[str, str]) -> Response:
+    """One sentence, for what is not a page."""
+    return Response(status, sentence.encode() + b"\n", headers=headers)
 
 
-def see_other(place: str, *headers: tuple[str, str]) -> Answer:
+def see_other(place: str, *headers: tuple[str, str]) -> Response:
     """Go there, with a GET."""
-    return Answer(303, b"", TEXT, (("Location", place), *headers))
+    return Response(303, headers=(("Location", place), *headers))
 
 
 # ---- cookies
@@ -179,6 +162,30 @@ class Form:
         """A whole number within bounds; anything else is the default. For queries, where nobody is told of mistakes."""
         number = whole_number(self.text(name), 20)
         return default if number is None else min(max(number, low), high)
+
+
+class NumberField(NamedTuple):
+    """A field that takes a number: a length of time, a size, or a count."""
+
+    name: str
+    label: str
+    unit: str
+    low: int
+    high: int
+
+    def read(self, text: str) -> int:
+        """The number; raises FormRefused."""
+        number = length_s(text) if self.unit == "seconds" else whole_number(text)
+        if number is None or not self.low <= number <= self.high:
+            words = f" ({length(self.high)})" if self.unit == "seconds" and self.high > 60 else ""
+            expected = f"a whole number of {self.unit} from {self.low:,} to {self.high:,}{words}"
+            raise FormRefused(self.name, f"{text[:40]!r}: expected {expected}")
+        return number
+
+    def read_optional(self, form: Form) -> int | None:
+        """The number in the form's field, None where that is empty; raises FormRefused."""
+        text = form.text(self.name)
+        return self.read(text) if text else None
 
 
 def read_query(query: str) -> Form:
@@ -285,15 +292,11 @@ class Role(IntEnum):
         return self.name.lower()
 
 
-def role_named(name: str) -> Role:
-    return Role[name.upper()]
-
-
 # ---- routes
 
 ROOT = "/console"
 
-PageHandler = Callable[["Visit"], Awaitable[Answer]]
+PageHandler = Callable[["Visit"], Awaitable[Response]]
 LiveHandler = Callable[["Visit"], Awaitable[Mapping[str, str]]]
 H = TypeVar("H")
 
@@ -342,14 +345,15 @@ def find_route(method: str, path: str) -> tuple[Route, dict[str, str]] | None:
     """The route of a path below /console and the parts that it leaves open."""
     parts = [unquote(part) for part in path.split("/") if part]
     kinds = ("GET", "LIVE") if method in ("GET", "HEAD") else (method,)
+    fitting = [
+        (route, {name[1:-1]: part for name, part in zip(route.parts, parts, strict=True) if name[0] == "{"})
+        for route in _routes
+        if route.method in kinds
+        and len(route.parts) == len(parts)
+        and all(name[0] == "{" or name == part for name, part in zip(route.parts, parts, strict=True))
+    ]
     # Fixed words before open ones: /queues/new is a page, not a region.
-    best: tuple[Route, dict[str, str]] | None = None
-    for route in _routes:
-        if route.method in kinds and len(route.parts) == len(parts):
-            found = _match(route.parts, parts)
-            if found is not None and (best is None or len(found) < len(best[1])):
-                best = route, found
-    return best
+    return min(fitting, key=lambda each: len(each[1]), default=None)
 
 
 def methods_of(path: str) -> list[str]:
@@ -365,13 +369,3 @@ def link(*parts: str) -> str:
 def queue_link(key: QueueKey, *parts: str) -> str:
     """The path of a queue's page."""
     return link("queues", key.region, key.name, *parts)
-
-
-def _match(pattern: tuple[str, ...], parts: list[str]) -> dict[str, str] | None:
-    found: dict[str, str] = {}
-    for wanted, part in zip(pattern, parts, strict=True):
-        if wanted.startswith("{"):
-            found[wanted[1:-1]] = part
-        elif wanted != part:
-            return None
-    return found

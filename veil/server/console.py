@@ -19,7 +19,6 @@ from veil.wire.sigv4 import AccessKey
 
 if TYPE_CHECKING:
     from veil.console.app import Console
-    from veil.console.web import HttpRequest
 
 
 _NOT_INSTALLED: Final = b"The console needs Jinja2, which is not installed: pip install jinja2\n"
@@ -36,7 +35,7 @@ class LoginTransport:
         base_url = urlsplit(settings.base_url or "")
         self._proxied_host = base_url.netloc.lower() if base_url.scheme == "https" else None
 
-    def refusal(self, request: HttpRequest) -> str | None:
+    def refusal(self, request: Request) -> str | None:
         """What to tell the visitor instead of the form; None where logging in is safe, or its risk is accepted."""
         if self._is_tls or self._is_plain_allowed or self._is_by_proxy(request) or self._is_here(request):
             return None
@@ -46,7 +45,7 @@ class LoginTransport:
             "the server's own machine, by a tunnel for example. The setting console_plain_http_login accepts the risk."
         )
 
-    def _is_by_proxy(self, request: HttpRequest) -> bool:
+    def _is_by_proxy(self, request: Request) -> bool:
         # The page's own address tells how the browser came: by the proxy, or past it. It is the reader who is protected
         # here, and their browser does not lie to them.
         if self._proxied_host is None or request.headers.get("origin", "https:").startswith("http:"):
@@ -55,7 +54,7 @@ class LoginTransport:
         return host.removesuffix(":443") == self._proxied_host.removesuffix(":443")
 
     @staticmethod
-    def _is_here(request: HttpRequest) -> bool:
+    def _is_here(request: Request) -> bool:
         # The peer decides: a Host header is anybody's to write. The name must agree, for the peer is this machine too
         # where a proxy that runs here brings somebody from elsewhere.
         name = host_name(request.headers.get("host", "")) or ""
@@ -99,8 +98,7 @@ class ConsoleMount:
             if missing.name not in ("jinja2", "markupsafe"):
                 raise
             return Response(501, _NOT_INSTALLED)
-        answer = await console.handle(request)
-        return Response(answer.status, answer.body, answer.content_type, answer.headers, stream=answer.stream)
+        return await console.handle(request)
 
     async def _load(self) -> Console:
         async with self._loading:

@@ -205,6 +205,16 @@ def print_settings(settings: QueueSettings) -> dict[str, str]:
     return printed
 
 
+def changed_attributes(before: QueueSettings, after: QueueSettings) -> dict[str, str]:
+    """The attributes that turn the one into the other; an empty text takes a setting away."""
+    changed: dict[str, str] = {}
+    for name, (setting, _) in _ATTRIBUTES.items():
+        value = getattr(after, setting)
+        if value != getattr(before, setting):
+            changed[name] = "" if value is None else _printed(value, setting)
+    return changed
+
+
 # What a queue can be asked for beyond its settings.
 _COUNTED: Final[Mapping[str, str]] = {
     "ApproximateNumberOfMessages": "visible",

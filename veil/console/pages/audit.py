@@ -7,14 +7,15 @@ from typing import Final
 
 from veil.console.audit import ASKED
 from veil.console.visit import Visit
-from veil.console.web import Answer, page
+from veil.console.web import page
+from veil.wire.exchange import Response
 
 PAGE_ROWS: Final = 50
 _CHIPS: Final = {"done": "done", "failed": "failed", "refused": "failed", ASKED: ""}
 
 
 @page("/audit")
-async def audit_page(visit: Visit) -> Answer:
+async def audit_page(visit: Visit) -> Response:
     """A page of the log; the address says from where on, and what is searched for."""
     search = visit.query.text("search")[:100]
     before = visit.query.number("before", -1, 0, 1 << 62)

@@ -7,16 +7,17 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from veil.console.visit import Visit
-from veil.console.web import Answer, NotFound, link, live, page
+from veil.console.web import NotFound, link, live, page
 from veil.core.attempt import Outcome
 from veil.service.attempts import CONSUMERS_MAX, Consumer, EndedAttempt, HeldMessageNow
+from veil.wire.exchange import Response
 
 PAGE_ROWS: Final = 100
 _QUEUES_SHOWN: Final = 4
 
 
 @page("/consumers")
-async def consumers_page(visit: Visit) -> Answer:
+async def consumers_page(visit: Visit) -> Response:
     return await visit.page("consumers.html", title="Consumers", is_live=False, **await _find(visit))
 
 
@@ -27,7 +28,7 @@ async def consumers_live(visit: Visit) -> Mapping[str, str]:
 
 
 @page("/consumers/{mark}")
-async def consumer_page(visit: Visit) -> Answer:
+async def consumer_page(visit: Visit) -> Response:
     """One consumer: what it holds, and those of its attempts that did not complete."""
     attempts = visit.console.activity.attempts
     account = visit.identity.account

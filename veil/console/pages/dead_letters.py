@@ -19,17 +19,18 @@ from veil.console.letters import (
 )
 from veil.console.queue_views import NOTHING, STATES
 from veil.console.visit import Visit
-from veil.console.web import Answer, link, live, page
+from veil.console.web import live, page
 from veil.core.limits import MOVE_RATE_MAX
 from veil.core.queue import Queue, QueueKey
 from veil.service.queues import dead_letter_sources
+from veil.wire.exchange import Response
 
 PAGE_ROWS: Final = 50
 _SOURCES_SHOWN: Final = 5
 
 
 @page("/dead-letters")
-async def dead_letters_page(visit: Visit) -> Answer:
+async def dead_letters_page(visit: Visit) -> Response:
     """All dead-letter queues, and those that a redrive policy names but that do not exist."""
     found = await _find(visit)
     return await visit.page("dead_letters.html", title="Dead letters", is_live=False, **found)
@@ -77,9 +78,9 @@ _QUEUES_LISTED_MAX: Final = 300
 
 
 @page("/dead-letters/{region}/{name}")
-async def dead_letter_queue_page(visit: Visit) -> Answer:
+async def dead_letter_queue_page(visit: Visit) -> Response:
     """The dead letters that match, and what can be done about them."""
-    return await letters_shown(visit, await visit.queue(), read_wish(visit.query))
+    return await letters_shown(visit, await visit.queue(), read_wish(visit.query), {})
 
 
 @live("/dead-letters/{region}/{name}/live")
@@ -98,12 +99,8 @@ async def dead_letter_queue_live(visit: Visit) -> Mapping[str, str]:
 
 
 async def letters_shown(
-    visit: Visit,
-    queue: Queue,
-    wish: LetterWish,
-    problems: Mapping[str, str] | None = None,
-    status: int = 200,
-) -> Answer:
+    visit: Visit, queue: Queue, wish: LetterWish, problems: Mapping[str, str]
+) -> Response:
     """The page; with what is wrong with the form, after a try."""
     rows_max = visit.query.number("rows", GROUPED_ROWS, GROUPED_ROWS, GROUPED_ROWS_MAX)
     groups = await letter_groups(visit.service, queue, wish, visit.turn, rows_max)
@@ -131,12 +128,12 @@ async def letters_shown(
         ],
         look=looks.get(queue.id, NOTHING),
         moves=await moves_of(visit, queue),
-        address=link("dead-letters", queue.key.region, queue.name),
+        address=LetterWish().address(queue),
         states=STATES,
         ticked=set(visit.form.all("letter")),
         values={"to": visit.form.text("to"), "rate": visit.form.text("rate")},
-        problems=problems or {},
+        problems=problems,
         rate_max=MOVE_RATE_MAX,
         is_live=False,
-        status=status,
+        status=422 if problems else 200,
     )

@@ -7,18 +7,19 @@ import logging
 from veil.console.audit import DONE, REFUSED, AuditUnavailable
 from veil.console.sessions import Identity
 from veil.console.visit import Visit
-from veil.console.web import ROOT, Answer, Forbidden, TooMany, change, link, page, see_other
+from veil.console.web import ROOT, Forbidden, TooMany, change, link, page, see_other
+from veil.wire.exchange import Response
 
 _log = logging.getLogger(__name__)
 
 
 @page("/login", needs=None)
-async def login_page(visit: Visit) -> Answer:
+async def login_page(visit: Visit) -> Response:
     return await _form(visit, visit.query.text("next"))
 
 
 @change("/login", needs=None)
-async def log_in(visit: Visit) -> Answer:
+async def log_in(visit: Visit) -> Response:
     """Begin a session, or say that the key is not right; too many failures close the door for a while."""
     _check_transport(visit)
     console, address = visit.console, visit.request.peer
@@ -51,7 +52,7 @@ async def log_in(visit: Visit) -> Answer:
 
 
 @change("/logout", needs=None)
-async def log_out(visit: Visit) -> Answer:
+async def log_out(visit: Visit) -> Response:
     if visit.console.sessions.needs_login and visit.identity.account:
         await _record(visit, visit.identity, "log out")
     visit.console.sessions.log_out(visit.identity.cookie)
@@ -93,7 +94,7 @@ def _check_transport(visit: Visit) -> None:
         raise Forbidden(refusal)
 
 
-async def _form(visit: Visit, place: str, problem: str = "", key_id: str = "", status: int = 200) -> Answer:
+async def _form(visit: Visit, place: str, problem: str = "", key_id: str = "", status: int = 200) -> Response:
     if not visit.console.sessions.needs_login:
         return see_other(own_place(place))
     _check_transport(visit)
@@ -106,7 +107,7 @@ THEMES = ("system", "light", "dark")
 
 
 @change("/theme", needs=None)
-async def choose_theme(visit: Visit) -> Answer:
+async def choose_theme(visit: Visit) -> Response:
     """Remember the visitor's choice for a year."""
     theme = visit.form.text("theme")
     place = own_place(visit.form.text("back"))

@@ -19,7 +19,7 @@ from veil.console.messages import (
 )
 from veil.console.queue_views import STATES, Present, Told, find_present, tell_message
 from veil.console.visit import Visit
-from veil.console.web import Answer, NotFound, live, page, queue_link, see_other
+from veil.console.web import NotFound, live, page, queue_link, see_other
 from veil.core.message import StoredMessage
 from veil.core.queue import Queue, QueueKey
 from veil.core.text import seq_number
@@ -27,6 +27,7 @@ from veil.journal.attempts import FURTHER_MAX
 from veil.journal.message_finding import Sighting
 from veil.service.dead_letters import read_letter
 from veil.service.messages import SEARCH_BYTES_MAX, SEARCH_ROWS_MAX
+from veil.wire.exchange import Response
 
 _ID_CHARS: Final = 36  # of a whole message id
 _ID_CHARS_MAX: Final = 128
@@ -47,7 +48,7 @@ class MessagesFound(NamedTuple):
 
 
 @page("/messages")
-async def find_page(visit: Visit) -> Answer:
+async def find_page(visit: Visit) -> Response:
     """The form, and what it finds; one message alone is shown at once."""
     search = read_search(visit.query)
     search = search._replace(id=search.id[:_ID_CHARS_MAX])
@@ -187,7 +188,7 @@ WHAT: Final = {
 
 
 @page("/queues/{region}/{name}/messages/{seq}")
-async def message_page(visit: Visit) -> Answer:
+async def message_page(visit: Visit) -> Response:
     """The message of that key in the queue, or what is known of it."""
     key, seq = _named(visit)
     further = visit.query.number("further", 1, 1, FURTHER_MAX)

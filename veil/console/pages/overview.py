@@ -11,10 +11,11 @@ from veil.console.charts import Chart
 from veil.console.queue_views import NOTHING, chosen_span, draw_charts
 from veil.console.templates import length, plural, rough_length
 from veil.console.visit import Visit
-from veil.console.web import Answer, live, page
+from veil.console.web import live, page
 from veil.core.limits import IN_FLIGHT_MAX
 from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.service.history import MINUTES, History, QueueDepth
+from veil.wire.exchange import Response
 
 TROUBLES_SHOWN: Final = 20
 TOP_SHOWN: Final = 5
@@ -198,7 +199,7 @@ def _errors(visit: Visit) -> dict[int, str]:
 
 
 @page("/overview")
-async def overview_page(visit: Visit) -> Answer:
+async def overview_page(visit: Visit) -> Response:
     """Troubles first, then totals, charts, and the queues that stand out."""
     over, resolution = chosen_span(visit)
     return await visit.page(

@@ -7,10 +7,11 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from veil.console.changes import ATTRIBUTE_OF_SETTING, redrive_document
 from veil.console.visit import Visit
-from veil.console.web import TEXT, Answer, link, page, queue_link
+from veil.console.web import link, page, queue_link
 from veil.core.queue import Queue, QueueKey, QueueSettings
+from veil.wire.attributes import ATTRIBUTE_OF_SETTING, print_redrive, print_redrive_allow
+from veil.wire.exchange import Response
 
 # ---- names of resources
 
@@ -30,22 +31,37 @@ def names_for(queues: Sequence[Queue], shape: Callable[[list[str]], str]) -> dic
     return names
 
 
+# What a queue has beyond the defaults: in a format's own words, by the setting of each.
+
+
+def _told(settings: QueueSettings, words: Mapping[str, str], *always: str) -> dict[str, Any]:
+    default = QueueSettings()
+    return {
+        word: getattr(settings, setting)
+        for word, setting in words.items()
+        if setting in always or getattr(settings, setting) != getattr(default, setting)
+    }
+
+
 # ---- veil.toml
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
-_LENGTHS: Final = {
+_TOML: Final = {
     "visibility_timeout": "visibility_s",
     "retention": "retention_s",
     "delay": "delay_s",
     "receive_wait": "wait_s",
+    "max_message_bytes": "message_bytes_max",
+    "fifo": "fifo",
+    "content_deduplication": "content_deduplication",
 }
 # What a veil.toml cannot say.
 _UNSAID: Final = {
-    "redrive_allow": "its redrive allow policy",
-    "policy": "its policy",
-    "kms_key": "its KMS key",
-    "deduplication_scope": "its deduplication scope",
-    "throughput_limit": "its throughput limit",
+    "its redrive allow policy": "redrive_allow",
+    "its policy": "policy",
+    "its KMS key": "kms_key",
+    "its deduplication scope": "deduplication_scope",
+    "its throughput limit": "throughput_limit",
 }
 
 
@@ -56,28 +72,17 @@ def as_toml(queues: Sequence[Queue]) -> Iterator[str]:
 
 
 def _table(queue: Queue) -> str:
-    settings, default = queue.settings, QueueSettings(fifo=queue.settings.fifo)
+    settings = queue.settings
     lines = [f"[queues.{_key(queue.name)}]"]
-    for word, setting in _LENGTHS.items():
-        value = getattr(settings, setting)
-        if setting == "visibility_s" or value != getattr(default, setting):
-            lines.append(f"{word} = {_length(value)}")
-    if settings.message_bytes_max != default.message_bytes_max:
-        lines.append(f"max_message_bytes = {settings.message_bytes_max}")
-    if settings.fifo:
-        lines.append("fifo = true")
-    if settings.content_deduplication:
-        lines.append("content_deduplication = true")
+    for word, value in _told(settings, _TOML, "visibility_s").items():
+        lines.append(f"{word} = {_length(value) if _TOML[word].endswith('_s') else json.dumps(value)}")
     if settings.redrive is not None:
         lines.append(f"dead_letter = {_text(settings.redrive.dead_letters.name)}")
         lines.append(f"max_receives = {settings.redrive.receives_max}")
     if queue.tags:
         pairs = ", ".join(f"{_key(name)} = {_text(value)}" for name, value in queue.tags.items())
         lines.append(f"tags = {{ {pairs} }}")
-    unsaid = [
-        words for setting, words in _UNSAID.items() if getattr(settings, setting) != getattr(default, setting)
-    ]
-    if unsaid:
+    if unsaid := _told(settings, _UNSAID):
         lines.append(f"# Not here, because veil.toml cannot say it: {', '.join(unsaid)}.")
     return "\n".join(lines) + "\n"
 
@@ -100,7 +105,11 @@ def _text(text: str) -> str:
 
 # ---- CloudFormation
 
-_DOCUMENTS: Final = ("redrive", "redrive_allow", "policy")
+_PROPERTIES: Final = {
+    attribute: setting
+    for setting, attribute in ATTRIBUTE_OF_SETTING.items()
+    if setting not in ("redrive", "redrive_allow", "policy")  # documents
+}
 
 
 def as_cloudformation(queues: Sequence[Queue]) -> Iterator[str]:
@@ -116,42 +125,23 @@ def as_cloudformation(queues: Sequence[Queue]) -> Iterator[str]:
 
 
 def _resources(queue: Queue, names: Mapping[QueueKey, str]) -> dict[str, Any]:
-    name = names[queue.key]
-    resources: dict[str, Any] = {name: {"Type": "AWS::SQS::Queue", "Properties": _properties(queue, names)}}
-    if queue.settings.policy is not None:
-        resources[f"{name}Policy"] = {
-            "Type": "AWS::SQS::QueuePolicy",
-            "Properties": {
-                "Queues": [{"Ref": name}],
-                "PolicyDocument": json.loads(queue.settings.policy),
-            },
-        }
-    return resources
-
-
-def _properties(queue: Queue, names: Mapping[QueueKey, str]) -> dict[str, Any]:
-    settings, default = queue.settings, QueueSettings(fifo=queue.settings.fifo)
-    properties: dict[str, Any] = {"QueueName": queue.name}
-    for setting, attribute in ATTRIBUTE_OF_SETTING.items():
-        value = getattr(settings, setting)
-        is_said = (
-            setting == "visibility_s"
-            or (setting == "fifo" and settings.fifo)
-            or value != getattr(default, setting)
-        )
-        if is_said and value is not None and setting not in _DOCUMENTS:
-            properties[attribute] = value
+    name, settings = names[queue.key], queue.settings
+    properties = {"QueueName": queue.name, **_told(settings, _PROPERTIES, "visibility_s")}
     if settings.redrive is not None:
         target = settings.redrive.dead_letters
-        properties["RedrivePolicy"] = redrive_document(settings.redrive)
+        properties["RedrivePolicy"] = json.loads(print_redrive(settings.redrive))
         if target in names:
             properties["RedrivePolicy"]["deadLetterTargetArn"] = {"Fn::GetAtt": [names[target], "Arn"]}
     if settings.redrive_allow is not None:
         # By their ARNs, not by reference: the source refers to this queue already, and circles are refused.
-        properties["RedriveAllowPolicy"] = redrive_document(settings.redrive_allow)
+        properties["RedriveAllowPolicy"] = json.loads(print_redrive_allow(settings.redrive_allow))
     if queue.tags:
         properties["Tags"] = [{"Key": key, "Value": value} for key, value in queue.tags.items()]
-    return properties
+    resources = {name: {"Type": "AWS::SQS::Queue", "Properties": properties}}
+    if settings.policy is not None:
+        policy = {"Queues": [{"Ref": name}], "PolicyDocument": json.loads(settings.policy)}
+        resources[f"{name}Policy"] = {"Type": "AWS::SQS::QueuePolicy", "Properties": policy}
+    return resources
 
 
 # ---- Terraform
@@ -172,83 +162,61 @@ _ARGUMENTS: Final = {
 }
 _ESCAPE: Final = re.compile(r"\\.")
 _NOT_IN_HCL: Final = {r"\b": r"\u0008", r"\f": r"\u000c"}
-# Where the provider's default is another than Veil's, or what the queue is for.
-_ALWAYS: Final = ("visibility_s", "message_bytes_max")
 
 
 def as_terraform(queues: Sequence[Queue]) -> Iterator[str]:
     """One `aws_sqs_queue` for each, and resources of their own for the two policies that would else go in circles."""
-    names = names_for(queues, lambda words: _identifier("_".join(words).lower()))
+    names = names_for(queues, _identifier)
     for place, queue in enumerate(queues):
         yield ("\n" if place else "") + "\n".join(_blocks(queue, names))
 
 
-def _blocks(queue: Queue, names: Mapping[QueueKey, str]) -> list[str]:
+def _blocks(queue: Queue, names: Mapping[QueueKey, str]) -> Iterator[str]:
     name, settings = names[queue.key], queue.settings
-    blocks = [_block("aws_sqs_queue", name, _arguments(queue, names))]
-    url = f"aws_sqs_queue.{name}.url"
-    if settings.policy is not None:
-        blocks.append(
-            _block("aws_sqs_queue_policy", name, {"queue_url": url, "policy": _hcl_text(settings.policy)})
-        )
-    if settings.redrive_allow is not None:
-        document = json.dumps(redrive_document(settings.redrive_allow), separators=(",", ":"))
-        blocks.append(
-            _block(
-                "aws_sqs_queue_redrive_allow_policy",
-                name,
-                {"queue_url": url, "redrive_allow_policy": _hcl_text(document)},
-            )
-        )
-    return blocks
-
-
-def _arguments(queue: Queue, names: Mapping[QueueKey, str]) -> dict[str, str]:
-    settings, default = queue.settings, QueueSettings()
-    arguments = {"name": _hcl_text(queue.name)}
-    for argument, setting in _ARGUMENTS.items():
-        value = getattr(settings, setting)
-        if setting in _ALWAYS or value != getattr(default, setting):
-            arguments[argument] = _value(value)
+    # The size's default is another in the provider than in Veil.
+    told = _told(settings, _ARGUMENTS, "visibility_s", "message_bytes_max")
     # The provider refuses the two together, whatever the first one says.
     if settings.kms_key is not None:
-        arguments.pop("sqs_managed_sse_enabled", None)
+        told.pop("sqs_managed_sse_enabled", None)
+    arguments = {"name": _hcl(queue.name), **{word: _hcl(value) for word, value in told.items()}}
     if settings.redrive is not None:
         target = settings.redrive.dead_letters
-        arn = f"aws_sqs_queue.{names[target]}.arn" if target in names else _hcl_text(target.arn)
+        arn = f"aws_sqs_queue.{names[target]}.arn" if target in names else _hcl(target.arn)
         arguments["redrive_policy"] = (
             f"jsonencode({{\n    deadLetterTargetArn = {arn}\n    maxReceiveCount     = {settings.redrive.receives_max}\n  }})"
         )
     if queue.tags:
-        pairs = "".join(f"\n    {_hcl_text(key)} = {_hcl_text(value)}" for key, value in queue.tags.items())
+        pairs = "".join(f"\n    {_hcl(key)} = {_hcl(value)}" for key, value in queue.tags.items())
         arguments["tags"] = f"{{{pairs}\n  }}"
-    return arguments
+    yield _block("aws_sqs_queue", name, arguments)
+    url = {"queue_url": f"aws_sqs_queue.{name}.url"}
+    if settings.policy is not None:
+        yield _block("aws_sqs_queue_policy", name, {**url, "policy": _hcl(settings.policy)})
+    if settings.redrive_allow is not None:
+        document = {"redrive_allow_policy": _hcl(print_redrive_allow(settings.redrive_allow))}
+        yield _block("aws_sqs_queue_redrive_allow_policy", name, url | document)
 
 
 def _block(kind: str, name: str, arguments: Mapping[str, str]) -> str:
-    width = max(len(argument) for argument in arguments)
+    width = max(map(len, arguments))
     lines = [f"  {argument.ljust(width)} = {text}" for argument, text in arguments.items()]
     return f'resource "{kind}" "{name}" {{\n' + "\n".join(lines) + "\n}\n"
 
 
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, int) else _hcl_text(str(value))
-
-
-def _hcl_text(text: str) -> str:
+def _hcl(value: str | int | bool) -> str:
     # Within quotes HCL reads ${…} and %{…} as expressions unless their first character is doubled.
-    quoted = json.dumps(text, ensure_ascii=False).replace("${", "$${").replace("%{", "%%{")
-    return _ESCAPE.sub(lambda each: _NOT_IN_HCL.get(each[0], each[0]), quoted)
+    written = json.dumps(value, ensure_ascii=False).replace("${", "$${").replace("%{", "%%{")
+    return _ESCAPE.sub(lambda each: _NOT_IN_HCL.get(each[0], each[0]), written)
 
 
-def _identifier(name: str) -> str:
+def _identifier(words: Sequence[str]) -> str:
+    name = "_".join(words).lower()
     return name if name[:1].isalpha() or not name else f"queue_{name}"
 
 
 # ---- the page
 
+_TEXT: Final = "text/plain; charset=utf-8"
 _JSON: Final = "application/json; charset=utf-8"
 _SHOWN_CHARS_MAX: Final = 200_000
 
@@ -266,18 +234,18 @@ _FORMATS: Final[Mapping[str, _Format]] = {
         "veil.toml",
         "Put it into veil.toml: veil serve creates these queues at its start.",
         ".toml",
-        TEXT,
+        _TEXT,
         as_toml,
     ),
     "cloudformation": _Format(
         "CloudFormation", "A template for AWS CloudFormation.", ".template.json", _JSON, as_cloudformation
     ),
-    "terraform": _Format("Terraform", "Resources of Terraform's AWS provider.", ".tf", TEXT, as_terraform),
+    "terraform": _Format("Terraform", "Resources of Terraform's AWS provider.", ".tf", _TEXT, as_terraform),
 }
 
 
 @page("/queues/export")
-async def export_all(visit: Visit) -> Answer:
+async def export_all(visit: Visit) -> Response:
     """All queues of a region: no format has a place for two queues of the same name."""
     queues = await visit.own_queues()
     regions = sorted({queue.key.region for queue in queues} | {visit.console.region})
@@ -288,7 +256,7 @@ async def export_all(visit: Visit) -> Answer:
 
 
 @page("/queues/{region}/{name}/export")
-async def export_one(visit: Visit) -> Answer:
+async def export_one(visit: Visit) -> Response:
     """One queue."""
     queue = await visit.queue()
     return await _exported(visit, [queue], queue.name, queue_link(queue.key, "export"), [], queue.key.region)
@@ -296,14 +264,14 @@ async def export_one(visit: Visit) -> Answer:
 
 async def _exported(
     visit: Visit, queues: Sequence[Queue], name: str, address: str, regions: Sequence[str], region: str
-) -> Answer:
+) -> Response:
     chosen = visit.query.text("format")
     chosen = chosen if chosen in _FORMATS else "toml"
     form = _FORMATS[chosen]
     pieces = _in_turns(form.write(queues) if queues else iter(()), visit)
     if visit.query.checked("download"):
         headers = (("Content-Disposition", f'attachment; filename="{name}{form.suffix}"'),)
-        return Answer(200, b"", form.content_type, headers, pieces)
+        return Response(200, b"", form.content_type, headers, stream=pieces)
     text = ""
     async for piece in pieces:
         text += piece.decode()

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import fields
+from functools import partial
 from typing import Any, Final
 
-from veil.console.changes import (
-    Change,
-    Difference,
-    Done,
-    aws_command,
-    changed_attributes,
-    queue_command,
-)
+from veil.console.changes import Change, Difference, aws_command, queue_command
 from veil.console.queue_form import (
-    FIELDS,
-    FormReader,
+    WITHOUT_DEAD_LETTERS,
     differences_between,
     form_values,
     problem_at,
+    read_settings,
     read_tags,
     settings_after,
     write_tags,
 )
-from veil.console.templates import plural
 from veil.console.visit import Visit
-from veil.console.web import Answer, NotFound, Role, change, link, page, queue_link
+from veil.console.web import NotFound, Role, change, link, page, queue_link
 from veil.core.errors import NameRefused, VeilError
 from veil.core.queue import Queue, QueueCounts, QueueKey, QueueSettings, check_name, check_tags
 from veil.service.messages import purge
@@ -40,44 +33,40 @@ from veil.service.queues import (
     pause_queue,
     resume_queue,
 )
+from veil.wire.attributes import changed_attributes
+from veil.wire.exchange import Response
+from veil.words import plural
 
 _REGION: Final = re.compile(r"[a-z0-9-]{1,40}\Z")
 
 
 @page("/queues/new", needs=Role.ADMIN)
-async def new_page(visit: Visit) -> Answer:
+async def new_page(visit: Visit) -> Response:
     """The form, empty or filled with what another queue has."""
     source = await _source(visit, visit.query.text("clone"))
     if source is None:
         fifo = visit.query.text("type") == "fifo"
-        values = form_values(QueueSettings(fifo=fifo)) | {
-            "name": "",
-            "region": visit.console.region,
-            "tags": "",
-        }
-        return await _form(visit, values, {}, None, fifo)
-    stem = source.name.removesuffix(".fifo")
-    values = form_values(source.settings) | {
-        "name": f"{stem[:70]}-copy{'.fifo' if source.settings.fifo else ''}",
+        values = {"name": "", "region": visit.console.region, "tags": ""}
+        return await _form(visit, form_values(QueueSettings(fifo=fifo)) | values, {}, None, fifo)
+    fifo = source.settings.fifo
+    values = {
+        "name": f"{source.name.removesuffix('.fifo')[:70]}-copy{'.fifo' if fifo else ''}",
         "region": source.key.region,
         "tags": write_tags(source.tags),
     }
-    return await _form(visit, values, {}, source, source.settings.fifo)
+    return await _form(visit, form_values(source.settings) | values, {}, source, fifo)
 
 
 @change("/queues/new", needs=Role.ADMIN)
-async def create(visit: Visit) -> Answer:
+async def create(visit: Visit) -> Response:
     """Show what would be created, then create it."""
     form = visit.form
     source = await _source(visit, form.text("clone"))
     fifo = form.text("type") == "fifo"
     key = QueueKey(form.text("region", visit.console.region), visit.identity.account, form.text("name"))
-    new = QueueSettings(fifo=fifo)
-    reader = FormReader(form, key, new)
-    given = reader.read()
-    problems = reader.problems
+    wanted = new = QueueSettings(fifo=fifo)
+    given, problems = read_settings(form, key, new)
     tags: dict[str, str] = {}
-    wanted = new
     try:
         check_name(key.name, fifo)
         if not _REGION.match(key.region):
@@ -86,7 +75,9 @@ async def create(visit: Visit) -> Answer:
             problems["name"] = f"a queue {key.name} exists in {key.region} already"
         tags = read_tags(form.raw("tags"))
         check_tags(key.name, {}, tags)
-        given = _as_own(given, source, key)
+        # A policy names its queue: the copy's must name the copy, or it would say nothing about it.
+        if source is not None and given.get("policy"):
+            given["policy"] = given["policy"].replace(source.key.arn, key.arn)
         wanted = await settings_after(visit.service, key, new, given)
     except NameRefused as refusal:
         problems["name"] = str(refusal)
@@ -95,57 +86,42 @@ async def create(visit: Visit) -> Answer:
     if problems:
         filled = {name: form.raw(name, value) for name, value in form_values(new).items()}
         filled |= {"name": key.name, "region": key.region, "tags": form.raw("tags")}
-        return await _form(visit, filled, problems, source, fifo, 422)
-    return await _change(visit, key, wanted, tags).offer()
-
-
-def _change(visit: Visit, key: QueueKey, wanted: QueueSettings, tags: Mapping[str, str]) -> Change:
-    async def make() -> Done:
-        # Every setting that is not a default is given, so that a queue made meanwhile is not taken for this one.
-        queue = await create_queue(visit.service, key, _given(wanted), tags)
-        return Done(f"There is a queue {queue.name} now.", queue_link(key))
-
+        return await _form(visit, filled, problems, source, fifo)
     parameters: dict[str, Any] = {"QueueName": key.name}
-    attributes = changed_attributes(QueueSettings(), wanted)
-    if attributes:
+    if attributes := changed_attributes(QueueSettings(), wanted):
         parameters["Attributes"] = attributes
     if tags:
-        parameters["Tags"] = dict(tags)
-    return Change(
+        parameters["Tags"] = tags
+    return await Change(
         visit,
         action="create queue",
         target=key.name,
         title=f"Create {key.name}",
         button="Create the queue",
         back=link("queues"),
-        make=make,
+        # Every setting that is not a default is given, so that a queue made meanwhile is not taken for this one.
+        make=lambda: create_queue(visit.service, key, _given(wanted), tags),
+        done=f"The queue {key.name} is created.",
+        then=queue_link(key),
         differences=[
-            Difference("Queue", "", f"{key.name} in {key.region}, {'FIFO' if wanted.fifo else 'standard'}"),
+            Difference("Queue", "", f"{key.name} in {key.region}, {'FIFO' if fifo else 'standard'}"),
             *differences_between(None, wanted),
             *(Difference(f"Tag {name}", "", value or "(empty)") for name, value in tags.items()),
         ],
         commands=[aws_command("create-queue", visit.endpoint_url, key.region, parameters)],
-        notes=[]
-        if wanted.redrive
-        else ["Without dead letters a message that always fails is received again and again."],
-    )
-
-
-def _as_own(given: dict[str, Any], source: Queue | None, key: QueueKey) -> dict[str, Any]:
-    # A policy names its queue: the copy's must name the copy, or it would say nothing about it.
-    if source is not None and given.get("policy"):
-        given["policy"] = given["policy"].replace(source.key.arn, key.arn)
-    return given
+        notes=() if wanted.redrive else (WITHOUT_DEAD_LETTERS,),
+    ).offer()
 
 
 def _given(settings: QueueSettings) -> dict[str, Any]:
     """Settings as a caller would give them: those that differ from what a new queue has."""
     default = QueueSettings(fifo=settings.fifo)
-    given: dict[str, Any] = {"fifo": True} if settings.fifo else {}
-    for field in fields(settings):
-        if getattr(settings, field.name) != getattr(default, field.name):
-            given[field.name] = getattr(settings, field.name)
-    return given
+    changed = {
+        each.name: getattr(settings, each.name)
+        for each in fields(settings)
+        if getattr(settings, each.name) != getattr(default, each.name)
+    }
+    return changed | ({"fifo": True} if settings.fifo else {})
 
 
 async def _source(visit: Visit, text: str) -> Queue | None:
@@ -160,13 +136,8 @@ async def _source(visit: Visit, text: str) -> Queue | None:
 
 
 async def _form(
-    visit: Visit,
-    values: Mapping[str, str],
-    problems: Mapping[str, str],
-    source: Queue | None,
-    fifo: bool,
-    status: int = 200,
-) -> Answer:
+    visit: Visit, values: Mapping[str, str], problems: Mapping[str, str], source: Queue | None, fifo: bool
+) -> Response:
     return await visit.page(
         "queue_new.html",
         title="Create a queue" if source is None else f"Clone {source.name}",
@@ -174,33 +145,25 @@ async def _form(
         fifo=fifo,
         values=values,
         problems=problems,
-        status=status,
-        **FIELDS,
+        status=422 if problems else 200,
     )
 
 
 @page("/queues/{region}/{name}/delete", needs=Role.ADMIN)
 @change("/queues/{region}/{name}/delete", needs=Role.ADMIN)
-async def delete_page(visit: Visit) -> Answer:
+async def delete_page(visit: Visit) -> Response:
     """Say what goes with the queue; then delete it."""
     queue = await visit.queue()
     held = await counts(visit.service, queue)
-
-    async def make() -> Done:
-        await delete_queue(visit.service, queue, caller=visit.caller)
-        return Done(f"The queue {queue.name} is deleted, with {_counted(held)}.", link("queues"))
-
     notes = [
-        f"{_counted(held, capital=True)} will be gone with it{_parts(held)}. This cannot be undone.",
+        f"{_held(held)} will be deleted with it. This cannot be undone.",
         "For 60 seconds no queue of this name can be created, unless the server is set otherwise.",
     ]
     sources = await dead_letter_sources(visit.service, queue, limit=11)
     if sources:
-        names = ", ".join(source.name for source in sources[:10]) + (
-            " and others" if len(sources) > 10 else ""
-        )
+        names = ", ".join(source.name for source in sources[:10]) + (" and others" if sources[10:] else "")
         notes.insert(
-            1, f"It holds the dead letters of {names}: what is spent there stays there from then on."
+            1, f"It holds the dead letters of {names}: their failing messages will stay where they are."
         )
     return await Change(
         visit,
@@ -209,7 +172,9 @@ async def delete_page(visit: Visit) -> Answer:
         title=f"Delete {queue.name}",
         button="Delete the queue and its messages",
         back=queue_link(queue.key),
-        make=make,
+        make=lambda: delete_queue(visit.service, queue, caller=visit.caller),
+        done=f"The queue {queue.name} is deleted, with {plural(sum(held), 'message')}.",
+        then=link("queues"),
         differences=[Difference("Queue", f"{queue.name} in {queue.key.region}", "")],
         commands=[queue_command(visit, "delete-queue", queue)],
         notes=notes,
@@ -220,29 +185,23 @@ async def delete_page(visit: Visit) -> Answer:
 
 @page("/queues/{region}/{name}/purge", needs=Role.ADMIN)
 @change("/queues/{region}/{name}/purge", needs=Role.ADMIN)
-async def purge_page(visit: Visit) -> Answer:
+async def purge_page(visit: Visit) -> Response:
     """Say what is in the queue; then empty it."""
     queue = await visit.queue()
     held = await counts(visit.service, queue)
-    back = queue_link(queue.key)
-
-    async def make() -> Done:
-        await purge(visit.service, queue, caller=visit.caller)
-        return Done(f"The queue {queue.name} is empty: {_counted(held)} removed.", back)
-
     return await Change(
         visit,
         action="purge queue",
         target=queue.name,
         title=f"Purge {queue.name}",
-        button="Remove every message",
-        back=back,
-        make=make,
+        button="Delete every message",
+        back=queue_link(queue.key),
+        make=lambda: purge(visit.service, queue, caller=visit.caller),
+        done=f"The queue {queue.name} is empty: {plural(sum(held), 'message')} deleted.",
         differences=[Difference("Messages", "all that are in the queue when you confirm", "")],
         commands=[queue_command(visit, "purge-queue", queue)],
         notes=[
-            f"{_counted(held, capital=True)} will be gone{_parts(held)}, also what somebody holds. "
-            "This cannot be undone.",
+            f"{_held(held)} will be deleted, including those that a consumer holds. This cannot be undone."
         ],
         is_danger=True,
         word=queue.name,
@@ -251,34 +210,33 @@ async def purge_page(visit: Visit) -> Answer:
 
 @page("/queues/{region}/{name}/pause", needs=Role.OPERATOR)
 @change("/queues/{region}/{name}/pause", needs=Role.OPERATOR)
-async def pause_page(visit: Visit) -> Answer:
+async def pause_page(visit: Visit) -> Response:
     """Say what a pause means; then stop deliveries."""
-    return await _offer_pause(visit, await visit.queue(), pause=True)
+    queue = await visit.queue()
+    open_now = plural((await counts(visit.service, queue)).in_flight, "open lease")
+    note = (
+        f"Consumers get nothing until the queue is resumed, and long polls wait. Sends go on, and so do the {open_now}. "
+        "Retention goes on too: a message that gets too old is deleted."
+    )
+    make = partial(pause_queue, visit.service, queue, caller=visit.caller)
+    return await _offer_pause(visit, queue, "pause", "paused", note, make)
 
 
 @page("/queues/{region}/{name}/resume", needs=Role.OPERATOR)
 @change("/queues/{region}/{name}/resume", needs=Role.OPERATOR)
-async def resume_page(visit: Visit) -> Answer:
+async def resume_page(visit: Visit) -> Response:
     """Say what waits; then deliver again."""
-    return await _offer_pause(visit, await visit.queue(), pause=False)
+    queue = await visit.queue()
+    visible = plural((await counts(visit.service, queue)).visible, "visible message")
+    make = partial(resume_queue, visit.service, queue, caller=visit.caller)
+    return await _offer_pause(
+        visit, queue, "resume", "running", f"{visible} can be received again at once.", make
+    )
 
 
-async def _offer_pause(visit: Visit, queue: Queue, *, pause: bool) -> Answer:
-    held = await counts(visit.service, queue)
-    word, back = "pause" if pause else "resume", queue_link(queue.key)
-
-    async def make() -> Done:
-        await (pause_queue if pause else resume_queue)(visit.service, queue, caller=visit.caller)
-        return Done(f"Deliveries of {queue.name} are {word}d.", back)
-
-    if pause:
-        note = (
-            "From then on a receive gets nothing, and long polls wait. Sends go on, and so do the "
-            f"{plural(held.in_flight, 'lease')} open now. Retention goes on too: a message that gets too old is gone."
-        )
-    else:
-        note = f"{plural(held.visible, 'visible message')} can be received again at once."
-    states = ["paused" if is_paused else "running" for is_paused in (queue.settings.paused, pause)]
+async def _offer_pause(
+    visit: Visit, queue: Queue, word: str, state: str, note: str, make: Callable[[], Awaitable[object]]
+) -> Response:
     where = f"--endpoint {shlex.quote(visit.endpoint_url)} --region {shlex.quote(queue.key.region)}"
     return await Change(
         visit,
@@ -286,21 +244,15 @@ async def _offer_pause(visit: Visit, queue: Queue, *, pause: bool) -> Answer:
         target=queue.name,
         title=f"{word.capitalize()} {queue.name}",
         button=f"{word.capitalize()} deliveries",
-        back=back,
+        back=queue_link(queue.key),
         make=make,
-        differences=[Difference("Deliveries", *states)],
+        done=f"Deliveries of {queue.name} are {word}d.",
+        differences=[Difference("Deliveries", "paused" if queue.settings.paused else "running", state)],
         commands=[f"veil queue {word} {shlex.quote(queue.name)} {where}"],
         notes=[note],
     ).offer()
 
 
-def _counted(held: QueueCounts, *, capital: bool = False) -> str:
-    if not sum(held):
-        return "No message" if capital else "no message"
-    return plural(sum(held), "message")
-
-
-def _parts(held: QueueCounts) -> str:
-    if not sum(held):
-        return ""
-    return f" ({held.visible:,} visible, {held.in_flight:,} in flight, {held.delayed:,} delayed)"
+def _held(held: QueueCounts) -> str:
+    states = f" ({held.visible:,} visible, {held.in_flight:,} in flight, {held.delayed:,} delayed)"
+    return plural(sum(held), "message") + (states if sum(held) else "")

@@ -11,9 +11,10 @@ from veil.console.charts import in_pairs, sparkline
 from veil.console.queue_views import NOTHING, chosen_span, draw_charts, live_facts, queue_head, queue_page
 from veil.console.templates import plural
 from veil.console.visit import Visit
-from veil.console.web import Answer, live, page
+from veil.console.web import live, page
 from veil.core.queue import Queue
 from veil.service.history import MINUTES, QueueDepth
+from veil.wire.exchange import Response
 
 PAGE_ROWS: Final = 50
 # A live list looks at its rows every second, but only now and then for queues that have come or gone.
@@ -50,7 +51,7 @@ class QueueFilter(NamedTuple):
 
 
 @page("/queues")
-async def queues_page(visit: Visit) -> Answer:
+async def queues_page(visit: Visit) -> Response:
     wanted = _filter(visit)
     headings = []
     for name, column in _COLUMNS.items():
@@ -136,7 +137,7 @@ def _recent(visit: Visit, queue: Queue) -> tuple[Markup, Mapping[str, float]]:
 
 
 @page("/queues/{region}/{name}/activity")
-async def activity_page(visit: Visit) -> Answer:
+async def activity_page(visit: Visit) -> Response:
     """How the queue fared: depth, age, rates and handling times."""
     queue = await visit.queue()
     head = await queue_head(visit, queue, "activity")

@@ -24,11 +24,12 @@ from veil.console.timeouts import (
     why_not,
 )
 from veil.console.visit import Visit
-from veil.console.web import Answer, NotFound, Refused, Role, change, link, page
+from veil.console.web import NotFound, Refused, Role, change, link, page
 from veil.core.autopilot import AutopilotState, QueueState
 from veil.core.findings import FILE, NO_RENEWAL, RIGHT, TOO_LONG, TOO_SHORT, Finding, Findings
 from veil.core.queue import Queue, QueueKey
 from veil.service.queues import change_settings
+from veil.wire.exchange import Response
 
 PAGE_ROWS: Final = 100
 TYPES_MAX: Final = 50  # message types on the page of a queue
@@ -56,7 +57,7 @@ class NotApplied(Refused):
 
 
 @page("/timeouts")
-async def timeouts_page(visit: Visit) -> Answer:
+async def timeouts_page(visit: Visit) -> Response:
     """All queues, the dearest timeout first."""
     read = await read_findings(visit.console)
     if read.findings is None:
@@ -87,7 +88,7 @@ async def timeouts_page(visit: Visit) -> Answer:
 
 
 @page("/timeouts/{region}/{name}")
-async def timeout_page(visit: Visit) -> Answer:
+async def timeout_page(visit: Visit) -> Response:
     """One queue: its curve, the evidence, and the button."""
     key = QueueKey(visit.parts["region"], visit.identity.account, visit.parts["name"])
     read = await read_findings(visit.console)
@@ -121,7 +122,7 @@ async def timeout_page(visit: Visit) -> Answer:
 
 
 @change("/timeouts/{region}/{name}/apply", needs=Role.ADMIN)
-async def apply(visit: Visit) -> Answer:
+async def apply(visit: Visit) -> Response:
     """Show what would be another, then set the recommended timeout."""
     queue = await visit.queue()
     read = await read_findings(visit.console)
