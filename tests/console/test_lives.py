@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from veil.console.life_drawing import LifeScale, draw, lease_words
+from veil.console.templates import templates
 from veil.core.queue import QueueKey
 from veil.journal.attempts import Life, tell
 from veil.journal.lives import LifeEvent
@@ -152,11 +153,16 @@ def test_what_was_granted_and_is_not_used_yet_does_not_press_the_past_together()
     )
     drawing = draw(life, NOW_MS + 10_000)
     assert drawing.cuts == ["12 h"]  # less ten seconds
-    assert 'class="bar held open" x="0%" y="4" width="89' in drawing.rows[1].picture
+    (bar,) = [mark for mark in drawing.rows[1].marks if mark.kind == "held open"]
+    assert (bar.shape, bar.begin, round(bar.end, 2)) == ("bar", 0.0, 0.89)
 
 
 def test_names_are_text_in_the_drawing():
     queue = ORDERS._replace(name="<script>")
     life = tell([LifeEvent(1, NOW_MS, "sent", queue, 7)], NOW_MS + 1)
     assert life is not None
-    assert all("<script>" not in row.picture for row in draw(life, NOW_MS + 1).rows)
+    drawn = [
+        templates().render("life_marks.html", marks=row.marks, height=20)
+        for row in draw(life, NOW_MS + 1).rows
+    ]
+    assert drawn and all("<script>" not in each for each in drawn)

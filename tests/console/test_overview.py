@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from tests.console.web import Visitor
-from veil.console.charts import Line, Shade, time_chart
+from veil.console.charts import Chart, Line, Shade, time_chart
 from veil.console.pages.overview import QueueFacts, troubles_of
+from veil.console.templates import templates
 from veil.core.attempt import HEADER, Said, write_header
 from veil.core.queue import Queue, QueueCounts, QueueKey, QueueSettings, RedrivePolicy
-from veil.service.history import QueueDepth
+from veil.service.history import MINUTES, QueueDepth
 from veil.testing import VeilServer
 
 KEY = QueueKey("us-east-1", "0", "orders")
@@ -191,25 +192,29 @@ def _told_apart(visitor: Visitor, queue: str, consumer: str, at_work: str, faile
 # ---- drawings
 
 
+def drawn(chart: Chart) -> str:
+    return templates().render("charts.html", charts=[chart], resolution=MINUTES)
+
+
 def test_lines_share_one_scale_and_break_off_where_nothing_is_known() -> None:
     lines = [Line("a", "sent", [0, 10, None, 20]), Line("b", "received", [None, None, 5, None])]
     chart = time_chart("rates", "Rates", lines, 5)
-    paths = re.findall(r'class="line (\w)" d="([^"]+)"', str(chart.drawing))
+    paths = re.findall(r'class="line (\w)" d="([^"]+)"', drawn(chart))
     assert paths == [("a", "M0.0 112.0L200.0 57.0M600.0 2.0h1"), ("b", "M400.0 84.5h1")]
     assert (chart.top, chart.keys) == ("20", [("a", "sent", "20"), ("b", "received", "5")])
-    assert "<title>10 s ago: sent 10</title>" in chart.drawing
-    assert "<title>now: sent 20</title>" in chart.drawing
+    assert "<title>10 s ago: sent 10</title>" in drawn(chart)
+    assert "<title>now: sent 20</title>" in drawn(chart)
 
 
 def test_the_servers_own_trouble_lies_over_the_time_that_it_took() -> None:
     shades = [Shade(1.5, 2.25, "restart, 4 s"), Shade(2.9, 2.91, "the disk stalled, 600 ms")]
     chart = time_chart("rates", "Rates", [Line("a", "sent", [0, 10, 0, 0])], 5, shades=shades)
-    found = re.findall(r'class="trouble" x="([^"]+)" width="([^"]+)"', str(chart.drawing))
+    found = re.findall(r'class="trouble" x="([^"]+)" width="([^"]+)"', drawn(chart))
     assert found == [("200.0", "150.0"), ("480.0", "2.0")]
     assert chart.keys[-1] == ("trouble", "server in trouble", "2 ×")
-    assert "<title>10 s ago: sent 10, server in trouble (restart, 4 s)</title>" in chart.drawing
+    assert "<title>10 s ago: sent 10, server in trouble (restart, 4 s)</title>" in drawn(chart)
     told = "server in trouble (restart, 4 s), server in trouble (the disk stalled, 600 ms)"
-    assert f"<title>5 s ago: {told}</title>" in chart.drawing
+    assert f"<title>5 s ago: {told}</title>" in drawn(chart)
 
 
 @pytest.mark.parametrize(

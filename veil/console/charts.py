@@ -46,7 +46,7 @@ def in_pairs(values: Sequence[int]) -> list[int]:
     return [sum(values[place : place + 2]) for place in range(0, len(values), 2)]
 
 
-_TIME_WIDTH, _TIME_HEIGHT, _BASE = 600, 120, 112
+_TIME_WIDTH, _BASE = 600, 112  # of 120, see charts.html
 _Values = Sequence[float | None]
 
 
@@ -68,13 +68,16 @@ class Shade(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """Lines over the same time on one scale."""
+    """Lines over the same time on one scale, as charts.html draws them."""
 
     name: str
     title: str
     keys: list[tuple[str, str, str]]  # of each line its name, its words, and its latest value or sum
     top: str  # what the highest place of the scale means
-    drawing: Markup
+    paths: list[tuple[str, str]]  # of each line its name and its way
+    shades: list[tuple[float, float]]  # where each begins, and how wide it is
+    told: list[tuple[float, str]]  # where each span begins, and what it says when it is pointed at
+    step: float  # how wide a span is
 
 
 def time_chart(
@@ -92,27 +95,6 @@ def time_chart(
     highest = max((value for line in lines for value in line.values if value is not None), default=0)
     top = _round_up_length(highest / per_s) * per_s if per_s else _round_up(highest)
     step = _TIME_WIDTH / max(1, spans - 1)
-    grid = Markup("").join(
-        Markup('<path class="grid" d="M0 {}H{}"/>').format(y, _TIME_WIDTH) for y in (0.5, _BASE / 2, _BASE)
-    )
-    shaded = Markup("").join(
-        # A second in a week is still there.
-        Markup('<rect class="trouble" x="{}" width="{}" height="{}"/>').format(
-            f"{(shade.begin - 0.5) * step:.1f}", f"{max(1.5, (shade.end - shade.begin) * step):.1f}", _BASE
-        )
-        for shade in shades
-    )
-    drawn = Markup("").join(
-        Markup('<path class="line {}" d="{}"/>').format(line.name, _path(line.values, top, step))
-        for line in lines
-        if any(line.values)
-    )
-    told = Markup("").join(
-        Markup('<rect class="told" x="{}" width="{}" height="{}"><title>{}</title></rect>').format(
-            f"{(place - 0.5) * step:.1f}", f"{step:.1f}", _BASE, words
-        )
-        for place, words in _told(lines, span_s, say, shades)
-    )
     latest = [next((value for value in reversed(line.values) if value is not None), None) for line in lines]
     keys = [
         (line.name, line.words, line.sum or ("–" if value is None else say(value)))
@@ -120,13 +102,17 @@ def time_chart(
     ]
     if shades:
         keys.append(("trouble", "server in trouble", f"{len(shades):,} ×"))
-    label = (
-        f"{title}: {', '.join(f'{words} {value}' for _, words, value in keys)}; the scale ends at {say(top)}"
+    return Chart(
+        name,
+        title,
+        keys,
+        say(top),
+        [(line.name, _path(line.values, top, step)) for line in lines if any(line.values)],
+        # A second in a week is still there.
+        [((shade.begin - 0.5) * step, max(1.5, (shade.end - shade.begin) * step)) for shade in shades],
+        [((place - 0.5) * step, words) for place, words in _told(lines, span_s, say, shades)],
+        step,
     )
-    drawing = Markup(
-        '<svg class="time" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}{}{}{}</svg>'
-    ).format(_TIME_WIDTH, _TIME_HEIGHT, label, shaded, grid, drawn, told)
-    return Chart(name, title, keys, say(top), drawing)
 
 
 def _path(values: _Values, top: float, step: float) -> str:

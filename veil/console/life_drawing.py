@@ -10,13 +10,10 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from markupsafe import Markup
-
-from veil.charts import percent
-from veil.console.templates import plural, utc
+from veil.console.templates import utc
 from veil.core.attempt import Outcome
 from veil.journal.attempts import LeaseLife, Life, Stay
-from veil.words import length
+from veil.words import length, plural
 
 # ---- the scale
 
@@ -121,6 +118,16 @@ HOW: Final = {
 }
 
 
+class Mark(NamedTuple):
+    """One sign of a drawing, from one place to another; life_marks.html draws it."""
+
+    shape: str  # line, bar, tick, dot, cut or text
+    kind: str  # its class
+    begin: float
+    end: float
+    title: str = ""
+
+
 class LifeRow(NamedTuple):
     """One row of the drawing and what stands above it."""
 
@@ -128,7 +135,7 @@ class LifeRow(NamedTuple):
     title: str
     words: str
     how: str  # a class: how it ended
-    picture: Markup
+    marks: list[Mark]
     came: str = ""  # how a stay began, and when
     came_at_ms: int = 0
 
@@ -137,7 +144,7 @@ class Drawing(NamedTuple):
     """The rows, the axis under them, and how many rows were left out."""
 
     rows: list[LifeRow]
-    axis: Markup
+    axis: list[Mark]
     cuts: list[str]
     left_out: int
     label: str
@@ -177,56 +184,54 @@ def _busy(life: Life, now_ms: int) -> list[tuple[int, int]]:
 def _stay_row(stay: Stay, scale: LifeScale, now_ms: int) -> LifeRow:
     end_ms = now_ms if stay.until_ms is None else stay.until_ms
     begin, end = scale.at(stay.since_ms), scale.at(end_ms)
-    parts = [_line(begin, end, "rail")]
-    parts += _cuts(scale, begin, end)
+    marks = [Mark("line", "rail", begin, end), *_cuts(scale, begin, end)]
     if stay.delayed_until_ms is not None:
         title = f"delayed until {utc(stay.delayed_until_ms)}"
-        parts.append(_bar(begin, scale.at(stay.delayed_until_ms), "delay", title))
+        marks.append(Mark("bar", "delay", begin, scale.at(stay.delayed_until_ms), title))
     came = CAME.get(stay.came, stay.came)
-    parts.append(_dot(begin, f"came-{stay.came}", f"{came} {utc(stay.since_ms)}"))
+    marks.append(_dot(begin, f"came-{stay.came}", f"{came} {utc(stay.since_ms)}"))
     words = []
     if stay.delayed_until_ms is not None:
         words.append(f"delayed {_length(stay.delayed_until_ms - stay.since_ms)}")
     if stay.went is not None and stay.until_ms is not None:
-        parts.append(_dot(end, f"went-{stay.went}", f"{WENT[stay.went]} {utc(stay.until_ms)}"))
+        marks.append(_dot(end, f"went-{stay.went}", f"{WENT[stay.went]} {utc(stay.until_ms)}"))
         words.append(f"{WENT[stay.went]} after {_length(stay.until_ms - stay.since_ms)}")
     else:
         words.append("here now")
     how = stay.went or "here"
-    return LifeRow("stay", stay.queue.name, " · ".join(words), how, _picture(parts, 16), came, stay.since_ms)
+    return LifeRow("stay", stay.queue.name, " · ".join(words), how, marks, came, stay.since_ms)
 
 
 def _lease_row(lease: LeaseLife, scale: LifeScale, now_ms: int) -> LifeRow:
     start = scale.at(lease.received_at_ms)
     end_ms = now_ms if lease.ended_at_ms is None else lease.ended_at_ms
     end, deadline = scale.at(end_ms), scale.at(lease.deadline_ms)
-    parts = [_line(0.0, 1.0, "ground")]
+    marks = [Mark("line", "ground", 0.0, 1.0)]
     if deadline > end:
-        parts.append(_bar(start, deadline, "granted", f"granted until {utc(lease.deadline_ms)}"))
+        marks.append(Mark("bar", "granted", start, deadline, f"granted until {utc(lease.deadline_ms)}"))
     words = lease_words(lease)
     how = "failed" if lease.outcome is Outcome.FAILED else lease.how
-    parts.append(_bar(start, end, f"held {how}", words))
+    marks.append(Mark("bar", f"held {how}", start, end, words))
     for event in lease.late[-_TICKS_MAX:]:
         late = scale.at(event.at_ms)
         if late > end:
-            parts.append(_line(end, late, "overrun"))
-        parts.append(_cross(late, f"{_late_words(event.kind)} {utc(event.at_ms)}"))
+            marks.append(Mark("line", "overrun", end, late))
+        marks.append(_dot(late, "late", f"{_late_words(event.kind)} {utc(event.at_ms)}"))
     if lease.renewals:
-        parts.append(
+        marks.append(
             _tick(scale.at(lease.first_deadline_ms), "first", "the first deadline, passed by renewal")
         )
-    parts += [
+    marks += [
         _tick(scale.at(each.at_ms), "renewal", f"renewed {utc(each.at_ms)} until {utc(each.deadline_ms)}")
         for each in lease.renewals[-_TICKS_MAX:]
     ]
-    parts += _cuts(scale, end, deadline)
-    parts.append(_tick(deadline, "deadline", f"visibility deadline {utc(lease.deadline_ms)}"))
-    return LifeRow("lease", f"Attempt {lease.delivery}", words, how, _picture(parts, 20))
+    marks += _cuts(scale, end, deadline)
+    marks.append(_tick(deadline, "deadline", f"visibility deadline {utc(lease.deadline_ms)}"))
+    return LifeRow("lease", f"Attempt {lease.delivery}", words, how, marks)
 
 
-def _cuts(scale: LifeScale, begin: float, end: float) -> list[Markup]:
-    shown = [cut for cut in scale.cuts if begin <= cut.begin < end][:_CUTS_MAX]
-    return [_cut(cut.begin, cut.end, cut.length_ms) for cut in shown]
+def _cuts(scale: LifeScale, begin: float, end: float) -> list[Mark]:
+    return [_cut(cut) for cut in scale.cuts if begin <= cut.begin < end][:_CUTS_MAX]
 
 
 def lease_words(lease: LeaseLife) -> str:
@@ -269,65 +274,28 @@ def _late_words(kind: str) -> str:
     }.get(kind, kind)
 
 
-def _axis(scale: LifeScale, now_ms: int) -> Markup:
-    parts = [_line(0.0, 1.0, "rail")]
+def _axis(scale: LifeScale, now_ms: int) -> list[Mark]:
+    marks = [Mark("line", "rail", 0.0, 1.0)]
     texts = [(0.0, "start", "0 s"), (1.0, "end", f"+{_length(scale.end_ms - scale.begin_ms)}")]
     if scale.begin_ms < now_ms < scale.end_ms:
         place = scale.at(now_ms)
-        parts.append(_tick(place, "now", f"now {utc(now_ms)}"))
+        marks.append(Mark("tick", "now", place, place, f"now {utc(now_ms)}"))
         if 0.12 < place < 0.8:
             texts.append((place, "middle", "now"))
-    parts += [_cut(cut.begin, cut.end, cut.length_ms) for cut in scale.cuts]
-    parts += [
-        Markup('<text x="{}" y="30" class="{}">{}</text>').format(percent(place), side, text)
-        for place, side, text in texts
-    ]
-    return _picture(parts, 34)
+    marks += [_cut(cut) for cut in scale.cuts]
+    return marks + [Mark("text", side, place, place, text) for place, side, text in texts]
 
 
-def _picture(parts: list[Markup], height: int) -> Markup:
-    drawn = Markup("").join(parts)
-    return Markup('<svg width="100%" height="{}" aria-hidden="true">{}</svg>').format(height, drawn)
+def _tick(place: float, kind: str, title: str) -> Mark:
+    return Mark("tick", kind, place, place, title)
 
 
-def _line(begin: float, end: float, kind: str) -> Markup:
-    return Markup('<line class="{}" x1="{}" x2="{}" y1="10" y2="10"/>').format(
-        kind, percent(begin), percent(end)
-    )
+def _dot(place: float, kind: str, title: str) -> Mark:
+    return Mark("dot", kind, place, place, title)
 
 
-def _bar(begin: float, end: float, kind: str, title: str) -> Markup:
-    # A lease of a millisecond in an hour is still there.
-    wide = end - begin >= 0.008
-    return Markup(
-        '<rect class="bar {}" x="{}" y="4" width="{}" height="12" rx="2"><title>{}</title></rect>'
-    ).format(kind, percent(min(begin, 0.99)), percent(end - begin) if wide else "3", title)
-
-
-def _tick(place: float, kind: str, title: str) -> Markup:
-    return Markup('<line class="tick {}" x1="{}" x2="{}" y1="1" y2="19"><title>{}</title></line>').format(
-        kind, percent(place), percent(place), title
-    )
-
-
-def _dot(place: float, kind: str, title: str) -> Markup:
-    return Markup('<circle class="dot {}" cx="{}" cy="10" r="5"><title>{}</title></circle>').format(
-        kind, percent(place), title
-    )
-
-
-def _cross(place: float, title: str) -> Markup:
-    return Markup('<circle class="dot late" cx="{}" cy="10" r="4"><title>{}</title></circle>').format(
-        percent(place), title
-    )
-
-
-def _cut(begin: float, end: float, length_ms: int) -> Markup:
-    middle = (begin + end) / 2
-    return Markup(
-        '<g class="cut"><title>{}, drawn shorter</title>'
-        '<rect x="{}" y="5" width="14" height="10"/><text x="{}" y="14" class="middle" dx="7">≈</text></g>'
-    ).format(_length(length_ms), percent(middle), percent(middle))
+def _cut(cut: Cut) -> Mark:
+    return Mark("cut", "cut", cut.begin, cut.end, f"{_length(cut.length_ms)}, drawn shorter")
 
 
 def _length(length_ms: int) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from veil.charts import percent
 from veil.console import charts
 from veil.console.web import ROOT, NotFound, link, queue_link
 from veil.service.turns import Turn
@@ -201,6 +202,7 @@ class Templates:
             "file_size": file_size,
             "rate": rate,
             "utc": utc,
+            "percent": percent,
         }
         environment.globals |= {
             "ago": ago,

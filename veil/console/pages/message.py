@@ -165,27 +165,6 @@ _DRAWN_MAX: Final = 200
 # What the streams have drawn: a life is read again only when the store says that something has happened.
 _Drawn = tuple[tuple[object, ...], tuple[QueueKey, int], dict[str, str]]
 
-WHAT: Final = {
-    "sent": "Sent",
-    "received": "Received",
-    "extended": "Renewed",
-    "given_back": "Given back",
-    "graced": "Deadline moved on: the server itself was in trouble",
-    "released": "Released",
-    "holder_seen": "Its holder went on, and did not come back for it",
-    "holder_late": "Its holder was still at work when the lease lapsed",
-    "holder_silent": "Nothing was heard of its holder, while others went on",
-    "undone": "Undone: the answer never left",
-    "deleted": "Deleted",
-    "delete_refused": "Delete refused: the receipt no longer counts",
-    "extension_refused": "Renewal refused: the receipt no longer counts",
-    "dead_lettered": "Dead-lettered",
-    "redriven": "Redriven",
-    "expired": "Expired: its retention ended",
-    "purged": "Purged",
-    "delayed": "Delay set anew",
-}
-
 
 @page("/queues/{region}/{name}/messages/{seq}")
 async def message_page(visit: Visit) -> Response:
@@ -252,7 +231,6 @@ def _values(visit: Visit, told: Told) -> dict[str, Any]:
         "last": told.life.stays[-1],
         "drawing": draw(told.life, visit.now_ms),
         "events": list(reversed(told.life.events))[:_EVENTS_SHOWN],
-        "what": WHAT,
         "went": WENT,
         "how": HOW,
         "is_journal_kept": visit.console.journal_looks.is_kept,
