@@ -16,7 +16,7 @@ from tests.pipeline.report_kit import a_finding
 from veil.cli.autopilot import ClientQueues, SharedAudit
 from veil.client.blocking import BlockingClient, find_target
 from veil.console.audit import AuditFile
-from veil.console.timeouts import RIGHT, TOO_LONG, verdict
+from veil.console.pages.timeouts import RIGHT, TOO_LONG, verdict
 from veil.core import autopilot
 from veil.core.autopilot import AutopilotState, Decision, Kind, Prediction, QueueState
 from veil.core.findings import FILE, VERSION, Finding, Findings, encode

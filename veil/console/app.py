@@ -10,35 +10,14 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-from veil.console import pages
+from veil.console import pages, web
 from veil.console.audit import REFUSED, Audit
 from veil.console.live import Live, Viewer
 from veil.console.queue_views import QueueLooks
 from veil.console.sessions import Identity, Key, Sessions, Throttle
-from veil.console.templates import Static, templates
-from veil.console.timeouts import FindingsRead
+from veil.console.templates import static_file, templates
 from veil.console.visit import Notices, Visit
-from veil.console.web import (
-    EVENTS,
-    ROOT,
-    Forbidden,
-    Form,
-    NotFound,
-    Refused,
-    Role,
-    Route,
-    TooMany,
-    cookie_name,
-    find_route,
-    link,
-    methods_of,
-    plain,
-    read_cookies,
-    read_form,
-    read_query,
-    see_other,
-    set_cookie,
-)
+from veil.console.web import EVENTS, ROOT, Forbidden, Form, NotFound, Refused, Role, Route, TooMany, link
 from veil.core.errors import StoreError, VeilError
 from veil.journal.attempts import JournalLooks
 from veil.service.service import Service
@@ -107,9 +86,10 @@ class Console:
         self.turns = service.turns
         self.looks = QueueLooks(service)
         self.journal_looks = service.lives or JournalLooks(service.store, journal)
-        self.findings_read: tuple[tuple[int, int], FindingsRead] | None = None  # with what the file was then
+        self.findings_read: Any = (
+            None  # the pipeline's findings, and what their file was then; kept by their page
+        )
         self.drawn_lives: dict[Any, Any] = {}  # by message; kept by its page
-        self.static = Static()
         self.templates = templates()
         load_pages()
 
@@ -122,12 +102,12 @@ class Console:
             answer = await self._refusal(request, refusal)
         except StoreError as problem:
             _log.error("the console could not answer %s: %s", request.path[:200], problem)
-            answer = plain(503, "The store did not answer. Try again in a moment.")
+            answer = web.plain(503, "The store did not answer. Try again in a moment.")
         except VeilError as problem:
             answer = await self._refusal(request, Refused(f"{problem}."))
         except Exception:
             _log.exception("the console failed on %s %s", request.method, request.path[:200])
-            answer = plain(500, "The console failed on this page. The server's log says why.")
+            answer = web.plain(500, "The console failed on this page. The server's log says why.")
         took_ms = (time.perf_counter() - began_s) * 1000
         kept = any(name == "Cache-Control" for name, _ in answer.headers)
         answer.headers = (
@@ -141,29 +121,31 @@ class Console:
     async def _answer(self, request: Request) -> Response:
         path = request.path.removeprefix(ROOT)
         if path.startswith("/static/") and request.method in ("GET", "HEAD"):
-            return self.static.answer(path.removeprefix("/static/"))
+            return static_file(path.removeprefix("/static/"))
         if path in ("", "/"):
-            return see_other(link("overview"))
-        found = find_route(request.method, path)
+            return web.see_other(link("overview"))
+        found = web.find_route(request.method, path)
         if found is None:
-            allowed = methods_of(path)
+            allowed = web.methods_of(path)
             if allowed:
-                return plain(405, "not allowed", ("Allow", ", ".join(allowed)))
+                return web.plain(405, "not allowed", ("Allow", ", ".join(allowed)))
             raise NotFound("There is no such page.")
         route, parts = found
-        cookie = read_cookies(request.headers.get("cookie", "")).get(cookie_name(request.headers), "")
+        cookie = web.read_cookies(request.headers.get("cookie", "")).get(web.cookie_name(request.headers), "")
         # A stream goes on by itself: it must not keep a session from falling idle.
         identity = self.sessions.identity(cookie, counts=not route.is_live)
         if identity is None:
             if route.needs is not None:
                 return self._to_login(request, route)
             identity = self._stranger(cookie)
-        query = read_query(request.query)
+        query = web.read_query(request.query)
         form = Form([])
         if request.method == "POST":
             if not identity.account and len(request.body) > _STRANGERS_FORM_BYTES_MAX:
                 raise Refused("The form is too long: expected an access key and its secret.")
-            form = await read_form(request.headers.get("content-type", ""), request.body, Turn(self.turns))
+            form = await web.read_form(
+                request.headers.get("content-type", ""), request.body, Turn(self.turns)
+            )
             self._check_token(request, identity, form)
         visit = Visit(self, request, identity, parts, query, form)
         await self._check_role(visit, route)
@@ -176,7 +158,7 @@ class Console:
     def cookie_header(self, request: Request, value: str) -> tuple[str, str]:
         """The header that gives the visitor this cookie."""
         secure = self.scheme == "https" or (self.base_url or "").startswith("https:")
-        return set_cookie(cookie_name(request.headers), value, secure=secure)
+        return web.set_cookie(web.cookie_name(request.headers), value, secure=secure)
 
     def _stranger(self, cookie: str) -> Identity:
         # Also the form to log in with carries a token, bound to a cookie that means nothing else.
@@ -186,11 +168,11 @@ class Console:
 
     def _to_login(self, request: Request, route: Route) -> Response:
         if route.is_live:
-            return plain(401, "Log in first.")
+            return web.plain(401, "Log in first.")
         if request.method == "POST":
             raise Forbidden("Your session has ended, and nothing was changed. Log in again.")
         place = request.path + (f"?{request.query}" if request.query else "")
-        return see_other(f"{ROOT}/login?next={quote(place, safe='')}")
+        return web.see_other(f"{ROOT}/login?next={quote(place, safe='')}")
 
     def _check_token(self, request: Request, identity: Identity, form: Form) -> None:
         # Where the page came from was compared with our own address before the request came here; that there
@@ -236,7 +218,7 @@ class Console:
         return present is not None and (present.account, present.role) == (identity.account, identity.role)
 
     async def _refusal(self, request: Request, refusal: Refused) -> Response:
-        cookie = read_cookies(request.headers.get("cookie", "")).get(cookie_name(request.headers), "")
+        cookie = web.read_cookies(request.headers.get("cookie", "")).get(web.cookie_name(request.headers), "")
         identity = self.sessions.identity(cookie, counts=False) or self._stranger(cookie)
         visit = Visit(self, request, identity, {}, Form([]), Form([]))
         title = _REFUSALS.get(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
-from urllib.parse import urlencode
 
 from veil.console.web import Form, FormRefused, NumberField
 from veil.core.lease import State
@@ -13,6 +12,7 @@ from veil.core.limits import RETENTION_MAX_S
 from veil.core.message import MessageAttribute, StoredMessage
 from veil.core.queue import Queue
 from veil.core.sequence import first_seq_of
+from veil.core.text import seq_number
 from veil.service import messages as service_messages
 from veil.service.messages import SEARCH_BYTES_MAX, SEARCH_ROWS_MAX, Looked
 from veil.service.service import Service
@@ -147,6 +147,13 @@ _AGES: Final = {
 _STEP_MS: Final = 60_000
 
 
+def chosen_of(letters: Sequence[str]) -> list[tuple[int, str]]:
+    """Key and id of each ticked letter; what is no such pair is passed over."""
+    pairs = (text.partition(":") for text in letters)
+    numbered = ((seq_number(seq), message_id[:128]) for seq, _, message_id in pairs)
+    return [(seq, message_id) for seq, message_id in numbered if seq is not None and message_id]
+
+
 class Search(NamedTuple):
     """What is looked for; what the address of the page says."""
 
@@ -163,11 +170,6 @@ class Search(NamedTuple):
     @property
     def is_filtered(self) -> bool:
         return self._replace(after=0, problem="") != Search()
-
-    def query(self, **changed: object) -> str:
-        """The query of the same page, or of one that differs in this."""
-        search = self._replace(problem="", **changed)  # type: ignore[arg-type]
-        return urlencode({name: value for name, value in search._asdict().items() if value})
 
 
 def read_search(query: Form) -> Search:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, get_args
 
 from veil.console.changes import Difference
-from veil.console.templates import count, length
+from veil.console.templates import length
 from veil.console.web import Form, FormRefused, NumberField
 from veil.core import limits
 from veil.core.errors import PolicyRefused, SettingNotForQueueType, SettingRefused, TagsRefused, VeilError
@@ -25,7 +25,7 @@ from veil.core.queue import (
 )
 from veil.service.queues import changed_settings, check_redrive_target
 from veil.service.service import Service
-from veil.words import plural
+from veil.words import count, plural
 
 # ---- settings as people read them
 

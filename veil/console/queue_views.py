@@ -11,7 +11,7 @@ from veil.console.charts import Chart, Line, Shade, time_chart
 from veil.console.messages import Search, search_messages
 from veil.console.templates import milliseconds, rate, rough_length
 from veil.console.visit import Visit
-from veil.console.web import link
+from veil.console.web import queue_link
 from veil.core.errors import VeilError
 from veil.core.lease import State
 from veil.core.message import StoredMessage
@@ -280,15 +280,6 @@ class QueueLooks:
 
 # ---- heads of pages
 
-_TABS: Final = (
-    ("messages", "Messages"),
-    ("in-flight", "In flight"),
-    ("send", "Send"),
-    ("settings", "Settings"),
-    ("tags", "Tags"),
-    ("policy", "Policy"),
-    ("activity", "Activity"),
-)
 NOTHING: Final = QueueDepth(QueueCounts(), None)
 
 
@@ -298,29 +289,17 @@ class Head(NamedTuple):
     queue: Queue
     look: QueueDepth
     tab: str  # the last part of the page's path
-    address: str  # of the queue
-    dead_letters_address: str
-    tabs: list[tuple[str, str, bool]]  # name, address, and whether it is this page
+
+    @property
+    def address(self) -> str:
+        return queue_link(self.queue.key)
 
 
-async def queue_head(visit: Visit, queue: Queue, tab: str) -> Head:
-    """The head of a page of the queue."""
+async def queue_head(visit: Visit, tab: str) -> Head:
+    """The head of a page of the queue that the path names."""
+    queue = await visit.queue()
     looks = await visit.console.looks.at([queue])
-    redrive = queue.settings.redrive
-    target = None if redrive is None else redrive.dead_letters
-    address = link("queues", queue.key.region, queue.name)
-    return Head(
-        queue,
-        looks.get(queue.id, NOTHING),
-        tab,
-        address,
-        "" if target is None else link("queues", target.region, target.name),
-        [
-            (words, f"{address}/{part}", part == tab)
-            for part, words in _TABS
-            if part != "send" or visit.may("operator")
-        ],
-    )
+    return Head(queue, looks.get(queue.id, NOTHING), tab)
 
 
 def live_facts(visit: Visit, head: Head) -> Mapping[str, str]:
@@ -328,19 +307,11 @@ def live_facts(visit: Visit, head: Head) -> Mapping[str, str]:
     return {"queue-facts": visit.row("queue_facts.html", head=head, is_live=True)}
 
 
-async def queue_page(
-    visit: Visit, head: Head, template: str, *, status: int = 200, **values: Any
-) -> Response:
-    title = next((words for part, words in _TABS if part == head.tab), "")
-    return await visit.page(
-        template,
-        title=f"{head.queue.name} · {title}",
-        status=status,
-        head=head,
-        queue=head.queue,
-        is_live=False,
-        **values,
-    )
+async def queue_page(visit: Visit, head: Head, **values: Any) -> Response:
+    """A page of the queue, by the template of its tab."""
+    title = f"{head.queue.name} · {head.tab.replace('-', ' ').capitalize()}"
+    template = f"queue_{head.tab.replace('-', '_')}.html"
+    return await visit.page(template, title=title, head=head, queue=head.queue, is_live=False, **values)
 
 
 # ---- charts

@@ -19,15 +19,10 @@ from veil.console import charts
 from veil.console.web import ROOT, NotFound, link, queue_link
 from veil.service.turns import Turn
 from veil.wire.exchange import Response
-from veil.words import plural as plural
+from veil.words import count, plural
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _BYTES = ("bytes", "KiB", "MiB", "GiB", "TiB")
-
-
-def count(number: int | float) -> str:
-    """A number with its thousands apart: 12,345."""
-    return f"{number:,}"
 
 
 def length(seconds: float | None) -> str:
@@ -90,14 +85,16 @@ def utc(wall_ms: int | None) -> str:
     return instant.strftime("%Y-%m-%d %H:%M:%S.") + f"{wall_ms % 1000:03d} UTC"
 
 
+def _iso(exact: str) -> str:
+    return exact.removesuffix(" UTC").replace(" ", "T") + "Z"
+
+
 def instant(wall_ms: int | None) -> Markup:
     """The exact instant, in UTC; the page's script shows it in the reader's zone, with UTC in the title."""
     if wall_ms is None:
         return Markup("–")
     exact = utc(wall_ms)
-    return Markup('<time class="at" datetime="{}">{}</time>').format(
-        exact.removesuffix(" UTC").replace(" ", "T") + "Z", exact
-    )
+    return Markup('<time class="at" datetime="{}">{}</time>').format(_iso(exact), exact)
 
 
 def ago(wall_ms: int | None, now_ms: int) -> Markup:
@@ -108,7 +105,7 @@ def ago(wall_ms: int | None, now_ms: int) -> Markup:
     distance_s = (now_ms - wall_ms) / 1000
     words = f"{rough_length(distance_s)} ago" if distance_s >= 0 else f"in {rough_length(-distance_s)}"
     return Markup('<time datetime="{}" title="{}" data-ago-ms="{}">{}</time>').format(
-        exact.removesuffix(" UTC").replace(" ", "T") + "Z", exact, wall_ms, words
+        _iso(exact), exact, wall_ms, words
     )
 
 
@@ -140,47 +137,23 @@ _TYPES: Final = {
 _FOR_EVER: Final = (("Cache-Control", "public, max-age=31536000, immutable"),)
 
 
-class Static:
-    """Serves the files of one folder, read once."""
-
-    def address(self, name: str) -> str:
-        """Where the file is, with a mark of its content: browsers may keep it for ever."""
-        return f"{ROOT}/static/{name}?v={_content(name)[1]}"
-
-    def answer(self, name: str) -> Response:
-        content, _ = _content(name)
-        return Response(200, content, _TYPES[Path(name).suffix], _FOR_EVER)
-
-
 @cache
-def _files() -> frozenset[str]:
-    # Only what is in this list is ever opened: a path made up by a visitor names nothing.
-    return frozenset(
-        path.relative_to(_FOLDER).as_posix() for path in _FOLDER.rglob("*") if path.suffix in _TYPES
-    )
+def static_files() -> dict[str, tuple[bytes, str]]:
+    """The content of each file by its name, and a mark of it; a path that a visitor made up names nothing."""
+    files = {path.relative_to(_FOLDER).as_posix(): path.read_bytes() for path in _FOLDER.rglob("*.*")}
+    return {name: (content, sha256(content).hexdigest()[:12]) for name, content in files.items()}
 
 
-def _content(name: str) -> tuple[bytes, str]:
-    if name not in _files():
+def static_address(name: str) -> str:
+    """Where the file is, with a mark of its content: browsers may keep it for ever."""
+    return f"{ROOT}/static/{name}?v={static_files()[name][1]}"
+
+
+def static_file(name: str) -> Response:
+    """The file; raises NotFound."""
+    if name not in static_files() or Path(name).suffix not in _TYPES:
         raise NotFound("There is no such file.")
-    return _read(name)
-
-
-@cache
-def _read(name: str) -> tuple[bytes, str]:
-    content = (_FOLDER / name).read_bytes()
-    return content, sha256(content).hexdigest()[:12]
-
-
-_NAV: Final = (
-    ("Overview", "overview"),
-    ("Queues", "queues"),
-    ("Messages", "messages"),
-    ("Dead letters", "dead-letters"),
-    ("Timeouts", "timeouts"),
-    ("Consumers", "consumers"),
-    ("Audit", "audit"),
-)
+    return Response(200, static_files()[name][0], _TYPES[Path(name).suffix], _FOR_EVER)
 
 
 class Templates:
@@ -213,8 +186,7 @@ class Templates:
             "sparkline": charts.sparkline,
             "link": link,
             "queue_link": queue_link,
-            "static": Static().address,
-            "nav": _nav,
+            "static": static_address,
         }
         for name in environment.list_templates():
             environment.get_template(name)
@@ -236,8 +208,3 @@ class Templates:
 def templates() -> Templates:
     """The templates, compiled with the first call."""
     return Templates()
-
-
-def _nav(path: str) -> list[tuple[str, str, bool]]:
-    """The main pages: name, address, and whether the path lies below it."""
-    return [(name, link(word), path.startswith(link(word))) for name, word in _NAV]

@@ -182,7 +182,10 @@ class Visit:
             raise NotFound(f"There is no queue {key.name[:100]} in {key.region[:50]}.")
         return queue
 
-    async def page(self, template: str, *, title: str, status: int = 200, **values: Any) -> Response:
+    async def page(self, template: str, *, title: str, status: int = 0, **values: Any) -> Response:
+        """A page; one that says what is wrong with a form is a 422, unless a status is given."""
+        is_wrong = values.get("problem") or values.get("problems")
+        status = status or (422 if is_wrong else 200)
         return html(await self.fragment(template, title=title, **values), status)
 
     async def fragment(self, template: str, **values: Any) -> str:

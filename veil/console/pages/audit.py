@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Final
 
 from veil.console.audit import ASKED
 from veil.console.visit import Visit
 from veil.console.web import page
 from veil.wire.exchange import Response
+from veil.words import parsed
 
 PAGE_ROWS: Final = 50
-_CHIPS: Final = {"done": "done", "failed": "failed", "refused": "failed", ASKED: ""}
 
 
 @page("/audit")
@@ -25,7 +24,7 @@ async def audit_page(visit: Visit) -> Response:
     return await visit.page(
         "audit.html",
         title="Audit",
-        rows=[(each, _at_ms(each.at), _CHIPS.get(each.outcome, "")) for each in found.entries],
+        rows=[(each, _at_ms(each.at)) for each in found.entries],
         search=search,
         older=found.older and visit.query_with(before=found.older),
         is_first=before < 0,
@@ -34,7 +33,5 @@ async def audit_page(visit: Visit) -> Response:
 
 
 def _at_ms(text: str) -> int | None:
-    try:
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
-        return None
+    at = parsed(text)
+    return None if at is None else round(at.timestamp() * 1000)

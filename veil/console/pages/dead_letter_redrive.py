@@ -17,9 +17,8 @@ from veil.console.changes import (
     done_of,
     send_commands,
 )
-from veil.console.letters import PAGE_ROWS, LetterWish, chosen_of, letter_groups, read_wish
-from veil.console.messages import cut
-from veil.console.pages.dead_letters import letters_shown
+from veil.console.messages import PAGE_ROWS, chosen_of, cut
+from veil.console.pages.dead_letters import LetterWish, letter_groups, letters_shown, read_wish
 from veil.console.pages.queue_messages import offer_deletion
 from veil.console.visit import Visit
 from veil.console.web import FormRefused, NotFound, NumberField, Role, change, page, queue_link
@@ -380,5 +379,4 @@ async def _form(
         to=visit.form.text("to"),
         problems=problems,
         address=LetterWish().address(queue),
-        status=422 if problems else 200,
     )

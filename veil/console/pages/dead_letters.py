@@ -1,32 +1,255 @@
-"""All dead-letter queues: whose they are, how much rests there, and what is on its way back."""
+"""Dead letters: the queues that hold them, what they are as groups, and what is on its way back; nothing is received."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
 
-from veil.console.letters import (
-    GROUPED_ROWS,
-    GROUPED_ROWS_MAX,
-    GROUPS_SHOWN_MAX,
-    SAMPLED_GROUPS,
-    LetterWish,
-    active_moves,
-    letter_groups,
-    letter_page,
-    moves_of,
-    read_wish,
-)
+import msgspec
+
+from veil.console.messages import PAGE_ROWS
 from veil.console.queue_views import NOTHING, STATES
 from veil.console.visit import Visit
-from veil.console.web import live, page
+from veil.console.web import Form, link, live, page
 from veil.core.limits import MOVE_RATE_MAX
-from veil.core.queue import Queue, QueueKey
+from veil.core.queue import MoveTask, Queue, QueueKey
+from veil.journal.attempts import LastError
+from veil.service.dead_letters import (
+    ASKED_AT_ONCE,
+    Letter,
+    LetterFilter,
+    last_errors,
+    read_filter,
+    read_letter,
+)
+from veil.service.messages import BYTES_AT_ONCE, SEARCH_BYTES_MAX, SEARCH_ROWS_MAX
+from veil.service.moves import list_moves
 from veil.service.queues import dead_letter_sources
+from veil.service.service import Service
+from veil.service.turns import Turn
 from veil.wire.exchange import Response
 
-PAGE_ROWS: Final = 50
+# ---- letters
+
 _SOURCES_SHOWN: Final = 5
+_SOURCES_OF_QUEUE_SHOWN: Final = 20
+_QUEUES_LISTED_MAX: Final = 300
+GROUPED_ROWS: Final = 1_000  # unless somebody asks for more: the page shall be there at once
+GROUPED_ROWS_MAX: Final = 50_000
+GROUPED_BYTES_MAX: Final = 64 << 20  # where more is asked for than usual
+_ROWS_AT_ONCE: Final = 250
+GROUPS_SHOWN_MAX: Final = 50
+_SAMPLE_MAX: Final = 20
+_ERRORS_SHOWN: Final = 3
+SAMPLED_GROUPS: Final = 10
+GROUPS_MAX: Final = 2_000  # each keeps an example
+_CHOICES_MAX: Final = 200
+
+
+class LetterWish(NamedTuple):
+    """Which dead letters, and from where on; what the address of the page says."""
+
+    filter: LetterFilter = LetterFilter()
+    after: int = 0
+
+    def query(self, *, after: int = 0, **changed: str) -> str:
+        """The query of the page from there on, or of one whose filter differs in this."""
+        fields = msgspec.structs.asdict(msgspec.structs.replace(self.filter, **changed)) | {"after": after}
+        return urlencode({name: value for name, value in fields.items() if value})
+
+    def address(self, queue: Queue) -> str:
+        """Of the page that shows these letters of the queue."""
+        query = self.query()
+        return link("dead-letters", queue.key.region, queue.name) + (f"?{query}" if query else "")
+
+    @property
+    def fields(self) -> list[tuple[str, str]]:
+        """What a form must carry to mean the same letters."""
+        return [(name, value) for name, value in msgspec.structs.asdict(self.filter).items() if value]
+
+
+def read_wish(form: Form) -> LetterWish:
+    """What a query or a form asks for."""
+    redriven = form.text("redriven")
+    wanted = LetterFilter(
+        text=form.text("text")[:200],
+        source=form.text("source")[:100],
+        type=form.text("type")[:256],
+        error=form.text("error")[:256],
+        group=form.text("group")[:12],
+        redriven=redriven if redriven in ("yes", "no") else "",
+    )
+    return LetterWish(wanted, form.number("after", 0, 0, (1 << 63) - 1))
+
+
+class LetterPage(NamedTuple):
+    """Some dead letters, and how far the look came."""
+
+    letters: list[Letter]
+    rows: int
+    behind: int | None  # the key to go on behind; None at the end of the queue
+    is_full: bool
+
+
+@dataclass(slots=True)
+class LetterGroup:
+    """Dead letters of one source, type and reason."""
+
+    example: Letter
+    count: int = 0
+    redriven: int = 0
+    first_ms: int = 1 << 62
+    last_ms: int = 0
+    sample: list[int] = field(default_factory=list)  # of those without a reason: whose attempts to ask about
+
+    def take(self, letter: Letter) -> None:
+        self.count += 1
+        self.redriven += letter.redriven_from is not None
+        self.first_ms = min(self.first_ms, letter.message.sent_wall_ms)
+        self.last_ms = max(self.last_ms, letter.message.sent_wall_ms)
+        if not letter.reason and len(self.sample) < _SAMPLE_MAX:
+            self.sample.append(letter.message.seq)
+
+    def errors(self, known: Mapping[int, LastError]) -> list[tuple[str, int]]:
+        """The commonest types of error among the sample, with their numbers."""
+        types = Counter(known[seq].said.error_type or "" for seq in self.sample if seq in known)
+        return types.most_common(_ERRORS_SHOWN)
+
+
+@dataclass(slots=True)
+class LetterGroups:
+    """What the first rows of a queue are, the most frequent first; bounded in rows and in bytes."""
+
+    groups: list[LetterGroup] = field(default_factory=list)
+    by_key: dict[str, LetterGroup] = field(default_factory=dict)
+    rows: int = 0
+    matching: int = 0  # of those rows, the ones that the filter lets through
+    movable: int = 0  # of the matching ones, those whose source the server itself knows
+    sourceless: int = 0  # of the matching ones, those that nobody knows the source of
+    ungrouped: int = 0
+    is_all: bool = True
+
+    def take(self, letter: Letter) -> None:
+        self.rows += 1
+        key = letter.group
+        group = self.by_key.get(key)
+        if group is None:
+            # Of thousands of groups the first are told apart; what else there is shows as one number.
+            if len(self.groups) >= GROUPS_MAX:
+                self.ungrouped += 1
+                return
+            group = self.by_key[key] = LetterGroup(letter)
+            self.groups.append(group)
+        group.take(letter)
+
+    @property
+    def sources(self) -> list[str]:
+        names = {each.example.source.name for each in self.groups if each.example.source is not None}
+        return sorted(names)[:_CHOICES_MAX]
+
+    @property
+    def types(self) -> list[str]:
+        return sorted({each.example.message_type for each in self.groups if each.example.message_type})[
+            :_CHOICES_MAX
+        ]
+
+
+async def letter_page(service: Service, queue: Queue, wish: LetterWish, turn: Turn) -> LetterPage:
+    """The next dead letters that match, behind the wish's `after`."""
+    found: list[Letter] = []
+    rows, looked_bytes, after = 0, 0, wish.after
+    while rows < SEARCH_ROWS_MAX and looked_bytes < SEARCH_BYTES_MAX:
+        letters = await _peek(service, queue, wish, after, turn)
+        if not letters:
+            return LetterPage(found, rows, None, False)
+        errors = await last_errors(wish.filter, letters, service.lives)
+        for letter in letters:
+            await turn.pause()
+            rows += 1
+            looked_bytes += letter.message.held_bytes
+            after = letter.message.seq
+            if wish.filter.matches(letter, errors.get(after)):
+                found.append(letter)
+                if len(found) == PAGE_ROWS:
+                    return LetterPage(found, rows, after, True)
+    return LetterPage(found, rows, after, False)
+
+
+async def letter_groups(
+    service: Service, queue: Queue, wish: LetterWish, turn: Turn, rows_max: int = SEARCH_ROWS_MAX
+) -> LetterGroups:
+    """The first rows of the queue as groups, and how many of them match."""
+    told = LetterGroups()
+    bytes_max = SEARCH_BYTES_MAX if rows_max <= SEARCH_ROWS_MAX else GROUPED_BYTES_MAX
+    looked_bytes = after = 0
+    while letters := await _peek(service, queue, wish, after, turn):
+        if told.rows >= rows_max or looked_bytes >= bytes_max:
+            told.is_all = False
+            break
+        errors = await last_errors(wish.filter, letters, service.lives)
+        for letter in letters:
+            await turn.pause()
+            looked_bytes += letter.message.held_bytes
+            told.take(letter)
+            if wish.filter.matches(letter, errors.get(letter.message.seq)):
+                told.matching += 1
+                told.movable += letter.is_known_to_server
+                told.sourceless += letter.source is None
+        after = letters[-1].message.seq
+    told.groups.sort(key=lambda each: (-each.count, each.first_ms))
+    return told
+
+
+async def _peek(service: Service, queue: Queue, wish: LetterWish, after: int, turn: Turn) -> list[Letter]:
+    limit = ASKED_AT_ONCE if wish.filter.error else _ROWS_AT_ONCE
+    found = await service.store.peek(queue, after_seq=after, limit=limit, bytes_max=BYTES_AT_ONCE)
+    letters = []
+    for message in found:
+        await turn.pause()
+        letters.append(read_letter(queue, message))
+    return letters
+
+
+# ---- moves
+
+_TASKS_SHOWN: Final = 10
+
+
+class MoveRow(NamedTuple):
+    """A move task, and how far it has come."""
+
+    task: MoveTask
+    words: str  # which letters
+    done: int  # of `total`: messages that were moved, or looked at where there is a filter
+    total: int
+
+
+async def moves_of(visit: Visit, queue: Queue) -> list[MoveRow]:
+    """The moves out of a queue, the newest first."""
+    return [_move_row(each) for each in await list_moves(visit.service, queue.key.arn, _TASKS_SHOWN)]
+
+
+async def active_moves(visit: Visit) -> dict[QueueKey, list[MoveRow]]:
+    """What moves at the moment, by the queue that it empties; of the visitor's account."""
+    found: dict[QueueKey, list[MoveRow]] = {}
+    for task in await visit.service.store.active_moves():
+        if task.source.account == visit.identity.account:
+            found.setdefault(task.source, []).append(_move_row(task))
+    return found
+
+
+def _move_row(task: MoveTask) -> MoveRow:
+    words, done = "all", task.moved
+    if task.scan is not None:
+        words = read_filter(task.scan.filter).words()
+        done = task.to_move if task.status == "COMPLETED" else task.scan.looked
+    return MoveRow(task, words, done, max(task.to_move, done))
+
+
+# ---- pages
 
 
 @page("/dead-letters")
@@ -71,10 +294,6 @@ async def _find(visit: Visit) -> dict[str, Any]:
         "hide_empty": hide_empty,
         "pager": pager,
     }
-
-
-_SOURCES_OF_QUEUE_SHOWN: Final = 20
-_QUEUES_LISTED_MAX: Final = 300
 
 
 @page("/dead-letters/{region}/{name}")
@@ -135,5 +354,4 @@ async def letters_shown(
         problems=problems,
         rate_max=MOVE_RATE_MAX,
         is_live=False,
-        status=422 if problems else 200,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlencode
 
 from veil.console.life_drawing import HOW, WENT, draw
 from veil.console.messages import (
@@ -43,7 +42,7 @@ class MessagesFound(NamedTuple):
     problems: Sequence[str] = ()
     hits: Sequence[tuple[Queue, StoredMessage]] = ()
     rows: int = 0  # of queues that were looked at
-    behind: str | None = None  # where to go on in the queues; None: they were looked through
+    behind: Mapping[str, int] | None = None  # where to go on in the queues; None: at their end
     is_full: bool = False
 
 
@@ -137,7 +136,7 @@ async def _search_queues(
         if queue.id not in looks or not looks[queue.id].total:
             continue
         if rows >= SEARCH_ROWS_MAX or looked_bytes >= SEARCH_BYTES_MAX or len(hits) == PAGE_ROWS:
-            behind = urlencode({"from": queue.id})
+            behind = {"from": queue.id, "after": 0}
             return found._replace(hits=hits, rows=rows, behind=behind, is_full=len(hits) == PAGE_ROWS)
         looked = await search_messages(
             visit.service,
@@ -151,7 +150,7 @@ async def _search_queues(
         rows, looked_bytes = rows + looked.rows, looked_bytes + looked.bytes
         hits += [(queue, message) for message in looked.messages]
         if looked.behind is not None:
-            behind = urlencode({"from": queue.id, "after": looked.behind})
+            behind = {"from": queue.id, "after": looked.behind}
             return found._replace(hits=hits, rows=rows, behind=behind, is_full=looked.is_full)
     return found._replace(hits=hits, rows=rows)
 

@@ -9,13 +9,14 @@ from typing import Final, NamedTuple
 
 from veil.console.charts import Chart
 from veil.console.queue_views import NOTHING, chosen_span, draw_charts
-from veil.console.templates import length, plural, rough_length
+from veil.console.templates import length, rough_length
 from veil.console.visit import Visit
 from veil.console.web import live, page
 from veil.core.limits import IN_FLIGHT_MAX
 from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.service.history import MINUTES, History, QueueDepth
 from veil.wire.exchange import Response
+from veil.words import plural
 
 TROUBLES_SHOWN: Final = 20
 TOP_SHOWN: Final = 5

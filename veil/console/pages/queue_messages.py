@@ -7,11 +7,12 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from veil.console.changes import Change, Difference, Done, done_of, queue_command
-from veil.console.letters import PAGE_ROWS, chosen_of
 from veil.console.messages import (
+    PAGE_ROWS,
     Body,
     Search,
     attributes_of,
+    chosen_of,
     read_search,
     search_messages,
     show_body,
@@ -120,17 +121,15 @@ async def messages_page(visit: Visit) -> Response:
 
 async def _messages_shown(visit: Visit, problem: str = "") -> Response:
     """The page; with what is wrong with what was asked, after a try."""
-    head = await queue_head(visit, await visit.queue(), "messages")
+    head = await queue_head(visit, "messages")
     search = read_search(visit.query)
     looked = await search_messages(visit.service, head.queue, search, visit.turn)
     # A filtered list costs a look at many rows: it moves when it is asked to. What is above it always does.
-    live_path = f"{head.address}/{'live' if search.is_filtered else f'messages/live?{search.query()}'}"
+    live_path = f"{head.address}/{'live' if search.is_filtered else f'messages/live?{visit.query_with()}'}"
     return await queue_page(
         visit,
         head,
-        "queue_messages.html",
         problem=problem,
-        status=422 if problem else 200,
         search=search,
         looked=looked,
         rows=_rows(visit, head, looked.messages),
@@ -140,7 +139,7 @@ async def _messages_shown(visit: Visit, problem: str = "") -> Response:
 
 @live("/queues/{region}/{name}/messages/live")
 async def messages_live(visit: Visit) -> Mapping[str, str]:
-    head = await queue_head(visit, await visit.queue(), "messages")
+    head = await queue_head(visit, "messages")
     search = Search(after=read_search(visit.query).after)
     looked = await search_messages(visit.service, head.queue, search, visit.turn)
     fragments, drawn = dict(live_facts(visit, head)), ""
@@ -159,7 +158,7 @@ async def messages_live(visit: Visit) -> Mapping[str, str]:
 @live("/queues/{region}/{name}/live")
 async def facts_live(visit: Visit) -> Mapping[str, str]:
     """The counts alone, for the pages that have nothing else that moves."""
-    return live_facts(visit, await queue_head(visit, await visit.queue(), ""))
+    return live_facts(visit, await queue_head(visit, ""))
 
 
 @change("/queues/{region}/{name}/messages", needs=Role.OPERATOR)
@@ -209,15 +208,13 @@ async def in_flight_page(visit: Visit) -> Response:
 
 async def _in_flight_shown(visit: Visit, problem: str = "") -> Response:
     """The page; with what is wrong with what was asked, after a try."""
-    head = await queue_head(visit, await visit.queue(), "in-flight")
+    head = await queue_head(visit, "in-flight")
     looked, after = await _open_leases(visit, head)
     by_deadline = _is_by_deadline(visit)
     return await queue_page(
         visit,
         head,
-        "queue_in_flight.html",
         problem=problem,
-        status=422 if problem else 200,
         extend_s=visit.form.text("extend_s")[:40] or head.queue.settings.visibility_s or 30,
         looked=looked,
         rows=_rows(visit, head, looked.messages),
@@ -229,7 +226,7 @@ async def _in_flight_shown(visit: Visit, problem: str = "") -> Response:
 
 @live("/queues/{region}/{name}/in-flight/live")
 async def in_flight_live(visit: Visit) -> Mapping[str, str]:
-    head = await queue_head(visit, await visit.queue(), "in-flight")
+    head = await queue_head(visit, "in-flight")
     looked, _ = await _open_leases(visit, head)
     fragments, drawn = dict(live_facts(visit, head)), ""
     for row in _rows(visit, head, looked.messages):

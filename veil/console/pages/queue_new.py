@@ -145,7 +145,6 @@ async def _form(
         fifo=fifo,
         values=values,
         problems=problems,
-        status=422 if problems else 200,
     )
 
 

@@ -180,7 +180,7 @@ _SHOWN_LINES: Final = 10
 
 @page("/queues/{region}/{name}/send", needs=Role.OPERATOR)
 async def send_page(visit: Visit) -> Response:
-    return await _form(visit, await visit.queue(), {})
+    return await _form(visit, {})
 
 
 @change("/queues/{region}/{name}/send", needs=Role.OPERATOR)
@@ -194,7 +194,7 @@ async def send_message(visit: Visit) -> Response:
         else:
             drafts = await read_lines(lines, queue.settings, visit.turn)
     except FormRefused as refusal:
-        return await _form(visit, queue, {refusal.field: refusal.sentence})
+        return await _form(visit, {refusal.field: refusal.sentence})
     return await _change(visit, queue, drafts, lines).offer()
 
 
@@ -273,12 +273,10 @@ def _many(drafts: Sequence[Draft], lines: str) -> list[Difference]:
     ]
 
 
-async def _form(visit: Visit, queue: Queue, problems: Mapping[str, str]) -> Response:
+async def _form(visit: Visit, problems: Mapping[str, str]) -> Response:
     return await queue_page(
         visit,
-        await queue_head(visit, queue, "send"),
-        "queue_send.html",
-        status=422 if problems else 200,
+        await queue_head(visit, "send"),
         values={name: visit.form.raw(name) for name in _FIELDS},
         problems=problems,
         lines_max=LINES_MAX,

@@ -35,15 +35,14 @@ _SOURCES_SHOWN = 50
 @page("/queues/{region}/{name}/settings")
 async def settings_page(visit: Visit) -> Response:
     """What is set, where the queue is, and who sends dead letters here."""
-    queue = await visit.queue()
-    head = await queue_head(visit, queue, "settings")
+    head = await queue_head(visit, "settings")
+    queue = head.queue
     texts = setting_texts(queue.settings)
     del texts["Policy"]  # has a page of its own
     sources = await dead_letter_sources(visit.service, queue, limit=_SOURCES_SHOWN + 1)
     return await queue_page(
         visit,
         head,
-        "queue_settings.html",
         texts=texts,
         url=queue_url(visit.endpoint_url, queue),
         sources=sources[:_SOURCES_SHOWN],
@@ -116,15 +115,13 @@ async def _form(
         fifo=queue.settings.fifo,
         values=values,
         problems=problems,
-        status=422 if problems else 200,
     )
 
 
 @page("/queues/{region}/{name}/tags")
 async def tags_page(visit: Visit) -> Response:
     """The tags, and for who may change them the form to do so."""
-    queue = await visit.queue()
-    return await _tags_page(visit, queue, write_tags(queue.tags), "")
+    return await _tags_page(visit, None, "")
 
 
 @change("/queues/{region}/{name}/tags", needs=Role.ADMIN)
@@ -136,11 +133,11 @@ async def change_tags(visit: Visit) -> Response:
         wanted = read_tags(written)
         check_tags(queue.name, {}, wanted)
     except TagsRefused as refusal:
-        return await _tags_page(visit, queue, written, str(refusal))
+        return await _tags_page(visit, written, str(refusal))
     removed = [key for key in queue.tags if key not in wanted]
     added = {key: value for key, value in wanted.items() if queue.tags.get(key) != value}
     if not removed and not added:
-        return await _tags_page(visit, queue, written, "The queue already has these tags.")
+        return await _tags_page(visit, written, "The queue already has these tags.")
 
     async def make() -> None:
         # First those that go: fifty old and fifty new ones would be too many at once.
@@ -171,17 +168,16 @@ async def change_tags(visit: Visit) -> Response:
     ).offer()
 
 
-async def _tags_page(visit: Visit, queue: Queue, written: str, problem: str) -> Response:
-    head = await queue_head(visit, queue, "tags")
-    status = 422 if problem else 200
-    return await queue_page(visit, head, "queue_tags.html", status=status, written=written, problem=problem)
+async def _tags_page(visit: Visit, written: str | None, problem: str) -> Response:
+    head = await queue_head(visit, "tags")
+    written = write_tags(head.queue.tags) if written is None else written
+    return await queue_page(visit, head, written=written, problem=problem)
 
 
 @page("/queues/{region}/{name}/policy")
 async def policy_page(visit: Visit) -> Response:
     """The policy laid out, and for who may change it the form to do so."""
-    queue = await visit.queue()
-    return await _policy_page(visit, queue, _laid_out(queue.settings.policy), "")
+    return await _policy_page(visit, None, "")
 
 
 @change("/queues/{region}/{name}/policy", needs=Role.ADMIN)
@@ -193,9 +189,9 @@ async def change_policy(visit: Visit) -> Response:
     try:
         after = parse_policy(written).text if written.strip() else None
     except PolicyRefused as refusal:
-        return await _policy_page(visit, queue, written, str(refusal))
+        return await _policy_page(visit, written, str(refusal))
     if after == before:
-        return await _policy_page(visit, queue, written, "The queue already has this policy.")
+        return await _policy_page(visit, written, "The queue already has this policy.")
     return await Change(
         visit,
         action="change policy",
@@ -217,14 +213,14 @@ def _laid_out(policy: str | None) -> str:
     return "" if policy is None else json.dumps(json.loads(policy), indent=2, ensure_ascii=False)
 
 
-async def _policy_page(visit: Visit, queue: Queue, written: str, problem: str) -> Response:
+async def _policy_page(visit: Visit, written: str | None, problem: str) -> Response:
+    head = await queue_head(visit, "policy")
+    laid_out = _laid_out(head.queue.settings.policy)
     return await queue_page(
         visit,
-        await queue_head(visit, queue, "policy"),
-        "queue_policy.html",
-        status=422 if problem else 200,
-        laid_out=_laid_out(queue.settings.policy),
-        written=written,
+        head,
+        laid_out=laid_out,
+        written=laid_out if written is None else written,
         problem=problem,
         bytes_max=POLICY_BYTES_MAX,
     )

@@ -9,12 +9,12 @@ from markupsafe import Markup
 
 from veil.console.charts import in_pairs, sparkline
 from veil.console.queue_views import NOTHING, chosen_span, draw_charts, live_facts, queue_head, queue_page
-from veil.console.templates import plural
 from veil.console.visit import Visit
 from veil.console.web import live, page
 from veil.core.queue import Queue
 from veil.service.history import MINUTES, QueueDepth
 from veil.wire.exchange import Response
+from veil.words import plural
 
 PAGE_ROWS: Final = 50
 # A live list looks at its rows every second, but only now and then for queues that have come or gone.
@@ -139,15 +139,13 @@ def _recent(visit: Visit, queue: Queue) -> tuple[Markup, Mapping[str, float]]:
 @page("/queues/{region}/{name}/activity")
 async def activity_page(visit: Visit) -> Response:
     """How the queue fared: depth, age, rates and handling times."""
-    queue = await visit.queue()
-    head = await queue_head(visit, queue, "activity")
+    head = await queue_head(visit, "activity")
     over, resolution = chosen_span(visit)
     visit.console.activity.tick()
     return await queue_page(
         visit,
         head,
-        "queue_activity.html",
-        charts=draw_charts(visit.console.history, queue.id, resolution),
+        charts=draw_charts(visit.console.history, head.queue.id, resolution),
         over=over,
         resolution=resolution,
         address=f"{head.address}/activity",
@@ -157,11 +155,10 @@ async def activity_page(visit: Visit) -> Response:
 
 @live("/queues/{region}/{name}/activity/live")
 async def activity_live(visit: Visit) -> Mapping[str, str]:
-    queue = await visit.queue()
-    head = await queue_head(visit, queue, "activity")
+    head = await queue_head(visit, "activity")
     _, resolution = chosen_span(visit)
     visit.console.activity.tick()
-    charts = draw_charts(visit.console.history, queue.id, resolution)
+    charts = draw_charts(visit.console.history, head.queue.id, resolution)
     return {
         **live_facts(visit, head),
         "charts": await visit.fragment("charts.html", charts=charts, resolution=resolution),

@@ -1,35 +1,171 @@
-"""The timeouts that queues should have, as the pipeline found them; each is applied through the same difference as an edit."""
+"""The timeouts that queues should have, as the pipeline found them: judged against the queue as it is, drawn, and applied
+through the same difference as an edit."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from datetime import datetime
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from markupsafe import Markup
 
-from veil import words
-from veil.charts import TimeoutPoint
+from veil import charts, words
 from veil.console.audit import AuditEntry
-from veil.console.changes import Change, Difference, Done, queue_command
+from veil.console.changes import Change, Difference, queue_command
 from veil.console.templates import length
-from veil.console.timeouts import (
-    UNKNOWN,
-    dilemma,
-    point_of,
-    read_autopilot,
-    read_findings,
-    spark,
-    verdict,
-    why_not,
-)
 from veil.console.visit import Visit
 from veil.console.web import NotFound, Refused, Role, change, link, page
-from veil.core.autopilot import AutopilotState, QueueState
-from veil.core.findings import FILE, NO_RENEWAL, RIGHT, TOO_LONG, TOO_SHORT, Finding, Findings
+from veil.core import autopilot
+from veil.core.autopilot import AutopilotState, QueueState, StateUnreadable, decode_state
+from veil.core.findings import (
+    FILE,
+    NO_RENEWAL,
+    NOT_ENOUGH,
+    RIGHT,
+    TOO_LONG,
+    TOO_SHORT,
+    Finding,
+    Findings,
+    FindingsUnreadable,
+    decode,
+)
+from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.queue import Queue, QueueKey
 from veil.service.queues import change_settings
 from veil.wire.exchange import Response
+
+if TYPE_CHECKING:
+    from veil.console.app import Console
+
+# ---- findings
+
+_BYTES_MAX: Final = 64 << 20
+UNKNOWN: Final = "not enough evidence"
+
+
+@dataclass(frozen=True, slots=True)
+class FindingsRead:
+    """The file as it was read: its findings, or why there are none."""
+
+    findings: Findings | None
+    place: str | None  # where it is looked for; None: the server keeps nothing on disk
+    problem: str = ""
+
+
+async def read_findings(console: Console) -> FindingsRead:
+    """The findings; the file is read again when it has changed."""
+    if console.tables is None:
+        return FindingsRead(None, None)
+    path = console.tables / FILE
+    try:
+        stat = await asyncio.to_thread(path.stat)
+    except OSError:
+        return FindingsRead(None, str(console.tables))
+    mark = (stat.st_mtime_ns, stat.st_size)
+    kept = console.findings_read
+    if kept is None or kept[0] != mark:
+        kept = console.findings_read = mark, await asyncio.to_thread(_read, path, stat.st_size)
+    found: FindingsRead = kept[1]
+    return found
+
+
+async def read_autopilot(console: Console) -> AutopilotState | None:
+    """What the autopilot remembers; None where there is none."""
+    return None if console.tables is None else await asyncio.to_thread(_read_state, console.tables)
+
+
+def _read_state(tables: Path) -> AutopilotState | None:
+    path = tables / autopilot.FILE
+    try:
+        return decode_state(path.read_bytes()) if path.stat().st_size <= _BYTES_MAX else None
+    except (OSError, StateUnreadable):
+        return None
+
+
+def _read(path: Path, size: int) -> FindingsRead:
+    place = str(path.parent)
+    if size > _BYTES_MAX:
+        return FindingsRead(None, place, f"{FILE} is larger than {_BYTES_MAX >> 20} MiB")
+    try:
+        return FindingsRead(decode(path.read_bytes()), place)
+    except (FindingsUnreadable, OSError) as problem:
+        return FindingsRead(None, place, str(problem))
+
+
+def verdict(finding: Finding, present_s: float | None = None, pilot: QueueState | None = None) -> str:
+    """What to think of the timeout: too short, too long, right, or that nobody knows."""
+    judged = None if pilot is None or pilot.seen_s != present_s else pilot.last
+    if judged is not None and judged.code == autopilot.RIGHT:
+        return RIGHT  # by its cost, which says more than how far it is from the recommended one
+    said = finding.verdict(present_s or None)
+    return said if said in (TOO_SHORT, TOO_LONG, RIGHT) and finding.certainty != NOT_ENOUGH else UNKNOWN
+
+
+def why_not(finding: Finding, queue: Queue | None) -> str | None:
+    """Why the recommendation cannot be applied to the queue; None: it can."""
+    after_s = finding.recommended_timeout_s
+    if after_s is None or finding.certainty == NOT_ENOUGH:
+        return f"There is not enough evidence yet: {finding.missing or finding.reason}."
+    if not 0 <= after_s <= VISIBILITY_MAX_S:
+        return f"The recommended timeout is {after_s:,} s: expected 0 to {VISIBILITY_MAX_S:,}."
+    if queue is None:
+        return "This queue no longer exists."
+    now_s, analysed_s = queue.settings.visibility_s, finding.present_timeout_s
+    if now_s == after_s:
+        return "The queue has this timeout already."
+    if analysed_s is not None and round(analysed_s) != now_s:
+        return (
+            f"The leases that were analysed began with {length(analysed_s)}, and the queue's timeout is {length(now_s)}: "
+            "either it was changed since (run the pipeline again), or its consumers set a timeout of their own."
+        )
+    return None
+
+
+def dilemma(finding: Finding, target: float, now_s: float | None) -> Markup | None:
+    """The curve, with the queue's timeout as it is now and the recommended one on it; None where there is none."""
+    return charts.dilemma_chart(finding, target, {_policy(finding): "line dilemma"}, "curve", now_s)
+
+
+def spark(finding: Finding, target: float) -> Markup:
+    """The curve alone, for a cell of a table."""
+    points = _points(finding)
+    if len(points) < 2:
+        return Markup("")
+    x = charts.time_scale(each.recovery_s for each in points)
+    y = charts.chance_scale([each.chance for each in points], target)
+    dots = [
+        Markup('<circle class="point {}" r="3" cx="{}" cy="{}"/>').format(
+            kind, charts.percent(x.at(point.recovery_s)), charts.percent(1 - y.at(point.chance))
+        )
+        for timeout_s, kind in (
+            (finding.present_timeout_s, "present"),
+            (finding.recommended_timeout_s, "recommended"),
+        )
+        if timeout_s and (point := charts.point_at(points, timeout_s))
+    ]
+    return Markup('<svg class="curve-spark" aria-hidden="true">{}{}</svg>').format(
+        charts.stretched((charts.timeout_curve(points, x, y), "line dilemma")), Markup("").join(dots)
+    )
+
+
+def point_of(finding: Finding, timeout_s: float | None) -> charts.TimeoutPoint | None:
+    """What a timeout would mean, also one between the candidates."""
+    points = _points(finding)
+    return charts.point_at(points, timeout_s) if timeout_s and points else None
+
+
+def _policy(finding: Finding) -> str:
+    known = any(means.policy == finding.policy for each in finding.candidates for means in each.policies)
+    return finding.policy if known else NO_RENEWAL
+
+
+def _points(finding: Finding) -> list[charts.TimeoutPoint]:
+    return charts.timeout_points(finding.candidates, _policy(finding))
+
+
+# ---- pages
 
 PAGE_ROWS: Final = 100
 TYPES_MAX: Final = 50  # message types on the page of a queue
@@ -46,8 +182,8 @@ class Section(NamedTuple):
     verdict: str
     chip: str
     chart: Markup | None
-    at_present: TimeoutPoint | None
-    at_recommended: TimeoutPoint | None
+    at_present: charts.TimeoutPoint | None
+    at_recommended: charts.TimeoutPoint | None
 
 
 class NotApplied(Refused):
@@ -82,7 +218,7 @@ async def timeouts_page(visit: Visit) -> Response:
         key_of=_key,
         chips=_CHIPS,
         pager=pager,
-        problem=None if pilot is None else pilot.problem,
+        pilot_problem=None if pilot is None else pilot.problem,
         **_about(visit, read.findings),
     )
 
@@ -134,13 +270,6 @@ async def apply(visit: Visit) -> Response:
         raise NotApplied(problem)
     after_s = finding.recommended_timeout_s
     assert after_s is not None
-    back = link("timeouts", queue.key.region, queue.name)
-
-    async def make() -> Done:
-        await change_settings(visit.service, queue, {"visibility_s": after_s})
-        return Done(f"The visibility timeout of {queue.name} is {length(after_s)} now.", back)
-
-    attributes = {"VisibilityTimeout": str(after_s)}
     notes = [
         finding.reason,
         "It counts from the next receive on. Leases that are open now keep their deadlines.",
@@ -153,10 +282,15 @@ async def apply(visit: Visit) -> Response:
         target=queue.name,
         title=f"Apply the recommended timeout to {queue.name}",
         button="Change the queue",
-        back=back,
-        make=make,
+        back=link("timeouts", queue.key.region, queue.name),
+        make=lambda: change_settings(visit.service, queue, {"visibility_s": after_s}),
+        done=f"The visibility timeout of {queue.name} is {length(after_s)} now.",
         differences=[Difference("Visibility timeout", length(queue.settings.visibility_s), length(after_s))],
-        commands=[queue_command(visit, "set-queue-attributes", queue, Attributes=attributes)],
+        commands=[
+            queue_command(
+                visit, "set-queue-attributes", queue, Attributes={"VisibilityTimeout": str(after_s)}
+            )
+        ],
         notes=notes,
     ).offer()
 
@@ -203,10 +337,8 @@ def _section(
 
 
 def _about(visit: Visit, findings: Findings) -> dict[str, Any]:
-    try:
-        made_ms = round(datetime.fromisoformat(findings.made_at).timestamp() * 1000)
-    except ValueError:
-        made_ms = None
+    made_at = words.parsed(findings.made_at)
+    made_ms = None if made_at is None else round(made_at.timestamp() * 1000)
     return {
         "made_ms": made_ms,
         "is_old": made_ms is not None and visit.wall_ms - made_ms > _OLD_MS,
@@ -216,7 +348,6 @@ def _about(visit: Visit, findings: Findings) -> dict[str, Any]:
         "chance": words.chance,
         "seconds": words.length,
         "after_losses": words.after_losses,
-        "unknown": UNKNOWN,
     }
 
 
