@@ -52,4 +52,4 @@ def test_a_message_is_released_on_a_telephone(
     page.get_by_role("link", name="In flight").click()
     page.get_by_role("button", name="Release", exact=True).click()
     page.get_by_role("button", name="Release now").click()
-    assert page.locator(".notice").inner_text() == "1 message is visible again."
+    assert page.locator(".notice").inner_text() == "1 message released."

@@ -140,8 +140,11 @@ _FOR_EVER: Final = (("Cache-Control", "public, max-age=31536000, immutable"),)
 @cache
 def static_files() -> dict[str, tuple[bytes, str]]:
     """The content of each file by its name, and a mark of it; a path that a visitor made up names nothing."""
-    files = {path.relative_to(_FOLDER).as_posix(): path.read_bytes() for path in _FOLDER.rglob("*.*")}
-    return {name: (content, sha256(content).hexdigest()[:12]) for name, content in files.items()}
+    contents = {path: path.read_bytes() for path in _FOLDER.rglob("*") if path.suffix in _TYPES}
+    return {
+        path.relative_to(_FOLDER).as_posix(): (content, sha256(content).hexdigest()[:12])
+        for path, content in contents.items()
+    }
 
 
 def static_address(name: str) -> str:
@@ -151,7 +154,7 @@ def static_address(name: str) -> str:
 
 def static_file(name: str) -> Response:
     """The file; raises NotFound."""
-    if name not in static_files() or Path(name).suffix not in _TYPES:
+    if name not in static_files():
         raise NotFound("There is no such file.")
     return Response(200, static_files()[name][0], _TYPES[Path(name).suffix], _FOR_EVER)
 

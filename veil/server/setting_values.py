@@ -10,8 +10,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
+
+import msgspec
 
 from veil.core.autopilot import PolicyUnreadable, read_policy
 from veil.core.errors import VeilError
@@ -37,9 +39,6 @@ Reader = Callable[[object], Any]
 _ON = frozenset(("on", "true", "yes", "1"))
 _OFF = frozenset(("off", "false", "no", "0"))
 _HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9._-]{0,251}[a-z0-9_])?\Z")
-_ACCOUNT = re.compile(r"[0-9]{12}\Z", re.ASCII)
-_KEY_ID = re.compile(r"[!-~]{1,128}\Z")
-ROLES = ("viewer", "operator", "admin")  # in the console, from the least to the most
 _ATTRIBUTE = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
 STORE_EXPECTED = (
     "sqlite (in the data directory), sqlite:///DIRECTORY, memory or postgresql://USER:PASSWORD@HOST/DATABASE, of which "
@@ -48,6 +47,10 @@ STORE_EXPECTED = (
 KEYS_EXPECTED = (
     "id:secret[:account[:role]], several separated by commas, no id twice, account of 12 digits, "
     "role viewer, operator or admin"
+)
+_KEY_TABLE_EXPECTED: Final = (
+    "[[keys]] with id and secret, account if it is not the server's own, and role for the console "
+    "(viewer, operator or admin)"
 )
 
 
@@ -92,26 +95,24 @@ def optional(read: Reader) -> Reader:
 
 def a_whole_number(low: int, high: int) -> Reader:
     """A whole number in that range."""
-
-    def read(value: object) -> int:
-        if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value.strip(), re.ASCII):
-            value = int(value)
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise ValueError(f"a whole number from {low} to {high}")
-        return value
-
-    return read
+    return _ranged(int, r"-?[0-9]{1,18}", f"a whole number from {low} to {high}", low, high)
 
 
 def a_number(low: float, high: float) -> Reader:
     """A number in that range, fractions allowed."""
+    return _ranged(float, r"[0-9]{1,12}(\.[0-9]{1,6})?", f"a number from {low:g} to {high:g}", low, high)
 
-    def read(value: object) -> float:
-        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,6})?", value.strip(), re.ASCII):
-            value = float(value)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
-            raise ValueError(f"a number from {low:g} to {high:g}")
-        return float(value)
+
+def _ranged(kind: type[int] | type[float], pattern: str, expected: str, low: float, high: float) -> Reader:
+    fits = re.compile(pattern, re.ASCII)
+
+    def read(value: object) -> int | float:
+        if isinstance(value, str) and fits.fullmatch(value.strip()):
+            value = kind(value)
+        # A whole number is a number, a truth value is neither.
+        if not isinstance(value, int | kind) or isinstance(value, bool) or not low <= value <= high:
+            raise ValueError(expected)
+        return kind(value)
 
     return read
 
@@ -233,12 +234,29 @@ def host_names(value: object) -> tuple[str, ...]:
     return lowered
 
 
+class _KeyTable(msgspec.Struct, forbid_unknown_fields=True):
+    id: Annotated[str, msgspec.Meta(pattern=r"^[!-~]{1,128}\Z")]
+    # A generated secret may hold slashes and pluses, never a colon.
+    secret: Annotated[str, msgspec.Meta(pattern=r"\S")]
+    account: Annotated[str, msgspec.Meta(pattern=r"^([0-9]{12})?\Z")] = ""
+    role: Literal["viewer", "operator", "admin"] = "admin"
+
+
 def access_keys(value: object) -> tuple[AccessKey, ...]:
     """Keys from `id:secret[:account[:role]],…` or from TOML's `[[keys]]`; an account left out is the server's own."""
     if isinstance(value, str):
-        keys = [_key_from_text(each.strip()) for each in value.split(",") if each.strip()]
+        written = [each.strip().split(":") for each in value.split(",") if each.strip()]
+        if any(len(parts) > len(_KeyTable.__struct_fields__) for parts in written):
+            raise ValueError(KEYS_EXPECTED)
+        tables = [
+            {name: part for name, part in zip(_KeyTable.__struct_fields__, parts, strict=False) if part}
+            for parts in written
+        ]
+        keys = [_access_key(table, KEYS_EXPECTED) for table in tables]
     elif isinstance(value, list | tuple):
-        keys = [each if isinstance(each, AccessKey) else _key_from_table(each) for each in value]
+        keys = [
+            each if isinstance(each, AccessKey) else _access_key(each, _KEY_TABLE_EXPECTED) for each in value
+        ]
     else:
         raise ValueError(KEYS_EXPECTED)
     if len({key.key_id for key in keys}) != len(keys):
@@ -246,33 +264,12 @@ def access_keys(value: object) -> tuple[AccessKey, ...]:
     return tuple(keys)
 
 
-def _key_from_text(text: str) -> AccessKey:
-    parts = text.split(":")
-    # A generated secret may hold slashes and pluses, never a colon.
-    if not 2 <= len(parts) <= 4:
-        raise ValueError(KEYS_EXPECTED)
-    key_id, secret, account, role = (*parts, "", "")[:4]
-    return _key(key_id, secret, account, role or ROLES[-1])
-
-
-def _key_from_table(table: object) -> AccessKey:
-    known = {"id", "secret", "account", "role"}
-    is_key = isinstance(table, Mapping) and {"id", "secret"} <= table.keys() <= known
-    if not isinstance(table, Mapping) or not is_key or table.get("role", ROLES[-1]) not in ROLES:
-        raise ValueError(
-            "[[keys]] with id and secret, account if it is not the server's own, and role for the console "
-            "(viewer, operator or admin)"
-        )
-    return _key(table["id"], table["secret"], table.get("account", ""), table.get("role", ROLES[-1]))
-
-
-def _key(key_id: object, secret: object, account: object, role: object) -> AccessKey:
-    good = isinstance(key_id, str) and _KEY_ID.match(key_id) and isinstance(secret, str) and secret.strip()
-    if not good or not isinstance(account, str) or (account and not _ACCOUNT.match(account)):
-        raise ValueError(KEYS_EXPECTED)
-    if role not in ROLES:
-        raise ValueError(KEYS_EXPECTED)
-    return AccessKey(str(key_id), str(secret).strip(), account, str(role))
+def _access_key(table: object, expected: str) -> AccessKey:
+    try:
+        key = msgspec.convert(table, _KeyTable)
+    except msgspec.ValidationError:
+        raise ValueError(expected) from None
+    return AccessKey(key.id, key.secret.strip(), key.account, key.role)
 
 
 def _listed(value: object, expected: str) -> list[str]:
@@ -286,21 +283,25 @@ def _listed(value: object, expected: str) -> list[str]:
 # ---- queues written down in veil.toml, or named in a flag or a variable
 
 # The name in veil.toml, and the setting of a queue that it means.
-_LENGTHS = {
+_LENGTHS: Final = {
     "visibility_timeout": "visibility_s",
     "delay": "delay_s",
     "retention": "retention_s",
     "receive_wait": "wait_s",
 }
-_KINDS = {bool: "true or false", int: "a whole number", str: "a text", dict: "a table of texts"}
-_WORDS: Mapping[str, type] = {
-    "fifo": bool,
-    "content_deduplication": bool,
-    "max_message_bytes": int,
-    "dead_letter": str,
-    "max_receives": int,
-    "tags": dict,
-}
+
+
+class _QueueTable(msgspec.Struct, forbid_unknown_fields=True):
+    visibility_timeout: int | str | None = None
+    delay: int | str | None = None
+    retention: int | str | None = None
+    receive_wait: int | str | None = None
+    fifo: bool | None = None
+    content_deduplication: bool | None = None
+    max_message_bytes: int | None = None
+    dead_letter: str | None = None
+    max_receives: int | None = None
+    tags: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,36 +340,29 @@ def declared_queues(value: object) -> tuple[DeclaredQueue, ...]:
     return _dead_letters_first(declared)
 
 
-def _declared(name: str, table: object) -> DeclaredQueue:
-    if not isinstance(table, Mapping):
-        raise ValueError(f"[queues.{name}] to be a table")
-    for word, entry in table.items():
-        if word not in _LENGTHS and word not in _WORDS:
-            raise ValueError(f"in [queues.{name}] only {', '.join((*_LENGTHS, *_WORDS))}, not {word}")
-        kind = _WORDS.get(word)
-        if kind is not None and (not isinstance(entry, kind) or (kind is int and isinstance(entry, bool))):
-            raise ValueError(f"{_KINDS[kind]} for {word} in [queues.{name}], not {entry!r}")
-    fifo = table.get("fifo", name.endswith(".fifo"))
+def _declared(name: str, written: object) -> DeclaredQueue:
+    try:
+        table = msgspec.convert(written, _QueueTable)
+    except msgspec.ValidationError as problem:
+        words = ", ".join(_QueueTable.__struct_fields__)
+        raise ValueError(f"[queues.{name}] to be a table of {words}: {problem}") from None
+    fifo = name.endswith(".fifo") if table.fifo is None else table.fifo
     if name.endswith(".fifo") and not fifo:
         raise ValueError(f"fifo = true in [queues.{name}], whose name ends in .fifo")
     given: dict[str, Any] = _fifo(fifo)
     for word, setting in _LENGTHS.items():
-        if word in table:
-            given[setting] = _length_s(name, word, table[word])
-    if "max_message_bytes" in table:
-        given["message_bytes_max"] = table["max_message_bytes"]
-    if "content_deduplication" in table:
+        if (length := getattr(table, word)) is not None:
+            given[setting] = _length_s(name, word, length)
+    if table.max_message_bytes is not None:
+        given["message_bytes_max"] = table.max_message_bytes
+    if table.content_deduplication is not None:
         if not fifo:
             raise ValueError(f"content_deduplication on FIFO queues only, not in [queues.{name}]")
-        given["content_deduplication"] = table["content_deduplication"]
-    dead_letter = _named(table["dead_letter"], fifo) if "dead_letter" in table else None
-    if (dead_letter is None) != ("max_receives" not in table):
+        given["content_deduplication"] = table.content_deduplication
+    if (table.dead_letter is None) != (table.max_receives is None):
         raise ValueError(f"dead_letter and max_receives together in [queues.{name}]")
-    receives_max = table.get("max_receives", 0)
-    tags = table.get("tags", {})
-    if not all(isinstance(each, str) for each in tags.values()):
-        raise ValueError(f"a table of texts for tags in [queues.{name}]")
-    queue = DeclaredQueue(_named(name, fifo), given, dead_letter, receives_max, tags)
+    dead_letter = None if table.dead_letter is None else _named(table.dead_letter, fifo)
+    queue = DeclaredQueue(_named(name, fifo), given, dead_letter, table.max_receives or 0, table.tags)
     try:
         check_name(queue.name, fifo)
         if dead_letter is not None:
@@ -388,10 +382,8 @@ def _named(name: str, fifo: bool) -> str:
     return name if not fifo or name.endswith(".fifo") else f"{name}.fifo"
 
 
-def _length_s(name: str, word: str, value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    seconds = length_s(value) if isinstance(value, str) and not value.isdigit() else None
+def _length_s(name: str, word: str, value: int | str) -> int:
+    seconds = value if isinstance(value, int) else None if value.isdigit() else length_s(value)
     if seconds is None:
         raise ValueError(f'seconds or a text such as "30s", "5m", "12h", "4d" for {word} in [queues.{name}]')
     return seconds
