@@ -48,8 +48,8 @@ _TROUBLES: Final = {
     "disk": "the disk stalled",
     "paused": "the process stood still",
     "restart": "restart",
-    "database": "the database was away",
-    "node": "a node was away",
+    "database": "the database was unreachable",
+    "node": "a node was unreachable",
 }
 
 

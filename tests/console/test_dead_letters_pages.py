@@ -190,7 +190,7 @@ def test_ticked_letters_are_redriven_and_marked(server: VeilServer, sqs: Any, op
     page = open_page(server.endpoint_url + ORDERS_DEAD, java_script_enabled=False)
     page.locator(".letters tbody input[type=checkbox]").nth(0).check()
     page.locator(".letters tbody input[type=checkbox]").nth(1).check()
-    page.get_by_role("button", name="Redrive the ticked ones").click()
+    page.get_by_role("button", name="Redrive selected").click()
     assert page.locator("table.differences tbody tr").count() == 2
     page.get_by_role("button", name="Redrive 2 messages").click()
     assert page.locator(".notice").inner_text() == "2 messages redriven to their source queues."
@@ -218,20 +218,20 @@ def test_letters_are_moved_elsewhere_and_a_wrong_destination_is_said_at_the_fiel
         ("arn:aws:sqs:x", "'arn:aws:sqs:x': expected the name or the ARN of a queue"),
     ):
         page.get_by_label("To", exact=True).fill(text)
-        page.get_by_label("Tick all").check()
-        page.get_by_role("button", name="Redrive the ticked ones").click()
+        page.get_by_label("Select all").check()
+        page.get_by_role("button", name="Redrive selected").click()
         assert page.locator("#to-help .problem").inner_text() == said
         assert page.locator(".letters tbody input:checked").count() == 2
 
     page.get_by_label("To", exact=True).fill("by-hand")
     page.get_by_label("At most").fill("501")
-    page.get_by_role("button", name="Redrive the ticked ones").click()
+    page.get_by_role("button", name="Redrive selected").click()
     assert (
         "'501': expected a whole number of messages a second from 1 to 500"
         in page.locator("#rate-help").inner_text()
     )
     page.get_by_label("At most").fill("")
-    page.get_by_role("button", name="Redrive the ticked ones").click()
+    page.get_by_role("button", name="Redrive selected").click()
     page.get_by_role("button", name="Redrive 2 messages").click()
     page.wait_for_selector(".notice")
     assert visible(sqs, other) == 2
@@ -241,10 +241,10 @@ def test_nothing_ticked_and_nothing_left_are_said(server: VeilServer, sqs: Any, 
     _, dead = queues(sqs)
     given_up(sqs, dead, 1)
     page = open_page(server.endpoint_url + ORDERS_DEAD, expected=("422", "409"))
-    page.get_by_role("button", name="Redrive the ticked ones").click()
-    assert "No message is ticked" in page.get_by_role("alert").inner_text()
-    page.get_by_label("Tick all").check()
-    page.get_by_role("button", name="Redrive the ticked ones").click()
+    page.get_by_role("button", name="Redrive selected").click()
+    assert "No messages are selected" in page.get_by_role("alert").inner_text()
+    page.get_by_label("Select all").check()
+    page.get_by_role("button", name="Redrive selected").click()
     sqs.purge_queue(QueueUrl=dead)
     page.get_by_role("button", name="Redrive 1 message").click()
     assert "is not there any more" in page.get_by_role("alert").inner_text()
@@ -256,8 +256,8 @@ def test_a_letter_full_of_attributes_is_redriven_all_the_same(
     orders, dead = queues(sqs)
     given_up(sqs, dead, 1, veil__traceback="…", veil__handler="h", veil__message_id="m", a="1", b="2", c="3")
     page = open_page(server.endpoint_url + ORDERS_DEAD)
-    page.get_by_label("Tick all").check()
-    page.get_by_role("button", name="Redrive the ticked ones").click()
+    page.get_by_label("Select all").check()
+    page.get_by_role("button", name="Redrive selected").click()
     page.get_by_role("button", name="Redrive 1 message").click()
     page.wait_for_selector(".notice")
     (message,) = sqs.receive_message(QueueUrl=orders, MessageAttributeNames=["All"])["Messages"]
@@ -306,7 +306,9 @@ def test_what_the_queue_would_refuse_is_refused_and_the_letter_stays(
     page.get_by_label("Type of attribute 1").fill("Sentence")
     page.get_by_role("button", name="Show the change").click()
     page.get_by_role("button", name="Send to orders").click()
-    assert "It was not done: The type of message (user) attribute" in page.get_by_role("alert").inner_text()
+    assert (
+        "Nothing was changed: The type of message (user) attribute" in page.get_by_role("alert").inner_text()
+    )
     assert visible(sqs, dead) == 1
     sqs.purge_queue(QueueUrl=dead)
     page.goto(edit)

@@ -57,7 +57,7 @@ def test_chosen_messages_are_deleted_and_what_is_held_is_left_alone(
     sqs.receive_message(QueueUrl=url, VisibilityTimeout=600)
     page = open_page(at(server, "queues/us-east-1/orders/messages"), expected=("422",))
     page.get_by_role("button", name="Delete").click()
-    assert "Tick at least one message" in page.get_by_role("alert").inner_text()
+    assert "Select at least one message" in page.get_by_role("alert").inner_text()
     assert page.locator("#message-rows tr").count() == 4  # said on the page itself
     for row in (0, 1, 2):
         page.locator("#message-rows input[type=checkbox]").nth(row).check()
@@ -88,11 +88,11 @@ def test_one_message_is_deleted_or_redriven_from_its_own_page(
 def test_ticked_dead_letters_are_discarded(server: VeilServer, sqs: Any, open_page: OpenPage):
     _, dead = dead_letters(sqs, "a", "b", "c")
     page = open_page(at(server, "dead-letters/us-east-1/orders-dead"), expected=("422",))
-    page.get_by_role("button", name="Delete the ticked ones").click()
-    assert "No message is ticked" in page.get_by_role("alert").inner_text()
+    page.get_by_role("button", name="Delete selected").click()
+    assert "No messages are selected" in page.get_by_role("alert").inner_text()
     for row in (0, 1):
         page.locator("table.letters tbody input[type=checkbox]").nth(row).check()
-    page.get_by_role("button", name="Delete the ticked ones").click()
+    page.get_by_role("button", name="Delete selected").click()
     page.get_by_role("button", name="Delete 2 messages").click()
     page.wait_for_url("**/dead-letters/us-east-1/orders-dead*")
     assert visible(sqs, dead) == 1
@@ -105,7 +105,7 @@ def test_nothing_ticked_in_flight_is_said_on_the_page_itself(
     sqs.receive_message(QueueUrl=url)
     page = open_page(at(server, "queues/us-east-1/orders/in-flight"), expected=("422",))
     page.get_by_role("button", name="Release now").click()
-    assert "Tick at least one message" in page.get_by_role("alert").inner_text()
+    assert "Select at least one message" in page.get_by_role("alert").inner_text()
     expect(page.locator("#lease-rows tr.lease")).to_have_count(1)
 
 
@@ -114,7 +114,7 @@ def test_a_page_that_is_not_there_says_so_and_leads_back(server: VeilServer, sqs
     page = open_page(at(server, "queues"), expected=("404",))
     page.goto(at(server, "queues/us-east-1/nowhere"), referer=at(server, "queues?search=o"))
     assert page.get_by_role("heading", level=1).inner_text() == "Not found"
-    page.get_by_role("link", name="Back to where you were").click()
+    page.get_by_role("link", name="Go back").click()
     page.wait_for_url("**/console/queues?search=o")
 
 

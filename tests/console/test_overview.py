@@ -47,7 +47,7 @@ def test_a_queue_that_is_worked_on_has_no_trouble() -> None:
 def test_each_rule_says_what_is_wrong() -> None:
     busy = {"received": 5, "deleted": 5}
     assert words(facts(visible=3, oldest_s=900, **busy)) == (
-        "Its oldest message is removed in 1 min 40 s, when its retention ends."
+        "Its oldest message will be deleted in 1 min 40 s, when its retention ends."
     )
     assert words(facts(dead_lettered=2, **busy)) == "2 messages went to orders-dead."
     assert words(facts(crashed=1, lapsed=1, **busy)) == "1 consumer crashed while holding a message."
@@ -56,9 +56,14 @@ def test_each_rule_says_what_is_wrong() -> None:
         == "2 attempts took longer than the visibility timeout of 30 s."
     )
     assert kinds(facts(lapsed=3, failed=2, given_back=1, **busy)) == ["failing"]
-    assert words(facts(lapsed=4, **busy)) == "4 leases lapsed: the message came back undeleted."
-    assert words(facts(visible=1, oldest_s=120)) == "Nobody receives: 1 message waits, the oldest for 2 min."
-    assert words(facts(visible=30, grown=20, **busy)) == "It grows: 20 messages more than ten minutes ago."
+    assert words(facts(lapsed=4, **busy)) == "4 leases lapsed: the message became visible again."
+    assert (
+        words(facts(visible=1, oldest_s=120))
+        == "No consumer is receiving: 1 message is waiting, the oldest for 2 min."
+    )
+    assert (
+        words(facts(visible=30, grown=20, **busy)) == "It is growing: 20 more messages than ten minutes ago."
+    )
     failing = facts(failed=3, **busy)
     # All five were deleted, those that their handler gave up on too: none of them counts twice.
     assert words(failing) == "3 of 5 attempts failed."

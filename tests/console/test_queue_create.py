@@ -24,7 +24,7 @@ def test_a_queue_is_created_with_the_settings_that_were_filled_in(
     page.get_by_label("Visibility timeout").fill("5m")
     page.get_by_label("Retention").fill("2d")
     page.get_by_label("Dead-letter queue").fill("orders-dead")
-    page.get_by_label("Receives before that").fill("4")
+    page.get_by_label("Maximum receives").fill("4")
     page.get_by_label("Tags").fill("team=shop\ncost centre = 4711")
     page.get_by_role("button", name="Show the change").click()
 
@@ -120,7 +120,7 @@ def test_a_name_that_is_taken_and_dead_letters_that_are_not_there_are_said(
     page = open_page(f"{server.endpoint_url}/console/queues/new", expected=("422",))
     page.get_by_label("Name", exact=True).fill("orders")
     page.get_by_label("Dead-letter queue").fill("nowhere")
-    page.get_by_label("Receives before that").fill("3")
+    page.get_by_label("Maximum receives").fill("3")
     page.get_by_role("button", name="Show the change").click()
     assert page.locator("#name-help .problem").inner_text() == "a queue orders exists in us-east-1 already"
     assert "Dead letter target does not exist." in page.locator("#dead_letters-help .problem").inner_text()

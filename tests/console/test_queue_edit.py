@@ -20,7 +20,7 @@ def test_every_setting_of_a_queue_can_be_changed(server: VeilServer, sqs: Any, o
         "Receive wait": "20",
         "Largest message": "2048",
         "Dead-letter queue": "dead.fifo",
-        "Receives before that": "9",
+        "Maximum receives": "9",
         "Permitted queues": "other.fifo",
         "KMS key": "alias/mine",
         "Data key reuse": "600",
@@ -30,7 +30,7 @@ def test_every_setting_of_a_queue_can_be_changed(server: VeilServer, sqs: Any, o
         "Deduplication by content": "yes",
         "Deduplication scope": "messageGroup",
         "Throughput limit": "perMessageGroupId",
-        "May be the dead letters of": "byQueue",
+        "Accepts dead letters from": "byQueue",
     }.items():
         page.get_by_label(label, exact=True).select_option(value)
     page.get_by_role("button", name="Show the change").click()
@@ -69,7 +69,7 @@ def test_what_the_service_refuses_is_said_beside_its_field(server: VeilServer, s
     sqs.create_queue(QueueName="orders")
     page = open_page(f"{server.endpoint_url}/console/queues/us-east-1/orders/edit", expected=("422",))
     page.get_by_label("Dead-letter queue").fill("orders")
-    page.get_by_label("Receives before that").fill("3")
+    page.get_by_label("Maximum receives").fill("3")
     page.get_by_role("button", name="Show the change").click()
     assert "A queue cannot be its own dead-letter queue." in page.locator("#dead_letters-help").inner_text()
     assert page.get_by_label("Dead-letter queue").get_attribute("aria-invalid") == "true"

@@ -51,7 +51,10 @@ def test_veil_serve_reads_the_toml_as_the_same_queues():
 
 def test_the_toml_says_what_it_cannot_say():
     text = "".join(as_toml([a_queue("orders", policy=POLICY, redrive_allow=RedriveAllow("denyAll"))]))
-    assert "# Not here, because veil.toml cannot say it: its redrive allow policy, its policy." in text
+    assert (
+        "# Not included, because veil.toml has no setting for it: its redrive allow policy, its policy."
+        in text
+    )
     assert tomllib.loads(text)["queues"] == {"orders": {"visibility_timeout": "30s"}}
 
 

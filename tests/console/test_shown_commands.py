@@ -86,7 +86,7 @@ def test_the_command_to_create_a_queue_creates_it(
     page.get_by_label("Name", exact=True).fill("orders")
     page.get_by_label("Visibility timeout").fill("90")
     page.get_by_label("Dead-letter queue").fill("dead")
-    page.get_by_label("Receives before that").fill("4")
+    page.get_by_label("Maximum receives").fill("4")
     page.get_by_label("Tags").fill('team=it\'s "ours"\nplain=x')
     page.get_by_role("button", name="Show the change").click()
     run(page)
@@ -104,7 +104,7 @@ def test_the_commands_to_edit_tag_and_empty_a_queue_do_so(
     base = f"{server.endpoint_url}/console/queues/us-east-1/orders"
     page = open_page(f"{base}/edit")
     page.get_by_label("Visibility timeout").fill("7")
-    page.get_by_label("May be the dead letters of").select_option("denyAll")
+    page.get_by_label("Accepts dead letters from").select_option("denyAll")
     page.get_by_role("button", name="Show the change").click()
     run(page)
     found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]

@@ -176,7 +176,7 @@ def test_the_servers_own_troubles_are_shaded_in_every_strip_and_told_below():
     assert len(shaded) == len(strips) > 0
     told = text_of(section)
     assert "The server itself was in trouble 2 times:" in told
-    assert "the database was away, 1 h" in told and "the disk stalled, 1.5 s" in told
+    assert "the database was unreachable, 1 h" in told and "the disk stalled, 1.5 s" in told
 
 
 def test_what_never_happened_is_said_instead_of_drawn():

@@ -110,7 +110,7 @@ HOW: Final = {
     "deleted": "deleted in time",
     "released": "released",
     "given_back": "over",
-    "undone": "undone: the answer never left",
+    "undone": "undone: the answer was never sent",
     "lapsed": "lapsed",
     "expired": "ended with the message's retention",
     "purged": "purged",

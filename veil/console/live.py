@@ -183,7 +183,7 @@ class Live:
                 return
             except Exception:
                 _log.exception("a live page failed")
-                self._end(view, "It could not be drawn; the server's log says why.")
+                self._end(view, "This page could not be updated; the server's log says why.")
                 return
             changed = {name: html for name, html in fragments.items() if view.shown.get(name) != html}
             view.shown = dict(fragments)

@@ -42,16 +42,14 @@ NUMBERS: Final = {
         NumberField("kms_reuse_s", "Data key reuse", "seconds", 60, 86_400),
     )
 }
-RECEIVES_MAX: Final = NumberField(
-    "receives_max", "Receives before that", "receives", 1, limits.RECEIVES_MAX_MAX
-)
+RECEIVES_MAX: Final = NumberField("receives_max", "Maximum receives", "receives", 1, limits.RECEIVES_MAX_MAX)
 _LABELS: Final[Mapping[str, str]] = {
     **{name: field.label for name, field in NUMBERS.items() if name != "kms_reuse_s"},
     "content_deduplication": "Deduplication by content",
     "deduplication_scope": "Deduplication scope",
     "throughput_limit": "Throughput limit",
     "redrive": "Dead letters",
-    "redrive_allow": "May be the dead letters of",
+    "redrive_allow": "Accepts dead letters from",
     "managed_sse": "Managed encryption",
     "kms_key": "KMS key",
     "kms_reuse_s": "Data key reuse",

@@ -373,10 +373,10 @@ def draw_charts(history: History, key: int | str, resolution: Resolution) -> lis
             per_s=1,
             shades=shades,
         ),
-        time_chart("rates", "What happens", rates, span_s, rate, shades=shades),
+        time_chart("rates", "Activity", rates, span_s, rate, shades=shades),
         time_chart(
             "handling",
-            "From receive to delete",
+            "Time from receive to delete",
             [Line("p50", "half within", column["p50_ms"]), Line("p99", "99 % within", column["p99_ms"])],
             span_s,
             milliseconds,

@@ -58,7 +58,9 @@ async def redrive_dead_letters(visit: Visit) -> Response:
         rate_per_s = _RATE.read_optional(visit.form)
         if visit.form.text("what") != "ticked":
             return await _offer_matching(visit, queue, wish, destination, rate_per_s)
-        chosen = _ticked(visit, "No message is ticked. Tick those to be redriven, or redrive all that match.")
+        chosen = _ticked(
+            visit, "No messages are selected. Select those to redrive, or redrive all that match."
+        )
     except FormRefused as refusal:
         return await letters_shown(visit, queue, wish, {refusal.field: refusal.sentence})
     return await _offer_ticked(visit, queue, wish, chosen, destination)
@@ -70,7 +72,7 @@ async def delete_dead_letters(visit: Visit) -> Response:
     queue = await visit.queue()
     wish = read_wish(visit.form)
     try:
-        chosen = _ticked(visit, "No message is ticked. Tick those to be deleted.")
+        chosen = _ticked(visit, "No messages are selected. Select those to delete.")
     except FormRefused as refusal:
         return await letters_shown(visit, queue, wish, {refusal.field: refusal.sentence})
     return await offer_deletion(visit, queue, chosen, wish.address(queue))
@@ -82,7 +84,7 @@ def _ticked(visit: Visit, none: str) -> list[tuple[int, str]]:
     if not chosen:
         raise FormRefused("ticked", none)
     if len(chosen) > PAGE_ROWS:
-        expected = f"{len(chosen):,} messages are ticked: expected at most {PAGE_ROWS}, a page of them."
+        expected = f"{len(chosen):,} messages are selected: expected at most {PAGE_ROWS}, a page of them."
         raise FormRefused("ticked", expected)
     return chosen
 

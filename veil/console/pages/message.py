@@ -172,12 +172,12 @@ async def message_page(visit: Visit) -> Response:
     further = visit.query.number("further", 1, 1, FURTHER_MAX)
     told = await tell_message(visit, key, seq, further)
     if told is None:
-        kept = visit.console.journal_looks.is_kept
-        raise NotFound(
-            f"Neither queue {key.name[:100]} nor the journal knows a message with the key {seq}."
-            if kept
-            else f"Queue {key.name[:100]} has no message with the key {seq}. It is gone, and no journal tells its life."
-        )
+        if visit.console.journal_looks.is_kept:
+            raise NotFound(
+                f"Neither queue {key.name[:100]} nor the journal has a message with the key {seq}."
+            )
+        gone = "It is gone, and there is no journal to look it up in."
+        raise NotFound(f"Queue {key.name[:100]} has no message with the key {seq}. {gone}")
     message = None if told.present is None else told.present.message
     return await visit.page(
         "message.html",

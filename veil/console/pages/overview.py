@@ -71,7 +71,7 @@ def troubles_of(facts: QueueFacts) -> Iterator[Trouble]:
         yield Trouble(
             100,
             "expiring",
-            f"Its oldest message is removed in {rough_length(left_s)}, when its retention ends.",
+            f"Its oldest message will be deleted in {rough_length(left_s)}, when its retention ends.",
         )
     if facts.depth.counts.in_flight >= IN_FLIGHT_MAX * 0.9:
         yield Trouble(
@@ -96,13 +96,13 @@ def troubles_of(facts: QueueFacts) -> Iterator[Trouble]:
     unexplained = happened.get("lapsed", 0) - crashed - overran - failed - happened.get("given_back", 0)
     if unexplained > 0:
         yield Trouble(
-            60, "lapsed", f"{plural(unexplained, 'lease')} lapsed: the message came back undeleted."
+            60, "lapsed", f"{plural(unexplained, 'lease')} lapsed: the message became visible again."
         )
     if settings.paused:
         yield Trouble(
             55,
             "paused",
-            f"Its deliveries are paused; {plural(visible, 'message')} can be received once resumed.",
+            f"Deliveries are paused; {plural(visible, 'message')} will be available again when they are resumed.",
         )
     elif (
         visible
@@ -113,11 +113,11 @@ def troubles_of(facts: QueueFacts) -> Iterator[Trouble]:
         yield Trouble(
             50,
             "unattended",
-            f"Nobody receives: {plural(visible, 'message')} {'waits' if visible == 1 else 'wait'}, "
+            f"No consumer is receiving: {plural(visible, 'message')} {'is' if visible == 1 else 'are'} waiting, "
             f"the oldest for {rough_length(facts.oldest_s)}.",
         )
     elif facts.grown >= max(_GROWN_MIN, (facts.depth.total - facts.grown) * _GROWN_PART):
-        yield Trouble(40, "growing", f"It grows: {facts.grown:,} messages more than ten minutes ago.")
+        yield Trouble(40, "growing", f"It is growing: {facts.grown:,} more messages than ten minutes ago.")
 
 
 async def look(visit: Visit) -> Overview:

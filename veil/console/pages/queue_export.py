@@ -83,7 +83,7 @@ def _table(queue: Queue) -> str:
         pairs = ", ".join(f"{_key(name)} = {_text(value)}" for name, value in queue.tags.items())
         lines.append(f"tags = {{ {pairs} }}")
     if unsaid := _told(settings, _UNSAID):
-        lines.append(f"# Not here, because veil.toml cannot say it: {', '.join(unsaid)}.")
+        lines.append(f"# Not included, because veil.toml has no setting for it: {', '.join(unsaid)}.")
     return "\n".join(lines) + "\n"
 
 
@@ -232,7 +232,7 @@ class _Format(NamedTuple):
 _FORMATS: Final[Mapping[str, _Format]] = {
     "toml": _Format(
         "veil.toml",
-        "Put it into veil.toml: veil serve creates these queues at its start.",
+        "Put this into veil.toml: veil serve creates these queues when it starts.",
         ".toml",
         _TEXT,
         as_toml,

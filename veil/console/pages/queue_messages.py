@@ -167,7 +167,7 @@ async def delete_messages(visit: Visit) -> Response:
     queue = await visit.queue()
     chosen = chosen_of(visit.form.all("message"))
     if not chosen or len(chosen) > PAGE_ROWS:
-        return await _messages_shown(visit, f"Tick at least one message, and at most {PAGE_ROWS}.")
+        return await _messages_shown(visit, f"Select at least one message, and at most {PAGE_ROWS}.")
     return await offer_deletion(visit, queue, chosen, queue_link(queue.key, "messages"))
 
 
@@ -314,7 +314,7 @@ async def _change_leases(visit: Visit, queue: Queue) -> Response:
     if way is None:
         raise FormRefused("do", "Choose what to do: release, extend or delete.")
     if not names or None in names or len(names) > PAGE_LEASES:
-        raise FormRefused("lease", f"Tick at least one message, and at most {PAGE_LEASES}.")
+        raise FormRefused("lease", f"Select at least one message, and at most {PAGE_LEASES}.")
     visibility_s = 0
     if way is _WAYS["extend"]:
         try:

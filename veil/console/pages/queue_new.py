@@ -156,7 +156,7 @@ async def delete_page(visit: Visit) -> Response:
     held = await counts(visit.service, queue)
     notes = [
         f"{_held(held)} will be deleted with it. This cannot be undone.",
-        "For 60 seconds no queue of this name can be created, unless the server is set otherwise.",
+        "For 60 seconds no queue of this name can be created, unless the server's rest_rules are off.",
     ]
     sources = await dead_letter_sources(visit.service, queue, limit=11)
     if sources:

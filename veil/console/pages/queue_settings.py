@@ -97,9 +97,9 @@ async def edit(visit: Visit) -> Response:
 def _notes(before: QueueSettings, after: QueueSettings) -> list[str]:
     notes: list[str] = []
     if before.visibility_s != after.visibility_s:
-        notes.append("It counts from the next receive on. Leases that are open now keep their deadlines.")
+        notes.append("It applies from the next receive. Leases that are open now keep their deadlines.")
     if after.retention_s < before.retention_s:
-        notes.append("The shorter retention counts at once: older messages are deleted, held or not.")
+        notes.append("The shorter retention applies at once: older messages are deleted, held or not.")
     if before.redrive is not None and after.redrive is None:
         notes.append(WITHOUT_DEAD_LETTERS)
     return notes
@@ -204,7 +204,7 @@ async def change_policy(visit: Visit) -> Response:
         differences=[Difference("Policy", _laid_out(before), _laid_out(after))],
         commands=[queue_command(visit, "set-queue-attributes", queue, Attributes={"Policy": after or ""})],
         notes=[
-            "It counts for the next request. The account's own keys may always do everything that no statement denies."
+            "It applies from the next request. The account's own keys may always do everything that no statement denies."
         ],
     ).offer()
 

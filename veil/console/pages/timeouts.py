@@ -272,7 +272,7 @@ async def apply(visit: Visit) -> Response:
     assert after_s is not None
     notes = [
         finding.reason,
-        "It counts from the next receive on. Leases that are open now keep their deadlines.",
+        "It applies from the next receive. Leases that are open now keep their deadlines.",
     ]
     if finding.policy != NO_RENEWAL:
         notes.append(f"It is for consumers that renew: {finding.policy}.")
