@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
+from types import SimpleNamespace
 from urllib.parse import parse_qsl
 
 import pytest
@@ -49,8 +50,16 @@ def test_sizes(size: int, words: str):
 
 
 def test_an_instant_is_relative_with_the_exact_one_beside_it():
-    html = templates.ago(1_700_000_000_123, 1_700_000_090_123)
+    visit = SimpleNamespace(is_live=False, wall_ms=1_700_000_090_123)
+    html = templates.ago({"visit": visit}, 1_700_000_000_123)
     assert ">1 min 30 s ago<" in html and 'title="2023-11-14 22:13:20.123 UTC"' in html
+
+
+def test_a_running_time_stays_the_same_text_in_a_stream():
+    for wall_ms in (1_700_000_090_123, 1_700_000_091_123):
+        visit = SimpleNamespace(is_live=True, wall_ms=wall_ms, now_ms=wall_ms)
+        assert ">0 s ago<" in templates.ago({"visit": visit}, 1_700_000_000_123)
+        assert ">0 s<" in templates.countdown({"visit": visit}, 1_800_000_000_123)
 
 
 @pytest.mark.parametrize("text", STRINGS)

@@ -203,7 +203,7 @@ class Console:
 
     async def _streamed(self, visit: Visit, route: Route) -> Response:
         identity = visit.identity
-        visit.is_shared = True
+        visit.is_live = True
         key = (identity.account, identity.role, visit.request.path, visit.request.query)
         stream = self.live.stream(
             key,

@@ -304,14 +304,14 @@ async def queue_head(visit: Visit, tab: str) -> Head:
 
 def live_facts(visit: Visit, head: Head) -> Mapping[str, str]:
     """The counts as a fragment, for the streams of all these pages."""
-    return {"queue-facts": visit.row("queue_facts.html", head=head, is_live=True)}
+    return {"queue-facts": visit.row("queue_facts.html", head=head)}
 
 
 async def queue_page(visit: Visit, head: Head, **values: Any) -> Response:
     """A page of the queue, by the template of its tab."""
     title = f"{head.queue.name} · {head.tab.replace('-', ' ').capitalize()}"
     template = f"queue_{head.tab.replace('-', '_')}.html"
-    return await visit.page(template, title=title, head=head, queue=head.queue, is_live=False, **values)
+    return await visit.page(template, title=title, head=head, queue=head.queue, **values)
 
 
 # ---- charts
@@ -331,6 +331,13 @@ def chosen_span(visit: Visit) -> tuple[str, Resolution]:
     """How far back the page goes, as its address says."""
     over = visit.query.text("over")
     return (over, OVER[over]) if over in OVER else ("", MINUTES)
+
+
+def charts_of(visit: Visit, key: int | str) -> dict[str, Any]:
+    """What charts.html needs to draw a queue, or an account's queues together, over the span that the address says."""
+    _, resolution = chosen_span(visit)
+    visit.console.activity.tick()
+    return {"charts": draw_charts(visit.console.history, key, resolution), "resolution": resolution}
 
 
 def draw_charts(history: History, key: int | str, resolution: Resolution) -> list[Chart]:

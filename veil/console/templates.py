@@ -11,7 +11,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
+from jinja2.runtime import Context
 from markupsafe import Markup
 
 from veil.charts import percent
@@ -97,31 +98,40 @@ def instant(wall_ms: int | None) -> Markup:
     return Markup('<time class="at" datetime="{}">{}</time>').format(_iso(exact), exact)
 
 
-def ago(wall_ms: int | None, now_ms: int) -> Markup:
+# In a live fragment a running time stands as if it began now: the page's script writes the words, and the text of the
+# fragment is the same for as long as nothing happens.
+
+
+@pass_context
+def ago(context: Context, wall_ms: int | None) -> Markup:
     """An instant as seen from now, with the exact one in its title; the page's script lets it run."""
     if wall_ms is None:
         return Markup("–")
-    exact = utc(wall_ms)
-    distance_s = (now_ms - wall_ms) / 1000
+    exact, visit = utc(wall_ms), context["visit"]
+    distance_s = 0 if visit.is_live else (visit.wall_ms - wall_ms) / 1000
     words = f"{rough_length(distance_s)} ago" if distance_s >= 0 else f"in {rough_length(-distance_s)}"
     return Markup('<time datetime="{}" title="{}" data-ago-ms="{}">{}</time>').format(
         _iso(exact), exact, wall_ms, words
     )
 
 
-def age(since_ms: int | None, now_ms: int) -> Markup:
+@pass_context
+def age(context: Context, since_ms: int | None) -> Markup:
     """How long ago an instant of the engine's clock is; the page's script lets it run."""
     if since_ms is None:
         return Markup("–")
-    words = rough_length(max(0, now_ms - since_ms) / 1000)
+    visit = context["visit"]
+    words = rough_length(0 if visit.is_live else max(0, visit.now_ms - since_ms) / 1000)
     return Markup('<span class="age" data-since-ms="{}">{}</span>').format(since_ms, words)
 
 
-def countdown(deadline_ms: int | None, now_ms: int) -> Markup:
+@pass_context
+def countdown(context: Context, deadline_ms: int | None) -> Markup:
     """What is left until an instant of the engine's clock; the page's script lets it run to zero."""
     if deadline_ms is None:
         return Markup("–")
-    left_s = max(0, deadline_ms - now_ms) / 1000
+    visit = context["visit"]
+    left_s = 0 if visit.is_live else max(0, deadline_ms - visit.now_ms) / 1000
     return Markup('<span class="countdown" data-deadline-ms="{}">{}</span>').format(
         deadline_ms, length(round(left_s))
     )

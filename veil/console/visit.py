@@ -87,7 +87,7 @@ class Visit:
         self.query = query
         self.form = form  # empty unless it is a POST
         self.notice: str | None = None
-        self.is_shared = False  # what is rendered goes to other visitors too
+        self.is_live = False  # it draws a stream, for all who look
         self.turn = Turn(console.turns)
         self.fragments = KeptFragments()
         # What to add to an engine instant to read it on the wall. Once for the visit: a stream draws again and again, and with a
@@ -156,7 +156,7 @@ class Visit:
     def token(self) -> str:
         """What every form of this visitor carries."""
         # A live fragment is drawn once for all who look: a form in it would carry one visitor's token to the others.
-        assert not self.is_shared, "a live fragment must not hold a form"
+        assert not self.is_live, "a live fragment must not hold a form"
         return self.console.sessions.token(self.identity.cookie)
 
     @property

@@ -298,6 +298,7 @@ ROOT = "/console"
 
 PageHandler = Callable[["Visit"], Awaitable[Response]]
 LiveHandler = Callable[["Visit"], Awaitable[Mapping[str, str]]]
+ViewValues = Callable[["Visit"], Awaitable[Mapping[str, Any]]]
 H = TypeVar("H")
 
 
@@ -331,6 +332,26 @@ def change(path: str, *, needs: Role | None) -> Callable[[PageHandler], PageHand
 def live(path: str, *, needs: Role = Role.VIEWER) -> Callable[[LiveHandler], LiveHandler]:
     """What renders the fragments of a stream at the path, once a second while somebody looks."""
     return _added("LIVE", path, needs)
+
+
+def view(
+    path: str, template: str, *, title: str, live_parts: Mapping[str, str]
+) -> Callable[[ViewValues], ViewValues]:
+    """A page and its stream, from the same values: the stream draws the parts again, each by the id of its element."""
+
+    def put(values: ViewValues) -> ViewValues:
+        async def shown(visit: Visit) -> Response:
+            return await visit.page(template, title=title, **await values(visit))
+
+        async def drawn(visit: Visit) -> Mapping[str, str]:
+            found = await values(visit)
+            return {name: await visit.fragment(part, **found) for name, part in live_parts.items()}
+
+        page(path)(shown)
+        live(f"{path}/live")(drawn)
+        return values
+
+    return put
 
 
 def _added(method: str, path: str, needs: Role | None) -> Callable[[H], H]:

@@ -7,24 +7,13 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from veil.console.visit import Visit
-from veil.console.web import NotFound, link, live, page
+from veil.console.web import NotFound, link, page, view
 from veil.core.attempt import Outcome
 from veil.service.attempts import CONSUMERS_MAX, Consumer, EndedAttempt, HeldMessageNow
 from veil.wire.exchange import Response
 
 PAGE_ROWS: Final = 100
 _QUEUES_SHOWN: Final = 4
-
-
-@page("/consumers")
-async def consumers_page(visit: Visit) -> Response:
-    return await visit.page("consumers.html", title="Consumers", is_live=False, **await _find(visit))
-
-
-@live("/consumers/live")
-async def consumers_live(visit: Visit) -> Mapping[str, str]:
-    found = await _find(visit)
-    return {"consumer-rows": await visit.fragment("consumers_rows.html", is_live=True, **found)}
 
 
 @page("/consumers/{mark}")
@@ -59,8 +48,9 @@ def _message_address(row: HeldMessageNow | EndedAttempt) -> str:
     return link("queues", row.queue.key.region, row.queue.name, "messages", str(row.seq))
 
 
-async def _find(visit: Visit) -> dict[str, Any]:
-    """What the list shows, the one seen last first."""
+@view("/consumers", "consumers.html", title="Consumers", live_parts={"consumer-rows": "consumers_rows.html"})
+async def consumers(visit: Visit) -> Mapping[str, Any]:
+    """Who receives, the one seen last first."""
     search = visit.query.text("search")[:100]
     own = [
         each

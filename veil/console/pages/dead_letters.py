@@ -13,7 +13,7 @@ import msgspec
 from veil.console.messages import PAGE_ROWS
 from veil.console.queue_views import NOTHING, STATES
 from veil.console.visit import Visit
-from veil.console.web import Form, link, live, page
+from veil.console.web import Form, link, live, page, view
 from veil.core.limits import MOVE_RATE_MAX
 from veil.core.queue import MoveTask, Queue, QueueKey
 from veil.journal.attempts import LastError
@@ -252,20 +252,14 @@ def _move_row(task: MoveTask) -> MoveRow:
 # ---- pages
 
 
-@page("/dead-letters")
-async def dead_letters_page(visit: Visit) -> Response:
+@view(
+    "/dead-letters",
+    "dead_letters.html",
+    title="Dead letters",
+    live_parts={"dead-rows": "dead_letters_rows.html"},
+)
+async def dead_letters(visit: Visit) -> Mapping[str, Any]:
     """All dead-letter queues, and those that a redrive policy names but that do not exist."""
-    found = await _find(visit)
-    return await visit.page("dead_letters.html", title="Dead letters", is_live=False, **found)
-
-
-@live("/dead-letters/live")
-async def dead_letters_live(visit: Visit) -> Mapping[str, str]:
-    found = await _find(visit)
-    return {"dead-rows": await visit.fragment("dead_letters_rows.html", is_live=True, **found)}
-
-
-async def _find(visit: Visit) -> dict[str, Any]:
     search, hide_empty = visit.query.text("search")[:80], visit.query.text("empty") == "hide"
     own = {queue.key: queue for queue in await visit.own_queues()}
     sources: dict[QueueKey, list[str]] = {}
@@ -309,7 +303,6 @@ async def dead_letter_queue_live(visit: Visit) -> Mapping[str, str]:
         "queue": queue,
         "look": (await visit.console.looks.at([queue])).get(queue.id, NOTHING),
         "moves": await moves_of(visit, queue),
-        "is_live": True,
     }
     return {
         "letter-facts": await visit.fragment("dead_letter_facts.html", **values),
@@ -353,5 +346,4 @@ async def letters_shown(
         values={"to": visit.form.text("to"), "rate": visit.form.text("rate")},
         problems=problems,
         rate_max=MOVE_RATE_MAX,
-        is_live=False,
     )

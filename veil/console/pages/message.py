@@ -190,7 +190,6 @@ async def message_page(visit: Visit) -> Response:
         letter=None if message is None else read_letter(told.present.queue, message),  # type: ignore[union-attr]
         body_chars_max=_BODY_CHARS_MAX,
         trace_header="" if message is None else cut(message.trace_header or "", _TRACE_CHARS_MAX),
-        is_live=False,
         live_path=queue_link(key, "messages", str(seq), "live"),
         **_values(visit, told),
     )
@@ -212,8 +211,8 @@ async def message_live(visit: Visit) -> Mapping[str, str]:
     values = _values(visit, told)
     await visit.turn.pause()
     fragments = {
-        "message-state": await visit.fragment("message_state.html", key=key, is_live=True, **values),
-        "message-life": await visit.fragment("message_life.html", key=key, is_live=True, **values),
+        "message-state": await visit.fragment("message_state.html", key=key, **values),
+        "message-life": await visit.fragment("message_life.html", key=key, **values),
     }
     last = told.life.stays[-1]
     if len(kept) >= _DRAWN_MAX:

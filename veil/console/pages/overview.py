@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from heapq import nsmallest
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from veil.console.charts import Chart
-from veil.console.queue_views import NOTHING, chosen_span, draw_charts
+from veil.console.queue_views import NOTHING, charts_of, chosen_span
 from veil.console.templates import length, rough_length
 from veil.console.visit import Visit
-from veil.console.web import live, page
+from veil.console.web import view
 from veil.core.limits import IN_FLIGHT_MAX
 from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.service.history import MINUTES, History, QueueDepth
-from veil.wire.exchange import Response
 from veil.words import plural
 
 TROUBLES_SHOWN: Final = 20
@@ -199,35 +197,21 @@ def _errors(visit: Visit) -> dict[int, str]:
     return {queue_id: errors.most_common(1)[0][0] for queue_id, errors in counted.items()}
 
 
-@page("/overview")
-async def overview_page(visit: Visit) -> Response:
+@view(
+    "/overview",
+    "overview.html",
+    title="Overview",
+    live_parts={
+        "overview-facts": "overview_facts.html",
+        "overview-troubles": "overview_troubles.html",
+        "overview-tops": "overview_tops.html",
+        "charts": "charts.html",
+    },
+)
+async def overview(visit: Visit) -> Mapping[str, Any]:
     """Troubles first, then totals, charts, and the queues that stand out."""
-    over, resolution = chosen_span(visit)
-    return await visit.page(
-        "overview.html",
-        title="Overview",
-        over=over,
-        resolution=resolution,
-        overview=await look(visit),
-        charts=_charts(visit),
-        is_live=False,
-    )
-
-
-@live("/overview/live")
-async def overview_live(visit: Visit) -> Mapping[str, str]:
-    _, resolution = chosen_span(visit)
     # Those who watch other spans of time share the look.
     key = ("overview", visit.identity.account)
-    overview = await visit.console.looks.kept(key, lambda: look(visit), _FRESH_MS)
-    return {
-        "overview-facts": await visit.fragment("overview_facts.html", overview=overview, is_live=True),
-        "overview-troubles": await visit.fragment("overview_troubles.html", overview=overview, is_live=True),
-        "overview-tops": await visit.fragment("overview_tops.html", overview=overview, is_live=True),
-        "charts": await visit.fragment("charts.html", charts=_charts(visit), resolution=resolution),
-    }
-
-
-def _charts(visit: Visit) -> list[Chart]:
-    _, resolution = chosen_span(visit)
-    return draw_charts(visit.console.history, visit.identity.account, resolution)
+    looked = await visit.console.looks.kept(key, lambda: look(visit), _FRESH_MS if visit.is_live else 0)
+    over, _ = chosen_span(visit)
+    return {"over": over, "overview": looked, **charts_of(visit, visit.identity.account)}

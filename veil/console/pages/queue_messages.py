@@ -105,7 +105,7 @@ def _drawn(visit: Visit, head: Head, row: MessageRow, piece: str, *state: object
     """A row or a cell of the stream, drawn again when its state is another."""
     return visit.fragments.get(
         (piece, row.message.seq, *state),
-        lambda: visit.row(f"queue_{piece}.html", head=head, row=row, is_live=True),
+        lambda: visit.row(f"queue_{piece}.html", head=head, row=row),
     )
 
 

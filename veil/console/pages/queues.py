@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 from markupsafe import Markup
 
 from veil.console.charts import in_pairs, sparkline
-from veil.console.queue_views import NOTHING, chosen_span, draw_charts, live_facts, queue_head, queue_page
+from veil.console.queue_views import NOTHING, charts_of, chosen_span, live_facts, queue_head, queue_page
 from veil.console.visit import Visit
-from veil.console.web import live, page
+from veil.console.web import live, page, view
 from veil.core.queue import Queue
 from veil.service.history import MINUTES, QueueDepth
 from veil.wire.exchange import Response
@@ -50,8 +50,14 @@ class QueueFilter(NamedTuple):
     falling: bool
 
 
-@page("/queues")
-async def queues_page(visit: Visit) -> Response:
+@view(
+    "/queues",
+    "queues.html",
+    title="Queues",
+    live_parts={"queue-rows": "queues_rows.html", "queue-sum": "queues_sum.html"},
+)
+async def queues(visit: Visit) -> Mapping[str, Any]:
+    """The queues of the page; in a stream which queues, and in which order, may be a little old."""
     wanted = _filter(visit)
     headings = []
     for name, column in _COLUMNS.items():
@@ -59,16 +65,21 @@ async def queues_page(visit: Visit) -> Response:
         order = "other" if falling != column.falls_first else ""
         sorted_now = None if name != wanted.sort else "descending" if wanted.falling else "ascending"
         headings.append((name, column.words, visit.query_with(sort=name, order=order, page=""), sorted_now))
-    found = await _find(visit, wanted)
-    return await visit.page("queues.html", title="Queues", wanted=wanted, headings=headings, **found)
-
-
-@live("/queues/live")
-async def queues_live(visit: Visit) -> Mapping[str, str]:
-    found = await _find(visit, _filter(visit), order_age_ms=LIVE_ORDER_MS)
+    matching, count, regions = await visit.console.looks.kept(
+        (visit.identity.account, wanted),
+        lambda: _matching(visit, wanted),
+        LIVE_ORDER_MS if visit.is_live else 0,
+    )
+    shown, pager = visit.paged(matching, PAGE_ROWS)
+    looks = await visit.console.looks.at(shown)
     return {
-        "queue-rows": await visit.fragment("queues_rows.html", **found),
-        "queue-sum": await visit.fragment("queues_sum.html", **found),
+        "rows": [(queue, looks[queue.id], *_recent(visit, queue)) for queue in shown if queue.id in looks],
+        "wanted": wanted,
+        "headings": headings,
+        "matching": len(matching),
+        "all": count,
+        "regions": regions,
+        "pager": pager,
     }
 
 
@@ -77,17 +88,6 @@ def _filter(visit: Visit) -> QueueFilter:
     sort = text("sort") if text("sort") in _COLUMNS else "name"
     falling = _COLUMNS[sort].falls_first != (text("order") == "other")
     return QueueFilter(text("search")[:80], text("region")[:64], text("empty") == "hide", sort, falling)
-
-
-async def _find(visit: Visit, wanted: QueueFilter, *, order_age_ms: int = 0) -> dict[str, Any]:
-    """What the page shows; which queues, and in which order, may be as old as that."""
-    matching, count, regions = await visit.console.looks.kept(
-        (visit.identity.account, wanted), lambda: _matching(visit, wanted), order_age_ms
-    )
-    shown, pager = visit.paged(matching, PAGE_ROWS)
-    looks = await visit.console.looks.at(shown)
-    rows = [(queue, looks[queue.id], *_recent(visit, queue)) for queue in shown if queue.id in looks]
-    return {"rows": rows, "matching": len(matching), "all": count, "regions": regions, "pager": pager}
 
 
 async def _matching(visit: Visit, wanted: QueueFilter) -> tuple[list[Queue], int, list[str]]:
@@ -140,26 +140,13 @@ def _recent(visit: Visit, queue: Queue) -> tuple[Markup, Mapping[str, float]]:
 async def activity_page(visit: Visit) -> Response:
     """How the queue fared: depth, age, rates and handling times."""
     head = await queue_head(visit, "activity")
-    over, resolution = chosen_span(visit)
-    visit.console.activity.tick()
-    return await queue_page(
-        visit,
-        head,
-        charts=draw_charts(visit.console.history, head.queue.id, resolution),
-        over=over,
-        resolution=resolution,
-        address=f"{head.address}/activity",
-        live_path=f"{head.address}/activity/live" + (f"?over={over}" if over else ""),
-    )
+    over, _ = chosen_span(visit)
+    live_path = f"{head.address}/activity/live" + (f"?over={over}" if over else "")
+    return await queue_page(visit, head, over=over, live_path=live_path, **charts_of(visit, head.queue.id))
 
 
 @live("/queues/{region}/{name}/activity/live")
 async def activity_live(visit: Visit) -> Mapping[str, str]:
     head = await queue_head(visit, "activity")
-    _, resolution = chosen_span(visit)
-    visit.console.activity.tick()
-    charts = draw_charts(visit.console.history, head.queue.id, resolution)
-    return {
-        **live_facts(visit, head),
-        "charts": await visit.fragment("charts.html", charts=charts, resolution=resolution),
-    }
+    charts = await visit.fragment("charts.html", **charts_of(visit, head.queue.id))
+    return {**live_facts(visit, head), "charts": charts}
