@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import import_module
 from urllib.parse import urlencode
 
 import pytest
 
 from tests.console.web import Visitor
-from veil.console import pages
 from veil.console import web as routes
+from veil.console.app import load_pages
 from veil.console.web import Role
 from veil.testing import VeilServer
 
-for _name in pages.MODULES:
-    import_module(f"veil.console.pages.{_name}")
+load_pages()
 
 # The only ones for people who are not logged in.
 OPEN = {("GET", "login"), ("POST", "login"), ("POST", "logout"), ("POST", "theme")}

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -47,8 +48,8 @@ _NOT_KEPT: Final = ("Cache-Control", "no-store")
 
 def load_pages() -> None:
     """Import every page, which puts it into the table of routes; the first time takes a tenth of a second."""
-    for name in pages.MODULES:
-        import_module(f"veil.console.pages.{name}")
+    for module in iter_modules(pages.__path__):
+        import_module(f"veil.console.pages.{module.name}")
 
 
 class Console:
