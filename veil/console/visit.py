@@ -145,12 +145,7 @@ class Visit:
     @property
     def audit_facts(self) -> dict[str, Any]:
         """Who asks, for the audit log."""
-        return {
-            "who": self.identity.name,
-            "role": self.identity.role.label,
-            "address": self.request.peer,
-            "account": self.identity.account,
-        }
+        return self.identity.audit_facts(self.request.peer)
 
     @property
     def token(self) -> str:

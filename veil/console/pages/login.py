@@ -74,15 +74,8 @@ async def _record(visit: Visit, identity: Identity | None, action: str) -> None:
     if identity is None:
         return
     try:
-        await visit.console.audit.asked(
-            who=identity.name,
-            role=identity.role.label,
-            address=visit.request.peer,
-            account=identity.account,
-            action=action,
-            target="console",
-            outcome=DONE,
-        )
+        facts = identity.audit_facts(visit.request.peer)
+        await visit.console.audit.asked(**facts, action=action, target="console", outcome=DONE)
     except AuditUnavailable as problem:
         _log.error("%s of key %s is not in the audit log: %s", action, identity.name, problem)
 

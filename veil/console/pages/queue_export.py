@@ -31,10 +31,8 @@ def names_for(queues: Sequence[Queue], shape: Callable[[list[str]], str]) -> dic
     return names
 
 
-# What a queue has beyond the defaults: in a format's own words, by the setting of each.
-
-
 def _told(settings: QueueSettings, words: Mapping[str, str], *always: str) -> dict[str, Any]:
+    """What a queue has beyond the defaults, in a format's own words; `words` has the setting that each stands for."""
     default = QueueSettings()
     return {
         word: getattr(settings, setting)

@@ -160,12 +160,14 @@ async def change_tags(visit: Visit) -> Response:
         make=make,
         done=f"The tags of {queue.name} are changed.",
         differences=[
-            Difference(key, *("" if value is None else value or "(empty)" for value in (before, after)))
-            for key in (*removed, *added)
-            for before, after in [(queue.tags.get(key), added.get(key))]
+            Difference(key, _shown(queue.tags.get(key)), _shown(added.get(key))) for key in (*removed, *added)
         ],
         commands=commands,
     ).offer()
+
+
+def _shown(value: str | None) -> str:
+    return "" if value is None else value or "(empty)"
 
 
 async def _tags_page(visit: Visit, written: str | None, problem: str) -> Response:
