@@ -306,9 +306,7 @@ def test_what_the_queue_would_refuse_is_refused_and_the_letter_stays(
     page.get_by_label("Type of attribute 1").fill("Sentence")
     page.get_by_role("button", name="Show the change").click()
     page.get_by_role("button", name="Send to orders").click()
-    assert (
-        "Nothing was changed: The type of message (user) attribute" in page.get_by_role("alert").inner_text()
-    )
+    assert "The change failed: The type of message (user) attribute" in page.get_by_role("alert").inner_text()
     assert visible(sqs, dead) == 1
     sqs.purge_queue(QueueUrl=dead)
     page.goto(edit)

@@ -228,7 +228,7 @@ class Change:
             made = await self.make()
         except VeilError as refusal:
             await audit.ended(entry_id, FAILED, str(refusal))
-            return await self._shown(f"Nothing was changed: {refusal}.")
+            return await self._shown(f"The change failed: {refusal}.")
         except BaseException as error:
             await audit.ended(entry_id, FAILED, type(error).__name__)
             raise
