@@ -13,6 +13,8 @@ from veil.core.queue import Queue, QueueKey, QueueSettings
 from veil.wire.attributes import ATTRIBUTE_OF_SETTING, print_redrive, print_redrive_allow
 from veil.wire.exchange import Response
 
+_DEFAULT: Final = QueueSettings()
+
 # ---- names of resources
 
 
@@ -33,11 +35,10 @@ def names_for(queues: Sequence[Queue], shape: Callable[[list[str]], str]) -> dic
 
 def _told(settings: QueueSettings, words: Mapping[str, str], *always: str) -> dict[str, Any]:
     """What a queue has beyond the defaults, in a format's own words; `words` has the setting that each stands for."""
-    default = QueueSettings()
     return {
         word: getattr(settings, setting)
         for word, setting in words.items()
-        if setting in always or getattr(settings, setting) != getattr(default, setting)
+        if setting in always or getattr(settings, setting) != getattr(_DEFAULT, setting)
     }
 
 
