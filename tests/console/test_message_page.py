@@ -177,7 +177,7 @@ def test_without_a_journal_the_store_alone_is_drawn_and_the_page_says_so(open_pa
         assert "The journal is off" in page.locator("#message-life").inner_text()
         sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
         page.reload()
-        assert "no journal tells its life" in page.get_by_role("alert").inner_text()
+        assert "there is no journal to look it up in" in page.get_by_role("alert").inner_text()
         page.close()
         sqs.close()
 
