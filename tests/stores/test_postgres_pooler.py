@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -19,6 +20,7 @@ from tests.transaction_pooler import TransactionPooler
 from veil.core.errors import StoreUnavailable
 from veil.core.lease import Deletion
 from veil.stores.postgres import PostgresStore
+from veil.stores.postgres import nodes as nodes_module
 from veil.stores.store import Store
 
 
@@ -138,3 +140,40 @@ async def test_a_random_history_agrees_with_the_reference(pooled: str, tmp_path:
         await run.audit()
     finally:
         await run.close()
+
+
+async def test_requests_that_come_together_look_for_their_queues_together(
+    pooled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that is not told looks before each request; who comes while it does so is not answered by what was seen before."""
+    monkeypatch.setattr(nodes_module, "ALONE_BEAT_S", 3_600.0)
+    stores = [PostgresStore(pooled), PostgresStore(pooled)]
+    for store in stores:
+        await store.open()
+    one, other = stores
+    looks = 0
+    learn = other._engine.learn
+
+    async def counted() -> None:
+        nonlocal looks
+        looks += 1
+        await learn()
+
+    monkeypatch.setattr(other._engine, "learn", counted)
+    try:
+        queue = await make_queue(one)
+        under_way = asyncio.create_task(other.find_queue(queue.key))
+        while not looks:
+            await asyncio.sleep(0)
+        edited = await one.edit_queue(queue, lambda it: it._replace(settings=replace(it.settings, delay_s=3)))
+
+        assert await asyncio.gather(*(other.find_queue(queue.key) for _ in range(50))) == [edited] * 50
+        assert (await under_way) in (queue, edited)
+        assert looks == 2
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await other.find_queue(queue.key)
+        assert await other.find_queue(queue.key) == edited
+    finally:
+        for store in stores:
+            await store.close()

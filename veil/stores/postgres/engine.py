@@ -175,6 +175,8 @@ class Engine:
             Transaction, asyncio.Future[None]
         ] = {}  # those that let happen what is due, until their end
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._learning: asyncio.Task[None] | None = None
+        self._next_learning: asyncio.Task[None] | None = None
 
     async def run(
         self,
@@ -211,6 +213,20 @@ class Engine:
     async def learn(self) -> None:
         """Bring what is known of the queues up to date."""
         await self.run(nothing)
+
+    async def learn_together(self) -> None:
+        """The same for everybody who asks while another is under way, by one that begins after they have asked."""
+        if self._next_learning is None:
+            self._next_learning = asyncio.ensure_future(self._learn_after(self._learning))
+            self._tasks.add(self._next_learning)
+            self._next_learning.add_done_callback(self._ended)
+        await asyncio.shield(self._next_learning)
+
+    async def _learn_after(self, under_way: asyncio.Task[None] | None) -> None:
+        if under_way is not None:
+            await asyncio.wait([under_way])
+        self._learning, self._next_learning = self._next_learning, None
+        await self.learn()
 
     def renewals_wait(self) -> AbstractContextManager[None]:
         """Something is asked of the database meanwhile that renewals need, and every node all the time: while it is away, they

@@ -235,7 +235,8 @@ class PostgresStore:
         known = self._engine.queues.by_key.get(key)
         if known is None or not self._engine.is_told:
             with self._engine.renewals_wait():
-                await self._engine.learn()  # it may have been made on another node, or edited there unheard
+                # It may have been made on another node, or edited there unheard.
+                await self._engine.learn_together()
             known = self._engine.queues.by_key.get(key)
         return None if known is None else known.queue
 
