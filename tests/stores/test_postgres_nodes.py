@@ -331,6 +331,26 @@ async def test_a_missing_dead_letter_queue_that_is_made_elsewhere_is_used(postgr
         assert await one.find_queue(a_key("dead")) == dead
 
 
+async def test_a_trouble_that_many_waited_through_is_told_once(postgres: str, no_beats: None) -> None:
+    clock = ManualClock()
+    async with nodes(postgres, 1, clock=clock, lease_grace=True) as [store]:
+        began_ms = clock.now_ms()
+        for n in range(5):
+            store.lease_time.waits(n, TroubleKind.DATABASE)
+            clock.advance(100)
+        clock.advance(seconds=1)
+        for n in (3, 1, 0, 2, 4):
+            clock.advance(10)
+            store.lease_time.answered(n)
+        clock.advance(1)
+        store.lease_time.waits("later", TroubleKind.DATABASE)
+        clock.advance(seconds=1)
+        store.lease_time.answered("later")
+
+        spans = [(trouble.from_ms - began_ms, trouble.to_ms - began_ms) for trouble in store._nodes._troubles]
+        assert spans == [(0, 1_550), (1_551, 2_551)]
+
+
 @pytest.mark.parametrize("silent_ms", [2_400, 2_600, 7_400, 7_600])
 async def test_a_lapse_reckons_with_a_node_that_has_fallen_silent_before_any_heartbeat_has_noted_it(
     postgres: str, no_beats: None, silent_ms: int

@@ -179,7 +179,11 @@ class Nodes:
                 self._engine.events().troubled(latest)
 
     def _note_trouble(self, trouble: Trouble) -> None:
-        self._troubles = [*self._troubles[-9:], trouble]
+        earlier = self._troubles[-9:]
+        if earlier and earlier[-1].kind == trouble.kind and earlier[-1].to_ms >= trouble.from_ms:
+            # Everybody who waited for the same tells of it: one trouble, from the first who did.
+            trouble = trouble._replace(from_ms=min(trouble.from_ms, earlier.pop().from_ms))
+        self._troubles = [*earlier, trouble]
         self._noted.set()
 
     async def _wake_all(self) -> None:
