@@ -246,14 +246,13 @@ def _exported_moves(index: SegmentIndex, seqs: Set[int]) -> dict[int, int]:
     found: dict[int, int] = {}
     opened_max = index.opened + OPENED_MAX
     wanted = pa.array(sorted(seqs), pa.int64())
+    segments = _since_day(index, instant_of(min(seqs)))
     for seq in sorted(seqs):
+        if seq in found or index.opened >= opened_max:
+            continue
         died_ms = instant_of(seq)
-        segments = (
-            []
-            if seq in found or index.opened >= opened_max
-            else _begun(index, _since_day(index, died_ms), died_ms)
-        )
-        for segment in segments[:_SEGMENTS_OF_AN_INSTANT]:
+        of_then = _begun(index, [each for each in segments if each.day >= _day(died_ms)], died_ms)
+        for segment in of_then[:_SEGMENTS_OF_AN_INSTANT]:
             if seq not in found:
                 with suppress(ValueError, OSError), index.place.open_input(segment.name) as file:
                     parquet = pq.ParquetFile(file)
@@ -308,9 +307,12 @@ def _exported(
     return _Exported(True, None, problems)
 
 
+def _day(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d")
+
+
 def _since_day(index: SegmentIndex, begins_ms: int) -> list[Segment]:
-    day = datetime.fromtimestamp(begins_ms / 1000, UTC).strftime("%Y-%m-%d")
-    return list_segments(index.place, since_day=day)
+    return list_segments(index.place, since_day=_day(begins_ms))
 
 
 def _begun(index: SegmentIndex, segments: Sequence[Segment], begins_ms: int) -> list[Segment]:

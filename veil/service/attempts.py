@@ -308,9 +308,10 @@ class LiveAttempts:
         if not waiting:
             return 0
         now_ms = self._clock.now_ms()
+        trouble = self._trouble_at(now_ms)
         for seq in [seq for seq, visible_ms in waiting.items() if visible_ms <= now_ms]:
             claim = self._leases.get(seq)
-            if claim is None or not self._is_graced(seq, claim, now_ms, self._trouble_at(now_ms)):
+            if claim is None or not self._is_graced(seq, claim, now_ms, trouble):
                 del waiting[seq]
         return len(waiting)
 
