@@ -77,7 +77,7 @@ def _settings(master: str = f"local[{THREADS}]", more: Mapping[str, str] | None 
     from veil.pipeline.spark.session import SparkSettings
 
     conf = {"spark.driver.memory": MEMORY, "spark.ui.enabled": "false", **(more or {})}
-    return SparkSettings(master=master, conf=conf, title="bench lifecycles", brief=True)
+    return SparkSettings(master=master, conf=conf, title="bench lifecycles")
 
 
 def _check(done: LifecyclesRun) -> None:

@@ -73,12 +73,11 @@ def test_every_hour_is_in_the_day_and_month_that_the_calendar_says() -> None:
         assert begin_of_month_ms(hour * 3_600_000) == at.replace(day=1, hour=0).timestamp() * 1000
 
 
-def test_a_session_for_brief_work_has_the_quick_compiler_alone_unless_somebody_chose(tmp_path: Path) -> None:
+def test_a_spark_of_ours_has_the_quick_compiler_alone_unless_somebody_chose(tmp_path: Path) -> None:
     name = "spark.driver.extraJavaOptions"
 
-    assert name not in chosen(SparkSettings(), tmp_path)
-    assert chosen(SparkSettings(brief=True), tmp_path)[name] == "-XX:TieredStopAtLevel=1"
-    assert chosen(SparkSettings(brief=True, conf={name: "-Da=b"}), tmp_path)[name] == "-Da=b"
+    assert chosen(SparkSettings(), tmp_path)[name] == "-XX:TieredStopAtLevel=1"
+    assert chosen(SparkSettings(conf={name: "-Da=b"}), tmp_path)[name] == "-Da=b"
 
 
 def test_quiet_hours_share_a_slice_and_a_busy_one_is_cut_between_minutes() -> None:
@@ -97,3 +96,9 @@ def test_stored_rows_count_when_hours_are_cut() -> None:
     cut = slices_of([5], {300: 1}, {5: hour})
     assert len(cut) == 60
     assert all(each.hours == {5: hour} and not each.is_whole for each in cut)
+
+
+def test_an_hour_of_which_little_is_new_stays_whole() -> None:
+    hour, little = Hour(rows=3 * _EVENTS_A_SLICE_MIN), {300: 1, 310: _EVENTS_A_SLICE_MIN}
+    assert [each.is_whole for each in slices_of([5], little, {5: hour})] == [True]
+    assert len(slices_of([5], dict.fromkeys(range(300, 360), hour.rows), {5: hour})) > 1

@@ -141,6 +141,26 @@ def test_messages_that_nothing_new_is_told_of_stay_in_the_files_they_are_in(
     ]
 
 
+def test_what_is_told_of_messages_that_are_still_there_leaves_the_file_of_the_ended_as_it_is(
+    journal_place: Storage, tables_place: Storage
+) -> None:
+    ended = [a_message(T + number).received(T + S).deleted(T + 2 * S) for number in range(3)]
+    held = a_message(T + 5).received(T + S)
+    row = written(journal_place, journal_of(*ended, held), 1)
+    run_lifecycles(no_spark, journal_place, tables_place)
+    (before,) = load_manifest(tables_place).hours.values()
+    held.events.clear()
+    written(journal_place, held.deleted(T + 3 * S).events, row)
+
+    run_lifecycles(no_spark, journal_place, tables_place)
+
+    (after,) = load_manifest(tables_place).hours.values()
+    for table in ("leases", "messages"):
+        files = [set(getattr(hour, table)) for hour in (before, after)]
+        assert [len(each) for each in (*files, files[0] & files[1])] == [2, 2, 1], table
+    assert {lease["how"] for lease in rows_of(tables_place, "leases")} == {"deleted"}
+
+
 def test_an_hour_is_put_together_when_it_has_come_to_many_files(
     journal_place: Storage, tables_place: Storage
 ) -> None:

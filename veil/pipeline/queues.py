@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ from veil.client.api import ApiError, Backoff, Failure, RawMessage
 from veil.client.blocking import LoopThread
 from veil.client.client import SqsClient
 
+A = TypeVar("A")
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -106,25 +107,27 @@ _HOLD_BYTES_MAX: Final = 256 << 20
 _HOLD_TIMEOUT_S: Final = 60.0
 
 
-class QueueClient:
-    """A queue that is open; usable from any thread. Raises ApiError in the service's words."""
+class ServiceClient:
+    """A queue service for code that blocks: the SQS client, and the thread of the loop that it runs on."""
 
-    def __init__(self, address: QueueAddress, *, user_agent: str = "pipeline") -> None:
-        self.address = address
-        self._loop = LoopThread(f"veil-queue-{address.queue}")
+    def __init__(self, service: QueueAddress, *, user_agent: str) -> None:
+        self._loop = LoopThread(f"veil-{user_agent.replace(' ', '-')}")
         try:
-            self._client = self._loop.run(self._open(address, user_agent))
+            self._client = self._loop.run(self._opened(service, user_agent))
         except BaseException:
             self._loop.close()
             raise
-        try:
-            self.url: str = self._loop.run(self._client.queue_url(address.queue))
-        except BaseException:
-            self.close()
-            raise
-        self._is_veil: bool | None = None
 
-    def __enter__(self) -> QueueClient:
+    @staticmethod
+    async def _opened(service: QueueAddress, user_agent: str) -> SqsClient:
+        return SqsClient(
+            endpoint=service.endpoint,
+            region=service.region,
+            profile=service.profile,
+            user_agent_extra=user_agent,
+        )
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -135,8 +138,6 @@ class QueueClient:
         self._loop.run(self._client.close())
         self._loop.close()
 
-    # ---- the queue
-
     @property
     def region(self) -> str:
         return self._client.region
@@ -144,6 +145,40 @@ class QueueClient:
     @property
     def endpoint(self) -> str:
         return self._client.endpoint
+
+
+_lock = threading.Lock()
+_shared: dict[tuple[int, Any, Any], Any] = {}
+
+
+def shared(opened: Callable[[A], T], address: A) -> T:
+    """What `opened` makes of an address, the same for whoever asks in this process; never to be closed.
+
+    Tasks come by the hundred, and each would open connections of its own.
+    """
+    # By process: workers are forked, and a thread with its connections does not live on in the child.
+    key = (os.getpid(), opened, address)
+    with _lock:
+        found: T | None = _shared.get(key)
+        if found is None:
+            found = _shared[key] = opened(address)
+        return found
+
+
+class QueueClient(ServiceClient):
+    """A queue that is open; usable from any thread. Raises ApiError in the service's words."""
+
+    def __init__(self, address: QueueAddress, *, user_agent: str = "pipeline executor") -> None:
+        super().__init__(address, user_agent=user_agent)
+        self.address = address
+        try:
+            self.url: str = self._loop.run(self._client.queue_url(address.queue))
+        except BaseException:
+            self.close()
+            raise
+        self._is_veil: bool | None = None
+
+    # ---- the queue
 
     def attributes(self) -> dict[str, str]:
         """All attributes of the queue, counts included."""
@@ -276,15 +311,6 @@ class QueueClient:
 
     # ---- within
 
-    @staticmethod
-    async def _open(address: QueueAddress, user_agent: str) -> SqsClient:
-        return SqsClient(
-            endpoint=address.endpoint,
-            region=address.region,
-            profile=address.profile,
-            user_agent_extra=user_agent,
-        )
-
     async def _receive(
         self, count: int, seconds: float, visibility_s: int | None, wait_s: int
     ) -> list[RawMessage]:
@@ -374,18 +400,3 @@ class PeekedPage(msgspec.Struct, rename="pascal"):
 
     messages: list[PeekedMessage] | None = None
     next_token: str | None = None
-
-
-_lock = threading.Lock()
-_open: dict[tuple[int, QueueAddress], QueueClient] = {}
-
-
-def client_for(address: QueueAddress) -> QueueClient:
-    """An open client, shared with whoever asks for the same queue in this process; never to be closed."""
-    # By process: workers are forked, and a thread with its connections does not live on in the child.
-    key = (os.getpid(), address)
-    with _lock:
-        client = _open.get(key)
-        if client is None:
-            client = _open[key] = QueueClient(address, user_agent="pipeline executor")
-        return client

@@ -87,7 +87,7 @@ def dead_letters(
     for name in names:  # before Spark is started for nothing
         where = QueueAddress(name, *found_queues(endpoint, region, {"QUEUE": name}))
         opened(where, name).close()
-    with spark_session(*spark, "dead letters", quiet=as_json, brief=True) as session:
+    with spark_session(*spark, "dead letters", quiet=as_json) as session:
         analyse(session, where, names, tables, type_attributes=type_attribute or TYPE_ATTRIBUTES)
     groups = read_groups(tables)
     if as_json:

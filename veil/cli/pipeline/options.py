@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 from veil.cli.failures import CommandFailed
 from veil.cli.options import DataDirectory, server_settings, shared, widened
@@ -111,13 +111,12 @@ def _server_places(data: str | None) -> tuple[Path, str | None]:
 
 @contextmanager
 def spark_session(
-    master: str | None, conf: list[str] | None, title: str, *, quiet: bool = False, brief: bool = False
+    master: str | None, conf: list[str] | None, title: str, *, quiet: bool = False
 ) -> Iterator[SparkSession]:
     """A session for the command: started quietly or the given one, with a bar on a terminal while the block runs.
 
-    `quiet` (for `--json`) shows neither the bar nor where Spark's pages are; `brief` work is compiled quickly. A mistake in
-    the options, a start that fails and a failure of Spark's own in the block become CommandFailed, with the file that has
-    what Spark said.
+    `quiet` (for `--json`) shows neither the bar nor where Spark's pages are. A mistake in the options, a start that fails and
+    a failure of Spark's own in the block become CommandFailed, with the file that has what Spark said.
     """
     from veil.pipeline.spark.session import (
         SparkSettings,
@@ -131,9 +130,7 @@ def spark_session(
 
     is_watched = sys.stderr.isatty() and not quiet
     try:
-        settings = SparkSettings(
-            master=master, conf=read_conf(conf or []), title=f"veil {title}", brief=brief
-        )
+        settings = SparkSettings(master=master, conf=read_conf(conf or []), title=f"veil {title}")
         with _shown("starting Spark", is_watched):
             spark = open_session(settings)
     except VeilError as refused:
@@ -178,12 +175,30 @@ def spark_when_needed(
         def spark() -> SparkSession:
             if not started:
                 working.close()  # Spark's start and its tasks are shown from here on
-                started.append(
-                    stack.enter_context(spark_session(master, conf, title, quiet=quiet, brief=True))
-                )
+                started.append(stack.enter_context(spark_session(master, conf, title, quiet=quiet)))
             return started[0]
 
-        yield spark, settings.asks_for_something or is_given()
+        is_chosen = settings.asks_for_something or is_given()
+        if not is_chosen:
+            _let_arrow_find_no_pandas()
+        yield spark, is_chosen
+
+
+def _let_arrow_find_no_pandas() -> None:
+    """Arrow imports pandas with its first array, for the case that it is made of one of its: a third of a second, for nothing."""
+    import pyarrow as pa
+
+    class NoPandas:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name == "pandas":
+                raise ModuleNotFoundError(name)
+
+    sys.meta_path.insert(0, cast(Any, NoPandas))
+    try:
+        pa.array([0]), pa.scalar(0)
+    finally:
+        sys.meta_path.remove(cast(Any, NoPandas))
 
 
 def _spark_reason(spark: SparkSession, problem: Exception) -> str | None:

@@ -36,7 +36,7 @@ def report(
 
     _check_writable(out)
     findings = read_findings(tables)  # before Spark is started for nothing
-    with spark_session(*spark, "report", quiet=as_json, brief=True) as session:
+    with spark_session(*spark, "report", quiet=as_json) as session:
         overview = collect_overview(session, tables, since=_begin(findings))
     _write(out, render_html(findings, overview))
     if as_json:

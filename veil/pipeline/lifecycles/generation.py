@@ -13,7 +13,8 @@ whatever a task that failed or was overtaken has written is nobody's. Where litt
 which takes less time than Spark does to start.
 
 A slice takes the rows of the messages that its events are of out of the stored hours, tells them as events again, and leaves
-the other rows as they are: a file without any of them stays, of one that has some the others are copied.
+the other rows as they are: a file without any of them stays, of one that has some the others are copied. So that few are,
+messages that are still in a queue are in files of their own, apart from those that have ended.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from pyarrow import compute as pc
 
 from veil.core.clock import Trouble
 from veil.journal.storage import Storage
-from veil.pipeline.lifecycles.columns import Ints, packed, read_rows, unpacked, write_rows
+from veil.pipeline.lifecycles.columns import Coded, Ints, packed, read_rows, unpacked, write_rows
 from veil.pipeline.lifecycles.journal import MINUTE_MS, NewSegments, minutes_of, read_events
 from veil.pipeline.lifecycles.lives import lives, retold
 from veil.pipeline.lifecycles.store import GENERATION, TROUBLES_MAX, Hour, Manifest, spark_set
@@ -141,14 +142,14 @@ class Work:
         seqs = np.unique(
             np.concatenate([np.empty(0, np.int64), *(each["seq"].to_numpy() for each in events)])
         )
-        kept: dict[tuple[str, int], list[Any]] = defaultdict(list)
+        kept: dict[int, dict[str, list[Any]]] = defaultdict(lambda: {name: [] for name in LIVES})
         touched: dict[str, list[Any]] = {name: [] for name in LIVES}
         for part, hour in own.hours.items():
             wanted = self._touched(tables, hour, seqs)
             for name in LIVES:
                 stay, left, taken = self._parted(tables, name, getattr(hour, name), own, wanted)
                 touched[name] += taken
-                kept[name, part] += left
+                kept[part][name] += left
                 for file in stay:
                     yield self._file(WrittenFile(name, part, file))
         before = {
@@ -163,10 +164,10 @@ class Work:
                     yield Row(self.days.index(day), kind, packed(sums))
             for name in LIVES:
                 for part, found in _by_part(now[name], HOUR_MS):
-                    kept[name, part].append(found)
-        for (name, part), pieces in kept.items():
-            if any(each.num_rows for each in pieces):
-                yield self._file(self._write(tables, name, part, pa.concat_tables(pieces)))
+                    kept[part][name].append(found)
+        for part, pieces in kept.items():
+            for name, rows in _kept_apart(pieces):
+                yield self._file(self._write(tables, name, part, rows))
 
     def _file(self, written: WrittenFile) -> Row:
         return Row(self.days.index(day_of(written.part)), "file", _encode(written))
@@ -402,7 +403,7 @@ def _minutes(journal: str) -> Stage:
 
 def slices_of(touched: Sequence[int], minutes: Mapping[int, int], stored: Mapping[int, Hour]) -> list[Slice]:
     """The slices for so many new events in each minute, besides what is stored of the hours: small hours share one, large
-    ones are cut between minutes."""
+    ones are cut between minutes. An hour of which more is stored than is new stays in one: most of its files can then too."""
     rows: dict[int, int] = {}
     for part in touched:
         hour = stored.get(part)
@@ -413,7 +414,8 @@ def slices_of(touched: Sequence[int], minutes: Mapping[int, int], stored: Mappin
     filled = 0
     for part in touched:
         own = range(part * _MINUTES, (part + 1) * _MINUTES)
-        total = sum(rows[minute] for minute in own)
+        total, known = sum(rows[minute] for minute in own), stored[part].rows if part in stored else 0
+        limit = _EVENTS_A_SLICE_MAX if total < 2 * known else target
         if spans and filled + total <= target:
             spans[-1] += own
             filled += total
@@ -421,7 +423,7 @@ def slices_of(touched: Sequence[int], minutes: Mapping[int, int], stored: Mappin
         spans.append([])
         filled = 0
         for minute in own:
-            if filled and filled + rows[minute] > target:
+            if filled and filled + rows[minute] > limit:
                 spans.append([])
                 filled = 0
             spans[-1].append(minute)
@@ -507,6 +509,22 @@ def _by_part(rows: pa.Table, length_ms: int) -> Iterator[tuple[int, pa.Table]]:
             yield part, rows.slice(which[0], len(which))
         else:
             yield part, rows.take(pa.array(which))
+
+
+def _kept_apart(pieces: Mapping[str, Sequence[pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
+    """The rows of an hour by file: those of messages that are in a queue still by themselves, since later runs will hear of
+    these, and can leave the large file of the others as it is."""
+    rows = {
+        name: pa.concat_tables(pieces[name] or [arrow_schema(ddl).empty_table()])
+        for name, ddl in LIVES.items()
+    }
+    outcome = Coded.of(rows["messages"]["outcome"])
+    there = rows["messages"]["seq"].to_numpy()[outcome.is_in("open", "dead_lettered")]
+    for name, found in rows.items():
+        is_there = np.isin(found["seq"].to_numpy(), there)
+        for which in (is_there, ~is_there):
+            if which.any():
+                yield name, found if which.all() else found.filter(pa.array(which))
 
 
 def _parts(rows: pa.Table, length_ms: int) -> list[int]:

@@ -8,8 +8,6 @@ stored already, of the last five minutes, with the first answer, and stores noth
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -19,14 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from veil.client.api import ApiError, Failure
-from veil.client.blocking import LoopThread
-from veil.client.client import SqsClient
 from veil.core.errors import MessageRefused
 from veil.core.limits import BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, DELAY_MAX_S
 from veil.core.message import MessageAttribute
 from veil.core.message_rules import Draft, check_draft, size_bytes
 from veil.core.queue import QueueSettings
-from veil.pipeline.queues import QueueAddress, Retries, is_worth_retrying, with_retries
+from veil.pipeline.queues import QueueAddress, Retries, ServiceClient, is_worth_retrying, with_retries
 from veil.pipeline.sink.options import SinkColumns
 
 if TYPE_CHECKING:
@@ -36,32 +32,13 @@ if TYPE_CHECKING:
 _NAMES: Final = uuid.UUID("5b0d3f6e-6f1c-4d36-9f0b-0f2b8a6c1d57")
 
 
-class Sender:
+class Sender(ServiceClient):
     """One service, for the tasks of one process."""
 
     def __init__(self, service: QueueAddress) -> None:
-        self._service = service
+        super().__init__(service, user_agent="pipeline sink")
         self._urls: dict[str, str] = {}
         self._entries_max: dict[str, int] = {}
-        self._loop = LoopThread("veil-sink")
-        try:
-            self._client = self._loop.run(self._opened())
-        except BaseException:
-            self._loop.close()
-            raise
-
-    def close(self) -> None:
-        """Close every connection and end the thread."""
-        self._loop.run(self._client.close())
-        self._loop.close()
-
-    @property
-    def endpoint(self) -> str:
-        return self._client.endpoint
-
-    @property
-    def region(self) -> str:
-        return self._client.region
 
     def url(self, queue: str, retry_s: float) -> str | None:
         """The URL of a queue by name, ARN or URL; None where there is no such queue. Raises SendFailed."""
@@ -92,15 +69,6 @@ class Sender:
         return self._loop.begin(self._send(sequences, name, calls_at_once, retry_s))
 
     # ---- within
-
-    async def _opened(self) -> SqsClient:
-        service = self._service
-        return SqsClient(
-            endpoint=service.endpoint,
-            region=service.region,
-            profile=service.profile,
-            user_agent_extra="pipeline sink",
-        )
 
     async def _send(
         self, sequences: Sequence[list[RowBatch]], name: str, calls_at_once: int, retry_s: float
@@ -167,21 +135,6 @@ class Sender:
         invocation = str(uuid.uuid5(_NAMES, name))
         answers = await self._client.send_batch(self._urls[queue], entries, invocation=invocation)
         return [each if isinstance(each, ApiError) else None for each in answers]
-
-
-_lock = threading.Lock()
-_open: dict[tuple[int, QueueAddress], Sender] = {}
-
-
-def sender_for(service: QueueAddress) -> Sender:
-    """The sender of this process for a service: tasks come by the hundred, and each would open connections of its own."""
-    # By process: workers are forked, and a thread with its connections does not live on in the child.
-    key = (os.getpid(), service)
-    with _lock:
-        sender = _open.get(key)
-        if sender is None:
-            sender = _open[key] = Sender(service)
-        return sender
 
 
 # ---- rows on their way to be messages: what the columns say, checked by the rules of the queue, and cut into batches

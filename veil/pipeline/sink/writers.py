@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from veil.journal.storage import ForWriting, Storage
 from veil.pipeline.options import OptionError
-from veil.pipeline.queues import QueueAddress
+from veil.pipeline.queues import QueueAddress, shared
 from veil.pipeline.sink.options import SinkColumns, SinkOptions
 from veil.pipeline.sink.sender import (
     RowBatch,
@@ -29,7 +29,6 @@ from veil.pipeline.sink.sender import (
     SinkRow,
     is_fifo,
     rows_of,
-    sender_for,
     why_refused,
 )
 
@@ -118,7 +117,7 @@ class PartitionWrite:
         self._options, self._columns = options, columns
         self._name, self._partition = f"{write_name}/{partition}", partition
         self._error_file = f"{write_name}/part-{partition:05d}.jsonl"
-        self._sender: Sender = sender_for(service)
+        self._sender = shared(Sender, service)
         self._there: dict[str, bool] = {}
         self._done = PartitionSent()
         self._under_way: Future[Sent] | None = None
@@ -256,8 +255,7 @@ def _task() -> TaskContext:
 
 def _found(options: SinkOptions) -> QueueAddress:
     """The service, and that the queue is there: a mistake is better told before the first task than by each of them."""
-    sender = Sender(options.service)
-    try:
+    with Sender(options.service) as sender:
         if options.queue is not None:
             if sender.url(options.queue, options.retry_s) is None:
                 raise OptionError("queue", options.queue, f"a queue that exists at {sender.endpoint}")
@@ -268,8 +266,6 @@ def _found(options: SinkOptions) -> QueueAddress:
                     f"a FIFO queue; {options.queue} deduplicates nothing",
                 )
         return QueueAddress("", sender.endpoint, sender.region, options.profile)
-    finally:
-        sender.close()
 
 
 def _tell(messages: list[WriterCommitMessage | None]) -> None:

@@ -16,7 +16,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from veil.client.api import ApiError
-from veil.pipeline.queues import HoldContent, HoldTally, QueueAddress, QueueClient, client_for
+from veil.pipeline.queues import HoldContent, HoldTally, QueueAddress, QueueClient, shared
 from veil.pipeline.source.columns import to_batch
 from veil.pipeline.source.options import VEIL, SourceOptions
 from veil.pipeline.source.stream import (
@@ -72,7 +72,7 @@ class HeldPart(SourcePartition):
     def _asked(self, left: int, piece: int) -> tuple[int, Future[HoldContent]]:
         asked = min(PIECE, left)
         name = self.part << _PIECES_BITS | piece
-        return asked, client_for(self.address).receive_hold(
+        return asked, shared(QueueClient, self.address).receive_hold(
             self.stream, self.batch, name, asked, self.window_s
         )
 

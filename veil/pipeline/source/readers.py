@@ -30,7 +30,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 
 from veil.client.api import ApiError, Failure
 from veil.pipeline.options import OptionError
-from veil.pipeline.queues import PeekedMessage, QueueAddress, QueueClient, client_for
+from veil.pipeline.queues import PeekedMessage, QueueAddress, QueueClient, shared
 from veil.pipeline.source.columns import check_columns, instants, schema_of, to_batch
 from veil.pipeline.source.holds import HeldPart, HeldStream
 from veil.pipeline.source.options import AUTO, BROWSE, DRAIN, SQS, VEIL, SourceOptions
@@ -336,7 +336,7 @@ class BrowsedPart(SourcePartition):
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        for page in pages(client_for(self.address), self.look):
+        for page in pages(shared(QueueClient, self.address), self.look):
             messages = [message for message in page if self.look.wants(message)]
             if messages:
                 more = {

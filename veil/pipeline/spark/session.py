@@ -54,7 +54,6 @@ class SparkSettings:
     master: str | None = None  # None: local[*]
     conf: Mapping[str, str] = field(default_factory=dict)
     title: str = "veil"
-    brief: bool = False  # the work takes seconds: compile it quickly rather than well
 
     def __post_init__(self) -> None:
         if self.master is not None and not self.master.strip():
@@ -104,10 +103,9 @@ def chosen(settings: SparkSettings, home: Path) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",  # the command draws its own
         # All that a driver leaves when it is killed lies in one place, where it can be found.
         "spark.driver.defaultJavaOptions": f'"-Djava.io.tmpdir={home}"',
+        # The work is in Python or takes seconds: Java's second compiler would be half of all CPU for minutes.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     }
-    if settings.brief:
-        # Java's second compiler takes longer over a plan than such work does with the first one's.
-        conf["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1"
     if settings.is_local:
         conf |= {
             "spark.driver.bindAddress": LOOPBACK,
