@@ -153,9 +153,7 @@ class Wait(NamedTuple):
 
     kind: TroubleKind
     since_ms: int
-    from_ms: (
-        int  # when the last was taken that is known of: who came after that may have waited too, elsewhere
-    )
+    from_ms: int  # when the last was taken that is known of: who came after it may have waited elsewhere
 
 
 class LeaseTime:
