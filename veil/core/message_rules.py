@@ -90,8 +90,7 @@ def check_draft(draft: Draft, settings: QueueSettings) -> bytes:
     # The size comes first: what is larger than the queue takes is not worth a look at its parts.
     if size > settings.message_bytes_max:
         raise errors.BodyTooLong(size, settings.message_bytes_max)
-    # Whatever is printable is in XML's set; most bodies end here, and the scan is for those with line breaks.
-    if not body.isprintable() and not _is_xml_text(body_utf8):
+    if not _is_xml_text(body_utf8):
         raise errors.CharactersRefused
     if draft.attributes:
         _check_attributes(draft.attributes)
@@ -210,18 +209,17 @@ def _utf8_bytes(text: str) -> int:
 
 
 def _is_text(text: str) -> bool:
-    if text.isprintable():
-        return bool(text)
     try:
-        return _is_xml_text(text.encode())
+        return bool(text) and _is_xml_text(text.encode())
     except UnicodeEncodeError:
         return False
 
 
 def _is_xml_text(utf8: bytes) -> bool:
-    return len(utf8.translate(None, _CONTROLS)) == len(utf8) and not any(
-        sequence in utf8 for sequence in _NOT_CHARACTERS
-    )
+    # Quicker than to look at each character, four times in a long text.
+    if len(utf8.translate(None, _CONTROLS)) != len(utf8):
+        return False
+    return utf8.isascii() or not any(sequence in utf8 for sequence in _NOT_CHARACTERS)
 
 
 def _is_number(text: str) -> bool:

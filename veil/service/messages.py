@@ -35,15 +35,20 @@ from veil.stores.store import Extension
 # ---- message ids
 
 _IDS_AT_ONCE = 256
-_VARIANT = "89ab"
+# The byte that has the version (4) in its high half, and the one whose two highest bits have the variant (binary 10).
+_VERSION = bytes(0x40 | byte & 0x0F for byte in range(256))
+_VARIANT = bytes(0x80 | byte & 0x3F for byte in range(256))
 
 
 def _message_ids() -> Iterator[str]:
     while True:
-        digits = os.urandom(16 * _IDS_AT_ONCE).hex()
+        drawn = bytearray(os.urandom(16 * _IDS_AT_ONCE))
+        drawn[6::16] = drawn[6::16].translate(_VERSION)
+        drawn[8::16] = drawn[8::16].translate(_VARIANT)
+        digits = drawn.hex()
         for at in range(0, len(digits), 32):
             h = digits[at : at + 32]
-            yield f"{h[:8]}-{h[8:12]}-4{h[13:16]}-{_VARIANT[int(h[16], 16) & 3]}{h[17:20]}-{h[20:]}"
+            yield f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
 
 
 _ids = _message_ids()

@@ -61,7 +61,8 @@ def delete(
     answers: list[Deletion | VeilError] = [Deletion.DELETED] * len(receipts)
     places: Sequence[int] = range(len(receipts))
     # Of two receipts of one message, each finds what the one before it left: they are decided in their order.
-    if not state.has_groups and len({receipt.seq for receipt in receipts}) == len(receipts):
+    is_alone = len(receipts) == 1
+    if not state.has_groups and (is_alone or len({receipt.seq for receipt in receipts}) == len(receipts)):
         places = _delete_held(db, state, receipts, now_ms, caller, said)
     if places:
         left = [receipts[place] for place in places]
@@ -85,15 +86,15 @@ def _delete_held(
     said: Mapping[int, Said],
 ) -> list[int]:
     """The shortcut `take_held` of queries.sql; the places of those receipts that do not hold their messages."""
-    queue, holders = state.queue, {receipt.holder for receipt in receipts}
+    queue = state.queue
     # What is past its retention is gone, though perhaps not yet swept.
     open_now = (queue.id, now_ms, expired_below(now_ms, queue.settings.retention_s))
     taken: list[LeaseFacts] = []
     left: list[int] = []
     # Rows are read to the end: until then a statement does not count as a change.
-    if len(receipts) > len(holders) == 1:
-        seqs = [receipt.seq for receipt in receipts]
-        taken = db.execute(Q.take_held_many, (seq_list(seqs), *holders, *open_now)).fetchall()
+    if len(receipts) > 1 and len({receipt.holder for receipt in receipts}) == 1:
+        seqs, holder = [receipt.seq for receipt in receipts], receipts[0].holder
+        taken = db.execute(Q.take_held_many, (seq_list(seqs), holder, *open_now)).fetchall()
         if len(taken) < len(seqs):
             found = {facts[0] for facts in taken}
             left = [place for place, seq in enumerate(seqs) if seq not in found]
