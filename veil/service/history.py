@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from array import array
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -59,7 +59,6 @@ _VALUE_MAX: Final = 0xFFFF_FFFE
 _BLANK: Final = array("I", [_UNKNOWN if field in GAUGES or field in HANDLING else 0 for field in FIELDS])
 
 SERIES_MAX: Final = 2_000
-HANDLED_MAX: Final = 100_000  # in one second; more are not looked at
 SAMPLE_S: Final = MINUTES.span_s
 ALL_LOOK_S: Final = 60  # for what changed without being counted here: delays that ended, other nodes
 FLUSH_S: Final = 60
@@ -202,12 +201,11 @@ class _Series:
                 if before == _UNKNOWN or value > before:
                     spans.cells[at + place] = min(value, _VALUE_MAX)
 
-    def handled(self, now_s: int, times_ms: Sequence[int]) -> None:
+    def handled(self, now_s: int, times: Mapping[int, int]) -> None:
         for spans in self.resolutions:
             at = spans.row(now_s // spans.resolution.span_s)
-            for ms in times_ms:
-                bucket = _bucket(ms)
-                spans.times[bucket] = spans.times.get(bucket, 0) + 1
+            for bucket, count in times.items():
+                spans.times[bucket] = spans.times.get(bucket, 0) + count
             spans.cells[at + _P50], spans.cells[at + _P99] = _percentiles(spans.times)
 
 
@@ -258,7 +256,9 @@ class History:
     def __init__(self, service: Service, file: HistoryFile | None = None) -> None:
         self._service, self._clock, self._file = service, service.clock, file
         self._series: dict[Key, _Series] = {}  # the one that did something last is the last
-        self._handled: list[tuple[int, int]] = []
+        self._handled: Counter[tuple[int, int]] = (
+            Counter()
+        )  # messages since the last tick, by queue and bucket
         self._troubles: deque[Trouble] = deque(maxlen=TROUBLES_MAX)  # of the server, the latest of them
         self._new_troubles: deque[Trouble] = deque(maxlen=TROUBLES_MAX)  # not written yet
         self.depths: dict[int, QueueDepth] = {}  # of every queue, as of the last look
@@ -274,8 +274,7 @@ class History:
 
     def handled(self, queue_id: int, ms: int) -> None:
         """A message was deleted so long after its receive."""
-        if len(self._handled) < HANDLED_MAX:
-            self._handled.append((queue_id, ms))
+        self._handled[queue_id, _bucket(ms)] += 1
 
     def count(self, fresh: Mapping[tuple[str, int], int]) -> None:
         """Note what was counted since the last time, as happening now."""
@@ -286,12 +285,12 @@ class History:
                 self._of(queue_id).add(now_s, place, count)
                 self._add_to_account(queue_id, now_s, place, count)
         if self._handled:
-            handled, self._handled = self._handled, []
-            times: dict[Key, list[int]] = {}
-            for queue_id, ms in handled:
-                times.setdefault(queue_id, []).append(ms)
+            handled, self._handled = self._handled, Counter()
+            times: defaultdict[Key, Counter[int]] = defaultdict(Counter)
+            for (queue_id, bucket), count in handled.items():
+                times[queue_id][bucket] += count
                 if queue_id in self.queues:
-                    times.setdefault(self.queues[queue_id].key.account, []).append(ms)
+                    times[self.queues[queue_id].key.account][bucket] += count
             for key, own in times.items():
                 self._of(key).handled(now_s, own)
 
