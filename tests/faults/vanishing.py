@@ -27,7 +27,9 @@ POLLS = 300
 _PER_ROUND = 10
 _QUEUE = "vanish"
 _WINDOW_S = 1
-_HIDDEN_S_MAX = 1.0
+# Long enough for a stalled machine and for the grace that leases get after one; what is hidden for nobody stays so for longer.
+_PATIENCE_S = 60.0
+_LONG_S = 600
 
 
 def run_vanishing(cycles: int = POLLS, seed: int = 1) -> Outcome:
@@ -58,7 +60,7 @@ async def _run(server: ServerProcess, outcome: Outcome, polls: int, rng: random.
 
 
 async def _reset_first(server: ServerProcess, client: Client, outcome: Outcome, rng: random.Random) -> int:
-    polls = await _open_polls(server, window_s=30)
+    polls = await _open_polls(server, window_s=_LONG_S)
     for poll in polls:
         _reset(poll)
     await _send(client, _PER_ROUND)
@@ -67,7 +69,7 @@ async def _reset_first(server: ServerProcess, client: Client, outcome: Outcome, 
 
 
 async def _half_closed(server: ServerProcess, client: Client, outcome: Outcome, rng: random.Random) -> int:
-    polls = await _open_polls(server, window_s=30)
+    polls = await _open_polls(server, window_s=_LONG_S)
     loop = asyncio.get_running_loop()
     leaving = [loop.create_task(_say_goodbye(poll, rng.random() * 0.012)) for poll in polls]
     await _send(client, _PER_ROUND)
@@ -87,7 +89,7 @@ async def _reset_at_random(
         loop.call_later(rng.random() * 0.012, _reset, poll)
     await _send(client, _PER_ROUND)
     await asyncio.sleep(0.015)
-    hidden = await until_zero_in_flight(client, _QUEUE, _WINDOW_S + _HIDDEN_S_MAX)
+    hidden = await until_zero_in_flight(client, _QUEUE, _WINDOW_S + _PATIENCE_S)
     if hidden:
         outcome.add("hidden", f"{hidden} messages are still hidden after their window")
     found = await _take_all(client)
@@ -139,7 +141,7 @@ async def _send(client: Client, count: int) -> None:
 
 
 async def _require_untouched(client: Client, outcome: Outcome, expected: int, how: str) -> None:
-    hidden = await until_zero_in_flight(client, _QUEUE, _HIDDEN_S_MAX)
+    hidden = await until_zero_in_flight(client, _QUEUE, _PATIENCE_S)
     visible, _, _ = await queue_counts(client, _QUEUE)
     if hidden:
         outcome.add("hidden", f"{how}: {hidden} messages are hidden for clients that are gone")
