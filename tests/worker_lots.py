@@ -1,40 +1,29 @@
-"""How `make test` shares the tests between its workers: one keeps the Spark of the pipeline's streams, one that of its tables,
-one the browser.
+"""How `make test` shares the tests between its workers: one keeps the Spark that most of tests/pipeline uses, one the browser.
 
-More of them would cost more than they save. Tests that start drivers and clusters of their own need no part of those
-Sparks, and go to another worker. These lots come first, then what takes long by itself, then file by file, since tests of a
+A second one of either would cost more than it saves. Tests that start drivers and clusters of their own need no part of that
+Spark, and go to another worker. These lots come first, then what takes long by itself, then file by file, since tests of a
 file share what they set up; the shortest come last, so that no worker is left alone at the end. xdist's own grouping by a
 mark writes into a field that pytest 9.2 no longer reads, and then spreads the tests without a word.
 """
 
 from __future__ import annotations
 
-import re
-from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 OWN_SPARK: Final = tuple(f"tests/pipeline/test_{name}.py" for name in ("cluster", "java", "source_kills"))
-STREAMS: Final = tuple(f"tests/pipeline/test_{name}_" for name in ("source", "sink", "routing"))
 BROWSER: Final = ("tests/console/", "tests/server/test_web_pages.py", "tests/pipeline/test_report_browser.py")
 # Each test by itself, except where a rig runs beside the others of its file.
 LONG: Final = (
     "tests/cli/test_demo.py",
     "tests/faults/",
-    "tests/pipeline/test_worker_python.py",
     "tests/test_documents.py",
     "tests/stores/test_model.py",
 )
 TOGETHER: Final = "tests/faults/test_consumer_rigs.py"
 SHORT: Final = ("tests/core/", "tests/service/", "tests/wire/test_sigv4.py")
-
-
-@cache
-def _asks_for_spark(file: str) -> bool:
-    return re.search(r"\bspark[,:)]", Path(file).read_text(encoding="utf-8")) is not None
 
 
 def _place(nodeid: str) -> tuple[int, str]:
@@ -44,8 +33,8 @@ def _place(nodeid: str) -> tuple[int, str]:
         return 0, "drivers of their own"
     if file.startswith(BROWSER):
         return 1, "browser"
-    if file.startswith("tests/pipeline/") and _asks_for_spark(file):
-        return 2, "streams" if file.startswith(STREAMS) else "tables"
+    if file.startswith("tests/pipeline/"):
+        return 2, "spark"
     if file.startswith(LONG):
         return 3, file if file == TOGETHER else nodeid
     return 5 if file.startswith(SHORT) else 4, file
