@@ -136,6 +136,23 @@ async def test_a_release_makes_the_message_visible_at_once_and_says_so(store, ev
     assert (again.seq, again.receive_count) == (held.seq, 2)
 
 
+async def test_of_two_changes_of_one_message_in_a_call_the_second_finds_what_the_first_left(store):
+    queue = await make_queue(store)
+    await store.send(queue, some_messages("a", "b"))
+    held, other = await store.receive(queue, 2)
+    receipt = receipt_of(queue, held)
+    released, again, alone = (
+        Extension(receipt, 0),
+        Extension(receipt, 60),
+        Extension(receipt_of(queue, other), 60),
+    )
+
+    await store.extend(queue, [released, again, alone])
+    counts = await store.counts(queue)
+
+    assert (counts.visible, counts.in_flight) == (0, 2)
+
+
 async def test_no_extension_reaches_more_than_twelve_hours_after_the_receive(store, clock):
     queue = await make_queue(store, visibility_s=60)
     await store.send(queue, [a_message()])

@@ -277,13 +277,16 @@ def decide_extensions(
     """Change the visibility by each receipt: what happens, and what each is answered."""
     effects: list[effect.LeaseChange | effect.ExtensionRefused] = []
     answers: list[errors.VeilError | None] = []
+    # Nearly always each is of another message, and what one makes of its message is asked by none after it.
+    is_repeated = len({receipt.seq for receipt, _, _ in extensions}) < len(extensions)
     for receipt, visibility_s, said in extensions:
         message = messages.get(receipt.seq)
         decided = decide_extension(message, receipt, visibility_s, now_ms, fifo=fifo, said=said)
         if decided is None or isinstance(decided, errors.VeilError):
             answers.append(decided)
             continue
-        take_in(messages, decided)
+        if is_repeated:
+            take_in(messages, decided)
         effects.append(decided)
         answers.append(decided.error if isinstance(decided, effect.ExtensionRefused) else None)
     return effects, answers

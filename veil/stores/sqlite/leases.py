@@ -11,7 +11,7 @@ import msgspec
 from veil.core import decide
 from veil.core.attempt import NOTHING_SAID, Said
 from veil.core.clock import Trouble
-from veil.core.effect import HolderSign
+from veil.core.effect import HolderSign, LeaseChange
 from veil.core.errors import VeilError
 from veil.core.event import LeaseFacts
 from veil.core.lease import Deletion, Extension, Rotated, State
@@ -19,7 +19,7 @@ from veil.core.message import Caller, HeldMessage
 from veil.core.queue import Queue, QueueKey
 from veil.core.receipt import Receipt
 from veil.core.sequence import expired_below, wake_at_ms
-from veil.stores.sqlite.apply import apply
+from veil.stores.sqlite.apply import apply, apply_leases
 from veil.stores.sqlite.database import Database, Q, QueueState, seq_list
 
 TROUBLE = "trouble"  # the name under which the latest is kept
@@ -120,7 +120,13 @@ def extend(
     messages = held_messages(db, state, [each.receipt.seq for each in extensions], now_ms)
     fifo = state.queue.settings.fifo
     effects, answers = decide.decide_extensions(messages, extensions, now_ms, fifo=fifo)
-    apply(db, state, effects, now_ms, caller)
+    changes = [effect for effect in effects if isinstance(effect, LeaseChange)]
+    if changes and len({change.message.seq for change in changes}) == len(extensions):
+        apply_leases(
+            db, state, changes, now_ms, caller
+        )  # each of another message: mostly one statement for all
+    else:
+        apply(db, state, effects, now_ms, caller)
     return answers
 
 
