@@ -161,9 +161,9 @@ def methods_of(*contracts: type) -> tuple[Method, ...]:
 _WAIT_FOR_FUTURES: Final = frozenset(("find_queue", "send", "receive", "delete", "extend", "rotate"))
 
 
-class _Errand:
-    """Work that is carried on each time the future that it waits for is done. A task of asyncio's, which is registered and can
-    be cancelled, costs as much as the rest of the link does."""
+class _TasklessCall:
+    """A coroutine that is resumed by the callbacks of the futures it awaits. A task of asyncio's, which is registered and can be
+    cancelled, costs as much as the rest of the link does."""
 
     __slots__ = ("_loop", "_work")
 
@@ -283,7 +283,7 @@ class Link(asyncio.Protocol):
             if not method.answers:
                 call(*given)
             elif method.name in _WAIT_FOR_FUTURES:
-                _Errand(self._loop, self._run(number, method, call, given))
+                _TasklessCall(self._loop, self._run(number, method, call, given))
             else:
                 task = self._loop.create_task(self._run(number, method, call, given))
                 self._running.add(task)
