@@ -10,6 +10,7 @@ import logging
 import socket
 import ssl
 import struct
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import ClassVar
 
@@ -417,11 +418,10 @@ async def test_an_answer_counts_from_when_it_is_made_of_what_was_read_for_it(sta
     assert told[3] and capacity.held_bytes == 0
 
 
-def still_held() -> dict[str, int]:
+def still_held() -> Counter[str]:
     """What of finished connections is in memory; with the collector off, whatever refers to itself stays here."""
     kinds = ("HttpConnection", "RequestReader", "Request", "Response")
-    found = [type(each).__name__ for each in gc.get_objects()]
-    return {kind: found.count(kind) for kind in kinds if kind in found}
+    return Counter(name for each in gc.get_objects() if (name := type(each).__name__) in kinds)
 
 
 @pytest.mark.parametrize(
@@ -464,7 +464,8 @@ async def test_what_a_connection_held_is_let_go_with_it_and_not_by_the_collector
                 client.vanish()
             await until(lambda: server.connection_count == 0)
             await asyncio.sleep(0)
-        assert still_held() == before
+        # Fewer is no leak: a connection of an earlier test may have been on its way out when counting began.
+        assert not still_held() - before
         assert server._roster.capacity.held_bytes == 0
     finally:
         gc.enable()
