@@ -11,8 +11,8 @@ import pytest
 
 from tests.pipeline.dead_letters_kit import Queues, fill, orders_and_dead_letters
 from veil.cli.main import run
-from veil.pipeline.dead_letters import queue as reading
 from veil.pipeline.dead_letters.queue import DeadLetterQueue
+from veil.pipeline.source import browse
 from veil.testing import VeilServer
 
 if TYPE_CHECKING:
@@ -68,13 +68,13 @@ def test_groups_are_told_and_nothing_is_received(
 def test_many_are_read_in_parts_and_each_is_in_one_of_them(
     spark: SparkSession, queues: Queues, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ):
-    monkeypatch.setattr(reading, "WORTH_DIVIDING", 100)
-    monkeypatch.setattr(reading, "_SECOND", 1 << 20)  # they are sent within milliseconds here
+    monkeypatch.setattr(browse, "PART_LEAST", 100)
+    monkeypatch.setattr(browse, "_SECOND", 1 << 20)  # they are sent within milliseconds here
     dead, _ = queues
     for n in range(5):
         fill(dead, [f"order {n} {each}" for each in range(100)], veil__reason=f"of batch {n}")
 
-    found = reading.divided(dead, "orders-dead")
+    found = browse.browsed_parts(dead, 32, browse.BrowseFilter())
     seqs = [
         [
             int(message.sequence_number)

@@ -120,15 +120,6 @@ def test_browsing_by_time_and_attributes_finds_only_those(spark: SparkSession, s
     soon = datetime.now(UTC) + timedelta(hours=1)
     assert browsed(spark, server, "found", sentAfter=soon.isoformat()).count() == 0
     assert browsed(spark, server, "found", sentBefore=soon.isoformat()).count() == 3
-    # The same by Spark's own filters, pushed down where that is switched on.
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    try:
-        rows = browsed(spark, server, "found")
-        assert rows.where(rows.sent_at > soon).count() == 0
-        assert rows.where(rows.sent_at <= soon).count() == 3
-        assert rows.count() == 3
-    finally:
-        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
 def test_a_plain_read_that_would_receive_is_refused(spark: SparkSession, server: VeilServer):

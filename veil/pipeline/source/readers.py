@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import time
 import uuid
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Iterator, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from pyspark.sql.datasource import (
@@ -18,20 +14,15 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
     InputPartition,
-    LessThan,
-    LessThanOrEqual,
 )
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from veil.client.api import ApiError, Failure
 from veil.pipeline.options import OptionError
-from veil.pipeline.queues import PeekedMessage, QueueAddress, QueueClient, shared
-from veil.pipeline.source.columns import check_columns, instants, schema_of, to_batch
+from veil.pipeline.queues import QueueClient
+from veil.pipeline.source.browse import BrowseFilter, browsed_parts
+from veil.pipeline.source.columns import check_columns, schema_of
 from veil.pipeline.source.holds import HeldPart, HeldStream
 from veil.pipeline.source.options import AUTO, BROWSE, DRAIN, SQS, VEIL, SourceOptions
 from veil.pipeline.source.segments import SealedPart, SealedStream
@@ -133,45 +124,22 @@ class DrainedReader(DataSourceReader):
         return partition.batches(arrow_schema(self._schema))
 
 
-class BrowseReader(DataSourceReader):
-    """Looks at messages in any state, as they are when the action begins."""
-
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        self._options, self._schema = options, schema
-        self._look = BrowseFilter(options.sent_after_ms, options.sent_before_ms, options.attributes)
-        # An attribute of the instance with the base's function behind it: Spark refuses a class that has the method unless
-        # `spark.sql.python.filterPushdown.enabled` is set, and calls it only then.
-        self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
-
-    def push(self, filters: list[Filter]) -> list[Filter]:
-        """Take over what the server can find out itself; gives back all filters, since Spark may check again for free."""
-        for each in filters:
-            self._look = self._look.narrowed(each)
-        return filters
+class BrowseReader(DrainedReader):
+    """Looks at messages in any state, as they are when the action begins: nothing that is sent later is shown."""
 
     def partitions(self) -> Sequence[InputPartition]:
-        with open_queue(self._options) as client:
+        options = self._options
+        with open_queue(options) as client:
             if not client.is_veil():
                 raise OptionError(
                     "mode",
                     BROWSE,
                     f"a Veil server: {client.endpoint} cannot show messages without receiving them",
                 )
-            return list(browsed_parts(client, self._options, self._look))
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, SourcePartition):
-            return iter(())
-        return partition.batches(arrow_schema(self._schema))
-
-
-class _PushFilters:
-    def __init__(self, reader: BrowseReader) -> None:
-        self._reader = reader
-        self.__func__ = DataSourceReader.pushFilters
-
-    def __call__(self, filters: list[Filter]) -> list[Filter]:
-        return self._reader.push(filters)
+            now_ms = int(time.time() * 1000)
+            before_ms = now_ms if options.sent_before_ms is None else min(now_ms, options.sent_before_ms)
+            look = BrowseFilter(options.sent_after_ms, before_ms, options.attributes)
+            return browsed_parts(client, options.partitions, look)
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -275,111 +243,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 serve_metrics(self._tally, self._options.metrics_port)
             self._stream = open_stream(client, self._options, at, self._tally, arrow_schema(self._schema))
         return self._stream
-
-
-# ---- looking without receiving: pages of messages in any state, as they were when the action began
-#
-# Nothing that is sent later is shown, nothing is shown twice, and whatever stays in the queue meanwhile is shown. The time
-# of sending divides the work: each part looks at a span of it.
-
-_PAGE: Final = 1_000
-_SENT_AT: Final = ("sent_at",)
-
-
-@dataclass(frozen=True, slots=True)
-class BrowseFilter:
-    """What is looked for: sent within two instants, both included; attributes with these texts."""
-
-    after_ms: int | None = None
-    before_ms: int | None = None
-    attributes: Mapping[str, str] = field(default_factory=dict)
-
-    def narrowed(self, given: Filter) -> BrowseFilter:
-        """By one of Spark's filters, as far as it speaks of the time of sending; never by more than it says."""
-        bounds = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
-        if (
-            not isinstance(given, bounds)
-            or given.attribute != _SENT_AT
-            or not isinstance(given.value, datetime)
-        ):
-            return self
-        instant = given.value if given.value.tzinfo else given.value.replace(tzinfo=UTC)
-        ms = instant.timestamp() * 1000
-        look = self
-        if isinstance(given, EqualTo | GreaterThan | GreaterThanOrEqual):
-            look = replace(look, after_ms=max(math.floor(ms), self.after_ms or 0))
-        if isinstance(given, EqualTo | LessThan | LessThanOrEqual):
-            before_ms = math.ceil(ms)
-            look = replace(
-                look, before_ms=before_ms if self.before_ms is None else min(before_ms, self.before_ms)
-            )
-        return look
-
-    def wants(self, message: PeekedMessage) -> bool:
-        """Whether the attributes are those looked for; the server has compared the times."""
-        for name, text in self.attributes.items():
-            value = message.attributes.get(name)
-            if value is None or value.string_value != text:
-                return False
-        return True
-
-
-@dataclass(frozen=True)
-class BrowsedPart(SourcePartition):
-    """The messages sent within one span of time."""
-
-    address: QueueAddress
-    queue: str
-    look: BrowseFilter
-    seen_at_ms: int
-
-    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        for page in pages(shared(QueueClient, self.address), self.look):
-            messages = [message for message in page if self.look.wants(message)]
-            if messages:
-                more = {
-                    "state": pa.array([message.state for message in messages], pa.string()),
-                    "visible_at": instants(message.visible_at for message in messages),
-                    # Nobody has received it by this.
-                    "received_at": pa.nulls(len(messages), pa.timestamp("us", tz="UTC")),
-                }
-                yield to_batch(messages, self.queue, schema, self.seen_at_ms, more)
-
-
-def pages(client: QueueClient, look: BrowseFilter, size: int = _PAGE) -> Iterator[list[PeekedMessage]]:
-    """The messages of a look, oldest first, a page at a time."""
-    token: str | None = None
-    while True:
-        page = client.peek(size, token=token, sent_after_ms=look.after_ms, sent_before_ms=look.before_ms)
-        if page.messages:
-            yield page.messages
-        token = page.next_token
-        if token is None:
-            return
-
-
-def browsed_parts(client: QueueClient, options: SourceOptions, look: BrowseFilter) -> Sequence[BrowsedPart]:
-    """The look in parts, bounded by now: none where nothing is found."""
-    now_ms = int(time.time() * 1000)
-    end_ms = now_ms if look.before_ms is None else min(now_ms, look.before_ms)
-    look = replace(look, before_ms=end_ms)
-    first = next(pages(client, look, 1), None)
-    if first is None:
-        return []
-    attributes = client.attributes()
-    begin_ms = int(first[0].system["SentTimestamp"])
-    names = ("", "NotVisible", "Delayed")
-    count = sum(int(attributes.get(f"ApproximateNumberOfMessages{name}", "0")) for name in names)
-    parts = max(1, min(options.partitions, -(-count // _PAGE), end_ms - begin_ms + 1))
-    address = QueueAddress(client.url, client.endpoint, client.region, options.address.profile)
-    queue = attributes["QueueArn"].rsplit(":", 1)[-1]
-    edges = [begin_ms + (end_ms - begin_ms + 1) * at // parts for at in range(parts + 1)]
-    return [
-        BrowsedPart(address, queue, replace(look, after_ms=edge, before_ms=after - 1), now_ms)
-        for edge, after in pairwise(edges)
-    ]
 
 
 class VeilDataSource(DataSource):
