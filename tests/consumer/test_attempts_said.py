@@ -29,7 +29,7 @@ from veil import (
     RetryAfter,
     RetryNow,
 )
-from veil.consumer.outcomes import TEXT_CHARS_MAX, TRACEBACK_CHARS_MAX, masked, said_of
+from veil.consumer.outcomes import TEXT_CHARS_MAX, TRACEBACK_CHARS_MAX, masked, masked_together, said_of
 from veil.consumer.runner import worker_agent
 from veil.core.attempt import FAILED, GIVEN_BACK, AttemptFacts, Said, outcome_of
 from veil.journal.storage import Storage
@@ -165,10 +165,26 @@ def raised(error: Exception) -> Exception:
 
 
 def test_an_error_is_told_bounded():
-    said = said_of(raised(ValueError("x" * 100_000)))
+    (said,) = masked_together([said_of(raised(ValueError("x" * 100_000)))])
+    assert said is not None
     assert len(said.error_text or "") == TEXT_CHARS_MAX
     assert len(said.traceback or "") <= TRACEBACK_CHARS_MAX
     assert said._replace(error_type=None, error_text=None, traceback=None) == FAILED
+
+
+def test_of_several_each_is_masked_on_its_own():
+    texts = ("no stock", "password=hunter2", "of jane@example.com", "x" * 1_000, "")
+    said = [said_of(raised(ValueError(text))) for text in texts]
+    told = masked_together([*said, None, FAILED])
+    assert [each and each.error_text for each in told] == [
+        "no stock",
+        "password=***",
+        "of ***",
+        "x" * TEXT_CHARS_MAX,
+        "",
+        None,
+        None,
+    ]
 
 
 def test_the_errors_that_led_to_one_are_told_before_it_and_masked():

@@ -11,6 +11,7 @@ from typing import Final, Generic, TypeVar
 
 from veil.client.api import BATCH_MAX, ApiError, Backoff, Failure, QueueApi
 from veil.consumer.message import Message
+from veil.consumer.outcomes import masked_together
 from veil.core.attempt import GIVEN_BACK, Said
 
 _log = logging.getLogger(__name__)
@@ -142,7 +143,7 @@ class Deletes:
     ) -> None:
         async def delete(entries: Sequence[tuple[str, Said | None]]) -> list[ApiError | None]:
             receipts = [receipt for receipt, _ in entries]
-            said = [each for _, each in entries]
+            said = masked_together([each for _, each in entries])
             return await (api.delete(url, receipts, said=said) if any(said) else api.delete(url, receipts))
 
         self._collector = Batcher(delete, sleep=sleep, random=random, count_max=lambda: api.bulk_max)
@@ -220,7 +221,7 @@ class Releases:
         random: Random,
     ) -> None:
         async def extend(changes: Sequence[tuple[str, int, Said]]) -> list[ApiError | None]:
-            said = [each for *_, each in changes]
+            said = masked_together([each for *_, each in changes])
             return await api.extend(url, [(receipt, seconds) for receipt, seconds, _ in changes], said=said)
 
         self._collector = Batcher(extend, sleep=sleep, random=random)

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from veil.consumer.message import Message
-from veil.consumer.outcomes import DeadLetter, Delete, Discard, Outcome
+from veil.consumer.outcomes import DeadLetter, Delete, Discard, Outcome, masked_together
 from veil.core.attempt import FAILED, Said
 from veil.core.event import ExportPlan, Kind, pack
 from veil.core.message import Caller
@@ -113,6 +113,7 @@ class AttemptsJournal:
             message.receive_count,
             len(message.body.encode()),
         )
+        (said,) = masked_together((said,))
         told = () if said is None else (None, None, *said)
         with self._lock:
             if len(self._events) >= EVENTS_MAX:

@@ -225,9 +225,9 @@ def repeat_attempt(
             return None
         # Never in the same instant: by its beginning it is told from the lease that an earlier answer was about.
         begins_ms = max(now_ms, (message.received_at_ms or 0) + 1)
-        repeated.append(
-            _extended(message, delivery, delivery, begins_ms + visibility_s * SECOND_MS, begins_ms)
-        )
+        until_ms = begins_ms + visibility_s * SECOND_MS
+        lease = _lease_until(until_ms, message, delivery, begins_ms)
+        repeated.append(effect.Extended(message, delivery, until_ms, lease))
     return repeated
 
 
@@ -366,8 +366,8 @@ def decide_extension(
         return effect.ExtensionRefused(message, receipt.seq, receipt.delivery, refusal, said)
     assert message is not None  # the rule refuses where there is no message
     if deadline_ms is not None:
-        extended = _extended(message, receipt.delivery, receipt.holder, deadline_ms, None)
-        return _told_apart(extended, now_ms, said)
+        lease = _lease_until(deadline_ms, message, receipt.holder)
+        return _told_apart(message, receipt.delivery, deadline_ms, lease, now_ms, said)
     if message.state == State.VISIBLE:
         return None
     own_ms = _own_deadline(message, receipt.delivery)
@@ -375,15 +375,14 @@ def decide_extension(
 
 
 def _told_apart(
-    extended: effect.Extended, now_ms: int, said: Said | None
+    message: MessageFacts, delivery: int, deadline_ms: int, lease: LeaseState, now_ms: int, said: Said | None
 ) -> effect.Extended | effect.GivenBack:
     """A new deadline as what it means: whoever says that the attempt is over, or asks for less time than it had left, gives
     the message back."""
-    message, deadline_ms = extended.message, extended.deadline_ms
-    is_earlier = is_open(message, now_ms) and (deadline_ms or 0) < (message.due_at_ms or 0)
-    if (said is None or said.outcome is None) and not is_earlier:
-        return extended
-    return effect.GivenBack(message, extended.delivery, deadline_ms, extended.lease, said)
+    is_over = said is not None and said.outcome is not None
+    if is_over or (is_open(message, now_ms) and deadline_ms < (message.due_at_ms or 0)):
+        return effect.GivenBack(message, delivery, deadline_ms, lease, said)
+    return effect.Extended(message, delivery, deadline_ms, lease)
 
 
 def decide_rotation(
@@ -403,8 +402,8 @@ def decide_rotation(
         return effect.DelayChanged(message, WAITING, deadline_ms or now_ms, waiting)
     if deadline_ms is None:
         return effect.Released(message, receipt.delivery, message.due_at_ms, _visible(message))
-    rotated = _extended(message, receipt.delivery, rotated_receipt(receipt).holder, deadline_ms, now_ms)
-    return _told_apart(rotated, now_ms, None)
+    lease = _lease_until(deadline_ms, message, rotated_receipt(receipt).holder, now_ms)
+    return _told_apart(message, receipt.delivery, deadline_ms, lease, now_ms, None)
 
 
 def rotated_receipt(receipt: Receipt) -> Receipt:
@@ -433,11 +432,11 @@ def _own_deadline(message: MessageFacts, delivery: int) -> int | None:
     return message.due_at_ms if is_own else None
 
 
-def _extended(
-    message: MessageFacts, delivery: int, holder: int, deadline_ms: int, received_at_ms: int | None
-) -> effect.Extended:
+def _lease_until(
+    deadline_ms: int, message: MessageFacts, holder: int, received_at_ms: int | None = None
+) -> LeaseState:
     """A new deadline; the lease begins again where an instant of its receive is given."""
-    lease = LeaseState(
+    return LeaseState(
         _IN_FLIGHT,
         deadline_ms,
         message.received_at_ms if received_at_ms is None else received_at_ms,
@@ -446,7 +445,6 @@ def _extended(
         message.receive_count,
         message.first_received_wall_ms,
     )
-    return effect.Extended(message, delivery, deadline_ms, lease)
 
 
 def _visible(message: MessageFacts) -> LeaseState:
@@ -487,7 +485,7 @@ def decide_due(
             until_ms = graced_deadline_ms(due_at_ms, message.received_at_ms or 0, settings, trouble)
             if until_ms > now_ms:
                 delivery = delivery_of(message.holder)
-                lease = _extended(message, delivery, message.holder, until_ms, None).lease
+                lease = _lease_until(until_ms, message, message.holder)
                 return effect.Graced(message, delivery, until_ms, lease)
             if lease_time is not None and lease_time.is_in_doubt(due_at_ms, now_ms):
                 return effect.Postponed(message, min(now_ms + DOUBT_MIN_MS, expiry_ms))
@@ -587,7 +585,8 @@ def keep_hold(
             is_kept = status is MemberState.OPEN and not again
             holder = message.holder if is_kept else member.delivery
             received_at_ms = now_ms if again else None
-            decision.effects.append(_extended(message, member.delivery, holder, deadline_ms, received_at_ms))
+            lease = _lease_until(deadline_ms, message, holder, received_at_ms)
+            decision.effects.append(effect.Extended(message, member.delivery, deadline_ms, lease))
             decision.open.append(member)
             kept.add(member.seq)
     return decision

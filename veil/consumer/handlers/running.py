@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from types import TracebackType
 from typing import Any, Final, Protocol
 
 from veil.consumer.handlers.payload import AnswerRefused, LeaseLost, PayloadRefused
@@ -167,21 +168,23 @@ class Judge:
         """What becomes of a message whose handling ended in this error; the trace may have been told before."""
         if message.lease.lost or isinstance(error, LeaseLost):
             return None
+        trail = users_traceback(error)
+        exc_info = (type(error), error, trail) if trace else None
         if not isinstance(error, Drop | RetryNow | Stop):  # those were not tried, or are done with
-            message.said = said_of(error, texts=self._settings.error_texts)
+            message.said = said_of(error, trail, texts=self._settings.error_texts)
         if isinstance(error, PayloadRefused):
             outcome = self._settings.poison(error, self._on_poison)
-            self._say(logging.ERROR, "poison: %s", message, outcome, error, trace=False)
+            self._say(logging.ERROR, "poison: %s", message, outcome, error)
         elif isinstance(error, SystemExit | KeyboardInterrupt):
             outcome = Fatal(told(error))
-            self._say(logging.ERROR, "ended the process: %s", message, outcome, error, trace=trace)
+            self._say(logging.ERROR, "ended the process: %s", message, outcome, error, exc_info)
         else:
             outcome = (self._on_failure or self._settings.on_failure).decide(error, message)
             outcome = settled(outcome, message.lease, message.receive_count, self._settings.random)
             if isinstance(error, Verdict):
-                self._say(logging.INFO, "said: %s", message, outcome, error, trace=False)
+                self._say(logging.INFO, "said: %s", message, outcome, error)
             else:
-                self._say(logging.WARNING, "failed: %s", message, outcome, error, trace=trace)
+                self._say(logging.WARNING, "failed: %s", message, outcome, error, exc_info)
         if isinstance(outcome, DeadLetter):
             outcome = replace(outcome, handler=outcome.handler or self._name)
         return outcome
@@ -222,10 +225,15 @@ class Judge:
         )
 
     def _say(
-        self, level: int, text: str, message: Message, outcome: Outcome, error: BaseException, *, trace: bool
+        self,
+        level: int,
+        text: str,
+        message: Message,
+        outcome: Outcome,
+        error: BaseException,
+        exc_info: tuple[type[BaseException], BaseException, TracebackType | None] | None = None,
     ) -> None:
         after = f" {outcome.seconds:g} s" if isinstance(outcome, RetryAfter) else ""
-        trail = (type(error), error, users_traceback(error)) if trace else None
         _log.log(
             level,
             f"handler %s {text}; outcome %s%s; message %s, receive %d",
@@ -235,7 +243,7 @@ class Judge:
             after,
             message.id,
             message.receive_count,
-            exc_info=trail,
+            exc_info=exc_info,
             extra=self._extra(message, outcome),
         )
 
