@@ -1,7 +1,7 @@
 """The whole life of a message on PostgreSQL: Veil beside pgmq's functions and a plain SKIP LOCKED table.
 
     python -m bench.postgres [--only store http] [--queues veil pgmq plain] [--rounds N] [--seconds S] [--callers N]
-                             [--dsn DSN] [--smoke]
+                             [--dsn DSN] [--engine] [--smoke]
 
 `store` leaves HTTP out: the same driver, server, durability and number of callers for all three. `http` runs real nodes, one
 and then two, under the same load. Rounds take turns; CPU is that of the callers (or the nodes) and of PostgreSQL for one
@@ -36,6 +36,7 @@ from bench.load import process_cpu_s
 from bench.postgres_queues import PgmqQueue, PlainQueue, QueueOnPostgres, VeilQueue
 from bench.postgres_server import a_database, server_cpu_s, server_pid, tidy
 from bench.processes import free_port, sync_us
+from veil.stores.postgres import bulk
 
 BATCHES: Final = (1, 10)
 QUEUES: Final = ("veil", "pgmq", "plain")
@@ -78,10 +79,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=3.0, help="of each timed round (3)")
     parser.add_argument("--callers", type=int, default=32, help="at once (32)")
     parser.add_argument("--dsn", help="a database to use instead of a server of its own")
+    parser.add_argument("--engine", action="store_true", help="without the group of plain operations (store)")
     parser.add_argument("--smoke", action="store_true", help="one short round: that it runs, not how fast")
     parser.add_argument("--build", type=Path, default=Path("build"))
     parser.add_argument("--out", type=Path, default=Path("build/postgres.json"), metavar="FILE")
     given = parser.parse_args(arguments)
+    if given.engine:
+        bulk.fits = lambda engine, operation: False
     rounds, seconds = (1, 0.2) if given.smoke else (given.rounds, given.seconds)
     rows: list[Row] = []
     with a_database(given.dsn, in_memory=given.smoke) as dsn, scratch(given.build) as directory:

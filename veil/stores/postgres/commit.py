@@ -19,9 +19,8 @@ from veil.core.clock import TroubleKind
 from veil.core.errors import StoreUnavailable, VeilError
 from veil.stores.commit_stats import CommitStats
 from veil.stores.postgres import bulk
-from veil.stores.postgres.bulk import Operation
 from veil.stores.postgres.engine import ANSWER_S, Engine, drained, overdue
-from veil.stores.postgres.transaction import Transaction
+from veil.stores.postgres.transaction import Operation, Transaction
 
 _log = logging.getLogger(__name__)
 
@@ -180,26 +179,36 @@ class GroupCommit:
             await self._alone(operation)
 
     async def _run_in_order(self, group: list[Operation]) -> None:
-        queue = group[0].queue
         answers: list[Any] = []
+        refused: dict[int, VeilError] = {}
 
         async def work(tx: Transaction) -> None:
             answers.clear()
-            for operation in group:
-                answers.append(await _answer(tx, operation))
+            refused.clear()
+            for place, operation in enumerate(group):
+                try:
+                    answers.append(await operation.work(tx))
+                except VeilError as refusal:
+                    answers.append(None)
+                    refused[place] = refusal
                 for state in tx.states.values():
                     tx.write_groups(state)
 
         await self._engine.run(
             work,
-            queues=[queue],
+            queues=[group[0].queue],
             exclusive=any(operation.gives_groups for operation in group),
             takes=sum(operation.takes for operation in group),
             numbers=sum(operation.numbers for operation in group),
         )
         self._engine.lease_time.answered(group[0])
-        for operation, answer in zip(group, answers, strict=True):
-            _give(operation, answer)
+        for place, operation in enumerate(group):
+            if operation.answer.done():
+                continue  # the caller has gone away
+            if place in refused:
+                operation.answer.set_exception(refused[place])
+            else:
+                operation.answer.set_result(answers[place])
 
     async def _one_by_one(self, group: list[Operation], cause: VeilError) -> None:
         _log.warning("a group of %d operations is redone one by one: %s", len(group), cause)
@@ -212,28 +221,3 @@ class GroupCommit:
             await self._run_in_order([operation])
         except VeilError as error:
             self._fail([operation], error)
-
-
-async def _answer(tx: Transaction, operation: Operation) -> Any:
-    try:
-        return await operation.work(tx)
-    except VeilError as refusal:
-        return _Refused(refusal)
-
-
-class _Refused:
-    """What an operation raised, so that it is not taken for an answer that is a list of refusals."""
-
-    __slots__ = ("refusal",)
-
-    def __init__(self, refusal: VeilError) -> None:
-        self.refusal = refusal
-
-
-def _give(operation: Operation, answer: Any) -> None:
-    if operation.answer.done():  # the caller has gone away
-        return
-    if isinstance(answer, _Refused):
-        operation.answer.set_exception(answer.refusal)
-    else:
-        operation.answer.set_result(answer)

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from enum import Enum, auto
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 import psycopg
@@ -171,9 +172,8 @@ class Engine:
         self._slept = False
         self._turns = asyncio.Semaphore(pool.max_size)
         self._free_slots = list(range(SLOTS_PER_NODE))
-        self._settling: dict[
-            Transaction, asyncio.Future[None]
-        ] = {}  # those that let happen what is due, until their end
+        # Those that let happen what is due, until their end.
+        self._settling: dict[Transaction, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._learning: asyncio.Task[None] | None = None
         self._next_learning: asyncio.Task[None] | None = None
@@ -192,7 +192,7 @@ class Engine:
         The work may be begun several times, until it has happened once. Whoever waits for it may go away: it is finished
         all the same.
         """
-        task = asyncio.ensure_future(self._redo(work, Need(queues, exclusive, takes, numbers)))
+        task = asyncio.ensure_future(self._do(work, Need(queues, exclusive, takes, numbers)))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         try:
@@ -245,23 +245,41 @@ class Engine:
 
     # ---- one transaction
 
-    async def _redo(self, work: Work[T], need: Need) -> T:
-        redone = lost = paused = 0
+    async def _do(self, work: Work[T], need: Need) -> T:
+        paused = 0
         while True:
-            begun, ours = Begun.AGAIN, list[asyncio.Future[None]]()
+            is_last = paused == len(PAUSES_S)
+            begun, ours, result = await self.redo(partial(self._attempt, work, need, is_last))
+            if begun is Begun.READY:
+                return result[0]
+            # Without the locks and the connection, which others can use.
+            if ours:
+                await asyncio.wait(ours)
+            elif begun is Begun.OTHERS:
+                await asyncio.sleep(PAUSES_S[paused])
+                paused += 1
+
+    async def _attempt(
+        self, work: Work[T], need: Need, is_last: bool, tx: Transaction
+    ) -> tuple[Begun, list[asyncio.Future[None]], list[T]]:
+        begun = Begun.AGAIN if await self.begin(tx, need) is None else await self._settle(tx)
+        ours = self._settling_beside(tx) if begun is Begun.OTHERS else []
+        if begun is Begun.OTHERS and not ours and is_last:
+            begun = Begun.READY
+        result = [await work(tx)] if begun is Begun.READY else []
+        if begun is not Begun.AGAIN:
+            await self.commit(tx)  # where others are about something due, what of it was ours
+        return begun, ours, result
+
+    async def redo(self, attempt: Work[T]) -> T:
+        """What the attempt comes to in a transaction, begun anew where PostgreSQL gave it up for reasons of its own, or the
+        connection was lost before COMMIT; raises StoreError."""
+        redone = lost = 0
+        while True:
             async with self.transaction() as tx:
                 tx.redone = redone
                 try:
-                    begun = Begun.AGAIN if await self.begin(tx, need) is None else await self._settle(tx)
-                    ours = self._settling_beside(tx) if begun is Begun.OTHERS else []
-                    if begun is Begun.OTHERS and not ours and paused == len(PAUSES_S):
-                        begun = Begun.READY
-                    elif begun is Begun.OTHERS:
-                        await self.commit(tx)  # what of it was ours
-                    if begun is Begun.READY:
-                        result = await work(tx)
-                        await self.commit(tx)
-                        return result
+                    return await attempt(tx)
                 except REDOABLE as error:
                     redone += 1
                     if redone > REDONE_MAX:
@@ -271,13 +289,6 @@ class Engine:
                     lost += 1
                     if tx.is_ending or not is_lost(error) or lost > LOST_MAX:
                         raise in_our_words(error) from error
-            if begun is Begun.OTHERS:
-                # Without the locks and the connection, which others can use.
-                if ours:
-                    await asyncio.wait(ours)
-                else:
-                    await asyncio.sleep(PAUSES_S[paused])
-                    paused += 1
 
     def _settling_beside(self, tx: Transaction) -> list[asyncio.Future[None]]:
         """The ends of this node's other transactions that let happen what is due in the same queues."""
@@ -313,6 +324,9 @@ class Engine:
                 finally:
                     if (end := self._settling.pop(tx, None)) is not None:
                         end.set_result(None)
+                    if tx.has_claimed:
+                        # What it had claimed is visible as before; others may have passed it by.
+                        self.watermarks.clear()
 
     async def _connection(self) -> PipelinedConnection:
         """One of the pool's, asked for again and again: the pool gives up connecting long before those who wait for it, and
@@ -370,6 +384,7 @@ class Engine:
         again, since it needs other locks, or what went along was based on what is no longer so."""
         locks, epoch = self.locks(need), self.queues.epoch
         asked, began_s = self.wanted_of(locks.ids), time.monotonic()
+        tx.has_claimed = bool(also)
         looks, answers = await tx.begin(
             locks.ids,
             exclusive=locks.exclusive,
@@ -470,6 +485,7 @@ class Engine:
         if self.has_company:
             await tx.hear()  # which groups can be served: the others are to be told with COMMIT
         await tx.commit(self._notification(tx))
+        tx.has_claimed = False
         self.lease_time.done()
         self._backoff.worked(tx.connection)
         for state in tx.states.values():
@@ -549,6 +565,13 @@ class CountCompaction:
     async def _compact(self, queue_id: int) -> None:
         try:
             async with self._engine.transaction() as tx:
-                await tx.fold_counts(queue_id, COMPACT_AFTER, COMPACT_WAIT_MS)
+                await tx.connection.exchange(
+                    [
+                        ("BEGIN", {}),
+                        (Q.lock_exclusive, {"ids": [queue_id], "wait_ms": COMPACT_WAIT_MS}),
+                        (Q.fold_counts, {"queue": queue_id, "changes_min": COMPACT_AFTER}),
+                        ("COMMIT", {}),
+                    ]
+                )
         except (VeilError, psycopg.Error, OSError) as error:
             _log.debug("the counts of queue %d were not compacted: %s", queue_id, error)

@@ -4,10 +4,11 @@ messages at once (purge)."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from veil.core import decide
-from veil.core.attempt import NOTHING_SAID, Said
+from veil.core.attempt import Said
 from veil.core.clock import LeaseTime, Trouble, TroubleKind
 from veil.core.effect import HolderSign
 from veil.core.errors import VeilError
@@ -19,7 +20,7 @@ from veil.core.receipt import Receipt
 from veil.core.sequence import expired_below
 from veil.stores.postgres.apply import apply
 from veil.stores.postgres.pipeline import Q
-from veil.stores.postgres.transaction import QueueState, Transaction
+from veil.stores.postgres.transaction import Operation, QueueState, Transaction
 
 CHUNK = 1_000  # rows per transaction: bounds how long the locks are held
 
@@ -38,44 +39,43 @@ async def held_messages(tx: Transaction, state: QueueState, seqs: Iterable[int])
 # ---- what a receipt can do
 
 
-async def delete(
-    tx: Transaction,
-    queue: Queue,
-    receipts: Sequence[Receipt],
-    strict: bool,
-    caller: Caller,
-    said: Mapping[int, Said] = NOTHING_SAID,
-) -> list[Deletion | VeilError]:
+@dataclass(slots=True, eq=False, kw_only=True)
+class Delete(Operation):
     """Delete by receipt, each on its own."""
-    state = tx.state_of(queue)
-    messages = await held_messages(tx, state, (receipt.seq for receipt in receipts))
-    effects, answers = decide.decide_deletions(
-        messages, receipts, tx.now_ms, fifo=state.fifo, strict=strict, said=said
-    )
-    apply(tx, state, effects, caller)
-    return answers
+
+    receipts: Sequence[Receipt]
+    strict: bool
+    said: Mapping[int, Said]
+
+    async def work(self, tx: Transaction) -> list[Deletion | VeilError]:
+        state = tx.state_of(self.queue)
+        messages = await held_messages(tx, state, (receipt.seq for receipt in self.receipts))
+        effects, answers = decide.decide_deletions(
+            messages, self.receipts, tx.now_ms, fifo=state.fifo, strict=self.strict, said=self.said
+        )
+        apply(tx, state, effects, self.caller)
+        return answers
 
 
-async def extend(
-    tx: Transaction, queue: Queue, extensions: Sequence[Extension], caller: Caller
-) -> list[VeilError | None]:
+@dataclass(slots=True, eq=False, kw_only=True)
+class Extend(Operation):
     """Change visibility by receipt, each on its own."""
-    state = tx.state_of(queue)
-    messages = await held_messages(tx, state, (each.receipt.seq for each in extensions))
-    return extend_held(tx, state, messages, extensions, caller)
 
+    extensions: Sequence[Extension]
 
-def extend_held(
-    tx: Transaction,
-    state: QueueState,
-    messages: decide.HeldMessages,
-    extensions: Sequence[Extension],
-    caller: Caller,
-) -> list[VeilError | None]:
-    """The same on messages that were read before."""
-    effects, answers = decide.decide_extensions(messages, extensions, tx.now_ms, fifo=state.fifo)
-    apply(tx, state, effects, caller)
-    return answers
+    async def work(self, tx: Transaction) -> list[VeilError | None]:
+        state = tx.state_of(self.queue)
+        return self.extended(
+            tx, state, await held_messages(tx, state, (e.receipt.seq for e in self.extensions))
+        )
+
+    def extended(
+        self, tx: Transaction, state: QueueState, messages: decide.HeldMessages
+    ) -> list[VeilError | None]:
+        """Do it on messages that were read before."""
+        effects, answers = decide.decide_extensions(messages, self.extensions, tx.now_ms, fifo=state.fifo)
+        apply(tx, state, effects, self.caller)
+        return answers
 
 
 async def rotate(

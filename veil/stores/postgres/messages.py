@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -16,17 +17,16 @@ from veil.core.queue import Queue
 from veil.core.sequence import SEQ_MAX, noisy_groups
 from veil.stores.postgres import queues
 from veil.stores.postgres.apply import MessageRows, apply, columns, enqueue, insert
-from veil.stores.postgres.pipeline import Q
-from veil.stores.postgres.transaction import QueueState, Transaction
+from veil.stores.postgres.pipeline import Q, Statement
+from veil.stores.postgres.transaction import Operation, QueueState, Transaction
 from veil.stores.sql import to_message
 
 PAGE_MAX: Final = 100  # rows with their bodies
 _COUNTED_PAGE_MAX: Final = 16
 _RUN: Final = 10  # rows of a FIFO group that are read at once
 
-encode_sent = msgspec.msgpack.Encoder().encode
-decode_sent = msgspec.msgpack.Decoder(list[Sent]).decode
-_encode_claims = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder().encode
+_decode_sent = msgspec.msgpack.Decoder(list[Sent]).decode
 _decode_claims = msgspec.msgpack.Decoder(list[decide.AttemptClaim]).decode
 
 Pages = AsyncIterator[list[StoredMessage]]
@@ -35,49 +35,77 @@ Pages = AsyncIterator[list[StoredMessage]]
 # ---- send
 
 
-async def send(
-    tx: Transaction, queue: Queue, messages: Sequence[NewMessage], retry_key: bytes | None, caller: Caller
-) -> list[Sent]:
+@dataclass(slots=True, eq=False, kw_only=True)
+class Send(Operation):
     """Store the messages in order, unless the call of that retry key was stored before."""
-    state = tx.state_of(queue)
-    if retry_key is None:
-        return await _send(tx, state, messages, caller)
-    named = {"queue": queue.id, "retry_key": retry_key, "now_ms": tx.now_ms}
-    first = await tx.row(Q.find_send, named)
-    if first is not None:
-        [packed] = first
-        tx.counted("repeated_send", state)
-        return decode_sent(packed)
-    sent = await _send(tx, state, messages, caller)
-    tx.later(Q.forget_send, named)
-    until_ms = tx.now_ms + REPEATED_SEND_MS
-    tx.later(Q.remember_send, {**named, "until_ms": until_ms, "sent": encode_sent(sent)})
-    return sent
+
+    new: Sequence[NewMessage]
+    retry_key: bytes | None
+
+    def __post_init__(self) -> None:
+        self.numbers = len(self.new)
+        self.gives_groups = any(message.group is not None for message in self.new)
+
+    async def work(self, tx: Transaction) -> list[Sent]:
+        known = await tx.many(*find_sends([self]))
+        return (await send_all(tx, [self], *known))[0]
 
 
-async def _send(
-    tx: Transaction, state: QueueState, messages: Sequence[NewMessage], caller: Caller
-) -> list[Sent]:
-    if not state.has_groups and any(message.group is not None for message in messages):
+def find_sends(sends: Sequence[Send]) -> list[Statement]:
+    """The statement that finds what is known of their retry keys, if they have any."""
+    keyed = [send for send in sends if send.retry_key is not None]
+    named = {"queues": [send.queue.id for send in keyed], "retry_keys": [send.retry_key for send in keyed]}
+    return [(Q.find_sends, named)] if keyed else []
+
+
+async def send_all(tx: Transaction, sends: Sequence[Send], known: list[Any] = []) -> list[list[Sent]]:  # noqa: B006
+    """What each has stored, now or before; `known` are the rows that their `find_sends` has found."""
+    first: dict[tuple[int, bytes], list[Sent]] = {}
+    for queue_id, retry_key, until_ms, packed in known:
+        if until_ms > tx.now_ms:
+            first[queue_id, retry_key] = _decode_sent(packed)
+        else:
+            tx.later(Q.forget_send, {"queue": queue_id, "retry_key": retry_key, "now_ms": tx.now_ms})
+    answers: list[list[Sent]] = []
+    fresh: list[tuple[int, bytes, bytes]] = []
+    rows: MessageRows = []
+    for send in sends:
+        state, key = tx.state_of(send.queue), (send.queue.id, send.retry_key or b"")
+        if send.retry_key is not None and key in first:
+            tx.counted("repeated_send", state)
+            answers.append(first[key])
+            continue
+        answers.append(await _store(tx, state, send, rows))
+        if send.retry_key is not None:
+            first[key] = answers[-1]
+            fresh.append((*key, _encode(answers[-1])))
+    insert(tx, rows)
+    if fresh:
+        named = {"until_ms": tx.now_ms + REPEATED_SEND_MS}
+        tx.later(Q.remember_sends, {**named, **columns(("queues", "retry_keys", "sent"), fresh)})
+    return answers
+
+
+async def _store(tx: Transaction, state: QueueState, send: Send, rows: MessageRows) -> list[Sent]:
+    if send.gives_groups and not state.has_groups:
         await queues.give_groups(tx, state)
-    known = await _known_duplicates(tx, state, messages) if state.fifo else {}
+    known = await _known_duplicates(tx, state, send.new) if state.fifo else {}
     sent, stored = list[Sent](), list[Enqueued]()
     first_sends: list[tuple[str, str, int, str]] = []
-    for message, number in zip(messages, await tx.numbers(len(messages)), strict=True):
-        key = decide.deduplication_key(state.scope, message)
-        if state.fifo and key in known:
+    for message, number in zip(send.new, await tx.numbers(len(send.new)), strict=True):
+        key = decide.deduplication_key(state.scope, message) if state.fifo else None
+        if key in known:
             tx.counted("duplicate", state)
             sent.append(known[key]._replace(duplicate=True))
             continue
         enqueued = decide.enqueue(message, tx.seq(state, number), state.queue.settings, tx.now_ms)
         stored.append(enqueued)
         sent.append(Sent(message.message_id, enqueued.seq))
-        known[key] = sent[-1]
-        first_sends.append((*key, enqueued.seq, message.message_id))
-    rows: MessageRows = []
-    enqueue(tx, state, stored, caller, rows)
-    insert(tx, rows)
-    if state.fifo and first_sends:
+        if key is not None:
+            known[key] = sent[-1]
+            first_sends.append((*key, enqueued.seq, message.message_id))
+    enqueue(tx, state, stored, send.caller, rows)
+    if first_sends:
         named = {"queue": state.id, "until_ms": tx.now_ms + DEDUPLICATION_MS}
         remembered = columns(("scopes", "dedup_ids", "seqs", "ids"), first_sends)
         tx.later(Q.remember_duplicates, {**named, **remembered})
@@ -86,7 +114,7 @@ async def _send(
 
 async def _known_duplicates(
     tx: Transaction, state: QueueState, messages: Sequence[NewMessage]
-) -> dict[tuple[str, str], Sent]:
+) -> dict[tuple[str, str] | None, Sent]:
     keys = columns(
         ("scopes", "dedup_ids"), {decide.deduplication_key(state.scope, message) for message in messages}
     )
@@ -97,28 +125,33 @@ async def _known_duplicates(
 # ---- receive
 
 
-async def receive(
-    tx: Transaction,
-    queue: Queue,
-    count: int,
-    visibility_s: int | None,
-    attempt_id: str | None,
-    caller: Caller,
-) -> list[StoredMessage]:
+@dataclass(slots=True, eq=False, kw_only=True)
+class Receive(Operation):
     """Take up to `count` visible messages, after everything due has been settled."""
-    state = tx.state_of(queue)
-    if visibility_s is None:
-        visibility_s = state.queue.settings.visibility_s
-    messages: list[StoredMessage] = []
-    if attempt_id is not None:
-        messages = await _repeat(tx, state, attempt_id, visibility_s, caller)
-    if not messages:
-        messages = await take(tx, state, count, visibility_s, caller)
-    if attempt_id is not None and messages:
-        claims = _encode_claims([(m.seq, m.delivery, m.due_at_ms) for m in messages])
-        named = {"queue": state.id, "attempt": attempt_id, "until_ms": tx.now_ms + ATTEMPT_MS}
-        tx.later(Q.remember_attempt, {**named, "claims": claims})
-    return messages
+
+    count: int
+    visibility_s: int | None
+    attempt_id: str | None
+
+    def __post_init__(self) -> None:
+        self.takes = self.count
+
+    def length_s(self, queue: Queue) -> int:
+        """How long the messages are to be hidden."""
+        return queue.settings.visibility_s if self.visibility_s is None else self.visibility_s
+
+    async def work(self, tx: Transaction) -> list[StoredMessage]:
+        state = tx.state_of(self.queue)
+        visibility_s, messages = self.length_s(state.queue), list[StoredMessage]()
+        if self.attempt_id is not None:
+            messages = await _repeat(tx, state, self.attempt_id, visibility_s, self.caller)
+        if not messages:
+            messages = await take(tx, state, self.count, visibility_s, self.caller)
+        if self.attempt_id is not None and messages:
+            claims = _encode([(m.seq, m.delivery, m.due_at_ms) for m in messages])
+            named = {"queue": state.id, "attempt": self.attempt_id, "until_ms": tx.now_ms + ATTEMPT_MS}
+            tx.later(Q.remember_attempt, {**named, "claims": claims})
+        return messages
 
 
 async def take(

@@ -410,15 +410,6 @@ FROM unnest(%(scopes)s::text[], %(dedup_ids)s::text[], %(seqs)s::bigint[], %(ids
 ON CONFLICT (queue_id, scope, dedup_id) DO UPDATE
 SET until_ms = excluded.until_ms, seq = excluded.seq, message_id = excluded.message_id;
 
--- name: find_send
-SELECT sent FROM veil.repeatable_send
-WHERE queue_id = %(queue)s AND retry_key = %(retry_key)s AND until_ms > %(now_ms)s;
-
--- name: remember_send
--- An old one under the key is replaced; a fresh one is a collision, after which the transaction is redone and finds it.
-INSERT INTO veil.repeatable_send (queue_id, retry_key, until_ms, sent)
-VALUES (%(queue)s, %(retry_key)s, %(until_ms)s, %(sent)s);
-
 -- name: forget_send
 DELETE FROM veil.repeatable_send WHERE queue_id = %(queue)s AND retry_key = %(retry_key)s AND until_ms <= %(now_ms)s;
 
@@ -429,6 +420,7 @@ FROM unnest(%(queues)s::int[], %(retry_keys)s::bytea[]) AS n (queue_id, retry_ke
 JOIN veil.repeatable_send r ON r.queue_id = n.queue_id AND r.retry_key = n.retry_key;
 
 -- name: remember_sends
+-- An old one under a key was forgotten before; a fresh one is a collision, after which the transaction is redone and finds it.
 INSERT INTO veil.repeatable_send (queue_id, retry_key, until_ms, sent)
 SELECT queue_id, retry_key, %(until_ms)s, sent
 FROM unnest(%(queues)s::int[], %(retry_keys)s::bytea[], %(sent)s::bytea[]) AS n (queue_id, retry_key, sent);

@@ -21,10 +21,11 @@ from veil.core.sequence import expires_at_ms
 from veil.stores.commit_stats import CommitStats
 from veil.stores.outbox import OUTBOX_BYTES_MAX
 from veil.stores.postgres import holds, leases, messages, moves, opening, queues, servers
-from veil.stores.postgres.bulk import Delete, Extend, Receive, Send
 from veil.stores.postgres.commit import GroupCommit
 from veil.stores.postgres.connection import parse_dsn
 from veil.stores.postgres.engine import Engine
+from veil.stores.postgres.leases import Delete, Extend
+from veil.stores.postgres.messages import Receive, Send
 from veil.stores.postgres.nodes import Nodes
 from veil.stores.postgres.outbox import Exports, SharedBound
 from veil.stores.postgres.pipeline import PipelinedConnection, Q

@@ -6,6 +6,7 @@ BEGIN; what was put off with `later`, the counts, the outbox and the notificatio
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from veil.core.clock import LeaseTime
 from veil.core.errors import QueueMissing
 from veil.core.event import EventRecorder
 from veil.core.lease import State
+from veil.core.message import Caller
 from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.core.sequence import expires_at_ms, seq_with_counter
 from veil.stores.postgres.pipeline import Arguments, PipelinedConnection, Q, Statement
@@ -219,9 +221,9 @@ class Transaction:
         self.by_key: dict[QueueKey, QueueState] = {}
         self.happened: Counter[tuple[str, int]] = Counter()  # to be announced once it is durable
         self.new_epoch: int | None = None
-        self.is_ending = (
-            False  # COMMIT is on its way: from here on the outcome is unknown if the connection breaks
-        )
+        self.has_claimed = False  # by what went along with BEGIN, and is not committed
+        # COMMIT is on its way: from here on the outcome is unknown if the connection breaks.
+        self.is_ending = False
         self._numbers: list[int] = []
         self._put_off: list[tuple[str, Arguments, Callable[[list[Any]], None] | None]] = []
 
@@ -350,17 +352,6 @@ class Transaction:
 
     # ---- the ends
 
-    async def fold_counts(self, queue_id: int, changes_min: int, wait_ms: int) -> None:
-        """A whole transaction: the counts of a queue in one row of a new generation, if they were changed so often."""
-        await self.connection.exchange(
-            [
-                ("BEGIN", {}),
-                (Q.lock_exclusive, {"ids": [queue_id], "wait_ms": wait_ms}),
-                (Q.fold_counts, {"queue": queue_id, "changes_min": changes_min}),
-                ("COMMIT", {}),
-            ]
-        )
-
     async def begin(
         self,
         ids: Sequence[int],
@@ -417,3 +408,23 @@ class Transaction:
 
 async def nothing(tx: Transaction) -> None:
     """No work of its own: what is due happens before any, and what is new of the queues is learnt."""
+
+
+def _future() -> asyncio.Future[Any]:
+    return asyncio.get_running_loop().create_future()
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Operation:
+    """Something that one caller asked for and waits for, which shares a transaction with others (commit.py)."""
+
+    queue: Queue
+    caller: Caller
+    answer: asyncio.Future[Any] = field(default_factory=_future)
+    takes: int = 0  # how many messages it may put in flight
+    numbers: int = 0  # how many order keys it needs
+    gives_groups: bool = False  # it may bring the first message with a group
+
+    async def work(self, tx: Transaction) -> Any:
+        """Do it; a refusal is raised before anything was changed, since others share the transaction."""
+        raise NotImplementedError
