@@ -12,10 +12,9 @@ from tests.stores.kit import a_message, make_queue, receipt_of
 from veil.core.clock import ManualClock
 from veil.core.message import StoredMessage
 from veil.core.queue import Queue, RedrivePolicy
-from veil.journal import lives, message_finding
+from veil.journal import lives
 from veil.journal.exporter import Exporter
-from veil.journal.lives import Look, read_life
-from veil.journal.message_finding import find_message
+from veil.journal.lives import Look, find_message, read_life
 from veil.journal.segments import SegmentIndex, list_segments
 from veil.journal.storage import Storage
 from veil.stores.memory import MemoryStore
@@ -156,7 +155,7 @@ async def test_a_message_is_found_by_its_id_the_newest_segments_first(
         await world.send(queue, "later")
     await world.exporter.export_all()
 
-    monkeypatch.setattr(message_finding, "SEGMENTS_MAX", 3)
+    monkeypatch.setattr(lives, "SEGMENTS_MAX", 3)
     first = await find_message(world.store, world.index, message.message_id)
     assert not first.found and first.older is not None
     second = await find_message(world.store, world.index, message.message_id, before=first.older)

@@ -11,8 +11,7 @@ from veil.core.attempt import AttemptFacts, Outcome, Said, outcome_of
 from veil.core.event import Kind
 from veil.core.message import Caller
 from veil.core.queue import QueueKey
-from veil.journal.lives import LifeEvent, Look, keys_before, read_events, read_life
-from veil.journal.message_finding import Sightings, find_message
+from veil.journal.lives import LifeEvent, Look, Sightings, find_message, keys_before, read_events, read_life
 from veil.journal.schema import Outbox
 from veil.journal.segments import SegmentIndex
 from veil.journal.storage import Storage

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -127,15 +126,33 @@ async def waiting_rows(outbox: Outbox, bytes_max: int) -> AsyncIterator[OutboxRo
     yield None
 
 
-def rows_where(parquet: Any, group: int, column: str, matches: Callable[[Any], Any]) -> Iterator[LifeEvent]:
-    """The events of a row group in which a column matches; the other columns are read only where one does."""
+def events_where(
+    index: SegmentIndex,
+    segment: Segment,
+    column: str,
+    matches: Callable[[Any], Any],
+    groups: Iterable[int] | None = None,
+) -> Iterator[LifeEvent]:
+    """The events of a segment in which a column matches; the other columns are read only where one does."""
+    from pyarrow import compute as pc
+    from pyarrow import parquet as pq
+
+    with index.place.open_input(segment.name) as file:
+        parquet = pq.ParquetFile(file)
+        names = [name for name in COLUMNS if name in parquet.schema_arrow.names]
+        for group in range(parquet.num_row_groups) if groups is None else groups:
+            mask = matches(parquet.read_row_group(group, columns=[column])[column])
+            if pc.any(mask).as_py():
+                for row in parquet.read_row_group(group, columns=names).filter(mask).to_pylist():
+                    yield from_row(dict.fromkeys(COLUMNS) | row)
+
+
+def _one_of(seqs: Set[int]) -> Callable[[Any], Any]:
+    import pyarrow as pa
     from pyarrow import compute as pc
 
-    mask = matches(parquet.read_row_group(group, columns=[column])[column])
-    if pc.any(mask).as_py():
-        names = [name for name in COLUMNS if name in parquet.schema_arrow.names]
-        for row in parquet.read_row_group(group, columns=names).filter(mask).to_pylist():
-            yield from_row(dict.fromkeys(COLUMNS) | row)
+    # Asked for each row group: the keys may have become more meanwhile.
+    return lambda column: pc.is_in(column, value_set=pa.array(sorted(seqs), pa.int64()))
 
 
 class Look(NamedTuple):
@@ -209,7 +226,7 @@ async def read_events(
         if index is not None:
             exported = await asyncio.to_thread(_exported, index, search, seq, seen, further)
         if exported is not None:
-            is_whole, until = is_whole and exported.is_whole, until or exported.until
+            is_whole, until = is_whole and exported.is_whole, until or exported.looked_until
             problems += exported.problems
         elif round_:
             break  # nothing was exported meanwhile
@@ -227,7 +244,7 @@ async def keys_before(outbox: Outbox, index: SegmentIndex | None, seqs: Set[int]
     found: dict[int, int] = {}
     async for row in waiting_rows(outbox, OUTBOX_BYTES_MAX):
         if row is not None and any(msgspec.msgpack.encode(key) in row.packed for key in seqs):
-            found |= _moved(from_packed(row.number, row.packed), seqs)
+            found |= _moved(from_packed(*row), seqs)
     if index is not None and len(found) < len(seqs):
         found |= await asyncio.to_thread(_exported_moves, index, seqs - found.keys())
     return found
@@ -239,13 +256,8 @@ def _moved(events: Iterable[LifeEvent], seqs: Set[int]) -> dict[int, int]:
 
 
 def _exported_moves(index: SegmentIndex, seqs: Set[int]) -> dict[int, int]:
-    import pyarrow as pa
-    from pyarrow import compute as pc
-    from pyarrow import parquet as pq
-
     found: dict[int, int] = {}
     opened_max = index.opened + OPENED_MAX
-    wanted = pa.array(sorted(seqs), pa.int64())
     segments = _since_day(index, instant_of(min(seqs)))
     for seq in sorted(seqs):
         if seq in found or index.opened >= opened_max:
@@ -254,11 +266,8 @@ def _exported_moves(index: SegmentIndex, seqs: Set[int]) -> dict[int, int]:
         of_then = _begun(index, [each for each in segments if each.day >= _day(died_ms)], died_ms)
         for segment in of_then[:_SEGMENTS_OF_AN_INSTANT]:
             if seq not in found:
-                with suppress(ValueError, OSError), index.place.open_input(segment.name) as file:
-                    parquet = pq.ParquetFile(file)
-                    for group in range(parquet.num_row_groups):
-                        rows = rows_where(parquet, group, "other_seq", partial(pc.is_in, value_set=wanted))
-                        found |= _moved(rows, seqs)
+                with suppress(ValueError, OSError):
+                    found |= _moved(events_where(index, segment, "other_seq", _one_of(seqs)), seqs)
     return found
 
 
@@ -269,20 +278,12 @@ async def _waiting(outbox: Outbox, search: _Search, further: int) -> bool:
             return False
         # As the key is packed, so it stands in the row: most rows need not be unpacked to be passed over.
         while any(msgspec.msgpack.encode(key) in row.packed for key in search.keys):
-            if not search.take(from_packed(row.number, row.packed)):
+            if not search.take(from_packed(*row)):
                 break
     return True
 
 
-class _Exported(NamedTuple):
-    is_whole: bool
-    until: str | None
-    problems: list[str]
-
-
-def _exported(
-    index: SegmentIndex, search: _Search, seq: int, seen: set[str], further: int
-) -> _Exported | None:
+def _exported(index: SegmentIndex, search: _Search, seq: int, seen: set[str], further: int) -> Look | None:
     """Look into the segments that were not seen yet; None where there are none."""
     begins_ms = instant_of(seq)
     segments = [each for each in _since_day(index, begins_ms) if each.name not in seen]
@@ -297,14 +298,14 @@ def _exported(
         if search.is_over:
             after_end += 1
             if after_end > _SEGMENTS_AFTER_END:
-                return _Exported(True, None, problems)
+                return Look([], True, None, problems)
         if events > EVENTS_MAX * further or (index.opened >= opened_max and not index.is_known(segment)):
-            return _Exported(False, segment.day, problems)
+            return Look([], False, segment.day, problems)
         try:
             events += _look_into(index, segment, search)
         except (ValueError, OSError) as problem:
             problems.append(f"{segment.name}: {problem}")
-    return _Exported(True, None, problems)
+    return Look([], True, None, problems)
 
 
 def _day(at_ms: int) -> str:
@@ -332,21 +333,78 @@ def _begun(index: SegmentIndex, segments: Sequence[Segment], begins_ms: int) -> 
 
 def _look_into(index: SegmentIndex, segment: Segment, search: _Search) -> int:
     """Take what the segment has of our keys, and say how many events had to be looked at."""
-    import pyarrow as pa
-    from pyarrow import compute as pc
-    from pyarrow import parquet as pq
-
     footer = index.footer(segment)
     looked = 0
     while groups := footer.groups_with(search.keys):
-        with index.place.open_input(segment.name) as file:
-            parquet = pq.ParquetFile(file)
-            grown = False
-            for group in groups:
-                looked += footer.groups[group].events
-                wanted = pa.array(sorted(search.keys), pa.int64())
-                found = rows_where(parquet, group, "seq", partial(pc.is_in, value_set=wanted))
-                grown |= search.take(found)
-        if not grown:
+        looked += sum(footer.groups[group].events for group in groups)
+        if not search.take(events_where(index, segment, "seq", _one_of(search.keys), groups)):
             break
     return looked
+
+
+# ---- finding where a message is, or was, by its id: the newest segments first, a bounded piece of the journal at a time
+
+SEGMENTS_MAX: Final = 300  # for one look
+_FOUND_EVENTS_MAX: Final = 4_000_000
+
+
+class Sighting(NamedTuple):
+    """A message of that id was in this queue under this key, last seen then."""
+
+    queue: QueueKey
+    seq: int
+    at_ms: int
+
+
+class Sightings(NamedTuple):
+    """What one look has found, and from which segment the next one goes on; None: there is nothing older."""
+
+    found: list[Sighting]
+    older: str | None
+    looked_until: str | None  # the day that the look has come to
+    problems: list[str]
+
+
+async def find_message(
+    outbox: Outbox, index: SegmentIndex | None, message_id: str, *, before: str | None = None
+) -> Sightings:
+    """Sightings of the message, the latest first; `before` is the `older` of the look before this one."""
+    events: list[LifeEvent] = []
+    if before is None:
+        wanted = message_id.encode("utf-8", "replace")
+        async for row in waiting_rows(outbox, OUTBOX_BYTES_MAX):
+            if row is not None and wanted in row.packed:
+                events += [each for each in from_packed(*row) if each.message_id == message_id]
+    older, problems = None, list[str]()
+    if index is not None:
+        older, problems = await asyncio.to_thread(_exported_sightings, index, message_id, before, events)
+    latest = {(each.queue, each.seq): each.at_ms for each in sorted(events, key=lambda each: each.at_ms)}
+    found = [Sighting(*key, at_ms) for key, at_ms in latest.items()]
+    found.sort(key=lambda each: each.at_ms, reverse=True)
+    return Sightings(found, older and older.name, older and older.day, problems)
+
+
+def _exported_sightings(
+    index: SegmentIndex, message_id: str, before: str | None, events: list[LifeEvent]
+) -> tuple[Segment | None, list[str]]:
+    """Add what the segments tell; the first that was not looked into, and those that cannot be read."""
+    from pyarrow import compute as pc
+
+    segments = list_segments(index.place)[::-1]
+    if before is not None:
+        # By its name, not by its place: new segments have come meanwhile, and old days may have gone.
+        names = [each.name for each in segments]
+        older = (place for place, name in enumerate(names) if name < before)
+        segments = segments[names.index(before) if before in names else next(older, len(names)) :]
+    problems: list[str] = []
+    looked = 0
+    for number, segment in enumerate(segments):
+        # A message is mostly in one queue: what one segment tells is enough, its page then follows the life.
+        if events or number >= SEGMENTS_MAX or looked >= _FOUND_EVENTS_MAX:
+            return segment, problems
+        try:
+            looked += index.footer(segment).events
+            events += events_where(index, segment, "message_id", lambda ids: pc.equal(ids, message_id))
+        except (ValueError, OSError) as problem:
+            problems.append(f"{segment.name}: {problem}")
+    return None, problems

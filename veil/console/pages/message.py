@@ -23,7 +23,7 @@ from veil.core.message import StoredMessage
 from veil.core.queue import Queue, QueueKey
 from veil.core.text import seq_number
 from veil.journal.attempts import FURTHER_MAX
-from veil.journal.message_finding import Sighting
+from veil.journal.lives import Sighting
 from veil.service.dead_letters import read_letter
 from veil.service.messages import SEARCH_BYTES_MAX, SEARCH_ROWS_MAX
 from veil.wire.exchange import Response

@@ -10,9 +10,9 @@ only concerns the place itself: clocks, nodes, duties.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -21,11 +21,11 @@ from veil.core.errors import StoreError
 CopiedRow = tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(NamedTuple):
     """One table of the common form."""
 
     name: str
+    keys: int  # the first columns, by which a row is known
     columns: tuple[str, ...]
     instants: tuple[str, ...] = ()  # columns of engine time, which another clock tells differently
 
@@ -35,37 +35,37 @@ class Table:
 
 
 MESSAGE = Table(
-    "message",
+    "message", 2,
     (
-        "seq", "queue_id", "state", "wake_at_ms", "due_at_ms", "received_at_ms", "delivery", "holder", "receive_count",
+        "queue_id", "seq", "state", "wake_at_ms", "due_at_ms", "received_at_ms", "delivery", "holder", "receive_count",
         "first_received_wall_ms", "sent_wall_ms", "message_id", "group_name", "deduplication_id", "dead_letter_source",
         "trace_header", "sender", "message_type", "body_bytes", "attributes", "body_md5", "body", "priority",
     ),
     ("due_at_ms", "received_at_ms"),  # and wake_at_ms, which follows from the first
 )  # fmt: skip
 # `claims` is [[seq, delivery, due_at_ms], …], `sent` is [[message id, seq, duplicate], …]; each store packs them its own way.
-ATTEMPT = Table("attempt", ("queue_id", "attempt_id", "until_ms", "claims"), ("until_ms",))
-REPEATABLE_SEND = Table("repeatable_send", ("queue_id", "retry_key", "until_ms", "sent"), ("until_ms",))
+ATTEMPT = Table("attempt", 2, ("queue_id", "attempt_id", "until_ms", "claims"), ("until_ms",))
+REPEATABLE_SEND = Table("repeatable_send", 2, ("queue_id", "retry_key", "until_ms", "sent"), ("until_ms",))
 
 TABLES = (
     Table(
-        "queue",
+        "queue", 1,
         (
             "id", "region", "account", "name", "settings", "tags", "scope", "created_wall_ms", "modified_wall_ms",
             "purged_at_ms", "deleted_at_ms", "deleted_by",
         ),
         ("purged_at_ms", "deleted_at_ms"),
     ),
-    Table("queue_rest", ("region", "account", "name", "deleted_at_ms"), ("deleted_at_ms",)),
+    Table("queue_rest", 3, ("region", "account", "name", "deleted_at_ms"), ("deleted_at_ms",)),
     MESSAGE,
-    Table("lane", ("queue_id", "group_name", "turn", "is_open", "members", "in_flight")),
-    Table("deduplication", ("queue_id", "scope", "dedup_id", "until_ms", "seq", "message_id"), ("until_ms",)),
+    Table("lane", 2, ("queue_id", "group_name", "turn", "is_open", "members", "in_flight")),
+    Table("deduplication", 3, ("queue_id", "scope", "dedup_id", "until_ms", "seq", "message_id"), ("until_ms",)),
     REPEATABLE_SEND,
     ATTEMPT,
-    Table("stream", ("queue_id", "name", "owner", "closed", "used_at_ms"), ("used_at_ms",)),
-    Table("hold", ("queue_id", "stream", "batch", "part", "lost", "members")),
+    Table("stream", 2, ("queue_id", "name", "owner", "closed", "used_at_ms"), ("used_at_ms",)),
+    Table("hold", 4, ("queue_id", "stream", "batch", "part", "lost", "members")),
     Table(
-        "move_task",
+        "move_task", 1,
         (
             "number", "id", "source", "destination", "rate_per_s", "status", "moved", "to_move", "started_wall_ms",
             "failure", "caller", "scan",
@@ -134,14 +134,52 @@ class Piece(NamedTuple):
     key: list[Any]
 
 
-class Source(Protocol):
+PIECE_ROWS: Final = 2_000
+
+
+class Source(ABC):
     """A store at rest that is read."""
 
+    schema = ""
+    placeholder = "?"
+
+    @abstractmethod
     def facts(self) -> StoreFacts:
         """What goes with the copy as a whole."""
 
+    @abstractmethod
+    def rows(self, query: str, arguments: Sequence[Any] = ()) -> list[CopiedRow]:
+        """The rows of a query."""
+
+    def one(self, query: str, arguments: Sequence[Any] = ()) -> int:
+        """The number that a query asks for."""
+        [[number]] = self.rows(query, arguments)
+        return int(number)
+
+    def stored_as(self, table: Table) -> tuple[tuple[str, ...], tuple[str, ...], str]:
+        """The keys and columns of the table in this store, and a condition for its rows."""
+        return table.columns[: table.keys], table.columns, "true"
+
+    @abstractmethod
+    def unpacked(self, table: Table, rows: list[CopiedRow]) -> list[CopiedRow]:
+        """Rows as they are stored, in the common form."""
+
     def pieces(self, table: Table, after: list[Any] | None) -> Iterator[Piece]:
         """The rows of a table in an order of the source's own, those after a key."""
+        keys, columns, condition = self.stored_as(table)
+        order, marks = ", ".join(keys), ", ".join([self.placeholder] * len(keys))
+        while True:
+            # The names are those of this package; the values are bound.
+            found = self.rows(
+                f"SELECT {', '.join(columns)} FROM {self.schema}{table.name}"  # noqa: S608
+                f" WHERE {condition} {'' if after is None else f'AND ({order}) > ({marks})'}"
+                f" ORDER BY {order} LIMIT {PIECE_ROWS}",
+                after or (),
+            )
+            if not found:
+                return
+            after = [found[-1][columns.index(key)] for key in keys]
+            yield Piece(self.unpacked(table, found), after)
 
 
 class Target(Protocol):
@@ -204,11 +242,5 @@ def copy_store(
     return Copied(mark.rows, resumed, facts.waiting_events)
 
 
-def encode_mark(mark: CopyMark) -> bytes:
-    """The mark as it is kept."""
-    return msgspec.msgpack.encode(mark)
-
-
-def decode_mark(packed: bytes) -> CopyMark:
-    """The inverse of `encode_mark`."""
-    return msgspec.msgpack.decode(packed, type=CopyMark)
+encode_mark: Final = msgspec.msgpack.Encoder().encode
+decode_mark: Final = msgspec.msgpack.Decoder(CopyMark).decode

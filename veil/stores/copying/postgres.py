@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from veil.stores.copying.copy import (
     TABLES,
     CopiedRow,
     CopyMark,
-    Piece,
+    Source,
     StoreFacts,
     Table,
     decode_mark,
@@ -37,74 +37,47 @@ from veil.stores.postgres.opening import (
 )
 from veil.stores.postgres.pipeline import Q
 
-_PIECE: Final = 2_000
-_KEYS: Final = {
-    "queue": ("id",),
-    "queue_rest": ("region", "account", "name"),
-    "message": ("queue_id", "seq"),
-    "lane": ("queue_id", "group_name"),
-    "deduplication": ("queue_id", "scope", "dedup_id"),
-    "repeatable_send": ("queue_id", "retry_key"),
-    "attempt": ("queue_id", "attempt_id"),
-    "stream": ("queue_id", "name"),
-    "hold": ("queue_id", "stream", "batch", "part"),
-    "move_task": ("number",),
-}
 _PACKED: Final = {ATTEMPT.name, REPEATABLE_SEND.name}  # whose last column is a list, kept as msgpack
 
 
-class PostgresSource:
+class PostgresSource(Source):
     """The schema `veil` of a database that no node uses."""
+
+    schema = "veil."
+    placeholder = "%s"
 
     def __init__(self, connection: Connection, clock: Clock | None) -> None:
         self._connection, self._clock = connection, clock
 
     def facts(self) -> StoreFacts:
-        one = self._one
         return StoreFacts(
             store_id=bytes(meta(self._connection, "store_id")).decode(),
             receipt_key=bytes(meta(self._connection, "receipt_key")),
             now_ms=_now_ms(self._connection, self._clock),
-            last_seq=one(
+            last_seq=self.one(
                 "SELECT greatest(max(last_seq), (SELECT max(seq) FROM veil.message), 0) FROM veil.queue_count"
             ),
-            last_queue_id=one(
-                "SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('veil.queue', 'id')), 0)"
-            ),
-            last_move=one(
-                "SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('veil.move_task', 'number')), 0)"
-            ),
-            rows=sum(one(f"SELECT count(*) FROM veil.{table.name}") for table in TABLES),  # noqa: S608
-            waiting_events=one("SELECT count(*) FROM veil.outbox"),
+            last_queue_id=self._last("queue", "id"),
+            last_move=self._last("move_task", "number"),
+            rows=sum(self.one(f"SELECT count(*) FROM veil.{table.name}") for table in TABLES),  # noqa: S608
+            waiting_events=self.one("SELECT count(*) FROM veil.outbox"),
         )
 
-    def pieces(self, table: Table, after: list[Any] | None) -> Iterator[Piece]:
-        keys = _KEYS[table.name]
-        while True:
-            # The names are those of this module; the values are bound.
-            conditions = (
-                [f"({', '.join(keys)}) > ({', '.join(['%s'] * len(keys))})"] if after is not None else []
-            )
-            if table.name == "queue":
-                conditions.append("NOT swept")  # nothing is left of it but its row
-            where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-            query = (
-                f"SELECT {', '.join((*keys, *table.columns))} FROM veil.{table.name} {where}"  # noqa: S608
-                f" ORDER BY {', '.join(keys)} LIMIT {_PIECE}"
-            )
-            found = self._connection.execute(query.encode(), tuple(after or ())).fetchall()
-            if not found:
-                return
-            after = list(found[-1][: len(keys)])
-            rows = [row[len(keys) :] for row in found]
-            if table.name in _PACKED:
-                rows = [(*row[:-1], msgspec.msgpack.decode(row[-1])) for row in rows]
-            yield Piece(rows, after)
+    def _last(self, table: str, column: str) -> int:
+        sequence = f"pg_get_serial_sequence('veil.{table}', '{column}')"
+        return self.one(f"SELECT coalesce(pg_sequence_last_value({sequence}), 0)")
 
-    def _one(self, query: str) -> int:
-        row = self._connection.execute(query.encode()).fetchone()
-        assert row is not None
-        return int(row[0])
+    def rows(self, query: str, arguments: Sequence[Any] = ()) -> list[CopiedRow]:
+        return self._connection.execute(query.encode(), arguments).fetchall()
+
+    def stored_as(self, table: Table) -> tuple[tuple[str, ...], tuple[str, ...], str]:
+        # Of a queue that was swept nothing is left but its row.
+        return *super().stored_as(table)[:2], "NOT swept" if table.name == "queue" else "true"
+
+    def unpacked(self, table: Table, rows: list[CopiedRow]) -> list[CopiedRow]:
+        if table.name not in _PACKED:
+            return rows
+        return [(*row[:-1], msgspec.msgpack.decode(row[-1])) for row in rows]
 
 
 class PostgresTarget:

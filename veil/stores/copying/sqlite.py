@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -14,17 +14,16 @@ import msgspec
 
 from veil.core.clock import Clock, ClockMark
 from veil.core.errors import StoreError
-from veil.core.lease import State
 from veil.core.limits import REPEATED_SEND_MS
-from veil.core.message import PRIORITY_DEFAULT
 from veil.core.sequence import COUNTER_BITS, first_seq_of, instant_of
 from veil.stores.copying.copy import (
     ATTEMPT,
+    MESSAGE,
     REPEATABLE_SEND,
     TABLES,
     CopiedRow,
     CopyMark,
-    Piece,
+    Source,
     StoreFacts,
     Table,
     decode_mark,
@@ -33,26 +32,15 @@ from veil.stores.copying.copy import (
 from veil.stores.sqlite.data_directory import DATABASE, locked, sync_directory
 from veil.stores.sqlite.database import Q
 from veil.stores.sqlite.opening import open_database
+from veil.stores.sqlite.recovery.verify import CHECKS
 
 MARK: Final = "copying"
 _UNFINISHED: Final = "copying"  # a directory within the target's: nobody starts a server on it by mistake
-_PIECE: Final = 2_000
 _COUNTER_MAX: Final = 1 << COUNTER_BITS
-_KEYS: Final = {
-    "queue": ("id",),
-    "queue_rest": ("region", "account", "name"),
-    "message": ("seq",),
-    "lane": ("queue_id", "group_name"),
-    "deduplication": ("queue_id", "scope", "dedup_id"),
-    "repeatable_send": ("seq",),
-    "attempt": ("queue_id", "attempt_id"),
-    "stream": ("queue_id", "name"),
-    "hold": ("queue_id", "stream", "batch", "part"),
-    "move_task": ("number",),
-}
+_SENDS: Final = ("seq", "sends")  # several of them in a row, under the order key of the first message
 
 
-class SqliteSource:
+class SqliteSource(Source):
     """The data of a directory where no server runs."""
 
     def __init__(self, connection: apsw.Connection, clock: Clock) -> None:
@@ -70,27 +58,23 @@ class SqliteSource:
             last_seq=last_seq,
             last_queue_id=self._last_id("queue"),
             last_move=self._last_id("move_task"),
-            rows=sum(self._one(f"SELECT count(*) FROM {table.name}") for table in TABLES),  # noqa: S608
-            waiting_events=self._one("SELECT count(*) FROM outbox"),
+            rows=sum(self.one(f"SELECT count(*) FROM {table.name}") for table in TABLES),  # noqa: S608
+            waiting_events=self.one("SELECT count(*) FROM outbox"),
         )
 
-    def pieces(self, table: Table, after: list[Any] | None) -> Iterator[Piece]:
-        keys = _KEYS[table.name]
-        columns = table.columns if table is not REPEATABLE_SEND else ("sends",)
-        while True:
-            # The names are those of this module; the values are bound.
-            where = f"WHERE ({', '.join(keys)}) > ({', '.join('?' * len(keys))})" if after is not None else ""
-            query = f"SELECT {', '.join((*keys, *columns))} FROM {table.name} {where} ORDER BY {', '.join(keys)} LIMIT {_PIECE}"  # noqa: S608
-            found: list[CopiedRow] = self._connection.execute(query, tuple(after or ())).fetchall()
-            if not found:
-                return
-            after = list(found[-1][: len(keys)])
-            rows = [row[len(keys) :] for row in found]
-            if table is REPEATABLE_SEND:
-                rows = [row for seq, packed in found for row in _sends_of(seq, packed)]
-            elif table is ATTEMPT:
-                rows = [(*row[:-1], msgspec.json.decode(row[-1])) for row in rows]
-            yield Piece(rows, after)
+    def rows(self, query: str, arguments: Sequence[Any] = ()) -> list[CopiedRow]:
+        return self._connection.execute(query, tuple(arguments)).fetchall()
+
+    def stored_as(self, table: Table) -> tuple[tuple[str, ...], tuple[str, ...], str]:
+        keys, columns, condition = super().stored_as(table)
+        if table is REPEATABLE_SEND:
+            columns = _SENDS
+        return ("seq",) if table in (REPEATABLE_SEND, MESSAGE) else keys, columns, condition
+
+    def unpacked(self, table: Table, rows: list[CopiedRow]) -> list[CopiedRow]:
+        if table is REPEATABLE_SEND:
+            return [row for seq, packed in rows for row in _sends_of(seq, packed)]
+        return [(*row[:-1], msgspec.json.decode(row[-1])) for row in rows] if table is ATTEMPT else rows
 
     def _meta(self, name: str) -> Any:
         found = self._connection.execute(Q.read_meta, (name,)).fetchone()
@@ -99,10 +83,7 @@ class SqliteSource:
         return found[0]
 
     def _last_id(self, table: str) -> int:
-        return self._one("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = ?", (table,))
-
-    def _one(self, query: str, arguments: tuple[Any, ...] = ()) -> int:
-        return int(self._connection.execute(query, arguments).fetchone()[0])  # type: ignore[index]
+        return self.one("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = ?", (table,))
 
 
 def _sends_of(seq: int, packed: bytes) -> Iterator[CopiedRow]:
@@ -148,7 +129,7 @@ class SqliteTarget:
         if table is ATTEMPT:
             rows = [(*row[:-1], msgspec.json.encode(row[-1]).decode()) for row in rows]
         elif table is REPEATABLE_SEND:
-            columns, rows = ("seq", "sends"), _as_sends(rows, mark.rows)
+            columns, rows = _SENDS, _as_sends(rows, mark.rows)
         marks = ", ".join("?" * len(columns))
         with connection:
             try:
@@ -165,17 +146,8 @@ class SqliteTarget:
         last_seq = max(facts.last_seq, _highest(connection))
         present = self._clock.mark()
         with connection:
-            connection.execute(
-                "INSERT INTO queue_count (queue_id, visible, in_flight, delayed) SELECT id,"
-                " (SELECT count(*) FROM message WHERE queue_id = queue.id AND state = ?),"
-                " (SELECT count(*) FROM message WHERE queue_id = queue.id AND state = ?),"
-                " (SELECT count(*) FROM message WHERE queue_id = queue.id AND state = ?) FROM queue",
-                (State.VISIBLE, State.IN_FLIGHT, State.DELAYED),
-            )
-            connection.execute(
-                "UPDATE queue SET ranked = 1 WHERE id IN (SELECT queue_id FROM message WHERE priority <> ?)",
-                (PRIORITY_DEFAULT,),
-            )
+            connection.execute(CHECKS.count_messages)
+            connection.execute(CHECKS.mark_ranked)
             connection.execute("DELETE FROM clock_mark")
             connection.execute(
                 "INSERT INTO clock_mark VALUES (1, ?, ?, ?, ?, ?, 0, 0)",

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import apsw
 import msgspec
@@ -28,6 +28,7 @@ from veil.core.lease import State
 from veil.core.message import PRIORITY_DEFAULT, PRIORITY_FIRST, PRIORITY_LAST
 from veil.core.queue import QueueSettings
 from veil.core.sequence import COUNTER_BITS
+from veil.stores.copying.copy import MESSAGE
 from veil.stores.sql import decode_settings, decode_tags, encode_settings
 from veil.stores.sqlite.data_directory import DATABASE, DataLock
 from veil.stores.sqlite.database import Q
@@ -42,47 +43,12 @@ _ACCOUNT, _REGION = "000000000000", "us-east-1"  # for a queue of which nothing 
 # Tables that are copied as far as they can be read; the others are rebuilt or read with care.
 _PLAIN_TABLES = ("queue_rest", "deduplication", "move_task")
 _TEXTS = (
-    *(
-        "message_id",
-        "group_name",
-        "deduplication_id",
-        "dead_letter_source",
-        "trace_header",
-        "sender",
-        "message_type",
-    ),
-    *("body_md5", "body"),
-)
+    "message_id", "group_name", "deduplication_id", "dead_letter_source", "trace_header", "sender", "message_type",
+    "body_md5", "body",
+)  # fmt: skip
 
-
-class SavedMessage(NamedTuple):
-    """A row of the table as it can be read: texts are bytes, since a flipped bit can make them anything."""
-
-    seq: int
-    queue_id: int
-    state: int
-    wake_at_ms: int | None
-    due_at_ms: int | None
-    received_at_ms: int | None
-    delivery: int
-    holder: int
-    receive_count: int
-    first_received_wall_ms: int | None
-    sent_wall_ms: int
-    message_id: bytes
-    group_name: bytes | None
-    deduplication_id: bytes | None
-    dead_letter_source: bytes | None
-    trace_header: bytes | None
-    sender: bytes
-    message_type: bytes | None
-    body_bytes: int
-    attributes: bytes | None
-    body_md5: bytes
-    body: bytes
-    priority: int
-
-
+# A row of the table by column, as it can be read: texts are bytes, since a flipped bit can make them anything.
+SavedMessage = dict[str, Any]
 _QUEUE_COLUMNS = 12  # of version 1; what came later is found anew
 
 
@@ -225,28 +191,29 @@ def _copy_messages(
     living = {queue_id for (queue_id,) in fresh.execute("SELECT id FROM queue")}
     gone = _readable(damaged, "SELECT id FROM queue WHERE deleted_at_ms IS NOT NULL")
     deleted = {queue_id for (queue_id,) in gone}
-    names = SavedMessage._fields
+    names = MESSAGE.columns
     insert = f"INSERT INTO message ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608
-    columns = ", ".join(f"CAST({name} AS BLOB)" if name in _TEXTS else name for name in names[:-1])
-    priority = "priority" if _has_priorities(damaged) else str(PRIORITY_DEFAULT)
-    select = f"SELECT {columns}, {priority} FROM message WHERE seq = ?"  # noqa: S608
+    kept = {name: f"CAST({name} AS BLOB)" for name in _TEXTS}
+    if not _has_priorities(damaged):
+        kept["priority"] = str(PRIORITY_DEFAULT)
+    select = f"SELECT {', '.join(kept.get(name, name) for name in names)} FROM message WHERE seq = ?"  # noqa: S608
     for seq in _known_seqs(damaged):
         row = next(_readable(damaged, select, (seq,)), None)
         if row is None:
             report.given_up += 1
             continue
-        message = SavedMessage(*row)
-        if message.queue_id in deleted:
+        message = dict(zip(names, row, strict=True))
+        queue_id = message["queue_id"]
+        if queue_id in deleted:
             continue
-        texts = b"".join(getattr(message, name) or b"" for name in _TEXTS[:-2])
-        content = (message.attributes, message.body_md5, message.body, message.message_id, texts)
-        if wrong := wrong_content(*content):
+        texts = b"".join(message[name] or b"" for name in _TEXTS[:-2])
+        if wrong := wrong_content(message["attributes"], message["body_md5"], message["body"], texts):
             report.set_aside += 1
             set_aside.write(_described(message, wrong) + b"\n")
             continue
-        if message.queue_id not in living:
+        if queue_id not in living:
             _make_up_queue(fresh, message)
-            living.add(message.queue_id)
+            living.add(queue_id)
             report.queues += 1
             report.queues_rebuilt += 1
         fresh.execute(insert, _sane(message))
@@ -255,17 +222,17 @@ def _copy_messages(
 
 def _sane(message: SavedMessage) -> list[Any]:
     """The row with texts as texts, and visible if its lease or delay makes no sense."""
-    lease = (message.state, message.wake_at_ms, message.due_at_ms, message.delivery, message.holder)
-    if wrong_state(*lease):
-        visible = int(State.VISIBLE)
-        message = message._replace(state=visible, wake_at_ms=None, due_at_ms=None, holder=0)
-    elif message.state == State.VISIBLE:
-        message = message._replace(wake_at_ms=None, due_at_ms=None)
-    if not PRIORITY_FIRST <= message.priority <= PRIORITY_LAST:
-        message = message._replace(priority=PRIORITY_DEFAULT)
-    values = message._replace(body_bytes=len(message.body))._asdict()
+    lease = ("state", "wake_at_ms", "due_at_ms", "delivery", "holder")
+    visible: SavedMessage = {"state": int(State.VISIBLE), "wake_at_ms": None, "due_at_ms": None}
+    if wrong_state(*(message[name] for name in lease)):
+        message |= {**visible, "holder": 0}
+    elif message["state"] == State.VISIBLE:
+        message |= visible
+    if not PRIORITY_FIRST <= message["priority"] <= PRIORITY_LAST:
+        message["priority"] = PRIORITY_DEFAULT
+    message["body_bytes"] = len(message["body"])
     return [
-        value.decode() if name in _TEXTS and value is not None else value for name, value in values.items()
+        value.decode() if name in _TEXTS and value is not None else value for name, value in message.items()
     ]
 
 
@@ -280,34 +247,25 @@ def _has_priorities(damaged: apsw.Connection) -> bool:
 
 def _make_up_queue(fresh: apsw.Connection, message: SavedMessage) -> None:
     # Without a deduplication id it cannot have been FIFO.
-    fifo = message.group_name is not None and message.deduplication_id is not None
-    name = f"salvaged-{message.queue_id}" + (".fifo" if fifo else "")
-    settings, sent_ms = encode_settings(QueueSettings(fifo=fifo)), message.sent_wall_ms
+    fifo = message["group_name"] is not None and message["deduplication_id"] is not None
+    queue_id, sent_ms = message["queue_id"], message["sent_wall_ms"]
+    name = f"salvaged-{queue_id}" + (".fifo" if fifo else "")
     fresh.execute(
         "INSERT INTO queue (id, region, account, name, settings, tags, scope, created_wall_ms, modified_wall_ms)"
         " VALUES (?, coalesce((SELECT region FROM queue LIMIT 1), ?), coalesce((SELECT account FROM queue LIMIT 1), ?),"
         " ?, ?, '{}', 'queue', ?, ?)",
-        (message.queue_id, _REGION, _ACCOUNT, name, settings, sent_ms, sent_ms),
+        (queue_id, _REGION, _ACCOUNT, name, encode_settings(QueueSettings(fifo=fifo)), sent_ms, sent_ms),
     )
 
 
 def _described(message: SavedMessage, wrong: str) -> bytes:
-    def text(value: bytes | None) -> str | None:
-        return None if value is None else value.decode("utf-8", "backslashreplace")
-
-    return msgspec.json.encode(
-        {
-            "queue": message.queue_id,
-            "seq": message.seq,
-            "message_id": text(message.message_id),
-            "group": text(message.group_name),
-            "receive_count": message.receive_count,
-            "sent_wall_ms": message.sent_wall_ms,
-            "wrong": wrong,
-            "body_md5": text(message.body_md5),
-            "body": text(message.body),
-        }
-    )
+    told = {"queue": message["queue_id"], "group": message["group_name"], "wrong": wrong}
+    for name in ("seq", "message_id", "receive_count", "sent_wall_ms", "body_md5", "body"):
+        told[name] = message[name]
+    for name, value in told.items():
+        if isinstance(value, bytes):
+            told[name] = value.decode("utf-8", "backslashreplace")
+    return msgspec.json.encode(told)
 
 
 def _copy_plainly(damaged: apsw.Connection, fresh: apsw.Connection, table: str) -> None:
@@ -362,24 +320,8 @@ def _copy_outbox(damaged: apsw.Connection, fresh: apsw.Connection, report: Salva
 
 
 def _count_anew(fresh: apsw.Connection) -> None:
-    fresh.execute(
-        "INSERT INTO queue_count (queue_id, visible, in_flight, delayed)"
-        " SELECT q.id, count(m.seq) FILTER (WHERE m.state = 0), count(m.seq) FILTER (WHERE m.state = 2),"
-        " count(m.seq) FILTER (WHERE m.state = 1)"
-        " FROM queue q LEFT JOIN message m ON m.queue_id = q.id GROUP BY q.id"
-    )
-    fresh.execute(
-        "UPDATE queue SET ranked = 1 WHERE id IN (SELECT queue_id FROM message WHERE priority <> 8)"
-    )
-    queues = fresh.execute(CHECKS.all_queues)
-    fifo = [queue_id for queue_id, _, settings, *_ in queues if decode_settings(settings.decode()).fifo]
-    # With one min(), the bare `state` is that of the first message of the group.
-    fresh.execute(
-        "INSERT INTO lane (queue_id, group_name, turn, is_open, members, in_flight)"
-        " SELECT queue_id, group_name, min(seq), state = 0 AND queue_id IN (SELECT value FROM json_each(?)),"
-        " count(*), sum(state = 2) FROM message WHERE group_name IS NOT NULL GROUP BY queue_id, group_name",
-        (msgspec.json.encode(fifo).decode(),),
-    )
+    for query in (CHECKS.count_messages, CHECKS.count_groups, CHECKS.mark_ranked):
+        fresh.execute(query)
     # Where the mark is lost, the newest message says how far time had come.
     fresh.execute(
         "INSERT OR IGNORE INTO clock_mark (id, engine_ms, wall_ms, boot_ms, boot_id, last_seq, outbox_last, outbox_bytes)"

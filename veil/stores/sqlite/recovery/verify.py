@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -19,8 +20,7 @@ import msgspec
 
 from veil.core.errors import StoreBusy, StoreError, VeilError
 from veil.core.event import unpack
-from veil.core.lease import NOTHING_CLOSED, State
-from veil.core.message import PRIORITY_FIRST, PRIORITY_LAST
+from veil.core.lease import State
 from veil.core.queue import parse_arn
 from veil.core.receipt import delivery_of
 from veil.stores.sql import NamedQueries, decode_attributes, decode_settings, decode_tags
@@ -122,6 +122,31 @@ CHECKS: Final = NamedQueries("veil.stores.sqlite", "checks.sql")
 UNREADABLE: Final = (VeilError, msgspec.MsgspecError, TypeError, ValueError, KeyError, IndexError)
 _STATES: Final = frozenset(int(state) for state in State)
 
+Check = Callable[[apsw.Connection, Findings], None]
+# The queries of checks.sql that say what is wrong, since which version of the schema, and of which kind it is.
+_WRONG: Final = (
+    (1, "counts", "wrong_counts"),
+    (1, "groups", "wrong_groups"),
+    (3, "priorities", "wrong_priorities"),
+    (2, "holds", "wrong_streams"),
+    (2, "holds", "wrong_holds"),
+)
+# Those whose rows must be readable, and by what.
+_READABLE: Final[tuple[tuple[int, str, str, str, Callable[[bytes], object]], ...]] = (
+    (1, "settings", "all_settings", "settings unreadable", lambda content: decode_settings(content.decode())),
+    (1, "tags", "all_tags", "tags unreadable", lambda content: decode_tags(content.decode())),
+    (
+        1,
+        "attempts",
+        "all_claims",
+        "unreadable",
+        msgspec.json.Decoder(list[tuple[int, int, int | None]]).decode,
+    ),
+    (1, "move tasks", "all_moved", "unreadable", lambda content: parse_arn(content.decode())),
+    (2, "holds", "all_streams", "unreadable", bytes.decode),
+    (2, "holds", "all_members", "unreadable", decode_members),
+)
+
 
 def verify(data_dir: Path, progress: Progress | None = None) -> Findings:
     """Everything that is wrong with the data; raises StoreError when there is none to look at."""
@@ -156,26 +181,20 @@ def _check_all(connection: apsw.Connection, findings: Findings, progress: Progre
     except apsw.Error as error:
         findings.add("database", "database", f"cannot be read: {error}")
         return
-    # Each on its own: one that meets a spoiled page must not hide what the others find.
-    for check in (
-        _check_pages,
-        _check_meta,
-        _check_queues,
-        _check_counts,
-        _check_groups,
-        _check_priorities,
-        _check_the_rest,
-        _check_holds,
-        _check_outbox,
-    ):
+    checks: dict[str, Check] = {"pages": _check_pages, "meta": _check_meta, "queues": _check_queues}
+    for since, kind, query in _WRONG:
+        if version >= since:
+            checks[query] = partial(_check_wrong, kind, getattr(CHECKS, query))
+    for since, kind, query, what, read in _READABLE:
+        if version >= since:
+            checks[query] = partial(_check_readable, kind, getattr(CHECKS, query), what, read)
+    checks |= {"outbox": _check_outbox, "messages": partial(_check_messages, progress)}
+    for name, check in checks.items():
+        # Each on its own: one that meets a spoiled page must not hide what the others find.
         try:
             check(connection, findings)
         except apsw.Error as error:
-            findings.add("database", check.__name__.removeprefix("_check_"), f"cannot be read: {error}")
-    try:
-        _check_messages(connection, findings, progress)
-    except apsw.Error as error:
-        findings.add("database", "messages", f"cannot be read after {findings.messages:,}: {error}")
+            findings.add("database", name.replace("_", " "), f"cannot be read: {error}")
 
 
 def _check_pages(connection: apsw.Connection, findings: Findings) -> None:
@@ -202,95 +221,31 @@ def _check_meta(connection: apsw.Connection, findings: Findings) -> None:
 
 
 def _check_queues(connection: apsw.Connection, findings: Findings) -> None:
-    for queue_id, name, settings, tags, deleted in connection.execute(CHECKS.all_queues):
+    for name, deleted in connection.execute(CHECKS.all_queues):
+        findings.queues += not deleted
         if deleted:
             text = "deleted; what is left of it will be swept"
             findings.add("deleted queues", f"queue {_shown(name)}", text, "note")
-            continue
-        findings.queues += 1
-        for part, decode, text in (("settings", decode_settings, settings), ("tags", decode_tags, tags)):
-            try:
-                decode(text.decode())
-            except UNREADABLE as error:
-                findings.add(part, f"queue {_shown(name)} ({queue_id})", f"{part} unreadable: {error}")
 
 
-def _check_counts(connection: apsw.Connection, findings: Findings) -> None:
-    for queue_id, *numbers in connection.execute(CHECKS.wrong_counts):
-        kept, real = _shown_counts(numbers[:3]), _shown_counts(numbers[3:])
-        findings.add("counts", f"queue {queue_id}", f"counts say {kept}; there are {real}")
+def _check_wrong(kind: str, query: str, connection: apsw.Connection, findings: Findings) -> None:
+    for where, text in connection.execute(query):
+        findings.add(kind, _shown(where), text)
 
 
-def _check_groups(connection: apsw.Connection, findings: Findings) -> None:
-    fifo = []
-    for queue_id, _, settings, _, _ in connection.execute(CHECKS.all_queues):
+def _check_readable(
+    kind: str,
+    query: str,
+    what: str,
+    read: Callable[[bytes], object],
+    connection: apsw.Connection,
+    findings: Findings,
+) -> None:
+    for where, content in connection.execute(query):
         try:
-            if decode_settings(settings.decode()).fifo:
-                fifo.append(queue_id)
-        except UNREADABLE:
-            continue  # told already
-    for queue_id, group, *numbers in connection.execute(
-        CHECKS.wrong_groups, (msgspec.json.encode(fifo).decode(),)
-    ):
-        kept, real = _shown_lane(numbers[:3]), _shown_lane(numbers[3:])
-        where = f"queue {queue_id}, group {_shown(group)}"
-        findings.add("groups", where, f"its row says {kept}; the messages say {real}")
-
-
-def _check_the_rest(connection: apsw.Connection, findings: Findings) -> None:
-    for queue_id, attempt_id, claims in connection.execute(CHECKS.all_attempts):
-        try:
-            msgspec.json.decode(claims, type=list[tuple[int, int, int | None]])
+            read(content)
         except UNREADABLE as error:
-            where = f"queue {queue_id}, attempt {_shown(attempt_id)}"
-            findings.add("attempts", where, f"unreadable: {error}")
-    for task_id, source, destination in connection.execute(CHECKS.all_moves):
-        try:
-            parse_arn(source.decode())
-            if destination is not None:
-                parse_arn(destination.decode())
-        except UNREADABLE as error:
-            findings.add("move tasks", f"move task {_shown(task_id)}", f"unreadable: {error}")
-
-
-def _check_priorities(connection: apsw.Connection, findings: Findings) -> None:
-    if schema_version(connection) < 3:
-        return  # they came with version 3
-    for queue_id, seq, priority, ranked in connection.execute(CHECKS.odd_priorities):
-        where = f"queue {queue_id}, message {seq}"
-        if not PRIORITY_FIRST <= priority <= PRIORITY_LAST:
-            findings.add("priorities", where, f"its priority is {priority}, which no message can have")
-        elif not ranked:
-            findings.add("priorities", where, f"its priority is {priority}, which its queue knows nothing of")
-
-
-def _check_holds(connection: apsw.Connection, findings: Findings) -> None:
-    if schema_version(connection) < 2:
-        return  # they came with version 2
-    for queue_id, name, owner, closed, has_queue in connection.execute(CHECKS.all_streams):
-        where = f"queue {queue_id}, stream {_shown(name)}"
-        try:
-            (name + owner).decode()
-        except UNREADABLE as error:
-            findings.add("holds", where, f"unreadable: {error}")
-        if closed < NOTHING_CLOSED:
-            findings.add("holds", where, f"says that {closed} is the last batch that was acknowledged")
-        if not has_queue:
-            findings.add("holds", where, "its queue does not exist")
-    for queue_id, stream, batch, part, lost, members, has_queue, has_stream in connection.execute(
-        CHECKS.all_holds
-    ):
-        where = f"queue {queue_id}, hold {_shown(stream)}/{batch}/{part}"
-        try:
-            decode_members(members)
-        except UNREADABLE as error:
-            findings.add("holds", where, f"unreadable: {error}")
-        if lost < 0:
-            findings.add("holds", where, f"says that it lost {lost}")
-        if not has_queue:
-            findings.add("holds", where, "its queue does not exist")
-        elif not has_stream:
-            findings.add("holds", where, "its stream does not exist: it could never be acknowledged")
+            findings.add(kind, _shown(where), f"{what}: {error}")
 
 
 def _check_outbox(connection: apsw.Connection, findings: Findings) -> None:
@@ -324,7 +279,7 @@ def _check_outbox(connection: apsw.Connection, findings: Findings) -> None:
         findings.add("journal", "outbox", f"holds {found} bytes, but is said to hold {size}")
 
 
-def _check_messages(connection: apsw.Connection, findings: Findings, progress: Progress | None) -> None:
+def _check_messages(progress: Progress | None, connection: apsw.Connection, findings: Findings) -> None:
     expected = connection.execute(CHECKS.expected_messages).get
     queues = {queue_id for (queue_id,) in connection.execute("SELECT id FROM queue")}
     for seq, queue_id, state, wake_ms, due_ms, delivery, holder, *content, body_bytes in connection.execute(
@@ -366,16 +321,13 @@ def wrong_state(
     return None
 
 
-def wrong_content(
-    attributes: bytes | None, body_md5: bytes, body: bytes, message_id: bytes, texts: bytes
-) -> str | None:
+def wrong_content(attributes: bytes | None, body_md5: bytes, body: bytes, texts: bytes) -> str | None:
     """What is wrong with what was sent; None when nothing is."""
     found = hashlib.md5(body, usedforsecurity=False).hexdigest()
     if found.encode() != body_md5:
         return f"its body has the digest {found}, but was sent with {_shown(body_md5)}"
     try:
         decode_attributes(attributes)
-        message_id.decode()
         texts.decode()
     except UNREADABLE as error:
         return f"unreadable: {error}"
@@ -384,15 +336,3 @@ def wrong_content(
 
 def _shown(text: Any) -> str:
     return text.decode("utf-8", "backslashreplace") if isinstance(text, bytes) else str(text)
-
-
-def _shown_counts(numbers: list[int | None]) -> str:
-    visible, in_flight, delayed = numbers
-    return "nothing" if visible is None else f"{visible} visible, {in_flight} in flight, {delayed} delayed"
-
-
-def _shown_lane(numbers: list[int | None]) -> str:
-    members, in_flight, is_open = numbers
-    if members is None:
-        return "that it does not exist"
-    return f"{members} messages, {in_flight} in flight, {'open' if is_open else 'closed'}"
