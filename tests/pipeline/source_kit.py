@@ -6,19 +6,25 @@ import http.client
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from veil.journal.storage import Storage as Folder
 from veil.pipeline.queues import QueueAddress, QueueClient
+from veil.pipeline.source.columns import schema_of
+from veil.pipeline.source.options import SourceOptions
+from veil.pipeline.source.readers import open_queue, open_stream
 from veil.pipeline.source.segments import SealedSegments
-from veil.pipeline.source.stream import Offset
+from veil.pipeline.source.stream import Offset, Stream, Tally
+from veil.pipeline.sql import arrow_schema
 from veil.testing.process import KEY_ID, SECRET, VeilServer
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
@@ -153,6 +159,46 @@ def end_windows(server: VeilServer | ServerAt, queue: str, end: Offset, place: P
                 receipts += [message["ReceiptHandle"] for message in found]
         assert receipts
         assert client.extend(receipts, 0) == [None] * len(receipts)
+
+
+# ---- a query without Spark: the stream that it keeps, asked as Spark asks it
+
+
+def columns(spark: SparkSession, body_schema: str | None = None) -> pa.Schema:
+    """The columns of the source for Arrow."""
+    return arrow_schema(spark.createDataFrame([], schema_of(body_schema)).schema)
+
+
+@contextmanager
+def streams(
+    spark: SparkSession, server: VeilServer | ServerAt | BadWay, queue: str, place: Place, **options: Any
+) -> Iterator[Callable[[Offset], Stream]]:
+    """Opens streams as drivers of one checkpoint do, begun at an offset of its log; all of them end with the block."""
+    given = {name: str(value) for name, value in options.items()}
+    given |= {"queue": queue, "endpoint": server.endpoint_url, "region": server.region}
+    read = SourceOptions.read(given | {"segments": str(place.segments)})
+    with open_queue(read) as client, ExitStack() as stack:
+
+        def opened(at: Offset) -> Stream:
+            stream = open_stream(client, read, at, Tally(queue), columns(spark, read.body_schema))
+            stack.callback(stream.stop)
+            return stream
+
+        yield opened
+
+
+def rows_of(
+    stream: Stream, start: Offset, end: Offset, spark: SparkSession, body_schema: str | None = None
+) -> list[dict[str, Any]]:
+    """The rows of a batch, as its tasks would read them."""
+    schema = columns(spark, body_schema)
+    parts = stream.parts(start, end)
+    return [row for part in parts for batch in part.batches(schema) for row in batch.to_pylist()]
+
+
+def ids_of(stream: Stream, start: Offset, end: Offset, spark: SparkSession) -> list[str]:
+    """The message ids of a batch."""
+    return [row["message_id"] for row in rows_of(stream, start, end, spark)]
 
 
 LOST, REFUSED = "lost", "refused"

@@ -6,11 +6,10 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -27,21 +26,22 @@ from tests.pipeline.source_kit import (
     dead_letters_of,
     end_windows,
     fill,
+    ids_of,
     left,
     offset_in,
     reading,
+    rows_of,
+    streams,
 )
 from veil.pipeline import register
 from veil.pipeline.queues import QueueAddress, QueueClient
 from veil.pipeline.source.columns import schema_of
 from veil.pipeline.source.options import SourceOptions
-from veil.pipeline.source.readers import open_queue, open_stream
-from veil.pipeline.source.stream import Offset, Stream, StreamTaken, Tally
-from veil.pipeline.sql import arrow_schema
+from veil.pipeline.source.readers import QueueStreamReader
+from veil.pipeline.source.stream import Offset, StreamTaken
 from veil.testing.process import VeilServer
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 WINDOW_S = 4
@@ -86,26 +86,22 @@ class Rival:
 def test_a_batch_of_two_windows_keeps_its_messages_from_a_rival(
     spark: SparkSession, server: VeilServer, tmp_path: Path
 ):
-    window_s = 2 * WINDOW_S  # both ways start their Python at once, and must renew in time meanwhile
+    window_s = 2 * WINDOW_S
 
     def keeps(way: str) -> None:
-        place = Place(tmp_path / way)
-        ids = fill(server, f"kept-{way}", [f"m{n}" for n in range(50)], visibility_s=window_s)
-        seen: list[str] = []
-        rivals: list[list[str]] = []
-
-        def slow(batch: DataFrame, number: int) -> None:
-            seen.extend(row.message_id for row in batch.collect())
-            with Rival(server, f"kept-{way}") as rival:
+        queue = f"kept-{way}"
+        ids = fill(server, queue, [f"m{n}" for n in range(50)], visibility_s=window_s)
+        at: Offset = {"epoch": queue, "n": 0, "by": way}
+        with streams(spark, server, queue, Place(tmp_path / way)) as opened:
+            stream = opened(at)
+            end = stream.next_offset(at, 100)
+            seen = ids_of(stream, at, end, spark)
+            with Rival(server, queue) as rival:
                 time.sleep(2 * window_s)
-            rivals.append(rival.got)
-
-        query = reading(spark, server, f"kept-{way}", way, place).writeStream.foreachBatch(slow)
-        query = query.option("checkpointLocation", str(place.checkpoint)).trigger(availableNow=True)
-        query.start().awaitTermination()
-        assert rivals == [[]], f"{way}: of the batch {set(rivals[0]) & set(seen)}"
-        assert Counter(seen) == Counter(ids)
-        assert left(server, f"kept-{way}") == (0, 0)
+            assert rival.got == [], f"{way}: of the batch {set(rival.got) & set(seen)}"
+            assert Counter(seen) == Counter(ids)
+            assert stream.next_offset(end, 100) == end
+        assert left(server, queue) == (0, 0)
 
     by_both_ways(keeps)
 
@@ -114,89 +110,55 @@ def test_a_batch_of_two_windows_keeps_its_messages_from_a_rival(
 def test_what_a_rival_got_while_nobody_held_it_comes_again_with_the_same_id(
     spark: SparkSession, server: VeilServer, place: Place, way: str
 ):
-    ids = fill(server, f"lost-{way}", ["a", "b", "c"])
-
-    def failing(batch: DataFrame, number: int) -> None:
-        batch.count()
-        raise RuntimeError("down")
-
-    query = reading(spark, server, f"lost-{way}", way, place).writeStream.foreachBatch(failing)
-    with pytest.raises(StreamingQueryException, match="down"):
-        query.option("checkpointLocation", str(place.checkpoint)).start().awaitTermination()
-    # Nobody runs, the windows end, and a rival receives one of them.
-    end_windows(server, f"lost-{way}", offset_in(place), place)
-    sqs = server.client()
-    url = sqs.get_queue_url(QueueName=f"lost-{way}")["QueueUrl"]
-    got = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=20, VisibilityTimeout=600)["Messages"][0]
-    seen: list[list[str]] = []
-
-    def working(batch: DataFrame, number: int) -> None:
-        seen.append([row.message_id for row in batch.collect()])
-
-    def run() -> None:
-        query = reading(spark, server, f"lost-{way}", way, place).writeStream.foreachBatch(working)
-        query = query.option("checkpointLocation", str(place.checkpoint)).trigger(availableNow=True)
-        query.start().awaitTermination()
-
-    run()
-    # From segments it is replayed though somebody else has it; a hold leaves it to who has it.
-    expected = Counter(ids) if way == "sqs" else Counter(ids) - Counter([got["MessageId"]])
-    assert sum((Counter(batch) for batch in seen), Counter()) == expected
-    # Nothing of the rival's is deleted: it gives the message back, and it comes, known by its id.
-    assert left(server, f"lost-{way}") == (0, 1)
-    sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=got["ReceiptHandle"], VisibilityTimeout=0)
-    run()
-    assert seen[-1] == [got["MessageId"]]
-    assert left(server, f"lost-{way}") == (0, 0)
+    queue = f"lost-{way}"
+    ids = fill(server, queue, ["a", "b", "c"])
+    at: Offset = {"epoch": queue, "n": 0, "by": way}
+    with streams(spark, server, queue, place) as opened:
+        dead = opened(at)
+        end = dead.next_offset(at, 10)
+        assert len(rows_of(dead, at, end, spark)) == 3
+        dead.stop()
+        # Nobody runs, the windows end, and a rival receives one of them.
+        end_windows(server, queue, end, place)
+        sqs = server.client()
+        url = sqs.get_queue_url(QueueName=queue)["QueueUrl"]
+        got = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=20, VisibilityTimeout=600)["Messages"][0]
+        again = opened(end)
+        # From segments it is replayed though somebody else has it; a hold leaves it to who has it.
+        expected = Counter(ids) if way == "sqs" else Counter(ids) - Counter([got["MessageId"]])
+        assert Counter(ids_of(again, at, end, spark)) == expected
+        assert again.next_offset(end, 10) == end
+        # Nothing of the rival's is deleted: it gives the message back, and it comes, known by its id.
+        assert left(server, queue) == (0, 1)
+        again.stop()
+        sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=got["ReceiptHandle"], VisibilityTimeout=0)
+        last = opened(end)
+        then = last.next_offset(end, 10)
+        assert ids_of(last, end, then, spark) == [got["MessageId"]]
+        assert last.next_offset(then, 10) == then
+    assert left(server, queue) == (0, 0)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_server_that_restarts_during_a_batch_changes_nothing(
     spark: SparkSession, place: Place, tmp_path: Path, way: str
 ):
+    at: Offset = {"epoch": "restarted", "n": 0, "by": way}
+    seen: list[str] = []
     with ServerProcess(tmp_path / "data", tmp_path) as process:
-        at = ServerAt(f"http://127.0.0.1:{process.port}")
-        ids = fill(at, "restarted", [f"m{n}" for n in range(300)], visibility_s=20)
-        seen: list[str] = []
-
-        def restarting(batch: DataFrame, number: int) -> None:
-            if number == 0:
-                process.kill()
-                threading.Timer(2.0, process.start).start()
-            seen.extend(row.message_id for row in batch.collect())
-
-        rows = reading(spark, at, "restarted", way, place, maxMessagesPerTrigger=200)
-        query = rows.writeStream.foreachBatch(restarting).option("checkpointLocation", str(place.checkpoint))
-        query.trigger(availableNow=True).start().awaitTermination()
+        there = ServerAt(f"http://127.0.0.1:{process.port}")
+        ids = fill(there, "restarted", [f"m{n}" for n in range(300)], visibility_s=20)
+        with streams(spark, there, "restarted", place) as opened:
+            stream = opened(at)
+            stream.only_what_is_there()
+            while (end := stream.next_offset(at, 200)) != at:
+                if not seen:
+                    process.kill()
+                    threading.Timer(2.0, process.start).start()
+                seen += ids_of(stream, at, end, spark)
+                at = end
         assert Counter(seen) == Counter(ids)
-        assert left(at, "restarted") == (0, 0)
-
-
-@contextmanager
-def streams(
-    spark: SparkSession, server: VeilServer | BadWay, queue: str, place: Place
-) -> Iterator[Callable[[Offset], Stream]]:
-    """Opens streams as drivers of one checkpoint do, begun at an offset of its log; all of them end with the block."""
-    given = {"queue": queue, "endpoint": server.endpoint_url, "region": server.region}
-    options = SourceOptions.read(given | {"segments": str(place.segments)})
-    with open_queue(options) as client, ExitStack() as stack:
-
-        def opened(at: Offset) -> Stream:
-            stream = open_stream(client, options, at, Tally(queue), columns(spark))
-            stack.callback(stream.stop)
-            return stream
-
-        yield opened
-
-
-def columns(spark: SparkSession) -> pa.Schema:
-    return arrow_schema(spark.createDataFrame([], schema_of(None)).schema)
-
-
-def rows_of(stream: Stream, start: Offset, end: Offset, spark: SparkSession) -> list[dict[str, Any]]:
-    schema = columns(spark)
-    parts = stream.parts(start, end)
-    return [row for part in parts for batch in part.batches(schema) for row in batch.to_pylist()]
+        assert left(there, "restarted") == (0, 0)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -349,20 +311,20 @@ def test_an_answer_that_got_lost_does_not_end_available_now_before_the_end(
 def test_metrics_are_served_while_the_query_runs(spark: SparkSession, server: VeilServer, place: Place):
     fill(server, "measured", ["a", "b", "c"])
     port = free_port()
-    said: list[str] = []
-
-    def look(batch: DataFrame, number: int) -> None:
-        batch.count()
+    given = {"queue": "measured", "endpoint": server.endpoint_url, "region": server.region, "protocol": "sqs"}
+    options = SourceOptions.read(given | {"segments": str(place.segments), "metricsPort": str(port)})
+    reader = QueueStreamReader(options, spark.createDataFrame([], schema_of(None)).schema)
+    try:
+        reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
-            said.append(answer.read().decode())
-
-    rows = reading(spark, server, "measured", "sqs", place, metricsPort=port)
-    query = rows.writeStream.foreachBatch(look).option("checkpointLocation", str(place.checkpoint))
-    query.trigger(availableNow=True).start().awaitTermination()
-    assert 'veil_source_received_total{queue="measured"} 3.0' in said[0]
-    assert "veil_source_oldest_age_seconds" in said[0]
+            said = answer.read().decode()
+    finally:
+        reader.stop()
+    assert 'veil_source_received_total{queue="measured"} 3.0' in said
+    assert "veil_source_oldest_age_seconds" in said
 
 
+@pytest.mark.soak  # what comes again has the same id (above); the rest is Spark's own
 def test_the_recipe_gives_once_what_comes_again(spark: SparkSession, server: VeilServer, place: Place):
     """What docs/spark-source.md recommends where leases cannot always be kept."""
     ids = fill(server, "recipe", ["a", "b"])

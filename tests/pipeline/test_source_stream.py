@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -19,15 +19,22 @@ from tests.pipeline.source_kit import (
     end_windows,
     fill,
     ids_in,
+    ids_of,
     left,
-    offset_in,
     reading,
+    rows_of,
+    streams,
 )
 from veil.pipeline import register
+from veil.pipeline.source.columns import schema_of
+from veil.pipeline.source.options import SourceOptions
+from veil.pipeline.source.readers import QueueStreamReader
+from veil.pipeline.source.stream import Offset
 from veil.testing.process import VeilServer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 
 @pytest.fixture(scope="module")
@@ -48,29 +55,29 @@ def place(tmp_path: Path) -> Place:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_available_now_gives_each_message_once_and_acknowledges_all(
+def test_available_now_gives_each_message_once_and_a_second_run_goes_on(
     spark: SparkSession, server: VeilServer, place: Place, way: str
 ):
-    ids = fill(server, f"all-{way}", [f"m{n}" for n in range(2_500)])
-    rows = reading(spark, server, f"all-{way}", way, place, maxMessagesPerTrigger=1_000, **UNHURRIED)
-    query = drained(rows, place)
+    ids = fill(server, f"all-{way}", [f"m{n}" for n in range(1_250)])
+
+    def run() -> StreamingQuery:
+        return drained(
+            reading(spark, server, f"all-{way}", way, place, maxMessagesPerTrigger=500, **UNHURRIED), place
+        )
+
+    query = run()
     assert ids_in(spark, place) == Counter(ids)
     assert left(server, f"all-{way}") == (0, 0)
-    assert [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]] == [1_000, 1_000, 500]
+    assert [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]] == [500, 500, 250]
+    told = [json.loads(p["sources"][0]["latestOffset"]) for p in query.recentProgress]
+    assert (told[0]["backlog"], told[-1]["backlog"]) == (750, 0)
+    assert told[-1]["deleted"] >= 500
     if way == "sqs":
         assert not list(place.segments.glob("*/*/*"))  # what is acknowledged is cleaned up
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_second_run_goes_on_where_the_first_ended(
-    spark: SparkSession, server: VeilServer, place: Place, way: str
-):
-    first = fill(server, f"on-{way}", ["a", "b", "c"])
-    drained(reading(spark, server, f"on-{way}", way, place), place)
-    second = fill(server, f"on-{way}", ["d", "e"])
-    drained(reading(spark, server, f"on-{way}", way, place), place)
-    assert ids_in(spark, place) == Counter(first + second)
-    assert left(server, f"on-{way}") == (0, 0)
+    more = fill(server, f"all-{way}", ["a", "b"])
+    run()
+    assert ids_in(spark, place) == Counter(ids + more)
+    assert left(server, f"all-{way}") == (0, 0)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -83,23 +90,22 @@ def test_the_columns_say_what_the_service_said(
         "type": {"DataType": "String.kind", "StringValue": "order"},
         "raw": {"DataType": "Binary", "BinaryValue": b"\x00\xff"},
     }
-    began = datetime.now(UTC).replace(tzinfo=None)
+    began = datetime.now(UTC)
     sent = sqs.send_message(QueueUrl=url, MessageBody="für dich", MessageAttributes=attributes)
-    drained(reading(spark, server, f"columns-{way}", way, place), place)
-    (row,) = spark.read.parquet(str(place.out)).collect()
-    assert row.message_id == sent["MessageId"]
-    assert row.body == "für dich"
-    assert row.queue == f"columns-{way}"
-    assert row.receive_count == 1
-    assert row.attributes["type"].asDict() == {
-        "data_type": "String.kind",
-        "string_value": "order",
-        "binary_value": None,
-    }
-    assert row.attributes["raw"].binary_value == b"\x00\xff"
-    assert {"SentTimestamp", "ApproximateReceiveCount"} <= row.system_attributes.keys()
-    assert abs((row.sent_at - began).total_seconds()) < 60
-    assert row.received_at >= row.sent_at
+    at: Offset = {"epoch": "columns", "n": 0, "by": way}
+    with streams(spark, server, f"columns-{way}", place) as opened:
+        stream = opened(at)
+        (row,) = rows_of(stream, at, stream.next_offset(at, 10), spark)
+    assert row["message_id"] == sent["MessageId"]
+    assert row["body"] == "für dich"
+    assert row["queue"] == f"columns-{way}"
+    assert row["receive_count"] == 1
+    given = dict(row["attributes"])
+    assert given["type"] == {"data_type": "String.kind", "string_value": "order", "binary_value": None}
+    assert given["raw"]["binary_value"] == b"\x00\xff"
+    assert {"SentTimestamp", "ApproximateReceiveCount"} <= dict(row["system_attributes"]).keys()
+    assert abs((row["sent_at"] - began).total_seconds()) < 60
+    assert row["received_at"] >= row["sent_at"]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -133,46 +139,35 @@ def test_a_batch_that_failed_is_replayed_with_the_same_messages(
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_new_checkpoint_never_meets_what_an_old_one_left(
-    spark: SparkSession, server: VeilServer, place: Place, way: str, tmp_path: Path
-):
-    def failing(batch: DataFrame, number: int) -> None:
-        batch.count()
-        raise RuntimeError("never done")
-
-    ids = fill(server, f"anew-{way}", ["a", "b", "c"])
-    query = reading(spark, server, f"anew-{way}", way, place).writeStream.foreachBatch(failing)
-    with pytest.raises(StreamingQueryException):
-        query.option("checkpointLocation", str(tmp_path / "old" / "checkpoint")).start().awaitTermination()
-    # The windows end: whoever comes next receives them, and not from an old segment or hold.
-    old = Place(tmp_path / "old")
-    end_windows(server, f"anew-{way}", offset_in(old), place)
-    sqs = server.client()
-    url = sqs.get_queue_url(QueueName=f"anew-{way}")["QueueUrl"]
-    back: list[Any] = []
-    while len(back) < 3:
-        back += sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=5).get(
-            "Messages", []
-        )
-    for message in back:
-        sqs.change_message_visibility(
-            QueueUrl=url, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0
-        )
-    drained(reading(spark, server, f"anew-{way}", way, place), place)
-    assert ids_in(spark, place) == Counter(ids)
-    counts = {row.receive_count for row in spark.read.parquet(str(place.out)).collect()}
-    assert counts == {3}
-
-
-@pytest.mark.parametrize("way", ["veil"])
-def test_progress_shows_the_backlog_and_the_counts(
     spark: SparkSession, server: VeilServer, place: Place, way: str
 ):
-    fill(server, f"progress-{way}", [f"m{n}" for n in range(30)])
-    query = drained(reading(spark, server, f"progress-{way}", way, place, maxMessagesPerTrigger=10), place)
-    told = [json.loads(p["sources"][0]["latestOffset"]) for p in query.recentProgress]
-    assert told[0]["backlog"] == 20
-    assert told[-1]["backlog"] == 0
-    assert told[-1]["deleted"] >= 10
+    queue = f"anew-{way}"
+    ids = fill(server, queue, ["a", "b", "c"])
+    given = {"queue": queue, "endpoint": server.endpoint_url, "region": server.region, "protocol": way}
+    schema = spark.createDataFrame([], schema_of(None)).schema
+
+    def begun() -> Offset:  # as a query with an empty checkpoint begins
+        reader = QueueStreamReader(SourceOptions.read(given | {"segments": str(place.segments)}), schema)
+        try:
+            return cast(Offset, reader.initialOffset())
+        finally:
+            reader.stop()
+
+    old, new = begun(), begun()
+    with streams(spark, server, queue, place) as opened:
+        dead = opened(old)
+        end = dead.next_offset(old, 10)
+        assert Counter(ids_of(dead, old, end, spark)) == Counter(ids)
+        dead.stop()
+        # The windows end: whoever comes next receives them, and not from an old segment or hold.
+        end_windows(server, queue, end, place)
+        stream = opened(new)
+        end = stream.next_offset(new, 10)
+        rows = rows_of(stream, new, end, spark)
+        assert Counter(row["message_id"] for row in rows) == Counter(ids)
+        assert {row["receive_count"] for row in rows} == {2}
+        assert stream.next_offset(end, 10) == end
+    assert left(server, queue) == (0, 0)
 
 
 def test_a_group_that_is_busy_is_drained_batch_by_batch(
@@ -186,8 +181,15 @@ def test_a_group_that_is_busy_is_drained_batch_by_batch(
     for at in range(0, 300, 10):
         entries = [{"Id": str(n), "MessageBody": f"m{at + n}", "MessageGroupId": "one"} for n in range(10)]
         sqs.send_message_batch(QueueUrl=url, Entries=entries)
-    drained(reading(spark, server, "group.fifo", "veil", place, maxMessagesPerTrigger=200), place)
-    assert sum(ids_in(spark, place).values()) == len(ids_in(spark, place)) == 300
+    begin: Offset = {"epoch": "group", "n": 0, "by": "veil"}
+    came: list[str] = []
+    with streams(spark, server, "group.fifo", place) as opened:
+        stream = opened(begin)
+        stream.only_what_is_there()
+        while (end := stream.next_offset(begin, 200)) != begin:
+            came += ids_of(stream, begin, end, spark)
+            begin = end
+    assert len(came) == len(set(came)) == 300
     assert left(server, "group.fifo") == (0, 0)
 
 
@@ -201,9 +203,12 @@ def test_bodies_are_parsed_by_a_schema_and_those_that_cannot_be_are_null(
     ]
     fill(server, "parsed", bodies)
     schema = "id int, at timestamp, tags map<string, array<int>>"
-    drained(reading(spark, server, "parsed", "sqs", place, bodySchema=schema), place)
-    rows = {row.body_text: row.body for row in spark.read.parquet(str(place.out)).collect()}
+    at: Offset = {"epoch": "parsed", "n": 0, "by": "sqs"}
+    with streams(spark, server, "parsed", place, bodySchema=schema) as opened:
+        stream = opened(at)
+        found = rows_of(stream, at, stream.next_offset(at, 10), spark, schema)
+    rows = {row["body_text"]: row["body"] for row in found}
     assert rows.keys() == set(bodies)
-    assert rows[bodies[0]].asDict() == {"id": 1, "at": datetime(2026, 1, 31, 12), "tags": {"a": [1]}}
+    assert rows[bodies[0]] == {"id": 1, "at": datetime(2026, 1, 31, 12, tzinfo=UTC), "tags": [("a", [1])]}
     assert rows[bodies[1]] is None
     assert rows[bodies[2]] is None

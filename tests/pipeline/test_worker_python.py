@@ -2,98 +2,79 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import venv
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pipeline.conftest import QUICK
 from tests.pipeline.queues_kit import Queues
-from veil.pipeline.spark.java import find_java
-from veil.testing import VeilServer
-from veil.testing.process import KEY_ID, SECRET
-
-# A person's own session, started before Veil is imported, and every entry of Veil that has workers run Python.
-EVERY_ENTRY = """
-import contextlib, io, json, sys
-from pyspark.sql import SparkSession
-
-endpoint, folder, quick = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-builder = SparkSession.builder.master("local[2]")
-for name, value in quick.items():
-    builder = builder.config(name, value)
-spark = builder.getOrCreate()
-
 from veil.cli.main import run
 from veil.pipeline import drain, register
+from veil.pipeline.spark import workers
+from veil.testing import VeilServer
 
-given = spark.sparkContext.pythonExec
-register(spark)
-told = {"python": spark.sparkContext.pythonExec, "given": given}
-
-at = {"endpoint": endpoint, "queue": "orders"}
-rows = spark.range(0, 6, 1, 2).selectExpr("cast(id as string) body")
-rows.write.format("veil").options(**at).mode("append").save()
-told["browsed"] = spark.read.format("veil").options(**at, mode="browse").load().count()
-with drain(spark, queue="orders", endpoint=endpoint, maxMessages=2) as messages:
-    told["drained"] = messages.count()
-stream = spark.readStream.format("veil").options(**at).load().selectExpr("body")
-writer = stream.writeStream.format("veil").options(**at).option("queue", "copies")
-query = writer.option("checkpointLocation", folder + "/checkpoint").trigger(availableNow=True).start()
-query.awaitTermination()
-
-rules = folder + "/rules.toml"
-with open(rules, "w") as file:
-    file.write('default = "routed"\\n[queues]\\nrouted = "30s"\\n')
-words = {
-    "route": ["--from", "copies", "--rules", rules, "--once", "--create-queues", "--state", folder + "/state"],
-    "dead-letters": ["routed", "--tables", folder + "/tables"],
-}
-for command, options in words.items():
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        code = run(["pipeline", command, *options, "--endpoint", endpoint, "--json"])
-    told[command] = [code, said.getvalue()]
-json.dump(told, sys.stdout)
-"""
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture
-def bare_path(tmp_path: Path) -> str:
-    """A PATH whose `python3` runs and has neither Veil nor anything that Veil needs."""
+def bare(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The Python of a person's own session: it runs, and has neither Veil nor anything that Veil needs."""
     venv.create(tmp_path / "bare", with_pip=False)
-    return f"{tmp_path}/bare/bin:/usr/bin:/bin"
-
-
-def clean(path: str) -> dict[str, str]:
-    """What `env -i` leaves, the credentials of a test's server, and Java."""
-    java = find_java({"PATH": path}).home
-    keys = {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1"}
-    return {"PATH": path, **({"JAVA_HOME": java} if java else {}), **keys}
+    python = f"{tmp_path}/bare/bin/python3"
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", python)
+    return python
 
 
 def test_every_entry_works_from_a_virtual_environment_that_is_not_activated(
-    veil_server: VeilServer, bare_path: str, tmp_path: Path
+    spark: SparkSession,
+    veil_server: VeilServer,
+    bare: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ):
+    """Every way in which Veil has workers run Python; routing is a stream and a write."""
     queues = Queues(veil_server)
     for name in ("orders", "copies"):
         queues.create(name)
-    arguments = [veil_server.endpoint_url, str(tmp_path), json.dumps(QUICK)]
+    at = {"endpoint": veil_server.endpoint_url, "region": veil_server.region, "queue": "orders"}
+    register(spark)
 
-    done = subprocess.run(
-        [sys.executable, "-c", EVERY_ENTRY, *arguments],
-        cwd=tmp_path, env=clean(bare_path), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    rows = spark.range(0, 6, 1, 2).selectExpr("cast(id as string) body")
+    rows.write.format("veil").options(**at).mode("append").save()
+    assert spark.read.format("veil").options(**at, mode="browse").load().count() == 6
+    with drain(spark, **at, maxMessages=2) as messages:
+        assert messages.count() == 2
+    stream = spark.readStream.format("veil").options(**at).load().selectExpr("body")
+    writer = stream.writeStream.format("veil").options(**at).option("queue", "copies")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    query.start().awaitTermination()
+    words = ["copies", "--tables", str(tmp_path / "tables"), "--endpoint", veil_server.endpoint_url, "--json"]
+    assert run(["pipeline", "dead-letters", *words]) == 0, capsys.readouterr().err
 
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    # What is the person's own is left as it was.
-    assert told["given"] == told["python"] == "python3"
-    assert (told["browsed"], told["drained"]) == (6, 2)
-    assert told["route"][0] == 0, done.stderr
-    assert told["dead-letters"][0] == 0, told["dead-letters"]
-    assert queues.count("orders") == queues.count("copies") == 0
-    assert queues.count("routed") == 4
+    assert (queues.count("orders"), queues.count("copies")) == (0, 4)
+    # What is the person's own is left as it was, and runs with their Python.
+    assert spark.sparkContext.pythonExec == bare
+    found = spark.sparkContext.parallelize([0], 1).map(lambda _: sys.executable).first()
+    assert found == bare
+
+
+def test_workers_whose_python_lacks_veil_are_told_of_at_once_with_what_to_set(
+    spark: SparkSession, bare: str, monkeypatch: pytest.MonkeyPatch
+):
+    """As on a cluster: there Veil leaves the Python as it is, and the driver plans with that of the workers."""
+    monkeypatch.setattr(workers, "_is_local", lambda context: False)
+    try:
+        with pytest.raises(workers.WorkersLackVeil) as refused:
+            register(spark)
+    finally:
+        monkeypatch.undo()
+        register(spark)
+    first, _, advice = str(refused.value).partition("): ")
+    assert first.startswith("Spark's workers cannot run Veil (No module named '")
+    assert advice == (
+        "before Spark starts, set PYSPARK_PYTHON (or spark.pyspark.python) to a Python that has veilmq[spark] on the driver "
+        "and on every worker"
+    )
