@@ -40,6 +40,24 @@ def length(seconds: float | None) -> str:
     return f"{whole} s"
 
 
+def exact_length(seconds: float | None) -> str:
+    """A length that is set or counted, exact for whole seconds: 1 h 30 min; a shorter one with a fraction, 0.25 s."""
+    if seconds is None:
+        return NOTHING
+    if 0 < seconds < 60 and seconds != int(seconds):
+        return f"{seconds:.3g} s"
+    parts, left = [], max(0, int(seconds))
+    for unit, size in _UNITS:
+        number, left = divmod(left, size)
+        parts += [f"{number} {unit}"] if number else []
+    return " ".join(parts) or "0 s"
+
+
+def rough_length(seconds: float | None) -> str:
+    """The same in its largest unit or two, for ages that nobody counts to the second."""
+    return NOTHING if seconds is None else " ".join(exact_length(int(seconds)).split(" ")[:4])
+
+
 def _significant(number: float) -> str:
     return f"{number:.1f}".removesuffix(".0") if number < 9.95 else f"{number:.0f}"
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import Veil
 from veil.cli import COMMANDS
-from veil.cli.output import inert, json_line, one_line, seconds
+from veil.cli.output import inert, json_line, one_line
 from veil.cli.pipeline import JOBS
 from veil.testing import VeilServer
 
@@ -95,23 +95,6 @@ def test_one_line_is_cut_to_the_width() -> None:
     assert one_line("x" * 100, 10) == "x" * 9 + "…"
     assert one_line("\n" * 100, 10) == "\\n\\n\\n\\n\\…"
     assert one_line("short", 10) == "short"
-
-
-@pytest.mark.parametrize(
-    ("given", "shown"),
-    [
-        (0, "0 s"),
-        (1, "1 s"),
-        (60, "60 s"),
-        (120, "2 min"),
-        (90, "90 s"),
-        (3600, "1 h"),
-        (43200, "12 h"),
-        (345600, "4 d"),
-    ],
-)
-def test_lengths_for_people(given: int, shown: str) -> None:
-    assert seconds(given) == shown
 
 
 def test_a_terminal_that_is_not_utf8_still_gets_its_output(veil: Veil) -> None:

@@ -36,8 +36,10 @@ def queue_with_dead_letters(sqs: Any, receives_max: int = 2) -> str:
 
 
 def receive(sqs: Any, url: str, visibility_s: int) -> Any:
-    """The next message, as soon as there is one."""
-    answer = sqs.receive_message(QueueUrl=url, VisibilityTimeout=visibility_s, WaitTimeSeconds=10)
+    """The next message, as soon as there is one; where the machine stands still, leases get a grace."""
+    answer: Any = {}
+    while "Messages" not in answer:
+        answer = sqs.receive_message(QueueUrl=url, VisibilityTimeout=visibility_s, WaitTimeSeconds=20)
     return answer["Messages"][0]
 
 

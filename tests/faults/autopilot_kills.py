@@ -17,8 +17,8 @@ from typing import Final
 from tests.faults.rig import Outcome, scratch
 from tests.pipeline.autopilot_kit import World, a_world, slow
 from veil.cli.autopilot import ClientQueues
-from veil.cli.output import seconds
 from veil.core.autopilot import FILE, HELD_TAG
+from veil.words import exact_length
 
 KILLS: Final = 100
 STEPS: Final = ("intended", "asked", "set", "ended", "kept", "recovered")
@@ -110,7 +110,7 @@ def _check(world: World, audit: Path, told: list[str], outcome: Outcome) -> None
     done = [each for each in changes if each["outcome"] == "done"]
     if len(done) != 1 or any(each["outcome"] == "asked" for each in changes):
         outcome.add("audit", f"after {told}: {changes}")
-    elif done[0]["differences"][0][2] != seconds(world.timeout_s or 0):
+    elif done[0]["differences"][0][2] != exact_length(world.timeout_s):
         outcome.add("audit", f"after {told}: {done[0]['differences']}, and the timeout is {world.timeout_s}")
     state = world.pilot().state.queues["orders"]
     if state.intent is not None or state.silenced_ms is not None or state.watch is None:

@@ -11,11 +11,11 @@ import pytest
 
 from tests.pipeline.autopilot_kit import HOUR_MS, QUICKLY, REGION, World, a_world, quick, slow
 from tests.pipeline.test_autopilot_advice import WHOLE
-from veil.cli.output import seconds
 from veil.core.autopilot import RESUME_TAG, Kind
 from veil.core.findings import Findings
 from veil.journal.storage import Storage
 from veil.pipeline.autopilot.loop import JournalHealth
+from veil.words import exact_length
 
 STEPS = ("intended", "asked", "set", "ended", "kept")
 
@@ -40,7 +40,7 @@ def test_a_timeout_that_is_too_short_is_changed_once_and_audited(world: World):
     assert change["outcome"] == "done"
     assert change["target"] == "orders"
     assert change["account"] == "000000000000"
-    assert change["differences"] == [["Visibility timeout", "30 s", seconds(world.timeout_s)]]
+    assert change["differences"] == [["Visibility timeout", "30 s", exact_length(world.timeout_s)]]
     where = f"--endpoint {world.client.target.endpoint} --region {REGION}"
     assert change["commands"] == [f"veil queue edit orders --visibility-timeout 30s {where}"]
     assert "outlast the timeout" in change["detail"]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import os
-import queue as queues_of_python
 import sys
 import threading
 import time
 import urllib.request
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from dataclasses import asdict
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,11 +29,11 @@ from veil.cli.options import (
     flag,
     how_often,
     option,
+    server_page,
     server_settings,
     with_client,
 )
-from veil.cli.output import inert, say, say_json, show_table, talk
-from veil.cli.output import seconds as length
+from veil.cli.output import inert, say, say_json, show_table, talk, tell
 from veil.cli.pipeline.options import (
     Data,
     JournalPlace,
@@ -45,6 +44,7 @@ from veil.cli.pipeline.options import (
     with_spark,
     with_tables,
 )
+from veil.cli.queue import visibility_timeout_s
 from veil.client.api import ApiError
 from veil.core.autopilot import (
     FILE,
@@ -60,14 +60,13 @@ from veil.core.autopilot import (
 )
 
 if TYPE_CHECKING:
-    from veil.client.blocking import Answer, BlockingClient
+    from veil.client.blocking import BlockingClient
     from veil.console.audit import AuditFile
     from veil.journal.storage import Storage
     from veil.pipeline.autopilot.loop import Autopilot, JournalHealth
 
 _log = logging.getLogger(__name__)
 
-_METRICS_BYTES_MAX: Final = 16 << 20
 _CALL_S: Final = 5.0
 _HOOKS_WAITING_MAX: Final = 100
 _SETTLED_S: Final = 1.0
@@ -85,28 +84,22 @@ class ClientQueues:
 
     def tags(self, queue: str) -> Mapping[str, str]:
         """Of one queue; none where it is gone."""
-        return dict(self._asked("ListQueueTags", queue).get("Tags", {}))
+        try:
+            return dict(self._client.on_queue("ListQueueTags", queue).get("Tags", {}))
+        except ApiError as refused:
+            if not refused.is_missing_queue:
+                raise
+            return {}
 
     def tag(self, queue: str, name: str, value: str) -> None:
         self._client.on_queue("TagQueue", queue, {"Tags": {name: value}})
 
     def timeout_s(self, queue: str) -> int | None:
-        """The visibility timeout; None where there is no such queue."""
-        answer = self._asked("GetQueueAttributes", queue, {"AttributeNames": ["VisibilityTimeout"]})
-        return int(answer["Attributes"]["VisibilityTimeout"]) if answer else None
+        return visibility_timeout_s(self._client, queue)
 
     def set_timeout(self, queue: str, timeout_s: int) -> None:
         attributes = {"VisibilityTimeout": str(timeout_s)}
         self._client.on_queue("SetQueueAttributes", queue, {"Attributes": attributes})
-
-    def _asked(self, action: str, queue: str, given: Answer | None = None) -> Answer:
-        """The answer about a queue; an empty one where it is gone."""
-        try:
-            return self._client.on_queue(action, queue, given)
-        except ApiError as refused:
-            if not refused.is_missing_queue:
-                raise
-            return {}
 
     def undo_command(self, queue: str, decision: Decision) -> str | None:
         """The command that undoes this change; None where nothing was changed."""
@@ -131,22 +124,21 @@ class SharedAudit:
         """A decision: one that is being carried out, or one with its outcome."""
         from veil.console.audit import ASKED, AuditEntry, as_line, instant
 
-        before_s, after_s = decision.before_s, decision.after_s
-        differences = []
-        if after_s is not None and before_s is not None and after_s != before_s:
-            differences = [["Visibility timeout", length(before_s), length(after_s)]]
-        undo = self._queues.undo_command(queue, decision)
+        differences, undo = [], self._queues.undo_command(queue, decision)
+        if decision.after_s is not None and decision.before_s not in (None, decision.after_s):
+            lengths = (words.exact_length(decision.before_s), words.exact_length(decision.after_s))
+            differences = [["Visibility timeout", *lengths]]
         entry = AuditEntry(
-            entry_id, instant(int(time.time() * 1000)), "autopilot", "autopilot", "", self._queues.account(queue),
-            f"autopilot: {decision.kind.value}", queue, differences, [undo] if undo else [], outcome or ASKED,
-            decision.told,
+            id=entry_id, at=instant(int(time.time() * 1000)), who="autopilot", role="autopilot", address="",
+            account=self._queues.account(queue), action=f"autopilot: {decision.kind.value}", target=queue,
+            differences=differences, commands=[undo] if undo else [], outcome=outcome or ASKED, detail=decision.told,
         )  # fmt: skip
-        self._file.append(as_line(asdict(entry)))
+        self._file.append(as_line(entry))
 
     def ended(self, entry_id: str, outcome: str, detail: str) -> None:
-        from veil.console.audit import as_line
+        from veil.console.audit import AuditEnd, as_line
 
-        self._file.append(as_line({"id": entry_id, "outcome": outcome, "detail": detail}))
+        self._file.append(as_line(AuditEnd(entry_id, outcome, detail)))
 
     def known(self, entry_id: str) -> tuple[bool, bool]:
         """Whether the entry is there, and whether its end is."""
@@ -162,32 +154,27 @@ class Webhook:
         if not url.startswith(("http://", "https://")):
             raise CommandFailed(f"--webhook {url!r}: expected an http or https URL")
         self._url = url
-        self._waiting: queues_of_python.Queue[bytes] = queues_of_python.Queue(_HOOKS_WAITING_MAX)
-        threading.Thread(target=self._post, daemon=True).start()
+        self._thread = ThreadPoolExecutor(1)
+        self._waiting: set[Future[None]] = set()
 
     def __call__(self, told: Mapping[str, Any]) -> None:
-        with suppress(queues_of_python.Full):
-            self._waiting.put_nowait(json.dumps(told).encode())
+        if len(self._waiting) < _HOOKS_WAITING_MAX:
+            self._waiting.add(post := self._thread.submit(self._post, json.dumps(told).encode()))
+            post.add_done_callback(self._waiting.discard)
 
     def finish(self) -> None:
         """Give what waits a moment."""
-        end_s = time.monotonic() + _CALL_S
-        while self._waiting.unfinished_tasks and time.monotonic() < end_s:
-            time.sleep(0.02)
+        wait(tuple(self._waiting), _CALL_S)
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _post(self) -> None:
-        while True:
-            body = self._waiting.get()
-            request = urllib.request.Request(  # noqa: S310 - the scheme was checked
-                self._url, body, {"Content-Type": "application/json"}
-            )
-            try:
-                with urllib.request.urlopen(request, timeout=_CALL_S) as answer:  # noqa: S310
-                    answer.read(1_024)
-            except (OSError, ValueError) as problem:
-                _log.warning("the webhook did not take a decision: %s", problem)
-            finally:
-                self._waiting.task_done()
+    def _post(self, body: bytes) -> None:
+        kind = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self._url, body, kind)  # noqa: S310 - the scheme was checked
+        try:
+            with urllib.request.urlopen(request, timeout=_CALL_S) as answer:  # noqa: S310
+                answer.read(1_024)
+        except (OSError, ValueError) as problem:
+            _log.warning("the webhook did not take a decision: %s", problem)
 
 
 def journal_health(client: BlockingClient, journal: Storage) -> JournalHealth | str | None:
@@ -202,12 +189,13 @@ def journal_health(client: BlockingClient, journal: Storage) -> JournalHealth | 
         return JournalHealth(
             0.0, float(sum(gap.last - gap.first + 1 for gap in gaps(list_segments(journal))))
         )
-    try:
-        with urllib.request.urlopen(f"{client.target.endpoint}/metrics", timeout=_CALL_S) as answer:  # noqa: S310
-            page = answer.read(_METRICS_BYTES_MAX).decode("utf-8", "replace")
-    except (OSError, ValueError) as problem:
-        return f"the server's /metrics, which tell whether its journal is complete, cannot be read: {problem}"
-    told = dict(line.partition(" ")[::2] for line in page.splitlines() if line.startswith("veil_journal_"))
+    page = server_page(client.target.endpoint, "/metrics", _CALL_S)
+    if page.status != HTTPStatus.OK:
+        why = page.problem or f"HTTP {page.status}"
+        return f"the server's /metrics, which tell whether its journal is complete, cannot be read: {why}"
+    told = dict(
+        line.partition(" ")[::2] for line in page.text.splitlines() if line.startswith("veil_journal_")
+    )
     if not told:
         return "the server keeps no journal"
     now_s = told.get("veil_journal_clock_seconds")
@@ -281,14 +269,11 @@ def run(
         queues = ClientQueues(client)
         here_max = 0 if is_chosen else BYTES_HERE_MAX
 
-        def tell(queue: str, state: QueueState, decision: Decision) -> None:
+        def decided(queue: str, state: QueueState, decision: Decision) -> None:
             undo = queues.undo_command(queue, decision)
             told = _as_json(queue, state, decision, undo)
-            if as_json:
-                say_json(told)
-            else:
-                line = f"{queue}: {decision.kind.value}: {decision.told}"
-                say(inert(f"{line}; undo: {undo}" if undo else line, keep=""))
+            line = f"{queue}: {decision.kind.value}: {decision.told}" + (f"; undo: {undo}" if undo else "")
+            tell(told, line, as_json=as_json)
             if hook is not None:
                 hook(told)
 
@@ -308,7 +293,7 @@ def run(
                     find_all=lambda goals: run_timeouts(
                         tables_place, policies=SCHEDULES, policy=policy.renewal, goals=goals
                     ),
-                    tell=tell,
+                    tell=decided,
                 )
                 if not once:
                     talk(f"checking the queues that allow it every {words.length(every)}; stop with Ctrl-C")
@@ -383,7 +368,7 @@ def undo(client: BlockingClient, tables: Storage, queue: QueueName) -> None:
         raise CommandFailed(f"the autopilot has not changed queue {queue!r}")
     ClientQueues(client).set_timeout(queue, change.before_s)
     resume = f"to let the autopilot manage it again: veil autopilot resume {inert(queue)}"
-    say(f"{inert(queue)}: {length(change.before_s)}; {resume}")
+    say(f"{inert(queue)}: {words.exact_length(change.before_s)}; {resume}")
 
 
 @autopilot_app.command("resume", epilog="Example: veil autopilot resume orders")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
 import shutil
 import socket
 import sys
@@ -18,7 +19,7 @@ import typer
 
 from veil.cli.app import app
 from veil.cli.failures import ArgumentWrong, CommandFailed, in_words
-from veil.cli.options import AsJson, Endpoint, Region, server_settings, service_target
+from veil.cli.options import AsJson, Endpoint, Region, server_page, server_settings, service_target
 from veil.cli.output import has_colour, inert, say, say_json
 from veil.cli.store import need_driver
 from veil.client.api import ApiError
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 Verdict = Literal["ok", "skip", "warn", "fail"]  # skip: could not be checked, or does not apply
 
-PYTHON_MIN: Final = (3, 11)
 SQLITE_MIN: Final = (3, 51, 3)  # before it, two connections that checkpoint at once could damage the file
 DISK_FAIL_BYTES, DISK_WARN_BYTES = 100 * 2**20, 2**30
 SKEW_WARN_S, SKEW_FAIL_S = 60, 900  # signatures are refused beyond 15 minutes
@@ -70,20 +70,20 @@ def doctor(as_json: AsJson = False, endpoint: Endpoint = None, region: Region = 
     target = service_target(endpoint, region)
     answered = check_server(target)
     findings = [
-        check_python(),
+        Finding("python", "ok", platform.python_version()),
         check_sqlite(),
         *check_settings(),
         *answered,
         check_credentials(target, answered),
     ]
     for each in findings:
+        verdict = each.verdict.ljust(4)
+        if has_colour(sys.stdout):
+            verdict = f"\x1b[{_COLOURS[each.verdict]}m{verdict}\x1b[0m"
+        text = f"{each.text}; {each.advice}" if each.advice else each.text
         if as_json:
             say_json(each._asdict())
         else:
-            verdict = each.verdict.ljust(4)
-            if has_colour(sys.stdout):
-                verdict = f"\x1b[{_COLOURS[each.verdict]}m{verdict}\x1b[0m"
-            text = f"{each.text}; {each.advice}" if each.advice else each.text
             say(f"{verdict}  {each.check.ljust(14)}  {inert(text, keep='')}")
     if any(each.verdict == "fail" for each in findings):
         raise typer.Exit(1)
@@ -92,20 +92,10 @@ def doctor(as_json: AsJson = False, endpoint: Endpoint = None, region: Region = 
 # ---- this machine
 
 
-def check_python() -> Finding:
-    """Is this Python new enough?"""
-    version = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info[:2] < PYTHON_MIN:
-        return Finding("python", "fail", version, "install Python 3.11 or newer")
-    return Finding("python", "ok", version)
-
-
 def check_sqlite() -> Finding:
-    """Is the SQLite that Veil brings along new enough?"""
-    try:
-        import apsw
-    except ImportError as error:
-        return Finding("sqlite", "fail", str(error), "reinstall: pip install veilmq")
+    """Is the SQLite that Veil's driver brings along, or was built with, new enough?"""
+    import apsw
+
     version = apsw.sqlite_lib_version()
     if tuple(int(part) for part in version.split(".")) < SQLITE_MIN:
         return Finding("sqlite", "fail", version, "upgrade: pip install --upgrade apsw")
@@ -165,19 +155,16 @@ def check_data(data: Path) -> list[Finding]:
         advice = "name another with --data or VEIL_DATA"
         return [Finding("data directory", "fail", f"{nearest} is a file", advice)]
     if not is_writable:
-        advice = f"chown or chmod {nearest}"
-        return [Finding("data directory", "fail", f"{nearest} cannot be written", advice)]
+        return [
+            Finding("data directory", "fail", f"{nearest} cannot be written", f"chown or chmod {nearest}")
+        ]
     state = "" if nearest == data else " (not there yet: veil serve makes it)"
     free = shutil.disk_usage(nearest).free
     room, advice = f"{free / 2**30:.1f} GiB free", "make room, sends are refused when the disk is full"
-    return _first(
-        (
-            (True, Finding("data directory", "ok", f"{data}{state}")),
-            (free < DISK_FAIL_BYTES, Finding("disk space", "fail", room, advice)),
-            (free < DISK_WARN_BYTES, Finding("disk space", "warn", room, advice)),
-            (True, Finding("disk space", "ok", room)),
-        )
-    )
+    space = Finding("disk space", "ok", room)
+    if free < DISK_WARN_BYTES:
+        space = Finding("disk space", "fail" if free < DISK_FAIL_BYTES else "warn", room, advice)
+    return [Finding("data directory", "ok", f"{data}{state}"), space]
 
 
 _DATABASE_FACTS: Final = """
@@ -213,10 +200,8 @@ def check_database(dsn: str) -> list[Finding]:
     version, number, fsync, commit, is_standby, standbys, standby_names, oldest_s = row
     where = f"PostgreSQL {version.split()[0]} at {without_password(dsn)}"
     is_lax = commit == "off" or (commit == "local" and standby_names)
-    new, later = (
-        f"use PostgreSQL {VERSION_MIN} or newer",
-        "the last moments before a crash or a failover are lost",
-    )
+    new = f"use PostgreSQL {VERSION_MIN} or newer"
+    later = "the last moments before a crash or a failover are lost"
     alone = "a failover would lose what a standby lacks; see docs/postgresql.md"
     waits = "no message can be sent until one is: commits wait for it"
     vacuum = "end it: vacuum can remove nothing that died since, and receives get slower"
@@ -246,8 +231,6 @@ def check_journal(settings: Settings) -> Finding:
     try:
         place = Storage.at(where)
         marked = read_mark(place) is not None
-    except ImportError:
-        return Finding("journal", "fail", "pyarrow is missing", "reinstall: pip install veilmq")
     except VeilError as problem:
         return Finding("journal", "fail", str(problem), "name another location with VEIL_JOURNAL")
     except OSError as problem:
@@ -293,49 +276,28 @@ def check_server(target: ServiceTarget) -> list[Finding]:
         if no_answer is None:
             said, advice = in_words(error), "check endpoint, keys and clock"
             text = said if endpoint in said else f"{endpoint} refused: {said}"
-            return [Finding("endpoint", "fail", text, advice), check_clock(_page(endpoint, "/readyz").date)]
+            return [
+                Finding("endpoint", "fail", text, advice),
+                check_clock(server_page(endpoint, "/readyz").date),
+            ]
         if no_answer.untrusted:
             return [Finding("endpoint", "fail", in_words(error))]
         # Nothing was asked for and nothing runs: a machine on which no server has been started yet.
         verdict: Verdict = "warn" if no_answer.refused and target.is_default else "fail"
-        return [
-            Finding("endpoint", verdict, f"no server answers at {endpoint}", "start one with: veil serve")
-        ]
+        text = f"no server answers at {endpoint}"
+        return [Finding("endpoint", verdict, text, "start one with: veil serve")]
     except ApiError as error:
         return [Finding("endpoint", "fail", str(error))]
-    return [check_ready(endpoint), check_clock(_page(endpoint, "/readyz").date), check_disk_speed(endpoint)]
-
-
-class _Page(NamedTuple):
-    """A page of the server's beside its API; of another implementation of SQS, which has none, as if it were empty."""
-
-    status: int = 0
-    text: str = ""
-    date: str | None = None
-
-
-def _page(endpoint: str, path: str) -> _Page:
-    from urllib.error import HTTPError
-    from urllib.request import urlopen
-
-    from veil.client.credentials import read_profile
-    from veil.client.endpoint import ca_bundle, client_context
-
-    bundle = ca_bundle(os.environ, read_profile().settings)
-    context = client_context(bundle) if endpoint.startswith("https:") else None
-    try:
-        answer = urlopen(f"{endpoint}{path}", timeout=_TIMEOUT_S, context=context)  # noqa: S310 - its scheme was checked
-    except HTTPError as error:
-        answer = error
-    except (OSError, ValueError):
-        return _Page()
-    with answer:
-        return _Page(answer.status, answer.read().decode(errors="replace"), answer.headers["Date"])
+    return [
+        check_ready(endpoint),
+        check_clock(server_page(endpoint, "/readyz").date),
+        check_disk_speed(endpoint),
+    ]
 
 
 def check_ready(endpoint: str) -> Finding:
     """A server that answers may still not take messages; Veil's own says so."""
-    page = _page(endpoint, "/readyz")
+    page = server_page(endpoint, "/readyz")
     if page.status == HTTPStatus.SERVICE_UNAVAILABLE:
         return Finding("endpoint", "fail", f"{endpoint} answers, but is not ready: {page.text[:200].strip()}")
     return Finding("endpoint", "ok", f"{endpoint} answers")
@@ -343,14 +305,13 @@ def check_ready(endpoint: str) -> Finding:
 
 def check_disk_speed(endpoint: str) -> Finding:
     """How slow the server's commits were within the last hour, by its own metrics."""
-    lines = _page(endpoint, "/metrics").text.splitlines()
+    lines = server_page(endpoint, "/metrics").text.splitlines()
     found = dict(line.split(" ", 1) for line in lines if " " in line)
     try:
         p99_s, worst_s = (float(found[f"veil_commit_{name}_seconds"]) for name in ("p99", "worst"))
     except (KeyError, ValueError):
-        return Finding(
-            "disk speed", "skip", "not checked: the server does not tell how long its commits took"
-        )
+        text = "not checked: the server does not tell how long its commits took"
+        return Finding("disk speed", "skip", text)
     told = f"commits of the last hour: 99 of 100 within {p99_s * 1000:.0f} ms, the slowest {worst_s * 1000:.0f} ms"
     if worst_s * 1000 <= TROUBLE_MIN_MS:
         return Finding("disk speed", "ok", told)
@@ -365,10 +326,8 @@ def check_clock(server_date: str | None, wall_s: float | None = None) -> Finding
         return Finding("clock", "skip", "not checked: the server does not tell its time")
     own_s = time.time() if wall_s is None else wall_s
     skew_s = max(0, round(abs(own_s - server_s)) - 1)  # the header has whole seconds
-    text, advice = (
-        f"{skew_s} s apart from the server's",
-        "set the clocks by NTP: signatures are refused beyond 15 minutes",
-    )
+    text = f"{skew_s} s apart from the server's"
+    advice = "set the clocks by NTP: signatures are refused beyond 15 minutes"
     if skew_s < SKEW_WARN_S:
         return Finding("clock", "ok", text)
     return Finding("clock", "fail" if skew_s >= SKEW_FAIL_S else "warn", text, advice)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from veil.cli.app import group
 from veil.cli.failures import CommandFailed
 from veil.cli.options import AsJson, DataDirectory, server_settings, shared
-from veil.cli.output import inert, progress_bar, say, say_json, show_list, talk
+from veil.cli.output import inert, progress_bar, say, show_list, tell
 from veil.cli.pipeline.options import journal_location, place_of
 from veil.core.errors import StoreBusy
 
@@ -88,19 +88,15 @@ def verify(data: DataDirectory = None, journal: Where = None, as_json: AsJson = 
             shown(number, len(segments))
     missing = gaps(segments)
     size = sum(each.size for each in segments)
-    if as_json:
-        for problem in problems:
-            say_json({"broken": problem.name, "reason": problem.reason})
-        for gap in missing:
-            say_json({"missing": gap._asdict()})
-        sound = not problems and not missing
-        say_json({"sound": sound, "segments": len(segments), "events": events, "bytes": size})
-    else:
-        for problem in problems:
-            say(inert(f"broken: {problem.name}: {problem.reason}"))
-        for gap in missing:
-            say(f"missing: rows {gap.first} to {gap.last} of journal {inert(gap.journal_id)}")
-        say(f"{len(segments):,} segments, {events:,} events, {size:,} bytes read")
+    for name, reason in problems:
+        tell({"broken": name, "reason": reason}, f"broken: {name}: {reason}", as_json=as_json)
+    for gap in missing:
+        text = f"missing: rows {gap.first} to {gap.last} of journal {gap.journal_id}"
+        tell({"missing": gap._asdict()}, text, as_json=as_json)
+    sound = not problems and not missing
+    facts = {"sound": sound, "segments": len(segments), "events": events, "bytes": size}
+    text = f"{len(segments):,} segments, {events:,} events, {size:,} bytes read"
+    tell(facts, text, as_json=as_json)
     if problems or missing:
         raise CommandFailed(
             f"the journal in {place.uri} is damaged: {len(problems)} broken, {len(missing)} ranges missing"
@@ -118,11 +114,9 @@ def export(data: DataDirectory = None, journal: Where = None, as_json: AsJson = 
     where = journal_location(data, journal)
     place = place_of("journal", where)
     stats = asyncio.run(_export(server_settings({"data": data}), where))
-    if as_json:
-        facts = {"events": stats.events, "segments": stats.segments, "bytes": stats.segment_bytes}
-        say_json(facts | {"journal": place.uri})
-    else:
-        talk(f"{stats.events:,} events exported in {stats.segments:,} segments to {place.uri}")
+    counts = {"events": stats.events, "segments": stats.segments, "bytes": stats.segment_bytes}
+    text = f"{stats.events:,} events exported in {stats.segments:,} segments to {place.uri}"
+    tell(counts | {"journal": place.uri}, text, as_json=as_json, aside=True)
 
 
 async def _export(settings: Settings, where: str) -> ExportStats:

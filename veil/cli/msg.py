@@ -28,7 +28,7 @@ from veil.cli.options import (
     with_client,
     wrong,
 )
-from veil.cli.output import inert, one_line, progress_bar, say, say_json, show_list, talk
+from veil.cli.output import inert, one_line, progress_bar, say, say_json, show_list, talk, tell
 from veil.client.api import ApiError
 
 if TYPE_CHECKING:
@@ -173,14 +173,10 @@ def read_state(text: str) -> str:
     return text
 
 
-def _matches(message: Message, state: str | None, contains: str | None) -> bool:
-    if state is not None and message.get("State") != state:
-        return False
-    if contains is None:
-        return True
+def _contains(message: Message, text: str) -> bool:
     attributes = (message.get("MessageAttributes") or {}).values()
     texts = [message["Body"], *(each.get("StringValue") or "" for each in attributes)]
-    return any(contains.lower() in text.lower() for text in texts)
+    return any(text.lower() in each.lower() for each in texts)
 
 
 def follow(
@@ -252,11 +248,9 @@ def send(
         _send_lines(client, queue, str(lines), parameters, as_json=as_json)
         return
     answer = client.on_queue("SendMessage", queue, {"MessageBody": read_body(body), **parameters})
-    if as_json:
-        sent = {"message_id": answer["MessageId"], "body_md5": answer["MD5OfMessageBody"]}
-        say_json(sent | given(sequence_number=answer.get("SequenceNumber")))
-    else:
-        say(answer["MessageId"])
+    sent = {"message_id": answer["MessageId"], "body_md5": answer["MD5OfMessageBody"]}
+    facts = sent | given(sequence_number=answer.get("SequenceNumber"))
+    tell(facts, answer["MessageId"], as_json=as_json)
 
 
 def _send_lines(client: BlockingClient, queue: str, name: str, parameters: Message, *, as_json: bool) -> None:
@@ -348,7 +342,8 @@ def peek(
 
     No message becomes invisible, and no receive count goes up.
     """
-    found = (each for each in client.peeked(queue, _PAGE) if _matches(each, state, contains))
+    held = client.peeked(queue, _PAGE, **given(State=state))
+    found = (each for each in held if contains is None or _contains(each, contains))
     messages = [as_object(each) for each in islice(found, max_messages)]
     otherwise = f"{queue}: {'empty' if state is None and contains is None else 'no messages match'}"
     columns = ["state", "receives", "message", "body"]

@@ -7,7 +7,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _COMPLETION_TIMEOUT_S = 1.0
 _INTERVAL_MIN_S = 0.05
+_PAGE_BYTES_MAX = 16 << 20
 _BY_NAME = inspect.Parameter.KEYWORD_ONLY
 
 
@@ -151,6 +152,36 @@ def service_target(endpoint: str | None, region: str | None) -> ServiceTarget:
         return find_target(endpoint, region)
     except EndpointRefused as refused:
         raise ArgumentWrong(str(refused)) from None
+
+
+class ServerPage(NamedTuple):
+    """A page of the server's beside its API; of another implementation of SQS, which has none, as if it were empty."""
+
+    status: int = 0
+    text: str = ""
+    date: str | None = None
+    problem: str = ""  # why there is none
+
+
+def server_page(endpoint: str, path: str, timeout_s: float = 3.0) -> ServerPage:
+    """The page at that path of the server, whose certificate is checked as that of its API is."""
+    from urllib.error import HTTPError
+    from urllib.request import urlopen
+
+    from veil.client.credentials import read_profile
+    from veil.client.endpoint import ca_bundle, client_context
+
+    bundle = ca_bundle(os.environ, read_profile().settings)
+    context = client_context(bundle) if endpoint.startswith("https:") else None
+    try:
+        answer = urlopen(f"{endpoint}{path}", timeout=timeout_s, context=context)  # noqa: S310 - its scheme was checked
+    except HTTPError as error:
+        answer = error
+    except (OSError, ValueError) as problem:
+        return ServerPage(problem=str(problem))
+    with answer:
+        text = answer.read(_PAGE_BYTES_MAX).decode(errors="replace")
+        return ServerPage(answer.status, text, answer.headers["Date"])
 
 
 def connect(endpoint: str | None, region: str | None) -> BlockingClient:

@@ -53,6 +53,14 @@ def say_json(value: Mapping[str, Any]) -> None:
     _write(sys.stdout, json_line(value))
 
 
+def tell(data: Mapping[str, Any], text: str, *, as_json: bool, aside: bool = False) -> None:
+    """One object of data, as JSON or in a line of words; `aside`: the words are for the person, on stderr."""
+    if as_json:
+        say_json(data)
+    else:
+        (talk if aside else say)(inert(text, keep=""))
+
+
 def talk(text: str = "") -> None:
     """One line for the person, on stderr."""
     _write(sys.stderr, text)
@@ -127,6 +135,11 @@ def _drawn(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequenc
     return table
 
 
+def drawn_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """How wide a terminal must be for the table: its cells, three between two columns, and one at each edge."""
+    return sum(max(map(len, column)) + 3 for column in zip(columns, *rows, strict=True)) - 1
+
+
 @contextmanager
 def live_table(
     columns: Sequence[str], *, right: Sequence[str] = ()
@@ -146,15 +159,6 @@ def live_table(
             live.update(_drawn(columns, cells, right), refresh=True)
 
         yield show
-
-
-def seconds(text: str | int) -> str:
-    """A length for people: 90 s, 15 min, 12 h, 4 d, whichever is whole."""
-    count = int(text)
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if count % size == 0 and count >= (120 if unit == "min" else size):
-            return f"{count // size} {unit}"
-    return f"{count} s"
 
 
 @contextmanager

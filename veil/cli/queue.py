@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
-import typer
-
+from veil import words
 from veil.cli.app import group
 from veil.cli.failures import CommandFailed, confirm, in_words
 from veil.cli.options import (
@@ -26,7 +25,7 @@ from veil.cli.options import (
     with_client,
     wrong,
 )
-from veil.cli.output import inert, say, say_json, seconds, show_list, talk
+from veil.cli.output import inert, say, say_json, show_list, talk, tell
 from veil.client.api import ApiError
 from veil.core.errors import NameRefused
 from veil.core.queue import check_name
@@ -48,6 +47,10 @@ class Setting(NamedTuple):
     option: tuple[Any, ...] = ()  # type, flags, help, parser
 
 
+def _length(seconds: str) -> str:
+    return words.exact_length(int(seconds))
+
+
 def _dead_letters(text: str) -> str:
     name, receives = read_redrive({"RedrivePolicy": text}) or ("", 0)
     return f"{name} after {receives} receives"
@@ -57,18 +60,18 @@ _UNIQUE: Final = "For FIFO queues: treat messages with the same body within five
 SETTINGS: Final = {
     setting.attribute: setting
     for setting in (
-        Setting("VisibilityTimeout", "visibility timeout", seconds,
+        Setting("VisibilityTimeout", "visibility timeout", _length,
                 (int, "--visibility-timeout LENGTH",
                  "How long a received message stays invisible; new queues: 30s.", length(0, 43_200))),
-        Setting("DelaySeconds", "delay", seconds,
+        Setting("DelaySeconds", "delay", _length,
                 (int, "--delay LENGTH",
                  "How long a new message waits before it becomes visible; new queues: 0.", length(0, 900))),
-        Setting("MessageRetentionPeriod", "retention", seconds,
+        Setting("MessageRetentionPeriod", "retention", _length,
                 (int, "--retention LENGTH", "How long a message is kept; new queues: 4d.", length(60, 1_209_600))),
         Setting("MaximumMessageSize", "maximum message size", "{} bytes".format,
                 (int, "--max-message-bytes N",
                  "The largest accepted message; new queues: 1 MiB.", whole_number(1024, 1_048_576))),
-        Setting("ReceiveMessageWaitTimeSeconds", "wait", seconds,
+        Setting("ReceiveMessageWaitTimeSeconds", "wait", _length,
                 (int, "--wait LENGTH", "How long a receive waits for a message; new queues: 0.", length(0, 20))),
         Setting("ContentBasedDeduplication", "content deduplication", str,
                 (bool, "--content-deduplication/--no-content-deduplication", _UNIQUE)),
@@ -130,6 +133,16 @@ def redrive_policy(client: BlockingClient, dead_letter: str, max_receives: int) 
     return json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": max_receives})
 
 
+def visibility_timeout_s(client: BlockingClient, name: str) -> int | None:
+    """The queue's visibility timeout; None where there is no such queue."""
+    try:
+        return int(client.attributes(name, "VisibilityTimeout")["VisibilityTimeout"])
+    except ApiError as error:
+        if not error.is_missing_queue:
+            raise
+        return None
+
+
 def read_redrive(attributes: Mapping[str, str]) -> tuple[str, int] | None:
     """The dead-letter queue's name and the maximum of receives, or None."""
     text = attributes.get("RedrivePolicy")
@@ -172,6 +185,9 @@ _NUMBERS: Final = {
 }
 
 
+_STATES: Final = ("visible", "in_flight", "delayed")
+
+
 def summary(name: str, url: str, attributes: Mapping[str, str], about: Mapping[str, Any]) -> dict[str, Any]:
     """One queue as an object for scripts: plain names, numbers as numbers; `about` is what only Veil says of it."""
     dead_letters, max_receives = read_redrive(attributes) or (None, None)
@@ -209,11 +225,9 @@ def ls(
         for name, attributes in client.each_queue(prefix)
     ]
     columns = ["queue", "visible", "in progress", "retrying", "delayed", "visibility", "dead letters"]
-    otherwise = (
-        f"no queue's name begins with {prefix!r}"
-        if prefix
-        else "there are no queues; create one with: veil queue create NAME"
-    )
+    otherwise = "there are no queues; create one with: veil queue create NAME"
+    if prefix:
+        otherwise = f"no queue's name begins with {prefix!r}"
     show_list(queues, columns, _row, as_json=as_json, right=columns[1:6], otherwise=otherwise)
 
 
@@ -223,7 +237,7 @@ def _row(queue: Mapping[str, Any]) -> list[str]:
     return [
         f"{queue['name']} (paused)" if queue["paused"] else queue["name"],
         *map(str, counts),
-        seconds(queue["visibility_timeout_s"]),
+        words.exact_length(queue["visibility_timeout_s"]),
         queue["dead_letters"] or "-",
     ]
 
@@ -277,10 +291,7 @@ def create(
         attributes["RedrivePolicy"] = redrive_policy(client, dead_letter, max_receives)
     answer = client.call("CreateQueue", {"QueueName": name, "Attributes": attributes, "tags": tags})
     url = str(answer["QueueUrl"])
-    if as_json:
-        say_json({"name": name, "url": url})
-    else:
-        say(url)
+    tell({"name": name, "url": url}, url, as_json=as_json)
 
 
 @queue_app.command("show", epilog="Example: veil queue show orders --json | jq .in_flight")
@@ -370,10 +381,8 @@ def _edited_redrive(
 ) -> str:
     present = read_redrive(before)
     if present is None and (dead_letter is None or max_receives is None):
-        raise typer.BadParameter(
-            "expected both, since the queue has no dead-letter queue yet",
-            param_hint="--dead-letter, --max-receives",
-        )
+        why = "expected both, since the queue has no dead-letter queue yet"
+        raise wrong("--dead-letter, --max-receives", why)
     target, receives = present or ("", 0)
     return redrive_policy(client, dead_letter or target, max_receives or receives)
 
@@ -408,8 +417,7 @@ def rm(client: BlockingClient, name: QueueName, yes: Yes = False) -> None:
 @with_client
 def purge(client: BlockingClient, name: QueueName, yes: Yes = False) -> None:
     """Delete every message in a queue, including those that are in flight or delayed."""
-    content = _content(client, name)
-    confirm(f"Purge {content} from queue {name}?", yes=yes)
+    confirm(f"Purge {_content(client, name)} from queue {name}?", yes=yes)
     client.on_queue("PurgeQueue", name)
     talk(f"purged {name}")
 
@@ -431,13 +439,5 @@ def resume(client: BlockingClient, name: QueueName) -> None:
 
 
 def _content(client: BlockingClient, name: str) -> str:
-    counts = client.attributes(
-        name,
-        "ApproximateNumberOfMessages",
-        "ApproximateNumberOfMessagesNotVisible",
-        "ApproximateNumberOfMessagesDelayed",
-    )
-    if len(counts) != 3:
-        raise CommandFailed(f"the server did not report the message counts of {name}")
-    total = sum(int(count) for count in counts.values())
-    return f"{total:,} message{'' if total == 1 else 's'}"
+    attributes = client.attributes(name)
+    return words.plural(sum(int(attributes[_NUMBERS[state]]) for state in _STATES), "message")

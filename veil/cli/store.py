@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from veil.cli.app import app, group
 from veil.cli.failures import ArgumentWrong, CommandFailed
 from veil.cli.options import AsJson, DryRun, argument, flag, option, server_settings, shared
-from veil.cli.output import inert, progress_bar, say, say_json, talk
+from veil.cli.output import inert, progress_bar, say, say_json, talk, tell
 from veil.core.errors import StoreError, VeilError
 from veil.server.setting_values import without_password
 
@@ -56,14 +56,10 @@ def migrate(
             before, after = asyncio.run(opening.migrate(dsn, dry_run=dry_run)), opening.SCHEMA_VERSION
         except VeilError as problem:
             raise CommandFailed(f"{without_password(dsn)}: {problem}") from problem
-        if as_json:
-            say_json({"store": without_password(dsn), "from": before, "to": after, "dry_run": dry_run})
-            continue
-        would = "would be" if dry_run else "was"
-        if before == after:
-            talk(f"the schema of {without_password(dsn)} already has version {after}")
-        else:
-            talk(f"the schema of {without_password(dsn)} {would} upgraded from version {before} to {after}")
+        facts = {"store": without_password(dsn), "from": before, "to": after, "dry_run": dry_run}
+        upgraded = f"{'would be' if dry_run else 'was'} upgraded from version {before} to {after}"
+        now = f"already has version {after}" if before == after else upgraded
+        tell(facts, f"the schema of {without_password(dsn)} {now}", as_json=as_json, aside=True)
 
 
 def _dsns(given: str | None) -> list[str]:
@@ -94,12 +90,11 @@ def copy(
     start a server on one of the two stores only: neither learns of what happens in the other.
     """
     copied = _copied(source, target, without_events=without_events)
-    if as_json:
-        say_json({"rows": copied.rows, "resumed": copied.resumed, "events_left": copied.events_left})
-        return
+    facts = {"rows": copied.rows, "resumed": copied.resumed, "events_left": copied.events_left}
     again = ", the earlier ones included" if copied.resumed else ""
-    talk(f"{copied.rows:,} rows{again} copied from {without_password(source)} to {without_password(target)}")
-    if copied.events_left:
+    text = f"{copied.rows:,} rows{again} copied from {without_password(source)} to {without_password(target)}"
+    tell(facts, text, as_json=as_json, aside=True)
+    if copied.events_left and not as_json:
         talk(f"{copied.events_left:,} transactions of the journal were not copied")
 
 

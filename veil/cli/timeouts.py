@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -15,14 +14,12 @@ from veil import words
 from veil.cli.app import group
 from veil.cli.failures import CommandFailed, confirm
 from veil.cli.options import AsJson, DryRun, Yes, argument, complete_queue, with_client
-from veil.cli.output import inert, is_terminal, say, say_json, show_table, talk
-from veil.cli.output import seconds as length
+from veil.cli.output import drawn_width, inert, is_terminal, say, say_json, show_table, talk
 from veil.cli.pipeline.options import with_tables
-from veil.client.api import ApiError
+from veil.cli.queue import visibility_timeout_s
 from veil.core.findings import (
     FILE,
     NO_RENEWAL,
-    NOT_ENOUGH,
     Finding,
     Findings,
     FindingsUnreadable,
@@ -34,17 +31,15 @@ if TYPE_CHECKING:
     from veil.client.blocking import BlockingClient
     from veil.journal.storage import Storage
 
-_TIMEOUT_MAX_S: Final = 43_200
-
 
 class Planned(NamedTuple):
-    """One queue: its timeout now and the one to set; or why it is left alone."""
+    """One queue: its timeout now (None: unknown) and the one to set; or why it is left alone."""
 
     queue: str
     certainty: str
-    before_s: int
-    after_s: int
-    refused: str | None = None
+    before_s: int | None
+    after_s: int | None
+    refused: str | None
 
 
 def plan(findings: Findings, client: BlockingClient, queues: Sequence[str]) -> list[Planned]:
@@ -57,32 +52,14 @@ def plan(findings: Findings, client: BlockingClient, queues: Sequence[str]) -> l
 
 
 def _planned(finding: Finding, client: BlockingClient) -> Planned:
-    after_s = finding.recommended_timeout_s
-    if after_s is None or finding.certainty == NOT_ENOUGH:
-        return _alone(finding, f"not enough evidence: {finding.missing or finding.reason}")
-    if not 0 <= after_s <= _TIMEOUT_MAX_S:
-        return _alone(finding, f"recommended_timeout_s={after_s}: expected 0 to {_TIMEOUT_MAX_S}")
-    if finding.region != client.target.region:
-        return _alone(finding, f"it is in {finding.region}: say --region {finding.region}")
-    try:
-        before_s = int(client.attributes(finding.queue, "VisibilityTimeout")["VisibilityTimeout"])
-    except ApiError as error:
-        if not error.is_missing_queue:
-            raise
-        return _alone(finding, "the queue no longer exists")
-    analysed_s = finding.present_timeout_s
-    if before_s != after_s and analysed_s is not None and round(analysed_s) != before_s:
-        return _alone(
-            finding,
-            f"its leases began with {words.length(analysed_s)} and its timeout is {words.length(before_s)}: either it was "
-            "changed since (run the pipeline again), or its consumers ask for a timeout of their own",
-            before_s,
-        )
-    return Planned(finding.queue, finding.certainty, before_s, after_s)
-
-
-def _alone(finding: Finding, why: str, before_s: int = 0) -> Planned:
-    return Planned(finding.queue, finding.certainty, before_s, before_s, why)
+    before_s, after_s = None, finding.recommended_timeout_s
+    refused = finding.why_not(after_s)  # whatever the queue has now
+    if refused is None and finding.region != client.target.region:
+        refused = f"it is in {finding.region}: say --region {finding.region}"
+    if refused is None:
+        before_s = visibility_timeout_s(client, finding.queue)
+        refused = finding.why_not(before_s)
+    return Planned(finding.queue, finding.certainty, before_s, after_s, refused)
 
 
 def show_findings(findings: Findings, *, as_json: bool = False) -> None:
@@ -93,8 +70,8 @@ def show_findings(findings: Findings, *, as_json: bool = False) -> None:
             say_json(msgspec.to_builtins(finding))
     elif findings.findings:
         width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
-        table = headline(findings, width)
-        show_table(table.columns, table.rows, right=table.right)
+        columns, rows = headline(findings, width)
+        show_table(columns, rows, right=_ALIGNED_RIGHT)
 
 
 COLUMNS: Final = (
@@ -102,61 +79,41 @@ COLUMNS: Final = (
 )  # fmt: skip
 _ALIGNED_RIGHT: Final = ("leases", "present", "recommended", "duplicates", "hidden", "p50", "p99")
 
-# As a table is drawn.
-_GAP: Final = 3  # between columns
-_EDGES: Final = 2  # before the first and after the last
 # What is left out first where the terminal is narrow.
 _SPARED: Final = ("certainty", "type", "p50", "leases", "p99", "hidden", "verdict")
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Cells under headings."""
+class Headline(NamedTuple):
+    """The table of the findings."""
 
-    columns: tuple[str, ...]
-    cells: list[dict[str, str]]
-
-    @property
-    def right(self) -> list[str]:
-        """The columns of numbers."""
-        return [name for name in self.columns if name in _ALIGNED_RIGHT]
-
-    @property
-    def rows(self) -> list[list[str]]:
-        """The cells in the order of the columns."""
-        return [[cell[name] for name in self.columns] for cell in self.cells]
-
-    def width(self) -> int:
-        """How wide it is when drawn."""
-        widths = (max(len(name), *(len(cell[name]) for cell in self.cells), 1) for name in self.columns)
-        return sum(widths) + _GAP * (len(self.columns) - 1) + _EDGES
-
-    def without(self, column: str) -> Table:
-        """The table without a column. The type names the row of a type, so it then stands behind the queue instead."""
-        if column == "type" and "type" in self.columns:
-            for cell in self.cells:
-                cell["queue"] = f"{cell['queue']} {cell['type']}".rstrip()
-        return Table(tuple(name for name in self.columns if name != column), self.cells)
+    columns: list[str]
+    rows: list[list[str]]
 
 
-def headline(findings: Findings, width: int | None = None) -> Table:
+def headline(findings: Findings, width: int | None = None) -> Headline:
     """The table, with as many columns as fit into the width (all of them without one)."""
     cells = [
         _cells(each, is_type=each is not whole)
         for whole, types in findings.by_cost()
         for each in (whole, *types)
     ]
-    table = Table(COLUMNS, cells)
-    if not any(cell["type"] for cell in cells):
-        table = table.without("type")
+    columns = [name for name in COLUMNS if name != "type" or any(cell["type"] for cell in cells)]
+
+    def too_wide() -> int:
+        drawn = drawn_width(columns, [[cell[name] for name in columns] for cell in cells])
+        return 0 if width is None else max(0, drawn - width)
+
     for spared in _SPARED:
-        if width is not None and table.width() > width:
-            table = table.without(spared)
-    if width is not None and table.width() > width:
-        longest, too_wide = max(len(cell["queue"]) for cell in cells), table.width() - width
+        if spared in columns and too_wide():
+            columns.remove(spared)
+            if spared == "type":  # it names the row of a type, so it then stands behind the queue instead
+                for cell in cells:
+                    cell["queue"] = f"{cell['queue']} {cell['type']}".rstrip()
+    if excess := too_wide():
+        longest = max(len(cell["queue"]) for cell in cells)
         for cell in cells:
-            cell["queue"] = _shortened(cell["queue"], max(12, longest - too_wide))
-    return table
+            cell["queue"] = _shortened(cell["queue"], max(12, longest - excess))
+    return Headline(columns, [[cell[name] for name in columns] for cell in cells])
 
 
 def _shortened(name: str, to: int) -> str:
@@ -184,10 +141,6 @@ def _cells(finding: Finding, *, is_type: bool) -> dict[str, str]:
     }
 
 
-def _length(seconds: float | None) -> str:
-    return "-" if seconds is None else words.length(seconds)
-
-
 def tell(finding: Finding) -> None:
     """One queue or type in words, and what each timeout that it could have would mean."""
     for line in _words(finding):
@@ -199,13 +152,9 @@ def tell(finding: Finding) -> None:
     for candidate in finding.worth_showing():
         none, *renewed = candidate.policies
         mark = " *" if candidate.timeout_s == finding.recommended_timeout_s else ""
-        row = [f"{words.length(candidate.timeout_s)}{mark}", words.chance(none.duplicate_chance)]
-        row += [
-            words.chance(none.duplicate_chance_high),
-            words.length(none.recovery_s),
-            *(_renewed(each) for each in renewed),
-        ]
-        rows.append(row)
+        chances = (words.chance(none.duplicate_chance), words.chance(none.duplicate_chance_high))
+        timeout, recovery = words.length(candidate.timeout_s) + mark, words.length(none.recovery_s)
+        rows.append([timeout, *chances, recovery, *map(_renewed, renewed)])
     show_table(columns, rows, right=columns)
     talk("* recommended; with renewal: chance of a duplicate · wait after a crash · calls per message")
 
@@ -217,11 +166,8 @@ def _renewed(means: WithPolicy) -> str:
 def _words(finding: Finding) -> Sequence[str]:
     whole = finding.message_type is None
     name = finding.queue if whole else f"{finding.queue}, type {finding.message_type or '(none)'}"
-    recommended = (
-        "no recommendation"
-        if finding.recommended_timeout_s is None
-        else words.length(finding.recommended_timeout_s)
-    )
+    timeout_s = finding.recommended_timeout_s
+    recommended = "no recommendation" if timeout_s is None else words.length(timeout_s)
     lines = [f"{name}: {recommended} ({finding.certainty})", f"  {finding.reason}."]
     if finding.missing is not None:
         lines.append(f"  {finding.missing}.")
@@ -242,7 +188,7 @@ def _words(finding: Finding) -> Sequence[str]:
     known = ", ".join(f"{of} within {words.length(at_s)}" for of, at_s in quantiles if at_s is not None)
     if known:
         lines.append(
-            f"  the work: {known}; the mean of the completed work, which misleads, is {_length(finding.mean_s)}."
+            f"  the work: {known}; the mean of the completed work, which misleads, is {words.length(finding.mean_s)}."
         )
     if finding.replay is not None:
         replay = finding.replay
@@ -270,9 +216,8 @@ def show(
     findings = read_findings(tables)
     if queue is not None:
         _expect_known(findings, [queue])
-        findings = msgspec.structs.replace(
-            findings, findings=[each for each in findings.findings if each.queue == queue]
-        )
+        chosen = [each for each in findings.findings if each.queue == queue]
+        findings = msgspec.structs.replace(findings, findings=chosen)
     if queue is None or as_json:
         show_findings(findings, as_json=as_json)
         return
@@ -310,12 +255,21 @@ def apply(
     elif dry_run:
         talk("dry run: nothing changed")
     else:
-        _agree(findings, len(changes), yes=yes)
+        days = (datetime.now(UTC) - datetime.fromisoformat(findings.made_at)).days
+        question = f"Set the timeout of {words.plural(len(changes), 'queue')}"
+        old = f"These recommendations are {days} days old. {question} anyway?"
+        confirm(old if days >= _OLD_DAYS else f"{question}?", yes=yes)
     for each in changes:
+        undo = f"veil queue edit {each.queue} --visibility-timeout {each.before_s}"
         if not dry_run:
             attributes = {"VisibilityTimeout": str(each.after_s)}
             client.on_queue("SetQueueAttributes", each.queue, {"Attributes": attributes})
-        _tell_change(each, as_json=as_json, changed=not dry_run)
+        if as_json:
+            times = {"before_s": each.before_s, "after_s": each.after_s}
+            say_json({"queue": each.queue, **times, "changed": not dry_run, "undo": undo})
+        elif not dry_run:
+            changed = f"{words.exact_length(each.before_s)} -> {words.exact_length(each.after_s)}"
+            say(f"{each.queue}: {changed}; undo: {undo}")
     if queue and any(each.refused is not None for each in planned):
         raise CommandFailed("some of the named queues could not be changed")
 
@@ -328,30 +282,11 @@ def _show_plan(findings: Findings, planned: list[Planned]) -> None:
         if each.refused is not None:
             talk(f"{name}: left alone, {inert(each.refused, keep='')}")
         elif each.before_s == each.after_s:
-            talk(f"{name}: already {length(each.after_s)}")
+            talk(f"{name}: already {words.exact_length(each.after_s)}")
         else:
             talk(f"{name} ({each.certainty})")
-            talk(f"- visibility timeout  {length(each.before_s)}")
-            talk(f"+ visibility timeout  {length(each.after_s)}")
-
-
-def _agree(findings: Findings, count: int, *, yes: bool) -> None:
-    queues = f"{count} queue{'' if count == 1 else 's'}"
-    days = (datetime.now(UTC) - datetime.fromisoformat(findings.made_at)).days
-    if days >= _OLD_DAYS:
-        confirm(f"These recommendations are {days} days old. Set the timeout of {queues} anyway?", yes=yes)
-    else:
-        confirm(f"Set the timeout of {queues}?", yes=yes)
-
-
-def _tell_change(change: Planned, *, as_json: bool, changed: bool) -> None:
-    queue, before_s, after_s = change.queue, change.before_s, change.after_s
-    undo = f"veil queue edit {queue} --visibility-timeout {before_s}"
-    if as_json:
-        facts = {"queue": queue, "before_s": before_s, "after_s": after_s, "changed": changed, "undo": undo}
-        say_json(facts)
-    elif changed:
-        say(f"{queue}: {length(before_s)} -> {length(after_s)}; undo: {undo}")
+            talk(f"- visibility timeout  {words.exact_length(each.before_s)}")
+            talk(f"+ visibility timeout  {words.exact_length(each.after_s)}")
 
 
 def read_findings(tables: Storage) -> Findings:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from veil import words
 from veil.cli.app import app
 from veil.cli.options import (
     AsJson,
@@ -24,18 +25,10 @@ if TYPE_CHECKING:
     from veil.client.blocking import BlockingClient
 
 _COUNTERS = ("Sent", "Received", "Deleted", "Lapsed", "DeadLettered")
+_RATES = _COUNTERS[:3]
 _COLUMNS = (
-    "queue",
-    "visible",
-    "in progress",
-    "retrying",
-    "delayed",
-    "oldest",
-    "sent/s",
-    "received/s",
-    "deleted/s",
-    "dead letters",
-)
+    "queue", "visible", "in progress", "retrying", "delayed", "oldest", "sent/s", "received/s", "deleted/s", "dead letters",
+)  # fmt: skip
 
 
 @app.command("top", epilog="Example: veil top orders --interval 1s")
@@ -64,13 +57,15 @@ def top(
         while True:
             now = {str(queue["QueueName"]): queue for queue in client.descriptions(prefix)}
             now_s = time.monotonic()
-            rates = {name: _rates(before.get(name), queue, now_s - before_s) for name, queue in now.items()}
-            order = sorted(now.values(), key=lambda queue: (-_held(queue), queue["QueueName"]))
+            queues = [_top(queue, before.get(name), now_s - before_s) for name, queue in now.items()]
+            queues.sort(
+                key=lambda each: (-each["visible"] - each["in_flight"] - each["delayed"], each["name"])
+            )
             if as_json:
-                for queue in order:
-                    say_json(_top_object(queue, rates[queue["QueueName"]]))
+                for each in queues:
+                    say_json(each)
             else:
-                show([_top_row(queue, rates[queue["QueueName"]]) for queue in order])
+                show(list(map(_top_row, queues)))
             before, before_s = now, now_s
             looks += 1
             if looks == count:
@@ -80,33 +75,16 @@ def top(
         talk("there are no queues" + (f" whose names begin with {prefix!r}" if prefix else ""))
 
 
-def _held(queue: Mapping[str, Any]) -> int:
-    return int(queue["Visible"]) + int(queue["InFlight"]) + int(queue["Delayed"])
-
-
-def _rates(
-    before: Mapping[str, Any] | None, now: Mapping[str, Any], elapsed_s: float
-) -> dict[str, float | None]:
-    """What happened a second since the last look; None with the first one, and after a restart of the server."""
-    if before is None or any(now[each] < before[each] for each in _COUNTERS):
-        return dict.fromkeys(_COUNTERS)
-    return {each: (now[each] - before[each]) / max(elapsed_s, 0.001) for each in _COUNTERS}
-
-
-def _top_row(queue: Mapping[str, Any], rates: Mapping[str, float | None]) -> list[str]:
-    oldest_ms, waiting = queue.get("OldestSentAt"), queue["WaitingForRetry"]
-    in_progress = max(0, queue["InFlight"] - waiting)
-    name = f"{queue['QueueName']} (paused)" if queue["Paused"] else str(queue["QueueName"])
-    return [
-        name,
-        *(f"{count:,}" for count in (queue["Visible"], in_progress, waiting, queue["Delayed"])),
-        "-" if oldest_ms is None else _age(time.time() - oldest_ms / 1000),
-        *("-" if rates[each] is None else f"{rates[each]:,.1f}" for each in ("Sent", "Received", "Deleted")),
-        f"{queue['DeadLettered']:,}",
-    ]
-
-
-def _top_object(queue: Mapping[str, Any], rates: Mapping[str, float | None]) -> dict[str, Any]:
+def _top(queue: Mapping[str, Any], before: Mapping[str, Any] | None, elapsed_s: float) -> dict[str, Any]:
+    """The queue as an object for scripts. Of what happened a second since the last look nothing is known with the first one, and
+    after a restart of the server."""
+    is_known = before is not None and all(queue[each] >= before[each] for each in _COUNTERS)
+    rates = {
+        f"{each.lower()}_per_s": (queue[each] - before[each]) / max(elapsed_s, 0.001)
+        if before and is_known
+        else None
+        for each in _RATES
+    }
     return {
         "name": queue["QueueName"],
         "paused": queue["Paused"],
@@ -115,18 +93,23 @@ def _top_object(queue: Mapping[str, Any], rates: Mapping[str, float | None]) -> 
         "waiting_for_retry": queue["WaitingForRetry"],
         "delayed": queue["Delayed"],
         "oldest_sent_at_ms": queue.get("OldestSentAt"),
-        **{f"{each.lower()}_per_s": rates[each] for each in ("Sent", "Received", "Deleted")},
+        **rates,
         "lapsed": queue["Lapsed"],
         "dead_lettered": queue["DeadLettered"],
     }
 
 
-def _age(seconds: float) -> str:
-    left = max(0, int(seconds))
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if left >= size:
-            return f"{left // size} {unit}"
-    return f"{left} s"
+def _top_row(queue: Mapping[str, Any]) -> list[str]:
+    oldest_ms, waiting = queue["oldest_sent_at_ms"], queue["waiting_for_retry"]
+    counts = (queue["visible"], max(0, queue["in_flight"] - waiting), waiting, queue["delayed"])
+    rates = (queue[f"{each.lower()}_per_s"] for each in _RATES)
+    return [
+        f"{queue['name']} (paused)" if queue["paused"] else queue["name"],
+        *(f"{count:,}" for count in counts),
+        "-" if oldest_ms is None else words.rough_length(time.time() - oldest_ms / 1000),
+        *("-" if rate is None else f"{rate:,.1f}" for rate in rates),
+        f"{queue['dead_lettered']:,}",
+    ]
 
 
 @app.command("leases", epilog="Example: veil leases orders --json | jq .address")
@@ -144,9 +127,9 @@ def leases(
     A message that waits for a retry is also in flight: its attempt is over, and nobody is working on it.
     """
     names = (
-        [queue]
-        if queue is not None
-        else [each["QueueName"] for each in client.descriptions() if each["InFlight"]]
+        [each["QueueName"] for each in client.descriptions() if each["InFlight"]]
+        if queue is None
+        else [queue]
     )
     found = []
     for name in names:  # the server looks for them, page by page
@@ -187,9 +170,9 @@ def _lease_row(lease: Mapping[str, Any]) -> list[str]:
         lease["queue"],
         lease["message_id"],
         str(lease["receive_count"]),
-        _age((lease["visible_at_ms"] - now_ms) / 1000),
+        words.rough_length((lease["visible_at_ms"] - now_ms) / 1000),
         # The attempt of one that waits for its retry is over, and its holder is not told when that was.
-        "-" if received_ms is None or lease["outcome"] else _age((now_ms - received_ms) / 1000),
+        "-" if received_ms is None or lease["outcome"] else words.rough_length((now_ms - received_ms) / 1000),
         "-" if renewals is None else str(renewals),
         who,
     ]

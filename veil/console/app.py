@@ -22,7 +22,6 @@ from veil.console.web import EVENTS, ROOT, Forbidden, Form, NotFound, Refused, R
 from veil.core.errors import StoreError, VeilError
 from veil.journal.attempts import JournalLooks
 from veil.service.service import Service
-from veil.service.turns import Turn
 from veil.wire.exchange import Request, Response
 
 _log = logging.getLogger(__name__)
@@ -144,9 +143,7 @@ class Console:
         if request.method == "POST":
             if not identity.account and len(request.body) > _STRANGERS_FORM_BYTES_MAX:
                 raise Refused("The form is too long: expected an access key and its secret.")
-            form = await web.read_form(
-                request.headers.get("content-type", ""), request.body, Turn(self.turns)
-            )
+            form = await web.read_form(request.headers.get("content-type", ""), request.body)
             self._check_token(request, identity, form)
         visit = Visit(self, request, identity, parts, query, form)
         await self._check_role(visit, route)

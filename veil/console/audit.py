@@ -7,14 +7,14 @@ cannot be written the change is not made. The second, with the same id, says wha
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import secrets
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
 
 from veil.console.web import Refused
 from veil.core.clock import Clock
@@ -35,8 +35,7 @@ class AuditUnavailable(Refused):
     status = 503
 
 
-@dataclass(frozen=True, slots=True)
-class AuditEntry:
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One change that somebody asked for."""
 
     id: str
@@ -47,10 +46,18 @@ class AuditEntry:
     account: str
     action: str
     target: str
-    differences: list[list[str]]  # name, before, after
-    commands: list[str]
+    differences: list[list[str]] = []  # name, before, after
+    commands: list[str] = []
     outcome: str = ASKED
     detail: str = ""
+
+
+class AuditEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the change of that id ended."""
+
+    id: str
+    outcome: str
+    detail: str
 
 
 class AuditPage(NamedTuple):
@@ -71,37 +78,28 @@ class Audit:
     async def asked(
         self,
         *,
-        who: str,
-        role: str,
-        address: str,
-        account: str,
-        action: str,
         target: str,
         differences: Sequence[Sequence[str]] = (),
         commands: Sequence[str] = (),
-        outcome: str = ASKED,
         detail: str = "",
+        **fields: str,
     ) -> str:
-        """Record that somebody asks for a change, and give the id under which its end is recorded."""
+        """Record that somebody asks for a change, and give the id under which its end is recorded; `fields` are the other ones
+        of an entry."""
         entry = AuditEntry(
-            secrets.token_hex(8),
-            instant(self._clock.wall_ms()),
-            who,
-            role,
-            address,
-            account,
-            action,
-            _cut(target),
-            [[_cut(text) for text in difference] for difference in differences],
-            [_cut(command) for command in commands],
-            outcome,
-            _cut(detail),
+            id=secrets.token_hex(8),
+            at=instant(self._clock.wall_ms()),
+            target=_cut(target),
+            differences=[list(map(_cut, difference)) for difference in differences],
+            commands=list(map(_cut, commands)),
+            detail=_cut(detail),
+            **fields,
         )
-        await self._write(asdict(entry))
+        await self._write(entry)
         return entry.id
 
     async def ended(self, entry_id: str, outcome: str, detail: str = "") -> None:
-        await self._write({"id": entry_id, "outcome": outcome, "detail": _cut(detail)})
+        await self._write(AuditEnd(entry_id, outcome, _cut(detail)))
 
     async def page(
         self, account: str, *, before: int | None = None, limit: int = 50, search: str = ""
@@ -110,7 +108,7 @@ class Audit:
         async with self._writing:
             return await asyncio.to_thread(self._page, account, before, limit, search.lower())
 
-    async def _write(self, line: dict[str, object]) -> None:
+    async def _write(self, line: AuditEntry | AuditEnd) -> None:
         async with self._writing:
             try:
                 await asyncio.to_thread(self._place.append, as_line(line))
@@ -122,26 +120,24 @@ class Audit:
     def _page(self, account: str, before: int | None, limit: int, search: str) -> AuditPage:
         size = self._place.size()
         end = size if before is None else min(before, size)
-        outcomes: dict[str, tuple[str, str]] = {}
-        entries: list[AuditEntry] = []
-        # The ends of the last changes of the page may stand behind it.
-        for _, line in self._lines(end, min(size, end + _READ_BYTES // 4)):
-            _note_outcome(line, outcomes)
         start = max(0, end - _READ_BYTES)
         lines = self._lines(start, end)
-        first_kept = lines[0][0] if lines else 0
+        # The ends of the last changes of the page may stand behind it.
+        behind = self._lines(end, min(size, end + _READ_BYTES // 4))
+        outcomes = {each.id: each for _, line in [*lines, *behind] if (each := _read(line, AuditEnd))}
+        entries: list[AuditEntry] = []
         for at, line in reversed(lines):
-            if _note_outcome(line, outcomes):
-                continue
-            entry = _entry(line, outcomes)
+            entry = _read(line, AuditEntry)
             if entry is None or entry.account != account:
                 continue
             if search and search not in line.decode("utf-8", "replace").lower():
                 continue
+            if found := outcomes.get(entry.id):
+                entry = msgspec.structs.replace(entry, outcome=found.outcome, detail=found.detail)
             entries.append(entry)
             if len(entries) == limit:
                 return AuditPage(entries, at or None)
-        return AuditPage(entries, first_kept or None)
+        return AuditPage(entries, (lines[0][0] or None) if lines else None)
 
     def _lines(self, start: int, end: int) -> list[tuple[int, bytes]]:
         """Whole lines between two places of the log, each with where it begins."""
@@ -156,10 +152,9 @@ class Audit:
         return lines
 
 
-def as_line(fields: dict[str, object]) -> bytes:
+def as_line(entry: AuditEntry | AuditEnd) -> bytes:
     """An entry, or the end of one, as a line of the log."""
-    text = json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n"
-    return text.encode("utf-8", "replace")
+    return msgspec.json.encode(entry) + b"\n"
 
 
 def instant(wall_ms: int) -> str:
@@ -220,33 +215,17 @@ class _Memory:
         return bytes(self._data[start:end])
 
 
-def _note_outcome(line: bytes, outcomes: dict[str, tuple[str, str]]) -> bool:
-    """Whether the line is the end of a change."""
-    fields = _fields(line)
-    if fields.keys() != {"id", "outcome", "detail"}:
-        return False
-    outcomes.setdefault(str(fields["id"]), (str(fields["outcome"]), str(fields["detail"])))
-    return True
+T = TypeVar("T")
 
 
-def _entry(line: bytes, outcomes: dict[str, tuple[str, str]]) -> AuditEntry | None:
+def _read(line: bytes, kind: type[T]) -> T | None:
     try:
-        entry = AuditEntry(**_fields(line))  # type: ignore[arg-type]
-    except TypeError:
-        return None  # a line that was cut short, or of another version
-    if entry.id in outcomes:
-        outcome, detail = outcomes[entry.id]
-        return replace(entry, outcome=outcome, detail=detail)
-    return entry
-
-
-def _fields(line: bytes) -> dict[str, object]:
-    try:
-        fields = json.loads(line)
-    except ValueError:
-        return {}
-    return fields if isinstance(fields, dict) else {}
+        return msgspec.json.decode(line, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None  # a line of the other kind, one that was cut short, or of another version
 
 
 def _cut(text: str) -> str:
+    # Half of a surrogate pair cannot be written.
+    text = text.encode("utf-8", "replace").decode()
     return text if len(text) <= _TEXT_MAX else text[:_TEXT_MAX] + "…"

@@ -119,18 +119,15 @@ def send_commands(endpoint_url: str, queue: Queue, drafts: Sequence[Draft]) -> l
 
 
 def _entry(draft: Draft) -> dict[str, Any]:
-    entry: dict[str, Any] = {"MessageBody": draft.body}
-    if draft.attributes:
-        entry["MessageAttributes"] = {
-            name: _attribute(attribute) for name, attribute in draft.attributes.items()
-        }
-    if draft.group is not None:
-        entry["MessageGroupId"] = draft.group
-    if draft.deduplication_id is not None:
-        entry["MessageDeduplicationId"] = draft.deduplication_id
-    if draft.delay_s is not None:
-        entry["DelaySeconds"] = draft.delay_s
-    return entry
+    attributes = {name: _attribute(attribute) for name, attribute in (draft.attributes or {}).items()}
+    entry = {
+        "MessageBody": draft.body,
+        "MessageAttributes": attributes or None,
+        "MessageGroupId": draft.group,
+        "MessageDeduplicationId": draft.deduplication_id,
+        "DelaySeconds": draft.delay_s,
+    }
+    return {name: value for name, value in entry.items() if value is not None}
 
 
 def _attribute(attribute: MessageAttribute) -> dict[str, str]:

@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 
 from markupsafe import Markup
 
+from veil.words import rough_length
+
 _WIDTH, _HEIGHT = 120, 24
 
 
@@ -15,7 +17,9 @@ def sparkline(series: Mapping[str, Sequence[int]], label: str) -> Markup:
     """A few lines over the same time on one scale; each has a class of its own name."""
     top = max((max(values, default=0) for values in series.values()), default=0)
     lines = [
-        Markup('<path class="line {}" d="{}"/>').format(name, _line(values, top))
+        Markup('<path class="line {}" d="{}"/>').format(
+            name, _path(values, top, _WIDTH / max(1, len(values) - 1), _HEIGHT - 1.5, _HEIGHT - 3)
+        )
         for name, values in series.items()
         if any(values)
     ]
@@ -25,20 +29,6 @@ def sparkline(series: Mapping[str, Sequence[int]], label: str) -> Markup:
     return Markup(
         '<svg class="spark" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
     ).format(_WIDTH, _HEIGHT, label, drawn)
-
-
-def _line(values: Sequence[int], top: int) -> str:
-    step = _WIDTH / max(1, len(values) - 1)
-    height, ground = _HEIGHT - 3, _HEIGHT - 1.5
-    last = len(values) - 1
-    # Where it goes on level nothing need be said: most of these lines are, and they are drawn every second.
-    return "M" + "L".join(
-        [
-            f"{place * step:.1f} {ground - height * value / top:.1f}"
-            for place, value in enumerate(values)
-            if place in (0, last) or value != values[place - 1] or value != values[place + 1]
-        ]
-    )
 
 
 def in_pairs(values: Sequence[int]) -> list[int]:
@@ -107,7 +97,7 @@ def time_chart(
         title,
         keys,
         say(top),
-        [(line.name, _path(line.values, top, step)) for line in lines if any(line.values)],
+        [(line.name, _path(line.values, top, step, _BASE, _BASE - 2)) for line in lines if any(line.values)],
         # A second in a week is still there.
         [((shade.begin - 0.5) * step, max(1.5, (shade.end - shade.begin) * step)) for shade in shades],
         [((place - 0.5) * step, words) for place, words in _told(lines, span_s, say, shades)],
@@ -115,17 +105,17 @@ def time_chart(
     )
 
 
-def _path(values: _Values, top: float, step: float) -> str:
-    """Where it goes on level nothing need be said; where nothing is known the line breaks off."""
+def _path(values: _Values, top: float, step: float, base: float, height: float) -> str:
+    """Where it goes on level nothing need be said: most lines are, and they are drawn every second. Where nothing is known the
+    line breaks off."""
     pieces: list[str] = []
     last = len(values) - 1
     for place, value in enumerate(values):
         before = values[place - 1] if place else None
         if value is None or (0 < place < last and value == before == values[place + 1]):
             continue
-        pieces.append(
-            f"{'M' if before is None else 'L'}{place * step:.1f} {_BASE - (_BASE - 2) * value / top:.1f}"
-        )
+        move = "M" if before is None else "L"
+        pieces.append(f"{move}{place * step:.1f} {base - height * value / top:.1f}")
         if before is None and (place == last or values[place + 1] is None):
             pieces.append("h1")  # one value alone: a dot
     return "".join(pieces)
@@ -143,7 +133,7 @@ def _told(
         known = [f"{line.words} {say(line.values[place] or 0)}" for line in lines if line.values[place]]
         known += over.get(place, ())
         if known:
-            ago = "now" if place == spans - 1 else f"{_ago((spans - 1 - place) * span_s)} ago"
+            ago = "now" if place == spans - 1 else f"{rough_length((spans - 1 - place) * span_s)} ago"
             yield place, f"{ago}: " + ", ".join(known)
 
 
@@ -161,11 +151,3 @@ def _round_up_length(seconds: float) -> float:
     if seconds <= 30:
         return _round_up(seconds) if seconds <= 10 else 30
     return next((each for each in _LENGTHS_S if seconds <= each), ceil(seconds / 86_400) * 86_400)
-
-
-def _ago(seconds: int) -> str:
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 7_200:
-        return f"{seconds // 60} min"
-    return f"{seconds // 3600} h" if seconds < 172_800 else f"{seconds // 86_400} d"

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, get_args
 
 from veil.console.changes import Difference
-from veil.console.templates import length
 from veil.console.web import Form, FormRefused, NumberField
 from veil.core import limits
 from veil.core.errors import PolicyRefused, SettingNotForQueueType, SettingRefused, TagsRefused, VeilError
@@ -25,7 +24,7 @@ from veil.core.queue import (
 )
 from veil.service.queues import changed_settings, check_redrive_target
 from veil.service.service import Service
-from veil.words import count, plural
+from veil.words import count, exact_length, plural
 
 # ---- settings as people read them
 
@@ -72,7 +71,7 @@ def _setting_text(setting: str, value: Any) -> str:
         return "any queue (nothing restricts it)" if setting == "redrive_allow" else ""
     if setting in NUMBERS:
         unit = NUMBERS[setting].unit
-        return length(value) if unit == "seconds" else f"{count(value)} {unit}"
+        return exact_length(value) if unit == "seconds" else f"{count(value)} {unit}"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, RedrivePolicy):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from veil import words
 from veil.console.charts import Chart, Line, Shade, time_chart
 from veil.console.messages import Search, search_messages
-from veil.console.templates import milliseconds, rate, rough_length
+from veil.console.templates import STATES, milliseconds, rate
 from veil.console.visit import Visit
 from veil.console.web import queue_link
 from veil.core.errors import VeilError
@@ -29,26 +30,42 @@ from veil.wire.exchange import Response
 
 # ---- messages
 
-STATES = {State.VISIBLE: "visible", State.DELAYED: "delayed", State.IN_FLIGHT: "in flight"}
-
-
-def state_words(message: StoredMessage, holder: Holder | None) -> str:
-    """Where a message stands: what waits for its retry is in flight to SQS, and in nobody's hands."""
-    if message.state == State.IN_FLIGHT and holder is not None and holder.outcome is not None:
-        return "waiting for a retry"
-    return STATES[State(message.state)]
-
 
 class Present(NamedTuple):
-    """Where a message is now."""
+    """Where a message is now, and its lease if it has one."""
 
     queue: Queue
     message: StoredMessage
-    holder: Holder | None
+    holder: Holder | None  # None: there is none, or it is not known
 
     @property
     def state(self) -> str:
-        return state_words(self.message, self.holder)
+        """Where it stands: what waits for its retry is in flight to SQS, and in nobody's hands."""
+        is_over = self.holder is not None and self.holder.outcome is not None
+        in_flight = self.message.state == State.IN_FLIGHT
+        return "waiting for a retry" if in_flight and is_over else STATES[self.message.state]
+
+    @property
+    def address(self) -> str:
+        """Of the message's own page."""
+        return queue_link(self.queue.key, "messages", str(self.message.seq))
+
+    @property
+    def lease(self) -> str:
+        """What a form calls its lease."""
+        return f"{self.message.seq}:{self.message.delivery}"
+
+    @property
+    def lease_version(self) -> str:
+        """Changes with all that the row of a lease tells: a row that is drawn anew must get its cells anew, too."""
+        message, outcome = self.message, None if self.holder is None else self.holder.outcome
+        return f"{message.received_at_ms}-{message.receive_count}-{self.holder is not None}-{outcome}"
+
+    @property
+    def window_ms(self) -> int:
+        """From the receive or the last renewal to the deadline."""
+        renewed_ms = None if self.holder is None else self.holder.last_renewed_ms
+        return max(1, (self.message.due_at_ms or 0) - (renewed_ms or self.message.received_at_ms or 0))
 
     @property
     def signature(self) -> tuple[object, ...]:
@@ -359,35 +376,19 @@ def draw_charts(history: History, key: int | str, resolution: Resolution) -> lis
         ]
         per_s[-1] = None
         rates.append(Line(name, label, per_s, f"{sum(counts):,}"))
+    depth = [
+        Line(name, name.replace("-", " "), column[name.replace("-", "_")])
+        for name in ("visible", "in-flight", "delayed")
+    ]
+    oldest = [Line("oldest", "oldest", column["oldest_s"])]
+    handling = [
+        Line("p50", "half within", column["p50_ms"]),
+        Line("p99", "99 % within", column["p99_ms"]),
+    ]
+    draw = partial(time_chart, span_s=span_s, shades=shades)
     return [
-        time_chart(
-            "depth",
-            "Messages",
-            [
-                Line("visible", "visible", column["visible"]),
-                Line("in-flight", "in flight", column["in_flight"]),
-                Line("delayed", "delayed", column["delayed"]),
-            ],
-            span_s,
-            shades=shades,
-        ),
-        time_chart(
-            "oldest",
-            "Age of the oldest visible message",
-            [Line("oldest", "oldest", column["oldest_s"])],
-            span_s,
-            rough_length,
-            per_s=1,
-            shades=shades,
-        ),
-        time_chart("rates", "Activity", rates, span_s, rate, shades=shades),
-        time_chart(
-            "handling",
-            "Time from receive to delete",
-            [Line("p50", "half within", column["p50_ms"]), Line("p99", "99 % within", column["p99_ms"])],
-            span_s,
-            milliseconds,
-            per_s=1_000,
-            shades=shades,
-        ),
+        draw("depth", "Messages", depth),
+        draw("oldest", "Age of the oldest visible message", oldest, say=words.rough_length, per_s=1),
+        draw("rates", "Activity", rates, say=rate),
+        draw("handling", "Time from receive to delete", handling, say=milliseconds, per_s=1_000),
     ]

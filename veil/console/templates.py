@@ -5,6 +5,7 @@ Everything that is put in is escaped, and a name that is not there is an error.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
@@ -15,41 +16,22 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup
 
+from veil import words
 from veil.charts import percent
 from veil.console import charts
+from veil.console.messages import attributes_of, cut, show_body, show_preview
 from veil.console.web import ROOT, NotFound, link, queue_link
+from veil.core.lease import State
 from veil.service.turns import Turn
 from veil.wire.exchange import Response
-from veil.words import count, plural
+from veil.words import count, exact_length, plural, rough_length
 
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+STATES: Final[Mapping[int, str]] = {
+    State.VISIBLE: "visible",
+    State.DELAYED: "delayed",
+    State.IN_FLIGHT: "in flight",
+}
 _BYTES = ("bytes", "KiB", "MiB", "GiB", "TiB")
-
-
-def length(seconds: float | None) -> str:
-    """A length of time, exact for whole seconds: `1 h 30 min`; None is a dash."""
-    if seconds is None:
-        return "–"
-    if seconds < 0:
-        return "0 s"
-    if seconds != int(seconds) and seconds < 60:
-        return f"{seconds:.3g} s"
-    left = int(seconds)
-    if left == 0:
-        return "0 s"
-    parts: list[str] = []
-    for size, unit in _UNITS:
-        number, left = divmod(left, size)
-        if number:
-            parts.append(f"{number} {unit}")
-    return " ".join(parts)
-
-
-def rough_length(seconds: float | None) -> str:
-    """The same in its largest unit or two, for ages that nobody counts to the second."""
-    if seconds is None:
-        return "–"
-    return " ".join(length(max(0, int(seconds))).split(" ")[:4])
 
 
 def file_size(size: int) -> str:
@@ -72,7 +54,7 @@ def rate(per_second: float) -> str:
 
 def milliseconds(ms: float) -> str:
     """A short length: `180 ms`, `2.5 s`, `4 min 10 s`."""
-    return f"{round(ms)} ms" if ms < 1_000 else length(ms / 1_000 if ms < 60_000 else round(ms / 1_000))
+    return f"{round(ms)} ms" if ms < 1_000 else exact_length(ms / 1_000 if ms < 60_000 else round(ms / 1_000))
 
 
 def utc(wall_ms: int | None) -> str:
@@ -133,7 +115,7 @@ def countdown(context: Context, deadline_ms: int | None) -> Markup:
     visit = context["visit"]
     left_s = 0 if visit.is_live else max(0, deadline_ms - visit.now_ms) / 1000
     return Markup('<span class="countdown" data-deadline-ms="{}">{}</span>').format(
-        deadline_ms, length(round(left_s))
+        deadline_ms, exact_length(round(left_s))
     )
 
 
@@ -183,12 +165,16 @@ class Templates:
         )
         environment.filters |= {
             "count": count,
-            "as_length": length,
+            "as_length": exact_length,
             "rough_length": rough_length,
             "file_size": file_size,
             "rate": rate,
             "utc": utc,
             "percent": percent,
+            "laid_out": show_body,
+            "preview": show_preview,
+            "attributes": attributes_of,
+            "cut": cut,
         }
         environment.globals |= {
             "ago": ago,
@@ -200,6 +186,11 @@ class Templates:
             "link": link,
             "queue_link": queue_link,
             "static": static_address,
+            "states": STATES,
+            "chance": words.chance,
+            "seconds": words.length,
+            "after_losses": words.after_losses,
+            "sentence": words.sentence,
         }
         for name in environment.list_templates():
             environment.get_template(name)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from codecs import getincrementaldecoder
+from codecs import iterdecode
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -11,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
 
 from veil.core.queue import QueueKey
-from veil.core.text import length_s, unquoted, whole_number
-from veil.service.turns import Turn
+from veil.core.text import length_s, read_pairs, whole_number
 from veil.wire.exchange import Response
 from veil.words import length
 
@@ -197,55 +197,34 @@ def read_query(query: str) -> Form:
     return Form(pairs)
 
 
-async def read_form(content_type: str, body: bytes, turn: Turn) -> Form:
-    """The fields of a posted form, of either encoding."""
+async def read_form(content_type: str, body: bytes) -> Form:
+    """The fields of a posted form, of either encoding; in a thread, since a large one takes a while."""
+    return await asyncio.to_thread(_read_form, content_type, body)
+
+
+def _read_form(content_type: str, body: bytes) -> Form:
     kind = content_type.partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
-        return await _read_multipart(content_type[:_CONTENT_TYPE_CHARS_MAX], body, turn)
+        return _read_multipart(content_type[:_CONTENT_TYPE_CHARS_MAX], body)
     if kind != "application/x-www-form-urlencoded":
         raise Refused(f"content type {content_type[:80]!r}: expected a form")
-    if not body.isascii():
-        raise Refused("the form is not readable: expected it percent-encoded")
-    fields = body.split(b"&", _FIELDS_MAX)
-    if len(fields) > _FIELDS_MAX:
-        raise Refused(f"the form has too many fields: expected at most {_FIELDS_MAX}")
-    pairs: list[tuple[str, str]] = []
-    for pair in fields:
-        if pair:
-            name, _, value = pair.partition(b"=")
-            pairs.append((await _unquoted(name, turn), await _unquoted(value, turn)))
-    return Form(pairs)
+    try:
+        pairs = read_pairs(body, _FIELDS_MAX)
+    except ValueError as expected:
+        raise Refused(f"the form is not readable: {expected}") from None
+    return Form([(_text(name), _text(value)) for name, value in pairs])
 
 
-async def _unquoted(quoted: bytes, turn: Turn) -> str:
-    """The text, decoded a piece at a time."""
-    pieces: list[bytes] = []
-    at = 0
-    while at < len(quoted):
-        end = at + _PIECE_BYTES
-        # Not through an escape, which has three characters.
-        split = quoted.rfind(b"%", end - 2, end) if end < len(quoted) else -1
-        end = end if split < 0 else split
-        pieces.append(unquoted(quoted[at:end]))
-        at = end
-        await turn.pause()
-    return await _text(b"".join(pieces), turn)
-
-
-async def _text(raw: bytes, turn: Turn) -> str:
-    """The text, a piece at a time: bytes that are none take the decoder ten times as long."""
+def _text(raw: bytes) -> str:
+    """The text, a piece at a time: bytes that are none take the decoder long, and it keeps other threads waiting."""
     if len(raw) > _FIELD_BYTES_MAX:
         raise Refused(f"a field has {len(raw)} bytes: expected at most {_FIELD_BYTES_MAX}")
     # Surrogates cannot be stored or shown: what is no UTF-8 comes in with replacement characters.
-    decoder = getincrementaldecoder("utf-8")("replace")
-    pieces: list[str] = []
-    for at in range(0, len(raw), _PIECE_BYTES):
-        pieces.append(decoder.decode(raw[at : at + _PIECE_BYTES]))
-        await turn.pause()
-    return "".join(pieces) + decoder.decode(b"", True)
+    pieces = (raw[at : at + _PIECE_BYTES] for at in range(0, len(raw), _PIECE_BYTES))
+    return "".join(iterdecode(pieces, "utf-8", "replace"))
 
 
-async def _read_multipart(content_type: str, body: bytes, turn: Turn) -> Form:
+def _read_multipart(content_type: str, body: bytes) -> Form:
     """The parts of a form with files, cut apart at the boundary; the parser for mail takes seconds for a large one."""
     found = _BOUNDARY.search(content_type)
     edge = b"--" + found[1].encode("ascii", "replace") if found else b""
@@ -255,20 +234,18 @@ async def _read_multipart(content_type: str, body: bytes, turn: Turn) -> Form:
     if not pieces or not pieces[-1].startswith(b"--"):
         raise Refused("the form is not readable: expected parts between boundaries")
     pieces[0] = pieces[0].removeprefix(edge)
-    pairs: list[tuple[str, str]] = []
-    files: dict[str, Upload] = {}
+    form = Form([])
     for piece in pieces[:-1]:
         head, blank, content = piece.partition(b"\r\n\r\n")
         name = _NAME.search(head) if len(head) <= _PART_HEAD_BYTES_MAX else None
         if not blank or name is None:
             raise Refused("the form is not readable: expected a name for each part")
-        named = _shown(name[1])
-        filename = _FILENAME.search(head)
+        named, filename = _shown(name[1]), _FILENAME.search(head)
         if filename is not None:
-            files[named] = Upload(_shown(filename[1])[:255], content)
+            form.files[named] = Upload(_shown(filename[1])[:255], content)
         else:
-            pairs.append((named, await _text(content, turn)))
-    return Form(pairs, files)
+            form.pairs.append((named, _text(content)))
+    return Form(form.pairs, form.files)
 
 
 def _shown(quoted: bytes) -> str:

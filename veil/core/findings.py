@@ -7,6 +7,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from veil import words
+from veil.core.limits import VISIBILITY_MAX_S
+
 VERSION: Final = 1
 FILE: Final = "timeouts.json"  # beside the tables
 NO_RENEWAL: Final = "none"
@@ -122,6 +125,22 @@ class Finding(msgspec.Struct, frozen=True):
         if present_s < self.recommended_timeout_s * _SHORT:
             return TOO_SHORT
         return TOO_LONG if present_s > self.recommended_timeout_s * _LONG else RIGHT
+
+    def why_not(self, timeout_s: int | None) -> str | None:
+        """Why the recommended timeout cannot be set on the queue, which has this one now (None: it is gone); None: it can."""
+        after_s, analysed_s = self.recommended_timeout_s, self.present_timeout_s
+        if after_s is None or self.certainty == NOT_ENOUGH:
+            return f"not enough evidence: {self.missing or self.reason}"
+        if not 0 <= after_s <= VISIBILITY_MAX_S:
+            return f"recommended_timeout_s={after_s}: expected 0 to {VISIBILITY_MAX_S}"
+        if timeout_s is None:
+            return "the queue no longer exists"
+        if timeout_s == after_s or analysed_s is None or round(analysed_s) == timeout_s:
+            return None
+        return (
+            f"its leases began with {words.length(analysed_s)} and its timeout is {words.length(timeout_s)}: either it was "
+            "changed since (run the pipeline again), or its consumers ask for a timeout of their own"
+        )
 
     def worth_showing(self, present_s: float | None = None) -> list[Candidate]:
         """The candidates up to a few times the timeouts in question."""

@@ -9,7 +9,7 @@ import msgspec
 
 from veil.cli.failures import CommandFailed
 from veil.cli.options import AsJson, argument, flag, how_often
-from veil.cli.output import inert, say, say_json, talk
+from veil.cli.output import inert, say, say_json, talk, tell
 from veil.cli.pipeline import pipeline_app
 from veil.cli.pipeline.options import SparkOptions, spark_when_needed, with_spark, with_tables
 
@@ -63,19 +63,13 @@ def lifecycles(
 def _tell(run: LifecyclesRun, tables: Storage, as_json: bool) -> None:
     for each in run.broken:
         talk(f"veil: set aside {inert(each.name, keep='')}: {inert(each.reason, keep='')}")
-    if as_json:
-        newest = None if run.newest is None else run.newest.isoformat()
-        say_json(
-            msgspec.to_builtins(run)
-            | {"newest": newest, "seconds": round(run.seconds, 3), "tables": tables.uri}
-        )
-    elif not run.changed:
-        say(f"nothing new; the tables are at {inert(tables.uri)}")
-    else:
-        say(
-            f"{run.events:,} events of {run.segments:,} segments: {run.partitions:,} hours written in {run.seconds:.1f} s; "
-            f"the tables are at {inert(tables.uri)}"
-        )
+    newest = None if run.newest is None else run.newest.isoformat()
+    facts = {"newest": newest, "seconds": round(run.seconds, 3), "tables": tables.uri}
+    read = f"{run.events:,} events of {run.segments:,} segments"
+    text = (
+        f"{read}: {run.partitions:,} hours written in {run.seconds:.1f} s" if run.changed else "nothing new"
+    )
+    tell(msgspec.to_builtins(run) | facts, f"{text}; the tables are at {tables.uri}", as_json=as_json)
 
 
 @pipeline_app.command("files", epilog="Example: veil pipeline files leases")
@@ -90,10 +84,7 @@ def files(
 
     for name in files_of_table(tables, table):
         path = f"{tables.uri.rstrip('/')}/{name}"
-        if as_json:
-            say_json({"table": table, "path": path})
-        else:
-            say(path)
+        tell({"table": table, "path": path}, path, as_json=as_json)
 
 
 @pipeline_app.command("package", epilog="Example: veil pipeline package cluster/")

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from veil import words
 from veil.cli import output
 from veil.cli.failures import CommandFailed
 from veil.cli.options import (
@@ -23,7 +24,7 @@ from veil.cli.options import (
     whole_number,
     wrong,
 )
-from veil.cli.output import say_json, seconds, talk
+from veil.cli.output import say_json, talk, tell
 from veil.cli.pipeline import pipeline_app
 from veil.cli.pipeline.options import (
     Data,
@@ -44,13 +45,6 @@ if TYPE_CHECKING:
     from veil.pipeline.routing.rules import Band, RouteTable
 
 
-def _tell(data: Mapping[str, Any], text: str, *, as_json: bool) -> None:
-    if as_json:
-        say_json(data)
-    else:
-        talk(output.inert(text, keep=""))
-
-
 def show_verdicts(verdicts: Sequence[Verdict], *, as_json: bool) -> None:
     """Each class with its band and the reason."""
     for each in verdicts:
@@ -64,7 +58,7 @@ def show_verdicts(verdicts: Sequence[Verdict], *, as_json: bool) -> None:
         }
         moved = "" if each.moved_from is None else f", moved from {each.moved_from.name}"
         text = f"class {each.message_class or '(none)'}: {each.band.name}{moved}; {each.reason}"
-        _tell(data, text, as_json=as_json)
+        tell(data, text, as_json=as_json, aside=True)
 
 
 def show_table(table: RouteTable, *, as_json: bool) -> None:
@@ -75,23 +69,21 @@ def show_table(table: RouteTable, *, as_json: bool) -> None:
         ("everything else", table.default),
     ]:
         timeout_s = timeouts[queue]
-        shown = "" if timeout_s is None else f" ({seconds(timeout_s)})"
+        shown = "" if timeout_s is None else f" ({words.exact_length(timeout_s)})"
         data = {"rule": when, "queue": queue, "timeout_s": timeout_s}
-        _tell(data, f"rule: {when} -> {queue}{shown}", as_json=as_json)
+        tell(data, f"rule: {when} -> {queue}{shown}", as_json=as_json, aside=True)
 
 
 def show_prepared(prepared: Sequence[Prepared]) -> None:
     """Which queues were created, and which have another timeout than the rules mean."""
     for each in prepared:
-        meant_s = each.target.timeout_s
+        queue, meant_s, timeout = each.target.queue, each.target.timeout_s, words.exact_length(each.timeout_s)
         if each.created:
             dead = f", dead letters in {each.dead_letters}" if each.dead_letters else ""
-            talk(f"created {each.target.queue} with a timeout of {seconds(each.timeout_s)}{dead}")
+            talk(f"created {queue} with a timeout of {timeout}{dead}")
         elif meant_s is not None and meant_s != each.timeout_s:
-            talk(
-                f"{each.target.queue} has a timeout of {seconds(each.timeout_s)}, not {seconds(meant_s)}; change it with: "
-                f"veil queue edit {each.target.queue} --visibility-timeout {meant_s}"
-            )
+            change = f"change it with: veil queue edit {queue} --visibility-timeout {meant_s}"
+            talk(f"{queue} has a timeout of {timeout}, not {words.exact_length(meant_s)}; {change}")
 
 
 class Counts:
@@ -109,16 +101,14 @@ class Counts:
         self._refused.update(routed.refused)
         again = ", done again" if routed.again else ""
         shown = ", ".join(f"{count:,} to {queue}" for queue, count in routed.counts.items() if count)
-        _tell(
-            {
-                "batch": routed.batch,
-                "again": routed.again,
-                "routed": routed.counts,
-                "refused": routed.refused,
-            },
-            f"batch {routed.batch}{again}: {shown or 'nothing'}{_not_taken(routed.refused)}",
-            as_json=self._as_json,
-        )
+        data = {
+            "batch": routed.batch,
+            "again": routed.again,
+            "routed": routed.counts,
+            "refused": routed.refused,
+        }
+        text = f"batch {routed.batch}{again}: {shown or 'nothing'}{_not_taken(routed.refused)}"
+        tell(data, text, as_json=self._as_json, aside=True)
 
     def show(self) -> None:
         """All that was routed by this run."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from veil.console.messages import PAGE_ROWS
-from veil.console.queue_views import NOTHING, STATES
+from veil.console.queue_views import NOTHING
 from veil.console.visit import Visit
 from veil.console.web import Form, link, live, page, view
 from veil.core.limits import MOVE_RATE_MAX
@@ -123,8 +123,8 @@ class LetterGroup:
 class LetterGroups:
     """What the first rows of a queue are, the most frequent first; bounded in rows and in bytes."""
 
-    groups: list[LetterGroup] = field(default_factory=list)
     by_key: dict[str, LetterGroup] = field(default_factory=dict)
+    groups: list[LetterGroup] = field(default_factory=list)
     rows: int = 0
     matching: int = 0  # of those rows, the ones that the filter lets through
     movable: int = 0  # of the matching ones, those whose source the server itself knows
@@ -134,16 +134,11 @@ class LetterGroups:
 
     def take(self, letter: Letter) -> None:
         self.rows += 1
-        key = letter.group
-        group = self.by_key.get(key)
-        if group is None:
-            # Of thousands of groups the first are told apart; what else there is shows as one number.
-            if len(self.groups) >= GROUPS_MAX:
-                self.ungrouped += 1
-                return
-            group = self.by_key[key] = LetterGroup(letter)
-            self.groups.append(group)
-        group.take(letter)
+        # Of thousands of groups the first are told apart; what else there is shows as one number.
+        if letter.group in self.by_key or len(self.by_key) < GROUPS_MAX:
+            self.by_key.setdefault(letter.group, LetterGroup(letter)).take(letter)
+        else:
+            self.ungrouped += 1
 
     @property
     def sources(self) -> list[str]:
@@ -152,65 +147,59 @@ class LetterGroups:
 
     @property
     def types(self) -> list[str]:
-        return sorted({each.example.message_type for each in self.groups if each.example.message_type})[
-            :_CHOICES_MAX
-        ]
+        types = {each.example.message_type for each in self.groups}
+        return sorted(each for each in types if each)[:_CHOICES_MAX]
 
 
 async def letter_page(service: Service, queue: Queue, wish: LetterWish, turn: Turn) -> LetterPage:
     """The next dead letters that match, behind the wish's `after`."""
     found: list[Letter] = []
-    rows, looked_bytes, after = 0, 0, wish.after
-    while rows < SEARCH_ROWS_MAX and looked_bytes < SEARCH_BYTES_MAX:
-        letters = await _peek(service, queue, wish, after, turn)
-        if not letters:
-            return LetterPage(found, rows, None, False)
-        errors = await last_errors(wish.filter, letters, service.lives)
-        for letter in letters:
-            await turn.pause()
-            rows += 1
-            looked_bytes += letter.message.held_bytes
-            after = letter.message.seq
-            if wish.filter.matches(letter, errors.get(after)):
-                found.append(letter)
-                if len(found) == PAGE_ROWS:
-                    return LetterPage(found, rows, after, True)
-    return LetterPage(found, rows, after, False)
+    rows = looked_bytes = 0
+    async for letter, matches in _look(service, queue, wish.filter, wish.after, turn):
+        rows, looked_bytes = rows + 1, looked_bytes + letter.message.held_bytes
+        if matches:
+            found.append(letter)
+        is_full = len(found) == PAGE_ROWS
+        if is_full or rows >= SEARCH_ROWS_MAX or looked_bytes >= SEARCH_BYTES_MAX:
+            return LetterPage(found, rows, letter.message.seq, is_full)
+    return LetterPage(found, rows, None, False)
 
 
 async def letter_groups(
     service: Service, queue: Queue, wish: LetterWish, turn: Turn, rows_max: int = SEARCH_ROWS_MAX
 ) -> LetterGroups:
     """The first rows of the queue as groups, and how many of them match."""
-    told = LetterGroups()
+    told, looked_bytes = LetterGroups(), 0
     bytes_max = SEARCH_BYTES_MAX if rows_max <= SEARCH_ROWS_MAX else GROUPED_BYTES_MAX
-    looked_bytes = after = 0
-    while letters := await _peek(service, queue, wish, after, turn):
+    async for letter, matches in _look(service, queue, wish.filter, 0, turn):
         if told.rows >= rows_max or looked_bytes >= bytes_max:
             told.is_all = False
             break
-        errors = await last_errors(wish.filter, letters, service.lives)
-        for letter in letters:
-            await turn.pause()
-            looked_bytes += letter.message.held_bytes
-            told.take(letter)
-            if wish.filter.matches(letter, errors.get(letter.message.seq)):
-                told.matching += 1
-                told.movable += letter.is_known_to_server
-                told.sourceless += letter.source is None
-        after = letters[-1].message.seq
-    told.groups.sort(key=lambda each: (-each.count, each.first_ms))
+        looked_bytes += letter.message.held_bytes
+        told.take(letter)
+        if matches:
+            told.matching += 1
+            told.movable += letter.is_known_to_server
+            told.sourceless += letter.source is None
+    told.groups = sorted(told.by_key.values(), key=lambda each: (-each.count, each.first_ms))
     return told
 
 
-async def _peek(service: Service, queue: Queue, wish: LetterWish, after: int, turn: Turn) -> list[Letter]:
-    limit = ASKED_AT_ONCE if wish.filter.error else _ROWS_AT_ONCE
-    found = await service.store.peek(queue, after_seq=after, limit=limit, bytes_max=BYTES_AT_ONCE)
-    letters = []
-    for message in found:
-        await turn.pause()
-        letters.append(read_letter(queue, message))
-    return letters
+async def _look(
+    service: Service, queue: Queue, wanted: LetterFilter, after: int, turn: Turn
+) -> AsyncIterator[tuple[Letter, bool]]:
+    """Each letter behind that key, the oldest first, and whether the filter lets it through."""
+    limit = ASKED_AT_ONCE if wanted.error else _ROWS_AT_ONCE
+    while found := await service.store.peek(queue, after_seq=after, limit=limit, bytes_max=BYTES_AT_ONCE):
+        letters = []
+        for message in found:
+            await turn.pause()
+            letters.append(read_letter(queue, message))
+        errors = await last_errors(wanted, letters, service.lives)
+        for letter in letters:
+            await turn.pause()
+            after = letter.message.seq
+            yield letter, wanted.matches(letter, errors.get(after))
 
 
 # ---- moves
@@ -341,7 +330,6 @@ async def letters_shown(
         look=looks.get(queue.id, NOTHING),
         moves=await moves_of(visit, queue),
         address=LetterWish().address(queue),
-        states=STATES,
         ticked=set(visit.form.all("letter")),
         values={"to": visit.form.text("to"), "rate": visit.form.text("rate")},
         problems=problems,

@@ -6,17 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from veil.console.life_drawing import HOW, WENT, draw
-from veil.console.messages import (
-    PAGE_ROWS,
-    Search,
-    attributes_of,
-    cut,
-    read_search,
-    search_messages,
-    show_body,
-    show_preview,
-)
-from veil.console.queue_views import STATES, Present, Told, find_present, tell_message
+from veil.console.messages import PAGE_ROWS, Search, read_search, search_messages
+from veil.console.queue_views import Present, Told, find_present, tell_message
 from veil.console.visit import Visit
 from veil.console.web import NotFound, live, page, queue_link, see_other
 from veil.core.message import StoredMessage
@@ -74,8 +65,6 @@ async def find_page(visit: Visit) -> Response:
         found=found,
         is_whole_id=_is_whole_id(search),
         is_journal_kept=visit.console.journal_looks.is_kept,
-        states=STATES,
-        preview=show_preview,
     )
 
 
@@ -156,8 +145,6 @@ async def _search_queues(
 
 
 _BODY_CHARS_MAX: Final = 100_000
-_ATTRIBUTE_CHARS_MAX: Final = 10_000
-_TRACE_CHARS_MAX: Final = 1_000
 _EVENTS_SHOWN: Final = 200
 _DRAWN_MAX: Final = 200
 
@@ -178,18 +165,14 @@ async def message_page(visit: Visit) -> Response:
             )
         gone = "It is gone, and there is no journal to look it up in."
         raise NotFound(f"Queue {key.name[:100]} has no message with the key {seq}. {gone}")
-    message = None if told.present is None else told.present.message
     return await visit.page(
         "message.html",
         title="Message",
         key=key,
         seq=seq,
         further=further,
-        body=None if message is None else show_body(message.body, _BODY_CHARS_MAX),
-        attributes=[] if message is None else attributes_of(message, _ATTRIBUTE_CHARS_MAX),
-        letter=None if message is None else read_letter(told.present.queue, message),  # type: ignore[union-attr]
+        letter=None if told.present is None else read_letter(told.present.queue, told.present.message),
         body_chars_max=_BODY_CHARS_MAX,
-        trace_header="" if message is None else cut(message.trace_header or "", _TRACE_CHARS_MAX),
         live_path=queue_link(key, "messages", str(seq), "live"),
         **_values(visit, told),
     )

@@ -8,13 +8,12 @@ from heapq import nsmallest
 from typing import Any, Final, NamedTuple
 
 from veil.console.queue_views import NOTHING, charts_of, chosen_span
-from veil.console.templates import length, rough_length
 from veil.console.visit import Visit
 from veil.console.web import view
 from veil.core.limits import IN_FLIGHT_MAX
 from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.service.history import MINUTES, History, QueueDepth
-from veil.words import plural
+from veil.words import exact_length, plural, rough_length
 
 TROUBLES_SHOWN: Final = 20
 TOP_SHOWN: Final = 5
@@ -88,7 +87,7 @@ def troubles_of(facts: QueueFacts) -> Iterator[Trouble]:
         most = f"; most often {facts.error}" if facts.error else ""
         yield Trouble(70, "failing", f"{failed:,} of {plural(attempts, 'attempt')} failed{most}.")
     if overran := happened.get("overran", 0):
-        words = f"{plural(overran, 'attempt')} took longer than the visibility timeout of {length(settings.visibility_s)}."
+        words = f"{plural(overran, 'attempt')} took longer than the visibility timeout of {exact_length(settings.visibility_s)}."
         yield Trouble(65, "overran", words)
     # A message that waited for its retry or was given back comes back by a lapse too.
     unexplained = happened.get("lapsed", 0) - crashed - overran - failed - happened.get("given_back", 0)

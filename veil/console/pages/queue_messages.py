@@ -9,103 +9,42 @@ from typing import Final, NamedTuple
 from veil.console.changes import Change, Difference, Done, done_of, queue_command
 from veil.console.messages import (
     PAGE_ROWS,
-    Body,
     Search,
-    attributes_of,
     chosen_of,
     read_search,
     search_messages,
-    show_body,
-    show_preview,
 )
 from veil.console.queue_views import (
     PAGE_LEASES,
     Head,
     LeaseName,
+    Present,
     leased_message,
     live_facts,
     open_leases,
     queue_head,
     queue_page,
-    state_words,
 )
-from veil.console.templates import length
 from veil.console.visit import Visit
 from veil.console.web import FormRefused, NumberField, Role, change, live, page, queue_link
 from veil.core.errors import VeilError
 from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.message import StoredMessage
 from veil.core.queue import Queue
-from veil.service.attempts import Holder
 from veil.service.messages import Looked, delete, discard, extend_lease
 from veil.wire.exchange import Response
-from veil.words import plural
-
-_BODY_CHARS_MAX: Final = 4_000  # the rest is on the message's own page
-_ATTRIBUTE_CHARS_MAX: Final = 100
+from veil.words import exact_length, plural
 
 
-class MessageRow(NamedTuple):
-    """One message of a list, or its open lease. What costs time is worked out only for rows that are drawn."""
-
-    message: StoredMessage
-    holder: Holder | None  # None: there is none, or it is not known
-    address: str  # of the message's own page
-    wall_offset_ms: int
-
-    @property
-    def state(self) -> str:
-        return state_words(self.message, self.holder)
-
-    @property
-    def body(self) -> Body:
-        return show_body(self.message.body, _BODY_CHARS_MAX)
-
-    @property
-    def preview(self) -> str:
-        return show_preview(self.message.body)
-
-    @property
-    def attributes(self) -> list[tuple[str, str, str]]:
-        return attributes_of(self.message, _ATTRIBUTE_CHARS_MAX)
-
-    @property
-    def name(self) -> str:
-        """What a form calls the lease."""
-        return f"{self.message.seq}:{self.message.delivery}"
-
-    @property
-    def version(self) -> str:
-        """Changes with all that the row of a lease tells: a row that is drawn anew must get its cells anew, too."""
-        outcome = None if self.holder is None else self.holder.outcome
-        return (
-            f"{self.message.received_at_ms}-{self.message.receive_count}-{self.holder is not None}-{outcome}"
-        )
-
-    @property
-    def received_wall_ms(self) -> int:
-        return (self.message.received_at_ms or 0) + self.wall_offset_ms
-
-    @property
-    def window_ms(self) -> int:
-        """From the receive or the last renewal to the deadline."""
-        renewed_ms = None if self.holder is None else self.holder.last_renewed_ms
-        return max(1, (self.message.due_at_ms or 0) - (renewed_ms or self.message.received_at_ms or 0))
-
-
-def _rows(visit: Visit, head: Head, messages: Sequence[StoredMessage]) -> list[MessageRow]:
+def _rows(visit: Visit, head: Head, looked: Looked) -> list[Present]:
     holder = partial(visit.console.activity.attempts.holder, head.queue.id)
-    return [
-        MessageRow(each, holder(each), f"{head.address}/messages/{each.seq}", visit.wall_offset_ms)
-        for each in messages
-    ]
+    return [Present(head.queue, each, holder(each)) for each in looked.messages]
 
 
-def _drawn(visit: Visit, head: Head, row: MessageRow, piece: str, *state: object) -> str:
+def _drawn(visit: Visit, row: Present, piece: str, *state: object) -> str:
     """A row or a cell of the stream, drawn again when its state is another."""
     return visit.fragments.get(
-        (piece, row.message.seq, *state),
-        lambda: visit.row(f"queue_{piece}.html", head=head, row=row),
+        (piece, row.message.seq, *state), lambda: visit.row(f"queue_{piece}.html", row=row)
     )
 
 
@@ -132,7 +71,7 @@ async def _messages_shown(visit: Visit, problem: str = "") -> Response:
         problem=problem,
         search=search,
         looked=looked,
-        rows=_rows(visit, head, looked.messages),
+        rows=_rows(visit, head, looked),
         live_path=live_path,
     )
 
@@ -143,9 +82,9 @@ async def messages_live(visit: Visit) -> Mapping[str, str]:
     search = Search(after=read_search(visit.query).after)
     looked = await search_messages(visit.service, head.queue, search, visit.turn)
     fragments, drawn = dict(live_facts(visit, head)), ""
-    for row in _rows(visit, head, looked.messages):
+    for row in _rows(visit, head, looked):
         await visit.turn.pause()
-        draw, message = partial(_drawn, visit, head, row), row.message
+        draw, message = partial(_drawn, visit, row), row.message
         drawn += draw("message_row")
         fragments[f"state-{message.seq}"] = draw("message_state", message.state, message.due_at_ms)
         fragments[f"receives-{message.seq}"] = draw("message_receives", message.receive_count)
@@ -217,7 +156,7 @@ async def _in_flight_shown(visit: Visit, problem: str = "") -> Response:
         problem=problem,
         extend_s=visit.form.text("extend_s")[:40] or head.queue.settings.visibility_s or 30,
         looked=looked,
-        rows=_rows(visit, head, looked.messages),
+        rows=_rows(visit, head, looked),
         after=after,
         by_deadline=by_deadline,
         live_path=f"{head.address}/in-flight/live?after={after}&order={'deadline' if by_deadline else ''}",
@@ -229,12 +168,12 @@ async def in_flight_live(visit: Visit) -> Mapping[str, str]:
     head = await queue_head(visit, "in-flight")
     looked, _ = await _open_leases(visit, head)
     fragments, drawn = dict(live_facts(visit, head)), ""
-    for row in _rows(visit, head, looked.messages):
+    for row in _rows(visit, head, looked):
         await visit.turn.pause()
-        draw = partial(_drawn, visit, head, row)
-        drawn += draw("lease_row", row.name, row.version)
+        draw = partial(_drawn, visit, row)
+        drawn += draw("lease_row", row.lease, row.lease_version)
         renewals = None if row.holder is None else row.holder.renewals
-        clock = (row.name, row.version, row.message.due_at_ms, row.window_ms, renewals)
+        clock = (row.lease, row.lease_version, row.message.due_at_ms, row.window_ms, renewals)
         fragments[f"deadline-{row.message.seq}"] = draw("lease_deadline", *clock)
         fragments[f"renewals-{row.message.seq}"] = draw("lease_renewals", *clock)
     visit.fragments.end_round()
@@ -356,7 +295,7 @@ def _change(
         else:
             changes = [(receipt, visibility_s) for receipt in receipts]
             answers = await extend_lease(visit.service, queue, changes, caller=visit.caller)
-        done = way.done.format(length=length(visibility_s))
+        done = way.done.format(length=exact_length(visibility_s))
         return Done(done_of(answers, done.partition(" ")[0], done))
 
     if is_deletion:
@@ -385,7 +324,7 @@ def _change(
             Difference(
                 f"Message {message.message_id}",
                 f"in flight, receive {message.receive_count:,}",
-                way.after.format(length=length(visibility_s)),
+                way.after.format(length=exact_length(visibility_s)),
             )
             for _, message in leases
         ],

@@ -14,7 +14,7 @@ import msgspec
 from veil.console.changes import NO_COMMAND, Change, Difference, Done, done_of, send_commands
 from veil.console.messages import cut
 from veil.console.queue_views import queue_head, queue_page
-from veil.console.templates import file_size, length
+from veil.console.templates import file_size
 from veil.console.visit import Visit
 from veil.console.web import Form, FormRefused, NumberField, Role, change, page, queue_link
 from veil.core import errors
@@ -25,7 +25,7 @@ from veil.core.queue import Queue, QueueSettings
 from veil.service.messages import send
 from veil.service.turns import Turn
 from veil.wire.exchange import Response
-from veil.words import plural
+from veil.words import exact_length, plural
 
 # ---- drafts
 
@@ -256,7 +256,7 @@ def _one(draft: Draft) -> list[Difference]:
         found[f"Attribute {name}"] = f"{data_type} {cut(shown, _SHOWN_CHARS)}"
     found["Group"] = draft.group or ""
     found["Deduplication id"] = draft.deduplication_id or ""
-    found["Delay"] = "" if draft.delay_s is None else length(draft.delay_s)
+    found["Delay"] = "" if draft.delay_s is None else exact_length(draft.delay_s)
     found["Priority"] = "" if draft.priority is None else str(draft.priority)
     return [Difference(name, "", text) for name, text in found.items() if text]
 

@@ -18,7 +18,6 @@ from veil.console.queue_form import (
     write_tags,
 )
 from veil.console.queue_views import queue_head, queue_page
-from veil.console.templates import length
 from veil.console.visit import Visit
 from veil.console.web import Role, change, page, queue_link
 from veil.core.errors import PolicyRefused, TagsRefused, VeilError
@@ -27,7 +26,7 @@ from veil.core.queue import Queue, QueueSettings, check_tags
 from veil.service.queues import change_settings, dead_letter_sources, tag_queue, untag_queue
 from veil.wire.attributes import changed_attributes
 from veil.wire.exchange import Response
-from veil.words import plural
+from veil.words import exact_length, plural
 
 _SOURCES_SHOWN = 50
 
@@ -74,7 +73,7 @@ async def edit(visit: Visit) -> Response:
         return await _form(visit, queue, filled, problems)
     differences = differences_between(before, wanted)
     if [each.name for each in differences] == ["Visibility timeout"]:
-        done = f"The visibility timeout of {queue.name} is {length(wanted.visibility_s)} now."
+        done = f"The visibility timeout of {queue.name} is {exact_length(wanted.visibility_s)} now."
     else:
         done = f"{plural(len(differences), 'setting')} of {queue.name} changed."
     attributes = changed_attributes(before, wanted)

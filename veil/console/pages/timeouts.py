@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -14,7 +13,6 @@ from markupsafe import Markup
 from veil import charts, words
 from veil.console.audit import AuditEntry
 from veil.console.changes import Change, Difference, queue_command
-from veil.console.templates import length
 from veil.console.visit import Visit
 from veil.console.web import NotFound, Refused, Role, change, link, page
 from veil.core import autopilot
@@ -31,10 +29,10 @@ from veil.core.findings import (
     FindingsUnreadable,
     decode,
 )
-from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.queue import Queue, QueueKey
 from veil.service.queues import change_settings
 from veil.wire.exchange import Response
+from veil.words import exact_length
 
 if TYPE_CHECKING:
     from veil.console.app import Console
@@ -45,12 +43,11 @@ _BYTES_MAX: Final = 64 << 20
 UNKNOWN: Final = "not enough evidence"
 
 
-@dataclass(frozen=True, slots=True)
-class FindingsRead:
+class FindingsRead(NamedTuple):
     """The file as it was read: its findings, or why there are none."""
 
     findings: Findings | None
-    place: str | None  # where it is looked for; None: the server keeps nothing on disk
+    place: Path | None  # where it is looked for; None: the server keeps nothing on disk
     problem: str = ""
 
 
@@ -62,36 +59,35 @@ async def read_findings(console: Console) -> FindingsRead:
     try:
         stat = await asyncio.to_thread(path.stat)
     except OSError:
-        return FindingsRead(None, str(console.tables))
+        return FindingsRead(None, console.tables)
     mark = (stat.st_mtime_ns, stat.st_size)
-    kept = console.findings_read
-    if kept is None or kept[0] != mark:
-        kept = console.findings_read = mark, await asyncio.to_thread(_read, path, stat.st_size)
-    found: FindingsRead = kept[1]
+    if console.findings_read is None or console.findings_read[0] != mark:
+        console.findings_read = mark, await asyncio.to_thread(_read, path)
+    found: FindingsRead = console.findings_read[1]
     return found
+
+
+def _read(path: Path) -> FindingsRead:
+    try:
+        return FindingsRead(decode(_content(path)), path.parent)
+    except (FindingsUnreadable, OSError) as problem:
+        return FindingsRead(None, path.parent, str(problem))
 
 
 async def read_autopilot(console: Console) -> AutopilotState | None:
     """What the autopilot remembers; None where there is none."""
-    return None if console.tables is None else await asyncio.to_thread(_read_state, console.tables)
-
-
-def _read_state(tables: Path) -> AutopilotState | None:
-    path = tables / autopilot.FILE
+    if console.tables is None:
+        return None
     try:
-        return decode_state(path.read_bytes()) if path.stat().st_size <= _BYTES_MAX else None
+        return decode_state(await asyncio.to_thread(_content, console.tables / autopilot.FILE))
     except (OSError, StateUnreadable):
         return None
 
 
-def _read(path: Path, size: int) -> FindingsRead:
-    place = str(path.parent)
-    if size > _BYTES_MAX:
-        return FindingsRead(None, place, f"{FILE} is larger than {_BYTES_MAX >> 20} MiB")
-    try:
-        return FindingsRead(decode(path.read_bytes()), place)
-    except (FindingsUnreadable, OSError) as problem:
-        return FindingsRead(None, place, str(problem))
+def _content(path: Path) -> bytes:
+    if path.stat().st_size > _BYTES_MAX:
+        raise OSError(f"{path.name} is larger than {_BYTES_MAX >> 20} MiB")
+    return path.read_bytes()
 
 
 def verdict(finding: Finding, present_s: float | None = None, pilot: QueueState | None = None) -> str:
@@ -105,22 +101,11 @@ def verdict(finding: Finding, present_s: float | None = None, pilot: QueueState 
 
 def why_not(finding: Finding, queue: Queue | None) -> str | None:
     """Why the recommendation cannot be applied to the queue; None: it can."""
-    after_s = finding.recommended_timeout_s
-    if after_s is None or finding.certainty == NOT_ENOUGH:
-        return f"There is not enough evidence yet: {finding.missing or finding.reason}."
-    if not 0 <= after_s <= VISIBILITY_MAX_S:
-        return f"The recommended timeout is {after_s:,} s: expected 0 to {VISIBILITY_MAX_S:,}."
-    if queue is None:
-        return "This queue no longer exists."
-    now_s, analysed_s = queue.settings.visibility_s, finding.present_timeout_s
-    if now_s == after_s:
+    now_s = None if queue is None else queue.settings.visibility_s
+    if now_s is not None and now_s == finding.recommended_timeout_s:
         return "The queue has this timeout already."
-    if analysed_s is not None and round(analysed_s) != now_s:
-        return (
-            f"The leases that were analysed began with {length(analysed_s)}, and the queue's timeout is {length(now_s)}: "
-            "either it was changed since (run the pipeline again), or its consumers set a timeout of their own."
-        )
-    return None
+    reason = finding.why_not(now_s)
+    return None if reason is None else words.sentence(reason)
 
 
 def dilemma(finding: Finding, target: float, now_s: float | None) -> Markup | None:
@@ -175,17 +160,6 @@ _CHIPS: Final = {TOO_SHORT: "failed", TOO_LONG: "delayed", RIGHT: "done", UNKNOW
 _ORDER: Final = (TOO_SHORT, TOO_LONG, RIGHT, UNKNOWN)
 
 
-class Section(NamedTuple):
-    """A queue, or one type of its messages, on its page."""
-
-    finding: Finding
-    verdict: str
-    chip: str
-    chart: Markup | None
-    at_present: charts.TimeoutPoint | None
-    at_recommended: charts.TimeoutPoint | None
-
-
 class NotApplied(Refused):
     """The recommendation does not fit the queue as it is."""
 
@@ -202,21 +176,17 @@ async def timeouts_page(visit: Visit) -> Response:
     pilot = await read_autopilot(visit.console)
     judged = []
     for finding in _whole(visit, read.findings):
-        queue, own = queues.get(_key(finding)), _pilot_of(visit, pilot, _key(finding))
+        queue, own = queues.get(_key(finding)), _pilot_of(pilot, _key(finding))
         judged.append((finding, queue, verdict(finding, _timeout_s(queue), own), own))
     judged.sort(key=lambda each: (-each[0].past_cost_s, _ORDER.index(each[2]), each[0].queue))
     shown, pager = visit.paged(judged, PAGE_ROWS)
-    sparks = []
-    for finding, *_ in shown:
-        sparks.append(spark(finding, read.findings.target_duplicates))
-        await visit.turn.pause()
     return await visit.page(
         "timeouts.html",
         title="Timeouts",
-        rows=list(zip(shown, sparks, strict=True)),
+        rows=shown,
         types=Counter(_key(each) for each in read.findings.findings if each.message_type is not None),
         key_of=_key,
-        chips=_CHIPS,
+        spark=spark,
         pager=pager,
         pilot_problem=None if pilot is None else pilot.problem,
         **_about(visit, read.findings),
@@ -235,23 +205,21 @@ async def timeout_page(visit: Visit) -> Response:
         raise NotFound(f"Nothing was found about queue {key.name[:100]} in {key.region[:50]}.")
     queue = await visit.service.store.find_queue(key)
     finding = next((each for each in own if each.message_type is None), own[0])
-    typed = [each for each in own if each is not finding]
-    sections: list[Section] = []
-    own_pilot = _pilot_of(visit, await read_autopilot(visit.console), key)
-    for each in typed[:TYPES_MAX]:
-        sections.append(_section(each, read.findings, queue))
-        await visit.turn.pause()
+    pilot = _pilot_of(await read_autopilot(visit.console), key)
     return await visit.page(
         "timeout.html",
         title=f"Timeout of {key.name}",
         key=key,
         queue=queue,
-        section=_section(finding, read.findings, queue, own_pilot),
-        types=sections,
-        more_types=max(0, len(typed) - TYPES_MAX),
+        finding=finding,
+        types=[each for each in own if each is not finding],
+        types_max=TYPES_MAX,
+        verdict=verdict,
+        dilemma=dilemma,
+        point_of=point_of,
         why_not=why_not(finding, queue),
-        pilot=own_pilot,
-        decisions=[] if own_pilot is None else await _decisions(visit, key.name),
+        pilot=pilot,
+        decisions=[] if pilot is None else await _decisions(visit, key.name),
         address=link("timeouts", key.region, key.name),
         **_about(visit, read.findings),
     )
@@ -284,8 +252,10 @@ async def apply(visit: Visit) -> Response:
         button="Change the queue",
         back=link("timeouts", queue.key.region, queue.name),
         make=lambda: change_settings(visit.service, queue, {"visibility_s": after_s}),
-        done=f"The visibility timeout of {queue.name} is {length(after_s)} now.",
-        differences=[Difference("Visibility timeout", length(queue.settings.visibility_s), length(after_s))],
+        done=f"The visibility timeout of {queue.name} is {exact_length(after_s)} now.",
+        differences=[
+            Difference("Visibility timeout", exact_length(queue.settings.visibility_s), exact_length(after_s))
+        ],
         commands=[
             queue_command(
                 visit, "set-queue-attributes", queue, Attributes={"VisibilityTimeout": str(after_s)}
@@ -297,18 +267,15 @@ async def apply(visit: Visit) -> Response:
 
 def _whole(visit: Visit, findings: Findings | None) -> list[Finding]:
     """The findings about whole queues of the visitor's account."""
-    account = visit.identity.account
-    return [
-        each
-        for each in (() if findings is None else findings.findings)
-        if each.message_type is None and each.account == account
-    ]
+    found = () if findings is None else findings.findings
+    return [each for each in found if each.message_type is None and each.account == visit.identity.account]
 
 
-def _pilot_of(visit: Visit, pilot: AutopilotState | None, key: QueueKey) -> QueueState | None:
+def _pilot_of(pilot: AutopilotState | None, key: QueueKey) -> QueueState | None:
     """What the autopilot remembers of a queue. It looks after the queues of one region and account, and knows them by name."""
-    own = pilot is not None and (pilot.region, pilot.account) == (key.region, key.account)
-    return pilot.queues.get(key.name) if own and pilot is not None else None
+    if pilot is None or (pilot.region, pilot.account) != (key.region, key.account):
+        return None
+    return pilot.queues.get(key.name)
 
 
 async def _decisions(visit: Visit, queue: str) -> list[AuditEntry]:
@@ -321,21 +288,6 @@ def _timeout_s(queue: Queue | None) -> float | None:
     return None if queue is None else float(queue.settings.visibility_s)
 
 
-def _section(
-    finding: Finding, findings: Findings, queue: Queue | None, pilot: QueueState | None = None
-) -> Section:
-    now_s = _timeout_s(queue)
-    said = verdict(finding, now_s, pilot)
-    return Section(
-        finding,
-        said,
-        _CHIPS[said],
-        dilemma(finding, findings.target_duplicates, now_s),
-        point_of(finding, now_s or finding.present_timeout_s),
-        point_of(finding, finding.recommended_timeout_s),
-    )
-
-
 def _about(visit: Visit, findings: Findings) -> dict[str, Any]:
     made_at = words.parsed(findings.made_at)
     made_ms = None if made_at is None else round(made_at.timestamp() * 1000)
@@ -345,9 +297,7 @@ def _about(visit: Visit, findings: Findings) -> dict[str, Any]:
         "target": findings.target_duplicates,
         "policy": findings.policy,
         "no_renewal": NO_RENEWAL,
-        "chance": words.chance,
-        "seconds": words.length,
-        "after_losses": words.after_losses,
+        "chips": _CHIPS,
     }
 
 
