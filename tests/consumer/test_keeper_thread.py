@@ -157,8 +157,3 @@ async def test_closing_twice_or_before_the_start_is_harmless(rig):
     await rig.keeper.close()
     await rig.keeper.close()
     assert not [each for each in threading.enumerate() if each.name == "veil-lease-keeper"]
-
-
-async def test_before_the_start_nothing_can_be_held(rig):
-    with pytest.raises(RuntimeError, match="not been started"):
-        KeeperThread(lambda: rig.queue, Adaptive()).hold(rig.queue.lease(1, 30))

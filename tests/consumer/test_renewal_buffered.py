@@ -167,7 +167,7 @@ def test_a_step_of_the_wall_clock_changes_nothing(step_s, monkeypatch):
 
 
 def test_the_settings_are_lengths_in_either_form():
-    assert Buffered(timedelta(minutes=5)).max_duration_s == Buffered(300).max_duration_s == 300
+    assert Buffered(timedelta(minutes=5)).maximum_s == Buffered(300).maximum_s == 300
     assert Buffered(visibility=timedelta(seconds=45)).receive_visibility_s == 45
     assert Buffered().receive_visibility_s is None
 

@@ -111,14 +111,14 @@ class LeaseKeeper(Keeper):
 
     def __init__(
         self,
-        api: RenewalApi,
+        api: RenewalApi | None,
         policy: RenewalPolicy,
         *,
         monotonic: Callable[[], float] = steady_s,
         events: KeeperEvents | None = None,
         random: Random | None = None,
     ) -> None:
-        self._api = api
+        self._api = api  # None: made with its thread
         self._monotonic = monotonic
         self._events = events or KeeperEvents()
         self._random = random or Random()  # noqa: S311 - spreads retries, guards nothing
@@ -270,6 +270,7 @@ class LeaseKeeper(Keeper):
     ) -> Sequence[ApiError | None]:
         """One call; whatever goes wrong with it goes wrong for each of its entries."""
         try:
+            assert self._api is not None
             async with asyncio.timeout(timeout_s):
                 results = await self._api.extend(url, changes)
         except ApiError as problem:
@@ -392,7 +393,7 @@ def _unreachable(message: str) -> ApiError:
     return ApiError(Failure.UNREACHABLE, "", message)
 
 
-class KeeperThread(Keeper):
+class KeeperThread(LeaseKeeper):
     """Keeps leases on an event loop and with connections of its own, both made in its thread.
 
     Python code, however busy, hands over the interpreter every few milliseconds. Code that holds it (an extension that
@@ -408,49 +409,30 @@ class KeeperThread(Keeper):
         events: KeeperEvents | None = None,
         random: Random | None = None,
     ) -> None:
+        super().__init__(None, policy, monotonic=monotonic, events=events, random=random)
         self._api_factory = api_factory
-        self._policy, self._monotonic, self._events, self._random = policy, monotonic, events, random
-        self._keeper: LeaseKeeper | None = None
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
+        self._stop = asyncio.Event()
+        self._runs_in: threading.Thread | None = None
         self._stopped = promise()
 
     async def start(self) -> None:
         """Start the thread; raises what its factory raised."""
         ready = promise()
         # A daemon: a process that ends without closing its consumer must not hang on the renewal of its leases.
-        self._thread = threading.Thread(
+        self._runs_in = threading.Thread(
             target=self._main, args=(ready,), name="veil-lease-keeper", daemon=True
         )
-        self._thread.start()
+        self._runs_in.start()
         await asyncio.wrap_future(ready)
-
-    def hold(self, *leases: Lease) -> None:
-        """Keep the leases from now on."""
-        self._running().hold(*leases)
-
-    def let_go(self, lease: Lease) -> Settling:
-        """Send no renewal for the lease after this; settled when none is under way either."""
-        return self._running().let_go(lease)
-
-    def change(self, lease: Lease, visibility_s: int) -> Future[None]:
-        """Set the window by hand."""
-        return self._running().change(lease, visibility_s)
 
     async def close(self) -> None:
         """Stop, and return once the thread has ended; harmless the second time, or before the start."""
-        if self._loop is None or self._stop is None or self._thread is None:
+        if self._loop is None or self._runs_in is None:
             return
         if not self._stopped.done():
             self._loop.call_soon_threadsafe(self._stop.set)
         await asyncio.wrap_future(self._stopped)
-        self._thread.join()
-
-    def _running(self) -> LeaseKeeper:
-        if self._keeper is None:
-            raise RuntimeError("the keeper has not been started")
-        return self._keeper
+        self._runs_in.join()
 
     def _main(self, ready: Future[None]) -> None:
         try:
@@ -463,16 +445,11 @@ class KeeperThread(Keeper):
             self._stopped.set_result(None)
 
     async def _keep(self, ready: Future[None]) -> None:
-        api = self._api_factory()
+        api = self._api = self._api_factory()
         try:
-            keeper = LeaseKeeper(
-                api, self._policy, monotonic=self._monotonic, events=self._events, random=self._random
-            )
-            await keeper.start()
-            self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-            self._keeper = keeper
+            await super().start()
             ready.set_result(None)
             await self._stop.wait()
-            await keeper.close()
+            await super().close()
         finally:
             await api.close()

@@ -1,4 +1,9 @@
-"""A keeper in a process of its own: for handlers that hold the interpreter for longer than a window."""
+"""A keeper in a process of its own, for handlers that hold the interpreter for longer than a window; and that process.
+
+The helper renews what its parent holds, also while the parent's interpreter stands still. It goes on by itself as long as the
+parent lives and says nothing else. It ends with the parent, however that ends: then nobody handles the messages, and their
+windows must run out.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +13,48 @@ import logging
 import os
 import pickle
 import select
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from veil.client.api import ApiError, Failure
 from veil.consumer.lease import Lease, LeaseLost, LeaseState, Settling
-from veil.consumer.renewal import helper
-from veil.consumer.renewal.helper import FromHelper, ToHelper, line, read_by_parent
-from veil.consumer.renewal.keeper import Keeper, KeeperEvents, RenewalApi, promise, steady_s
+from veil.consumer.renewal.keeper import Keeper, KeeperEvents, LeaseKeeper, RenewalApi, promise, steady_s
 from veil.consumer.renewal.policies import RenewalPolicy
 
 _log = logging.getLogger(__name__)
 
+# What the two say to each other over the helper's stdin and stdout is one JSON array a line, of what and then of facts. Leases
+# go by numbers; instants are monotonic seconds, which are the same in every process of a host.
+#
+#     to the helper     hold NUMBER LEASE · let_go NUMBER · change NUMBER SECONDS · close
+#     from the helper   ready PROBLEM · let_go NUMBER · changed NUMBER SECONDS DEADLINE LOST ERROR · and the events of its keeper
+_encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(list[Any]).decode
 
-# ---- the helper process
+
+class HeldLease(msgspec.Struct):
+    """What the helper has to know of a lease."""
+
+    queue_url: str
+    message_id: str
+    receipt: str
+    received_at_s: float
+    visibility_s: float
+    kind: str
+    grace_s: float
+    deadline_s: float
+    by_hand: bool
+
+
+# ---- in the parent
 
 _FLUSH_CHECK_S = 0.2
 
@@ -38,7 +66,7 @@ class HelperPipe:
         self,
         api_factory: Callable[[], RenewalApi],
         policy: RenewalPolicy,
-        heard: Callable[[HelperPipe, FromHelper | None], None],
+        heard: Callable[[HelperPipe, list[Any] | None], None],
     ) -> None:
         # A plain command, not multiprocessing: that would run the program's main module a second time. Modules of the
         # current directory are for what the program itself brings along (a policy of its own), if it looks there.
@@ -46,7 +74,7 @@ class HelperPipe:
         elsewhere = [path for path in sys.path if path and os.path.realpath(path) != here]
         looks_here = [here] if len(elsewhere) < len(sys.path) else []
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter
-            [sys.executable, "-P", "-m", "veil.consumer.renewal.helper", *looks_here],
+            [sys.executable, "-P", "-m", "veil.consumer.renewal.keeper_process", *looks_here],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=os.environ | {"PYTHONPATH": os.pathsep.join((*elsewhere, str(Path(__file__).parents[3])))},
@@ -69,9 +97,9 @@ class HelperPipe:
         """Of the helper."""
         return self._process.pid
 
-    def say(self, message: ToHelper) -> None:
+    def say(self, *message: object) -> None:
         """Written when this returns, unless the pipe is full: the next moment may belong to code that holds the GIL."""
-        self._write(line(message))
+        self._write(_encode(message) + b"\n")
 
     def close(self, timeout_s: float) -> None:
         """Wait for the helper to end, or end it."""
@@ -120,7 +148,7 @@ class HelperPipe:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for text in self._process.stdout:
-            self._heard(self, read_by_parent.decode(text))
+            self._heard(self, _decode(text))
         self._end()
         self._heard(self, None)
 
@@ -187,7 +215,7 @@ class KeeperProcess(Keeper):
                 number = next(self._numbers)
                 self._leases[number] = lease
                 self._by_lease[lease] = number
-                self._pipe.say(_hold(number, lease))
+                self._pipe.say("hold", number, _told(lease))
 
     def let_go(self, lease: Lease) -> Settling:
         """Send no renewal for the lease after this; settled when the helper has none under way either, and everything that
@@ -198,7 +226,7 @@ class KeeperProcess(Keeper):
                 return Settling()
             # Still known by its number until the helper answers: a loss that it told of before must not go unheard.
             future = self._letting_go[number] = promise()
-            self._pipe.say(helper.LetGo(number))
+            self._pipe.say("let_go", number)
         return Settling(future)
 
     def change(self, lease: Lease, visibility_s: int) -> Future[None]:
@@ -212,7 +240,7 @@ class KeeperProcess(Keeper):
                 done.set_exception(RuntimeError("the lease is being changed already"))
             else:
                 self._changing[number] = (lease, done)
-                self._pipe.say(helper.Change(number, visibility_s))
+                self._pipe.say("change", number, visibility_s)
         return done
 
     async def close(self) -> None:
@@ -220,75 +248,71 @@ class KeeperProcess(Keeper):
         self._closing = True
         pipe = self._pipe
         if pipe is not None:
-            pipe.say(helper.Close())
+            pipe.say("close")
             await asyncio.to_thread(pipe.close, _CLOSE_TIMEOUT_S)
 
     # ---- in the reader's thread
 
-    def _heard(self, pipe: HelperPipe, message: FromHelper | None) -> None:
+    def _heard(self, pipe: HelperPipe, message: list[Any] | None) -> None:
         try:
             self._take(pipe, message)
         except Exception:
             _log.exception("renewal: whoever watches the keeper failed")
 
-    def _take(self, pipe: HelperPipe, message: FromHelper | None) -> None:
+    def _take(self, pipe: HelperPipe, message: list[Any] | None) -> None:
         match message:
             case None:
                 self._ended(pipe)
-            case helper.Ready(problem):
+            case ["ready", problem]:
                 if not self._ready.done():
                     if problem:
                         self._closing = True
                         self._ready.set_exception(RuntimeError(f"the renewal helper cannot work: {problem}"))
                     else:
                         self._ready.set_result(None)
-            case helper.HasLetGo(number):
+            case ["let_go", number]:
                 with self._lock:
                     self._leases.pop(number, None)
                     future = self._letting_go.pop(number, None)
                 if future is not None:
                     future.set_result(None)
-            case helper.HasChanged():
-                self._changed(message)
-            case helper.WasLate(by_s):
+            case ["changed", number, *facts]:
+                self._changed(number, *facts)
+            case ["late", by_s]:
                 self._events.late(by_s)
-            case _:
-                lease = self._leases.get(message.number)
-                if lease is not None:
-                    self._event(message, lease)
+            case [event, number, *facts] if (lease := self._leases.get(number)) is not None:
+                self._event(lease, event, *facts)
 
-    def _event(
-        self,
-        message: helper.HasRenewed | helper.HasLost | helper.HasCapped | helper.HasWarned | helper.HasFailed,
-        lease: Lease,
-    ) -> None:
-        match message:
-            case helper.HasRenewed(_, visibility_s, deadline_s):
+    def _event(self, lease: Lease, event: str, *facts: Any) -> None:
+        match event, *facts:
+            case "renewed", visibility_s, deadline_s:
                 lease.renewed(deadline_s)
                 self._events.renewed(lease, visibility_s)
-            case helper.HasLost(_, why):
+            case "lost", why:
                 lease.lose(why)
                 self._events.lost(lease, why)
-            case helper.HasCapped(_, why):
+            case "capped", why:
                 self._events.capped(lease, why)
-            case helper.HasWarned(_, ends_at_s):
+            case "warned", ends_at_s:
                 lease.warn(ends_at_s)
                 self._events.warned(lease, lease.ends_in_s or 0.0)
-            case helper.HasFailed(_, failure, code, text, again):
-                self._events.failed(lease, ApiError(failure, code, text), again)
+            case "failed", error, again:
+                self._events.failed(lease, _error(*error), again)
 
-    def _changed(self, message: helper.HasChanged) -> None:
+    def _changed(
+        self, number: int, visibility_s: int, deadline_s: float, lost: str | None, error: list[str] | None
+    ) -> None:
         with self._lock:
-            lease, done = self._changing.pop(message.number)
-        if message.lost:
-            lease.lose(message.lost)
-            done.set_exception(LeaseLost(message.lost))
-        elif message.failure is not None:
-            done.set_exception(ApiError(message.failure, message.code, message.message))
+            lease, done = self._changing.pop(number)
+        if lost is not None:
+            lease.lose(lost)
+            done.set_exception(LeaseLost(lost))
+        elif error is not None:
+            done.set_exception(_error(*error))
         else:
             lease.by_hand = True
-            if message.visibility_s:
-                lease.renewed(message.deadline_s)
+            if visibility_s:
+                lease.renewed(deadline_s)
             else:
                 lease.released = lease.end()
             done.set_result(None)
@@ -320,7 +344,7 @@ class KeeperProcess(Keeper):
         with self._lock:
             self._pipe = HelperPipe(self._api_factory, self._policy, self._heard)
             for number, lease in self._leases.items():
-                self._pipe.say(_hold(number, lease))
+                self._pipe.say("hold", number, _told(lease))
 
     def _give_up(self) -> None:
         with self._lock:
@@ -336,16 +360,164 @@ class KeeperProcess(Keeper):
             self._events.lost(lease, why)
 
 
-def _hold(number: int, lease: Lease) -> helper.Hold:
-    return helper.Hold(
-        number=number,
-        queue_url=lease.queue_url,
-        message_id=lease.message_id,
-        receipt=lease.receipt,
-        received_at_s=lease.received_at_s,
-        visibility_s=lease.visibility_s,
-        deadline_s=lease.deadline_s,
-        kind=lease.kind,
-        by_hand=lease.by_hand,
-        grace_s=lease.grace_s,
-    )
+def _told(lease: Lease) -> HeldLease:
+    return HeldLease(*(getattr(lease, name) for name in HeldLease.__struct_fields__))
+
+
+def _error(failure: str, code: str, message: str) -> ApiError:
+    return ApiError(Failure(failure), code, message)
+
+
+# ---- in the helper
+
+_PARENT_CHECK_S = 0.5
+
+
+class Helper(KeeperEvents):
+    """The parent's leases by number, and a keeper for them, whose events are told to the parent."""
+
+    def __init__(self, api: RenewalApi, policy: RenewalPolicy, tell: Callable[..., None]) -> None:
+        self.keeper = LeaseKeeper(api, policy, events=self)
+        self._tell = tell
+        self._leases: dict[int, Lease] = {}
+        self._numbers: dict[Lease, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def hear(self, what: str, number: int, *facts: Any) -> None:
+        """Do what the parent says."""
+        if what == "hold":
+            self._hold(number, msgspec.convert(facts[0], HeldLease))
+        elif what == "let_go":
+            self._spawn(self._let_go(number))
+        else:
+            self._spawn(self._change(number, *facts))
+
+    def _hold(self, number: int, told: HeldLease) -> None:
+        lease = Lease(
+            queue_url=told.queue_url,
+            message_id=told.message_id,
+            receipt=told.receipt,
+            token=0,
+            received_at_s=told.received_at_s,
+            visibility_s=told.visibility_s,
+            monotonic=steady_s,
+            kind=told.kind,
+            grace_s=told.grace_s,
+        )
+        lease.by_hand = told.by_hand
+        if told.deadline_s != lease.deadline_s:  # an earlier helper has renewed it
+            lease.renewed(told.deadline_s)
+        self._leases[number] = lease
+        self._numbers[lease] = number
+        self.keeper.hold(lease)
+
+    async def _let_go(self, number: int) -> None:
+        lease = self._leases.pop(number, None)
+        if lease is not None:
+            await self.keeper.let_go(lease)
+            self._numbers.pop(lease, None)
+        self._tell("let_go", number)
+
+    async def _change(self, number: int, visibility_s: int) -> None:
+        lease = self._leases.get(number)
+        deadline_s, lost, error = 0.0, None, None
+        try:
+            if lease is None:
+                raise LeaseLost("the lease is over")
+            await asyncio.wrap_future(self.keeper.change(lease, visibility_s))
+            deadline_s = lease.deadline_s
+        except LeaseLost as problem:
+            lost = str(problem)
+        except ApiError as problem:
+            error = _in_words(problem)
+        self._tell("changed", number, visibility_s, deadline_s, lost, error)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def renewed(self, lease: Lease, visibility_s: int) -> None:
+        self._tell("renewed", self._numbers[lease], visibility_s, lease.deadline_s)
+
+    def late(self, by_s: float) -> None:
+        self._tell("late", by_s)
+
+    def failed(self, lease: Lease, problem: Exception, again: bool) -> None:
+        self._tell("failed", self._numbers[lease], _in_words(problem), again)
+
+    def lost(self, lease: Lease, why: str) -> None:
+        number = self._numbers[lease]
+        self._leases.pop(number, None)
+        self._tell("lost", number, why)
+
+    def capped(self, lease: Lease, why: str) -> None:
+        self._tell("capped", self._numbers[lease], why)
+
+    def warned(self, lease: Lease, ends_in_s: float) -> None:
+        self._tell("warned", self._numbers[lease], steady_s() + ends_in_s)
+
+
+def _in_words(problem: Exception) -> tuple[str, str, str]:
+    if isinstance(problem, ApiError):
+        return problem.failure.value, problem.code, problem.message
+    return Failure.UNREACHABLE.value, "", repr(problem)
+
+
+async def _serve(heard_fd: int, told_fd: int) -> None:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=1 << 24)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(heard_fd, "rb", 0))
+    # The transport keeps what the parent does not read: a parent that stands still must not stop us too.
+    transport, _ = await loop.connect_write_pipe(asyncio.Protocol, os.fdopen(told_fd, "wb", 0))
+
+    def tell(*message: object) -> None:
+        transport.write(_encode(message) + b"\n")
+
+    parent = os.getppid()
+    try:
+        # Our own parent wrote it, through a pipe that nobody else has.
+        factory, policy = pickle.loads(base64.b64decode(await reader.readline()))  # noqa: S301
+        api: RenewalApi = factory()
+    except Exception as problem:
+        tell("ready", f"{type(problem).__name__}: {problem}")
+        transport.close()
+        return
+    helper = Helper(api, policy, tell)
+    await helper.keeper.start()
+    # The end of the pipe may be held open by a fork of the parent that outlives it.
+    orphaned = loop.create_task(_watch(parent))
+    tell("ready", "")
+    while text := await reader.readline():
+        message = _decode(text)
+        if message == ["close"]:
+            orphaned.cancel()
+            await helper.keeper.close()
+            await api.close()
+            transport.close()
+            return
+        helper.hear(*message)
+    os._exit(0)  # the parent is gone: not one renewal more
+
+
+async def _watch(parent: int) -> None:
+    while os.getppid() == parent:  # noqa: ASYNC110 - no event tells
+        await asyncio.sleep(_PARENT_CHECK_S)
+    os._exit(0)
+
+
+def main() -> None:
+    """Talk on stdin and stdout until the parent is done, or gone; arguments are directories to look for modules in last."""
+    sys.path += sys.argv[1:]
+    # Signals to the whole group are for the parent, who needs us most while it drains.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    heard_fd, told_fd = os.dup(0), os.dup(1)
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a device
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)  # whatever prints must not talk to the parent
+    asyncio.run(_serve(heard_fd, told_fd))
+
+
+if __name__ == "__main__":
+    main()

@@ -8,7 +8,6 @@ import math
 import warnings
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
 
 LIFETIME_S = 43_200  # no lease lasts longer than this after its receive, however often it is extended
 Duration = timedelta | float
@@ -44,37 +43,22 @@ class Window:
         return max(self.held_at_s, self.asked_at_s)
 
 
-class RenewalPolicy(Protocol):
-    """When to renew a lease, and for how long. The keeper adds what no policy may get wrong: it retries what failed,
-    never asks for more than is left of the twelve hours, and says when a lease is lost."""
+class RenewalPolicy:
+    """When to renew a lease, and for how long. The keeper adds what no policy may get wrong: it retries what failed, never asks
+    for more than is left of the twelve hours, and says when a lease is lost."""
 
-    @property
-    def receive_visibility_s(self) -> int | None:
-        """What a receive should ask for; None leaves it to the queue."""
-        return None
-
-    @property
-    def renews(self) -> bool:
-        """Whether it ever renews anything."""
-        return True
-
-    @property
-    def maximum_s(self) -> float:
-        """How long after it took a lease over the keeper renews it at most."""
-        return LIFETIME_S
-
-    @property
-    def warn_before_s(self) -> float:
-        """How long before the maximum the handler is warned."""
-        return 60.0
+    receive_visibility_s: int | None = None  # what a receive should ask for; None leaves it to the queue
+    renews: bool = True  # whether it ever renews anything
+    maximum_s: float = LIFETIME_S  # how long after it took a lease over the keeper renews it at most
+    warn_before_s: float = 60.0  # how long before the maximum the handler is warned
 
     def due_s(self, window: Window) -> float:
         """The instant at which the window should be renewed; infinity for never."""
-        ...
+        return math.inf
 
     def ask_s(self, window: Window, now_s: float) -> int:
         """The visibility to ask for now, in whole seconds; 0 when there is nothing more to gain."""
-        ...
+        return 0
 
     def slack_s(self, window: Window) -> float:
         """How much earlier than due it may be renewed to fill up a call that is made anyway."""
@@ -126,6 +110,10 @@ def whole_seconds(name: str, value: Duration, *, least_s: int = 1, most_s: int =
     if length_s != math.floor(length_s):
         raise RenewalRefused(name, _shown(value), "whole seconds, as the service counts")
     return int(length_s)
+
+
+def _visibility_s(value: Duration | None, *, least_s: int = 1) -> int | None:
+    return None if value is None else whole_seconds("visibility", value, least_s=least_s)
 
 
 def _shown(value: Duration) -> str:
@@ -210,36 +198,24 @@ class Adaptive(RenewalPolicy):
         maximum: Duration = timedelta(hours=11, minutes=59),
         warn_before: Duration = timedelta(minutes=1),
     ) -> None:
-        self.visibility_s = None if visibility is None else whole_seconds("visibility", visibility)
+        self.receive_visibility_s = _visibility_s(visibility)
         self.window_min_s = whole_seconds("window_min", window_min)
         self.window_max_s = whole_seconds("window_max", window_max)
         if self.window_max_s < self.window_min_s:
             raise RenewalRefused(
                 "window_max", f"{self.window_max_s} s", f"at least window_min={self.window_min_s} s"
             )
-        self._maximum_s = seconds("maximum", maximum, least_s=1.0)
-        self._warn_before_s = seconds("warn_before", warn_before)
+        self.maximum_s = seconds("maximum", maximum, least_s=1.0)
+        self.warn_before_s = seconds("warn_before", warn_before)
         self._usual: dict[str, UsualTime] = {}
-        if self.visibility_s is not None:
-            self.check(self.visibility_s)
+        if self.receive_visibility_s is not None:
+            self.check(self.receive_visibility_s)
 
     def __repr__(self) -> str:
         return (
-            f"Adaptive(visibility={self.visibility_s}, window_min={self.window_min_s}, window_max={self.window_max_s}, "
-            f"maximum={self._maximum_s:g})"
+            f"Adaptive(visibility={self.receive_visibility_s}, window_min={self.window_min_s}, "
+            f"window_max={self.window_max_s}, maximum={self.maximum_s:g})"
         )
-
-    @property
-    def receive_visibility_s(self) -> int | None:
-        return self.visibility_s
-
-    @property
-    def maximum_s(self) -> float:
-        return self._maximum_s
-
-    @property
-    def warn_before_s(self) -> float:
-        return self._warn_before_s
 
     def usual_s(self, kind: str = "") -> float | None:
         """How long 95 of 100 leases of that kind last at most, as far as known."""
@@ -271,7 +247,7 @@ class Adaptive(RenewalPolicy):
         return early_s
 
     def ask_s(self, window: Window, now_s: float) -> int:
-        end_s = window.held_at_s + self._maximum_s
+        end_s = window.held_at_s + self.maximum_s
         ask_s = min(self._wanted_s(window, now_s), math.floor(end_s - now_s + 1e-6))
         return ask_s if now_s + ask_s > window.deadline_s else 0
 
@@ -316,34 +292,15 @@ class Buffered(RenewalPolicy):
         *,
         warn_before: Duration = timedelta(seconds=30),
     ) -> None:
-        self.max_duration_s = seconds("max_duration", max_duration)
-        self.visibility_s = (
-            None
-            if visibility is None
-            else whole_seconds("visibility", visibility, least_s=1 if self.max_duration_s else 0)
-        )
-        self._warn_before_s = seconds("warn_before", warn_before)
-        if self.visibility_s is not None:
-            self.check(self.visibility_s)
+        self.maximum_s = seconds("max_duration", max_duration)
+        self.renews = self.maximum_s > 0
+        self.receive_visibility_s = _visibility_s(visibility, least_s=1 if self.renews else 0)
+        self.warn_before_s = seconds("warn_before", warn_before)
+        if self.receive_visibility_s is not None:
+            self.check(self.receive_visibility_s)
 
     def __repr__(self) -> str:
-        return f"Buffered(max_duration={self.max_duration_s:g}, visibility={self.visibility_s})"
-
-    @property
-    def receive_visibility_s(self) -> int | None:
-        return self.visibility_s
-
-    @property
-    def renews(self) -> bool:
-        return self.max_duration_s > 0
-
-    @property
-    def maximum_s(self) -> float:
-        return self.max_duration_s
-
-    @property
-    def warn_before_s(self) -> float:
-        return self._warn_before_s
+        return f"Buffered(max_duration={self.maximum_s:g}, visibility={self.receive_visibility_s})"
 
     def due_s(self, window: Window) -> float:
         if not self.renews:
@@ -385,33 +342,21 @@ class Heartbeat(RenewalPolicy):
         *,
         warn_before: Duration = timedelta(minutes=1),
     ) -> None:
-        self.timeout_s = whole_seconds("timeout", timeout)
+        self.receive_visibility_s = self.timeout_s = whole_seconds("timeout", timeout)
         self.threshold_s = seconds("threshold", threshold)
         self.interval_s = seconds("interval", interval)
-        self._warn_before_s = seconds("warn_before", warn_before)
-        if not 0 < self.threshold_s < self.timeout_s:
-            raise RenewalRefused(
-                "threshold",
-                f"{self.threshold_s:g} s",
-                f"more than 0 s and less than timeout={self.timeout_s} s",
-            )
-        if not 0 < self.interval_s < self.threshold_s:
-            raise RenewalRefused(
-                "interval",
-                f"{self.interval_s:g} s",
-                f"more than 0 s and less than threshold={self.threshold_s:g} s",
-            )
+        self.warn_before_s = seconds("warn_before", warn_before)
+        for name, length_s, limit, limit_s in (
+            ("threshold", self.threshold_s, "timeout", self.timeout_s),
+            ("interval", self.interval_s, "threshold", self.threshold_s),
+        ):
+            if not 0 < length_s < limit_s:
+                raise RenewalRefused(
+                    name, f"{length_s:g} s", f"more than 0 s and less than {limit}={limit_s:g} s"
+                )
 
     def __repr__(self) -> str:
         return f"Heartbeat(timeout={self.timeout_s}, threshold={self.threshold_s:g}, interval={self.interval_s:g})"
-
-    @property
-    def receive_visibility_s(self) -> int | None:
-        return self.timeout_s
-
-    @property
-    def warn_before_s(self) -> float:
-        return self._warn_before_s
 
     def due_s(self, window: Window) -> float:
         # The first beat within the threshold, and the first after the window was opened or came to the keeper.
@@ -433,22 +378,10 @@ class Heartbeat(RenewalPolicy):
 class NoRenewal(RenewalPolicy):
     """Nothing is renewed; a handler is still told when its window has ended."""
 
+    renews = False
+
     def __init__(self, *, visibility: Duration | None = None) -> None:
-        self.visibility_s = None if visibility is None else whole_seconds("visibility", visibility)
+        self.receive_visibility_s = _visibility_s(visibility)
 
     def __repr__(self) -> str:
-        return f"NoRenewal(visibility={self.visibility_s})"
-
-    @property
-    def receive_visibility_s(self) -> int | None:
-        return self.visibility_s
-
-    @property
-    def renews(self) -> bool:
-        return False
-
-    def due_s(self, window: Window) -> float:
-        return math.inf
-
-    def ask_s(self, window: Window, now_s: float) -> int:
-        return 0
+        return f"NoRenewal(visibility={self.receive_visibility_s})"
