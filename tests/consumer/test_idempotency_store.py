@@ -2,7 +2,6 @@
 
 import asyncio
 import importlib.util
-import os
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -34,19 +33,13 @@ def wall() -> ManualWall:
     return ManualWall()
 
 
-POSTGRES = os.environ.get("VEIL_TEST_POSTGRES", "")
-STORES = ["sqlite"]
-if POSTGRES and importlib.util.find_spec("psycopg"):
-    STORES.append("postgres")
-
-
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=["sqlite", "postgres"])
 async def store(request: Any, tmp_path: Path, wall: ManualWall) -> AsyncIterator[IdempotencyStore]:
     made: IdempotencyStore
     made = (
         SqliteIdempotency(tmp_path / "keys.db", now_ms=wall)
         if request.param == "sqlite"
-        else PostgresIdempotency(POSTGRES)
+        else PostgresIdempotency(request.getfixturevalue("postgres"))
     )
     yield made
     await made.close()

@@ -12,11 +12,11 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -120,7 +120,11 @@ class IdempotencyStore(Protocol):
     """
 
     async def claim(self, key: str, holder: Holder, *, hold_ms: int) -> Claim:
-        """Claim the key for `hold_ms`; `may_claim` says who may."""
+        """Claim the key for `hold_ms`.
+
+        A later delivery of the same message takes over at once: that it was delivered means that the earlier one lost its
+        lease, or died. Another message with the same key waits until the claim runs out.
+        """
 
     async def finish(self, key: str, holder: Holder, *, keep_ms: int) -> bool:
         """Remember for `keep_ms` that it is done; False, and no change, when the claim is not this holder's any more."""
@@ -130,34 +134,6 @@ class IdempotencyStore(Protocol):
 
     async def close(self) -> None:
         """Let go of files and connections."""
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """What is stored under a key."""
-
-    is_done: bool
-    holder: Holder
-    until_ms: int
-
-
-def judge(record: Record | None, holder: Holder, now_ms: int) -> Claim:
-    """The rule of a claim.
-
-    A later delivery of the same message takes over at once: that it was delivered means that the earlier one lost its
-    lease, or died. Another message with the same key waits until the claim runs out.
-    """
-    if record is None:
-        return Claimed()
-    is_same = record.holder.message_id == holder.message_id
-    if not record.is_done and is_same:
-        # An older delivery that wakes up late must not take its successor's claim, even one that has run out.
-        if record.holder.token > holder.token:
-            return Busy(max(1, record.until_ms - now_ms))
-        return Claimed()
-    if record.until_ms <= now_ms:
-        return Claimed()
-    return Done() if record.is_done else Busy(record.until_ms - now_ms)
 
 
 _LATER = Backoff(base_s=5.0)
@@ -303,11 +279,62 @@ def _wait(busy: Busy) -> Outcome:
     return RetryAfter(min(max(1, math.ceil(busy.for_ms / 1_000)), _BUSY_WAIT_MAX_S))
 
 
-# ---- the keys in a SQLite file, for consumers on one machine
+# ---- the keys in a database: SQL that both kinds share, but for their clocks
+
+# One statement, so that two who claim at once are put in order. An older delivery that wakes up late must not take its
+# successor's claim, even one that has run out.
+_CLAIM: Final = """
+INSERT INTO {table} AS old (key, is_done, message_id, token, {until})
+VALUES ({key}, false, {message_id}, {token}, {later})
+ON CONFLICT (key) DO UPDATE
+    SET is_done = false, message_id = excluded.message_id, token = excluded.token, {until} = excluded.{until}
+    WHERE CASE WHEN NOT old.is_done AND old.message_id = excluded.message_id THEN old.token <= excluded.token
+               ELSE old.{until} <= {now} END
+RETURNING true
+"""
+_LOOK: Final = "SELECT is_done, {left_ms} FROM {table} WHERE key = {key}"
+_FINISH: Final = """
+UPDATE {table} SET is_done = true, {until} = {later}
+WHERE key = {key} AND message_id = {message_id} AND token = {token}
+RETURNING true
+"""
+_GIVE_UP: Final = """
+DELETE FROM {table} WHERE key = {key} AND message_id = {message_id} AND token = {token} AND NOT is_done
+"""
+
+
+class _SqlIdempotency:
+    """Keeps the contract by four statements; `_words` has what they are filled in with."""
+
+    _words: Mapping[str, str]
+    _clear: tuple[str, ...] = ()  # with each claim
+
+    async def claim(self, key: str, holder: Holder, *, hold_ms: int) -> Claim:
+        """Claim the key for `hold_ms`."""
+        if await self._run(key, holder, hold_ms, _CLAIM, *self._clear):
+            return Claimed()
+        row = await self._run(key, holder, 0, _LOOK)
+        # Given up between the two looks: whoever asks again soon will have it.
+        if row is None:
+            return Busy(1)
+        return Done() if row[0] else Busy(max(1, int(row[1])))
+
+    async def finish(self, key: str, holder: Holder, *, keep_ms: int) -> bool:
+        """Remember for `keep_ms` that it is done; False when the claim is not this holder's any more."""
+        return bool(await self._run(key, holder, keep_ms, _FINISH))
+
+    async def give_up(self, key: str, holder: Holder) -> None:
+        """Forget the claim, if it is this holder's and not finished."""
+        await self._run(key, holder, 0, _GIVE_UP)
+
+    async def _run(self, key: str, holder: Holder, ms: int, *statements: str) -> Any:
+        """The row that the first statement gives, if any; all of them in one transaction."""
+        raise NotImplementedError
+
+
+# ---- in a SQLite file, for consumers on one machine
 
 _BUSY_MS: Final = 5_000
-# Each claim clears away a little of what has run out, so that the file never needs a sweep.
-_CLEARED_MAX: Final = 8
 _SQLITE_TABLE: Final = """
 CREATE TABLE IF NOT EXISTS idempotency_keys (
     key TEXT PRIMARY KEY, is_done INTEGER NOT NULL, message_id TEXT NOT NULL, token INTEGER NOT NULL,
@@ -315,20 +342,29 @@ CREATE TABLE IF NOT EXISTS idempotency_keys (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS idempotency_keys_by_end ON idempotency_keys (until_ms);
 """
+# Each claim clears away a little of what has run out, so that the file never needs a sweep.
 _CLEAR: Final = """
 DELETE FROM idempotency_keys WHERE key IN (
-    SELECT key FROM idempotency_keys WHERE until_ms <= ? AND key <> ? ORDER BY until_ms LIMIT ?)
+    SELECT key FROM idempotency_keys WHERE until_ms <= :now_ms AND key <> :key ORDER BY until_ms LIMIT 8)
 """
-
-_T = TypeVar("_T")
 
 
 def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class SqliteIdempotency:
+class SqliteIdempotency(_SqlIdempotency):
     """Keeps the contract on one file; processes of one machine may share it. What is finished is on disk."""
+
+    _clear = (_CLEAR,)
+    _words: Mapping[str, str] = {
+        "table": "idempotency_keys",
+        "until": "until_ms",
+        "now": ":now_ms",
+        "later": ":now_ms + :ms",
+        "left_ms": "until_ms - :now_ms",
+        **{name: f":{name}" for name in ("key", "message_id", "token")},
+    }
 
     def __init__(self, path: str | Path, *, now_ms: Callable[[], int] = _wall_ms) -> None:
         self._path = str(path)
@@ -337,78 +373,34 @@ class SqliteIdempotency:
         # One thread: SQLite writes one after another anyway, and the event loop must not wait for the disk.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="veil-idempotency")
 
-    async def claim(self, key: str, holder: Holder, *, hold_ms: int) -> Claim:
-        """Claim the key for `hold_ms`."""
-        return await self._in_thread(lambda db: self._claim(db, key, holder, hold_ms))
-
-    async def finish(self, key: str, holder: Holder, *, keep_ms: int) -> bool:
-        """Remember for `keep_ms` that it is done; False when the claim is not this holder's any more."""
-        return await self._in_thread(lambda db: self._finish(db, key, holder, keep_ms))
-
-    async def give_up(self, key: str, holder: Holder) -> None:
-        """Forget the claim, if it is this holder's and not finished."""
-        await self._in_thread(
-            lambda db: _run(
-                db,
-                "DELETE FROM idempotency_keys WHERE key = ? AND is_done = 0 AND message_id = ? AND token = ?",
-                key,
-                holder.message_id,
-                holder.token,
-            )
-        )
-
     async def close(self) -> None:
         """Close the file."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         self._thread.shutdown()
 
-    def _claim(self, db: apsw.Connection, key: str, holder: Holder, hold_ms: int) -> Claim:
-        now_ms = self._now_ms()
-        rows = _run(
-            db, "SELECT is_done, message_id, token, until_ms FROM idempotency_keys WHERE key = ?", key
-        )
-        record = Record(bool(rows[0][0]), Holder(rows[0][1], rows[0][2]), rows[0][3]) if rows else None
-        claim = judge(record, holder, now_ms)
-        if isinstance(claim, Claimed):
-            _run(
-                db,
-                "INSERT OR REPLACE INTO idempotency_keys VALUES (?, 0, ?, ?, ?)",
-                key,
-                holder.message_id,
-                holder.token,
-                now_ms + hold_ms,
-            )
-            _run(db, _CLEAR, now_ms, key, _CLEARED_MAX)
-        return claim
-
-    def _finish(self, db: apsw.Connection, key: str, holder: Holder, keep_ms: int) -> bool:
-        _run(
-            db,
-            "UPDATE idempotency_keys SET is_done = 1, until_ms = ? WHERE key = ? AND message_id = ? AND token = ?",
-            self._now_ms() + keep_ms,
-            key,
-            holder.message_id,
-            holder.token,
-        )
-        return bool(db.changes())
-
-    async def _in_thread(self, work: Callable[[apsw.Connection], _T]) -> _T:
+    async def _run(self, key: str, holder: Holder, ms: int, *statements: str) -> Any:
+        values = {
+            "key": key,
+            "message_id": holder.message_id,
+            "token": holder.token,
+            "ms": ms,
+            "now_ms": self._now_ms(),
+        }
         # Shielded: a transaction that is under way ends, whoever stopped waiting for it.
         loop = asyncio.get_running_loop()
-        return await asyncio.shield(loop.run_in_executor(self._thread, self._transaction, work))
+        return await asyncio.shield(loop.run_in_executor(self._thread, self._transaction, statements, values))
 
-    def _transaction(self, work: Callable[[apsw.Connection], _T]) -> _T:
+    def _transaction(self, statements: Sequence[str], values: dict[str, Any]) -> Any:
         db = self._connection or self._open()
-        # Immediate: to read first and ask for the write lock later can fail, or decide on an old reading.
-        _run(db, "BEGIN IMMEDIATE")
+        db.execute("BEGIN IMMEDIATE")
         try:
-            result = work(db)
-            _run(db, "COMMIT")
+            rows = [db.execute(sql.format_map(self._words), values).fetchone() for sql in statements]
+            db.execute("COMMIT")
         except BaseException:
             if not db.getautocommit():
-                _run(db, "ROLLBACK")
+                db.execute("ROLLBACK")
             raise
-        return result
+        return rows[0]
 
     def _open(self) -> apsw.Connection:
         import apsw
@@ -426,45 +418,27 @@ class SqliteIdempotency:
             self._connection = None
 
 
-def _run(db: apsw.Connection, sql: str, *values: Any) -> list[Any]:
-    return db.execute(sql, values).fetchall()
-
-
-# ---- the keys in PostgreSQL, for consumers on many machines; needs `psycopg` 3
+# ---- in PostgreSQL, for consumers on many machines; needs `psycopg` 3
 
 _POSTGRES_TABLE: Final = """
 CREATE TABLE IF NOT EXISTS veil_idempotency_keys (
     key text PRIMARY KEY, is_done boolean NOT NULL, message_id text NOT NULL, token bigint NOT NULL,
     until timestamptz NOT NULL)
 """
-# One statement, so that two who claim at once are put in order by the row's lock. The condition is `judge`, in SQL.
-_CLAIM: Final = """
-INSERT INTO veil_idempotency_keys AS old (key, is_done, message_id, token, until)
-VALUES (%(key)s, false, %(message_id)s, %(token)s, clock_timestamp() + %(ms)s * interval '1 ms')
-ON CONFLICT (key) DO UPDATE
-    SET is_done = false, message_id = excluded.message_id, token = excluded.token, until = excluded.until
-    WHERE CASE WHEN NOT old.is_done AND old.message_id = excluded.message_id THEN old.token <= excluded.token
-               ELSE old.until <= clock_timestamp() END
-RETURNING true
-"""
-_LOOK: Final = """
-SELECT is_done, greatest(1, (extract(epoch FROM until - clock_timestamp()) * 1000)::bigint)
-FROM veil_idempotency_keys WHERE key = %(key)s
-"""
-_FINISH: Final = """
-UPDATE veil_idempotency_keys SET is_done = true, until = clock_timestamp() + %(ms)s * interval '1 ms'
-WHERE key = %(key)s AND message_id = %(message_id)s AND token = %(token)s
-RETURNING true
-"""
-_GIVE_UP: Final = """
-DELETE FROM veil_idempotency_keys
-WHERE key = %(key)s AND message_id = %(message_id)s AND token = %(token)s AND NOT is_done
-"""
 
 
-class PostgresIdempotency:
+class PostgresIdempotency(_SqlIdempotency):
     """Keeps the contract on a table of its own, by the database's clock. Rows that ran out are yours to clear away:
     `DELETE FROM veil_idempotency_keys WHERE until < now()`."""
+
+    _words: Mapping[str, str] = {
+        "table": "veil_idempotency_keys",
+        "until": "until",
+        "now": "clock_timestamp()",
+        "later": "clock_timestamp() + %(ms)s * interval '1 ms'",
+        "left_ms": "(extract(epoch FROM until - clock_timestamp()) * 1000)::bigint",
+        **{name: f"%({name})s" for name in ("key", "message_id", "token")},
+    }
 
     def __init__(self, conninfo: str) -> None:
         try:
@@ -475,31 +449,13 @@ class PostgresIdempotency:
         self._connection: Any = None
         self._lock = asyncio.Lock()
 
-    async def claim(self, key: str, holder: Holder, *, hold_ms: int) -> Claim:
-        """Claim the key for `hold_ms`."""
-        if await self._run(_CLAIM, key, holder, hold_ms):
-            return Claimed()
-        row = await self._run(_LOOK, key, holder, 0)
-        # Given up between the two looks: whoever asks again soon will have it.
-        if row is None:
-            return Busy(1)
-        return Done() if row[0] else Busy(int(row[1]))
-
-    async def finish(self, key: str, holder: Holder, *, keep_ms: int) -> bool:
-        """Remember for `keep_ms` that it is done; False when the claim is not this holder's any more."""
-        return bool(await self._run(_FINISH, key, holder, keep_ms))
-
-    async def give_up(self, key: str, holder: Holder) -> None:
-        """Forget the claim, if it is this holder's and not finished."""
-        await self._run(_GIVE_UP, key, holder, 0)
-
     async def close(self) -> None:
         """Close the connection."""
         if self._connection is not None:
             await self._connection.close()
             self._connection = None
 
-    async def _run(self, sql: str, key: str, holder: Holder, ms: int) -> Any:
+    async def _run(self, key: str, holder: Holder, ms: int, *statements: str) -> Any:
         async with self._lock:
             try:
                 if self._connection is None:
@@ -508,7 +464,7 @@ class PostgresIdempotency:
                     )
                     await self._connection.execute(_POSTGRES_TABLE)
                 values = {"key": key, "message_id": holder.message_id, "token": holder.token, "ms": ms}
-                cursor = await self._connection.execute(sql, values)
+                cursor = await self._connection.execute(statements[0].format_map(self._words), values)
                 return await cursor.fetchone() if cursor.description else None
             except BaseException:
                 # Broken or in an unknown state, also when cancelled on the way: the next call opens another.
