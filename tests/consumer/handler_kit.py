@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from veil.client.api import Attribute, RawMessage
 from veil.consumer.lease import Lease
-from veil.consumer.message import DEFAULT_ENVELOPES, Envelopes, Message
+from veil.consumer.message import Message
 
 
 class ManualTime:
@@ -35,7 +35,7 @@ def a_message(
     visibility_s: float = 30.0,
     token: int | None = None,
     time: ManualTime | None = None,
-    envelopes: Envelopes = DEFAULT_ENVELOPES,
+    type_attribute: str = "type",
 ) -> Message:
     """A message with whatever the test does not speak of filled in."""
     time = time or ManualTime()
@@ -52,7 +52,7 @@ def a_message(
     if group is not None:
         told["MessageGroupId"] = group
     raw = RawMessage(id, lease.receipt, body, attributes=dict(attributes or {}), system=told)
-    return Message(raw, queue=queue, lease=lease, envelopes=envelopes)
+    return Message(raw, queue=queue, lease=lease, type_attribute=type_attribute)
 
 
 def text(value: str) -> Attribute:

@@ -7,7 +7,6 @@ import pytest
 
 from tests.consumer.handler_kit import a_message, text
 from veil.client.api import Attribute
-from veil.consumer.message import Envelopes
 
 EVENT = json.dumps({"specversion": "1.0", "type": "order.created", "data": {"id": 1}})
 
@@ -33,8 +32,7 @@ def test_the_type_is_the_attribute_before_anything_else() -> None:
 
 
 def test_the_attribute_that_tells_the_type_can_be_another() -> None:
-    envelopes = Envelopes(type_attribute="ce-type")
-    message = a_message(attributes={"ce-type": text("a"), "type": text("b")}, envelopes=envelopes)
+    message = a_message(attributes={"ce-type": text("a"), "type": text("b")}, type_attribute="ce-type")
     assert message.type == "a"
 
 
@@ -49,44 +47,6 @@ def test_what_only_looks_like_a_cloud_event_has_no_type(body: str) -> None:
     message = a_message(body)
     assert message.type is None
     assert message.content.text == body
-
-
-def test_cloud_events_can_be_left_closed() -> None:
-    message = a_message(EVENT, envelopes=Envelopes(cloudevents=False))
-    assert message.type is None
-    assert message.content.text == EVENT
-
-
-SNS = {
-    "Type": "Notification",
-    "MessageId": "n-1",
-    "TopicArn": "arn:aws:sns:us-east-1:000000000000:orders",
-    "Message": '{"id": 1}',
-    "MessageAttributes": {"type": {"Type": "String", "Value": "order.created"}},
-}
-BUS = {"version": "0", "id": "e-1", "detail-type": "order.created", "source": "shop", "detail": {"id": 1}}
-
-
-def test_a_notification_is_opened_when_asked_for() -> None:
-    closed, opened = a_message(json.dumps(SNS)), a_message(json.dumps(SNS), envelopes=Envelopes(sns=True))
-    assert (closed.type, closed.content.text) == (None, json.dumps(SNS))
-    assert (opened.type, opened.content.text) == ("order.created", '{"id": 1}')
-
-
-def test_a_cloud_event_inside_a_notification_is_opened_too() -> None:
-    message = a_message(json.dumps({**SNS, "Message": EVENT}), envelopes=Envelopes(sns=True))
-    assert (message.type, message.content.json) == ("order.created", b'{"id": 1}')
-
-
-def test_a_notification_about_a_subscription_is_no_message() -> None:
-    body = json.dumps({**SNS, "Type": "SubscriptionConfirmation"})
-    assert a_message(body, envelopes=Envelopes(sns=True)).content.text == body
-
-
-def test_an_event_of_a_bus_is_opened_when_asked_for() -> None:
-    message = a_message(json.dumps(BUS), envelopes=Envelopes(eventbridge=True))
-    assert (message.type, message.content.json) == ("order.created", b'{"id": 1}')
-    assert a_message(json.dumps(BUS)).type is None
 
 
 def test_the_body_is_in_no_representation_and_no_log() -> None:

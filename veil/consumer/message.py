@@ -8,9 +8,8 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -20,9 +19,8 @@ from veil.core.attempt import NOT_SAID, Said
 
 # ---- envelopes
 #
-# Only the outermost names are read; the payload stays the bytes it was, for the handler's own type to decode once.
-
-_T = TypeVar("_T")
+# CloudEvents are recognised by their `specversion`. Only the outermost names are read; the payload stays the bytes it was, for
+# the handler's own type to decode once.
 
 
 class Content(NamedTuple):
@@ -39,44 +37,6 @@ class Content(NamedTuple):
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Envelopes:
-    """Where a message's type is found, and which wrappings are taken off.
-
-    The attribute wins over what the body says. CloudEvents are recognised by their `specversion`; SNS and EventBridge
-    have no such mark, so a body that merely looks like theirs would be mistaken: they are off unless asked for.
-    """
-
-    type_attribute: str = "type"
-    cloudevents: bool = True
-    sns: bool = False
-    eventbridge: bool = False
-
-    def open(self, body: str) -> Content:
-        """The content of a body; one that is in no envelope is its own content."""
-        # A look for the mark costs next to nothing, decoding does: most bodies are in no envelope.
-        if self.sns and '"TopicArn"' in body:
-            notification = _decoded(_SNS, body)
-            if notification is not None and notification.kind == "Notification":
-                inner = self._opened(notification.message)
-                if inner.type is None:
-                    said = notification.attributes.get(self.type_attribute)
-                    inner = inner._replace(type=said.value if said else None)
-                return inner
-        return self._opened(body)
-
-    def _opened(self, body: str) -> Content:
-        if self.cloudevents and '"specversion"' in body:
-            event = _decoded(_CLOUD_EVENT, body)
-            if event is not None:
-                return _content(event)
-        if self.eventbridge and '"detail-type"' in body:
-            bus_event = _decoded(_EVENT_BRIDGE, body)
-            if bus_event is not None:
-                return Content(bus_event.detail_type, json=bytes(bus_event.detail))
-        return Content(None, text=body)
-
-
 class _CloudEvent(msgspec.Struct):
     specversion: str
     type: str
@@ -84,48 +44,28 @@ class _CloudEvent(msgspec.Struct):
     data_base64: str | None = None
 
 
-class _SnsValue(msgspec.Struct, rename="pascal"):
-    type: str = ""
-    value: str = ""
-
-
-class _SnsNotification(msgspec.Struct):
-    kind: str = msgspec.field(name="Type")
-    topic: str = msgspec.field(name="TopicArn")
-    message: str = msgspec.field(name="Message")
-    attributes: dict[str, _SnsValue] = msgspec.field(name="MessageAttributes", default_factory=dict)
-
-
-class _BusEvent(msgspec.Struct):
-    detail_type: str = msgspec.field(name="detail-type")
-    source: str
-    detail: msgspec.Raw
-
-
 _CLOUD_EVENT: Final = msgspec.json.Decoder(_CloudEvent)
-_SNS: Final = msgspec.json.Decoder(_SnsNotification)
-_EVENT_BRIDGE: Final = msgspec.json.Decoder(_BusEvent)
 
 
-def _decoded(decoder: msgspec.json.Decoder[_T], body: str) -> _T | None:
+def opened(body: str) -> Content:
+    """The content of a body; one that is in no envelope is its own content."""
+    # A look for the mark costs next to nothing, decoding does: most bodies are in no envelope.
+    if '"specversion"' not in body:
+        return Content(None, text=body)
     try:
-        return decoder.decode(body)
+        event = _CLOUD_EVENT.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None  # it only looked like one
-
-
-def _content(event: _CloudEvent) -> Content:
-    if event.data_base64 is not None:
-        try:
-            return Content(event.type, binary=base64.b64decode(event.data_base64, validate=True))
-        except binascii.Error:
-            return Content(event.type, problem="data_base64 is not base64")
-    return Content(event.type, json=bytes(event.data))
+        return Content(None, text=body)  # it only looked like one
+    if event.data_base64 is None:
+        return Content(event.type, json=bytes(event.data))
+    try:
+        return Content(event.type, binary=base64.b64decode(event.data_base64, validate=True))
+    except binascii.Error:
+        return Content(event.type, problem="data_base64 is not base64")
 
 
 # ---- messages
 
-DEFAULT_ENVELOPES: Final = Envelopes()
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -140,13 +80,11 @@ class Message:
     worked_ms: int | None = None  # how long its handler worked, where it was held for longer
     settling: Callable[[], AbstractContextManager[object]] | None = None  # around its delete: a span
 
-    def __init__(
-        self, raw: RawMessage, *, queue: str, lease: Lease, envelopes: Envelopes = DEFAULT_ENVELOPES
-    ) -> None:
+    def __init__(self, raw: RawMessage, *, queue: str, lease: Lease, type_attribute: str = "type") -> None:
         self.raw = raw
         self.queue = queue
         self.lease = lease
-        self._envelopes = envelopes
+        self._type_attribute = type_attribute  # wins over what the body says
 
     def told(self, otherwise: Said | None = None) -> Said | None:
         """What the queue is told with the end of this attempt; `otherwise` where its handler did not fail."""
@@ -205,13 +143,13 @@ class Message:
         """The payload, out of its envelope if it came in one, and the type that the envelope tells."""
         # Not a cached_property: that takes a lock, which costs more than all the rest of most messages.
         if self._content is None:
-            self._content = self._envelopes.open(self.raw.body)
+            self._content = opened(self.raw.body)
         return self._content
 
     @property
     def type(self) -> str | None:
         """What kind of message it is: the type attribute, else what its envelope says."""
-        attribute = self.raw.attributes.get(self._envelopes.type_attribute)
+        attribute = self.raw.attributes.get(self._type_attribute)
         if attribute is not None and isinstance(attribute.value, str):
             return attribute.value
         return self.content.type

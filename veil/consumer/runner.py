@@ -22,7 +22,7 @@ from veil.consumer.acknowledging import Deletes, Releases
 from veil.consumer.dispatch import Dispatch, FifoWaiting, StandardWaiting, WaitingMessages
 from veil.consumer.handlers.table import HandlerTable
 from veil.consumer.lease import Lease
-from veil.consumer.message import Envelopes, Message
+from veil.consumer.message import Message
 from veil.consumer.metrics import ConsumerMetrics, RenewalWatch
 from veil.consumer.outcomes import Outcome
 from veil.consumer.processing import MessageProcessor
@@ -140,7 +140,6 @@ class Runner:
     ) -> None:
         self._settings, self._table, self._metrics = settings, table, metrics
         self._dependencies = dependencies
-        self._envelopes = Envelopes(type_attribute=settings.message_type_attribute)
         self._handling = HandlingTime()
         self._batch = max((handler.batch or 1 for handler in table.handlers), default=1)
         self._receive_target = min(_HELD_MAX, settings.concurrency * self._batch)
@@ -351,6 +350,7 @@ class Runner:
         """Leases begin here, not with a slot: what waits must not lapse in our hands."""
         assert self._keeper is not None
         monotonic, url, name = self._dependencies.monotonic, self.facts.url, self._settings.name
+        type_attribute = self._settings.message_type_attribute
         messages = []
         if raws:
             self.deletes.promised(raws[0].grace_s)
@@ -365,7 +365,7 @@ class Runner:
                 monotonic=monotonic,
                 grace_s=raw.grace_s,
             )
-            message = Message(raw, queue=name, lease=lease, envelopes=self._envelopes)
+            message = Message(raw, queue=name, lease=lease, type_attribute=type_attribute)
             handler = self._table.pick(message)
             if handler is not None:
                 lease.kind = handler.name
