@@ -9,14 +9,14 @@ addressing; an explicit endpoint can name whatever is to be reached.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
-import random
 import re
 import ssl
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, TypeVar
 
@@ -32,6 +32,7 @@ from veil.client.api import (
     QueueApi,
     RawMessage,
     wants_other_credentials,
+    with_retries,
 )
 from veil.client.connection import REST_S_MAX, Heir, HttpAnswer, HttpPool, NoAnswer, RequestHead
 from veil.client.credentials import Credentials, CredentialsSource, read_profile
@@ -53,12 +54,12 @@ _RECEIVED_BYTES_MAX: Final = 64 << 20
 _ANSWER_BYTES_MAX: Final = 1 << 20
 # A send must not be repeated, so it keeps off connections that the service may be about to close.
 _SEND_REST_S_MAX: Final = 5.0
+# For the questions at a consumer's start: a service that starts at the same time gets a moment.
 _START_TRIES: Final = 3
 _START_BACKOFF: Final = Backoff(first_s=0.3, max_s=0.8)
 _BULK_LINE: Final = f"{answers.BULK_HEADER.decode()}: 1\r\n"
 _ARN: Final = re.compile(r"arn:[a-z-]+:sqs:([a-z0-9-]+):(\d{12}):([A-Za-z0-9_-]+(?:\.fifo)?)")
 
-_RANDOM: Final = random.Random()  # noqa: S311 - spreads load, hides nothing
 _encode = msgspec.json.Encoder().encode
 
 
@@ -134,7 +135,7 @@ class SqsClient(QueueApi):
             self.send_max = answers.bulk_in(answer)
             return str(answers.field(answer, "QueueUrl"))
 
-        return await with_retries(lambda: self._call("GetQueueUrl", given, read, repeatable=True))
+        return await self._asked_at_start("GetQueueUrl", given, read)
 
     async def attributes(self, url: str) -> dict[str, str]:
         """All queue attributes."""
@@ -143,7 +144,7 @@ class SqsClient(QueueApi):
         def read(answer: HttpAnswer) -> dict[str, str]:
             return dict(answers.field(answer, "Attributes", {}))
 
-        return await with_retries(lambda: self._call("GetQueueAttributes", given, read, repeatable=True))
+        return await self._asked_at_start("GetQueueAttributes", given, read)
 
     async def receive(
         self,
@@ -297,6 +298,10 @@ class SqsClient(QueueApi):
 
     # ---- within
 
+    async def _asked_at_start(self, action: str, given: dict[str, Any], read: Callable[[HttpAnswer], T]) -> T:
+        call = functools.partial(self._call, action, given, read, repeatable=True)
+        return await with_retries(call, _START_BACKOFF, tries=_START_TRIES)
+
     async def _extend(
         self,
         url: str,
@@ -423,32 +428,6 @@ class SqsClient(QueueApi):
 
     def _unreachable(self, reason: str, *, away: bool = False) -> ApiError:
         return ApiError(Failure.UNREACHABLE, "", f"{self.endpoint}: {reason}", away=away)
-
-
-def _is_away(error: ApiError) -> bool:
-    return error.failure in (Failure.UNREACHABLE, Failure.THROTTLED)
-
-
-async def with_retries(
-    call: Callable[[], Awaitable[T]],
-    *,
-    tries: int = _START_TRIES,
-    backoff: Backoff = _START_BACKOFF,
-    passes: Callable[[ApiError], bool] = _is_away,
-) -> T:
-    """What the call comes to, made again up to so many times while its failure may pass.
-
-    As it comes, for the questions at a consumer's start: a service that starts at the same time gets a moment.
-    """
-    for failures in range(tries - 1):
-        try:
-            return await call()
-        except ApiError as error:
-            if not passes(error):
-                raise
-            pause_s = backoff.pause_s(failures, error.failure, _RANDOM)
-        await asyncio.sleep(pause_s)
-    return await call()
 
 
 def _outcome_line(said: Sequence[Said | None]) -> str:

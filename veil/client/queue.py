@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-import random
 import threading
 import time
 import uuid
@@ -23,7 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
-from veil.client.api import BATCH_MAX, ApiError, Attribute, Backoff, Failure
+from veil.client.api import BATCH_MAX, RANDOM, ApiError, Attribute, Backoff, Failure
 from veil.client.blocking import LoopThread
 from veil.client.client import SqsClient
 from veil.client.connection import current_span
@@ -34,8 +33,6 @@ BATCH_BYTES_MAX: Final = 1 << 20
 ATTRIBUTES_MAX: Final = 10
 _CALLS_AT_ONCE: Final = 8
 _BACKOFF: Final = Backoff(first_s=0.1, max_s=5.0, throttled=4.0)
-_RANDOM: Final = random.Random()  # noqa: S311 - spreads load, hides nothing
-_PASSES: Final = (Failure.UNREACHABLE, Failure.THROTTLED)  # what another try may mend
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -287,8 +284,8 @@ class _Sender:
                     invocation = str(uuid.uuid4())  # another request than before
             if not rest:
                 return
-            pause_s = _BACKOFF.pause_s(failures, last.failure, _RANDOM)
-            if last.failure not in _PASSES or time.monotonic() + pause_s > deadline_s:
+            pause_s = _BACKOFF.pause_s(failures, last.failure, RANDOM)
+            if not last.may_pass or time.monotonic() + pause_s > deadline_s:
                 for each in rest:
                     each.future.set_exception(last)
                 return
@@ -303,7 +300,7 @@ def _settle(batch: list[_Waiting], answers: list[str | ApiError]) -> tuple[list[
     for each, answer in zip(batch, answers, strict=True):
         if isinstance(answer, str):
             each.future.set_result(answer)
-        elif answer.failure in _PASSES:
+        elif answer.may_pass:
             rest.append(each)
             last = answer
         else:

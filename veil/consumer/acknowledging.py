@@ -109,8 +109,7 @@ class Batcher(Generic[E]):
 
     def _may_pass(self, error: ApiError, tries: int) -> bool:
         tries_max = _TRIES_AWAY if error.away and self.grace_s else _TRIES
-        passes = error.failure in (Failure.THROTTLED, Failure.UNREACHABLE)
-        return not self._hurried and tries < tries_max and passes
+        return not self._hurried and tries < tries_max and error.may_pass
 
     def _again(self, entry: E, answered: Answered, tries: int, error: ApiError) -> None:
         backoff = _BACKOFF_AWAY if error.away and self.grace_s else _BACKOFF

@@ -7,12 +7,12 @@ import functools
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from veil.client.api import BATCH_MAX
 from veil.consumer.message import Message
 from veil.consumer.outcomes import LetExpire, Outcome
+from veil.consumer.processing import Interrupted, MessageProcessor
 
 _log = logging.getLogger(__name__)
 
@@ -195,43 +195,16 @@ class FifoWaiting:
 # ---- dispatching
 
 
-@dataclass(frozen=True, slots=True)
-class Interrupted(Outcome):
-    """Its handler was ended in the middle because the consumer stops: make it visible at once, for another one."""
-
-
-class Processor(Protocol):
-    """Where a message is worked on and then settled."""
-
-    def batch_max(self, message: Message) -> int:
-        """How many messages its handler takes at a time."""
-
-    def fits(self, first: Message, other: Message) -> bool:
-        """Whether both may be handled in one call."""
-
-    async def work(self, messages: Sequence[Message]) -> list[Outcome | None]:
-        """What is to become of each; None: nothing, its lease is lost. Raises nothing but cancellation."""
-
-    def settle_at_once(
-        self, message: Message, outcome: Outcome | None, done: Callable[[Message, bool], None]
-    ) -> bool:
-        """Begin to carry the outcome out, if that needs no waiting; `done` tells whether it is out of the queue."""
-
-    async def settle(
-        self,
-        messages: Sequence[Message],
-        outcomes: Sequence[Outcome | None],
-        halt: Callable[[], list[Message]],
-    ) -> bool:
-        """Carry the outcomes out; whether all are out of the queue. `halt` gives what must not be begun after a failure, to be
-        given back in order."""
-
-
 class Dispatch:
     """The slots. A slot is free again when its handler has ended; its group, when what became of it is settled."""
 
     def __init__(
-        self, waiting: WaitingMessages, slots: int, processor: Processor, *, on_free_slot: Callable[[], None]
+        self,
+        waiting: WaitingMessages,
+        slots: int,
+        processor: MessageProcessor,
+        *,
+        on_free_slot: Callable[[], None],
     ) -> None:
         self._waiting, self._slots, self._processor, self._on_free_slot = (
             waiting,

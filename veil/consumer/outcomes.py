@@ -133,14 +133,11 @@ DEFAULT_BACKOFF = Backoff(base_s=5.0)
 class Verdict(Exception):
     """The root of what a handler raises on purpose; it wins over the failure policy."""
 
+    outcome: Outcome  # what the handler asks for
+
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
-
-    @property
-    def outcome(self) -> Outcome:
-        """What the handler asks for."""
-        raise NotImplementedError
 
 
 class Retry(Verdict):
@@ -148,43 +145,35 @@ class Retry(Verdict):
 
     def __init__(self, reason: str = "", *, after_s: float | None = None) -> None:
         super().__init__(reason)
-        self._outcome = DEFAULT_BACKOFF if after_s is None else RetryAfter(after_s)
-
-    @property
-    def outcome(self) -> Outcome:
-        return self._outcome
+        self.outcome = DEFAULT_BACKOFF if after_s is None else RetryAfter(after_s)
 
 
 class RetryNow(Verdict):
     """Make it visible at once, for whoever receives next."""
 
-    @property
-    def outcome(self) -> Outcome:
-        return Release()
+    outcome = Release()
 
 
 class Reject(Verdict):
     """Send it to the dead letters now: another try would end the same way."""
 
-    @property
-    def outcome(self) -> Outcome:
-        return DeadLetter(self.reason, error=self)
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.outcome = DeadLetter(reason)
 
 
 class Drop(Verdict):
     """Take it out of the queue although it was not handled."""
 
-    @property
-    def outcome(self) -> Outcome:
-        return Discard()
+    outcome = Discard()
 
 
 class Stop(Verdict):
     """Release it and stop the whole consumer."""
 
-    @property
-    def outcome(self) -> Outcome:
-        return Fatal(self.reason)
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.outcome = Fatal(reason)
 
 
 def backoff_s(backoff: Backoff, receive_count: int, random: Callable[[], float]) -> float:
@@ -249,8 +238,14 @@ class FailurePolicy:
         """The outcome for a message whose handler raised this."""
         error = _only_one(error, self._spec)
         if isinstance(error, Verdict):
-            return error.outcome
-        return explained(self._chosen(error, message), error)
+            outcome = error.outcome
+        else:
+            outcome = self._chosen(error, message)
+            if isinstance(outcome, DeadLetter | Fatal) and not outcome.reason:
+                outcome = replace(outcome, reason=told(error))
+        if isinstance(outcome, DeadLetter) and outcome.error is None:
+            outcome = replace(outcome, error=error)
+        return outcome
 
     def _chosen(self, error: BaseException, message: Message) -> Outcome:
         spec = self._spec
@@ -272,15 +267,6 @@ class FailurePolicy:
             "the failure policy returned %r, expected an Outcome", outcome, extra={"facts": message.facts}
         )
         return self._otherwise
-
-
-def explained(outcome: Outcome, error: BaseException) -> Outcome:
-    """The outcome with the error told, where it has room for it."""
-    if isinstance(outcome, DeadLetter):
-        return replace(outcome, reason=outcome.reason or told(error), error=outcome.error or error)
-    if isinstance(outcome, Fatal) and not outcome.reason:
-        return replace(outcome, reason=told(error))
-    return outcome
 
 
 # ---- What is told of an error: to people in the log, on dead letters, and to the queue with the end of the attempt.

@@ -8,13 +8,13 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Final
 
 from veil.client.api import ApiError, Attribute, QueueApi
 from veil.consumer.acknowledging import Deletes, Releases
-from veil.consumer.dispatch import Interrupted
 from veil.consumer.handlers.table import Handler, HandlerTable
 from veil.consumer.message import Message
 from veil.consumer.outcomes import (
@@ -56,6 +56,11 @@ _log = logging.getLogger(__name__)
 
 _GONE: Final = -1  # out of the queue
 _LEFT: Final = -2  # nothing was done: it comes back by itself, or is somebody else's already
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted(Outcome):
+    """Its handler was ended in the middle because the consumer stops: make it visible at once, for another one."""
 
 
 class MessageProcessor:

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from veil.client.api import ApiError, Failure, QueueApi, RawMessage
+from veil.client.api import ApiError, QueueApi, RawMessage, with_retries
 from veil.client.endpoint import region_in
 from veil.consumer.acknowledging import Deletes, Releases
 from veil.consumer.dispatch import Dispatch, FifoWaiting, StandardWaiting, WaitingMessages
@@ -220,10 +220,10 @@ class Runner:
                 f"queue {settings.queue}: the consumer has no handler; add one with @app.handler"
             )
         api = self._api = dependencies.make_api()
-        url = await self._with_retries(lambda: api.queue_url(settings.queue))
+        url = await self._once_it_is_up(lambda: api.queue_url(settings.queue))
         visibility_s = settings.visibility_s or settings.renewal.receive_visibility_s
         facts = self.facts = QueueFacts(api, url, visibility_s=visibility_s, monotonic=dependencies.monotonic)
-        await self._with_retries(facts.read)
+        await self._once_it_is_up(facts.read)
         if facts.fifo:
             self._receive_target = settings.concurrency  # counted in groups
         if facts.visibility_s < 1:
@@ -315,19 +315,14 @@ class Runner:
             waiting=lambda: self.dispatch.waiting,
         )
 
-    async def _with_retries(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _once_it_is_up(self, ask: Callable[[], Awaitable[T]]) -> T:
         """The answer, however long the service takes to come up: consumers and servers start in any order."""
-        failures = 0
-        while True:
-            try:
-                return await ask()
-            except ApiError as error:
-                if error.failure not in (Failure.UNREACHABLE, Failure.THROTTLED):
-                    raise
-                pause_s = BACKOFF.pause_s(failures, error.failure, self._dependencies.random)
-                failures += 1
-                _log.warning("queue %s: %s; next try in %.1f s", self._settings.queue, error, pause_s)
-            await self._dependencies.sleep(pause_s)
+
+        def failed(error: ApiError, pause_s: float) -> None:
+            _log.warning("queue %s: %s; next try in %.1f s", self._settings.queue, error, pause_s)
+
+        sleep, random = self._dependencies.sleep, self._dependencies.random
+        return await with_retries(ask, BACKOFF, failed=failed, sleep=sleep, random=random)
 
     # ---- while it runs
 

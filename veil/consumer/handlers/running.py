@@ -73,15 +73,8 @@ def check_middleware(middleware: Any) -> None:
         )
 
 
-def around(middlewares: Sequence[Middleware], handler: CallNext) -> CallNext:
-    """The handler inside all of them, the first outermost."""
-    for middleware in reversed(middlewares):
-        handler = functools.partial(_through, middleware, handler)
-    return handler
-
-
-def around_batch(middlewares: Sequence[BatchMiddleware], handler: CallNextBatch) -> CallNextBatch:
-    """The same for a batch."""
+def around(middlewares: Sequence[Callable[[Any, Any], Any]], handler: Any) -> Any:
+    """The handler, of one message or of a batch, inside all of them, the first outermost."""
     for middleware in reversed(middlewares):
         handler = functools.partial(_through, middleware, handler)
     return handler

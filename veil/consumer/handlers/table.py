@@ -17,7 +17,6 @@ from veil.consumer.handlers.running import (
     Judge,
     Middleware,
     around,
-    around_batch,
     check_middleware,
     is_from_outside,
     run_async,
@@ -165,7 +164,21 @@ def failed_ids(answer: Any, messages: Sequence[Message]) -> set[str]:
     None and an empty list mean that all are done. Otherwise ids, messages, or the shape that Lambda uses. An id that is
     not in the batch makes the whole answer doubtful: whoever wrote it meant a message that would be deleted instead.
     """
-    named = _named(answer)
+    items = () if answer is None else answer
+    in_lambdas_shape = isinstance(answer, Mapping) and (not answer or "batchItemFailures" in answer)
+    if in_lambdas_shape:
+        items = answer.get("batchItemFailures") or ()
+    if not isinstance(items, list | tuple | set | frozenset):
+        raise _refused(answer)
+    named: set[str] = set()
+    for item in items:
+        if in_lambdas_shape:
+            each = item.get("itemIdentifier") if isinstance(item, Mapping) else None
+        else:
+            each = item.id if isinstance(item, Message) else item
+        if not isinstance(each, str):
+            raise _refused(item)
+        named.add(each)
     known = {message.id for message in messages}
     strangers = sorted(named - known)
     if strangers:
@@ -174,36 +187,6 @@ def failed_ids(answer: Any, messages: Sequence[Message]) -> set[str]:
             f"expected ids of its {len(known)} messages; all are taken as failed"
         )
     return named
-
-
-def _named(answer: Any) -> set[str]:
-    if answer is None:
-        return set()
-    if isinstance(answer, Mapping):
-        if answer and "batchItemFailures" not in answer:
-            raise _refused(answer)
-        items = answer.get("batchItemFailures") or ()
-        if not isinstance(items, Iterable) or isinstance(items, str):
-            raise _refused(answer)
-        return {_item_identifier(item) for item in items}
-    if isinstance(answer, list | tuple | set | frozenset):
-        return {_one(each) for each in answer}
-    raise _refused(answer)
-
-
-def _item_identifier(item: Any) -> str:
-    identifier = item.get("itemIdentifier") if isinstance(item, Mapping) else None
-    if isinstance(identifier, str):
-        return identifier
-    raise _refused(item)
-
-
-def _one(each: Any) -> str:
-    if isinstance(each, Message):
-        return each.id
-    if isinstance(each, str):
-        return each
-    raise _refused(each)
 
 
 def _refused(answer: Any) -> AnswerRefused:
@@ -243,7 +226,7 @@ class BatchHandler(_Handling):
         ]
 
     async def _handled(self, messages: list[Message], payloads: dict[int, Any]) -> dict[int, Outcome | None]:
-        way: CallNextBatch = around_batch(self._middlewares, functools.partial(self._run, payloads))
+        way: CallNextBatch = around(self._middlewares, functools.partial(self._run, payloads))
         before = CURRENT.set(messages[0])
         try:
             found = await way(messages)

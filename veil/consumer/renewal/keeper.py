@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from random import Random
 from typing import Any, Protocol
 
-from veil.client.api import ApiError, Failure
+from veil.client.api import ApiError, Backoff, Failure, with_retries
 from veil.consumer.lease import Lease, LeaseLost, LeaseState, Settling
 from veil.consumer.renewal.ledger import Capped, Effect, Failed, Flight, Ledger, Lost, Renewed, Warned
 from veil.consumer.renewal.policies import RenewalPolicy
@@ -102,7 +102,8 @@ def steady_s() -> float:
 # notice a night's sleep a minute after waking up.
 _NAP_MAX_S = 1.0
 _LATE_S = 0.5
-_BY_HAND_TRIES, _BY_HAND_PAUSE_S, _BY_HAND_TIMEOUT_S = 5, 0.2, 5.0
+_BY_HAND_TRIES, _BY_HAND_TIMEOUT_S = 5, 5.0
+_BY_HAND_BACKOFF = Backoff(first_s=0.3, max_s=0.3, jitter=2 / 3)
 _SETTLED = Settling()
 
 
@@ -304,21 +305,12 @@ class LeaseKeeper(Keeper):
                     held.waiting.append(under_way := promise())
             if under_way is not None:
                 await asyncio.wrap_future(under_way)
-            for tries_left in reversed(range(_BY_HAND_TRIES)):
-                if lease.state is not LeaseState.HELD:
-                    raise LeaseLost(lease.why or "the lease has ended")
-                asked_at_s = self._monotonic()
-                (problem,) = await self._extend(
-                    lease.queue_url, [(lease.receipt, visibility_s)], _BY_HAND_TIMEOUT_S
-                )
-                if problem is None:
-                    deadline_s = asked_at_s + visibility_s
-                    break
-                if problem.failure is Failure.LOST:
-                    raise LeaseLost(str(problem))
-                if not tries_left or problem.failure not in (Failure.THROTTLED, Failure.UNREACHABLE):
-                    raise problem
-                await asyncio.sleep(_BY_HAND_PAUSE_S * (0.5 + self._random.random()))
+            deadline_s = await with_retries(
+                lambda: self._asked(lease, visibility_s),
+                _BY_HAND_BACKOFF,
+                tries=_BY_HAND_TRIES,
+                random=self._random,
+            )
         except asyncio.CancelledError:
             error = _closed()
             raise
@@ -330,6 +322,16 @@ class LeaseKeeper(Keeper):
                 done.set_result(None)
             else:
                 done.set_exception(error)
+
+    async def _asked(self, lease: Lease, visibility_s: int) -> float:
+        """Ask for that window; until when it lasts."""
+        if lease.state is not LeaseState.HELD:
+            raise LeaseLost(lease.why or "the lease has ended")
+        asked_at_s = self._monotonic()
+        (problem,) = await self._extend(lease.queue_url, [(lease.receipt, visibility_s)], _BY_HAND_TIMEOUT_S)
+        if problem is not None:
+            raise LeaseLost(str(problem)) if problem.failure is Failure.LOST else problem
+        return asked_at_s + visibility_s
 
     def _changed(
         self, lease: Lease, visibility_s: int, deadline_s: float | None, before: bool, error: Exception | None
