@@ -6,17 +6,13 @@ in-process.
 
 from __future__ import annotations
 
-import asyncio
-import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol
 
 from veil.core.attempt import Said
-
-T = TypeVar("T")
 
 
 class Failure(Enum):
@@ -169,31 +165,6 @@ class Backoff:
 
 
 RANDOM: Final = Random()  # noqa: S311 - spreads load, hides nothing
-
-
-async def with_retries(
-    call: Callable[[], Awaitable[T]],
-    backoff: Backoff,
-    *,
-    tries: float = math.inf,
-    passes: Callable[[ApiError], bool] = lambda error: error.may_pass,
-    failed: Callable[[ApiError, float], None] = lambda error, pause_s: None,
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    random: Random = RANDOM,
-) -> T:
-    """What the call comes to, made again up to so many times while its failure may pass; `failed` hears of each, and of the pause
-    before the next."""
-    failures = 0
-    while True:
-        try:
-            return await call()
-        except ApiError as error:
-            if failures + 1 >= tries or not passes(error):
-                raise
-            pause_s = backoff.pause_s(failures, error.failure, random)
-            failed(error, pause_s)
-        failures += 1
-        await sleep(pause_s)
 
 
 # ---- what an error answer means: one table, from SQS's codes and words to `Failure`

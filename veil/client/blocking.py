@@ -11,8 +11,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from veil.client.api import ApiError, Backoff, Failure, with_retries
-from veil.client.client import READ_TIMEOUT_S, SqsClient
+from veil.client.api import ApiError, Backoff, Failure
+from veil.client.client import READ_TIMEOUT_S, SqsClient, with_retries
 from veil.client.connection import NoAnswer
 from veil.client.credentials import DUMMY, Credentials, read_profile, static_credentials
 from veil.client.endpoint import LOCAL, configured_endpoint, find_endpoint

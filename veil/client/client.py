@@ -11,13 +11,15 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import math
 import os
 import re
 import ssl
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from random import Random
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -25,6 +27,7 @@ import msgspec
 from veil.client import answers
 from veil.client.api import (
     BATCH_MAX,
+    RANDOM,
     ApiError,
     Attribute,
     Backoff,
@@ -32,7 +35,6 @@ from veil.client.api import (
     QueueApi,
     RawMessage,
     wants_other_credentials,
-    with_retries,
 )
 from veil.client.connection import REST_S_MAX, Heir, HttpAnswer, HttpPool, NoAnswer, RequestHead
 from veil.client.credentials import Credentials, CredentialsSource, read_profile
@@ -428,6 +430,31 @@ class SqsClient(QueueApi):
 
     def _unreachable(self, reason: str, *, away: bool = False) -> ApiError:
         return ApiError(Failure.UNREACHABLE, "", f"{self.endpoint}: {reason}", away=away)
+
+
+async def with_retries(
+    call: Callable[[], Awaitable[T]],
+    backoff: Backoff,
+    *,
+    tries: float = math.inf,
+    passes: Callable[[ApiError], bool] = lambda error: error.may_pass,
+    failed: Callable[[ApiError, float], None] = lambda error, pause_s: None,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    random: Random = RANDOM,
+) -> T:
+    """What the call comes to, made again up to so many times while its failure may pass; `failed` hears of each, and of the pause
+    before the next."""
+    failures = 0
+    while True:
+        try:
+            return await call()
+        except ApiError as error:
+            if failures + 1 >= tries or not passes(error):
+                raise
+            pause_s = backoff.pause_s(failures, error.failure, random)
+            failed(error, pause_s)
+        failures += 1
+        await sleep(pause_s)
 
 
 def _outcome_line(said: Sequence[Said | None]) -> str:

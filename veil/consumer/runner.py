@@ -16,7 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from veil.client.api import ApiError, QueueApi, RawMessage, with_retries
+from veil.client.api import ApiError, QueueApi, RawMessage
+from veil.client.client import SqsClient, with_retries
 from veil.client.endpoint import region_in
 from veil.consumer.acknowledging import Deletes, Releases
 from veil.consumer.dispatch import Dispatch, FifoWaiting, StandardWaiting, WaitingMessages
@@ -442,8 +443,6 @@ def worker_agent(name: str | None) -> str:
 
 def real_dependencies(settings: ConsumerSettings) -> Dependencies:
     """The service that the settings, the environment and the profile name, and a keeper with connections of its own."""
-    from veil.client.client import SqsClient
-
     api = functools.partial(
         SqsClient,
         endpoint=settings.endpoint,

@@ -12,7 +12,8 @@ from concurrent.futures import Future
 from random import Random
 from typing import Any, Protocol
 
-from veil.client.api import ApiError, Backoff, Failure, with_retries
+from veil.client.api import ApiError, Backoff, Failure
+from veil.client.client import with_retries
 from veil.consumer.lease import Lease, LeaseLost, LeaseState, Settling
 from veil.consumer.renewal.ledger import Capped, Effect, Failed, Flight, Ledger, Lost, Renewed, Warned
 from veil.consumer.renewal.policies import RenewalPolicy
