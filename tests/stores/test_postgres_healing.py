@@ -18,6 +18,7 @@ from veil.core.errors import QueueMissing, StoreError, StoreUnavailable
 from veil.core.queue import Queue, QueueCounts
 from veil.stores.postgres import PostgresStore, commit, engine, transaction
 from veil.stores.postgres import nodes as nodes_module
+from veil.stores.postgres.pipeline import PipelinedConnection
 from veil.stores.store import Extension
 
 LISTENER = "query = 'LISTEN veil'"
@@ -73,6 +74,29 @@ async def test_a_connection_that_breaks_at_the_commit_leaves_it_unknown_and_a_re
         sent = await store.send(queue, messages, retry_key=b"k")
         assert await store.send(queue, messages, retry_key=b"k") == sent
         assert await store.counts(queue) == QueueCounts(1, 0, 0)
+
+
+async def test_a_pooler_that_hangs_up_before_the_commit_costs_nobody_an_error(postgres, monkeypatch):
+    """PgBouncer ends clients by 08P01 while its server is away (server_login_retry, query_wait_timeout, a restart)."""
+    async with nodes(postgres, 1) as [store]:
+        queue, fifo = await make_queue(store), await make_queue(store, "f.fifo", fifo=True)
+        real, hung_up = PipelinedConnection.exchange, 0
+
+        async def hangs_up(connection, statements):
+            nonlocal hung_up
+            if ("BEGIN", {}) in statements and hung_up % 2 == 0:
+                hung_up += 1
+                await connection.close()
+                raise psycopg.errors.ProtocolViolation("server_login_retry")
+            hung_up += ("BEGIN", {}) in statements
+            return await real(connection, statements)
+
+        monkeypatch.setattr(PipelinedConnection, "exchange", hangs_up)
+        await store.send(queue, [a_message("a")])
+        await store.send(fifo, [a_message("b", group="g", deduplication_id="d")])
+        assert bodies(await store.receive(queue, 1)) == ["a"]
+        assert await store.counts(fifo) == QueueCounts(1, 0, 0)
+        assert hung_up >= 8
 
 
 async def test_a_node_that_cannot_be_told_looks_for_itself_and_listens_again(postgres, monkeypatch):

@@ -15,10 +15,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from veil.core.clock import Clock, Trouble
@@ -69,10 +69,6 @@ def _routed(
     return call
 
 
-def _with_delay(delay_s: int, content: QueueContent) -> QueueContent:
-    return content._replace(settings=replace(content.settings, delay_s=delay_s))
-
-
 def _is_stand_in(queue: Queue) -> bool:
     return _STAND_IN in queue.tags
 
@@ -114,7 +110,7 @@ class PlacedStore:
         self._moving: dict[str, PostgresStore] = {}  # which server has which move task
         self._exporting: dict[str, PostgresStore] = {}  # by the id of its journal
         self.store_id = ""
-        self.receipts: ReceiptBook = _Receipts(self._by_number)
+        self.receipts: ReceiptBook = _Receipts(self._server)
         self.commit_stats: CommitStats = self._home.commit_stats
 
     @property
@@ -139,10 +135,9 @@ class PlacedStore:
 
     def pool_stats(self) -> Mapping[str, int]:
         """The sums over all servers."""
-        sums: dict[str, int] = {}
+        sums: Counter[str] = Counter()
         for server in self._all:
-            for name, value in server.pool_stats().items():
-                sums[name] = sums.get(name, 0) + value
+            sums.update(server.pool_stats())
         return sums
 
     async def probe(self) -> None:
@@ -225,9 +220,12 @@ class PlacedStore:
     # ---- where things are
 
     def _server(self, queue_id: int) -> PostgresStore:
-        server = self._by_number.get(server_of(queue_id))
+        return self._numbered(server_of(queue_id))
+
+    def _numbered(self, number: int, queue: str = "the queue") -> PostgresStore:
+        server = self._by_number.get(number)
         if server is None:
-            raise StoreUnavailable("the server on which the queue lives is away")
+            raise StoreUnavailable(f"the server on which {queue} lives is away")
         return server
 
     async def _learn(self) -> None:
@@ -238,12 +236,7 @@ class PlacedStore:
         if key not in self._placed:
             await self._learn()
         number = self._placed.get(key)
-        if number is None:
-            return None
-        server = self._by_number.get(number)
-        if server is None:
-            raise StoreUnavailable(f"the server on which the queue {key.name} lives is away")
-        return server
+        return None if number is None else self._numbered(number, f"the queue {key.name}")
 
     async def _everywhere(self) -> list[Queue]:
         """Every queue of every server; of one that is away, as it was last heard of."""
@@ -273,24 +266,35 @@ class PlacedStore:
             )
             await server.create_queue(key, QueueContent(settings, {_STAND_IN: ""}), rest_ms=0)
 
+    async def _stand_ins_of(self, queue: Queue) -> AsyncIterator[tuple[PostgresStore, Queue]]:
+        for other in [*self._by_number.values()]:
+            if (
+                other is not self._server(queue.id)
+                and (found := await other.find_queue(queue.key)) is not None
+            ):
+                yield other, found
+
+    async def _stand_ins_for(self, server: PostgresStore, chosen: Iterable[Chosen]) -> None:
+        for key in {one.destination for one in chosen if one.destination is not None}:
+            await self._stand_in(server, key)
+
     # ---- queues
 
     async def find_queue(self, key: QueueKey) -> Queue | None:
-        server = await self._at(key)
-        found = None if server is None else await server.find_queue(key)
-        if server is not None and (found is None or _is_stand_in(found)):
-            await self._learn()  # it may have been deleted, and made anew elsewhere
+        for is_last in (False, True):
             server = await self._at(key)
             found = None if server is None else await server.find_queue(key)
-        return None if found is None or _is_stand_in(found) else found
+            if server is None or (found is not None and not _is_stand_in(found)):
+                return found
+            if not is_last:
+                await self._learn()  # it may have been deleted, and made anew elsewhere
+        return None
 
     async def create_queue(self, key: QueueKey, content: QueueContent, *, rest_ms: int) -> Queue:
         await self._learn()
         number = await self._home.place(key, self._placed.get(key, self._chosen(key, content)))
         self._placed[key] = number
-        server = self._by_number.get(number)
-        if server is None:
-            raise StoreUnavailable(f"the server on which the queue {key.name} lives is away")
+        server = self._numbered(number, f"the queue {key.name}")
         if content.settings.redrive is not None:
             await self._stand_in(server, content.settings.redrive.dead_letters)
         before = await server.find_queue(key)
@@ -323,17 +327,16 @@ class PlacedStore:
         edited = await server.edit_queue(queue, edit)
         delay_s = edited.settings.delay_s
         if delay_s != queue.settings.delay_s:
-            for other in self._by_number.values():
-                if other is not server and (stand_in := await other.find_queue(queue.key)) is not None:
-                    await other.edit_queue(stand_in, partial(_with_delay, delay_s))
+            async for other, stand_in in self._stand_ins_of(queue):
+                await other.edit_queue(
+                    stand_in, lambda it: it._replace(settings=replace(it.settings, delay_s=delay_s))
+                )
         return edited
 
     async def delete_queue(self, queue: Queue, *, caller: Caller = NOBODY) -> None:
-        server = self._server(queue.id)
-        await server.delete_queue(queue, caller=caller)
-        for other in self._by_number.values():
-            if other is not server and (stand_in := await other.find_queue(queue.key)) is not None:
-                await other.delete_queue(stand_in, caller=caller)
+        await self._server(queue.id).delete_queue(queue, caller=caller)
+        async for other, stand_in in self._stand_ins_of(queue):
+            await other.delete_queue(stand_in, caller=caller)
         await self._home.unplace(queue.key)
         self._placed.pop(queue.key, None)
 
@@ -374,8 +377,7 @@ class PlacedStore:
         self, queue: Queue, chosen: Sequence[Chosen], *, caller: Caller = NOBODY
     ) -> list[Sent | VeilError]:
         server = self._server(queue.id)
-        for key in {one.destination for one in chosen if one.destination is not None}:
-            await self._stand_in(server, key)
+        await self._stand_ins_for(server, chosen)
         return await server.redrive(queue, chosen, caller=caller)
 
     async def start_move(self, task: MoveTask, *, caller: Caller = NOBODY) -> MoveTask:
@@ -389,10 +391,7 @@ class PlacedStore:
 
     async def step_move(self, task_id: str, count: int, found: ScanStep | None = None) -> MoveTask:
         server = await self._with_move(task_id)
-        for key in {
-            one.destination for one in (found.chosen if found else ()) if one.destination is not None
-        }:
-            await self._stand_in(server, key)
+        await self._stand_ins_for(server, found.chosen if found else ())
         return await server.step_move(task_id, count, found)
 
     async def cancel_move(self, task_id: str) -> MoveTask:
@@ -565,19 +564,13 @@ class _Heard:
 class _Receipts(ReceiptBook):
     """Each server has a key of its own."""
 
-    __slots__ = ("_servers",)
+    __slots__ = ("_server",)
 
-    def __init__(self, servers: Mapping[int, PostgresStore]) -> None:
-        self._servers = servers
-
-    def _book(self, queue_id: int) -> ReceiptBook:
-        server = self._servers.get(server_of(queue_id))
-        if server is None:
-            raise StoreUnavailable("the server on which the queue lives is away")
-        return server.receipts
+    def __init__(self, server_of_queue: Callable[[int], PostgresStore]) -> None:
+        self._server = server_of_queue
 
     def write(self, queue_id: int, seq: int, delivery: int, rotation: int = 0) -> str:
-        return self._book(queue_id).write(queue_id, seq, delivery, rotation)
+        return self._server(queue_id).receipts.write(queue_id, seq, delivery, rotation)
 
     def read(self, text: str, queue_id: int) -> Receipt:
-        return self._book(queue_id).read(text, queue_id)
+        return self._server(queue_id).receipts.read(text, queue_id)

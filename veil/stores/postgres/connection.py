@@ -35,9 +35,8 @@ class Dsn(NamedTuple):
     """What libpq is given, and how Veil uses it."""
 
     text: str
-    pooler: bool = (
-        False  # a transaction-pooling proxy stands between: nothing may be prepared on a connection
-    )
+    # A transaction-pooling proxy stands between: nothing may be prepared on a connection.
+    pooler: bool = False
     connections: int = CONNECTIONS_DEFAULT
 
     def options(self) -> dict[str, Any]:
@@ -80,9 +79,8 @@ def _of_uri(given: str) -> Dsn:
     text = urlunsplit(parts._replace(query=query))
     ports = str(psycopg.conninfo.conninfo_to_dict(text).get("port") or "")
     if not all(port.isdigit() or not port for port in ports.split(",")):
-        raise ValueError(
-            "a port is a number"
-        )  # else it is half a password, where somebody forgot to escape the slash in it
+        # Else it is half a password, where somebody forgot to escape the slash in it.
+        raise ValueError("a port is a number")
     return Dsn(text, pooler == "1", int(connections))
 
 
@@ -90,9 +88,15 @@ def _of_uri(given: str) -> Dsn:
 
 # The transaction was rolled back as a whole, and the next try may well succeed.
 REDOABLE = (errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation)
-# Somebody else is in charge now, or will be: the node asks again on another connection.
-_MOVED = (errors.ReadOnlySqlTransaction, errors.AdminShutdown, errors.CrashShutdown, errors.CannotConnectNow)
-_FULL = (errors.DiskFull,)
+# Somebody else is in charge now, or will be: the node asks again on another connection. A pooler whose server is away ends its
+# clients by the code of a protocol violation.
+_MOVED = (
+    errors.ReadOnlySqlTransaction,
+    errors.AdminShutdown,
+    errors.CrashShutdown,
+    errors.CannotConnectNow,
+    errors.ProtocolViolation,
+)
 
 
 def is_lost(error: BaseException) -> bool:
@@ -107,7 +111,7 @@ def in_our_words(error: Exception) -> StoreError:
     """The same as a StoreError."""
     if isinstance(error, PoolTimeout | PoolClosed):
         return StoreUnavailable("no connection to PostgreSQL could be had in time")
-    if isinstance(error, _FULL):
+    if isinstance(error, errors.DiskFull):
         return StoreFull(f"PostgreSQL has no room left: {first_line(error)}")
     if is_lost(error) or isinstance(error, psycopg.OperationalError):
         return StoreUnavailable(f"PostgreSQL is not available: {first_line(error)}")

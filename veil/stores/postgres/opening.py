@@ -18,14 +18,14 @@ from veil.stores.postgres.pipeline import Q
 
 _log = logging.getLogger(__name__)
 
-SCHEMA_VERSION: Final = 5
-_MIGRATIONS: Final = {
-    1: "001_schema.sql",
-    2: "002_count_generations.sql",
-    3: "003_filtered_moves.sql",
-    4: "004_servers.sql",
-    5: "005_lease_time.sql",
-}
+_MIGRATIONS: Final = (
+    "001_schema.sql",
+    "002_count_generations.sql",
+    "003_filtered_moves.sql",
+    "004_servers.sql",
+    "005_lease_time.sql",
+)
+SCHEMA_VERSION: Final = len(_MIGRATIONS)
 VERSION_MIN: Final = 14
 # What an unfinished copy into the database is noted under (stores/copying/postgres.py).
 COPYING: Final = "copying"
@@ -129,22 +129,17 @@ async def _migrate(connection: psycopg.AsyncConnection, present: int) -> None:
                 await connection.execute("CREATE SCHEMA IF NOT EXISTS veil")
             await connection.execute(sql_of(present))
             if present == 1:
-                for name, value in _made_with_the_data().items():
+                made = {"receipt_key": secrets.token_bytes(32)}
+                made |= {name: secrets.token_hex(8).encode() for name in ("store_id", "journal_id")}
+                for name, value in made.items():
                     await connection.execute(Q.write_meta, {"name": name, "value": value})
             version = str(present).encode()
             await connection.execute(Q.write_meta, {"name": "schema_version", "value": version})
 
 
 def sql_of(version: int) -> bytes:
-    return files("veil.stores.postgres").joinpath(_MIGRATIONS[version]).read_bytes()
-
-
-def _made_with_the_data() -> dict[str, bytes]:
-    return {
-        "receipt_key": secrets.token_bytes(32),
-        "store_id": secrets.token_hex(8).encode(),
-        "journal_id": secrets.token_hex(8).encode(),
-    }
+    """What brings a schema to that version from the one before."""
+    return files("veil.stores.postgres").joinpath(_MIGRATIONS[version - 1]).read_bytes()
 
 
 Connection = psycopg.Connection[tuple[Any, ...]]

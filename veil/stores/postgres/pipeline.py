@@ -133,36 +133,23 @@ def _bound(text: str, arguments: Arguments) -> tuple[_Query, list[bytes | None],
     formats: list[int] = []
     for name in query.names:
         value = arguments[name]
-        kind = type(value)
-        if kind is int:
-            values.append(b"%d" % value)
-            types.append(_INT8)
-            formats.append(0)
-        elif kind is list or kind is str:
+        kind, oid, form = type(value), _ANY, 0
+        if kind is list or kind is str:
             written = array(value) if kind is list else value
             if "\x00" in written:
                 raise psycopg.DataError("PostgreSQL stores no text with a NUL in it")
-            values.append(written.encode())
-            types.append(_ANY)
-            formats.append(0)
-        elif value is None:
-            values.append(None)
-            types.append(_ANY)
-            formats.append(0)
+            value = written.encode()
         elif kind is bytes:
-            values.append(value)
-            types.append(_BYTEA)
-            formats.append(_BINARY)
+            oid, form = _BYTEA, _BINARY
         elif kind is bool:
-            values.append(b"t" if value else b"f")
-            types.append(_BOOL)
-            formats.append(0)
-        elif isinstance(value, int):  # the member of an enum
-            values.append(b"%d" % value)
-            types.append(_INT8)
-            formats.append(0)
-        else:
+            value, oid = b"t" if value else b"f", _BOOL
+        elif isinstance(value, int):  # or the member of an enum
+            value, oid = b"%d" % value, _INT8
+        elif value is not None:
             raise TypeError(f"{name}={value!r}: expected a number, a text, bytes, or a list of them")
+        values.append(value)
+        types.append(oid)
+        formats.append(form)
     return query, values, tuple(types), formats
 
 
@@ -197,18 +184,13 @@ def _exchange(pgconn: pq.abc.PGconn) -> Generator[Wait, Ready | int | None, list
 
 def array(values: Sequence[Any]) -> str:
     """The literal of an array of whole numbers, of texts or of bytes, each with or without gaps."""
-    for value in values:
-        if value is not None:
-            return _writer_for(value)(values)
-    return "{" + ",".join(["NULL"] * len(values)) + "}"
-
-
-def _numbers(values: Sequence[int | None]) -> str:
-    return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
-
-
-def _texts(values: Sequence[str | None]) -> str:
-    return "{" + ",".join(["NULL" if value is None else _quoted(value) for value in values]) + "}"
+    first = next((value for value in values if value is not None), 0)
+    write = _WRITERS.get(type(first))
+    if write is None:
+        if not isinstance(first, int):
+            raise TypeError(f"{first!r}: expected a number, a text or bytes")
+        write = str  # the member of an enum
+    return "{" + ",".join(["NULL" if value is None else write(value) for value in values]) + "}"
 
 
 def _quoted(value: str) -> str:
@@ -219,26 +201,8 @@ def _quoted(value: str) -> str:
     return f'"{value}"'
 
 
-def _blobs(values: Sequence[bytes | None]) -> str:
-    return "{" + ",".join(["NULL" if value is None else f'"\\\\x{value.hex()}"' for value in values]) + "}"
+def _blob(value: bytes) -> str:
+    return f'"\\\\x{value.hex()}"'
 
 
-def _truths(values: Sequence[bool | None]) -> str:
-    return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
-
-
-_WRITERS: dict[type, Callable[[Sequence[Any]], str]] = {
-    int: _numbers,
-    str: _texts,
-    bytes: _blobs,
-    bool: _truths,
-}
-
-
-def _writer_for(value: object) -> Callable[[Sequence[Any]], str]:
-    found = _WRITERS.get(type(value))
-    if found is None:
-        if not isinstance(value, int):
-            raise TypeError(f"{value!r}: expected a number, a text or bytes")
-        found = _numbers  # the member of an enum
-    return found
+_WRITERS: dict[type, Callable[[Any], str]] = {int: str, str: _quoted, bytes: _blob, bool: str}

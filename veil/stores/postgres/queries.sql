@@ -695,17 +695,10 @@ ON CONFLICT DO NOTHING RETURNING seq;
 -- name: forget_carried
 DELETE FROM veil.carried WHERE queue_id = %(queue)s AND at_ms < %(before_ms)s AND seq & 63 = %(server)s;
 
--- name: adopt_messages
+-- name: adopt_message
 INSERT INTO veil.message (seq, queue_id, state, priority, wake_at_ms, due_at_ms, first_received_wall_ms, sent_wall_ms, delivery,
                           receive_count, body_bytes, message_id, group_name, deduplication_id, dead_letter_source,
                           trace_header, sender, message_type, body_md5, attributes, body)
-SELECT seq, %(queue)s, state, priority, wake_at_ms, due_at_ms, first_received_wall_ms, sent_wall_ms, delivery,
-       receive_count, body_bytes, message_id, group_name, deduplication_id, dead_letter_source,
-       trace_header, sender, message_type, body_md5, attributes, body
-FROM unnest(%(seqs)s::bigint[], %(states)s::smallint[], %(priorities)s::smallint[], %(wakes)s::bigint[], %(dues)s::bigint[],
-            %(firsts)s::bigint[], %(walls)s::bigint[], %(deliveries)s::int[], %(receive_counts)s::int[], %(sizes)s::int[],
-            %(ids)s::text[], %(groups)s::text[], %(deduplications)s::text[], %(sources)s::text[], %(traces)s::text[],
-            %(senders)s::text[], %(types)s::text[], %(digests)s::text[], %(attributes)s::bytea[], %(bodies)s::text[])
-  AS m (seq, state, priority, wake_at_ms, due_at_ms, first_received_wall_ms, sent_wall_ms, delivery, receive_count, body_bytes,
-        message_id, group_name, deduplication_id, dead_letter_source, trace_header, sender, message_type, body_md5, attributes,
-        body);
+VALUES (%(seq)s, %(queue)s, %(state)s, %(priority)s, %(wake_at_ms)s, %(due_at_ms)s, %(first_received_wall_ms)s, %(sent_wall_ms)s,
+        %(delivery)s, %(receive_count)s, %(body_bytes)s, %(message_id)s, %(group)s, %(deduplication_id)s, %(dead_letter_source)s,
+        %(trace_header)s, %(sender)s, %(message_type)s, %(body_md5)s, %(attributes)s, %(body)s);

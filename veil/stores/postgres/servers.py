@@ -13,7 +13,6 @@ from veil.core.message import StoredMessage
 from veil.core.queue import Queue
 from veil.core.sequence import wake_at_ms
 from veil.stores.postgres import queues
-from veil.stores.postgres.apply import columns
 from veil.stores.postgres.messages import messages_by_seq
 from veil.stores.postgres.pipeline import Q
 from veil.stores.postgres.transaction import Transaction
@@ -27,10 +26,8 @@ QUEUES_MAX: Final = 2**31 // SERVERS_MAX
 CARRY_WITHIN_MS: Final = 10 * 60_000
 _KEPT_MS: Final = 60 * 60_000
 
-_ADOPTED: Final = (
-    *("seqs", "states", "priorities", "wakes", "dues", "firsts", "walls", "deliveries", "receive_counts", "sizes", "ids"),
-    *("groups", "deduplications", "sources", "traces", "senders", "types", "digests", "attributes", "bodies"),
-)  # fmt: skip
+# What of a message goes along; nobody holds one that comes over.
+_CARRIED: Final = frozenset(StoredMessage.__struct_fields__) - {"received_at_ms", "holder"}
 
 
 def server_of(queue_id: int) -> int:
@@ -88,15 +85,14 @@ async def refuse_alone(connection: psycopg.AsyncConnection) -> None:
 # ---- messages that come over
 
 
-async def adopt(tx: Transaction, queue: Queue, messages: Sequence[StoredMessage], seen_ms: int) -> None:
-    """Store messages of another server, those that have not arrived already."""
+async def adopt(tx: Transaction, queue: Queue, messages: Sequence[StoredMessage], *, seen_ms: int) -> None:
+    """Store messages that were seen on another server at that time of this one's clock, those that have not arrived already."""
     state = tx.state_of(queue)
     if tx.now_ms - seen_ms > CARRY_WITHIN_MS:
         raise StoreError("the messages were looked at too long ago")
     seqs = [message.seq for message in messages]
     noted = await tx.rows(Q.note_carried, {"queue": state.id, "now_ms": tx.now_ms, "seqs": seqs})
     new = {seq for (seq,) in noted}
-    rows = []
     settings = queue.settings
     numbers = iter(await tx.numbers(len(new)) if settings.fifo else ())
     for message in messages:
@@ -105,28 +101,11 @@ async def adopt(tx: Transaction, queue: Queue, messages: Sequence[StoredMessage]
         if message.group is not None and not state.has_groups:
             await queues.give_groups(tx, state)
         seq = tx.seq(state, next(numbers)) if settings.fifo else message.seq
-        is_in, due_ms = message.state, message.due_at_ms
-        wake_ms = wake_at_ms(seq, due_ms, settings.retention_s)
-        lease = (
-            message.first_received_wall_ms,
-            message.sent_wall_ms,
-            message.delivery,
-            message.receive_count,
-        )
-        origin = (message.deduplication_id, message.dead_letter_source, message.trace_header, message.sender)
-        content = (
-            message.message_type,
-            message.body_md5,
-            encode_attributes(message.attributes),
-            message.body,
-        )
-        rows.append(
-            (seq, is_in, message.priority, wake_ms, due_ms, *lease, message.body_bytes, message.message_id,
-             message.group, *origin, *content)
-        )  # fmt: skip
-        tx.shift(state, None, is_in, seq, wake_ms, message.group)
-    if rows:
-        tx.later(Q.adopt_messages, {"queue": state.id, **columns(_ADOPTED, rows)})
+        wake_ms = wake_at_ms(seq, message.due_at_ms, settings.retention_s)
+        named = {name: getattr(message, name) for name in _CARRIED}
+        named |= {"queue": state.id, "seq": seq, "wake_at_ms": wake_ms}
+        tx.later(Q.adopt_message, {**named, "attributes": encode_attributes(message.attributes)})
+        tx.shift(state, None, message.state, seq, wake_ms, message.group)
 
 
 async def dismiss(tx: Transaction, queue: Queue, messages: Sequence[StoredMessage]) -> None:

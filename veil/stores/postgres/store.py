@@ -441,20 +441,9 @@ class PostgresStore:
         """Whether it has that move task."""
         return bool(await self._engine.ask(Q.find_move, {"id": task_id}))
 
-    async def adopt(self, queue: Queue, messages: Sequence[StoredMessage], *, seen_ms: int) -> None:
-        """Store messages that were seen on another server at that time of this one's clock; those that came before are passed
-        over."""
-        await self._run(
-            lambda tx: servers.adopt(tx, queue, messages, seen_ms), queues=[queue], exclusive=True
-        )
-
-    async def dismiss(self, queue: Queue, messages: Sequence[StoredMessage]) -> None:
-        """Remove messages that another server has adopted."""
-        await self._run(lambda tx: servers.dismiss(tx, queue, messages), queues=[queue], exclusive=True)
-
-    async def forget_carried(self, queue: Queue, server: int) -> None:
-        """That server has nothing left for the queue: let go of older notes about what came from it."""
-        await self._run(lambda tx: servers.forget_carried(tx, queue, server), queues=[queue])
+    adopt = _on_queue(servers.adopt, exclusive=True)
+    dismiss = _on_queue(servers.dismiss, exclusive=True)
+    forget_carried = _on_queue(servers.forget_carried)
 
     # ---- the journal
 
