@@ -6,15 +6,36 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.journal.kit import DirectSink
 from tests.stores.kit import a_message, make_queue
+from veil.core.event import ExportPlan
+from veil.journal import segment_writer
 from veil.journal.exporter import Exporter
 from veil.server.process import SystemClock
 from veil.stores.sqlite import SqliteStore
 
 ROUNDS = 6
+
+
+class Steps(SqliteStore):
+    """Tells of each step of an export that the store has a part in."""
+
+    on_step: Callable[[str], None]
+
+    async def plan_export(self, *, rows_max: int, bytes_max: int) -> ExportPlan | None:
+        self.on_step("before plan")
+        plan = await super().plan_export(rows_max=rows_max, bytes_max=bytes_max)
+        self.on_step("planned")
+        return plan
+
+    async def finish_export(self, plan: ExportPlan) -> None:
+        self.on_step("before finish")
+        await super().finish_export(plan)
+        self.on_step("finished")
 
 
 async def main(directory: Path, where: str, step: str, occurrence: int) -> None:
@@ -28,10 +49,26 @@ async def main(directory: Path, where: str, step: str, occurrence: int) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     clock = SystemClock()
-    store = SqliteStore(directory, clock, journal=True)
+    store = Steps(directory, clock, journal=True)
+    store.on_step = on_step
     await store.open()
     queue = await make_queue(store)
-    exporter = Exporter(store, DirectSink(where, store.store_id, on_step), clock, on_step=on_step)
+    write_group, replace = segment_writer._write_group, Path.replace
+
+    def writing(writer: Any, tables: list[Any]) -> None:
+        write_group(writer, tables)
+        on_step("writing")
+
+    def appearing(draft: Path, name: Path) -> Path:
+        if name.suffix != ".parquet":
+            return replace(draft, name)
+        on_step("written")
+        replace(draft, name)
+        on_step("appeared")
+        return name
+
+    segment_writer._write_group, Path.replace = writing, appearing  # type: ignore[assignment, method-assign]
+    exporter = Exporter(store, DirectSink(where, store.store_id), clock)
 
     async def send_some() -> None:
         for _ in range(20):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple
 
 from veil.core.event import ExportPlan, Kind, OutboxRow, pack
@@ -39,18 +39,15 @@ def a_row(*events: tuple[Any, ...]) -> bytes:
 
 
 class DirectSink:
-    """Writes segments in this process; tells a test of each step."""
+    """Writes segments in this process."""
 
-    def __init__(
-        self, where: str, store_id: str = "s", on_step: Callable[[str], None] = lambda step: None
-    ) -> None:
+    def __init__(self, where: str, store_id: str = "s") -> None:
         self._location = Location(where, store_id)
-        self._on_step = on_step
 
     async def write(self, plan: ExportPlan, rows: AsyncIterator[Sequence[OutboxRow]]) -> frames.Done:
         self._location.claim()
         pairs = [(row.number, row.packed) async for some in rows for row in some]
-        written = write_segment(self._location.place, plan, pairs, self._on_step)
+        written = write_segment(self._location.place, plan, pairs)
         return frames.Done(events=written.events, size=written.size, unreadable=written.unreadable)
 
     async def sweep(self, before_day: str) -> list[str]:

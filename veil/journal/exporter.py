@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -56,12 +56,10 @@ class Exporter:
         *,
         interval_s: float = 60.0,
         retention_days: int = 0,
-        on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
         self._outbox, self._sink, self._clock = outbox, sink, clock
         self._interval_ms = round(interval_s * 1000)
         self._retention_days = retention_days
-        self._on_step = on_step
         self._look_ms = min(_LOOK_MS, max(50, self._interval_ms // 4))
         self._swept_day: str | None = None
         self._complained_ms: int | None = None
@@ -170,15 +168,11 @@ class Exporter:
 
     async def export_one(self) -> bool:
         """Export one segment; False where nothing waits. Raises ExportFailed, StoreError."""
-        self._on_step("before plan")
         plan = await self._outbox.plan_export(rows_max=SEGMENT_ROWS_MAX, bytes_max=SEGMENT_BYTES_MAX)
         if plan is None:
             return False
-        self._on_step("planned")
         done = await self._sink.write(plan, self._rows(plan))
-        self._on_step("before finish")
         await self._outbox.finish_export(plan)
-        self._on_step("finished")
         self._count(done)
         return True
 

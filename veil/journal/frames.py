@@ -13,7 +13,6 @@ import msgspec
 
 ROW: Final = b"r"  # 8 bytes of number, then the packed events
 END: Final = b"e"  # no more rows
-OPEN: Final = b"o"  # which place to write to, and for which store
 SEGMENT: Final = b"s"  # the ExportPlan of the segment whose rows follow
 SWEEP: Final = b"w"  # the days before this one are to be removed
 DONE: Final = b"d"

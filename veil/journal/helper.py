@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import BinaryIO
 
@@ -29,7 +29,7 @@ def main() -> None:
     with suppress(OSError):
         os.nice(int(sys.argv[1]))
     with suppress(EOFError, BrokenPipeError):
-        Helper(sys.stdin.buffer, sys.stdout.buffer).serve()
+        Helper(Location(*sys.argv[2:]), sys.stdin.buffer, sys.stdout.buffer).serve()
     # Whatever libraries still have to tidy up must not keep us: the parent is gone, or does not wait.
     os._exit(0)
 
@@ -37,17 +37,12 @@ def main() -> None:
 class Helper:
     """Commands from one stream, answers to another, one after the other."""
 
-    def __init__(self, commands: BinaryIO, answers: BinaryIO) -> None:
-        self._commands, self._answers = commands, answers
-        self._location: Location | None = None
+    def __init__(self, location: Location, commands: BinaryIO, answers: BinaryIO) -> None:
+        self._location, self._commands, self._answers = location, commands, answers
 
     def serve(self) -> None:
         """Carry out commands until there are no more; raises EOFError then."""
-        acts: dict[bytes, Callable[[bytes], frames.Done]] = {
-            frames.OPEN: self._open,
-            frames.SEGMENT: self._segment,
-            frames.SWEEP: self._sweep,
-        }
+        acts = {frames.SEGMENT: self._segment, frames.SWEEP: self._sweep}
         while True:
             kind, body = frames.read_frame(self._commands)
             try:
@@ -59,15 +54,10 @@ class Helper:
             self._answers.write(answer)
             self._answers.flush()
 
-    def _open(self, body: bytes) -> frames.Done:
-        self._location = Location(*msgspec.msgpack.decode(body, type=tuple[str, str]))
-        return frames.Done()
-
     def _segment(self, body: bytes) -> frames.Done:
         plan = msgspec.msgpack.decode(body, type=ExportPlan)
         rows = self._rows()
         try:
-            assert self._location is not None
             self._location.claim()
             from veil.journal.segment_writer import write_segment
 
@@ -86,7 +76,6 @@ class Helper:
             yield frames.NUMBER.unpack_from(body)[0], body[frames.NUMBER.size :]
 
     def _sweep(self, body: bytes) -> frames.Done:
-        assert self._location is not None
         return frames.Done(days_removed=self._location.sweep(msgspec.msgpack.decode(body, type=str)))
 
 

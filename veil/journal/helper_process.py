@@ -37,7 +37,7 @@ class HelperProcess:
     """Writes segments to one location in another process. One command at a time."""
 
     def __init__(self, where: str, store_id: str) -> None:
-        self._open = (where, store_id)
+        self._location = (where, store_id)
         self._process: asyncio.subprocess.Process | None = None
         self._niceness = _NICENESS
 
@@ -62,8 +62,9 @@ class HelperProcess:
         """Remove the days before this one and say which; raises ExportFailed with the reason."""
         async with self._in_step():
             process = await self._running()
-            done = await self._ask(process, frames.frame(frames.SWEEP, before_day))
-            return done.days_removed
+            assert process.stdin is not None
+            process.stdin.write(frames.frame(frames.SWEEP, before_day))
+            return (await self._answer(process)).days_removed
 
     def hurry(self) -> None:
         """From now on nobody needs the processor more than the helper."""
@@ -94,7 +95,7 @@ class HelperProcess:
             return self._process
         try:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-m", "veil.journal.helper", str(self._niceness),
+                sys.executable, "-P", "-m", "veil.journal.helper", str(self._niceness), *self._location,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 # A Ctrl-C in the terminal is for the server, which still has something to export then.
@@ -103,7 +104,6 @@ class HelperProcess:
             )  # fmt: skip
         except OSError as problem:
             raise ExportFailed(f"the helper process cannot be started: {problem.strerror}") from None
-        await self._ask(self._process, frames.frame(frames.OPEN, self._open))
         return self._process
 
     @asynccontextmanager
@@ -118,11 +118,6 @@ class HelperProcess:
             # Half a command was said, and the rest never will be: only a new helper is in step again.
             await self.kill()
             raise
-
-    async def _ask(self, process: asyncio.subprocess.Process, command: bytes) -> frames.Done:
-        assert process.stdin is not None
-        process.stdin.write(command)
-        return await self._answer(process)
 
     async def _answer(self, process: asyncio.subprocess.Process) -> frames.Done:
         assert process.stdout is not None

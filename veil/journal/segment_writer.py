@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -47,8 +47,6 @@ SCHEMA = arrow_schema()
 # callers are numbers into a dictionary all the way into the file.
 
 _INDEX: Final = pa.int32()
-_MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
-_MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
 _KINDS: Final = ["", *(Kind(number).label for number in range(1, len(Kind) + 1))]
 _KIND, _QUEUE, _TYPE, _CALLER, _OTHER, _TRACE = (
     Event._fields.index(name)
@@ -121,31 +119,29 @@ class Columns:
         caller_index = pa.array(field["caller"], _INDEX)
         arrays = {
             "position": pa.array(self._positions, pa.int64()),
-            "at": _instants(field["at_ms"]),
             "kind": _named(pa.array(field["kind"], _INDEX), _KINDS),
             # Empty for what is of no queue.
             "region": _named(queue_index, regions, empty="kept"),
             "account": _named(queue_index, accounts, empty="kept"),
             "queue": _named(queue_index, names, empty="kept"),
-            "seq": pa.array(field["seq"], pa.int64()),
             "message_id": pa.array(field["message_id"], pa.string()),
-            "delivery": pa.array(field["delivery"], pa.int32()),
-            "deadline": _instants(field["deadline_ms"]),
-            "receive_count": pa.array(field["receive_count"], pa.int32()),
-            "body_bytes": pa.array(field["body_bytes"], pa.int32()),
             "message_type": _named(pa.array(field["message_type"], _INDEX), self._types.parts(1)[0]),
             "other_queue": _named(other_index, names),
-            "other_seq": pa.array(field["other_seq"], pa.int64()),
             "caller_key": _named(caller_index, keys),
             "caller_address": _named(caller_index, addresses),
             "user_agent": _named(caller_index, agents),
-            "outcome": _repeated(field["outcome"]),
-            "error_type": _repeated(field["error_type"]),
-            "error_text": _repeated(field["error_text"]),
-            "traceback": _repeated(field["traceback"]),
             "rule": pa.array(self._rules, pa.int32()),
-            "worked_ms": pa.array(field["worked_ms"], pa.int32()),
-        }  # fmt: skip
+        }
+        for name, kind, *_ in COLUMNS:
+            if kind == "instant":
+                # By way of milliseconds, which is what they are.
+                instants = pa.array(field[f"{name}_ms"], pa.int64())
+                arrays[name] = instants.cast(pa.timestamp("ms", tz="UTC")).cast(TYPES[kind])
+            elif name not in arrays:
+                arrays[name] = pa.array(field[name], TYPES[kind])
+                if kind == "text":
+                    # Few differ: the same error, with the same traceback, ends many attempts.
+                    arrays[name] = arrays[name].dictionary_encode()
         self._start()
         # Dictionaries in place of texts.
         fields = [pa.field(each.name, arrays[each.name].type, each.nullable) for each in SCHEMA]
@@ -180,15 +176,6 @@ class _Numbered:
         return [list(part) for part in zip(*self._numbers, strict=True)] or [[] for _ in range(width)]
 
 
-def _instants(values: list[int | None]) -> Any:
-    return pa.array(values, pa.int64()).cast(_MILLISECONDS).cast(_MICROSECONDS)
-
-
-def _repeated(values: list[str | None]) -> Any:
-    """Texts of which few differ: the same error, with the same traceback, ends many attempts."""
-    return pa.array(values, pa.string()).dictionary_encode()
-
-
 def _named(index: Any, names: list[Any], *, empty: Literal["null", "kept"] = "null") -> Any:
     """The names behind the numbers; an empty one is null unless it is to be kept."""
     places: dict[Any, int] = {}
@@ -218,12 +205,7 @@ class Written(NamedTuple):
     unreadable: list[str]  # rows that were passed over, with the reason
 
 
-def write_segment(
-    place: Storage,
-    plan: ExportPlan,
-    rows: Iterable[tuple[int, bytes]],
-    on_step: Callable[[str], None] = lambda step: None,
-) -> Written:
+def write_segment(place: Storage, plan: ExportPlan, rows: Iterable[tuple[int, bytes]]) -> Written:
     """Write the events of the rows, which come by rising number; the file appears whole, or an exception says why not."""
     name = segment_name(plan.day, plan.journal_id, plan.first, plan.last)
     columns, unreadable = Columns(), list[str]()
@@ -242,10 +224,7 @@ def write_segment(
                         _write_group(writer, tables)
             tables.append(columns.take())
             _write_group(writer, tables)
-            on_step("writing")
         size = file.tell()
-        on_step("written")
-    on_step("appeared")
     return Written(name, columns.events, size, unreadable)
 
 
