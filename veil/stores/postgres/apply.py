@@ -9,12 +9,7 @@ from typing import Any, Final
 from veil.core.effect import (
     AnyEffect,
     DeadLettered,
-    DeleteRefused,
     Enqueued,
-    ExtensionRefused,
-    HolderLate,
-    HolderSeen,
-    HolderSilent,
     LeaseChange,
     Postponed,
     Purged,
@@ -33,25 +28,13 @@ from veil.stores.sql import encode_attributes
 _VISIBLE = int(State.VISIBLE)
 _LEASES = ("states", "dues", "received", "deliveries", "holders", "receive_counts", "firsts", "wakes")
 _MESSAGES = (
-    *(
-        "seqs",
-        "queues",
-        "states",
-        "wakes",
-        "dues",
-        "ids",
-        "groups",
-        "deduplications",
-        "traces",
-        "senders",
-        "types",
-    ),
-    *("sizes", "attributes", "digests", "bodies", "priorities"),
-)
+    "seqs", "queues", "states", "wakes", "dues", "ids", "groups", "deduplications", "traces", "senders", "types", "sizes",
+    "attributes", "digests", "bodies", "priorities",
+)  # fmt: skip
 _REDRIVES = (
-    *("seqs", "targets", "new_seqs", "ids", "deduplications", "states", "wakes", "dues"),
-    *("changed", "attributes", "digests", "bodies", "sizes", "types"),
-)
+    "seqs", "targets", "new_seqs", "ids", "deduplications", "states", "wakes", "dues", "changed", "attributes", "digests",
+    "bodies", "sizes", "types",
+)  # fmt: skip
 
 MessageRows = list[tuple[Any, ...]]
 NO_MESSAGES: Final = {"wall_ms": 0, **{name: list[Any]() for name in _MESSAGES}}
@@ -96,15 +79,6 @@ def apply(
                 dead_lettered.append(effect)
             case Redriven():
                 redriven.append(effect)
-            case (
-                Enqueued()
-                | DeleteRefused()
-                | ExtensionRefused()
-                | HolderSeen()
-                | HolderSilent()
-                | HolderLate()
-            ):
-                pass
     if leases:
         tx.later(
             Q.write_leases, {"queue": state.id, "seqs": list(leases), **columns(_LEASES, leases.values())}
@@ -130,26 +104,14 @@ def enqueue(
     for effect in enqueued:
         new, seq = effect.new, effect.seq
         wake_ms = wake_at_ms(seq, effect.due_at_ms, retention_s)
+        attributes = encode_attributes(new.attributes)
         into.append(
             (
-                seq,
-                state.id,
-                effect.state,
-                wake_ms,
-                effect.due_at_ms,
-                new.message_id,
-                new.group,
-                new.deduplication_id,
-                new.trace_header,
-                new.sender,
-                new.message_type,
-                effect.body_bytes,
-                encode_attributes(new.attributes),
-                new.body_md5,
-                new.body,
+                seq, state.id, effect.state, wake_ms, effect.due_at_ms, new.message_id, new.group, new.deduplication_id,
+                new.trace_header, new.sender, new.message_type, effect.body_bytes, attributes, new.body_md5, new.body,
                 new.priority,
             )
-        )
+        )  # fmt: skip
         is_last = new.priority >= PRIORITY_DEFAULT
         tx.shift(state, None, effect.state, seq, wake_ms, new.group, at_the_end=is_last)
     if tx.journal is not None:

@@ -13,7 +13,7 @@ import msgspec
 from veil.core import decide
 from veil.core.effect import Deleted
 from veil.core.errors import HoldClosed, StreamTaken
-from veil.core.lease import NUMBER_MAX, STREAM_REST_MS, HoldContent, HoldKey, HoldTally, Member
+from veil.core.lease import NUMBER_MAX, HoldContent, HoldKey, HoldTally, Member
 from veil.core.message import Caller
 from veil.core.queue import Queue
 from veil.core.sequence import expired_below
@@ -138,11 +138,6 @@ async def delete_holds(
         deleted = sum(isinstance(effect, Deleted) for effect in effects)
         tally = tally.plus(HoldTally(deleted, hold.lost + len(hold.members) - deleted))
     return HoldStep(tally, cursor)
-
-
-async def forget_stale_streams(tx: Transaction) -> None:
-    """Drop streams that nobody has used for long."""
-    tx.later(Q.forget_streams, {"before_ms": tx.now_ms - STREAM_REST_MS})
 
 
 async def _next_holds(

@@ -112,20 +112,16 @@ class Exports:
         await self._engine.run(note)
         while await self._engine.run(_sweep):
             pass
-        await self.look()
+        await self.size()
 
     async def size(self) -> OutboxSize:
         """How much waits to be exported."""
-        await self.look()
-        [(rows, packed_bytes, oldest_ms, _)] = await self._engine.ask(Q.outbox_size, {})
-        return OutboxSize(rows, packed_bytes, oldest_ms, self._engine.bound.lost_events)
-
-    async def look(self) -> None:
-        """Learn how large the outbox is: the other nodes write to it and take from it too."""
-        [(_, packed_bytes, _, counts)] = await self._engine.ask(Q.outbox_size, {})
+        [(rows, packed_bytes, oldest_ms, counts)] = await self._engine.ask(Q.outbox_size, {})
         if counts > COUNTS_MAX:
             await self._engine.run(_fold_counts)
+        # The other nodes write to it and take from it too.
         self._engine.bound.present_bytes = packed_bytes
+        return OutboxSize(rows, packed_bytes, oldest_ms, self._engine.bound.lost_events)
 
 
 async def _fold_counts(tx: Transaction) -> None:

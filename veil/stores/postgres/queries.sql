@@ -154,10 +154,6 @@ WHERE deleted_at_ms IS NOT NULL AND NOT swept LIMIT 1 FOR UPDATE SKIP LOCKED;
 -- name: mark_swept
 UPDATE veil.queue SET swept = true WHERE id = %(id)s;
 
--- name: forget_queues
--- Nodes learn of a deletion by its row, so it stays for a while.
-DELETE FROM veil.queue WHERE deleted_at_ms < %(before_ms)s AND swept;
-
 -- name: forget_counts
 DELETE FROM veil.queue_count WHERE queue_id = %(id)s;
 
@@ -326,14 +322,12 @@ WHERE m.queue_id = %(queue)s AND m.seq = n.seq;
 -- name: visible_anywhere
 SELECT queue_id, sum(visible)::bigint FROM veil.queue_count GROUP BY queue_id HAVING sum(visible) > 0;
 
--- name: forget_deduplication
-DELETE FROM veil.deduplication WHERE until_ms <= %(now_ms)s;
-
--- name: forget_sends
-DELETE FROM veil.repeatable_send WHERE until_ms <= %(now_ms)s;
-
--- name: forget_attempts
-DELETE FROM veil.attempt WHERE until_ms <= %(now_ms)s;
+-- name: forget_old
+-- Whatever was kept until now; and queues: nodes learn of a deletion by its row, so that stays for a while.
+WITH d AS (DELETE FROM veil.deduplication WHERE until_ms <= %(now_ms)s),
+     s AS (DELETE FROM veil.repeatable_send WHERE until_ms <= %(now_ms)s),
+     a AS (DELETE FROM veil.attempt WHERE until_ms <= %(now_ms)s)
+DELETE FROM veil.queue WHERE deleted_at_ms < %(before_ms)s AND swept;
 
 -- ---- sweeping a purged or deleted queue
 
@@ -345,22 +339,16 @@ RETURNING {HELD_MESSAGE};
 -- name: latest
 SELECT max(seq) FROM veil.message WHERE queue_id = %(queue)s;
 
--- name: drop_groups
-DELETE FROM veil.lane WHERE queue_id = %(queue)s;
-
--- name: drop_deduplication
-DELETE FROM veil.deduplication WHERE queue_id = %(queue)s;
-
--- name: drop_sends
-DELETE FROM veil.repeatable_send WHERE queue_id = %(queue)s;
-
--- name: drop_attempts
+-- name: drop_memory
+-- What a purge forgets beside the messages.
+WITH d AS (DELETE FROM veil.deduplication WHERE queue_id = %(queue)s)
 DELETE FROM veil.attempt WHERE queue_id = %(queue)s;
 
--- name: drop_streams
-DELETE FROM veil.stream WHERE queue_id = %(queue)s;
-
--- name: drop_holds
+-- name: drop_the_rest
+-- What goes with a queue besides.
+WITH l AS (DELETE FROM veil.lane WHERE queue_id = %(queue)s),
+     s AS (DELETE FROM veil.repeatable_send WHERE queue_id = %(queue)s),
+     t AS (DELETE FROM veil.stream WHERE queue_id = %(queue)s)
 DELETE FROM veil.hold WHERE queue_id = %(queue)s;
 
 -- ---- groups: a row of `lane` for each that has messages

@@ -106,9 +106,8 @@ async def give_groups(tx: Transaction, state: QueueState) -> None:
 async def delete(tx: Transaction, queue: Queue, caller: Caller) -> None:
     """Remove the queue from sight; its messages are swept afterwards, a chunk at a time."""
     state = tx.state_of(queue)
-    kept = (Q.drop_deduplication, Q.drop_sends, Q.drop_attempts, Q.drop_groups, Q.drop_holds, Q.drop_streams)
-    for query in kept:
-        tx.later(query, {"queue": queue.id})
+    tx.later(Q.drop_memory, {"queue": queue.id})
+    tx.later(Q.drop_the_rest, {"queue": queue.id})
     tx.later(Q.rest_name, {**state.queue.key._asdict(), "now_ms": tx.now_ms})
     marked = {"id": queue.id, "now_ms": tx.now_ms, "caller": encode_caller(caller)}
     tx.later(Q.mark_queue_deleted, {**marked, "version": await tx.raise_epoch()})
@@ -121,8 +120,7 @@ async def begin_purge(tx: Transaction, queue: Queue, rest_ms: int) -> int:
     if state.purged_at_ms is not None and tx.now_ms - state.purged_at_ms < rest_ms:
         raise PurgeInProgress(queue.key.name)
     [(up_to_seq,)] = await tx.rows(Q.latest, {"queue": queue.id})
-    for query in (Q.drop_deduplication, Q.drop_attempts):
-        tx.later(query, {"queue": queue.id})
+    tx.later(Q.drop_memory, {"queue": queue.id})
     tx.later(Q.mark_purged, {"id": queue.id, "now_ms": tx.now_ms, "version": await tx.raise_epoch()})
     return up_to_seq or 0
 

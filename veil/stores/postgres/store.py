@@ -13,7 +13,7 @@ from veil.core.attempt import NOTHING_SAID, Said
 from veil.core.clock import Clock, Trouble
 from veil.core.errors import StoreError, VeilError
 from veil.core.event import NOBODY
-from veil.core.lease import Deletion, HoldContent, HoldKey, HoldTally
+from veil.core.lease import STREAM_REST_MS, Deletion, HoldContent, HoldKey, HoldTally
 from veil.core.message import Caller, NewMessage, Sent, StoredMessage
 from veil.core.queue import MoveTask, Queue, QueueKey, ScanStep
 from veil.core.receipt import Receipt, ReceiptBook
@@ -198,9 +198,8 @@ class PostgresStore:
         if now_ms >= self._forget_at_ms:
             self._forget_at_ms = now_ms + FORGET_EVERY_MS
             await self._run(_forget_old)
-            await self._run(holds.forget_stale_streams)
             if self._records:
-                await self._exports.look()
+                await self._exports.size()
 
     async def _each_second(self) -> None:
         """What a node does for everybody: also for the leases of one that died."""
@@ -490,6 +489,5 @@ class PostgresStore:
 
 
 async def _forget_old(tx: Transaction) -> None:
-    for query in (Q.forget_deduplication, Q.forget_sends, Q.forget_attempts):
-        tx.later(query, {"now_ms": tx.now_ms})
-    tx.later(Q.forget_queues, {"before_ms": tx.now_ms - queues.TOMBSTONE_MS})
+    tx.later(Q.forget_old, {"now_ms": tx.now_ms, "before_ms": tx.now_ms - queues.TOMBSTONE_MS})
+    tx.later(Q.forget_streams, {"before_ms": tx.now_ms - STREAM_REST_MS})

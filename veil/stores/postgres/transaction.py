@@ -46,7 +46,7 @@ class QueueLook(NamedTuple):
     changes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class KnownQueue:
     """A living queue as it stood at the epoch that the node knows."""
 
@@ -110,13 +110,9 @@ class KnownQueues:
 
 
 @dataclass(slots=True, eq=False)
-class QueueState:
+class QueueState(KnownQueue):
     """A queue within one transaction, which holds its lock: nobody edits it meanwhile."""
 
-    queue: Queue
-    scope: str
-    has_groups: bool
-    purged_at_ms: int | None
     counts: list[int] = field(default_factory=lambda: [0, 0, 0])  # of messages, by their State
     changes: list[int] = field(default_factory=lambda: [0, 0, 0])  # of the counts, by this transaction
     is_counted: bool = False  # whether the transaction has to write its counts

