@@ -44,11 +44,10 @@ class DirectSink:
     def __init__(self, where: str, store_id: str = "s") -> None:
         self._location = Location(where, store_id)
 
-    async def write(self, plan: ExportPlan, rows: AsyncIterator[Sequence[OutboxRow]]) -> frames.Done:
+    async def write(self, plan: ExportPlan, rows: AsyncIterator[Sequence[OutboxRow]]) -> frames.Written:
         self._location.claim()
         pairs = [(row.number, row.packed) async for some in rows for row in some]
-        written = write_segment(self._location.place, plan, pairs)
-        return frames.Done(events=written.events, size=written.size, unreadable=written.unreadable)
+        return write_segment(self._location.place, plan, pairs)
 
     async def sweep(self, before_day: str) -> list[str]:
         return self._location.sweep(before_day)

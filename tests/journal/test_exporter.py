@@ -34,7 +34,7 @@ class ASink(DirectSink):
         self.closed = 0
         self.happened = asyncio.Event()
 
-    async def write(self, plan: ExportPlan, rows: AsyncIterator[Sequence[OutboxRow]]) -> frames.Done:
+    async def write(self, plan: ExportPlan, rows: AsyncIterator[Sequence[OutboxRow]]) -> frames.Written:
         self.tries += 1
         self.happened.set()
         if self.broken:
@@ -159,7 +159,7 @@ async def test_a_stop_does_not_wait_for_an_export_that_hangs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     class HangingSink(ASink):
-        async def write(self, plan: ExportPlan, rows: AsyncIterator[Sequence[OutboxRow]]) -> frames.Done:
+        async def write(self, plan: ExportPlan, rows: AsyncIterator[Sequence[OutboxRow]]) -> frames.Written:
             await asyncio.get_running_loop().create_future()
             raise AssertionError
 

@@ -185,7 +185,7 @@ class Exporter:
             yield rows
             after = rows[-1].number
 
-    def _count(self, done: frames.Done) -> None:
+    def _count(self, done: frames.Written) -> None:
         self.stats.events += done.events
         self.stats.segments += 1
         self.stats.segment_bytes += done.size

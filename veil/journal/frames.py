@@ -15,20 +15,20 @@ ROW: Final = b"r"  # 8 bytes of number, then the packed events
 END: Final = b"e"  # no more rows
 SEGMENT: Final = b"s"  # the ExportPlan of the segment whose rows follow
 SWEEP: Final = b"w"  # the days before this one are to be removed
-DONE: Final = b"d"
+DONE: Final = b"d"  # a command was carried out: Written, or the days that were removed
 FAILED: Final = b"f"  # why a command was not carried out; the next one may be
 
 HEAD: Final = struct.Struct(">cI")
 NUMBER: Final = struct.Struct(">Q")
 
 
-class Done(msgspec.Struct):
-    """A command was carried out."""
+class Written(msgspec.Struct):
+    """What a segment came to."""
 
-    events: int = 0
-    size: int = 0
-    unreadable: list[str] = []
-    days_removed: list[str] = []
+    name: str
+    events: int
+    size: int
+    unreadable: list[str]  # rows that were passed over, with the reason
 
 
 def frame(kind: bytes, body: object = None) -> bytes:

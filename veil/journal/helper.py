@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import BinaryIO
 
@@ -42,7 +42,10 @@ class Helper:
 
     def serve(self) -> None:
         """Carry out commands until there are no more; raises EOFError then."""
-        acts = {frames.SEGMENT: self._segment, frames.SWEEP: self._sweep}
+        acts: dict[bytes, Callable[[bytes], object]] = {
+            frames.SEGMENT: self._segment,
+            frames.SWEEP: self._sweep,
+        }
         while True:
             kind, body = frames.read_frame(self._commands)
             try:
@@ -54,19 +57,18 @@ class Helper:
             self._answers.write(answer)
             self._answers.flush()
 
-    def _segment(self, body: bytes) -> frames.Done:
+    def _segment(self, body: bytes) -> frames.Written:
         plan = msgspec.msgpack.decode(body, type=ExportPlan)
         rows = self._rows()
         try:
             self._location.claim()
             from veil.journal.segment_writer import write_segment
 
-            written = write_segment(self._location.place, plan, rows)
+            return write_segment(self._location.place, plan, rows)
         finally:
             # The parent sends the rows whether or not we can use them; the next command comes after the last.
             for _ in rows:
                 pass
-        return frames.Done(events=written.events, size=written.size, unreadable=written.unreadable)
 
     def _rows(self) -> Iterator[tuple[int, bytes]]:
         while True:
@@ -75,8 +77,8 @@ class Helper:
                 return
             yield frames.NUMBER.unpack_from(body)[0], body[frames.NUMBER.size :]
 
-    def _sweep(self, body: bytes) -> frames.Done:
-        return frames.Done(days_removed=self._location.sweep(msgspec.msgpack.decode(body, type=str)))
+    def _sweep(self, body: bytes) -> list[str]:
+        return self._location.sweep(msgspec.msgpack.decode(body, type=str))
 
 
 def _reason(problem: Exception) -> str:

@@ -8,13 +8,15 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from veil.core.errors import VeilError
 from veil.core.event import ExportPlan, OutboxRow
 from veil.journal import frames
+
+T = TypeVar("T")
 
 _ENDING_S: Final = 2.0
 _NICENESS: Final = 10
@@ -46,7 +48,7 @@ class HelperProcess:
         """Of the helper, if one runs."""
         return None if self._process is None else self._process.pid
 
-    async def write(self, plan: ExportPlan, rows: AsyncIterator[Sequence[OutboxRow]]) -> frames.Done:
+    async def write(self, plan: ExportPlan, rows: AsyncIterator[Sequence[OutboxRow]]) -> frames.Written:
         """Write the segment of a plan; raises ExportFailed with the reason."""
         async with self._in_step():
             process = await self._running()
@@ -56,7 +58,7 @@ class HelperProcess:
                 process.stdin.writelines(frames.row_frames(some))
                 await process.stdin.drain()
             process.stdin.write(frames.frame(frames.END))
-            return await self._answer(process)
+            return await self._answer(process, frames.Written)
 
     async def sweep(self, before_day: str) -> list[str]:
         """Remove the days before this one and say which; raises ExportFailed with the reason."""
@@ -64,7 +66,7 @@ class HelperProcess:
             process = await self._running()
             assert process.stdin is not None
             process.stdin.write(frames.frame(frames.SWEEP, before_day))
-            return (await self._answer(process)).days_removed
+            return await self._answer(process, list[str])
 
     def hurry(self) -> None:
         """From now on nobody needs the processor more than the helper."""
@@ -119,13 +121,13 @@ class HelperProcess:
             await self.kill()
             raise
 
-    async def _answer(self, process: asyncio.subprocess.Process) -> frames.Done:
+    async def _answer(self, process: asyncio.subprocess.Process, expected: type[T]) -> T:
         assert process.stdout is not None
         kind, length = frames.HEAD.unpack(await process.stdout.readexactly(frames.HEAD.size))
         body = await process.stdout.readexactly(length)
         if kind == frames.FAILED:
             raise ExportFailed(msgspec.msgpack.decode(body, type=str))
-        return msgspec.msgpack.decode(body, type=frames.Done)
+        return msgspec.msgpack.decode(body, type=expected)
 
     async def _died(self) -> ExportFailed:
         process = self._process

@@ -16,7 +16,7 @@ import msgspec
 from veil.core.event import NOBODY, Event, ExportPlan, Kind, OutboxRow, unpack
 from veil.core.queue import QueueKey
 from veil.core.sequence import instant_of
-from veil.journal.schema import POSITION_BITS, Outbox
+from veil.journal.schema import COLUMNS, POSITION_BITS, Outbox
 from veil.journal.segments import Segment, SegmentIndex, list_segments
 
 # ---- one event of a life
@@ -47,11 +47,7 @@ class LifeEvent(NamedTuple):
     traceback: str | None = None
 
 
-COLUMNS: Final = (
-    "position", "at", "kind", "region", "account", "queue", "seq", "message_id", "delivery", "deadline", "receive_count",
-    "body_bytes", "message_type", "other_queue", "other_seq", "caller_key", "caller_address", "user_agent",
-    "outcome", "error_type", "error_text", "traceback",
-)  # fmt: skip
+_COLUMNS: Final = [column.name for column in COLUMNS if column.name not in ("rule", "worked_ms")]
 
 
 # What an event as it is packed has under the same names, and in the same form.
@@ -139,12 +135,12 @@ def events_where(
 
     with index.place.open_input(segment.name) as file:
         parquet = pq.ParquetFile(file)
-        names = [name for name in COLUMNS if name in parquet.schema_arrow.names]
+        names = [name for name in _COLUMNS if name in parquet.schema_arrow.names]
         for group in range(parquet.num_row_groups) if groups is None else groups:
             mask = matches(parquet.read_row_group(group, columns=[column])[column])
             if pc.any(mask).as_py():
                 for row in parquet.read_row_group(group, columns=names).filter(mask).to_pylist():
-                    yield from_row(dict.fromkeys(COLUMNS) | row)
+                    yield from_row(dict.fromkeys(_COLUMNS) | row)
 
 
 def _one_of(seqs: Set[int]) -> Callable[[Any], Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 import msgspec
 import pyarrow as pa
 from pyarrow import parquet as pq
 
 from veil.core.event import NOBODY, Event, ExportPlan, Kind
+from veil.journal.frames import Written
 from veil.journal.schema import (
     COLUMNS,
     FIRST_KEY,
@@ -194,15 +195,6 @@ _ROW_GROUP_EVENTS: Final = 2**18
 # Ids of messages hardly repeat; instants, positions and order keys rise, and differences are shorter than numbers.
 _RISING: Final = ("position", "at", "seq", "deadline", "other_seq")
 _IN_DICTIONARIES: Final = [each.name for each in SCHEMA if each.name not in (*_RISING, "message_id")]
-
-
-class Written(NamedTuple):
-    """What a segment came to."""
-
-    name: str
-    events: int
-    size: int
-    unreadable: list[str]  # rows that were passed over, with the reason
 
 
 def write_segment(place: Storage, plan: ExportPlan, rows: Iterable[tuple[int, bytes]]) -> Written:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,7 +28,7 @@ from veil.stores.copying.copy import (
     decode_mark,
     encode_mark,
 )
-from veil.stores.sqlite.data_directory import DATABASE, locked, sync_directory
+from veil.stores.sqlite.data_directory import DATABASE, locked, sync_path
 from veil.stores.sqlite.database import Q
 from veil.stores.sqlite.opening import open_database
 from veil.stores.sqlite.recovery.verify import CHECKS
@@ -166,13 +165,9 @@ class SqliteTarget:
 
     def _give_name(self) -> None:
         made = self._unfinished / DATABASE
-        fd = os.open(made, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_path(made)
         made.rename(self._directory / DATABASE)
-        sync_directory(self._directory)
+        sync_path(self._directory)
         shutil.rmtree(self._unfinished)
 
     def _open(self) -> apsw.Connection:

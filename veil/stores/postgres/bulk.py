@@ -295,12 +295,7 @@ def _scan_order(message: StoredMessage) -> tuple[int, int]:
 def _opened(message: StoredMessage) -> Opened:
     """The effect that `claim` has written."""
     lease = LeaseState(
-        message.state,
-        message.due_at_ms,
-        message.received_at_ms,
-        message.delivery,
-        message.holder,
-        message.receive_count,
+        message.state, message.due_at_ms, message.received_at_ms, message.delivery, message.holder, message.receive_count,
         message.first_received_wall_ms,
-    )
+    )  # fmt: skip
     return Opened(message, message.delivery, message.due_at_ms, lease)

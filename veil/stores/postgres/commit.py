@@ -13,6 +13,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from veil.core.clock import TroubleKind
@@ -33,19 +34,21 @@ BESIDE_FROM: Final = 16
 # Which they do no longer than this: the group may itself have to wait, for somebody's long transaction.
 SMALL_GROUP_WAIT_S: Final = 0.02
 
-Run = Callable[[list[Operation]], Awaitable[None]]
 
-
+@dataclass(slots=True, eq=False)
 class WaitingLine:
-    """Operations that wait for the next group, and how many groups of them are under way."""
+    """Operations that wait for the next group, how these are run, and how many of them are under way."""
 
-    __slots__ = ("held_back", "running", "scheduled", "waiting")
+    groups_max: int
+    run: Callable[[list[Operation]], Awaitable[None]]
+    waiting: deque[Operation] = field(default_factory=deque)
+    running: int = 0
+    scheduled: bool = False
+    held_back: bool = False  # a timer runs, after which also a small group sets out
 
-    def __init__(self) -> None:
-        self.waiting: deque[Operation] = deque()
-        self.running = 0
-        self.scheduled = False
-        self.held_back = False  # a timer runs, after which also a small group sets out
+    def has_room(self) -> bool:
+        """Whether somebody waits, and another group may be under way."""
+        return bool(self.waiting) and self.running < self.groups_max
 
     def is_worth_a_group(self) -> bool:
         """Whether the next group may set out now; a small one waits while another is under way, and grows."""
@@ -57,17 +60,18 @@ class GroupCommit:
 
     def __init__(self, engine: Engine, stats: CommitStats) -> None:
         self._engine, self._stats = engine, stats
-        self._plain = WaitingLine()
+        self._plain = WaitingLine(PLAIN_GROUPS, self._run_plain)
         self._sequential: dict[int, WaitingLine] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def do(self, operation: Operation) -> Any:
         """The operation's answer, or what it raises."""
         if bulk.fits(self._engine, operation):
-            self._wait(self._plain, operation, PLAIN_GROUPS, self._run_plain)
+            line = self._plain
         else:
-            line = self._sequential.setdefault(operation.queue.id, WaitingLine())
-            self._wait(line, operation, 1, self._run_in_order)
+            line = self._sequential.setdefault(operation.queue.id, WaitingLine(1, self._run_in_order))
+        line.waiting.append(operation)
+        self._look(line)
         return await operation.answer
 
     async def drain(self) -> None:
@@ -76,44 +80,40 @@ class GroupCommit:
 
     # ---- waiting
 
-    def _wait(self, line: WaitingLine, operation: Operation, groups_max: int, run: Run) -> None:
-        line.waiting.append(operation)
-        self._look(line, groups_max, run)
-
-    def _look(self, line: WaitingLine, groups_max: int, run: Run) -> None:
+    def _look(self, line: WaitingLine) -> None:
         """Let a group set out at the end of the loop's turn, so that what arrives together goes together; or after a while,
         where it is too small to be worth one beside the group under way."""
-        if not line.waiting or line.scheduled or line.running >= groups_max:
+        if line.scheduled or not line.has_room():
             return
         loop = asyncio.get_running_loop()
         if line.is_worth_a_group():
             line.scheduled = True
-            loop.call_soon(self._start, line, groups_max, run)
+            loop.call_soon(self._start, line)
         elif not line.held_back:
             line.held_back = True
-            loop.call_later(SMALL_GROUP_WAIT_S, self._start_small, line, groups_max, run)
+            loop.call_later(SMALL_GROUP_WAIT_S, self._start_small, line)
 
-    def _start_small(self, line: WaitingLine, groups_max: int, run: Run) -> None:
+    def _start_small(self, line: WaitingLine) -> None:
         line.held_back = False
-        if line.waiting and line.running < groups_max:
-            self._start_group(line, groups_max, run)
+        if line.has_room():
+            self._start_group(line)
 
-    def _start(self, line: WaitingLine, groups_max: int, run: Run) -> None:
+    def _start(self, line: WaitingLine) -> None:
         line.scheduled = False
-        if line.waiting and line.running < groups_max and line.is_worth_a_group():
-            self._start_group(line, groups_max, run)
+        if line.has_room() and line.is_worth_a_group():
+            self._start_group(line)
         else:
-            self._look(line, groups_max, run)
+            self._look(line)
 
-    def _start_group(self, line: WaitingLine, groups_max: int, run: Run) -> None:
+    def _start_group(self, line: WaitingLine) -> None:
         size = min(GROUP_MAX, len(line.waiting))
         if size > BESIDE_FROM:
             # Side by side: while the database works on one, the rules are applied to another.
-            size = -(-size // (groups_max - line.running))
+            size = -(-size // (line.groups_max - line.running))
         group = [line.waiting.popleft() for _ in range(size)]
         line.running += 1
         self._engine.lease_time.waits(group[0], TroubleKind.DATABASE, self._engine.heard_ms)
-        task = asyncio.create_task(self._answer_all(run, group))
+        task = asyncio.create_task(self._answer_all(line, group))
         self._tasks.add(task)
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle
@@ -123,7 +123,7 @@ class GroupCommit:
             nonlocal timer
             timer = loop.call_later(ANSWER_S, hangs)
             self._fail(group, overdue())
-            if line.running == groups_max:
+            if line.running == line.groups_max:
                 self._fail([*line.waiting], overdue())
                 line.waiting.clear()
 
@@ -132,28 +132,28 @@ class GroupCommit:
             self._tasks.discard(task)
             self._engine.lease_time.answered(group[0])
             line.running -= 1
-            self._look(line, groups_max, run)
+            self._look(line)
             if line is not self._plain and not line.waiting and not line.running:
                 self._sequential.pop(group[0].queue.id, None)
 
         timer = loop.call_later(ANSWER_S, hangs)
         task.add_done_callback(ended)
-        self._look(line, groups_max, run)
+        self._look(line)
 
-    async def _answer_all(self, run: Run, group: list[Operation]) -> None:
+    async def _answer_all(self, line: WaitingLine, group: list[Operation]) -> None:
         """Run the group; whatever happens, none of it is left without an answer."""
         try:
-            await self._timed(run, group)
+            await self._timed(line, group)
         except Exception as error:
             _log.exception("a group of operations failed in a way that is not known")
             self._fail(group, error)
         finally:
             self._fail(group, StoreUnavailable("the node stopped before the operation was done"))
 
-    async def _timed(self, run: Run, group: list[Operation]) -> None:
+    async def _timed(self, line: WaitingLine, group: list[Operation]) -> None:
         began = time.perf_counter()
         try:
-            await run(group)
+            await line.run(group)
         except VeilError as error:
             if isinstance(error, StoreUnavailable) or len(group) == 1:
                 # Nobody knows what has become of the group, or there is nobody to be spared.

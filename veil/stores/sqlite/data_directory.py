@@ -102,9 +102,9 @@ class Reserve:
             self.take()
 
 
-def sync_directory(directory: Path) -> None:
-    """Put the names in the directory on disk: those of the database and its WAL must survive a power cut too."""
-    fd = os.open(directory, os.O_RDONLY)
+def sync_path(path: Path) -> None:
+    """Put a file on disk, or the names in a directory: those of the database and its WAL must survive a power cut too."""
+    fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:

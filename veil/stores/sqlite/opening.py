@@ -12,7 +12,7 @@ from pathlib import Path
 import apsw
 
 from veil.core.errors import StoreDamaged, StoreError, StoreTooNew
-from veil.stores.sqlite.data_directory import DATABASE, make_private, sync_directory
+from veil.stores.sqlite.data_directory import DATABASE, make_private, sync_path
 from veil.stores.sqlite.database import Q
 from veil.stores.sqlite.recovery.wal_scan import scan_wal
 
@@ -47,7 +47,7 @@ def open_database(directory: Path) -> apsw.Connection:
         raise StoreError(f"{path} cannot be opened: {error}") from error
     for suffix in ("", "-wal", "-shm"):  # SQLite makes the others like the first
         make_private(path.with_name(path.name + suffix))
-    sync_directory(directory)
+    sync_path(directory)
     return connection
 
 

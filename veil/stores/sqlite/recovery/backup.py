@@ -23,7 +23,7 @@ from pathlib import Path
 import apsw
 
 from veil.core.errors import StoreDamaged, StoreError
-from veil.stores.sqlite.data_directory import DATABASE, locked, sync_directory
+from veil.stores.sqlite.data_directory import DATABASE, locked, sync_path
 from veil.stores.sqlite.database import Q
 from veil.stores.sqlite.opening import new_journal_id
 from veil.stores.sqlite.recovery.verify import connect_to_read, looking_at, verify_file
@@ -90,11 +90,7 @@ def _write_whole(target: Path, write: Callable[[Path], None]) -> None:
     os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     try:
         write(unfinished)
-        fd = os.open(unfinished, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_path(unfinished)
         _give_name(unfinished, target)
     except FileExistsError as error:
         raise StoreError(f"{target} exists already, and nothing is written over it") from error
@@ -104,7 +100,7 @@ def _write_whole(target: Path, write: Callable[[Path], None]) -> None:
         raise StoreError(f"{target} could not be written: {error}") from error
     finally:
         unfinished.unlink(missing_ok=True)
-    sync_directory(target.parent)
+    sync_path(target.parent)
 
 
 def _give_name(unfinished: Path, target: Path) -> None:
