@@ -156,8 +156,8 @@ def test_what_a_timeout_cannot_mend_is_recorded_once_and_told_once_a_day(world: 
     world.pass_time(2, quick)
     pilot = world.look(world.pilot(find_all=lambda goals: findings))
     assert len(world.actions("advise")) == 1
-    for _ in range(25):
-        world.pass_time(1, quick, attempts=20)
+    for _ in range(5):
+        world.pass_time(5, quick, attempts=100)
         pilot.look_at_all()
     (advice,) = world.actions("advise")
     assert advice["detail"].startswith("62 % of the attempts failed")

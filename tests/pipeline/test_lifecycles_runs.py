@@ -41,7 +41,7 @@ def written(place: Storage, stories: list[JournalEvent], first_row: int) -> int:
 
 
 @pytest.mark.parametrize(
-    "seed", [11, 12, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(13, 30))]
+    "seed", [11, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(12, 30))]
 )
 def test_any_split_and_order_of_the_segments_over_several_runs_gives_the_same_tables(
     journal_place: Storage, tables_place: Storage, monkeypatch: pytest.MonkeyPatch, seed: int

@@ -201,7 +201,7 @@ def test_a_query_that_failed_half_way_sends_nothing_twice_to_a_fifo_queue(
     assert (line["row"], line["reason"]) == (1666, "the message has no body")
 
 
-@pytest.mark.parametrize("queue", ["steps.fifo", "orders"])
+@pytest.mark.parametrize("queue", [pytest.param("steps.fifo", marks=pytest.mark.soak), "orders"])
 def test_a_batch_whose_commit_was_lost_is_sent_again_and_is_there_once(
     session: SparkSession, queues: Queues, tmp_path: Path, queue: str
 ):

@@ -32,8 +32,8 @@ LIFE_S = 240
 # between. Tasks fail before a kill, and in a batch that an earlier life had begun. `python -m tests.faults spark-source`
 # has a merge beside the files, and a hundred lives.
 ONE_KILL = (
-    {"die": {"sqs": BEFORE, "veil": AFTER}, "die_in": 2, "fail_in": 1},
-    {"die": {"sqs": NEVER, "veil": NEVER}, "slow_in": 3, "fail_in": 3},
+    {"die": {"sqs": BEFORE, "veil": AFTER}, "die_in": 1, "fail_in": 0},
+    {"die": {"sqs": NEVER, "veil": NEVER}, "slow_in": 2, "fail_in": 2},
 )
 THREE_KILLS = (
     {"die": {"sqs": BEFORE, "veil": AFTER}, "die_in": 1},
