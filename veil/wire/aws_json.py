@@ -10,7 +10,7 @@ import msgspec
 from veil.wire.actions import ACTIONS, EXTENSIONS
 from veil.wire.call import Call
 from veil.wire.exchange import Response
-from veil.wire.large import check_structure, encode_in_pieces
+from veil.wire.large import LARGE_BYTES, check_structure, encode_in_pieces
 from veil.wire.request_errors import RequestUnreadable
 from veil.wire.shapes import Shape
 from veil.wire.sqs_codes import Refusal
@@ -39,7 +39,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 def read_input(target: Target, body: bytes) -> Any:
-    """The action's input; raises RequestUnreadable for anything but a JSON object with values of the right types."""
+    """The action's input; raises RequestUnreadable for anything but a JSON object with values of the right types.
+
+    A body beyond LARGE_BYTES may not have more values than any request needs.
+    """
+    if len(body) > LARGE_BYTES:
+        check_structure(body)
     try:
         # No body at all is what some clients send for an action without parameters.
         return target.decode(body or b"{}")
@@ -49,21 +54,10 @@ def read_input(target: Target, body: bytes) -> Any:
         raise RequestUnreadable("The request body is not a valid JSON document.") from None
 
 
-def read_large_input(target: Target, body: bytes) -> Any:
-    """The same for a body beyond LARGE_BYTES, which may not have more values than any request needs."""
-    check_structure(body)
-    return read_input(target, body)
-
-
-def answer(output: Shape | None, request_id: str) -> Response:
-    """A success."""
-    body = b"{}" if output is None else _encode(output)
+def answer(output: Shape | None, request_id: str, is_large: bool = False) -> Response:
+    """A success; beyond LARGE_BYTES it is written in pieces."""
+    body = b"{}" if output is None else encode_in_pieces(output) if is_large else _encode(output)
     return Response(200, body, CONTENT_TYPE, (("x-amzn-RequestId", request_id),))
-
-
-def answer_large(output: Shape, request_id: str) -> Response:
-    """The same for an answer beyond LARGE_BYTES."""
-    return Response(200, encode_in_pieces(output), CONTENT_TYPE, (("x-amzn-RequestId", request_id),))
 
 
 def refuse(refusal: Refusal, request_id: str) -> Response:

@@ -16,7 +16,7 @@ import msgspec
 
 from veil.core.text import read_pairs
 from veil.wire.actions import Action
-from veil.wire.exchange import Response
+from veil.wire.exchange import Request, Response
 from veil.wire.large import encode_in_pieces
 from veil.wire.request_errors import ParameterRefused, RequestUnreadable
 from veil.wire.shapes import Shape
@@ -214,54 +214,54 @@ _NOT_XML: Final = re.compile("[\\x00-\\x08\\x0b-\\x1f\\ud800-\\udfff\\ufffe\\uff
 _encode = msgspec.json.Encoder().encode
 
 
+def wants_json(request: Request) -> bool:
+    """Whether the client asks for JSON in place of XML."""
+    return "application/json" in request.headers.get("accept", "")
+
+
 def answer(
-    action: str, output: Shape | None, request_id: str, as_json: bool = False, *, is_large: bool = False
+    action: str, output: Shape | None, request_id: str, as_json: bool = False, is_large: bool = False
 ) -> Response:
-    """A success; an action without output has no result element, one with an empty output an empty element."""
-    response: dict[str, Any] = {}
-    if output is not None:
-        response[f"{action}Result"] = (
-            _members(output) if as_json else _flattened(msgspec.to_builtins(output), action)
+    """A success; an action without output has no result element, one with an empty output an empty element.
+
+    Beyond LARGE_BYTES it is written in pieces.
+    """
+    headers = (("x-amzn-RequestId", request_id),)
+    if as_json:
+        result = {} if output is None else {f"{action}Result": _members(output)}
+        tree = {f"{action}Response": result | {"ResponseMetadata": {"RequestId": request_id}}}
+        return Response(
+            200, encode_in_pieces(tree) if is_large else _encode(tree), JSON_CONTENT_TYPE, headers
         )
-    response["ResponseMetadata"] = {"RequestId": request_id}
-    return _response(200, f"{action}Response", response, request_id, as_json, is_large)
-
-
-def answer_large(action: str, output: Shape, request_id: str, as_json: bool) -> Response:
-    """The same for an answer beyond LARGE_BYTES."""
-    return answer(action, output, request_id, as_json, is_large=True)
+    pieces = [f'{_DECLARATION}<{action}Response xmlns="{_NAMESPACE}">']
+    if output is not None:
+        _write(f"{action}Result", msgspec.to_builtins(output), action, pieces)
+    _write("ResponseMetadata", {"RequestId": request_id}, action, pieces)
+    pieces.append(f"</{action}Response>")
+    body = b"".join([piece.encode() for piece in pieces]) if is_large else "".join(pieces).encode()
+    return Response(200, body, CONTENT_TYPE, headers)
 
 
 def refuse(refusal: Refusal, request_id: str, *, as_json: bool = False) -> Response:
     """An error."""
     code, message = refusal
-    error = {"Type": code.fault, "Code": code.query_code, "Message": message, "Detail": {}}
+    headers = (("x-amzn-RequestId", request_id),)
     if as_json:
-        del error["Type"], error["Detail"]
-        body = _encode({"Error": error, "RequestId": request_id})
-        return Response(code.status, body, JSON_CONTENT_TYPE, (("x-amzn-RequestId", request_id),))
-    return _response(
-        code.status, "ErrorResponse", {"Error": error, "RequestId": request_id}, request_id, False
+        error = {"Code": code.query_code, "Message": message}
+        return Response(
+            code.status, _encode({"Error": error, "RequestId": request_id}), JSON_CONTENT_TYPE, headers
+        )
+    body = (
+        f'{_DECLARATION}<ErrorResponse xmlns="{_NAMESPACE}"><Error><Type>{code.fault}</Type>'
+        f"<Code>{code.query_code}</Code><Message>{_text(message)}</Message><Detail/></Error>"
+        f"<RequestId>{request_id}</RequestId></ErrorResponse>"
     )
+    return Response(code.status, body.encode(), CONTENT_TYPE, headers)
 
 
 def refuse_without_action(request_id: str) -> Response:
     """What AWS answers to a request that names no action, whatever form was asked for."""
     return Response(404, b"<UnknownOperationException/>\n", CONTENT_TYPE, (("x-amzn-RequestId", request_id),))
-
-
-def _response(
-    status: int, name: str, tree: dict[str, Any], request_id: str, as_json: bool, is_large: bool = False
-) -> Response:
-    headers = (("x-amzn-RequestId", request_id),)
-    if as_json:
-        body = encode_in_pieces({name: tree}) if is_large else _encode({name: tree})
-        return Response(status, body, JSON_CONTENT_TYPE, headers)
-    pieces = [_DECLARATION, f'<{name} xmlns="{_NAMESPACE}">']
-    _write_members(tree, pieces)
-    pieces.append(f"</{name}>")
-    body = b"".join([piece.encode() for piece in pieces]) if is_large else "".join(pieces).encode()
-    return Response(status, body, CONTENT_TYPE, headers)
 
 
 # Members that AWS begins in lower case in this form alone.
@@ -287,43 +287,29 @@ def _member(name: str, value: Any) -> Any:
     return value
 
 
-def _flattened(structure: dict[str, Any], action: str) -> dict[str, Any]:
-    """The structure with its lists and maps renamed and flattened as the protocol wants them."""
-    tree: dict[str, Any] = {}
-    for name, value in structure.items():
-        if isinstance(value, list):
-            tree[list_name(name, action)] = [
-                _flattened(item, action) if isinstance(item, dict) else item for item in value
-            ]
-        elif isinstance(value, dict):
-            entry, key_name, value_name = MAP_NAMES[name]
-            tree[entry] = [
-                {key_name: key, value_name: _flattened(item, action) if isinstance(item, dict) else item}
-                for key, item in value.items()
-            ]
-        else:
-            tree[name] = value
-    return tree
-
-
-def _write(name: str, value: Any, pieces: list[str]) -> None:
-    if isinstance(value, list):
-        for item in value:
-            _write(name, item, pieces)
-    elif isinstance(value, dict):
-        if value:
-            pieces.append(f"<{name}>")
-            _write_members(value, pieces)
-            pieces.append(f"</{name}>")
-        else:
-            pieces.append(f"<{name}/>")
-    else:
+def _write(name: str, value: Any, action: str, pieces: list[str]) -> None:
+    """An element; lists and maps within it are flattened and renamed as the protocol wants them."""
+    if not isinstance(value, dict):
         pieces.append(f"<{name}>{_text(value)}</{name}>")
-
-
-def _write_members(tree: dict[str, Any], pieces: list[str]) -> None:
-    for name, value in tree.items():
-        _write(name, value, pieces)
+        return
+    if not value:
+        pieces.append(f"<{name}/>")
+        return
+    pieces.append(f"<{name}>")
+    for member, content in value.items():
+        if isinstance(content, list):
+            item_name = list_name(member, action)
+            for item in content:
+                _write(item_name, item, action, pieces)
+        elif isinstance(content, dict):
+            entry, key_name, value_name = MAP_NAMES[member]
+            for key, item in content.items():
+                pieces.append(f"<{entry}><{key_name}>{_text(key)}</{key_name}>")
+                _write(value_name, item, action, pieces)
+                pieces.append(f"</{entry}>")
+        else:
+            pieces.append(f"<{member}>{_text(content)}</{member}>")
+    pieces.append(f"</{name}>")
 
 
 def _text(value: str | int | bool) -> str:

@@ -125,44 +125,25 @@ class CallPlace(NamedTuple):
 class Call:
     """What an action needs to know besides its input; lives for one request."""
 
-    __slots__ = (
-        "account",
-        "action",
-        "answer_bytes",
-        "bulk_max",
-        "delivered",
-        "headers",
-        "key_id",
-        "query",
-        "region",
-        "request",
-        "service",
-        "undelivered",
-        "urls",
-    )
-
     def __init__(
-        self,
-        place: CallPlace,
-        request: Request,
-        action: str,
-        account: str | None,
-        key_id: str,
-        region: str,
-        *,
-        query: bool,
+        self, place: CallPlace, request: Request, action: str, label: str, *, query: bool = False
     ) -> None:
         self.service, self.urls, self.bulk_max = place
-        self.request = request
-        self.action = action
-        self.account = account  # None: nobody we know
-        self.key_id = key_id  # of the signature; what the request claims, where signatures are not verified
-        self.region = region
+        self.request, self.action = request, action
+        self.label = label  # under which its answer is counted
         self.query = query  # the Query protocol
+        self.account: str | None = None  # None: nobody we know
+        self.key_id = ""  # of the signature; what the request claims, where signatures are not verified
+        self.region = ""
         self.undelivered: Callable[[], None] | None = None
         self.delivered: Callable[[], None] | None = None
         self.headers: tuple[tuple[str, str], ...] = ()  # that the answer has besides those of every answer
         self.answer_bytes = 0  # about how many the answer will have, where it can be large
+
+    def take_back(self) -> None:
+        """Give back what was received for an answer that is not given: it must not stay hidden."""
+        if self.undelivered is not None:
+            self.undelivered()
 
     @property
     def sender(self) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
@@ -59,7 +59,51 @@ def action_of(request: Request) -> str:
     return name if name in ACTIONS else OTHER
 
 
-class SqsFrontEnd:
+_C = TypeVar("_C", bound=Call)
+
+
+class FrontEnd:
+    """Answers calls: a request goes in, its answer comes out, and nothing else ever does."""
+
+    def __init__(self, answers: AnswerCounts | None) -> None:
+        """Every answer is counted in `answers`."""
+        self._request_ids = request_ids()
+        self._answers = AnswerCounts() if answers is None else answers
+
+    async def _answer(
+        self,
+        call: _C,
+        run: Callable[[_C, str], Awaitable[Response]],
+        refuse: Callable[[_C, VeilError | None, str], Response],
+    ) -> Response:
+        """What `run` makes of the call, or `refuse` of an error; of None where nobody foresaw it."""
+        request_id = next(self._request_ids)
+        try:
+            response = await run(call, request_id)
+            response.undelivered, response.delivered = call.undelivered, call.delivered
+            response.headers += call.headers
+        except asyncio.CancelledError:
+            call.take_back()
+            raise
+        except VeilError as error:
+            # Of a database that is away the store itself tells, once; a line for each request would be thousands a second.
+            if isinstance(error, StoreUnavailable):
+                _log.debug("%.80r: %s", call.action, error)
+            elif isinstance(error, StoreError):
+                _log.error("%.80r: the store failed: %s", call.action, error)
+            elif isinstance(error, AnswersTooLarge):
+                call.take_back()
+            response = refuse(call, error, request_id)
+        except Exception:
+            # The client sees no more than the request id; what was received for it must not stay hidden.
+            _log.exception("request %s (%.80r) failed", request_id, call.action)
+            call.take_back()
+            response = refuse(call, None, request_id)
+        self._answers[call.label, response.status // 100] += 1
+        return response
+
+
+class SqsFrontEnd(FrontEnd):
     """Speaks AWS JSON 1.0 and AWS Query over one service; without a verifier everybody is the default account."""
 
     def __init__(
@@ -76,117 +120,77 @@ class SqsFrontEnd:
         relay: Handler | None = None,
     ) -> None:
         """`base_url` fixes the start of queue URLs, which else follow `scheme` and the Host header; `bulk` lets one
-        call name a thousand messages instead of ten; every answer is counted in `answers`.
+        call name a thousand messages instead of ten.
         What only the process with the store can tell is answered by `relay`, where that is another one."""
+        super().__init__(answers)
         self._service = service
         self._verifier = verifier
         self._default_account = default_account
         self._default_region = default_region
         self._place = CallPlace(service, QueueUrls(base_url, scheme), BULK_MAX if bulk else RECEIVE_MAX)
-        self._request_ids = request_ids()
-        self._answers = AnswerCounts() if answers is None else answers
         self._relay = relay
 
     def handle(self, request: Request) -> Awaitable[Response]:
         """The answer to a request. Awaiting it raises nothing but CancelledError."""
         target = request.headers.get("x-amz-target")
-        if target is not None:
-            if self._relay is not None and target in _OF_HOLDERS:
-                return self._relay(request)
-            return self._handle_json(request, target)
-        return self._handle_query(request)
+        if target is None:
+            return self._answer(
+                Call(self._place, request, "", action_of(request), query=True), self._run_query, _refuse_query
+            )
+        if self._relay is not None and target in _OF_HOLDERS:
+            return self._relay(request)
+        call = Call(self._place, request, target.rpartition(".")[2], _BY_TARGET.get(target, OTHER))
+        return self._answer(call, self._run_json, _refuse_json)
 
-    async def _handle_json(self, request: Request, name: str) -> Response:
-        request_id = next(self._request_ids)
-        call: Call | None = None
-        try:
-            body = request.body
-            is_large = len(body) > LARGE_BYTES
-            caller = await in_thread(self._caller, request) if is_large else self._caller(request)
-            target = aws_json.TARGETS.get(name)
-            if target is None or request.method != "POST":
-                raise ActionUnknown(name.rpartition(".")[2])
-            call = Call(self._place, request, target.name, *caller, query=False)
-            if is_large:
-                given = await in_thread(aws_json.read_large_input, target, body)
-            else:
-                given = aws_json.read_input(target, body)
-            if request.path != "/" and getattr(given, "QueueUrl", None) == "":
-                given.QueueUrl = request.path
-            output = await target.run(call, given)
-            if call.answer_bytes > LARGE_BYTES:
-                check_room(request, call.answer_bytes)
-                response = await in_thread(aws_json.answer_large, output, request_id)
-            else:
-                response = aws_json.answer(output, request_id)
-            response.undelivered, response.delivered = call.undelivered, call.delivered
-            response.headers += call.headers
-        except asyncio.CancelledError:
-            _take_back(call)
-            raise
-        except VeilError as error:
-            if isinstance(error, AnswersTooLarge):
-                _take_back(call)
-            response = aws_json.refuse(_worded(error, name.rpartition(".")[2], query=False), request_id)
-        except Exception:
-            _give_up(call, name, request_id)
-            response = aws_json.refuse(INTERNAL_FAILURE, request_id)
-        self._answers[_BY_TARGET.get(name, OTHER), response.status // 100] += 1
-        return response
+    async def _run_json(self, call: Call, request_id: str) -> Response:
+        request, body = call.request, call.request.body
+        is_large = len(body) > LARGE_BYTES
+        caller = await in_thread(self._caller, request) if is_large else self._caller(request)
+        call.account, call.key_id, call.region = caller
+        target = aws_json.TARGETS.get(request.headers["x-amz-target"])
+        if target is None or request.method != "POST":
+            raise ActionUnknown(call.action)
+        read = (target, body)
+        given = await in_thread(aws_json.read_input, *read) if is_large else aws_json.read_input(*read)
+        if request.path != "/" and getattr(given, "QueueUrl", None) == "":
+            given.QueueUrl = request.path
+        output = await target.run(call, given)
+        if call.answer_bytes <= LARGE_BYTES:
+            return aws_json.answer(output, request_id)
+        check_room(request, call.answer_bytes)
+        return await in_thread(aws_json.answer, output, request_id, True)
 
-    async def _handle_query(self, request: Request) -> Response:
-        request_id = next(self._request_ids)
+    async def _run_query(self, call: Call, request_id: str) -> Response:
+        request = call.request
         if request.method not in ("GET", "POST"):
-            self._answers[action_of(request), 4] += 1
-            return _not_allowed(request_id)
-        as_json = "application/json" in request.headers.get("accept", "")
-        name = ""
-        call: Call | None = None
-        try:
-            # Whose it is comes first: what a stranger sends is not read, however large.
-            is_large = is_large_form(request)
-            caller = await in_thread(self._caller, request) if is_large else self._caller(request)
-            form = (request.query, request.body)
-            if is_large:
-                parameters = await in_thread(aws_query.read_parameters, *form)
-            else:
-                parameters = aws_query.read_parameters(*form)
-            name = parameters.get("Action", "")
-            if not name:
-                raise ActionMissing
-            action = ACTIONS.get(name)
-            queue_path = request.path if read_path(request.path) is not None else None
-            if action is None or (queue_path is not None and not action.on_queue):
-                raise ActionUnknown(name)
-            if request.method == "GET" and not action.only_reads and not self._is_signed(request, caller[0]):
-                raise ChangeByGet(name)
-            call = Call(self._place, request, name, *caller, query=True)
-            if is_large:
-                given = await in_thread(aws_query.read_input, action, parameters, queue_path)
-            else:
-                given = aws_query.read_input(action, parameters, queue_path)
-            output = await action.run(call, given)
-            check_room(request, call.answer_bytes)
-            if call.answer_bytes > LARGE_BYTES:
-                response = await in_thread(aws_query.answer_large, name, output, request_id, as_json)
-            else:
-                response = aws_query.answer(name, output, request_id, as_json)
-            response.undelivered, response.delivered = call.undelivered, call.delivered
-            response.headers += call.headers
-        except asyncio.CancelledError:
-            _take_back(call)
-            raise
-        except ActionMissing:
-            response = aws_query.refuse_without_action(request_id)
-        except VeilError as error:
-            if isinstance(error, AnswersTooLarge):
-                _take_back(call)
-            response = aws_query.refuse(_worded(error, name, query=True), request_id, as_json=as_json)
-        except Exception:
-            _give_up(call, name, request_id)
-            response = aws_query.refuse(INTERNAL_FAILURE, request_id, as_json=as_json)
-        self._answers[action_of(request), response.status // 100] += 1
-        return response
+            headers = (("x-amzn-RequestId", request_id), ("Allow", "GET, POST"))
+            return Response(405, b"", aws_query.CONTENT_TYPE, headers)
+        # Whose it is comes first: what a stranger sends is not read, however large.
+        is_large = is_large_form(request)
+        caller = await in_thread(self._caller, request) if is_large else self._caller(request)
+        call.account, call.key_id, call.region = caller
+        form = (request.query, request.body)
+        if is_large:
+            parameters = await in_thread(aws_query.read_parameters, *form)
+        else:
+            parameters = aws_query.read_parameters(*form)
+        name = call.action = parameters.get("Action", "")
+        if not name:
+            raise ActionMissing
+        action = ACTIONS.get(name)
+        queue_path = request.path if read_path(request.path) is not None else None
+        if action is None or (queue_path is not None and not action.on_queue):
+            raise ActionUnknown(name)
+        if request.method == "GET" and not action.only_reads and not self._is_signed(call):
+            raise ChangeByGet(name)
+        read = (action, parameters, queue_path)
+        given = await in_thread(aws_query.read_input, *read) if is_large else aws_query.read_input(*read)
+        output = await action.run(call, given)
+        answer = (name, output, request_id, aws_query.wants_json(request))
+        if call.answer_bytes <= LARGE_BYTES:
+            return aws_query.answer(*answer)
+        check_room(request, call.answer_bytes)
+        return await in_thread(aws_query.answer, *answer, True)
 
     def _caller(self, request: Request) -> tuple[str | None, str, str]:
         """Account, key id and region; the account is None for a request that nobody signed."""
@@ -204,37 +208,26 @@ class SqsFrontEnd:
             return None, "", self._default_region
         return signer.key.account, signer.key.key_id, signer.region
 
-    def _is_signed(self, request: Request, account: str | None) -> bool:
+    def _is_signed(self, call: Call) -> bool:
         # Without keys nobody verifies, and a page can write a presigned URL; the header it cannot set without asking
         # first. The scheme counts: for http://user:password@host a browser sends Basic by itself.
         if self._verifier is not None:
-            return account is not None
-        return request.headers.get("authorization", "").startswith("AWS")
+            return call.account is not None
+        return call.request.headers.get("authorization", "").startswith("AWS")
 
 
-def _worded(error: VeilError, action: str, *, query: bool) -> Refusal:
-    # Of a database that is away the store itself tells, once; a line for each request would be thousands a second.
-    if isinstance(error, StoreUnavailable):
-        _log.debug("%.80r: %s", action, error)
-    elif isinstance(error, StoreError):
-        _log.error("%.80r: the store failed: %s", action, error)
-    return worded(error, Situation(action, query))
+def _refuse_json(call: Call, error: VeilError | None, request_id: str) -> Response:
+    return aws_json.refuse(_worded(call, error), request_id)
 
 
-def _give_up(call: Call | None, action: str, request_id: str) -> None:
-    # The client sees no more than the request id; what was received for it must not stay hidden.
-    _log.exception("request %s (%.80r) failed", request_id, action)
-    _take_back(call)
+def _refuse_query(call: Call, error: VeilError | None, request_id: str) -> Response:
+    if isinstance(error, ActionMissing):
+        return aws_query.refuse_without_action(request_id)
+    return aws_query.refuse(_worded(call, error), request_id, as_json=aws_query.wants_json(call.request))
 
 
-def _take_back(call: Call | None) -> None:
-    if call is not None and call.undelivered is not None:
-        call.undelivered()
-
-
-def _not_allowed(request_id: str) -> Response:
-    headers = (("x-amzn-RequestId", request_id), ("Allow", "GET, POST"))
-    return Response(405, b"", aws_query.CONTENT_TYPE, headers)
+def _worded(call: Call, error: VeilError | None) -> Refusal:
+    return INTERNAL_FAILURE if error is None else worded(error, Situation(call.action, call.query))
 
 
 # ---- tracing: one OpenTelemetry span for each request of an SQS client, within the trace of its caller

@@ -13,7 +13,7 @@ These are facts of the wire and have no meaning in the core, so each carries its
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, TypeVar
 
 from veil.core.errors import Described
 
@@ -134,6 +134,17 @@ def check_range(parameter: str, value: int, low: int, high: int, reason: str = B
     """Raise ParameterRefused with the reason unless the value lies between the two, both included."""
     if not low <= value <= high:
         raise ParameterRefused(parameter, value, reason.format(low=low, high=high))
+
+
+_V = TypeVar("_V")
+
+
+def required(parameter: str, value: _V | None) -> _V:
+    """The value; raises ParameterMissing for none, and for an empty text, list or map."""
+    if not value and value != 0:
+        raise ParameterMissing(parameter)
+    assert value is not None
+    return value
 
 
 # ---- signatures

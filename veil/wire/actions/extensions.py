@@ -8,8 +8,9 @@ from typing import Final
 from veil.core import limits
 from veil.core.errors import AccessDenied, VeilError
 from veil.core.lease import HOLD_MAX, HoldKey, HoldTally, State
-from veil.core.message import StoredMessage
+from veil.core.message import Sent, StoredMessage
 from veil.core.queue import Queue, QueueKey
+from veil.core.sequence import SEQ_MAX
 from veil.service import queues as service_queues
 from veil.service import receive as receiving
 from veil.service.dead_letters import LetterFilter
@@ -22,16 +23,15 @@ from veil.wire.actions.messages import (
     ReceivedForm,
     attribute_values,
     checked_entries,
-    failed_entry,
+    in_batch,
     read_attributes,
-    read_sequence_number,
     system_attributes,
 )
 from veil.wire.actions.move_tasks import check_rate
 from veil.wire.actions.queues import read_page
 from veil.wire.call import Call, read_page_token, write_page_token
 from veil.wire.large import LARGE_BYTES, answer_bytes, in_thread
-from veil.wire.request_errors import ParameterMissing, ParameterRefused, check_range
+from veil.wire.request_errors import ParameterRefused, check_range, required
 
 # In the order of shapes.QueueDescription's last fields.
 _EVENTS: Final = ("sent", "received", "deleted", "lapsed", "dead_lettered")
@@ -60,16 +60,16 @@ async def open_stream(call: Call, given: shapes.OpenStreamInput) -> None:
     """OpenStream: the owner from now on; whoever was it before is refused."""
     queue = await own_queue(call, given.QueueUrl)
     await receiving.open_stream(
-        call.service, queue, _text("Stream", given.Stream), _text("Owner", given.Owner)
+        call.service, queue, required("Stream", given.Stream), required("Owner", given.Owner)
     )
 
 
 async def receive_hold(call: Call, given: shapes.ReceiveHoldInput) -> shapes.ReceiveHoldOutput:
     """ReceiveHold: the same messages for the same name, with all their attributes."""
     queue = await own_queue(call, given.QueueUrl)
-    batch, part = _number("Batch", given.Batch), _number("Part", given.Part)
-    key = HoldKey(_text("Stream", given.Stream), batch, part)
-    count = _number("MaxNumberOfMessages", given.MaxNumberOfMessages)
+    batch, part = required("Batch", given.Batch), required("Part", given.Part)
+    key = HoldKey(required("Stream", given.Stream), batch, part)
+    count = required("MaxNumberOfMessages", given.MaxNumberOfMessages)
     check_range("MaxNumberOfMessages", count, 1, HOLD_MAX, _GIVEN_RANGE)
     visibility_s = queue.settings.visibility_s if given.VisibilityTimeout is None else given.VisibilityTimeout
     check_range("VisibilityTimeout", visibility_s, 1, limits.VISIBILITY_MAX_S, _GIVEN_RANGE)
@@ -87,8 +87,8 @@ async def receive_hold(call: Call, given: shapes.ReceiveHoldInput) -> shapes.Rec
 async def extend_holds(call: Call, given: shapes.ExtendHoldsInput) -> shapes.HoldTallyOutput:
     """ExtendHolds: more time for all that the stream holds."""
     queue = await own_queue(call, given.QueueUrl)
-    stream, owner = _text("Stream", given.Stream), _text("Owner", given.Owner)
-    visibility_s = _number("VisibilityTimeout", given.VisibilityTimeout)
+    stream, owner = required("Stream", given.Stream), required("Owner", given.Owner)
+    visibility_s = required("VisibilityTimeout", given.VisibilityTimeout)
     check_range("VisibilityTimeout", visibility_s, 1, limits.VISIBILITY_MAX_S, _GIVEN_RANGE)
     return _counted(
         await receiving.extend_holds(call.service, queue, stream, owner, visibility_s, caller=call.caller)
@@ -98,23 +98,11 @@ async def extend_holds(call: Call, given: shapes.ExtendHoldsInput) -> shapes.Hol
 async def delete_holds(call: Call, given: shapes.DeleteHoldsInput) -> shapes.HoldTallyOutput:
     """DeleteHolds: acknowledge every batch up to one."""
     queue = await own_queue(call, given.QueueUrl)
-    stream, owner = _text("Stream", given.Stream), _text("Owner", given.Owner)
-    up_to_batch = _number("UpToBatch", given.UpToBatch)
+    stream, owner = required("Stream", given.Stream), required("Owner", given.Owner)
+    up_to_batch = required("UpToBatch", given.UpToBatch)
     return _counted(
         await receiving.delete_holds(call.service, queue, stream, owner, up_to_batch, caller=call.caller)
     )
-
-
-def _text(parameter: str, value: str) -> str:
-    if not value:
-        raise ParameterMissing(parameter)
-    return value
-
-
-def _number(parameter: str, value: int | None) -> int:
-    if value is None:
-        raise ParameterMissing(parameter)
-    return value
 
 
 def _counted(tally: HoldTally) -> shapes.HoldTallyOutput:
@@ -172,7 +160,7 @@ _ATTEMPTS_MAX = 100  # of a stay, the latest: each may have a traceback
 async def describe_message(call: Call, given: shapes.DescribeMessageInput) -> shapes.DescribeMessageOutput:
     """DescribeMessage: where a message of the caller's account stayed, and what came of its attempts, also when it is gone."""
     account = call.owner()
-    message_id = _text("MessageId", given.MessageId)
+    message_id = required("MessageId", given.MessageId)
     lives, clock = call.service.lives, call.service.clock
     life = None if lives is None else await lives.described(message_id, account, clock.now_ms())
     if life is None:
@@ -215,7 +203,7 @@ async def peek_messages(call: Call, given: shapes.PeekMessagesInput) -> shapes.P
         if instant_ms is not None:
             expected = "Must be milliseconds since 1970-01-01 UTC, if provided."
             check_range(parameter, instant_ms, 0, _INSTANT_MAX, expected)
-    up_to_seq = read_sequence_number("UpTo", given.UpTo) if given.UpTo else None
+    up_to_seq = _order_key("UpTo", given.UpTo) if given.UpTo else None
     if given.State is not None:
         fits = _in_state(given)
         looked = await search(
@@ -264,12 +252,21 @@ def _begin(given: shapes.PeekMessagesInput) -> int:
     """The message after which the page begins; a token is further on than what the first page began with."""
     if given.NextToken:
         return _seq(given.NextToken)
-    return read_sequence_number("After", given.After) if given.After else 0
+    return _order_key("After", given.After) if given.After else 0
+
+
+def _order_key(parameter: str, text: str) -> int:
+    """The key; raises ParameterRefused for a text that cannot be one."""
+    if text.isascii() and text.isdigit() and len(text) <= 20 and int(text) <= SEQ_MAX:
+        return int(text)
+    raise ParameterRefused(
+        parameter, text, f"Must be a whole number between 0 and {SEQ_MAX}, in decimal digits."
+    )
 
 
 def _seq(token: str) -> int:
     try:
-        return read_sequence_number("NextToken", read_page_token(token))
+        return _order_key("NextToken", read_page_token(token))
     except ParameterRefused:
         raise ParameterRefused("NextToken", token, "Invalid or expired next token.") from None
 
@@ -339,36 +336,22 @@ async def redrive_messages(call: Call, given: shapes.RedriveMessagesInput) -> sh
     """RedriveMessages: up to a thousand in one transaction, a wrong entry fails alone."""
     queue = await own_queue(call, given.QueueUrl)
     entries = checked_entries(given.Entries, REDRIVE_MAX)
-    outcomes: list[Wanted | VeilError] = []
-    for entry in entries:
-        try:
-            outcomes.append(_wanted(call, entry))
-        except VeilError as refusal:
-            outcomes.append(refusal)
-    wanted = [outcome for outcome in outcomes if not isinstance(outcome, VeilError)]
-    answers = iter(
-        await redrive(call.service, queue, wanted, mark=given.MarkRedriven, caller=call.caller)
-        if wanted
-        else ()
-    )
-    successful: list[shapes.RedrivenEntry] = []
-    failed: list[shapes.FailedEntry] = []
-    for entry, outcome in zip(entries, outcomes, strict=True):
-        answer = outcome if isinstance(outcome, VeilError) else next(answers)
-        if isinstance(answer, VeilError):
-            failed.append(failed_entry(call, entry.Id, answer))
-        else:
-            successful.append(shapes.RedrivenEntry(entry.Id, answer.message_id, str(answer.seq)))
-    return shapes.RedriveMessagesOutput(successful or None, failed or None)
+
+    async def do(wanted: list[Wanted]) -> list[Sent | VeilError]:
+        return await redrive(call.service, queue, wanted, mark=given.MarkRedriven, caller=call.caller)
+
+    def show(entry: shapes.RedriveEntry, wanted: Wanted, moved: Sent) -> shapes.RedrivenEntry:
+        return shapes.RedrivenEntry(entry.Id, moved.message_id, str(moved.seq))
+
+    answered = await in_batch(call, entries, lambda entry: _wanted(call, entry), do, show)
+    return shapes.RedriveMessagesOutput(*answered)
 
 
 def _wanted(call: Call, entry: shapes.RedriveEntry) -> Wanted:
-    for parameter in ("MessageId", "SequenceNumber"):
-        if not getattr(entry, parameter):
-            raise ParameterMissing(parameter)
+    message_id = required("MessageId", entry.MessageId)
     return Wanted(
-        read_sequence_number("SequenceNumber", entry.SequenceNumber),
-        entry.MessageId,
+        _order_key("SequenceNumber", required("SequenceNumber", entry.SequenceNumber)),
+        message_id,
         _destination(call, entry.DestinationQueueUrl) if entry.DestinationQueueUrl else None,
         entry.MessageBody,
         None if entry.MessageAttributes is None else read_attributes(entry.MessageAttributes),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from veil.core import limits
@@ -27,7 +27,7 @@ from veil.service.receive import delivery_note, give_back, receipt_text, receive
 from veil.service.service import Service
 from veil.wire.call import BULK_OFFER, Call
 from veil.wire.large import LARGE_BYTES, answer_bytes, in_thread
-from veil.wire.request_errors import FROM_TO, ParameterMissing, ParameterRefused, Unsupported, check_range
+from veil.wire.request_errors import FROM_TO, Unsupported, check_range, required
 from veil.wire.shapes import (
     AttributeValue,
     AttributeValues,
@@ -48,7 +48,9 @@ from veil.wire.shapes import (
     SendMessageBatchOutput,
     SendMessageInput,
     SendMessageOutput,
+    SentContent,
     SentEntry,
+    Shape,
     VisibilityEntry,
 )
 from veil.wire.sqs_codes import Situation, worded
@@ -65,11 +67,19 @@ async def send_message(call: Call, given: SendMessageInput) -> SendMessageOutput
     )
     if isinstance(sent, VeilError):
         raise sent
-    return SendMessageOutput(
+    return SendMessageOutput(*_sent_facts(queue, given, draft, sent))
+
+
+def _sent_facts(
+    queue: Queue, given: SentContent, draft: Draft, sent: Sent
+) -> tuple[str, str, str | None, str | None, str | None]:
+    """The fields of SendMessageOutput."""
+    system = given.MessageSystemAttributes
+    return (
         sent.message_id,
         draft.body_md5,
         attributes_md5(draft.attributes) if draft.attributes else None,
-        system_md5(given) if given.MessageSystemAttributes else None,
+        attributes_md5(read_attributes(system)) if system else None,
         sequence_text(sent.seq) if queue.settings.fifo else None,
     )
 
@@ -117,8 +127,7 @@ async def receive_message(call: Call, given: ReceiveMessageInput) -> ReceiveMess
 async def delete_message(call: Call, given: DeleteMessageInput) -> None:
     """DeleteMessage."""
     queue = await call.queue(given.QueueUrl)
-    if not given.ReceiptHandle:
-        raise ParameterMissing("ReceiptHandle")
+    required("ReceiptHandle", given.ReceiptHandle)
     said = call.said(queue, (ANY_ENTRY,))
     (refusal,) = await delete(call.service, queue, (given.ReceiptHandle,), caller=call.caller, said=said)
     if refusal is not None:
@@ -129,12 +138,8 @@ async def change_message_visibility(call: Call, given: ChangeMessageVisibilityIn
     """ChangeMessageVisibility."""
     queue = await call.queue(given.QueueUrl)
     call.announce_grace(queue)
-    if not given.ReceiptHandle:
-        raise ParameterMissing("ReceiptHandle")
-    visibility_s = given.VisibilityTimeout
-    if visibility_s is None:
-        raise ParameterMissing("VisibilityTimeout")
-    check_range("VisibilityTimeout", visibility_s, 0, limits.VISIBILITY_MAX_S, FROM_TO)
+    required("ReceiptHandle", given.ReceiptHandle)
+    visibility_s = _visibility_s(given)
     (refusal,) = await extend_lease(
         call.service,
         queue,
@@ -146,12 +151,18 @@ async def change_message_visibility(call: Call, given: ChangeMessageVisibilityIn
         raise refusal
 
 
+def _visibility_s(given: ChangeMessageVisibilityInput | VisibilityEntry) -> int:
+    visibility_s = required("VisibilityTimeout", given.VisibilityTimeout)
+    check_range("VisibilityTimeout", visibility_s, 0, limits.VISIBILITY_MAX_S, FROM_TO)
+    return visibility_s
+
+
 # ---- from the parameters of a send to a draft
 
 TRACE_HEADER = "AWSTraceHeader"
 
 
-def read_draft(given: SendMessageInput | SendEntry, http_trace: str | None) -> Draft:
+def read_draft(given: SentContent, http_trace: str | None) -> Draft:
     """The draft, its delay in range; the trace header of the HTTP request counts unless the message brings its own."""
     body = given.MessageBody
     if not body:
@@ -176,11 +187,6 @@ def read_draft(given: SendMessageInput | SendEntry, http_trace: str | None) -> D
 def read_attributes(given: AttributeValues) -> dict[str, MessageAttribute]:
     """Message attributes as a caller wrote them, not yet checked."""
     return {name: _attribute(value) for name, value in given.items()}
-
-
-def system_md5(given: SendMessageInput | SendEntry) -> str:
-    """The digest of the system attributes as they were sent."""
-    return attributes_md5(read_attributes(given.MessageSystemAttributes or {}))
 
 
 def _attribute(value: AttributeValue) -> MessageAttribute:
@@ -211,6 +217,36 @@ def _trace_of(attributes: AttributeValues) -> str:
 _ENTRY_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
 
 _Entry = TypeVar("_Entry", SendEntry, ReceiptEntry, VisibilityEntry, RedriveEntry)
+_Read = TypeVar("_Read")
+_Done = TypeVar("_Done")
+_Shown = TypeVar("_Shown", bound=Shape)
+
+
+async def in_batch(
+    call: Call,
+    entries: list[_Entry],
+    read: Callable[[_Entry], _Read],
+    do: Callable[[list[_Read]], Awaitable[Sequence[_Done | VeilError]]],
+    show: Callable[[_Entry, _Read, _Done], _Shown],
+) -> tuple[list[_Shown] | None, list[FailedEntry] | None]:
+    """Read each entry, do all together, show what became of each: those that succeeded and those that failed, each alone."""
+    outcomes: list[_Read | VeilError] = []
+    for entry in entries:
+        try:
+            outcomes.append(read(entry))
+        except VeilError as refusal:
+            outcomes.append(refusal)
+    answers = iter(await do([each for each in outcomes if not isinstance(each, VeilError)]))
+    successful: list[_Shown] = []
+    failed: list[FailedEntry] = []
+    for entry, outcome in zip(entries, outcomes, strict=True):
+        if isinstance(outcome, VeilError):
+            failed.append(_failed(call, entry.Id, outcome))
+        elif isinstance(answer := next(answers), VeilError):
+            failed.append(_failed(call, entry.Id, answer))
+        else:
+            successful.append(show(entry, outcome, answer))
+    return successful or None, failed or None
 
 
 async def send_message_batch(call: Call, given: SendMessageBatchInput) -> SendMessageBatchOutput:
@@ -218,61 +254,40 @@ async def send_message_batch(call: Call, given: SendMessageBatchInput) -> SendMe
     queue = await call.queue(given.QueueUrl)
     entries = checked_entries(given.Entries, call.count_max(len(given.Entries or ())))
     trace = call.request.headers.get("x-amzn-trace-id")
-    outcomes: list[Draft | VeilError] = []
-    total_bytes = 0
-    for entry in entries:
+    sizes_bytes: list[int] = []
+
+    def read(entry: SendEntry) -> Draft:
         try:
             draft = read_draft(entry, trace)
-            total_bytes += size_bytes(draft)
-            outcomes.append(draft)
-        except VeilError as refusal:
-            total_bytes += len(entry.MessageBody)
-            outcomes.append(refusal)
-    if total_bytes > limits.BATCH_BYTES_MAX:
-        raise BatchTooLong(total_bytes, limits.BATCH_BYTES_MAX)
+            sizes_bytes.append(size_bytes(draft))
+        except VeilError:
+            sizes_bytes.append(len(entry.MessageBody))
+            raise
+        return draft
 
-    drafts = [outcome for outcome in outcomes if not isinstance(outcome, VeilError)]
-    answers = iter(
-        await send(
-            call.service,
-            queue,
-            drafts,
-            sender=call.sender,
-            retry_key=call.retry_key(),
-            caller=call.caller,
+    async def do(drafts: list[Draft]) -> Sequence[Sent | VeilError]:
+        if sum(sizes_bytes) > limits.BATCH_BYTES_MAX:
+            raise BatchTooLong(sum(sizes_bytes), limits.BATCH_BYTES_MAX)
+        return await send(
+            call.service, queue, drafts, sender=call.sender, retry_key=call.retry_key(), caller=call.caller
         )
-        if drafts
-        else ()
-    )
-    successful: list[SentEntry] = []
-    failed: list[FailedEntry] = []
-    for entry, outcome in zip(entries, outcomes, strict=True):
-        answer = outcome if isinstance(outcome, VeilError) else next(answers)
-        if isinstance(answer, Sent):
-            assert isinstance(outcome, Draft)
-            successful.append(
-                SentEntry(
-                    entry.Id,
-                    answer.message_id,
-                    outcome.body_md5,
-                    attributes_md5(outcome.attributes) if outcome.attributes else None,
-                    system_md5(entry) if entry.MessageSystemAttributes else None,
-                    sequence_text(answer.seq) if queue.settings.fifo else None,
-                )
-            )
-        else:
-            failed.append(failed_entry(call, entry.Id, answer))
-    return SendMessageBatchOutput(successful or None, failed or None)
+
+    def show(entry: SendEntry, draft: Draft, sent: Sent) -> SentEntry:
+        return SentEntry(entry.Id, *_sent_facts(queue, entry, draft, sent))
+
+    return SendMessageBatchOutput(*await in_batch(call, entries, read, do, show))
 
 
 async def delete_message_batch(call: Call, given: DeleteMessageBatchInput) -> BatchOutput:
     """DeleteMessageBatch."""
     queue = await call.queue(given.QueueUrl)
     entries = checked_entries(given.Entries, call.count_max(len(given.Entries or ())))
-    handles = [entry.ReceiptHandle for entry in entries]
-    said = call.said(queue, [entry.Id for entry in entries])
-    answers = await delete(call.service, queue, handles, caller=call.caller, said=said)
-    return _output(call, entries, answers)
+
+    async def do(handles: list[str]) -> Sequence[VeilError | None]:
+        said = call.said(queue, [entry.Id for entry in entries])
+        return await delete(call.service, queue, handles, caller=call.caller, said=said)
+
+    return BatchOutput(*await in_batch(call, entries, lambda entry: entry.ReceiptHandle, do, _done))
 
 
 async def change_message_visibility_batch(
@@ -282,25 +297,20 @@ async def change_message_visibility_batch(
     queue = await call.queue(given.QueueUrl)
     call.announce_grace(queue)
     entries = checked_entries(given.Entries, call.count_max(len(given.Entries or ())))
-    refusals: list[VeilError | None] = []
-    changes: list[tuple[str, int]] = []
-    changed: list[str] = []
-    for entry in entries:
-        try:
-            visibility_s = entry.VisibilityTimeout
-            if visibility_s is None:
-                raise ParameterMissing("VisibilityTimeout")
-            check_range("VisibilityTimeout", visibility_s, 0, limits.VISIBILITY_MAX_S, FROM_TO)
-            changes.append((entry.ReceiptHandle, visibility_s))
-            changed.append(entry.Id)
-            refusals.append(None)
-        except VeilError as refusal:
-            refusals.append(refusal)
-    said = call.said(queue, changed)
-    answers = iter(
-        await extend_lease(call.service, queue, changes, caller=call.caller, said=said) if changes else ()
-    )
-    return _output(call, entries, [refusal if refusal is not None else next(answers) for refusal in refusals])
+
+    def read(entry: VisibilityEntry) -> tuple[str, str, int]:
+        return entry.Id, entry.ReceiptHandle, _visibility_s(entry)
+
+    async def do(changes: list[tuple[str, str, int]]) -> Sequence[VeilError | None]:
+        said = call.said(queue, [entry_id for entry_id, _, _ in changes])
+        given = [(handle, visibility_s) for _, handle, visibility_s in changes]
+        return await extend_lease(call.service, queue, given, caller=call.caller, said=said)
+
+    return BatchOutput(*await in_batch(call, entries, read, do, _done))
+
+
+def _done(entry: ReceiptEntry, read: object, done: None) -> DoneEntry:
+    return DoneEntry(entry.Id)
 
 
 def checked_entries(entries: list[_Entry] | None, count_max: int) -> list[_Entry]:
@@ -320,38 +330,11 @@ def checked_entries(entries: list[_Entry] | None, count_max: int) -> list[_Entry
     return entries
 
 
-def _output(
-    call: Call, entries: Sequence[ReceiptEntry | VisibilityEntry], answers: Sequence[VeilError | None]
-) -> BatchOutput:
-    successful: list[DoneEntry] = []
-    failed: list[FailedEntry] = []
-    for entry, answer in zip(entries, answers, strict=True):
-        if answer is None:
-            successful.append(DoneEntry(entry.Id))
-        else:
-            failed.append(failed_entry(call, entry.Id, answer))
-    return BatchOutput(successful or None, failed or None)
-
-
-def failed_entry(call: Call, entry_id: str, error: VeilError) -> FailedEntry:
+def _failed(call: Call, entry_id: str, error: VeilError) -> FailedEntry:
     """The refusal of one entry."""
     # Codes of entries are in the Query spelling, in JSON too.
     code, message = worded(error, Situation(call.action, call.query, entry=True))
     return FailedEntry(entry_id, code.status < 500, code.query_code, message)
-
-
-# ---- order keys
-
-_MAX: Final = (1 << 63) - 1
-
-
-def read_sequence_number(parameter: str, text: str) -> int:
-    """The key; raises ParameterRefused for a text that cannot be one."""
-    if text.isascii() and text.isdigit() and len(text) <= 20 and int(text) <= _MAX:
-        return int(text)
-    raise ParameterRefused(
-        parameter, text, f"Must be a whole number between 0 and {_MAX}, in decimal digits."
-    )
 
 
 # ---- received messages

@@ -10,7 +10,7 @@ from veil.core.queue import DESTINATION_MISSING, SOURCE_UNKNOWN, MoveTask, parse
 from veil.service.moves import cancel_move, list_moves, read_task_handle, start_move, task_handle
 from veil.wire import shapes
 from veil.wire.call import Call
-from veil.wire.request_errors import ParameterMissing, check_range
+from veil.wire.request_errors import check_range, required
 
 _HANDLE_CHARS_MAX = 1_024
 
@@ -37,8 +37,7 @@ async def cancel_message_move_task(
     call: Call, given: shapes.CancelMessageMoveTaskInput
 ) -> shapes.CancelMessageMoveTaskOutput:
     call.owner()
-    if not given.TaskHandle:
-        raise ParameterMissing("TaskHandle")
+    required("TaskHandle", given.TaskHandle)
     if len(given.TaskHandle) > _HANDLE_CHARS_MAX:
         raise MoveTaskHandleInvalid
     task_id, source_arn = read_task_handle(given.TaskHandle)
@@ -70,8 +69,7 @@ def check_rate(rate_per_s: int | None) -> None:
 
 
 def _own_arn(call: Call, parameter: str, arn: str) -> None:
-    if not arn:
-        raise ParameterMissing(parameter)
+    required(parameter, arn)
     # Another account's queue is as good as none: whether it exists is nobody else's business.
     if parse_arn(arn, parameter).account != call.owner():
         raise ResourceMissing(parameter, arn)

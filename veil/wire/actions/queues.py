@@ -10,7 +10,7 @@ from veil.service.messages import purge
 from veil.wire import shapes
 from veil.wire.attributes import asks_for_counts, parse_attributes, print_attributes
 from veil.wire.call import BULK_OFFER, Call, read_page_token, write_page_token
-from veil.wire.request_errors import ParameterMissing, check_range
+from veil.wire.request_errors import ParameterMissing, check_range, required
 
 _PLAIN_NAME = "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length"
 _FIFO_NAME = (
@@ -21,8 +21,7 @@ _FIFO_NAME = (
 
 async def create_queue(call: Call, given: shapes.CreateQueueInput) -> shapes.QueueUrlOutput:
     account = call.owner()
-    if not given.QueueName:
-        raise ParameterMissing("QueueName")
+    required("QueueName", given.QueueName)
     wants_fifo = (given.Attributes or {}).get("FifoQueue", "").lower() == "true"
     try:
         # Before the attributes: a bad name is the first thing that AWS complains about.
@@ -40,8 +39,7 @@ async def create_queue(call: Call, given: shapes.CreateQueueInput) -> shapes.Que
 
 
 async def get_queue_url(call: Call, given: shapes.GetQueueUrlInput) -> shapes.QueueUrlOutput:
-    if not given.QueueName:
-        raise ParameterMissing("QueueName")
+    required("QueueName", given.QueueName)
     account = given.QueueOwnerAWSAccountId or call.owner()
     call.headers += BULK_OFFER
     return shapes.QueueUrlOutput(
@@ -62,8 +60,7 @@ async def set_queue_attributes(call: Call, given: shapes.SetQueueAttributesInput
     queue = await call.queue(given.QueueUrl)
     if given.Attributes is None:
         raise ParameterMissing("Attributes")
-    settings = parse_attributes(given.Attributes)
-    if settings:
+    if settings := parse_attributes(given.Attributes):
         await service.change_settings(call.service, queue, settings)
 
 
@@ -116,16 +113,12 @@ def _pages(call: Call, found: list[Queue], size: int, *, paged: bool) -> tuple[l
 
 async def tag_queue(call: Call, given: shapes.TagQueueInput) -> None:
     queue = await call.queue(given.QueueUrl)
-    if not given.Tags:
-        raise ParameterMissing("Tags")
-    await service.tag_queue(call.service, queue, given.Tags)
+    await service.tag_queue(call.service, queue, required("Tags", given.Tags))
 
 
 async def untag_queue(call: Call, given: shapes.UntagQueueInput) -> None:
     queue = await call.queue(given.QueueUrl)
-    if not given.TagKeys:
-        raise ParameterMissing("TagKeys")
-    await service.untag_queue(call.service, queue, given.TagKeys)
+    await service.untag_queue(call.service, queue, required("TagKeys", given.TagKeys))
 
 
 async def list_queue_tags(call: Call, given: shapes.OnQueue) -> shapes.TagsOutput:
@@ -135,17 +128,11 @@ async def list_queue_tags(call: Call, given: shapes.OnQueue) -> shapes.TagsOutpu
 
 async def add_permission(call: Call, given: shapes.AddPermissionInput) -> None:
     queue = await call.queue(given.QueueUrl)
-    if not given.Label:
-        raise ParameterMissing("Label")
-    if not given.AWSAccountIds:
-        raise ParameterMissing("AWSAccountIds")
-    if not given.Actions:
-        raise ParameterMissing("Actions")
-    await service.add_permission(call.service, queue, given.Label, given.AWSAccountIds, given.Actions)
+    label = required("Label", given.Label)
+    accounts, actions = required("AWSAccountIds", given.AWSAccountIds), required("Actions", given.Actions)
+    await service.add_permission(call.service, queue, label, accounts, actions)
 
 
 async def remove_permission(call: Call, given: shapes.RemovePermissionInput) -> None:
     queue = await call.queue(given.QueueUrl)
-    if not given.Label:
-        raise ParameterMissing("Label")
-    await service.remove_permission(call.service, queue, given.Label)
+    await service.remove_permission(call.service, queue, required("Label", given.Label))

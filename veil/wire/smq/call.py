@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from xml.etree.ElementTree import Element
 
 from veil.core.queue import Queue, QueueKey
-from veil.wire.call import Call, CallPlace
+from veil.wire.call import Call
 from veil.wire.exchange import Request
 from veil.wire.large import LARGE_BYTES, in_thread
 from veil.wire.sigv4 import SKEW_MS, AccessKey
@@ -121,19 +121,19 @@ _ACTIONS: Final = {
     "BatchDeleteMessage": "DeleteMessage",
 }
 BATCH_MAX: Final = 16
+# In front of an operation, among the actions that are counted: SQS has some of the same name.
+LABEL: Final = "Smq."
 
 
 class SmqCall(Call):
     """What an operation needs to know; lives for one request."""
 
-    __slots__ = ("route",)
+    route = Route("")
 
-    def __init__(
-        self, place: CallPlace, request: Request, route: Route, account: str, key_id: str, region: str
-    ) -> None:
-        action = _ACTIONS.get(route.operation, route.operation)
-        super().__init__(place, request, action, account, key_id, region, query=False)
-        self.route = route
+    def set_route(self, route: Route) -> None:
+        """What it asks for."""
+        self.route, self.label = route, LABEL + route.operation
+        self.action = _ACTIONS.get(route.operation, route.operation)
 
     @property
     def key(self) -> QueueKey:
