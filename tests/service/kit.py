@@ -13,7 +13,7 @@ from veil.core.message import Sent, StoredMessage
 from veil.core.message_rules import Draft
 from veil.core.queue import Queue, QueueCounts
 from veil.service.messages import delete, extend_lease, send
-from veil.service.queues import change_settings, counts, create_queue
+from veil.service.queues import change_settings, create_queue
 from veil.service.receive import receipt_text, receive
 from veil.service.service import Service
 
@@ -68,7 +68,7 @@ class Desk:
         self.queue = await change_settings(self.service, self.queue, given)
 
     async def counts(self) -> QueueCounts:
-        return await counts(self.service, self.queue)
+        return await self.service.store.counts(self.queue)
 
     def tally(self, event: str) -> int:
         return self.service.tallies.of(event, self.queue.id)

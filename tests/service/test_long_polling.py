@@ -10,7 +10,7 @@ from tests.service.kit import Desk, HeldAnswers, Looks, open_desk, quiet, until
 from veil.core.clock import ManualClock
 from veil.core.errors import InFlightLimit, QueueMissing, StoreError
 from veil.core.message import StoredMessage
-from veil.service.queues import delete_queue, pause_queue, resume_queue
+from veil.service.queues import delete_queue, set_paused
 from veil.service.service import Service
 
 
@@ -53,13 +53,13 @@ async def test_a_send_wakes_it(orders: Desk) -> None:
 
 
 async def test_a_poll_at_a_paused_queue_waits_for_the_resume(orders: Desk) -> None:
-    await pause_queue(orders.service, orders.queue)
+    await set_paused(orders.service, orders.queue, True)
     poll = await orders.poll()
     await orders.send("a")
     await quiet(orders.service)
     assert not poll.done()
 
-    await resume_queue(orders.service, orders.queue)
+    await set_paused(orders.service, orders.queue, False)
     assert bodies(await poll) == ["a"]
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.service.kit import open_desk, until
 from veil.core.errors import MessageGone, NotForQueueType, PriorityRefused, ReceiptInvalid
 from veil.core.lease import WAITING
-from veil.service.messages import delete, peek_next, rotate_receipt
+from veil.service.messages import delete, rotate_receipt
 
 
 async def test_a_rotation_is_counted_as_an_extension_and_to_nought_as_a_release(service):
@@ -93,5 +93,8 @@ async def test_priorities_are_checked_where_messages_are_sent(service):
     for body, priority in (("last", 16), ("plain", None), ("first", 1)):
         await desk.send(body, priority=priority)
 
-    assert [message.body for message in await peek_next(service, desk.queue, limit=2)] == ["first", "plain"]
+    assert [message.body for message in await service.store.peek_next(desk.queue, limit=2)] == [
+        "first",
+        "plain",
+    ]
     assert await desk.bodies() == ["first", "plain", "last"]

@@ -149,16 +149,6 @@ def unpack(packed: bytes) -> EventBatch:
 class EventRecorder:
     """Makes events of the effects of one transaction, and packs them into one row when it ends."""
 
-    __slots__ = (
-        "_callers",
-        "_indexes",
-        "_last_caller",
-        "_last_queue",
-        "_queues",
-        "_traces",
-        "events",
-    )
-
     def __init__(self) -> None:
         self.events: list[tuple[object, ...]] = []  # in the order of Event's fields
         self._queues: dict[QueueKey, int] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from veil.core.attempt import NOTHING_SAID, Said
 from veil.core.errors import VeilError
@@ -17,7 +17,6 @@ from veil.core.lease import Deletion, HoldContent, HoldKey, HoldTally
 from veil.core.message import Caller, StoredMessage
 from veil.core.queue import MoveTask, Queue, QueueKey
 from veil.core.receipt import Receipt
-from veil.server.worker import Counts, RelayedAnswer
 from veil.service import receive as receiving
 from veil.service.history import QueueDepth, queue_depths
 from veil.service.messages import note_deletions, note_extensions, note_rotation, purge
@@ -25,7 +24,7 @@ from veil.service.moves import cancel_move
 from veil.service.queues import delete_queue
 from veil.service.receive import long_poll, note_receive, undo
 from veil.service.service import Service
-from veil.stores.remote import ServedStore
+from veil.stores.remote import STORE_CONTRACTS, ServedStore, methods_of
 from veil.stores.store import Extension, QueueContent, Rotated, Store, StoreEvents
 from veil.wire.exchange import AnswerCounts, Handler, Request
 
@@ -57,8 +56,25 @@ class SharedStore(ServedStore):
             await self.forget(queue.key)
 
 
-class Attendant(ServedStore):
-    """Does for one worker what it asks (StoreProcess, and the operations of the store)."""
+class RelayedAnswer(NamedTuple):
+    """An answer of the store process to a client; a stream is asked for piece by piece."""
+
+    status: int
+    body: bytes
+    content_type: str
+    headers: tuple[tuple[str, str], ...]
+    stream: int | None
+
+
+class Counts(NamedTuple):
+    """What was counted since the last time."""
+
+    tallies: list[tuple[str, int, int]]  # event, queue id, count
+    answers: list[tuple[str, int, int]]  # action, class of status, count
+
+
+class StoreProcess(ServedStore):
+    """What a worker asks of the store process, besides the operations of the store."""
 
     def __init__(
         self,
@@ -82,34 +98,13 @@ class Attendant(ServedStore):
         self._reading: dict[int, asyncio.Task[Any]] = {}  # whoever waits for a stream's next piece
         self._stream_count = 0
         self._is_lost = False
-        self.leaving: Callable[[], None] = lambda: None
+        self.on_leaving: Callable[[], None] = lambda: None
 
-    def lost(self) -> None:
-        """The worker is gone: give back what it had not answered."""
-        self._is_lost = True
-        for poll in self._polls.values():
-            poll.cancel()
-        for received in self._undelivered.values():
-            self._service.in_background(undo(self._service, *received))
-        self._undelivered.clear()
-        for stream in list(self._streams):
-            self.end_stream(stream)
+    def leaving(self) -> None:
+        """Take my place from now on, and let me finish what I have begun."""
+        self.on_leaving()
 
     # ---- receives
-
-    async def receive(
-        self,
-        queue: Queue,
-        count: int,
-        *,
-        visibility_s: int | None = None,
-        attempt_id: str | None = None,
-        caller: Caller = NOBODY,
-    ) -> list[StoredMessage]:
-        messages = await self._store.receive(
-            queue, count, visibility_s=visibility_s, attempt_id=attempt_id, caller=caller
-        )
-        return self._handed(queue, messages, visibility_s, caller)
 
     async def long_poll(
         self,
@@ -121,6 +116,7 @@ class Attendant(ServedStore):
         attempt_id: str | None,
         caller: Caller,
     ) -> list[StoredMessage]:
+        """Receive in the line of all workers; `poll` names it for `end_poll`."""
         task = asyncio.current_task()
         assert task is not None
         self._polls[poll] = task
@@ -133,6 +129,7 @@ class Attendant(ServedStore):
         return self._handed(queue, messages, visibility_s, caller)
 
     def end_poll(self, poll: int) -> None:
+        """The client has gone: answer the poll now, with nothing if it can be."""
         task = self._polls.get(poll)
         if task is not None:
             task.cancel()
@@ -152,8 +149,90 @@ class Attendant(ServedStore):
         return messages
 
     def delivered(self, seqs: list[int]) -> None:
+        """The receives whose first messages these are have been answered."""
         for seq in seqs:
             self._undelivered.pop(seq, None)
+
+    # ---- of the whole server
+
+    async def relay(
+        self, method: str, path: str, query: str, headers: dict[str, str], body: bytes, peer: str
+    ) -> RelayedAnswer:
+        """The answer to a request about what only the store process knows: the console, and who holds what."""
+        answer = await self._handle(Request(method, path, query, headers, body, peer))
+        stream = None
+        if answer.stream is not None:
+            stream = self._stream_count = self._stream_count + 1
+            self._streams[stream] = answer.stream
+        return RelayedAnswer(answer.status, answer.body, answer.content_type, answer.headers, stream)
+
+    async def next_piece(self, stream: int) -> bytes | None:
+        """The next piece of a stream; None at its end."""
+        pieces, task = self._streams.get(stream), asyncio.current_task()
+        if pieces is None or task is None:
+            return None
+        self._reading[stream] = task
+        try:
+            return await anext(pieces, None)
+        except asyncio.CancelledError:
+            return None
+        finally:
+            del self._reading[stream]
+
+    def end_stream(self, stream: int) -> None:
+        """Nobody reads the stream any more."""
+        reading, pieces = self._reading.get(stream), self._streams.pop(stream, None)
+        if reading is not None:
+            reading.cancel()  # which ends the stream as well
+        elif isinstance(pieces, AsyncGenerator):
+            self._service.in_background(pieces.aclose())
+
+    async def metrics_page(self, by_queue: bool) -> bytes:
+        """The metrics of the whole server."""
+        return await self._metrics_page(by_queue)
+
+    async def queue_depths(self, queues: list[Queue], with_oldest: bool) -> dict[int, QueueDepth]:
+        """See `service.history`."""
+        return await queue_depths(self._service, queues, with_oldest=with_oldest)
+
+    def counted(self, counts: Counts) -> None:
+        """Add to the counters of the whole server."""
+        for event, queue_id, count in counts.tallies:
+            self._service.tallies[event, queue_id] += count
+        for action, status_class, count in counts.answers:
+            self._answers[action, status_class] += count
+
+
+STORE_PROCESS: Final = methods_of(*STORE_CONTRACTS, StoreProcess)
+
+
+class Attendant(StoreProcess):
+    """Does for one worker what it asks: of the operations of the store those with something of the service beside them."""
+
+    def lost(self) -> None:
+        """The worker is gone: give back what it had not answered."""
+        self._is_lost = True
+        for poll in self._polls.values():
+            poll.cancel()
+        for received in self._undelivered.values():
+            self._service.in_background(undo(self._service, *received))
+        self._undelivered.clear()
+        for stream in list(self._streams):
+            self.end_stream(stream)
+
+    async def receive(
+        self,
+        queue: Queue,
+        count: int,
+        *,
+        visibility_s: int | None = None,
+        attempt_id: str | None = None,
+        caller: Caller = NOBODY,
+    ) -> list[StoredMessage]:
+        messages = await self._store.receive(
+            queue, count, visibility_s=visibility_s, attempt_id=attempt_id, caller=caller
+        )
+        return self._handed(queue, messages, visibility_s, caller)
 
     async def undo_receive(
         self,
@@ -166,8 +245,6 @@ class Attendant(ServedStore):
         if receipts:
             self._undelivered.pop(receipts[0].seq, None)
         await undo(self._service, queue, receipts, opened_ms, caller)
-
-    # ---- operations with something of the service beside them
 
     async def delete(
         self,
@@ -228,46 +305,3 @@ class Attendant(ServedStore):
 
     async def cancel_move(self, task_id: str) -> MoveTask:
         return await cancel_move(self._service, task_id)
-
-    # ---- of the whole server
-
-    async def relay(
-        self, method: str, path: str, query: str, headers: dict[str, str], body: bytes, peer: str
-    ) -> RelayedAnswer:
-        answer = await self._handle(Request(method, path, query, headers, body, peer))
-        stream = None
-        if answer.stream is not None:
-            stream = self._stream_count = self._stream_count + 1
-            self._streams[stream] = answer.stream
-        return RelayedAnswer(answer.status, answer.body, answer.content_type, answer.headers, stream)
-
-    async def next_piece(self, stream: int) -> bytes | None:
-        pieces, task = self._streams.get(stream), asyncio.current_task()
-        if pieces is None or task is None:
-            return None
-        self._reading[stream] = task
-        try:
-            return await anext(pieces, None)
-        except asyncio.CancelledError:
-            return None
-        finally:
-            del self._reading[stream]
-
-    def end_stream(self, stream: int) -> None:
-        reading, pieces = self._reading.get(stream), self._streams.pop(stream, None)
-        if reading is not None:
-            reading.cancel()  # which ends the stream as well
-        elif isinstance(pieces, AsyncGenerator):
-            self._service.in_background(pieces.aclose())
-
-    async def metrics_page(self, by_queue: bool) -> bytes:
-        return await self._metrics_page(by_queue)
-
-    async def queue_depths(self, queues: list[Queue], with_oldest: bool) -> dict[int, QueueDepth]:
-        return await queue_depths(self._service, queues, with_oldest=with_oldest)
-
-    def counted(self, counts: Counts) -> None:
-        for event, queue_id, count in counts.tallies:
-            self._service.tallies[event, queue_id] += count
-        for action, status_class, count in counts.answers:
-            self._answers[action, status_class] += count

@@ -213,25 +213,6 @@ class Worker:
 class HttpConnection(asyncio.Protocol):
     """Serves one client; the roster holds what it shares with the others."""
 
-    __slots__ = (
-        "_answer_bytes",
-        "_body_bytes",
-        "_drained",
-        "_held",
-        "_reader",
-        "_reading",
-        "_roster",
-        "_state",
-        "_streaming",
-        "_timed_phase",
-        "_transport",
-        "_undrained_bytes",
-        "_worker",
-        "_write_paused",
-        "deadline_s",
-        "seated",
-    )
-
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
         self._state = _OPEN

@@ -237,30 +237,6 @@ _CHUNK_OVERHEAD_BYTES = 16 * 1024
 class RequestReader:
     """Turns what one client sends into requests; after a refusal it must not be fed again."""
 
-    __slots__ = (
-        "_body",
-        "_body_left",
-        "_body_raw_bytes",
-        "_head_bytes",
-        "_headers",
-        "_limits",
-        "_method",
-        "_pairs",
-        "_parser",
-        "_persistence",
-        "_priming",
-        "_skipped_body",
-        "_target",
-        "awaits_continue",
-        "body_bytes",
-        "finished",
-        "on_header",
-        "peer",
-        "phase",
-        "ready",
-        "refusal",
-    )
-
     def __init__(self, limits: HttpLimits, peer: str) -> None:
         self._limits = limits
         self.peer = peer

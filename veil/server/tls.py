@@ -215,19 +215,6 @@ _HANDSHAKE, _OPEN, _ENDED, _CLOSING = range(4)
 class TlsConnection(asyncio.Protocol, asyncio.Transport):
     """The protocol of a client's socket, and the transport of its HTTP connection."""
 
-    __slots__ = (
-        "_after_handshake",
-        "_app",
-        "_context",
-        "_incoming",
-        "_outgoing",
-        "_pending",
-        "_raw",
-        "_roster",
-        "_state",
-        "_tls",
-    )
-
     def __init__(self, roster: Roster, context: ssl.SSLContext) -> None:
         self._roster = roster
         self._context = context

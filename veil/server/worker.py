@@ -25,6 +25,7 @@ from veil.core.message import Caller, StoredMessage
 from veil.core.queue import MoveTask, Queue, QueueKey
 from veil.core.receipt import ReceiptBook
 from veil.server.application import make_applications, service_rules
+from veil.server.attendant import STORE_PROCESS, Counts, RelayedAnswer
 from veil.server.http import HttpServer
 from veil.server.http_connection import Capacity
 from veil.server.http_limits import HttpLimits
@@ -35,7 +36,7 @@ from veil.service.background import MoveRunners
 from veil.service.history import QueueDepth
 from veil.service.receive import give_back
 from veil.service.service import Service
-from veil.stores.remote import STORE_CONTRACTS, Link, RemoteStore, methods_of
+from veil.stores.remote import Link, RemoteStore, methods_of
 from veil.wire.exchange import AnswerCounts, Request, Response
 from veil.wire.sigv4 import AccessKey
 
@@ -59,68 +60,6 @@ class Briefing(NamedTuple):
     page_fd: int
 
 
-class RelayedAnswer(NamedTuple):
-    """An answer of the store process to a client; a stream is asked for piece by piece."""
-
-    status: int
-    body: bytes
-    content_type: str
-    headers: tuple[tuple[str, str], ...]
-    stream: int | None
-
-
-class Counts(NamedTuple):
-    """What was counted since the last time."""
-
-    tallies: list[tuple[str, int, int]]  # event, queue id, count
-    answers: list[tuple[str, int, int]]  # action, class of status, count
-
-
-class StoreProcess(Protocol):
-    """What a worker asks of the store process, besides the operations of the store."""
-
-    async def long_poll(
-        self,
-        queue: Queue,
-        poll: int,
-        count: int,
-        visibility_s: int | None,
-        wait_s: int,
-        attempt_id: str | None,
-        caller: Caller,
-    ) -> list[StoredMessage]:
-        """Receive in the line of all workers; `poll` names it for `end_poll`."""
-
-    def end_poll(self, poll: int) -> None:
-        """The client has gone: answer the poll now, with nothing if it can be."""
-
-    def delivered(self, seqs: list[int]) -> None:
-        """The receives whose first messages these are have been answered."""
-
-    async def relay(
-        self, method: str, path: str, query: str, headers: dict[str, str], body: bytes, peer: str
-    ) -> RelayedAnswer:
-        """The answer to a request about what only the store process knows: the console, and who holds what."""
-
-    async def next_piece(self, stream: int) -> bytes | None:
-        """The next piece of a stream; None at its end."""
-
-    def end_stream(self, stream: int) -> None:
-        """Nobody reads the stream any more."""
-
-    async def metrics_page(self, by_queue: bool) -> bytes:
-        """The metrics of the whole server."""
-
-    async def queue_depths(self, queues: list[Queue], with_oldest: bool) -> dict[int, QueueDepth]:
-        """See `service.queues`."""
-
-    def counted(self, counts: Counts) -> None:
-        """Add to the counters of the whole server."""
-
-    def leaving(self) -> None:
-        """Take my place from now on, and let me finish what I have begun."""
-
-
 class WorkerProcess(Protocol):
     """What the store process asks of a worker."""
 
@@ -140,7 +79,6 @@ class WorkerProcess(Protocol):
         """Finish what is under way, within the grace; answered when it is done."""
 
 
-STORE_PROCESS: Final = methods_of(*STORE_CONTRACTS, StoreProcess)
 WORKER_PROCESS: Final = methods_of(WorkerProcess)
 
 

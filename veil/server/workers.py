@@ -23,11 +23,11 @@ from veil.core.clock import Clock, LeaseTime, TroubleKind
 from veil.core.errors import VeilError
 from veil.core.queue import QueueKey
 from veil.journal.helper_process import module_path
-from veil.server.attendant import Attendant, SharedStore
+from veil.server.attendant import STORE_PROCESS, Attendant, SharedStore
 from veil.server.http import BACKLOG
 from veil.server.metrics import Metrics
 from veil.server.settings import Settings
-from veil.server.worker import STORE_PROCESS, WORKER_PROCESS, Briefing, SharedPage
+from veil.server.worker import WORKER_PROCESS, Briefing, SharedPage
 from veil.service.service import Service
 from veil.stores.remote import Link
 from veil.wire.exchange import AnswerCounts, Handler
@@ -301,7 +301,7 @@ class Workers:
         connections.setblocking(False)
         attendant = Attendant(self._service, self.handle, self.metrics_page, self.answers)
         worker = _WorkerProcess(place, process, connections, attendant)
-        attendant.leaving = lambda: self._replace(worker)
+        attendant.on_leaving = lambda: self._replace(worker)
         self._page.clear(place)
         _, worker.link = await loop.create_connection(
             lambda: Link(

@@ -60,22 +60,6 @@ class HeldMessageNow(NamedTuple):
 class Consumer:
     """One caller: what it did since the server started, as far as it is remembered."""
 
-    __slots__ = (
-        "caller",
-        "empty_polls",
-        "first_seen_ms",
-        "in_progress",
-        "last_seen_ms",
-        "outcomes",
-        "polls",
-        "queues",
-        "received",
-        "recent",
-        "renewals",
-        "speaks",
-        "waiting",
-    )
-
     def __init__(self, caller: Caller, now_ms: int) -> None:
         self.caller = caller
         self.first_seen_ms = self.last_seen_ms = now_ms  # engine time

@@ -133,6 +133,21 @@ def _checked(
 # ---- delete
 
 
+def _read_receipts(
+    service: Service, queue: Queue, handles: Sequence[str]
+) -> tuple[list[VeilError | None], dict[int, Receipt]]:
+    """The refusals of what is no receipt, each in its place, and the receipts by their places."""
+    answers: list[VeilError | None] = [None] * len(handles)
+    receipts: dict[int, Receipt] = {}
+    read = service.store.receipts.read
+    for place, text in enumerate(handles):
+        try:
+            receipts[place] = read(text, queue.id)
+        except ReceiptInvalid as refusal:
+            answers[place] = refusal
+    return answers, receipts
+
+
 async def delete(
     service: Service,
     queue: Queue,
@@ -147,26 +162,17 @@ async def delete(
     `said` has, for each handle, what its holder says of an attempt that did not complete; left out, nobody says anything.
     With `strict` a receipt dies with its deadline, and MessageGone tells of every message that was not deleted.
     """
-    answers: list[VeilError | None] = [None] * len(handles)
-    receipts: list[Receipt] = []
-    places: list[int] = []
-    read = service.store.receipts.read
-    for place, text in enumerate(handles):
-        try:
-            receipts.append(read(text, queue.id))
-            places.append(place)
-        except ReceiptInvalid as refusal:
-            answers[place] = refusal
+    answers, receipts = _read_receipts(service, queue, handles)
     if not receipts:
         return answers
     told = NOTHING_SAID
     if any(said):
-        by_place = {receipt.seq: said[place] for place, receipt in zip(places, receipts, strict=True)}
-        told = {seq: each for seq, each in by_place.items() if each is not None}
-    outcomes = await service.store.delete(queue, receipts, strict=strict, caller=caller, said=told)
+        told = {receipt.seq: each for place, receipt in receipts.items() if (each := said[place]) is not None}
+    read = list(receipts.values())
+    outcomes = await service.store.delete(queue, read, strict=strict, caller=caller, said=told)
     if service.owner is None:
-        note_deletions(service, queue, receipts, outcomes, caller, told)
-    for place, outcome in zip(places, outcomes, strict=True):
+        note_deletions(service, queue, read, outcomes, caller, told)
+    for place, outcome in zip(receipts, outcomes, strict=True):
         if isinstance(outcome, VeilError):
             answers[place] = outcome
         elif strict and outcome is not Deletion.DELETED:
@@ -212,23 +218,17 @@ async def extend_lease(
 
     `said` has, for each change, what the holder says of the attempt that it ends; left out, nobody says anything.
     """
-    answers: list[VeilError | None] = [None] * len(changes)
-    extensions: list[Extension] = []
-    places: list[int] = []
-    read = service.store.receipts.read
-    for place, (text, visibility_s) in enumerate(changes):
-        try:
-            told = said[place] if said else None
-            extensions.append(Extension(read(text, queue.id), visibility_s, told))
-            places.append(place)
-        except ReceiptInvalid as refusal:
-            answers[place] = refusal
-    if not extensions:
+    answers, receipts = _read_receipts(service, queue, [text for text, _ in changes])
+    if not receipts:
         return answers
+    extensions = [
+        Extension(receipt, changes[place][1], said[place] if said else None)
+        for place, receipt in receipts.items()
+    ]
     outcomes = await service.store.extend(queue, extensions, caller=caller)
     if service.owner is None:
         note_extensions(service, queue, extensions, outcomes, caller)
-    for place, refused in zip(places, outcomes, strict=True):
+    for place, refused in zip(receipts, outcomes, strict=True):
         answers[place] = refused
     return answers
 
@@ -350,11 +350,6 @@ async def search(
     return Looked(found, rows, None, False, looked_bytes)
 
 
-async def peek_next(service: Service, queue: Queue, *, limit: int) -> list[StoredMessage]:
-    """The visible messages that a receive would come to first, in its order: nothing is counted, leased or moved."""
-    return await service.store.peek_next(queue, limit=limit)
-
-
 # ---- purge
 
 
@@ -366,16 +361,6 @@ async def purge(service: Service, queue: Queue, *, caller: Caller = NOBODY) -> N
     service.tallies["purged", queue.id] += 1
     if service.activity is not None:
         service.activity.attempts.emptied(queue.id)
-
-
-async def discard(
-    service: Service, queue: Queue, chosen: Sequence[tuple[int, str]], *, caller: Caller = NOBODY
-) -> list[VeilError | None]:
-    """Remove each chosen message that nobody holds, in one transaction; a refusal stands in its place.
-
-    For operators, who see messages without receiving them: a consumer deletes by its receipt.
-    """
-    return await service.store.discard(queue, chosen, caller=caller)
 
 
 class NewReceipt(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final
 
-from veil.core import errors, limits
+from veil.core import errors
 from veil.core.event import NOBODY
 from veil.core.message import Caller
 from veil.core.policy import add_permission as policy_with_permission
@@ -15,7 +15,6 @@ from veil.core.policy import parse_policy
 from veil.core.policy import remove_permission as policy_without_permission
 from veil.core.queue import (
     Queue,
-    QueueCounts,
     QueueKey,
     QueueSettings,
     RedrivePolicy,
@@ -167,17 +166,9 @@ async def change_settings(service: Service, queue: Queue, given: Mapping[str, An
     )
 
 
-async def pause_queue(service: Service, queue: Queue, *, caller: Caller = NOBODY) -> Queue:
-    """From now on a receive gets nothing, and long polls wait; leases that are open stay, and sends go on."""
-    return await _set_paused(service, queue, True, caller)
-
-
-async def resume_queue(service: Service, queue: Queue, *, caller: Caller = NOBODY) -> Queue:
-    """Deliver again; receivers that wait get what is visible at once."""
-    return await _set_paused(service, queue, False, caller)
-
-
-async def _set_paused(service: Service, queue: Queue, paused: bool, caller: Caller) -> Queue:
+async def set_paused(service: Service, queue: Queue, paused: bool, *, caller: Caller = NOBODY) -> Queue:
+    """While it is paused a receive gets nothing, and long polls wait; leases that are open stay, and sends go on. Once it is
+    not, receivers that wait get what is visible at once."""
     edited = await service.store.edit_queue(
         queue, lambda content: content._replace(settings=replace(content.settings, paused=paused))
     )
@@ -193,26 +184,6 @@ async def delete_queue(service: Service, queue: Queue, *, caller: Caller = NOBOD
     service.tallies.forget(queue.id)
     if service.activity is not None:
         service.activity.forget(queue.id)
-
-
-async def list_queues(
-    service: Service,
-    region: str,
-    account: str,
-    *,
-    prefix: str = "",
-    after: str = "",
-    limit: int = limits.PAGE_MAX,
-) -> list[Queue]:
-    """Queues by rising name."""
-    return await service.store.list_queues(region, account, prefix=prefix, after=after, limit=limit)
-
-
-async def dead_letter_sources(
-    service: Service, queue: Queue, *, after: str = "", limit: int = limits.PAGE_MAX
-) -> list[Queue]:
-    """The queues that send their dead letters to this one, by rising name."""
-    return await service.store.dead_letter_sources(queue.key, after=after, limit=limit)
 
 
 async def tag_queue(service: Service, queue: Queue, tags: Mapping[str, str]) -> Queue:
@@ -253,11 +224,6 @@ async def add_permission(
 async def remove_permission(service: Service, queue: Queue, label: str) -> Queue:
     """Remove the statement of that label, and with the last one the policy; raises PolicyRefused."""
     return await _edit_policy(service, queue, lambda policy: policy_without_permission(policy, label))
-
-
-async def counts(service: Service, queue: Queue) -> QueueCounts:
-    """How many messages are where, exactly, now."""
-    return await service.store.counts(queue)
 
 
 async def _check_redrive(service: Service, source: QueueKey, settings: QueueSettings) -> None:

@@ -24,7 +24,7 @@ from veil.core.message_rules import Draft
 from veil.core.queue import Queue, QueueKey, RedrivePolicy
 from veil.core.sequence import sequence_text
 from veil.service.messages import delete, extend_lease, send
-from veil.service.queues import change_settings, counts, create_queue, find_queue
+from veil.service.queues import change_settings, create_queue, find_queue
 from veil.service.receive import receipt_text, receive
 from veil.service.service import Service
 from veil.stores.memory import MemoryStore
@@ -126,7 +126,7 @@ class _InProcessApi(QueueApi):
                 "maxReceiveCount": settings.redrive.receives_max,
             }
             attributes["RedrivePolicy"] = json.dumps(policy)
-        standing = await counts(self._service, queue)
+        standing = await self._service.store.counts(queue)
         attributes["ApproximateNumberOfMessages"] = str(standing.visible)
         attributes["ApproximateNumberOfMessagesNotVisible"] = str(standing.in_flight)
         return attributes

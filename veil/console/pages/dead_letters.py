@@ -27,7 +27,6 @@ from veil.service.dead_letters import (
 )
 from veil.service.messages import BYTES_AT_ONCE, SEARCH_BYTES_MAX, SEARCH_ROWS_MAX
 from veil.service.moves import list_moves
-from veil.service.queues import dead_letter_sources
 from veil.service.service import Service
 from veil.service.turns import Turn
 from veil.wire.exchange import Response
@@ -309,7 +308,7 @@ async def letters_shown(
     asked = {each.message.seq for each in found.letters if not each.reason}
     asked.update(seq for group in groups.groups[:SAMPLED_GROUPS] for seq in group.sample)
     errors = await visit.console.journal_looks.errors(asked)
-    sources = await dead_letter_sources(visit.service, queue, limit=_SOURCES_OF_QUEUE_SHOWN)
+    sources = await visit.service.store.dead_letter_sources(queue.key, limit=_SOURCES_OF_QUEUE_SHOWN)
     own = await visit.service.store.list_queues(queue.key.region, queue.key.account, limit=_QUEUES_LISTED_MAX)
     looks = await visit.console.looks.at([queue])
     return await visit.page(

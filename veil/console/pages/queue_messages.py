@@ -31,7 +31,7 @@ from veil.core.errors import VeilError
 from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.message import StoredMessage
 from veil.core.queue import Queue
-from veil.service.messages import Looked, delete, discard, extend_lease
+from veil.service.messages import Looked, delete, extend_lease
 from veil.wire.exchange import Response
 from veil.words import exact_length, plural
 
@@ -116,7 +116,7 @@ async def offer_deletion(
     """Show which messages would be deleted, by key and id, then delete those that nobody holds."""
 
     async def make() -> Done:
-        answers = await discard(visit.service, queue, chosen, caller=visit.caller)
+        answers = await visit.service.store.discard(queue, chosen, caller=visit.caller)
         return Done(done_of(answers, "deleted", "deleted"))
 
     count = plural(len(chosen), "message")

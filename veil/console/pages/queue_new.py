@@ -25,14 +25,7 @@ from veil.console.web import NotFound, Role, change, link, page, queue_link
 from veil.core.errors import NameRefused, VeilError
 from veil.core.queue import Queue, QueueCounts, QueueKey, QueueSettings, check_name, check_tags
 from veil.service.messages import purge
-from veil.service.queues import (
-    counts,
-    create_queue,
-    dead_letter_sources,
-    delete_queue,
-    pause_queue,
-    resume_queue,
-)
+from veil.service.queues import create_queue, delete_queue, set_paused
 from veil.wire.attributes import changed_attributes
 from veil.wire.exchange import Response
 from veil.words import plural
@@ -153,12 +146,12 @@ async def _form(
 async def delete_page(visit: Visit) -> Response:
     """Say what goes with the queue; then delete it."""
     queue = await visit.queue()
-    held = await counts(visit.service, queue)
+    held = await visit.service.store.counts(queue)
     notes = [
         f"{_held(held)} will be deleted with it. This cannot be undone.",
         "For 60 seconds no queue of this name can be created, unless the server's rest_rules are off.",
     ]
-    sources = await dead_letter_sources(visit.service, queue, limit=11)
+    sources = await visit.service.store.dead_letter_sources(queue.key, limit=11)
     if sources:
         names = ", ".join(source.name for source in sources[:10]) + (" and others" if sources[10:] else "")
         notes.insert(
@@ -187,7 +180,7 @@ async def delete_page(visit: Visit) -> Response:
 async def purge_page(visit: Visit) -> Response:
     """Say what is in the queue; then empty it."""
     queue = await visit.queue()
-    held = await counts(visit.service, queue)
+    held = await visit.service.store.counts(queue)
     return await Change(
         visit,
         action="purge queue",
@@ -212,12 +205,12 @@ async def purge_page(visit: Visit) -> Response:
 async def pause_page(visit: Visit) -> Response:
     """Say what a pause means; then stop deliveries."""
     queue = await visit.queue()
-    open_now = plural((await counts(visit.service, queue)).in_flight, "open lease")
+    open_now = plural((await visit.service.store.counts(queue)).in_flight, "open lease")
     note = (
         f"Consumers get nothing until the queue is resumed, and long polls wait. Sends go on, and so do the {open_now}. "
         "Retention goes on too: a message that gets too old is deleted."
     )
-    make = partial(pause_queue, visit.service, queue, caller=visit.caller)
+    make = partial(set_paused, visit.service, queue, True, caller=visit.caller)
     return await _offer_pause(visit, queue, "pause", "paused", note, make)
 
 
@@ -226,8 +219,8 @@ async def pause_page(visit: Visit) -> Response:
 async def resume_page(visit: Visit) -> Response:
     """Say what waits; then deliver again."""
     queue = await visit.queue()
-    visible = plural((await counts(visit.service, queue)).visible, "visible message")
-    make = partial(resume_queue, visit.service, queue, caller=visit.caller)
+    visible = plural((await visit.service.store.counts(queue)).visible, "visible message")
+    make = partial(set_paused, visit.service, queue, False, caller=visit.caller)
     return await _offer_pause(
         visit, queue, "resume", "running", f"{visible} can be received again at once.", make
     )

@@ -23,7 +23,7 @@ from veil.console.web import Role, change, page, queue_link
 from veil.core.errors import PolicyRefused, TagsRefused, VeilError
 from veil.core.policy import POLICY_BYTES_MAX, parse_policy
 from veil.core.queue import Queue, QueueSettings, check_tags
-from veil.service.queues import change_settings, dead_letter_sources, tag_queue, untag_queue
+from veil.service.queues import change_settings, tag_queue, untag_queue
 from veil.wire.attributes import changed_attributes
 from veil.wire.exchange import Response
 from veil.words import exact_length, plural
@@ -38,7 +38,7 @@ async def settings_page(visit: Visit) -> Response:
     queue = head.queue
     texts = setting_texts(queue.settings)
     del texts["Policy"]  # has a page of its own
-    sources = await dead_letter_sources(visit.service, queue, limit=_SOURCES_SHOWN + 1)
+    sources = await visit.service.store.dead_letter_sources(queue.key, limit=_SOURCES_SHOWN + 1)
     return await queue_page(
         visit,
         head,

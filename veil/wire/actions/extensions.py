@@ -11,12 +11,12 @@ from veil.core.lease import HOLD_MAX, HoldKey, HoldTally, State
 from veil.core.message import Sent, StoredMessage
 from veil.core.queue import Queue, QueueKey
 from veil.core.sequence import SEQ_MAX
-from veil.service import queues as service_queues
 from veil.service import receive as receiving
 from veil.service.dead_letters import LetterFilter
 from veil.service.history import QueueDepth, queue_depths
 from veil.service.messages import PEEK_BYTES_MAX, peek, search
 from veil.service.moves import Wanted, redrive, start_move, task_handle
+from veil.service.queues import set_paused
 from veil.service.turns import Turn
 from veil.wire import shapes
 from veil.wire.actions.messages import (
@@ -114,20 +114,20 @@ def _counted(tally: HoldTally) -> shapes.HoldTallyOutput:
 
 async def pause_queue(call: Call, given: shapes.OnQueue) -> None:
     """PauseQueue: a receive gets nothing until it is resumed."""
-    await service_queues.pause_queue(call.service, await own_queue(call, given.QueueUrl), caller=call.caller)
+    await set_paused(call.service, await own_queue(call, given.QueueUrl), True, caller=call.caller)
 
 
 async def resume_queue(call: Call, given: shapes.OnQueue) -> None:
     """ResumeQueue: deliver again."""
-    await service_queues.resume_queue(call.service, await own_queue(call, given.QueueUrl), caller=call.caller)
+    await set_paused(call.service, await own_queue(call, given.QueueUrl), False, caller=call.caller)
 
 
 async def describe_queues(call: Call, given: shapes.ListQueuesInput) -> shapes.DescribeQueuesOutput:
     """DescribeQueues: how each of the caller's own queues stands, a page at a time."""
     size, after = read_page(given.MaxResults, given.NextToken)
     prefix = given.QueueNamePrefix or ""
-    queues = await service_queues.list_queues(
-        call.service, call.region, call.owner(), prefix=prefix, after=after, limit=size + 1
+    queues = await call.service.store.list_queues(
+        call.region, call.owner(), prefix=prefix, after=after, limit=size + 1
     )
     page = queues[:size]
     depths = await queue_depths(call.service, page)

@@ -52,7 +52,7 @@ async def get_queue_attributes(call: Call, given: shapes.GetQueueAttributesInput
     names = given.AttributeNames
     if not names:
         return shapes.AttributesOutput()
-    counted = await service.counts(call.service, queue) if asks_for_counts(names) else None
+    counted = await call.service.store.counts(queue) if asks_for_counts(names) else None
     return shapes.AttributesOutput(print_attributes(queue, counted, names) or None)
 
 
@@ -67,8 +67,8 @@ async def set_queue_attributes(call: Call, given: shapes.SetQueueAttributesInput
 async def list_queues(call: Call, given: shapes.ListQueuesInput) -> shapes.ListQueuesOutput:
     account = call.owner()
     size, after = read_page(given.MaxResults, given.NextToken)
-    found = await service.list_queues(
-        call.service, call.region, account, prefix=given.QueueNamePrefix or "", after=after, limit=size + 1
+    found = await call.service.store.list_queues(
+        call.region, account, prefix=given.QueueNamePrefix or "", after=after, limit=size + 1
     )
     urls, token = _pages(call, found, size, paged=given.MaxResults is not None)
     return shapes.ListQueuesOutput(urls or None, token)
@@ -79,7 +79,7 @@ async def list_dead_letter_source_queues(
 ) -> shapes.ListDeadLetterSourceQueuesOutput:
     queue = await call.queue(given.QueueUrl)
     size, after = read_page(given.MaxResults, given.NextToken)
-    found = await service.dead_letter_sources(call.service, queue, after=after, limit=size + 1)
+    found = await call.service.store.dead_letter_sources(queue.key, after=after, limit=size + 1)
     return shapes.ListDeadLetterSourceQueuesOutput(
         *_pages(call, found, size, paged=given.MaxResults is not None)
     )

@@ -14,7 +14,7 @@ from veil.core.limits import DELAY_LONGEST_S, VISIBILITY_MAX_S, WAIT_LONGEST_S
 from veil.core.message import PRIORITY_FIRST, PRIORITY_LAST, MessageAttribute, Sent, StoredMessage
 from veil.core.message_rules import Draft, size_bytes
 from veil.core.queue import Queue
-from veil.service.messages import delete, peek_next, rotate_receipt, send
+from veil.service.messages import delete, rotate_receipt, send
 from veil.service.receive import delivery_note, give_back, receipt_text, receive
 from veil.service.service import Service
 from veil.wire.large import LARGE_BYTES, answer_bytes, check_room, in_thread
@@ -245,7 +245,7 @@ async def peek_message(call: SmqCall) -> Reply:
     """PeekMessage and BatchPeekMessage: what a receive would give, untouched."""
     queue = await call.named_queue()
     count, is_batch = _count(call)
-    messages = await peek_next(call.service, queue, limit=count)
+    messages = await call.service.store.peek_next(queue, limit=count)
     if not messages:
         raise NothingToReceive
     return await _printed(call, messages, is_batch, print_peeked)

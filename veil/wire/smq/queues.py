@@ -106,7 +106,7 @@ async def set_attributes(call: SmqCall) -> Reply:
 
 async def get_attributes(call: SmqCall) -> Reply:
     queue = await call.named_queue()
-    return Reply(200, document("Queue", print_queue(queue, await service.counts(call.service, queue))))
+    return Reply(200, document("Queue", print_queue(queue, await call.service.store.counts(queue))))
 
 
 async def delete(call: SmqCall) -> Reply:
@@ -123,13 +123,9 @@ async def list_page(call: SmqCall) -> Reply:
         after = read_page_token(marker) if marker else ""
     except ParameterRefused:
         raise ArgumentRefused("x-mns-marker", marker, "the NextMarker of an earlier page") from None
-    found = await service.list_queues(
-        call.service,
-        call.region,
-        call.owner(),
-        prefix=headers.get("x-mns-prefix", ""),
-        after=after,
-        limit=size + 1,
+    prefix = headers.get("x-mns-prefix", "")
+    found = await call.service.store.list_queues(
+        call.region, call.owner(), prefix=prefix, after=after, limit=size + 1
     )
     with_meta = headers.get("x-mns-with-meta", "").lower() == "true"
     listed = "".join([await _listed(call, queue, with_meta) for queue in found[:size]])
@@ -139,7 +135,7 @@ async def list_page(call: SmqCall) -> Reply:
 
 
 async def _listed(call: SmqCall, queue: Queue, with_meta: bool) -> str:
-    meta = print_queue(queue, await service.counts(call.service, queue)) if with_meta else ""
+    meta = print_queue(queue, await call.service.store.counts(queue)) if with_meta else ""
     return f"<Queue>{element('QueueURL', call.url(queue))}{meta}</Queue>"
 
 
