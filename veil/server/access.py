@@ -10,8 +10,6 @@ for `http://veil:9324` an image is asked for without a word. The front ends ther
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterable
 from dataclasses import replace
 from ipaddress import ip_address
@@ -20,7 +18,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from veil.server.setting_values import KEYS_EXPECTED, access_keys
-from veil.server.settings import Settings, SettingsError
+from veil.server.settings import Settings, SettingsError, read_file
 from veil.wire.exchange import Request, Response
 from veil.wire.sigv4 import AccessKey
 
@@ -28,7 +26,6 @@ CONSOLE_ROOT: Final = "/console"
 _OWN_NAMES = frozenset(("localhost", "veil"))
 _FOREIGN_SITES = frozenset(("cross-site", "same-site"))
 _REMEMBERED_MAX = 256
-_KEYS_FILE_BYTES_MAX = 1 << 20
 
 
 def is_loopback(host: str) -> bool:
@@ -168,19 +165,7 @@ def gather_keys(settings: Settings) -> dict[str, AccessKey]:
 
 def _read_keys(path: Path) -> list[AccessKey]:
     try:
-        with path.open("rb") as file:
-            # Of the opened file, not of the path: what is checked is what is read.
-            mode = os.fstat(file.fileno()).st_mode
-            if not stat.S_ISREG(mode) or mode & 0o077:
-                raise SettingsError(
-                    f"keys_file={path}: expected a file that only its owner can read (chmod 600), "
-                    f"its mode is {stat.S_IMODE(mode):04o}"
-                )
-            text = file.read(_KEYS_FILE_BYTES_MAX).decode("utf-8")
-    except OSError as problem:
-        raise SettingsError(
-            f"keys_file={path}: expected a file that can be read ({problem.strerror})"
-        ) from None
+        text = read_file("keys_file", path, private=True).decode("utf-8")
     except UnicodeDecodeError:
         raise SettingsError(f"keys_file={path}: expected UTF-8") from None
     keys: list[AccessKey] = []

@@ -23,7 +23,7 @@ from veil.service.messages import note_deletions, note_extensions, note_rotation
 from veil.service.moves import cancel_move
 from veil.service.queues import delete_queue
 from veil.service.receive import long_poll, note_receive, undo
-from veil.service.service import Service
+from veil.service.service import Receive, Service
 from veil.stores.remote import STORE_CONTRACTS, ServedStore, methods_of
 from veil.stores.store import Extension, QueueContent, Rotated, Store, StoreEvents
 from veil.wire.exchange import AnswerCounts, Handler, Request
@@ -85,12 +85,8 @@ class StoreProcess(ServedStore):
     ) -> None:
         """`handle` answers what is relayed, `metrics_page` is the whole server's, whose answers are counted in `answers`."""
         super().__init__(service.store)
-        self._service, self._handle, self._metrics_page, self._answers = (
-            service,
-            handle,
-            metrics_page,
-            answers,
-        )
+        self._service, self._answers = service, answers
+        self._handle, self._metrics_page = handle, metrics_page
         # By the first message's seq.
         self._undelivered: dict[int, tuple[Queue, list[Receipt], list[int | None], Caller]] = {}
         self._polls: dict[int, asyncio.Task[Any]] = {}
@@ -106,27 +102,18 @@ class StoreProcess(ServedStore):
 
     # ---- receives
 
-    async def long_poll(
-        self,
-        queue: Queue,
-        poll: int,
-        count: int,
-        visibility_s: int | None,
-        wait_s: int,
-        attempt_id: str | None,
-        caller: Caller,
-    ) -> list[StoredMessage]:
+    async def long_poll(self, queue: Queue, poll: int, wanted: Receive) -> list[StoredMessage]:
         """Receive in the line of all workers; `poll` names it for `end_poll`."""
         task = asyncio.current_task()
         assert task is not None
         self._polls[poll] = task
         try:
-            messages = await long_poll(self._service, queue, count, visibility_s, wait_s, attempt_id, caller)
+            messages = await long_poll(self._service, queue, wanted)
         except asyncio.CancelledError:
             return []
         finally:
             del self._polls[poll]
-        return self._handed(queue, messages, visibility_s, caller)
+        return self._handed(queue, messages, wanted.visibility_s, wanted.caller)
 
     def end_poll(self, poll: int) -> None:
         """The client has gone: answer the poll now, with nothing if it can be."""

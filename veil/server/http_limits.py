@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ def _limit(default: Any, help: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HttpLimits:
-    """The bounds of the HTTP layer, checked when made: a bad value raises ValueError with its name."""
+    """The bounds of the HTTP layer; what each may be, the settings check."""
 
     # fmt: off
     header_bytes_max: int = _limit(32 * _KIB, "Bytes of a request line and its headers.")
@@ -42,18 +42,6 @@ class HttpLimits:
     # Under a burst each newcomer would otherwise evict the one before it, which was just about to send.
     idle_spared_s: float = _limit(1.0, "Seconds of rest before a connection may be given up for a new one.")
     # fmt: on
-
-    def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            # 64: below that no request fits, and every client would be refused.
-            least = 64 if each.name == "header_bytes_max" else 0 if each.name.endswith("_s") else 1
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if each.name.endswith("_s"):
-                if not (whole or isinstance(value, float)) or not least <= value < float("inf"):
-                    raise ValueError(f"{each.name}={value!r}: expected a number of seconds, 0 or more")
-            elif not whole or value < least:
-                raise ValueError(f"{each.name}={value!r}: expected a whole number, {least} or more")
 
 
 class ConnectionRoom(NamedTuple):

@@ -188,7 +188,9 @@ def _own_rows() -> Iterator[SettingInfo]:
 
 def _http_rows() -> Iterator[SettingInfo]:
     for each in fields(HttpLimits):
-        reader = read.a_number(0, 86_400) if each.name.endswith("_s") else read.a_whole_number(1, 2**40)
+        # 64: below that no request fits, and every client would be refused.
+        least = 64 if each.name == "header_bytes_max" else 1
+        reader = read.a_number(0, 86_400) if each.name.endswith("_s") else read.a_whole_number(least, 2**40)
         yield SettingInfo(f"http.{each.name}", reader, each.default, each.metadata["help"], "N", False, False)
 
 
@@ -282,6 +284,23 @@ def _check_privacy(path: Path, mode: int, content: Mapping[str, object]) -> None
         )
 
 
+def read_file(setting: str, path: Path, bytes_max: int = 1 << 20, *, private: bool = False) -> bytes:
+    """What is in the file of a setting, up to a bound; raises SettingsError, also for a private one that others can read."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode  # of what is read, not of what has the name by then
+            if private and (not stat.S_ISREG(mode) or mode & 0o077):
+                raise SettingsError(
+                    f"{setting}={path}: expected a file that only its owner can read (chmod 600), "
+                    f"its mode is {stat.S_IMODE(mode):04o}"
+                )
+            return file.read(bytes_max)
+    except OSError as problem:
+        raise SettingsError(
+            f"{setting}={path}: expected a file that can be read ({problem.strerror})"
+        ) from None
+
+
 def _http_limits(
     rows: Mapping[str, SettingInfo], given: Mapping[str, Any], origins: Mapping[str, str]
 ) -> HttpLimits:
@@ -292,10 +311,7 @@ def _http_limits(
                 limits[name.partition(".")[2]] = rows[name].read(value)
             except ValueError as expected:
                 raise _refusal(rows[name], value, origins[name], str(expected)) from None
-    try:
-        return HttpLimits(**limits)
-    except ValueError as problem:
-        raise SettingsError(f"http.{problem}") from None
+    return HttpLimits(**limits)
 
 
 def _refusal(info: SettingInfo, given: object, origin: str, expected: str) -> SettingsError:

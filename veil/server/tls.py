@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import ssl
-import stat
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -23,11 +21,10 @@ from typing import Any, Final, NamedTuple, cast
 
 from veil.server.http_connection import HttpConnection, Roster
 from veil.server.http_reader import encode_refusal
-from veil.server.settings import Settings, SettingsError
+from veil.server.settings import Settings, SettingsError, read_file
 
 _log = logging.getLogger(__name__)
 
-_FILE_BYTES_MAX: Final = 1 << 20
 _LOOK_EVERY_S: Final = 2.0
 _CERTIFICATE: Final = "-----BEGIN CERTIFICATE-----"
 
@@ -146,18 +143,7 @@ def _no_passphrase() -> str:
 
 
 def _read(path: Path, setting: str, *, private: bool = False) -> str:
-    try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if private and (not stat.S_ISREG(mode) or mode & 0o077):
-                raise _refused(
-                    setting,
-                    path,
-                    f"a file that only its owner can read (chmod 600), its mode is {stat.S_IMODE(mode):04o}",
-                )
-            return file.read(_FILE_BYTES_MAX).decode("ascii", "replace")
-    except OSError as problem:
-        raise _refused(setting, path, f"a file that can be read ({problem.strerror})") from None
+    return read_file(setting, path, private=private).decode("ascii", "replace")
 
 
 def _refused(setting: str, path: Path, expected: str) -> SettingsError:

@@ -35,7 +35,7 @@ from veil.server.tls import Tls
 from veil.service.background import MoveRunners
 from veil.service.history import QueueDepth
 from veil.service.receive import give_back
-from veil.service.service import Service
+from veil.service.service import Receive, Service
 from veil.stores.remote import Link, RemoteStore, methods_of
 from veil.wire.exchange import AnswerCounts, Request, Response
 from veil.wire.sigv4 import AccessKey
@@ -282,23 +282,15 @@ class Worker:
 
     # ---- the owner of the store, as our service has it (Owner)
 
-    async def long_poll(
-        self,
-        queue: Queue,
-        count: int,
-        visibility_s: int | None,
-        wait_s: int,
-        attempt_id: str | None,
-        caller: Caller,
-    ) -> list[StoredMessage]:
+    async def long_poll(self, queue: Queue, wanted: Receive) -> list[StoredMessage]:
         poll = next(self._polls)
-        answer = self._link.ask("long_poll", queue, poll, count, visibility_s, wait_s, attempt_id, caller)
+        answer = self._link.ask("long_poll", queue, poll, wanted)
         try:
             messages: list[StoredMessage] = await asyncio.shield(answer)
             return messages
         except asyncio.CancelledError:
             self._link.tell("end_poll", poll)
-            answer.add_done_callback(lambda late: self._give_back(queue, late, caller))
+            answer.add_done_callback(lambda late: self._give_back(queue, late, wanted.caller))
             raise
 
     def _give_back(self, queue: Queue, late: asyncio.Future[list[StoredMessage]], caller: Caller) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from heapq import heappop, heappush
+from itertools import islice
 from typing import Final, NamedTuple
 
 from veil.core.attempt import PATIENCE_MIN_MS, Outcome, Said, patience_ms
@@ -44,19 +45,6 @@ class EndedAttempt(NamedTuple):
     said: Said | None = None
 
 
-class HeldMessageNow(NamedTuple):
-    """A message that a consumer holds, or that waits for its retry after its attempt."""
-
-    queue: Queue
-    seq: int
-    message_id: str
-    received_at_ms: int
-    deadline_ms: int
-    renewals: int
-    outcome: str | None
-    said: Said | None
-
-
 class Consumer:
     """One caller: what it did since the server started, as far as it is remembered."""
 
@@ -76,6 +64,21 @@ class Consumer:
     def count(self, outcome: str, count: int = 1) -> None:
         """So many more of its attempts came to that."""
         self.outcomes[outcome] += count
+
+
+class Holder(NamedTuple):
+    """What is known about who holds a message in flight, or held it until its attempt was over."""
+
+    caller: Caller
+    queue: Queue
+    seq: int
+    message_id: str
+    received_at_ms: int
+    deadline_ms: int
+    renewals: int = 0
+    last_renewed_ms: int | None = None
+    outcome: str | None = None  # of an attempt that is over: the message waits for its retry
+    said: Said | None = None
 
 
 class LeaseChange(NamedTuple):
@@ -106,6 +109,15 @@ class Claim:
         """What has become of that lease, if anything has."""
         return None if self.changes is None else self.changes.get(seq)
 
+    def holder_of(self, seq: int) -> Holder:
+        """Who holds that lease, and since when."""
+        facts = (self.consumer.caller, self.queue, seq, self.message_ids[seq], self.received_at_ms)
+        change = self.change_of(seq)
+        if change is None:
+            return Holder(*facts, self.deadline_ms)
+        last_ms = change.last_ms if change.renewals else None
+        return Holder(*facts, change.deadline_ms, change.renewals, last_ms, change.outcome, change.said)
+
     def deadline_of(self, seq: int) -> int:
         """When that lease lapses."""
         change = self.change_of(seq)
@@ -114,17 +126,6 @@ class Claim:
     def delivery_of(self, seq: int) -> int:
         """The number of that lease."""
         return 1 if self.deliveries is None else self.deliveries.get(seq, 1)
-
-
-class Holder(NamedTuple):
-    """What is known about who holds a message in flight, or held it until its attempt was over."""
-
-    caller: Caller
-    received_at_ms: int
-    renewals: int
-    last_renewed_ms: int | None
-    outcome: str | None = None  # of an attempt that is over: the message waits for its retry
-    said: Said | None = None
 
 
 class _Lapse(NamedTuple):
@@ -279,12 +280,7 @@ class LiveAttempts:
         claim = self._leases.get(message.seq)
         if claim is None or claim.queue.id != queue_id or claim.received_at_ms != message.received_at_ms:
             return None
-        change = claim.change_of(message.seq)
-        if change is None:
-            return Holder(claim.consumer.caller, claim.received_at_ms, 0, None)
-        last_ms = change.last_ms if change.renewals else None
-        facts = (claim.received_at_ms, change.renewals, last_ms, change.outcome, change.said)
-        return Holder(claim.consumer.caller, *facts)
+        return claim.holder_of(message.seq)
 
     def waiting(self, queue_id: int) -> int:
         """How many of the queue's messages in flight wait for their retry, their attempts being over."""
@@ -304,18 +300,11 @@ class LiveAttempts:
         self.settle()
         return sorted(self._consumers.values(), key=lambda each: each.last_seen_ms, reverse=True)
 
-    def held_by(self, consumer: Consumer) -> list[HeldMessageNow]:
+    def held_by(self, consumer: Consumer) -> list[Holder]:
         """What one consumer holds, and what waits for a retry after it, the oldest first; a bounded number of them."""
         self._sweep(self._clock.now_ms())
-        held: list[HeldMessageNow] = []
-        for seq, claim in self._leases.items():
-            if claim.consumer is consumer:
-                change = claim.change_of(seq) or LeaseChange(0, 0, claim.deadline_ms)
-                facts = (claim.message_ids[seq], claim.received_at_ms, change.deadline_ms, change.renewals)
-                held.append(HeldMessageNow(claim.queue, seq, *facts, change.outcome, change.said))
-                if len(held) >= HELD_SHOWN_MAX:
-                    break
-        return held
+        own = (claim.holder_of(seq) for seq, claim in self._leases.items() if claim.consumer is consumer)
+        return list(islice(own, HELD_SHOWN_MAX))
 
     def settle(self) -> None:
         """Take out the leases whose deadline has passed, and count the others."""

@@ -16,7 +16,7 @@ from veil.core.message import Caller, StoredMessage
 from veil.core.message_rules import check_identifier
 from veil.core.queue import Queue
 from veil.core.receipt import Receipt
-from veil.service.service import Service
+from veil.service.service import Receive, Service
 
 # ---- awaiting to the end what may not be cut short
 #
@@ -147,12 +147,13 @@ async def receive(
         check_identifier("ReceiveRequestAttemptId", attempt_id)
     if wait_s is None:
         wait_s = queue.settings.wait_s
+    wanted = Receive(count, visibility_s, wait_s, attempt_id, caller)
     if wait_s == 0:
-        messages = await _claim(service, queue, count, visibility_s, attempt_id, caller)
+        messages = await _claim(service, queue, wanted)
     elif service.owner is None:
-        messages = await long_poll(service, queue, count, visibility_s, wait_s, attempt_id, caller)
+        messages = await long_poll(service, queue, wanted)
     else:
-        messages = await service.owner.long_poll(queue, count, visibility_s, wait_s, attempt_id, caller)
+        messages = await service.owner.long_poll(queue, wanted)
     if service.owner is None:
         note_receive(service, queue, messages, visibility_s, caller)
     return messages
@@ -184,18 +185,10 @@ def receipt_text(service: Service, queue: Queue, message: StoredMessage) -> str:
     return service.store.receipts.write(queue.id, message.seq, message.delivery)
 
 
-async def long_poll(
-    service: Service,
-    queue: Queue,
-    count: int,
-    visibility_s: int | None,
-    wait_s: int,
-    attempt_id: str | None,
-    caller: Caller,
-) -> list[StoredMessage]:
-    """Up to `count` messages as soon as there is one, in the line of all who wait at the queue; none once time is up."""
+async def long_poll(service: Service, queue: Queue, wanted: Receive) -> list[StoredMessage]:
+    """Up to `wanted.count_max` messages as soon as there is one, in the line of all who wait at the queue; none once time is up."""
     clock, waiting = service.clock, service.waiting
-    until_ms = clock.now_ms() + wait_s * 1000
+    until_ms = clock.now_ms() + wanted.wait_s * 1000
     room = waiting.enter(queue.id)
     woken = was_limited = False
     try:
@@ -203,7 +196,7 @@ async def long_poll(
             missed = room.missed
             limited = False
             try:
-                messages = await _claim(service, queue, count, visibility_s, attempt_id, caller)
+                messages = await _claim(service, queue, wanted)
             except InFlightLimit:
                 messages, limited, was_limited = [], True, True
             except BaseException:
@@ -227,15 +220,9 @@ async def long_poll(
         waiting.leave(queue.id, room)
 
 
-def _claim(
-    service: Service,
-    queue: Queue,
-    count: int,
-    visibility_s: int | None,
-    attempt_id: str | None,
-    caller: Caller,
-) -> Awaitable[list[StoredMessage]]:
+def _claim(service: Service, queue: Queue, wanted: Receive) -> Awaitable[list[StoredMessage]]:
     """What the store has for us now; if our caller goes away while it looks, that is given back."""
+    count, visibility_s, _, attempt_id, caller = wanted
     return undisturbed(
         service.store.receive(queue, count, visibility_s=visibility_s, attempt_id=attempt_id, caller=caller),
         lambda claimed: give_back(service, queue, claimed, caller=caller),

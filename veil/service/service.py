@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from veil.core import limits
 from veil.core.clock import Clock, Trouble
@@ -50,6 +50,16 @@ _PAGE_RESTORED: Final = 500
 _PAGES_RESTORED: Final = 10
 
 
+class Receive(NamedTuple):
+    """What a receive asks for."""
+
+    count_max: int
+    visibility_s: int | None  # None: the queue's own
+    wait_s: int
+    attempt_id: str | None
+    caller: Caller
+
+
 class Owner(Protocol):
     """The process that has the store, where ours is one of several that serve its clients.
 
@@ -57,15 +67,7 @@ class Owner(Protocol):
     do not.
     """
 
-    async def long_poll(
-        self,
-        queue: Queue,
-        count: int,
-        visibility_s: int | None,
-        wait_s: int,
-        attempt_id: str | None,
-        caller: Caller,
-    ) -> list[StoredMessage]:
+    async def long_poll(self, queue: Queue, wanted: Receive) -> list[StoredMessage]:
         """See `service.receive`."""
 
     def delivered(self, seq: int) -> None:

@@ -13,13 +13,15 @@ from urllib.parse import unquote
 from veil.core.attempt import HEADER, Said, read_header
 from veil.core.clock import grace_ms
 from veil.core.errors import AccessDenied, QueueMissing
-from veil.core.message import Caller
+from veil.core.message import Caller, StoredMessage
 from veil.core.policy import OWNER_ONLY_ACTIONS, evaluate, is_account, parse_policy
 from veil.core.queue import Queue, QueueKey
 from veil.service.queues import find_queue
+from veil.service.receive import delivery_note, give_back
 from veil.service.service import Service
 from veil.signing.sigv4 import path_segments
 from veil.wire.exchange import Request
+from veil.wire.large import answer_bytes
 from veil.wire.request_errors import AddressRefused, ParameterMissing, ParameterRefused, SignatureMissing
 
 # ---- queue URLs
@@ -139,6 +141,17 @@ class Call:
         self.delivered: Callable[[], None] | None = None
         self.headers: tuple[tuple[str, str], ...] = ()  # that the answer has besides those of every answer
         self.answer_bytes = 0  # about how many the answer will have, where it can be large
+
+    def received(self, queue: Queue, messages: Sequence[StoredMessage]) -> None:
+        """The answer has these messages: they are given back if it cannot be delivered.
+
+        From here to the socket nothing may wait but the encoding of a large answer, which is ready to be cancelled: otherwise a
+        cancelled request would keep its messages hidden.
+        """
+        service, caller = self.service, self.caller
+        self.answer_bytes = answer_bytes(messages)
+        self.undelivered = lambda: give_back(service, queue, messages, caller=caller)
+        self.delivered = delivery_note(service, messages)
 
     def take_back(self) -> None:
         """Give back what was received for an answer that is not given: it must not stay hidden."""

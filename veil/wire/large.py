@@ -7,7 +7,7 @@ that runs here may therefore be one call for more than a few megabytes of work.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
@@ -55,7 +55,7 @@ def check_room(request: Request, size_bytes: int) -> None:
         raise AnswersTooLarge
 
 
-def answer_bytes(messages: list[StoredMessage]) -> int:
+def answer_bytes(messages: Sequence[StoredMessage]) -> int:
     """About how large an answer with these messages is, or would be for the same work."""
     size = _MESSAGE_BYTES * len(messages)
     for message in messages:

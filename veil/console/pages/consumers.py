@@ -9,7 +9,7 @@ from typing import Any, Final
 from veil.console.visit import Visit
 from veil.console.web import NotFound, link, page, view
 from veil.core.attempt import Outcome
-from veil.service.attempts import CONSUMERS_MAX, Consumer, EndedAttempt, HeldMessageNow
+from veil.service.attempts import CONSUMERS_MAX, Consumer, EndedAttempt, Holder
 from veil.wire.exchange import Response
 
 PAGE_ROWS: Final = 100
@@ -44,7 +44,7 @@ def _mark(consumer: Consumer) -> str:
     return blake2b(caller, digest_size=8).hexdigest()
 
 
-def _message_address(row: HeldMessageNow | EndedAttempt) -> str:
+def _message_address(row: Holder | EndedAttempt) -> str:
     return link("queues", row.queue.key.region, row.queue.name, "messages", str(row.seq))
 
 

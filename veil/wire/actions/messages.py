@@ -23,10 +23,10 @@ from veil.core.message_rules import Draft, attributes_md5, size_bytes
 from veil.core.queue import Queue
 from veil.core.sequence import sequence_text
 from veil.service.messages import delete, extend_lease, send
-from veil.service.receive import delivery_note, give_back, receipt_text, receive
+from veil.service.receive import receipt_text, receive
 from veil.service.service import Service
 from veil.wire.call import BULK_OFFER, Call
-from veil.wire.large import LARGE_BYTES, answer_bytes, in_thread
+from veil.wire.large import LARGE_BYTES, in_thread
 from veil.wire.request_errors import FROM_TO, Unsupported, check_range, required
 from veil.wire.shapes import (
     AttributeValue,
@@ -99,7 +99,7 @@ async def receive_message(call: Call, given: ReceiveMessageInput) -> ReceiveMess
     if given.VisibilityTimeout is not None:
         check_range("VisibilityTimeout", given.VisibilityTimeout, 0, limits.VISIBILITY_MAX_S, FROM_TO)
     form = ReceivedForm(given)
-    service, caller = call.service, call.caller
+    service = call.service
     messages = await receive(
         service,
         queue,
@@ -110,15 +110,11 @@ async def receive_message(call: Call, given: ReceiveMessageInput) -> ReceiveMess
         if given.WaitTimeSeconds is None
         else given.WaitTimeSeconds,
         attempt_id=given.ReceiveRequestAttemptId,
-        caller=caller,
+        caller=call.caller,
     )
-    # From here to the socket nothing may wait but the encoding of a large answer, which is ready to be cancelled: otherwise a
-    # cancelled request would keep its messages hidden.
     if not messages:
         return ReceiveMessageOutput()
-    call.answer_bytes = answer_bytes(messages)
-    call.undelivered = lambda: give_back(service, queue, messages, caller=caller)
-    call.delivered = delivery_note(service, messages)
+    call.received(queue, messages)
     if call.answer_bytes > LARGE_BYTES:
         return ReceiveMessageOutput(await in_thread(form.messages, service, queue, messages))
     return ReceiveMessageOutput(form.messages(service, queue, messages))

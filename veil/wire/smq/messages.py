@@ -15,7 +15,7 @@ from veil.core.message import PRIORITY_FIRST, PRIORITY_LAST, MessageAttribute, S
 from veil.core.message_rules import Draft, size_bytes
 from veil.core.queue import Queue
 from veil.service.messages import delete, rotate_receipt, send
-from veil.service.receive import delivery_note, give_back, receipt_text, receive
+from veil.service.receive import receipt_text, receive
 from veil.service.service import Service
 from veil.wire.large import LARGE_BYTES, answer_bytes, check_room, in_thread
 from veil.wire.smq.call import BATCH_MAX, SmqCall, read_number
@@ -227,14 +227,13 @@ async def receive_message(call: SmqCall) -> Reply:
     count, is_batch = _count(call)
     wait_text = parameters.get("waitseconds")
     wait_s = None if wait_text is None else read_number("waitseconds", wait_text, 0, WAIT_LONGEST_S)
-    service, caller = call.service, call.caller
-    messages = await receive(service, queue, count=count, visibility_s=None, wait_s=wait_s, caller=caller)
-    # From here to the socket nothing may wait but the printing of a large answer, which is ready to be cancelled: otherwise a
-    # cancelled request would keep its messages hidden.
+    service = call.service
+    messages = await receive(
+        service, queue, count=count, visibility_s=None, wait_s=wait_s, caller=call.caller
+    )
     if not messages:
         raise NothingToReceive
-    call.undelivered = lambda: give_back(service, queue, messages, caller=caller)
-    call.delivered = delivery_note(service, messages)
+    call.received(queue, messages)
     wall_offset_ms = service.clock.wall_ms() - service.clock.now_ms()
     return await _printed(
         call, messages, is_batch, lambda message: print_received(service, queue, message, wall_offset_ms)
