@@ -39,7 +39,7 @@ def an_application(
 
     metrics = Metrics(Service(store or MemoryStore(clock), clock), AnswerCounts(), lambda: 0, "1")
     access = AccessRules(has_keys=has_keys)
-    application = Application(front_end, access, metrics, metrics_for=metrics_for, metrics_token=token)
+    application = Application(front_end, access, metrics.page, metrics_for=metrics_for, metrics_token=token)
     application.down = None
     return application
 

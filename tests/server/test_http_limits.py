@@ -29,7 +29,7 @@ from veil.wire.exchange import Response
 )
 def test_a_bad_limit_is_refused_with_what_was_expected(name, value):
     (info,) = (each for each in settings_table() if each.name == f"http.{name}")
-    with pytest.raises(ValueError, match="^a (whole )?number from"):
+    with pytest.raises(ValueError, match=r"^a (whole )?number from"):
         info.read(value)
 
 

@@ -112,9 +112,11 @@ class Crew:
         """Which worker has the client's connection."""
         # Established (01); one of the same ports may still be in TIME_WAIT.
         pattern = re.compile(rf"\s*\d+: \w+:{self.server.port:04X} \w+:{client.port:04X} 01 (.*)")
-        lines = Path("/proc/net/tcp").read_text().splitlines()
-        # The kernel may list a line twice while others come and go.
-        [number] = {match[1].split()[5] for line in lines if (match := pattern.match(line))}
+        numbers: set[str] = set()
+        while not numbers:  # while others come and go the kernel may list a line twice, or not at all
+            lines = Path("/proc/net/tcp").read_text().splitlines()
+            numbers = {match[1].split()[5] for line in lines if (match := pattern.match(line))}
+        [number] = numbers
         inode = f"socket:[{number}]"
         [worker] = [pid for pid in self.workers() if inode in _files(pid)]
         return worker
@@ -302,7 +304,11 @@ def test_live_pages_are_streamed_by_any_worker(crew, clients):
 
 
 def test_connections_are_limited_for_the_server_as_a_whole(serve, closing_all):
-    environ = {"VEIL_HTTP_CONNECTIONS_MAX": "8", "VEIL_HTTP_IDLE_SPARED_S": "600"}
+    environ = {
+        "VEIL_HTTP_CONNECTIONS_MAX": "8",
+        "VEIL_HTTP_IDLE_SPARED_S": "600",
+        "VEIL_HTTP_LINGER_S": "600",
+    }
     crew = Crew(serve("--workers", "2", "--store", "memory", environ=environ), closing_all)
     until(lambda: crew.metrics()["veil_connections"] == 1)
     held = [crew.worker_of(client) for client in (crew.watcher, *(crew.connect() for _ in range(7)))]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from veil.core.errors import AccessDenied, VeilError
 from veil.server.access import AccessRules, is_console, is_loopback
@@ -33,11 +33,8 @@ Point an SMQ client at this address. Health and metrics are at the server's othe
 CONTENT_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"  # of Prometheus' text format
 
 
-class MetricsPage(Protocol):
-    """Where the page behind /metrics comes from."""
-
-    async def page(self, *, by_queue: bool = True) -> bytes:
-        """Everything in Prometheus' text format; else with all queues under `_all`."""
+# Everything in Prometheus' text format; for False with all queues under `_all`.
+MetricsPage = Callable[[bool], Awaitable[bytes]]
 
 
 class Application:
@@ -109,7 +106,7 @@ class Application:
                 )
             by_queue = True
         try:
-            return Response(200, await self._metrics.page(by_queue=by_queue), CONTENT_TYPE)
+            return Response(200, await self._metrics(by_queue), CONTENT_TYPE)
         except VeilError as problem:
             return Response(503, f"no metrics: {problem}\n".encode())
 

@@ -62,6 +62,10 @@ class Capacity:
         self.idle: dict[HttpConnection, float] = {}  # since when, in the order in which they fell idle
         self.held_bytes = 0  # of large bodies that came in, and of answers that clients have not taken yet
 
+    def lose(self) -> None:
+        """A connection is gone."""
+        self.connection_count -= 1
+
     def is_full(self) -> bool:
         """Whether every seat is taken."""
         return self.seats_taken >= self.connections_max
@@ -117,7 +121,7 @@ class Roster:
         self.vacate(connection)
         if connection in self.connections:
             self.connections.discard(connection)
-            self.capacity.connection_count -= 1
+            self.capacity.lose()
         self.capacity.idle.pop(connection, None)
         if not self.connections:
             self.emptied.set()

@@ -143,7 +143,9 @@ class _Server:
         version = server_version()
         metrics = Metrics(service, answers, self._connection_count, version)
         console = ConsoleMount(settings, service, self._keys, version).handle
-        self._application, smq = make_applications(settings, service, self._keys, answers, metrics, console)
+        self._application, smq = make_applications(
+            settings, service, self._keys, answers, metrics.page, console
+        )
         if is_on_postgres(settings):
             self._application.store_probe = StoreProbe(cast("PostgresStore | PlacedStore", store))
         self._capacity = Capacity(settings.http)

@@ -116,7 +116,7 @@ class Metrics:
         self._looking = asyncio.Lock()
         self._pages: dict[bool, bytes] = {}  # made since the last look, where they are large
 
-    async def page(self, *, by_queue: bool = True) -> bytes:
+    async def page(self, by_queue: bool = True) -> bytes:
         """Everything in Prometheus' text format, as it stands now or did a second ago; else with all queues under `_all`."""
         async with self._looking:
             now_ms = self._service.clock.now_ms()

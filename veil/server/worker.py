@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 import uvloop
@@ -88,7 +89,7 @@ WORKER_PROCESS: Final = methods_of(WorkerProcess)
 class SharedPage:
     """Numbers that every process of the server can read: a row for each worker, written by that worker alone."""
 
-    ADOPTED, CONNECTIONS, SEATS, HELD_BYTES = range(4)
+    GONE, CONNECTIONS, SEATS, HELD_BYTES = range(4)  # connections that were, and that are
     _COLUMNS: Final = 4
 
     def __init__(self, fd: int, workers: int) -> None:
@@ -106,6 +107,10 @@ class SharedPage:
     def total(self, column: int) -> int:
         """The sum over all workers."""
         return sum(self._numbers[column :: self._COLUMNS])
+
+    def add(self, worker: int, column: int) -> None:
+        """One more."""
+        self._numbers[worker * self._COLUMNS + column] += 1
 
     def clear(self, worker: int) -> None:
         """The worker is gone, with all that it had."""
@@ -134,6 +139,10 @@ class SharedCapacity(Capacity):
         self.page, self.place = page, place
         super().__init__(limits)
 
+    def lose(self) -> None:
+        self.page.add(self.place, SharedPage.GONE)
+        super().lose()
+
     def is_full(self) -> bool:
         return self.page.total(SharedPage.SEATS) >= self.connections_max
 
@@ -153,15 +162,6 @@ class _MovesElsewhere(MoveRunners):
 
     def run(self, task: MoveTask) -> None:
         pass
-
-
-class _MetricsElsewhere:
-    def __init__(self, link: Link) -> None:
-        self._link = link
-
-    async def page(self, *, by_queue: bool = True) -> bytes:
-        page: bytes = await self._link.ask("metrics_page", by_queue)
-        return page
 
 
 # ---- the process
@@ -203,7 +203,7 @@ class Worker:
             service,
             self._keys,
             self._answers,
-            _MetricsElsewhere(self._link),
+            partial(self._link.ask, "metrics_page"),
             self._relay,
             relay=self._relay,
         )
@@ -275,10 +275,8 @@ class Worker:
 
     def _adopted(self, task: asyncio.Task[None]) -> None:
         self._adopting.discard(task)
-        place = self._brief.place
-        self._page.set(place, SharedPage.ADOPTED, self._page.get(place, SharedPage.ADOPTED) + 1)
-        if not task.cancelled():
-            task.exception()  # a client that has gone already
+        if task.cancelled() or task.exception() is not None:  # a client that has gone already
+            self._page.add(self._brief.place, SharedPage.GONE)
 
     # ---- the owner of the store, as our service has it (Owner)
 

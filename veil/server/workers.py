@@ -184,7 +184,7 @@ class Workers:
         """The metrics of the whole server, as it stands now."""
         for worker, counts in await self._ask_all("count"):
             worker.attendant.counted(counts)
-        return await self._metrics.page(by_queue=by_queue)
+        return await self._metrics.page(by_queue)
 
     async def stop(self, grace_s: float, down: str) -> None:
         """Accept no more, let the workers finish what they have begun within the grace, and end them."""
@@ -222,9 +222,8 @@ class Workers:
             _log.warning("a connection was closed: no worker could take it")
 
     def _load(self, worker: _WorkerProcess) -> int:
-        page, place = self._page, worker.place
-        under_way = worker.handed - page.get(place, SharedPage.ADOPTED)
-        return under_way + page.get(place, SharedPage.CONNECTIONS)
+        # By what we have done, and not by what it has come to: it may have answered a client before it can note that it has it.
+        return worker.handed - self._page.get(worker.place, SharedPage.GONE)
 
     # ---- asking
 

@@ -186,7 +186,7 @@ def receipt_text(service: Service, queue: Queue, message: StoredMessage) -> str:
 
 
 async def long_poll(service: Service, queue: Queue, wanted: Receive) -> list[StoredMessage]:
-    """Up to `wanted.count_max` messages as soon as there is one, in the line of all who wait at the queue; none once time is up."""
+    """Up to so many messages as soon as there is one, in the line of all who wait at the queue; none once time is up."""
     clock, waiting = service.clock, service.waiting
     until_ms = clock.now_ms() + wanted.wait_s * 1000
     room = waiting.enter(queue.id)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 
 from veil.core.clock import Clock
 from veil.core.errors import QueueMissing
@@ -49,6 +50,13 @@ class Room:
                 count -= 1
         if count > 0:
             self.missed += 1
+
+    def end(self, how: Callable[[asyncio.Future[bool]], None]) -> None:
+        """End the wait of every idle receiver."""
+        while self.idle:
+            seat, _ = self.idle.popitem(last=False)
+            if not seat.done():
+                how(seat)
 
     async def wait(self, until_ms: int, *, at_front: bool) -> bool:
         """Sit idle until woken (True: the caller owes a look at the store) or until time is up (False)."""
@@ -108,10 +116,7 @@ class WaitingRoom:
         if room is None:
             return
         room.missed += 1  # those who are looking look again, and the store tells them
-        while room.idle:
-            seat, _ = room.idle.popitem(last=False)
-            if not seat.done():
-                seat.set_exception(QueueMissing(queue.name))
+        room.end(lambda seat: seat.set_exception(QueueMissing(queue.name)))
 
     def waiting(self, queue_id: int) -> int:
         """How many receivers are idle at the queue."""
@@ -123,7 +128,4 @@ class WaitingRoom:
         self._closed = True
         for room in self._rooms.values():
             room.closed = True
-            while room.idle:
-                seat, _ = room.idle.popitem(last=False)
-                if not seat.done():
-                    seat.set_result(False)
+            room.end(lambda seat: seat.set_result(False))

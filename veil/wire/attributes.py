@@ -19,6 +19,7 @@ from veil.core.queue import (
     RedrivePolicy,
     parse_arn,
 )
+from veil.core.text import whole_number
 
 # ---- redrive policies
 #
@@ -100,7 +101,7 @@ def _document(setting: str, text: str, what: str) -> dict[str, Any]:
 
 def _small_whole(value: Any) -> int | None:
     if isinstance(value, str):
-        return int(value) if value.isascii() and value.isdigit() and len(value) <= 9 else None
+        return whole_number(value, 9)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 

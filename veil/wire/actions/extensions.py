@@ -11,6 +11,7 @@ from veil.core.lease import HOLD_MAX, HoldKey, HoldTally, State
 from veil.core.message import Sent, StoredMessage
 from veil.core.queue import Queue, QueueKey
 from veil.core.sequence import SEQ_MAX
+from veil.core.text import whole_number
 from veil.service import receive as receiving
 from veil.service.dead_letters import LetterFilter
 from veil.service.history import QueueDepth, queue_depths
@@ -257,8 +258,9 @@ def _begin(given: shapes.PeekMessagesInput) -> int:
 
 def _order_key(parameter: str, text: str) -> int:
     """The key; raises ParameterRefused for a text that cannot be one."""
-    if text.isascii() and text.isdigit() and len(text) <= 20 and int(text) <= SEQ_MAX:
-        return int(text)
+    seq = whole_number(text, 20)
+    if seq is not None and seq <= SEQ_MAX:
+        return seq
     raise ParameterRefused(
         parameter, text, f"Must be a whole number between 0 and {SEQ_MAX}, in decimal digits."
     )

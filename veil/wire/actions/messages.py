@@ -6,18 +6,9 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
-from veil.core import limits
+from veil.core import errors, limits
 from veil.core.attempt import ANY_ENTRY
-from veil.core.errors import (
-    AttributeRefused,
-    BatchEmpty,
-    BatchIdRefused,
-    BatchIdRepeated,
-    BatchTooLong,
-    BatchTooMany,
-    BodyMissing,
-    VeilError,
-)
+from veil.core.errors import VeilError
 from veil.core.message import MessageAttribute, Sent, StoredMessage
 from veil.core.message_rules import Draft, attributes_md5, size_bytes
 from veil.core.queue import Queue
@@ -25,40 +16,16 @@ from veil.core.sequence import sequence_text
 from veil.service.messages import delete, extend_lease, send
 from veil.service.receive import receipt_text, receive
 from veil.service.service import Service
+from veil.wire import shapes
 from veil.wire.call import BULK_OFFER, Call
 from veil.wire.large import LARGE_BYTES, in_thread
 from veil.wire.request_errors import FROM_TO, Unsupported, check_range, required
-from veil.wire.shapes import (
-    AttributeValue,
-    AttributeValues,
-    BatchOutput,
-    ChangeMessageVisibilityBatchInput,
-    ChangeMessageVisibilityInput,
-    DeleteMessageBatchInput,
-    DeleteMessageInput,
-    DoneEntry,
-    FailedEntry,
-    ReceiptEntry,
-    ReceivedMessage,
-    ReceiveMessageInput,
-    ReceiveMessageOutput,
-    RedriveEntry,
-    SendEntry,
-    SendMessageBatchInput,
-    SendMessageBatchOutput,
-    SendMessageInput,
-    SendMessageOutput,
-    SentContent,
-    SentEntry,
-    Shape,
-    VisibilityEntry,
-)
 from veil.wire.sqs_codes import Situation, worded
 
 _DELAY_RANGE: Final = "DelaySeconds must be >= {low} and <= {high}."
 
 
-async def send_message(call: Call, given: SendMessageInput) -> SendMessageOutput:
+async def send_message(call: Call, given: shapes.SendMessageInput) -> shapes.SendMessageOutput:
     """SendMessage."""
     queue = await call.queue(given.QueueUrl)
     draft = read_draft(given, call.request.headers.get("x-amzn-trace-id"))
@@ -67,13 +34,13 @@ async def send_message(call: Call, given: SendMessageInput) -> SendMessageOutput
     )
     if isinstance(sent, VeilError):
         raise sent
-    return SendMessageOutput(*_sent_facts(queue, given, draft, sent))
+    return shapes.SendMessageOutput(*_sent_facts(queue, given, draft, sent))
 
 
 def _sent_facts(
-    queue: Queue, given: SentContent, draft: Draft, sent: Sent
+    queue: Queue, given: shapes.SentContent, draft: Draft, sent: Sent
 ) -> tuple[str, str, str | None, str | None, str | None]:
-    """The fields of SendMessageOutput."""
+    """The fields of shapes.SendMessageOutput."""
     system = given.MessageSystemAttributes
     return (
         sent.message_id,
@@ -84,7 +51,7 @@ def _sent_facts(
     )
 
 
-async def receive_message(call: Call, given: ReceiveMessageInput) -> ReceiveMessageOutput:
+async def receive_message(call: Call, given: shapes.ReceiveMessageInput) -> shapes.ReceiveMessageOutput:
     """ReceiveMessage; the answer knows how to give the messages back if it cannot be delivered."""
     queue = await call.queue(given.QueueUrl)
     call.announce_grace(queue)
@@ -113,14 +80,14 @@ async def receive_message(call: Call, given: ReceiveMessageInput) -> ReceiveMess
         caller=call.caller,
     )
     if not messages:
-        return ReceiveMessageOutput()
+        return shapes.ReceiveMessageOutput()
     call.received(queue, messages)
     if call.answer_bytes > LARGE_BYTES:
-        return ReceiveMessageOutput(await in_thread(form.messages, service, queue, messages))
-    return ReceiveMessageOutput(form.messages(service, queue, messages))
+        return shapes.ReceiveMessageOutput(await in_thread(form.messages, service, queue, messages))
+    return shapes.ReceiveMessageOutput(form.messages(service, queue, messages))
 
 
-async def delete_message(call: Call, given: DeleteMessageInput) -> None:
+async def delete_message(call: Call, given: shapes.DeleteMessageInput) -> None:
     """DeleteMessage."""
     queue = await call.queue(given.QueueUrl)
     required("ReceiptHandle", given.ReceiptHandle)
@@ -130,7 +97,7 @@ async def delete_message(call: Call, given: DeleteMessageInput) -> None:
         raise refusal
 
 
-async def change_message_visibility(call: Call, given: ChangeMessageVisibilityInput) -> None:
+async def change_message_visibility(call: Call, given: shapes.ChangeMessageVisibilityInput) -> None:
     """ChangeMessageVisibility."""
     queue = await call.queue(given.QueueUrl)
     call.announce_grace(queue)
@@ -147,7 +114,7 @@ async def change_message_visibility(call: Call, given: ChangeMessageVisibilityIn
         raise refusal
 
 
-def _visibility_s(given: ChangeMessageVisibilityInput | VisibilityEntry) -> int:
+def _visibility_s(given: shapes.ChangeMessageVisibilityInput | shapes.VisibilityEntry) -> int:
     visibility_s = required("VisibilityTimeout", given.VisibilityTimeout)
     check_range("VisibilityTimeout", visibility_s, 0, limits.VISIBILITY_MAX_S, FROM_TO)
     return visibility_s
@@ -158,11 +125,11 @@ def _visibility_s(given: ChangeMessageVisibilityInput | VisibilityEntry) -> int:
 TRACE_HEADER = "AWSTraceHeader"
 
 
-def read_draft(given: SentContent, http_trace: str | None) -> Draft:
+def read_draft(given: shapes.SentContent, http_trace: str | None) -> Draft:
     """The draft, its delay in range; the trace header of the HTTP request counts unless the message brings its own."""
     body = given.MessageBody
     if not body:
-        raise BodyMissing
+        raise errors.BodyMissing
     delay_s = given.DelaySeconds
     if delay_s:
         check_range("DelaySeconds", delay_s, 0, limits.DELAY_MAX_S, _DELAY_RANGE)
@@ -180,12 +147,12 @@ def read_draft(given: SentContent, http_trace: str | None) -> Draft:
     )
 
 
-def read_attributes(given: AttributeValues) -> dict[str, MessageAttribute]:
+def read_attributes(given: shapes.AttributeValues) -> dict[str, MessageAttribute]:
     """Message attributes as a caller wrote them, not yet checked."""
     return {name: _attribute(value) for name, value in given.items()}
 
 
-def _attribute(value: AttributeValue) -> MessageAttribute:
+def _attribute(value: shapes.AttributeValue) -> MessageAttribute:
     if value.StringListValues or value.BinaryListValues:
         raise Unsupported("Message attribute list values in SendMessage operation are not supported.")
     # A value of the other kind counts as none: the rules then say which kind is expected.
@@ -194,15 +161,15 @@ def _attribute(value: AttributeValue) -> MessageAttribute:
     return MessageAttribute(value.DataType, value.StringValue or "")
 
 
-def _trace_of(attributes: AttributeValues) -> str:
+def _trace_of(attributes: shapes.AttributeValues) -> str:
     for name, value in attributes.items():
         if name != TRACE_HEADER:
-            raise AttributeRefused(
+            raise errors.AttributeRefused(
                 name,
                 f"Message system attribute name '{name[:256]}' is invalid. The only one is {TRACE_HEADER}.",
             )
         if value.DataType != "String" or not value.StringValue:
-            raise AttributeRefused(
+            raise errors.AttributeRefused(
                 name, f"Message (system) attribute '{name}' must contain a non-empty value of type 'String'."
             )
     return attributes[TRACE_HEADER].StringValue or ""
@@ -212,10 +179,10 @@ def _trace_of(attributes: AttributeValues) -> str:
 
 _ENTRY_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
 
-_Entry = TypeVar("_Entry", SendEntry, ReceiptEntry, VisibilityEntry, RedriveEntry)
+_Entry = TypeVar("_Entry", shapes.SendEntry, shapes.ReceiptEntry, shapes.VisibilityEntry, shapes.RedriveEntry)
 _Read = TypeVar("_Read")
 _Done = TypeVar("_Done")
-_Shown = TypeVar("_Shown", bound=Shape)
+_Shown = TypeVar("_Shown", bound=shapes.Shape)
 
 
 async def in_batch(
@@ -224,7 +191,7 @@ async def in_batch(
     read: Callable[[_Entry], _Read],
     do: Callable[[list[_Read]], Awaitable[Sequence[_Done | VeilError]]],
     show: Callable[[_Entry, _Read, _Done], _Shown],
-) -> tuple[list[_Shown] | None, list[FailedEntry] | None]:
+) -> tuple[list[_Shown] | None, list[shapes.FailedEntry] | None]:
     """Read each entry, do all together, show what became of each: those that succeeded and those that failed, each alone."""
     outcomes: list[_Read | VeilError] = []
     for entry in entries:
@@ -234,7 +201,7 @@ async def in_batch(
             outcomes.append(refusal)
     answers = iter(await do([each for each in outcomes if not isinstance(each, VeilError)]))
     successful: list[_Shown] = []
-    failed: list[FailedEntry] = []
+    failed: list[shapes.FailedEntry] = []
     for entry, outcome in zip(entries, outcomes, strict=True):
         if isinstance(outcome, VeilError):
             failed.append(_failed(call, entry.Id, outcome))
@@ -245,14 +212,16 @@ async def in_batch(
     return successful or None, failed or None
 
 
-async def send_message_batch(call: Call, given: SendMessageBatchInput) -> SendMessageBatchOutput:
+async def send_message_batch(
+    call: Call, given: shapes.SendMessageBatchInput
+) -> shapes.SendMessageBatchOutput:
     """SendMessageBatch."""
     queue = await call.queue(given.QueueUrl)
     entries = checked_entries(given.Entries, call.count_max(len(given.Entries or ())))
     trace = call.request.headers.get("x-amzn-trace-id")
     sizes_bytes: list[int] = []
 
-    def read(entry: SendEntry) -> Draft:
+    def read(entry: shapes.SendEntry) -> Draft:
         try:
             draft = read_draft(entry, trace)
             sizes_bytes.append(size_bytes(draft))
@@ -263,18 +232,18 @@ async def send_message_batch(call: Call, given: SendMessageBatchInput) -> SendMe
 
     async def do(drafts: list[Draft]) -> Sequence[Sent | VeilError]:
         if sum(sizes_bytes) > limits.BATCH_BYTES_MAX:
-            raise BatchTooLong(sum(sizes_bytes), limits.BATCH_BYTES_MAX)
+            raise errors.BatchTooLong(sum(sizes_bytes), limits.BATCH_BYTES_MAX)
         return await send(
             call.service, queue, drafts, sender=call.sender, retry_key=call.retry_key(), caller=call.caller
         )
 
-    def show(entry: SendEntry, draft: Draft, sent: Sent) -> SentEntry:
-        return SentEntry(entry.Id, *_sent_facts(queue, entry, draft, sent))
+    def show(entry: shapes.SendEntry, draft: Draft, sent: Sent) -> shapes.SentEntry:
+        return shapes.SentEntry(entry.Id, *_sent_facts(queue, entry, draft, sent))
 
-    return SendMessageBatchOutput(*await in_batch(call, entries, read, do, show))
+    return shapes.SendMessageBatchOutput(*await in_batch(call, entries, read, do, show))
 
 
-async def delete_message_batch(call: Call, given: DeleteMessageBatchInput) -> BatchOutput:
+async def delete_message_batch(call: Call, given: shapes.DeleteMessageBatchInput) -> shapes.BatchOutput:
     """DeleteMessageBatch."""
     queue = await call.queue(given.QueueUrl)
     entries = checked_entries(given.Entries, call.count_max(len(given.Entries or ())))
@@ -283,18 +252,18 @@ async def delete_message_batch(call: Call, given: DeleteMessageBatchInput) -> Ba
         said = call.said(queue, [entry.Id for entry in entries])
         return await delete(call.service, queue, handles, caller=call.caller, said=said)
 
-    return BatchOutput(*await in_batch(call, entries, lambda entry: entry.ReceiptHandle, do, _done))
+    return shapes.BatchOutput(*await in_batch(call, entries, lambda entry: entry.ReceiptHandle, do, _done))
 
 
 async def change_message_visibility_batch(
-    call: Call, given: ChangeMessageVisibilityBatchInput
-) -> BatchOutput:
+    call: Call, given: shapes.ChangeMessageVisibilityBatchInput
+) -> shapes.BatchOutput:
     """ChangeMessageVisibilityBatch."""
     queue = await call.queue(given.QueueUrl)
     call.announce_grace(queue)
     entries = checked_entries(given.Entries, call.count_max(len(given.Entries or ())))
 
-    def read(entry: VisibilityEntry) -> tuple[str, str, int]:
+    def read(entry: shapes.VisibilityEntry) -> tuple[str, str, int]:
         return entry.Id, entry.ReceiptHandle, _visibility_s(entry)
 
     async def do(changes: list[tuple[str, str, int]]) -> Sequence[VeilError | None]:
@@ -302,35 +271,35 @@ async def change_message_visibility_batch(
         given = [(handle, visibility_s) for _, handle, visibility_s in changes]
         return await extend_lease(call.service, queue, given, caller=call.caller, said=said)
 
-    return BatchOutput(*await in_batch(call, entries, read, do, _done))
+    return shapes.BatchOutput(*await in_batch(call, entries, read, do, _done))
 
 
-def _done(entry: ReceiptEntry, read: object, done: None) -> DoneEntry:
-    return DoneEntry(entry.Id)
+def _done(entry: shapes.ReceiptEntry, read: object, done: None) -> shapes.DoneEntry:
+    return shapes.DoneEntry(entry.Id)
 
 
 def checked_entries(entries: list[_Entry] | None, count_max: int) -> list[_Entry]:
     """The entries, each with an id of its own; raises a BatchRefused member."""
     if not entries:
-        raise BatchEmpty
+        raise errors.BatchEmpty
     if len(entries) > count_max:
-        raise BatchTooMany(len(entries), count_max)
+        raise errors.BatchTooMany(len(entries), count_max)
     seen: set[str] = set()
     for entry in entries:
         if not _ENTRY_ID.match(entry.Id):
-            raise BatchIdRefused(entry.Id[:1024])
+            raise errors.BatchIdRefused(entry.Id[:1024])
     for entry in entries:
         if entry.Id in seen:
-            raise BatchIdRepeated(entry.Id)
+            raise errors.BatchIdRepeated(entry.Id)
         seen.add(entry.Id)
     return entries
 
 
-def _failed(call: Call, entry_id: str, error: VeilError) -> FailedEntry:
+def _failed(call: Call, entry_id: str, error: VeilError) -> shapes.FailedEntry:
     """The refusal of one entry."""
     # Codes of entries are in the Query spelling, in JSON too.
     code, message = worded(error, Situation(call.action, call.query, entry=True))
-    return FailedEntry(entry_id, code.status < 500, code.query_code, message)
+    return shapes.FailedEntry(entry_id, code.status < 500, code.query_code, message)
 
 
 # ---- received messages
@@ -361,20 +330,20 @@ class ReceivedForm:
 
     __slots__ = ("_all", "_names", "_prefixes", "_system")
 
-    def __init__(self, given: ReceiveMessageInput) -> None:
+    def __init__(self, given: shapes.ReceiveMessageInput) -> None:
         self._system = _system_names(given)
         self._names, self._prefixes = _attribute_filter(given.MessageAttributeNames)
         self._all = "" in self._prefixes
 
     def messages(
         self, service: Service, queue: Queue, messages: list[StoredMessage]
-    ) -> list[ReceivedMessage]:
+    ) -> list[shapes.ReceivedMessage]:
         """The messages as they are answered; many of them are work for a thread."""
         return [self.message(service, queue, message) for message in messages]
 
-    def message(self, service: Service, queue: Queue, message: StoredMessage) -> ReceivedMessage:
+    def message(self, service: Service, queue: Queue, message: StoredMessage) -> shapes.ReceivedMessage:
         """The message as it is answered."""
-        shown = ReceivedMessage(
+        shown = shapes.ReceivedMessage(
             message.message_id, receipt_text(service, queue, message), message.body_md5, message.body
         )
         if self._system:
@@ -411,17 +380,17 @@ def system_attributes(message: StoredMessage, fifo: bool, names: tuple[str, ...]
     return found
 
 
-def attribute_values(attributes: dict[str, MessageAttribute]) -> AttributeValues:
+def attribute_values(attributes: dict[str, MessageAttribute]) -> shapes.AttributeValues:
     """Message attributes in AWS's shape."""
     return {
-        name: AttributeValue(data_type, BinaryValue=value)
+        name: shapes.AttributeValue(data_type, BinaryValue=value)
         if isinstance(value, bytes)
-        else AttributeValue(data_type, value)
+        else shapes.AttributeValue(data_type, value)
         for name, (data_type, value) in attributes.items()
     }
 
 
-def _system_names(given: ReceiveMessageInput) -> tuple[str, ...]:
+def _system_names(given: shapes.ReceiveMessageInput) -> tuple[str, ...]:
     # The old parameter and the new one are united. Unknown names have no value, so they are passed over.
     names = (given.AttributeNames or []) + (given.MessageSystemAttributeNames or [])
     if not names:
