@@ -92,7 +92,7 @@ async def metrics_of_two_tenants(application_headers: dict[str, str], **given: A
     store = MemoryStore(ManualClock())
     await store.open()
     application = an_application(store, **given)
-    service = application._metrics._service
+    service = application._metrics.__self__._service
     for account in ("111111111111", "222222222222"):
         queue = await create_queue(service, QueueKey("us-east-1", account, f"of-{account}"), {}, {})
         await send(service, queue, [Draft("a"), Draft("b")], sender="x")
