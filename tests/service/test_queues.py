@@ -28,10 +28,8 @@ from veil.service.queues import (
     add_permission,
     change_settings,
     create_queue,
-    dead_letter_sources,
     delete_queue,
     find_queue,
-    list_queues,
     remove_permission,
     tag_queue,
     untag_queue,
@@ -208,7 +206,7 @@ async def test_a_queue_may_be_its_own_dead_letter_queue(service: Service) -> Non
     queue = await create(service, "q")
     changed = await change_settings(service, queue, {"redrive": redrive_to("q", 3)})
     assert changed.settings.redrive == redrive_to("q", 3)
-    assert [source.name for source in await dead_letter_sources(service, changed)] == ["q"]
+    assert [source.name for source in await service.store.dead_letter_sources(changed.key)] == ["q"]
     closed = await create(service, "closed", redrive_allow=RedriveAllow("denyAll"))
     with pytest.raises(SettingRefused, match="redrive allow policy"):
         await change_settings(service, closed, {"redrive": redrive_to("closed", 3)})
@@ -243,8 +241,10 @@ async def test_the_sources_of_dead_letters_are_listed(service: Service) -> None:
     dead = await create(service, "dead")
     for name in ("b", "a", "c"):
         await create(service, name, redrive=redrive_to("dead", 3))
-    assert [queue.name for queue in await dead_letter_sources(service, dead)] == ["a", "b", "c"]
-    assert [queue.name for queue in await dead_letter_sources(service, dead, after="a", limit=1)] == ["b"]
+    assert [queue.name for queue in await service.store.dead_letter_sources(dead.key)] == ["a", "b", "c"]
+    assert [
+        queue.name for queue in await service.store.dead_letter_sources(dead.key, after="a", limit=1)
+    ] == ["b"]
 
 
 # ---- policies and permissions
@@ -301,9 +301,11 @@ async def test_too_many_tags_change_nothing(service: Service) -> None:
 async def test_queues_are_listed_by_prefix_and_page(service: Service) -> None:
     for name in ("b1", "a2", "a1"):
         await create(service, name)
-    assert [queue.name for queue in await list_queues(service, REGION, ACCOUNT)] == ["a1", "a2", "b1"]
-    assert [q.name for q in await list_queues(service, REGION, ACCOUNT, prefix="a", after="a1")] == ["a2"]
-    assert await list_queues(service, "us-east-1", ACCOUNT) == []
+    assert [queue.name for queue in await service.store.list_queues(REGION, ACCOUNT)] == ["a1", "a2", "b1"]
+    assert [q.name for q in await service.store.list_queues(REGION, ACCOUNT, prefix="a", after="a1")] == [
+        "a2"
+    ]
+    assert await service.store.list_queues("us-east-1", ACCOUNT) == []
 
 
 async def test_a_deleted_queue_is_gone_and_its_name_rests_for_a_minute(

@@ -27,15 +27,11 @@ from tests.wire.listening import listening
 from veil.signing.sigv4 import signature, signing_key, sigv4_timestamp, string_to_sign
 from veil.wire.exchange import Request
 from veil.wire.request_errors import (
-    HeaderUnsigned,
     KeyUnknown,
-    ScopeRefused,
-    SignatureExpired,
     SignatureMalformed,
     SignatureMismatch,
     SignatureMissing,
     SignatureRefused,
-    SignatureTooEarly,
 )
 from veil.wire.sigv4 import AccessKey, Signer, Verifier, unverified_scope
 
@@ -391,40 +387,40 @@ def test_no_signature_at_all_is_an_anonymous_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "error"),
+    ("old", "new", "error", "told"),
     [
-        ("/sqs/", "/s3/", ScopeRefused),
-        ("/aws4_request", "/aws5_request", ScopeRefused),
-        ("/20250615/", "/20250614/", ScopeRefused),
-        ("/eu-north-1/", "/eu north 1/", ScopeRefused),
-        ("/eu-north-1/", "//", ScopeRefused),
-        ("/eu-north-1/", "/", SignatureMalformed),
-        ("AKIDEXAMPLE/", "/", SignatureMalformed),
-        ("AKIDEXAMPLE/", "a/AKIDEXAMPLE/", SignatureMalformed),
-        ("AWS4-HMAC-SHA256", "AWS4-HMAC-SHA1", SignatureMalformed),
-        ("AWS4-HMAC-SHA256", "Bearer", SignatureMalformed),
-        ("Signature=", "Sig=", SignatureMalformed),
-        ("SignedHeaders=", "Headers=", SignatureMalformed),
-        ("Credential=", "", SignatureMalformed),
-        ("Signature=", "Signature=0, Signature=", SignatureMalformed),
-        ("host;", "", HeaderUnsigned),
-        ("x-amz-date;", "", HeaderUnsigned),
-        (";x-amz-target", "", HeaderUnsigned),
-        ("host;", "host;x-not-sent;", SignatureMismatch),
-        ("host;", "host;host;", SignatureMalformed),
-        ("Signature=", "Signature=ä", SignatureMismatch),
+        ("/sqs/", "/s3/", SignatureMismatch, "(?i)credential.* scope"),
+        ("/aws4_request", "/aws5_request", SignatureMismatch, "(?i)credential.* scope"),
+        ("/20250615/", "/20250614/", SignatureMismatch, "(?i)credential.* scope"),
+        ("/eu-north-1/", "/eu north 1/", SignatureMismatch, "(?i)credential.* scope"),
+        ("/eu-north-1/", "//", SignatureMismatch, "(?i)credential.* scope"),
+        ("/eu-north-1/", "/", SignatureMalformed, "."),
+        ("AKIDEXAMPLE/", "/", SignatureMalformed, "."),
+        ("AKIDEXAMPLE/", "a/AKIDEXAMPLE/", SignatureMalformed, "."),
+        ("AWS4-HMAC-SHA256", "AWS4-HMAC-SHA1", SignatureMalformed, "."),
+        ("AWS4-HMAC-SHA256", "Bearer", SignatureMalformed, "."),
+        ("Signature=", "Sig=", SignatureMalformed, "."),
+        ("SignedHeaders=", "Headers=", SignatureMalformed, "."),
+        ("Credential=", "", SignatureMalformed, "."),
+        ("Signature=", "Signature=0, Signature=", SignatureMalformed, "."),
+        ("host;", "", SignatureMismatch, "must be a 'SignedHeader'"),
+        ("x-amz-date;", "", SignatureMismatch, "must be a 'SignedHeader'"),
+        (";x-amz-target", "", SignatureMismatch, "must be a 'SignedHeader'"),
+        ("host;", "host;x-not-sent;", SignatureMismatch, "."),
+        ("host;", "host;host;", SignatureMalformed, "."),
+        ("Signature=", "Signature=ä", SignatureMismatch, "."),
     ],
 )
 def test_a_signature_with_a_wrong_part_is_refused_by_name(
-    old: str, new: str, error: type[SignatureRefused]
+    old: str, new: str, error: type[SignatureRefused], told: str
 ) -> None:
-    with pytest.raises(error) as caught:
+    with pytest.raises(error, match=told) as caught:
         VERIFIER.verify(with_authorization(signed_by_botocore(), old, new), NOW_MS)
     assert type(caught.value) is error
 
 
 def test_a_genuine_signature_for_another_service_is_refused() -> None:
-    with pytest.raises(ScopeRefused, match="Credential should be scoped to correct service: 'sqs'"):
+    with pytest.raises(SignatureMismatch, match="Credential should be scoped to correct service: 'sqs'"):
         VERIFIER.verify(signed_by_botocore(service="sns"), NOW_MS)
 
 
@@ -439,7 +435,7 @@ def test_a_genuine_signature_that_leaves_out_what_matters_is_refused(unsigned: s
     headers["authorization"] = (
         f"AWS4-HMAC-SHA256 Credential={KEY.key_id}/{scope},SignedHeaders={signed},Signature={proof}"
     )
-    with pytest.raises(HeaderUnsigned, match=f"(?i){unsigned}"):
+    with pytest.raises(SignatureMismatch, match=f"(?i){unsigned}.* must be a 'SignedHeader'"):
         VERIFIER.verify(Request("POST", "/", "", headers), NOW_MS)
 
 
@@ -484,9 +480,9 @@ def test_the_request_of_a_stranger_is_not_read_through() -> None:
 
 def test_an_added_amz_header_must_be_signed() -> None:
     request = signed_by_botocore(headers={})
-    with pytest.raises(HeaderUnsigned, match="x-amz-target"):
+    with pytest.raises(SignatureMismatch, match="x-amz-target"):
         VERIFIER.verify(with_header(request, "x-amz-target", "AmazonSQS.PurgeQueue"), NOW_MS)
-    with pytest.raises(HeaderUnsigned, match="x-amz-security-token"):
+    with pytest.raises(SignatureMismatch, match="x-amz-security-token"):
         VERIFIER.verify(with_header(request, "x-amz-security-token", "t"), NOW_MS)
 
 
@@ -523,28 +519,28 @@ def test_clocks_may_differ_by_fifteen_minutes_and_no_more() -> None:
     request = signed_by_botocore()
     for apart_ms in (-15 * MINUTE_MS, 15 * MINUTE_MS):
         assert VERIFIER.verify(request, NOW_MS + apart_ms) == SIGNER
-    with pytest.raises(SignatureExpired) as late:
+    with pytest.raises(SignatureMismatch, match="Signature expired") as late:
         VERIFIER.verify(request, NOW_MS + 16 * MINUTE_MS)
     assert str(late.value) == (
         "Signature expired: 20250615T123045Z is now earlier than 20250615T123145Z"
         " (20250615T124645Z - 15 min.)"
     )
-    with pytest.raises(SignatureTooEarly) as early:
+    with pytest.raises(SignatureMismatch, match="Signature not yet current") as early:
         VERIFIER.verify(request, NOW_MS - 16 * MINUTE_MS)
     assert str(early.value) == (
         "Signature not yet current: 20250615T123045Z is still later than 20250615T122945Z"
         " (20250615T121445Z + 15 min.)"
     )
-    with pytest.raises(SignatureExpired):
+    with pytest.raises(SignatureMismatch, match="Signature expired"):
         Verifier({KEY.key_id: KEY}, skew_ms=5 * MINUTE_MS).verify(request, NOW_MS + 6 * MINUTE_MS)
 
 
 def test_a_link_ends_when_it_says() -> None:
     request = presigned_by_botocore(parameters={"Action": "ReceiveMessage"}, expires_s=60)
     assert VERIFIER.verify(request, NOW_MS + 60_000) == SIGNER
-    with pytest.raises(SignatureExpired):
+    with pytest.raises(SignatureMismatch, match="Signature expired"):
         VERIFIER.verify(request, NOW_MS + 60_001)
-    with pytest.raises(SignatureTooEarly):
+    with pytest.raises(SignatureMismatch, match="Signature not yet current"):
         VERIFIER.verify(request, NOW_MS - 16 * MINUTE_MS)
     week = presigned_by_botocore(parameters={}, expires_s=604_800)
     assert VERIFIER.verify(week, NOW_MS + 604_800_000) == SIGNER

@@ -4,9 +4,7 @@
     ├── RequestUnreadable · ActionUnknown · ActionMissing · ChangeByGet · AnswersTooLarge
     ├── ParameterMissing · ParameterRefused · AddressRefused · Unsupported
     └── SignatureRefused
-        ├── SignatureMissing · SignatureMalformed · KeyUnknown
-        └── SignatureMismatch
-            └── ScopeRefused · HeaderUnsigned · SignatureExpired · SignatureTooEarly
+        └── SignatureMissing · SignatureMalformed · KeyUnknown · SignatureMismatch
 
 These are facts of the wire and have no meaning in the core, so each carries its codes and speaks in the words of SQS.
 """
@@ -174,25 +172,9 @@ class KeyUnknown(SignatureRefused, text="The security token included in the requ
 
 
 class SignatureMismatch(SignatureRefused, text="{reason}"):
-    """The signature does not belong to this request."""
+    """The signature does not belong to this request: it is another's, of another time or scope, or covers too little."""
 
     reason: str = (
         "The request signature we calculated does not match the signature you provided. Check your AWS "
         "Secret Access Key and signing method. Consult the service documentation for details."
     )
-
-
-class ScopeRefused(SignatureMismatch):
-    """The credential is scoped to another service, day, region form or purpose."""
-
-
-class HeaderUnsigned(SignatureMismatch):
-    """A header that decides what the request means is not covered by the signature."""
-
-
-class SignatureExpired(SignatureMismatch):
-    """The signature is older than the clocks, or the presigned link, allow."""
-
-
-class SignatureTooEarly(SignatureMismatch):
-    """The signature is dated further ahead than the clocks allow."""

@@ -24,14 +24,10 @@ from veil.signing.sigv4 import (
 )
 from veil.wire.exchange import Request
 from veil.wire.request_errors import (
-    HeaderUnsigned,
     KeyUnknown,
-    ScopeRefused,
-    SignatureExpired,
     SignatureMalformed,
     SignatureMismatch,
     SignatureMissing,
-    SignatureTooEarly,
 )
 
 SKEW_MS = 15 * 60 * 1000
@@ -144,29 +140,29 @@ class Verifier:
         # A presigned link says itself how long it lives, to the second: the skew does not lengthen it.
         lifetime_ms = skew_ms if claim.expires_s is None else claim.expires_s * 1000
         if now_ms - signed_ms > lifetime_ms:
-            raise SignatureExpired(
+            raise SignatureMismatch(
                 f"Signature expired: {claim.timestamp} is now earlier than"
                 f" {sigv4_timestamp(now_ms - lifetime_ms)}"
                 f" ({sigv4_timestamp(now_ms)} - {_length(lifetime_ms)})"
             )
         if signed_ms - now_ms > skew_ms:
-            raise SignatureTooEarly(
+            raise SignatureMismatch(
                 f"Signature not yet current: {claim.timestamp} is still later than"
                 f" {sigv4_timestamp(now_ms + skew_ms)} ({sigv4_timestamp(now_ms)} + {_length(skew_ms)})"
             )
 
     def _check_scope(self, timestamp: str, date: str, region: str, service: str, terminator: str) -> None:
         if date != timestamp[:8]:
-            raise ScopeRefused(
+            raise SignatureMismatch(
                 "Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from HTTP: "
                 f"'{date}' != '{timestamp[:8]}', from '{timestamp}'."
             )
         if not _is_region(region):
-            raise ScopeRefused(f"Credential should be scoped to a valid region, not '{region}'.")
+            raise SignatureMismatch(f"Credential should be scoped to a valid region, not '{region}'.")
         if service != self._service:
-            raise ScopeRefused(f"Credential should be scoped to correct service: '{self._service}'.")
+            raise SignatureMismatch(f"Credential should be scoped to correct service: '{self._service}'.")
         if terminator != TERMINATOR:
-            raise ScopeRefused(
+            raise SignatureMismatch(
                 f"Credential should be scoped with a valid terminator: '{TERMINATOR}', not '{terminator}'."
             )
 
@@ -280,9 +276,9 @@ def _check_coverage(claim: _Claim, headers: Mapping[str, str]) -> None:
     if len(signed) != len(names):
         raise SignatureMalformed("SignedHeaders has a name twice.")
     if "host" not in signed:
-        raise HeaderUnsigned("'Host' or ':authority' must be a 'SignedHeader' in the AWS Authorization.")
+        raise SignatureMismatch("'Host' or ':authority' must be a 'SignedHeader' in the AWS Authorization.")
     if claim.date_header is not None and claim.date_header not in signed:
-        raise HeaderUnsigned(f"'{claim.date_header}' must be a 'SignedHeader' in the AWS Authorization.")
+        raise SignatureMismatch(f"'{claim.date_header}' must be a 'SignedHeader' in the AWS Authorization.")
     for name in names:
         if name not in headers:
             raise SignatureMismatch(f"'{name}' is a 'SignedHeader' but is not in the request.")
@@ -290,7 +286,7 @@ def _check_coverage(claim: _Claim, headers: Mapping[str, str]) -> None:
     # SDK signs X-Amzn-Trace-Id, which proxies add and change.
     for name in headers:
         if name.startswith("x-amz-") and name not in signed:
-            raise HeaderUnsigned(f"'{name}' must be a 'SignedHeader' in the AWS Authorization.")
+            raise SignatureMismatch(f"'{name}' must be a 'SignedHeader' in the AWS Authorization.")
 
 
 @lru_cache(maxsize=64)
