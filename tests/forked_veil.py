@@ -54,6 +54,7 @@ class ForkedVeil:
         arguments = self.args[self.args.index("veil.cli.main") + 1 :]
         self.stdin: IO[Any] | None = None
         self.stdout: IO[Any] | None = None
+        self.stderr: IO[Any] | None = None
         with contextlib.ExitStack() as ours:
             null = ours.enter_context(Path(os.devnull).open("r+b"))
             given = []
@@ -62,7 +63,8 @@ class ForkedVeil:
                     reading, writing = os.pipe()
                     theirs, kept = (reading, writing) if number == 0 else (writing, reading)
                     ours.callback(os.close, theirs)
-                    setattr(self, ("stdin", "stdout")[number], open(kept, "wb" if number == 0 else "rb"))  # noqa: SIM115, PTH123
+                    name = ("stdin", "stdout", "stderr")[number]
+                    setattr(self, name, open(kept, "wb" if number == 0 else "rb"))  # noqa: SIM115, PTH123
                     given.append(theirs)
                 else:
                     chosen = null if stream in (None, subprocess.DEVNULL) else stream

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import os
 import re
@@ -14,12 +15,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.load import process_cpu_s
+from tests.forked_veil import ForkedVeil
 
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("VEIL_", "AWS_"))}
 VEIL = [sys.executable, "-m", "veil.cli.main"]
@@ -28,15 +31,17 @@ VEIL = [sys.executable, "-m", "veil.cli.main"]
 class Server:
     """A server that was started by its command, and what it said until it was ready."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | ForkedVeil) -> None:
         self.process = process
         self.said = ""
         assert process.stderr is not None
-        for line in process.stderr:
+        self.stderr = io.TextIOWrapper(process.stderr)
+        for line in self.stderr:
             self.said += line
             if found := re.search(r"ready on (\S+) port (\d+)", line):
                 self.host, self.port = found[1], int(found[2])
                 return
+        process.kill()
         raise AssertionError(f"never ready: {self.said}")
 
     def request(
@@ -61,53 +66,65 @@ class Server:
         return self.gone()
 
     def gone(self) -> int:
-        _, rest = self.process.communicate(timeout=120)
-        self.said += rest
-        return self.process.returncode
+        self.said += self.stderr.read()
+        return self.process.wait(timeout=120)
 
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Any]:
     """Start servers in an empty directory; none outlives the test."""
-    started: list[subprocess.Popen[str]] = []
+    with served_in(tmp_path) as start:
+        yield start
 
-    def start(*arguments: str, environ: dict[str, str] | None = None) -> Server:
-        process = subprocess.Popen(
+
+@contextmanager
+def served_in(directory: Path) -> Iterator[Any]:
+    """Start servers in that directory, forked unless `run` says otherwise; none outlives the block."""
+    started: list[tuple[Any, Server]] = []
+
+    def start(*arguments: str, environ: dict[str, str] | None = None, run: Any = ForkedVeil) -> Server:
+        process = run(
             [*VEIL, "serve", "--port", "0", *arguments],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            text=True,
             env=CLEAN | (environ or {}),
-            cwd=tmp_path,
+            cwd=directory,
         )
-        started.append(process)
-        return Server(process)
+        started.append((process, server := Server(process)))
+        return server
 
     yield start
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+    for process, server in started:
+        process.kill()
+        process.wait()
+        server.stderr.close()
 
 
-def refused(*arguments: str, cwd: Path, environ: dict[str, str] | None = None) -> tuple[int, str]:
+def refused(
+    *arguments: str, cwd: Path, environ: dict[str, str] | None = None, run: Any = ForkedVeil
+) -> tuple[int, str]:
     """Exit code and the one line on stderr of a server that did not start."""
-    done = subprocess.run(
-        [*VEIL, "serve", *arguments],
-        capture_output=True, text=True, env=CLEAN | (environ or {}), cwd=cwd, timeout=120,
-    )  # fmt: skip
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert done.stderr.startswith("veil: ")
-    return done.returncode, done.stderr
+    with TemporaryFile("w+") as stdout, TemporaryFile("w+") as stderr:
+        process = run(
+            [*VEIL, "serve", *arguments],
+            stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=CLEAN | (environ or {}), cwd=cwd,
+        )  # fmt: skip
+        code = process.wait(timeout=120)
+        stdout.seek(0)
+        stderr.seek(0)
+        said = stderr.read()
+        assert stdout.read() == ""
+    assert said.count("\n") == 1, said
+    assert said.startswith("veil: ")
+    return code, said
 
 
 # ---- the start
 
 
 def test_a_server_says_where_it_is_where_the_data_lives_and_what_to_paste(serve, tmp_path: Path):
-    server = serve()
+    server = serve(run=subprocess.Popen)
     endpoint = f"http://127.0.0.1:{server.port}"
     assert f"is ready at {endpoint}" in server.said
     assert "workers  none: one process does everything" in server.said
@@ -123,7 +140,7 @@ def test_a_server_is_ready_after_less_than_a_second_of_work(serve):
     # By CPU time, and the least of three: other tests share the machine.
     taken = []
     for _ in range(3):
-        server = serve()
+        server = serve(run=subprocess.Popen)
         taken.append(process_cpu_s(server.process.pid))
         server.stop(signal.SIGKILL)
     assert min(taken) < 1.0
@@ -216,7 +233,7 @@ def test_a_wrong_flag_is_told_in_one_line_and_exits_with_2(tmp_path: Path, argum
 
 
 def test_a_wrong_variable_and_a_wrong_file_exit_with_2(tmp_path: Path):
-    assert refused(cwd=tmp_path, environ={"VEIL_PORT": "x"})[0] == 2
+    assert refused(cwd=tmp_path, environ={"VEIL_PORT": "x"}, run=subprocess.Popen)[0] == 2
     (tmp_path / "veil.toml").write_text("prot = 1")
     code, line = refused(cwd=tmp_path)
     assert code == 2
@@ -299,8 +316,7 @@ def test_asked_twice_it_leaves_at_once(serve):
         slow.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nx")
         server.request("GET", "/healthz")
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.stderr is not None
-        for line in server.process.stderr:
+        for line in server.stderr:
             if "stopping" in line:
                 break
         assert server.stop(signal.SIGTERM) == 128 + signal.SIGTERM
@@ -331,7 +347,7 @@ sys.exit(run(["serve", "--port", "0", "--queues", "orders"]))
 def test_when_the_disk_fails_nothing_is_answered_with_success_and_it_leaves_with_70(tmp_path: Path):
     process = subprocess.Popen(
         [sys.executable, "-c", SICK_DISK],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=CLEAN, cwd=tmp_path,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=CLEAN, cwd=tmp_path,
     )  # fmt: skip
     try:
         server = Server(process)
@@ -433,8 +449,7 @@ def test_with_keys_it_may_listen_elsewhere_and_every_request_must_be_signed(serv
 
     keys.write_text("AKIA1:fresh:111111111111\n")
     server.process.send_signal(signal.SIGHUP)
-    assert server.process.stderr is not None
-    for line in server.process.stderr:
+    for line in server.stderr:
         if "SIGHUP" in line:
             break
     assert client("fresh").list_queues()["QueueUrls"]

@@ -442,7 +442,7 @@ def polls_waiting(server: VeilServer, authority: Authority) -> int:
 def said_until(server: Any, word: str) -> str:
     """What the server says up to the line that has this word."""
     said = ""
-    for line in server.process.stderr:
+    for line in server.stderr:
         said += line
         if word in line:
             return said

@@ -22,7 +22,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.faults.server_process import command_of
-from tests.server.test_serve import CLEAN, SICK_DISK, Server, refused
+from tests.server.test_serve import CLEAN, SICK_DISK, Server, refused, served_in
 from tests.server.test_serve import serve as serve  # a fixture
 
 PATIENCE_S = 60.0  # far more than anything here takes on a busy machine
@@ -31,7 +31,8 @@ PATIENCE_S = 60.0  # far more than anything here takes on a busy machine
 class Client:
     """One connection, kept: all that it asks goes to one worker."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, queue: str = "orders") -> None:
+        self.queue = queue
         self._http = http.client.HTTPConnection(server.host, server.port, timeout=PATIENCE_S)
         try:
             assert self.get("/healthz") == (200, "ok\n")
@@ -58,20 +59,22 @@ class Client:
         return answer.status, json.loads(text) if text else {}
 
     def send(self, body: str) -> bool:
-        return self.call("SendMessage", QueueUrl="orders", MessageBody=body)[0] == 200
+        return self.call("SendMessage", QueueUrl=self.queue, MessageBody=body)[0] == 200
 
     def receive(self, **given: Any) -> list[Any]:
         given.setdefault("AttributeNames", ["ApproximateReceiveCount"])
-        status, answer = self.call("ReceiveMessage", QueueUrl="orders", **given)
+        status, answer = self.call("ReceiveMessage", QueueUrl=self.queue, **given)
         assert status == 200, answer
         return answer.get("Messages", [])
 
     def delete(self, message: Any) -> bool:
-        return self.call("DeleteMessage", QueueUrl="orders", ReceiptHandle=message["ReceiptHandle"])[0] == 200
+        return (
+            self.call("DeleteMessage", QueueUrl=self.queue, ReceiptHandle=message["ReceiptHandle"])[0] == 200
+        )
 
     def in_flight(self) -> int:
         names = ["ApproximateNumberOfMessagesNotVisible"]
-        _, answer = self.call("GetQueueAttributes", QueueUrl="orders", AttributeNames=names)
+        _, answer = self.call("GetQueueAttributes", QueueUrl=self.queue, AttributeNames=names)
         return int(answer["Attributes"][names[0]])
 
     def hang_up(self) -> None:
@@ -85,18 +88,18 @@ class Client:
 class Crew:
     """A server with its workers."""
 
-    def __init__(self, server: Server, closing_all: ExitStack) -> None:
-        self.server, self._closing_all = server, closing_all
+    def __init__(self, server: Server, closing_all: ExitStack, queue: str = "orders") -> None:
+        self.server, self._closing_all, self.queue = server, closing_all, queue
         self.watcher = self.connect()
 
     def connect(self) -> Client:
-        return self._closing_all.enter_context(closing(Client(self.server)))
+        return self._closing_all.enter_context(closing(Client(self.server, self.queue)))
 
     def connect_to(self, worker: int) -> Client:
         """A client of this worker; those that came to others while it had more are closed, and the server knows of it."""
         before = self.metrics()["veil_connections"]
         with ExitStack() as others:
-            while self.worker_of(client := Client(self.server)) != worker:
+            while self.worker_of(client := Client(self.server, self.queue)) != worker:
                 others.enter_context(closing(client))
         self._closing_all.enter_context(closing(client))
         until(lambda: self.metrics()["veil_connections"] <= before + 1)
@@ -196,13 +199,34 @@ def closing_all() -> Iterator[ExitStack]:
         yield stack
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with served_in(tmp_path_factory.mktemp("workers")) as start:
+        yield start("--workers", "2")
+
+
 @pytest.fixture
-def crew(serve, closing_all: ExitStack) -> Crew:
+def crew(server: Server, closing_all: ExitStack, request: pytest.FixtureRequest) -> Crew:
+    """Both workers of the server that these tests share, and a queue of the test's own."""
+    crew = Crew(server, closing_all, request.node.name[5:85])
+    until(lambda: crew.metrics()["veil_workers"] == 2)
+    assert crew.watcher.call("CreateQueue", QueueName=crew.queue)[0] == 200
+    until(lambda: crew.metrics()["veil_connections"] == 1)  # those of the test before have gone
+    return crew
+
+
+@pytest.fixture
+def own_crew(serve, closing_all: ExitStack) -> Crew:
+    """Of a server that does not outlive the test."""
     return Crew(serve("--workers", "2", "--queues", "orders"), closing_all)
 
 
 @pytest.fixture
 def clients(crew: Crew) -> tuple[Client, Client]:
+    return client_of_each(crew)
+
+
+def client_of_each(crew: Crew) -> tuple[Client, Client]:
     """A client of each worker; the second one's also serves the metrics."""
     watching = crew.worker_of(crew.watcher)
     [another] = set(crew.workers()) - {watching}
@@ -213,15 +237,7 @@ def clients(crew: Crew) -> tuple[Client, Client]:
 
 
 def test_connections_are_shared_out_and_the_greeting_tells(crew):
-    until(
-        lambda: crew.metrics()["veil_connections"] == 1
-    )  # that which asked whether the server is ready has gone
-    clients = [crew.watcher]
-    for connected in (2, 3, 4):
-        clients.append(crew.connect())
-        # Until its worker has counted it, the next may come to the same one.
-        until(lambda connected=connected: crew.metrics()["veil_connections"] == connected)
-    held = [crew.worker_of(client) for client in clients]
+    held = [crew.worker_of(client) for client in (crew.watcher, *(crew.connect() for _ in range(3)))]
     assert sorted(held.count(pid) for pid in crew.workers()) == [2, 2]
     assert "workers  2, beside one process that has the store" in crew.server.said
 
@@ -233,24 +249,29 @@ def test_one_worker_serves_alone_before_the_store_process(serve, closing_all):
     assert "workers  1, beside one process that has the store" in crew.server.said
 
 
-def test_what_one_worker_was_told_the_others_know(clients):
+def test_what_one_worker_was_told_the_others_know(crew, clients):
     one, other = clients
     for seconds in range(1, 20):
         settings = {"VisibilityTimeout": str(seconds)}
-        assert other.call("GetQueueAttributes", QueueUrl="orders", AttributeNames=["All"])[0] == 200
-        assert one.call("SetQueueAttributes", QueueUrl="orders", Attributes=settings)[0] == 200
-        _, answer = other.call("GetQueueAttributes", QueueUrl="orders", AttributeNames=["VisibilityTimeout"])
+        assert other.call("GetQueueAttributes", QueueUrl=crew.queue, AttributeNames=["All"])[0] == 200
+        assert one.call("SetQueueAttributes", QueueUrl=crew.queue, Attributes=settings)[0] == 200
+        _, answer = other.call(
+            "GetQueueAttributes", QueueUrl=crew.queue, AttributeNames=["VisibilityTimeout"]
+        )
         assert answer["Attributes"] == settings
-    assert one.call("DeleteQueue", QueueUrl="orders")[0] == 200
-    status, answer = other.call("SendMessage", QueueUrl="orders", MessageBody="late")
+    assert one.call("DeleteQueue", QueueUrl=crew.queue)[0] == 200
+    status, answer = other.call("SendMessage", QueueUrl=crew.queue, MessageBody="late")
     assert (status, answer["__type"]) == (400, "com.amazonaws.sqs#QueueDoesNotExist")
 
 
 def test_metrics_are_of_all_workers(crew, clients):
+    before = crew.metrics()
     for client in clients:
         client.send("x")
     metrics = crew.metrics()
-    assert (metrics["veil_messages_sent_total"], metrics["veil_requests_total"]) == (2, 2)
+    assert metrics["veil_requests_total"] == before["veil_requests_total"] + 2
+    sent = before.get("veil_messages_sent_total", 0) + 2
+    until(lambda: crew.metrics().get("veil_messages_sent_total") == sent)  # the queue is new to the page
     assert metrics["veil_workers"] == 2
     until(lambda: crew.metrics()["veil_connections"] == 3)
 
@@ -283,18 +304,19 @@ def test_the_console_is_the_same_whichever_worker_is_asked(clients):
     assert clients[1].delete(message)
 
 
-def test_any_worker_tells_who_holds_a_message_and_what_was_tried(clients):
+def test_any_worker_tells_who_holds_a_message_and_what_was_tried(crew, clients):
     clients[0].send("x")
     [message] = clients[0].receive()
     for client in clients:
-        _, looked = client.call("Veil.PeekMessages", QueueUrl="orders")
+        _, looked = client.call("Veil.PeekMessages", QueueUrl=crew.queue)
         assert looked["Messages"][0]["Holder"]["Address"] == "127.0.0.1"
         _, life = client.call("Veil.DescribeMessage", MessageId=message["MessageId"])
         assert [attempt["Outcome"] for attempt in life["Stays"][0]["Attempts"]] == ["open"]
 
 
-def test_live_pages_are_streamed_by_any_worker(crew, clients):
-    for client in clients:
+def test_live_pages_are_streamed_by_any_worker(own_crew):
+    crew = own_crew
+    for client in client_of_each(crew):
         stream = client.open("/console/consumers/live")
         assert stream.getheader("Content-Type", "").startswith("text/event-stream")
         assert stream.readline()
@@ -336,8 +358,9 @@ def test_nodes_of_one_database_have_no_workers(tmp_path: Path):
 # ---- deaths
 
 
-def test_a_worker_that_dies_gives_back_what_it_had_not_answered(crew, clients):
-    one, other = clients
+def test_a_worker_that_dies_gives_back_what_it_had_not_answered(own_crew):
+    crew = own_crew
+    one, other = client_of_each(crew)
     victim = crew.worker_of(one)
     with crew.doomed_poll(one):
         os.kill(victim, signal.SIGSTOP)  # the poll is answered to a worker that cannot pass the answer on
@@ -376,7 +399,7 @@ def test_under_load_nothing_is_lost_and_others_go_on_when_workers_die(crew):
         lost = count = 0
         while not enough.is_set():
             try:
-                with closing(Client(crew.server)) as client:
+                with closing(Client(crew.server, crew.queue)) as client:
                     while not enough.is_set():
                         body = f"{number}-{count}"
                         count += 1
@@ -423,30 +446,32 @@ def test_a_worker_that_hangs_costs_no_holder_its_lease_and_is_replaced(crew, cli
 
     until(replaced)  # which takes longer than the lease
     renewal = {"ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": 60}
-    assert crew.connect().call("ChangeMessageVisibility", QueueUrl="orders", **renewal)[0] == 200
+    assert crew.connect().call("ChangeMessageVisibility", QueueUrl=crew.queue, **renewal)[0] == 200
     assert other.in_flight() == 1
 
 
 def test_a_worker_that_is_asked_to_stop_finishes_and_is_replaced(crew, clients):
     one, other = clients
     leaving = crew.worker_of(one)
+    restarts = crew.metrics()["veil_worker_restarts_total"]
     with crew.polls(one) as answers:
         os.kill(leaving, signal.SIGTERM)
         assert other.send("x")
     assert answers == [(one, ["x"])]
     until(lambda: crew.replaced(leaving))
-    assert crew.metrics()["veil_worker_restarts_total"] == 0
+    assert crew.metrics()["veil_worker_restarts_total"] == restarts
 
 
-def test_workers_end_with_the_store_process(crew):
-    workers = crew.workers()
-    crew.server.process.kill()
+def test_workers_end_with_the_store_process(own_crew):
+    workers = own_crew.workers()
+    own_crew.server.process.kill()
     until(lambda: not any(map(is_running, workers)))
 
 
-def test_asked_to_stop_all_workers_finish(crew, clients):
+def test_asked_to_stop_all_workers_finish(own_crew):
+    crew = own_crew
     workers = crew.workers()
-    with crew.polls(*clients) as answers:
+    with crew.polls(*client_of_each(crew)) as answers:
         assert crew.server.stop() == 0
     assert [bodies for _, bodies in answers] == [[], []]
     assert not any(map(is_running, workers))
@@ -456,7 +481,7 @@ def test_when_the_disk_fails_the_server_leaves_with_70(tmp_path: Path, closing_a
     command = SICK_DISK.replace('"--port", "0"', '"--port", "0", "--workers", "2"')
     process = subprocess.Popen(
         [sys.executable, "-c", command],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=CLEAN, cwd=tmp_path,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=CLEAN, cwd=tmp_path,
     )  # fmt: skip
     try:
         crew = Crew(Server(process), closing_all)
