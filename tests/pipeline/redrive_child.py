@@ -23,10 +23,10 @@ class DyingQueue(DeadLetterQueue):
 
     dies, calls = ("", 0), 0
 
-    def redrive(self, entries: list[dict[str, Any]]) -> RedriveAnswer:
+    def redrive(self, entries: list[dict[str, Any]], **given: Any) -> RedriveAnswer:
         self.calls += 1
         self.die("before")
-        answer = super().redrive(entries)
+        answer = super().redrive(entries, **given)
         self.die("done")
         return answer
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
-from veil.client.api import ApiError, Backoff, Failure, RawMessage
+from veil.client.api import ApiError, Backoff, RawMessage
 from veil.client.blocking import LoopThread
-from veil.client.client import SqsClient
+from veil.client.client import SqsClient, with_retries
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -30,36 +30,14 @@ R = TypeVar("R")
 
 RETRY_S: Final = 30.0
 _BACKOFF: Final = Backoff(first_s=0.05, max_s=3.0)
-_RANDOM: Final = random.Random()  # noqa: S311 - spreads load, hides nothing
-_WORTH_RETRYING: Final = frozenset({Failure.THROTTLED, Failure.UNREACHABLE})
 
 
-class Retries:
-    """Pauses before further tries, within a time that begins now."""
-
-    def __init__(self, retry_s: float = RETRY_S) -> None:
-        self._until_s = time.monotonic() + retry_s
-        self._failures = 0
-
-    async def pause(self) -> bool:
-        """Wait before the next try; False, at once, when that time is over."""
-        pause_s = _BACKOFF.pause_s(self._failures, Failure.UNREACHABLE, _RANDOM)
-        if time.monotonic() + pause_s > self._until_s:
-            return False
-        self._failures += 1
-        await asyncio.sleep(pause_s)
-        return True
-
-
-async def with_retries(call: Callable[[], Awaitable[T]], retry_s: float = RETRY_S) -> T:
-    """What the call comes to, tried again while it is throttled or gets no answer."""
-    retries = Retries(retry_s)
-    while True:
-        try:
-            return await call()
-        except ApiError as error:
-            if not is_worth_retrying(error) or not await retries.pause():
-                raise
+async def retried(call: Callable[[], Awaitable[T]], retry_s: float = RETRY_S) -> T:
+    """What the call comes to, tried again for so long while it is throttled or gets no answer."""
+    until_s = time.monotonic() + retry_s
+    return await with_retries(
+        call, _BACKOFF, passes=lambda error: error.may_pass and time.monotonic() < until_s
+    )
 
 
 CALLS_AT_ONCE: Final = 8
@@ -79,25 +57,29 @@ async def by_tens(
 
     async def work() -> None:
         for start in starts:
-            indices, retries = list(range(start, min(start + ENTRIES, len(items)))), Retries(retry_s)
-            while indices:
+            indices = list(range(start, min(start + ENTRIES, len(items))))
+
+            async def once(indices: list[int] = indices) -> None:
                 try:
                     answers = await call([items[index] for index in indices])
                 except ApiError as error:
                     answers = [error] * len(indices)
                 for index, answer in zip(indices, answers, strict=True):
                     results[index] = answer
-                indices = [index for index in indices if is_worth_retrying(results[index])]
-                if indices and not await retries.pause():
-                    break
+                indices[:] = [index for index in indices if may_pass(results[index])]
+                if indices:
+                    raise results[indices[0]]
+
+            with suppress(ApiError):  # each that failed is said in its place
+                await retried(once, retry_s)
 
     await asyncio.gather(*(work() for _ in range(min(CALLS_AT_ONCE, -(-len(items) // ENTRIES)))))
     return results
 
 
-def is_worth_retrying(answer: object) -> bool:
+def may_pass(answer: object) -> bool:
     """Whether it is a failure that the next try may not meet."""
-    return isinstance(answer, ApiError) and answer.failure in _WORTH_RETRYING
+    return isinstance(answer, ApiError) and answer.may_pass
 
 
 # ---- the client
@@ -182,7 +164,7 @@ class QueueClient(ServiceClient):
 
     def attributes(self) -> dict[str, str]:
         """All attributes of the queue, counts included."""
-        return self._loop.run(with_retries(lambda: self._client.attributes(self.url)))
+        return self._loop.run(retried(lambda: self._client.attributes(self.url)))
 
     def is_veil(self) -> bool:
         """Whether the service has Veil's own actions; asked once."""
@@ -192,7 +174,7 @@ class QueueClient(ServiceClient):
                 self.extend_holds("veil-is-there", "nobody", 1)
                 self._is_veil = True
             except ApiError as error:
-                if error.failure in (Failure.THROTTLED, Failure.UNREACHABLE):
+                if error.may_pass:
                     raise
                 self._is_veil = error.code.startswith("Veil.")
         return self._is_veil
@@ -252,7 +234,7 @@ class QueueClient(ServiceClient):
                 "Veil.DeleteHolds", given, HoldTally, repeatable=False, timeout_s=_HOLD_TIMEOUT_S
             )
 
-        tally = self._loop.run(with_retries(once))
+        tally = self._loop.run(retried(once))
         tally.repeated = calls > 1
         return tally
 
@@ -286,7 +268,7 @@ class QueueClient(ServiceClient):
 
     async def _own(self, action: str, given: dict[str, Any], answer_type: type[T]) -> T:
         asked = {"QueueUrl": self.url, **given}
-        return await with_retries(
+        return await retried(
             lambda: self._client.ask(
                 f"Veil.{action}", asked, answer_type, repeatable=True,
                 timeout_s=_HOLD_TIMEOUT_S, answer_bytes_max=_HOLD_BYTES_MAX,
@@ -298,7 +280,7 @@ class QueueClient(ServiceClient):
         asked = {"QueueUrl": self.url, **given}
         asked = {name: value for name, value in asked.items() if value is not None}
         return self._loop.run(
-            with_retries(lambda: self._client.ask(action, asked, dict[str, Any], repeatable=repeatable))
+            retried(lambda: self._client.ask(action, asked, dict[str, Any], repeatable=repeatable))
         )
 
     def send(self, entries: Sequence[dict[str, Any]], *, retry_s: float = RETRY_S) -> list[str | ApiError]:
@@ -333,7 +315,7 @@ class QueueClient(ServiceClient):
         return found
 
     async def _receive_once(self, count: int, visibility_s: int | None, wait_s: int) -> list[RawMessage]:
-        return await with_retries(
+        return await retried(
             lambda: self._client.receive(self.url, count=count, wait_s=wait_s, visibility_s=visibility_s)
         )
 
@@ -383,14 +365,10 @@ class HoldTally(msgspec.Struct, rename="pascal"):
     repeated: bool = False
 
 
-class PeekedMessage(msgspec.Struct, rename="pascal"):
+class PeekedMessage(HeldMessage, rename="pascal"):
     """A message that was looked at; `visible_at` says, in ms, when one in flight or delayed will be visible."""
 
-    message_id: str
-    body: str = ""
     state: str = ""
-    system: dict[str, str] = msgspec.field(name="Attributes", default_factory=dict)
-    attributes: dict[str, AttributeValue] = msgspec.field(name="MessageAttributes", default_factory=dict)
     visible_at: int | None = None
     sequence_number: str = ""
 

@@ -16,7 +16,7 @@ import msgspec
 
 from veil.client.api import ApiError, Failure
 from veil.core.errors import VeilError
-from veil.pipeline.queues import QueueAddress, QueueClient
+from veil.pipeline.queues import RETRY_S, QueueAddress, QueueClient, retried
 from veil.pipeline.source.browse import BrowsedPart, BrowseFilter, browsed_parts
 from veil.pipeline.spark.workers import check_workers, this_python
 from veil.pipeline.sql import ATTRIBUTES, F, arrow_schema, struct_of
@@ -77,6 +77,7 @@ class RedriveAnswer(msgspec.Struct, rename="pascal"):
 
     successful: list[msgspec.Raw] | None = None  # other messages now, of which nobody here asks the id
     failed: list[RefusedEntry] | None = None
+    in_doubt: bool = False  # the client's own: an earlier try may have been done without our hearing of it
 
 
 def opened(where: QueueAddress, queue: str) -> DeadLetterQueue:
@@ -104,18 +105,32 @@ class DeadLetterQueue(QueueClient):
         """The URL of another queue of the same service, by name, ARN or URL."""
         return self._loop.run(self._client.queue_url(queue))
 
-    def redrive(self, entries: list[dict[str, Any]]) -> RedriveAnswer:
+    def redrive(self, entries: list[dict[str, Any]], *, retry_s: float = RETRY_S) -> RedriveAnswer:
         """Take the entries out of the dead letters, all in one transaction; each that cannot be moved fails alone.
 
-        Asked once. Where no answer came (ApiError UNREACHABLE) nobody knows whether it was done: repeated, the call finds
-        what it had moved gone, and moves nothing twice.
+        Where no answer came nobody knows whether it was done: repeated, the call finds what it had moved gone, and moves
+        nothing twice.
         """
         given = {"QueueUrl": self.url, "Entries": entries, "MarkRedriven": True}
-        return self._loop.run(
-            self._client.ask(
-                "Veil.RedriveMessages", given, RedriveAnswer, repeatable=False, timeout_s=_REDRIVE_TIMEOUT_S
-            )
-        )
+        in_doubt = False
+
+        async def once() -> RedriveAnswer:
+            nonlocal in_doubt
+            try:
+                return await self._client.ask(
+                    "Veil.RedriveMessages",
+                    given,
+                    RedriveAnswer,
+                    repeatable=False,
+                    timeout_s=_REDRIVE_TIMEOUT_S,
+                )
+            except ApiError as error:
+                in_doubt = in_doubt or error.failure is Failure.UNREACHABLE
+                raise
+
+        answer = self._loop.run(retried(once, retry_s))
+        answer.in_doubt = in_doubt
+        return answer
 
 
 PARTS_MAX: Final = 32

@@ -7,7 +7,6 @@ is whole. `progress.json` is replaced before and after every call to the server.
 
 from __future__ import annotations
 
-import asyncio
 import re
 import secrets
 import time
@@ -30,7 +29,7 @@ from veil.pipeline.dead_letters.queue import (
     parquet_in,
 )
 from veil.pipeline.lifecycles.lock import only_run
-from veil.pipeline.queues import RETRY_S, AttributeValue, Retries, is_worth_retrying
+from veil.pipeline.queues import RETRY_S, AttributeValue
 from veil.pipeline.sql import F
 
 if TYPE_CHECKING:
@@ -297,8 +296,8 @@ def redrive(
             pace.keep(len(entries))
             in_doubt, progress.begun = progress.begun, True
             save_progress(place, progress)
-            answer, was_repeated = _ask(queue, entries, retry_s)
-            _note(progress, entries, answer, in_doubt=in_doubt or was_repeated)
+            answer = queue.redrive(entries, retry_s=retry_s)
+            _note(progress, entries, answer, in_doubt=in_doubt or answer.in_doubt)
             progress.calls, progress.begun = number + 1, False
             save_progress(place, progress)
             told(progress)
@@ -344,19 +343,6 @@ def _entry(run: RedriveRun, row: dict[str, Any]) -> Entry:
 def _size(entry: Entry) -> int:
     changed = [entry[name] for name in ("MessageBody", "MessageAttributes") if name in entry]
     return _ENTRY_BYTES + (len(msgspec.json.encode(changed)) if changed else 0)
-
-
-def _ask(queue: DeadLetterQueue, entries: list[Entry], retry_s: float) -> tuple[RedriveAnswer, bool]:
-    """The answer, and whether an earlier call of these entries may have been done without our hearing of it."""
-    retries = Retries(retry_s)
-    in_doubt = False
-    while True:
-        try:
-            return queue.redrive(entries), in_doubt
-        except ApiError as error:
-            in_doubt = in_doubt or error.failure is Failure.UNREACHABLE
-            if not is_worth_retrying(error) or not asyncio.run(retries.pause()):
-                raise
 
 
 def _note(progress: RedriveProgress, entries: list[Entry], answer: RedriveAnswer, *, in_doubt: bool) -> None:

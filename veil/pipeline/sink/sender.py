@@ -22,7 +22,7 @@ from veil.core.limits import BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, DELAY_MAX_S
 from veil.core.message import MessageAttribute
 from veil.core.message_rules import Draft, check_draft, size_bytes
 from veil.core.queue import QueueSettings
-from veil.pipeline.queues import QueueAddress, Retries, ServiceClient, is_worth_retrying, with_retries
+from veil.pipeline.queues import QueueAddress, ServiceClient, retried
 from veil.pipeline.sink.options import SinkColumns
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Sender(ServiceClient):
         found = self._urls.get(queue)
         if found is None:
             try:
-                found = self._loop.run(with_retries(lambda: self._client.queue_url(queue), retry_s))
+                found = self._loop.run(retried(lambda: self._client.queue_url(queue), retry_s))
             except ApiError as error:
                 if error.is_missing_queue:
                     return None
@@ -99,14 +99,14 @@ class Sender(ServiceClient):
         sent: Counter[str],
         refused: list[tuple[SinkRow, str]],
     ) -> None:
-        retries = Retries(retry_s)
-        while True:
+        async def once() -> None:
+            nonlocal rows
             try:
                 answers = await self._call(queue, rows, f"{name}/{rows[0].ordinal}")
             except ApiError as error:
                 if error.failure is Failure.FATAL:
                     raise SendFailed(f"queue {queue}: {error}") from None
-                if not is_worth_retrying(error) and len(rows) > 1:
+                if not error.may_pass and len(rows) > 1:
                     # The call as a whole is wrong: for its length, where a node of another version has it; else which of
                     # them is to blame shows when each goes alone.
                     size = BATCH_ENTRIES_MAX if len(rows) > BATCH_ENTRIES_MAX else 1
@@ -114,21 +114,19 @@ class Sender(ServiceClient):
                         await self._settle(queue, rows[at : at + size], name, retry_s, sent, refused)
                     return
                 answers = [error] * len(rows)
-            again = [row for row, answer in zip(rows, answers, strict=True) if is_worth_retrying(answer)]
+            failed = [(row, each) for row, each in zip(rows, answers, strict=True) if each is not None]
             sent[queue] += answers.count(None)
-            refused += [
-                (row, str(answer))
-                for row, answer in zip(rows, answers, strict=True)
-                if answer is not None and not is_worth_retrying(answer)
-            ]
-            if not again:
-                return
-            if not await retries.pause():
-                last = next(answer for answer in answers if is_worth_retrying(answer))
-                raise SendFailed(
-                    f"queue {queue}: {len(again)} messages could not be sent within {retry_s:g} s: {last}"
-                )
-            rows = again
+            refused.extend((row, str(each)) for row, each in failed if not each.may_pass)
+            rows = [row for row, each in failed if each.may_pass]
+            if rows:
+                raise next(each for _, each in failed if each.may_pass)
+
+        try:
+            await retried(once, retry_s)
+        except ApiError as last:
+            raise SendFailed(
+                f"queue {queue}: {len(rows)} messages could not be sent within {retry_s:g} s: {last}"
+            ) from None
 
     async def _call(self, queue: str, rows: list[SinkRow], name: str) -> list[ApiError | None]:
         entries = [on_the_wire(row.draft) for row in rows]
