@@ -226,11 +226,8 @@ def _count(history: History, work_s: Any, gone: Any, late: Any, failed: Any, tim
     history.leases += count
     history.windows[timeout_s * 1000] += count
     history.crashed += int(gone.sum())
-    history.lapsed += int((gone | late).sum())
-    history.overrun += int(late.sum())
     history.duplicates += int(late.sum())
     done = ~gone & ~failed
-    history.deleted += int((done & ~late).sum())
     history.messages_deleted += int((done & ~late).sum())
     history.failed += int(failed.sum())
     history.processing.update(_buckets(work_s[done]))

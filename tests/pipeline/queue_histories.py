@@ -83,21 +83,16 @@ def history_of(
         if released_s < min(work_s, timeout_s):
             history.censored[bucket_of(int(released_s * 1000))] += 1
         elif crash_s < work_s:
-            history.lapsed += 1
             history.unknown += 1
             history.lapses[at_deadline] += 1
             history.recovery[bucket_of(timeout_s * 1000 + 150)] += 1
         elif work_s <= timeout_s:
-            history.deleted += 1
             history.processing[bucket_of(int(work_s * 1000))] += 1
         elif gives_up:
-            history.lapsed += 1
             history.unknown += 1
             history.lapses[at_deadline] += 1
             history.recovery[bucket_of(timeout_s * 1000 + 150)] += 1
         else:
-            history.lapsed += 1
-            history.overrun += 1
             history.duplicates += 1
             history.processing[bucket_of(int(work_s * 1000))] += 1
     return history
@@ -124,9 +119,7 @@ def quick_history_of(
     in_time = ~released & ~crashed & (work_s <= timeout_s)
     late = ~released & ~crashed & ~in_time
     silent = int(crashed.sum() + (late.sum() if gives_up else 0))
-    history = History(
-        leases=leases, deleted=int(in_time.sum()), lapsed=int((crashed | late).sum()), unknown=silent
-    )
+    history = History(leases=leases, unknown=silent)
     history.saw_window(timeout_s * 1000, datetime(2026, 3, 2, tzinfo=UTC))
     history.windows[timeout_s * 1000] = leases
     history.censored.update(_buckets(released_s[released]))
@@ -134,7 +127,7 @@ def quick_history_of(
     if silent:
         history.lapses[bucket_of(timeout_s * 1000)] = silent
     if not gives_up:
-        history.overrun = history.duplicates = int(late.sum())
+        history.duplicates = int(late.sum())
     return history
 
 

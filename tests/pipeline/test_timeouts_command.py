@@ -29,7 +29,7 @@ def tables(tmp_path: Path, spark: SparkSession) -> Path:
         history = history_of(EXPONENTIAL, Random(1), leases=leases, timeout_s=10)
         rows.append(
             row(
-                DAY, queue, leases=leases, deleted=history.deleted, superseded=history.lapsed, overrun=history.overrun,
+                DAY, queue, leases=leases,
                 duplicates=history.duplicates, window_ms=10_000, window_at=DAY, processing=history.processing,
                 processing_censored=history.censored,
             )

@@ -72,7 +72,6 @@ def test_work_that_is_given_up_at_its_deadline_is_given_longer_up_to_a_bound(
         history = quick_history_of(EXPONENTIAL, 1, leases=completed, timeout_s=timeout_s)
         history.leases += 500
         history.unknown = unknown
-        history.lapsed, history.overrun = 500, 500
         history.lapses[bucket_of(timeout_s * 1000)] = 500
         finding = found(history)
         assert finding.recommended_timeout_s == after_s

@@ -102,7 +102,7 @@ def test_a_deadline_on_the_edge_of_a_bucket_comes_before_all_that_is_in_it():
 
 
 def test_leases_that_lapsed_lie_where_they_did_and_not_where_others_were_released():
-    history = History(leases=30, lapsed=20)
+    history = History(leases=30)
     history.windows[10_000] = 30
     history.lapses.update({bucket_of_s(10): 15, bucket_of_s(50): 5})  # five had been extended
     history.censored[bucket_of_s(90)] = 10

@@ -28,10 +28,6 @@ def day_row(day: datetime, queue: str, history: History, message_type: str = "")
         queue,
         message_type,
         leases=history.leases,
-        deleted=history.deleted,
-        expired=history.lapsed - history.overrun,
-        superseded=history.overrun,
-        overrun=history.overrun,
         duplicates=history.duplicates,
         unknown=history.unknown,
         window_ms=history.present_ms,
@@ -80,7 +76,7 @@ def test_days_add_up_to_the_history_of_each_queue_and_type(tables_place: Storage
     assert found.lapses == expected.lapses
     assert found.censored == expected.censored
     assert found.recovery == expected.recovery
-    assert (found.leases, found.lapsed, found.deleted) == (9_000, expected.lapsed, expected.deleted)
+    assert (found.leases, found.duplicates) == (9_000, expected.duplicates)
     assert (found.failed, found.failed_ms) == (expected.failed, expected.failed_ms)
     assert found.unknown == expected.unknown > 0
     assert found.windows == Counter({10_000: 9_000})
@@ -240,7 +236,7 @@ def test_a_renewal_policy_allows_a_shorter_timeout_for_a_few_calls():
 
 
 def test_work_longer_than_any_timeout_is_told_to_be_split():
-    history = History(leases=5_000, deleted=5_000, present_ms=43_200_000)
+    history = History(leases=5_000, present_ms=43_200_000)
     history.processing.update({bucket_of(60_000): 4_900, bucket_of(60_000_000): 100})
 
     (finding,) = find_all({Work("r", "a", "q", ""): history})

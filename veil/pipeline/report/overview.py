@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from veil.core.clock import Trouble
 from veil.pipeline.dead_letters.analysis import DeadLetterGroup, read_groups
@@ -15,7 +15,7 @@ from veil.pipeline.lifecycles.tables import ATTEMPT, HOW
 from veil.pipeline.sql import F
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from veil.journal.storage import Storage
 
@@ -136,22 +136,16 @@ class Overview:
             self.totals.update(queue.totals)
 
 
-# Instants between Spark and here are microseconds since 1970: Spark would hand them over without a zone.
+Row = dict[str, Any]
+
+
+def _rows(table: DataFrame) -> list[Row]:
+    """The rows by Arrow, which tells instants with their zone; Spark's own rows have them without."""
+    found: list[Row] = table.toArrow().to_pylist()
+    return found
+
+
 _BEGIN: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def _micros(at: datetime) -> int:
-    return (at - _BEGIN) // timedelta(microseconds=1)
-
-
-@overload
-def _moment(at_us: int) -> datetime: ...
-@overload
-def _moment(at_us: int | None) -> datetime | None: ...
-def _moment(at_us: int | None) -> datetime | None:
-    return None if at_us is None else _BEGIN + timedelta(microseconds=at_us)
-
-
 _HOUR: Final = timedelta(hours=1)
 _DAY: Final = timedelta(days=1)
 
@@ -173,9 +167,9 @@ def collect_overview(
     from veil.pipeline.lifecycles.store import load_manifest, read_table
 
     def sums_of(name: str, step: timedelta) -> DataFrame:
-        table = read_table(spark, tables, name).withColumn("at_us", F.unix_micros("hour"))
+        table = read_table(spark, tables, name).withColumnRenamed("hour", "at")
         # The row of an hour or a day that has begun before counts whole.
-        return table if since is None else table.where(F.col("at_us") > _micros(since - step))
+        return table if since is None else table.where(F.col("at") > since - step)
 
     now, groups = now or datetime.now(UTC), tuple(read_groups(tables, _GROUPS_MAX))
     sums = sums_of("queue_days", _DAY)
@@ -196,7 +190,7 @@ def collect_overview(
     timelines = _timelines(rows, SERIES, totals, begin, end, slot)
     leases, messages = (read_table(spark, tables, name) for name in ("leases", "messages"))
     if totals and end - begin <= _EVENTS_MAX:
-        events = _events(leases, messages).where(F.col("at_us") >= _micros(begin - _HOUR))
+        events = _events(leases, messages).where(F.col("at") >= begin - _HOUR)
         first, last = _ends(events)
         if first is not None and last is not None:
             slots = (timedelta(seconds=each) for each in _SLOTS_S)
@@ -216,7 +210,7 @@ def collect_overview(
         tuple(
             each
             for each in load_manifest(tables).troubles
-            if each.to_ms * 1000 > _micros(begin) and each.from_ms * 1000 < _micros(end)
+            if each.to_ms > begin.timestamp() * 1000 and each.from_ms < end.timestamp() * 1000
         ),
     )  # fmt: skip
 
@@ -226,14 +220,15 @@ def _key(row: Row) -> Key:
 
 
 def _ends(table: DataFrame) -> tuple[datetime | None, datetime | None]:
-    row = table.agg(F.min("at_us").alias("first"), F.max("at_us").alias("last")).first()
-    return (None, None) if row is None else (_moment(row["first"]), _moment(row["last"]))
+    (row,) = _rows(table.agg(F.min("at").alias("first"), F.max("at").alias("last")))
+    return row["first"], row["last"]
 
 
 def _by_slot(table: DataFrame, begin: datetime, slot: timedelta, *counts: Column) -> list[Row]:
     """The counts by queue and slot, which are numbered from the beginning on."""
-    number = F.floor((F.col("at_us") - _micros(begin)) / F.lit(slot // timedelta(microseconds=1))).cast("int")
-    return table.groupBy(*_KEY, number.alias("slot")).agg(*counts).collect()
+    passed_us = F.unix_micros("at") - F.unix_micros(F.lit(begin))
+    number = F.floor(passed_us / F.lit(slot // timedelta(microseconds=1))).cast("int")
+    return _rows(table.groupBy(*_KEY, number.alias("slot")).agg(*counts))
 
 
 def _timelines(
@@ -262,7 +257,7 @@ def _events(leases: DataFrame, messages: DataFrame) -> DataFrame:
 
     def picked(table: DataFrame, series: str, at: str, where: Column) -> DataFrame:
         found = table.where(where & F.col(at).isNotNull())
-        return found.select(*_KEY, F.lit(series).alias("series"), F.unix_micros(at).alias("at_us"))
+        return found.select(*_KEY, F.lit(series).alias("series"), F.col(at).alias("at"))
 
     return (
         picked(messages, "sent", "sent_at", F.lit(True))
@@ -277,7 +272,6 @@ def _events(leases: DataFrame, messages: DataFrame) -> DataFrame:
 
 _RECENT: Final = timedelta(days=7)  # a year of leases is not read for a few drawings
 _EACH_MAX: Final = 2
-_INSTANTS: Final = ("received_at", "first_deadline", "deadline", "last_extended_at", "ended_at")
 
 
 class _Pick(NamedTuple):
@@ -288,26 +282,20 @@ class _Pick(NamedTuple):
 
 def collect_examples(leases: DataFrame, messages: DataFrame, until: datetime) -> list[Example]:
     """The examples from the last days before `until`, the most telling kind first."""
-    recent = F.col("hour") >= F.timestamp_micros(F.lit(_micros(until - _RECENT)))
+    recent = F.col("hour") >= until - _RECENT
     picks = _picked(leases.where(recent))
     if not picks:
         return []
     own = F.col("seq").isin([pick.seq for pick in picks]) & recent
     names = [each.name for each in fields(ExampleLease)]
-    found_leases = leases.where(own & F.col("received_at").isNotNull()).fillna(0, ["held_ms"]).select(
-        "seq", *(F.unix_micros(name).alias(name) if name in _INSTANTS else F.col(name) for name in names),
-    ).orderBy("delivery").collect()  # fmt: skip
-    found_messages = messages.where(own).select(
-        "seq", "queue", "message_id", "message_type", "outcome",
-        F.unix_micros("sent_at").alias("sent_at"), F.unix_micros("ended_at").alias("ended_at"),
-    ).collect()  # fmt: skip
+    bars_of: dict[int, list[ExampleLease]] = {}
+    found = leases.where(own & F.col("received_at").isNotNull()).fillna(0, ["held_ms"])
+    for row in _rows(found.select("seq", *names).orderBy("delivery")):
+        bars_of.setdefault(row.pop("seq"), []).append(ExampleLease(**row))
+    found_messages = _rows(messages.where(own))
     examples = []
     for pick in picks:
-        bars = tuple(
-            ExampleLease(**{name: _moment(row[name]) if name in _INSTANTS else row[name] for name in names})
-            for row in found_leases
-            if row["seq"] == pick.seq
-        )
+        bars = tuple(bars_of.get(pick.seq, ()))
         # In the dead letters a message may have a row of its own under the same key.
         rows = sorted(
             (row for row in found_messages if row["seq"] == pick.seq), key=lambda row: row["queue"] != pick.queue
@@ -317,8 +305,7 @@ def collect_examples(leases: DataFrame, messages: DataFrame, until: datetime) ->
             examples.append(
                 Example(
                     pick.kind, pick.queue, message["message_id"], message["message_type"],
-                    _moment(message["sent_at"]) or bars[0].received_at, message["outcome"],
-                    _moment(message["ended_at"]), bars,
+                    message["sent_at"] or bars[0].received_at, message["outcome"], message["ended_at"], bars,
                 )
             )  # fmt: skip
     return examples

@@ -27,10 +27,7 @@ class History:
     """Sums over the hours that were looked at. Histograms are counts by bucket; `windows` by length in milliseconds."""
 
     leases: int = 0
-    deleted: int = 0
-    lapsed: int = 0  # expired, superseded or dead-lettered: the deadline passed before the end of the work
     dead_lettered: int = 0
-    overrun: int = 0
     duplicates: int = 0  # overrun, and received by somebody else
     failed: int = 0
     given_back: int = 0
@@ -54,9 +51,9 @@ class History:
 
     def add(self, other: History) -> None:
         """Count the other's leases in."""
-        for name in ("lapsed", *_SUMMED):
+        for name in COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("processing", "let_go", "lapses", "censored", "recovery", "windows"):
+        for name in (*HISTOGRAMS.values(), "windows"):
             getattr(self, name).update(getattr(other, name))
         self.saw_window(other.present_ms, other.present_at)
         self.saw_hours(other.since, other.until)
@@ -131,11 +128,9 @@ HISTOGRAMS: Final = {
     "processing_censored": "censored",
     "recovery": "recovery",
 }
-_SUMMED: Final = (
-    "leases", "deleted", "dead_lettered", "overrun", "duplicates", "failed", "given_back", "crashed", "unknown",
-    "failed_ms", "messages_deleted",
+COUNTS: Final = (
+    "leases", "dead_lettered", "duplicates", "failed", "given_back", "crashed", "unknown", "failed_ms", "messages_deleted",
 )  # fmt: skip
-COUNTS: Final = (*_SUMMED, "expired", "superseded")
 
 
 def files_since(manifest: Manifest, since: date | None) -> list[str]:
@@ -154,9 +149,8 @@ def files_since(manifest: Manifest, since: date | None) -> list[str]:
 
 def add_counts(history: History, row: dict[str, Any]) -> None:
     """Add the counts of a row of sums."""
-    for name in _SUMMED:
+    for name in COUNTS:
         setattr(history, name, getattr(history, name) + row[name])
-    history.lapsed += row["expired"] + row["superseded"] + row["dead_lettered"]
     last = _utc(row["hour"])
     if row["window_ms"] is not None:
         at = _utc(row["window_at"])
