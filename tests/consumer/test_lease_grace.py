@@ -14,7 +14,7 @@ from veil.client.api import ApiError, Failure
 from veil.consumer.acknowledging import Batcher
 from veil.consumer.lease import Lease
 from veil.consumer.renewal import Adaptive
-from veil.consumer.renewal.ledger import Ledger, Lost
+from veil.consumer.renewal.ledger import Ledger
 
 SILENCE = ApiError(Failure.UNREACHABLE, "", "no answer within 5 s")
 AWAY = ApiError(Failure.UNREACHABLE, "", "the connection was refused", away=True)
@@ -49,8 +49,8 @@ def lives(ledger: Ledger, lease: Lease, time: Time, answer: ApiError | None, unt
     """Answer every renewal like this until then; when the lease was lost, if it was, in seconds after its receive."""
     while time.now_s < 1_000 + until_s:
         time.now_s = min(max(ledger.next_s(), time.now_s), 1_000 + until_s)
-        effects, calls = ledger.due(time.now_s)
-        if any(isinstance(effect, Lost) for effect in effects):
+        events, calls = ledger.due(time.now_s)
+        if any(event.name == "lost" for event in events):
             return round(time.now_s - 1_000, 3)
         for call in calls:
             ledger.answered(call, [answer] * len(call), time.now_s, time.now_s)

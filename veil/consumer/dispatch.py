@@ -7,7 +7,7 @@ import functools
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from veil.client.api import BATCH_MAX
 from veil.consumer.message import Message
@@ -24,86 +24,64 @@ _FAILING_S: Final = 900.0
 _FAILING_MAX: Final = 1_000
 
 
-class WaitingMessages(Protocol):
-    """Messages that wait for a slot."""
+class WaitingMessages:
+    """Messages that wait for a slot. First come, first served; nobody stands in anybody's way."""
+
+    def __init__(self) -> None:
+        self._all: deque[Message] = deque()
 
     def __len__(self) -> int:
-        """How many wait."""
+        return len(self._all)
 
     def slots_needed(self, in_hand: int) -> int:
         """How many slots everything takes that waits or, as `in_hand` counts, is at work."""
+        return len(self._all) + in_hand
 
     def receive_max(self, bulk_max: int) -> int:
         """How many messages one receive should ask for at most, of so many that it may."""
-
-    def add(self, message: Message) -> None:
-        """Let one more wait."""
-
-    def take(self) -> Message | None:
-        """The one to begin next; None when nobody may."""
-
-    def take_with(self, first: Message, count: int, fits: Callable[[Message], bool]) -> list[Message]:
-        """Up to so many more that may be handled together with the one just taken, in order."""
-
-    def halt(self, message: Message) -> list[Message]:
-        """It failed: those that must not be begun after it, in order. They wait no longer."""
-
-    def settled(self, message: Message, gone: bool) -> bool:
-        """What was taken has come to its end, out of the queue or not; whether that let somebody go on."""
-
-    def drain(self) -> list[Message]:
-        """Everything that waits, in order, taken out of it."""
-
-
-class StandardWaiting:
-    """First come, first served; nobody stands in anybody's way."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[Message] = deque()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def slots_needed(self, in_hand: int) -> int:
-        return len(self._waiting) + in_hand
-
-    def receive_max(self, bulk_max: int) -> int:
         return bulk_max
 
     def add(self, message: Message) -> None:
-        self._waiting.append(message)
+        """Let one more wait."""
+        self._all.append(message)
 
     def take(self) -> Message | None:
-        return self._waiting.popleft() if self._waiting else None
+        """The one to begin next; None when nobody may."""
+        return self._all.popleft() if self._all else None
 
     def take_with(self, first: Message, count: int, fits: Callable[[Message], bool]) -> list[Message]:
+        """Up to so many more that may be handled together with the one just taken, in order."""
         taken: list[Message] = []
         passed: list[Message] = []
-        while self._waiting and len(taken) < count:
-            message = self._waiting.popleft()
+        while self._all and len(taken) < count:
+            message = self._all.popleft()
             (taken if fits(message) else passed).append(message)
-        self._waiting.extendleft(reversed(passed))
+        self._all.extendleft(reversed(passed))
         return taken
 
     def halt(self, message: Message) -> list[Message]:
+        """It failed: those that must not be begun after it, in order. They wait no longer."""
         return []
 
     def settled(self, message: Message, gone: bool) -> bool:
+        """What was taken has come to its end, out of the queue or not; whether that let somebody go on."""
         return False
 
     def drain(self) -> list[Message]:
-        rest = list(self._waiting)
-        self._waiting.clear()
+        """Everything that waits, in order, taken out of it."""
+        rest = list(self._all)
+        self._all.clear()
         return rest
 
 
-class FifoWaiting:
+class FifoWaiting(WaitingMessages):
     """Groups side by side, in turn; the members of each one after the other, the next only when the last is settled.
 
     A group takes one slot, however many of its members wait: nobody else could receive them anyway.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
+        super().__init__()
         self._monotonic = monotonic
         self._failed_at_s: OrderedDict[str, float] = OrderedDict()  # groups that were halted, the latest last
         self._waiting: dict[str, deque[Message]] = {}

@@ -10,7 +10,10 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
 from datetime import timedelta
 from enum import Enum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from veil.consumer.renewal.keeper import Keeper
 
 _log = logging.getLogger(__name__)
 _BY_HAND_TIMEOUT_S = 60.0
@@ -26,13 +29,6 @@ class LeaseState(Enum):
 
 class LeaseLost(Exception):
     """The lease cannot be changed any more: the message is, or may be, somebody else's."""
-
-
-class LeaseControl(Protocol):
-    """What changes a lease for its handler: the keeper that holds it."""
-
-    def change(self, lease: Lease, visibility_s: int) -> Future[None]:
-        """Set the window by hand (0 releases the message); done when the service has said so."""
 
 
 class Settling:
@@ -80,7 +76,7 @@ class Lease:
     # Set by a keeper in this process: from then on the lease counts as lost, whether or not anybody was awake to
     # notice. A handler that goes on after a stall thus learns it from its first look.
     lost_at_s = math.inf
-    control: LeaseControl | None = None
+    control: Keeper | None = None  # which holds it, and changes it for its handler
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ from veil.client.api import ApiError, QueueApi, RawMessage
 from veil.client.client import SqsClient, with_retries
 from veil.client.endpoint import region_in
 from veil.consumer.acknowledging import Deletes, Releases
-from veil.consumer.dispatch import Dispatch, FifoWaiting, StandardWaiting, WaitingMessages
+from veil.consumer.dispatch import Dispatch, FifoWaiting, WaitingMessages
 from veil.consumer.handlers.table import HandlerTable
 from veil.consumer.lease import Lease
 from veil.consumer.message import Message
@@ -48,77 +48,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-# ---- stopping
-#
-# 1. Begin nothing, ask for nothing; a receive that waits is cancelled. Only now may anything be given back: a receive of our
-#    own that still waited would take it again.
-# 2. Give back what was received and not begun.
-# 3. Let the handlers end, with their leases renewed, until the drain timeout or a second signal.
-# 4. Interrupt those that have not, and give back what they held.
-#
-# Deletes and releases go out all the while; at the end those under way are waited for.
+T = TypeVar("T")
 
 # How long interrupted handlers may take to end, and what is under way to be answered.
 _LAST_S: Final = 3.0
-
-
-class Stopping:
-    """The way down; `hurry` skips what is left of the draining."""
-
-    def __init__(
-        self,
-        *,
-        receiver: Receiver,
-        dispatch: Dispatch,
-        processor: MessageProcessor,
-        deletes: Deletes,
-        releases: Releases,
-        sleep: Callable[[float], Awaitable[None]],
-    ) -> None:
-        self._receiver, self._dispatch, self._processor = receiver, dispatch, processor
-        self._deletes, self._releases, self._sleep = deletes, releases, sleep
-        self._hurried = asyncio.Event()
-
-    def hurry(self) -> None:
-        """Wait for handlers no longer."""
-        self._hurried.set()
-
-    async def run(self, drain_timeout_s: float) -> None:
-        """Stop; returns when nothing is held any more."""
-        dispatch = self._dispatch
-        dispatch.close()
-        await self._receiver.stop()
-        await self._processor.give_back(dispatch.not_begun())
-        if dispatch.running:
-            _log.info("stopping: waiting for %d handlers, at most %g s", dispatch.running, drain_timeout_s)
-        drained = asyncio.ensure_future(dispatch.drained())
-        await self._first_of(drained, self._sleep(drain_timeout_s), self._hurried.wait())
-        if not drained.done():
-            if dispatch.running:
-                _log.warning("stopping: %d handlers are interrupted", dispatch.running)
-            dispatch.interrupt()
-            self._deletes.hurry()
-            self._releases.hurry()
-            await self._first_of(drained, asyncio.sleep(_LAST_S))
-        if not drained.done():
-            drained.cancel()
-            await self._processor.abandon(dispatch.messages())
-        # What a group gave back after its member failed may have come in while the others were drained.
-        await self._processor.give_back(dispatch.not_begun())
-
-    @staticmethod
-    async def _first_of(drained: asyncio.Future[None], *others: Awaitable[Any]) -> None:
-        waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(other) for other in others]
-        try:
-            await asyncio.wait([drained, *waiting], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in waiting:
-                each.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
-
-
-T = TypeVar("T")
-
 _HELD_MAX: Final = 10_000  # of SQS's 120,000 in flight, what one consumer may hold
 _READ_AGAIN_S: Final = 60.0
 # So many deletes waiting for an answer mean that the service does not keep up: more messages would only make it worse.
@@ -144,20 +77,20 @@ class Runner:
         self._handling = HandlingTime()
         self._batch = max((handler.batch or 1 for handler in table.handlers), default=1)
         self._receive_target = min(_HELD_MAX, settings.concurrency * self._batch)
-        self._stop_asked = asyncio.Event()
-        self._hurry_asked = False
+        self._stop_asked, self._hurried = asyncio.Event(), asyncio.Event()
         self._error: BaseException | None = None
         self._executor: ThreadPoolExecutor | None = None
         self._api: QueueApi | None = None
         self._keeper: Keeper | None = None
-        self._waiting: WaitingMessages = StandardWaiting()
-        self._stopping: Stopping | None = None
+        self._waiting = WaitingMessages()
         self._reading: asyncio.Task[None] | None = None
         self._journal: AttemptsJournal | None = None
         self.facts: QueueFacts
         self.receiver: Receiver
         self.dispatch: Dispatch
         self.deletes: Deletes
+        self._releases: Releases
+        self._processor: MessageProcessor
         self.is_receiving = False
 
     @property
@@ -176,9 +109,7 @@ class Runner:
     def hurry(self) -> None:
         """Stop without waiting for handlers."""
         self._stop_asked.set()
-        self._hurry_asked = True
-        if self._stopping is not None:
-            self._stopping.hurry()
+        self._hurried.set()
 
     async def run(self, started: Callable[[], None]) -> None:
         """Consume until asked to stop; raises ConsumerFailed when it was not by choice."""
@@ -268,8 +199,8 @@ class Runner:
         settings, dependencies, facts = self._settings, self._dependencies, self.facts
         sleep, random = dependencies.sleep, dependencies.random
         self.deletes = Deletes(api, facts.url, sleep=sleep, random=random)
-        releases = Releases(api, facts.url, fifo=facts.fifo, sleep=sleep, random=random)
-        processor = MessageProcessor(
+        releases = self._releases = Releases(api, facts.url, fifo=facts.fifo, sleep=sleep, random=random)
+        processor = self._processor = MessageProcessor(
             api=api,
             facts=facts,
             table=self._table,
@@ -292,17 +223,9 @@ class Runner:
             random=random,
             fifo=facts.fifo,
         )
-        self._waiting = FifoWaiting(dependencies.monotonic) if facts.fifo else StandardWaiting()
+        self._waiting = FifoWaiting(dependencies.monotonic) if facts.fifo else WaitingMessages()
         self.dispatch = Dispatch(
             self._waiting, settings.concurrency, processor, on_free_slot=self.receiver.pump_soon
-        )
-        self._stopping = Stopping(
-            receiver=self.receiver,
-            dispatch=self.dispatch,
-            processor=processor,
-            deletes=self.deletes,
-            releases=releases,
-            sleep=sleep,
         )
         handling = self._table.settings
         handling.has_dead_letters = facts.dead_letters_url is not None
@@ -390,12 +313,38 @@ class Runner:
     # ---- the end
 
     async def _stop(self) -> None:
-        assert self._stopping is not None
-        if self._hurry_asked:
-            self._stopping.hurry()
+        """Stop in this order; returns when nothing is held any more.
+
+        1. Begin nothing, ask for nothing; a receive that waits is cancelled. Only now may anything be given back: a receive of
+           our own that still waited would take it again.
+        2. Give back what was received and not begun.
+        3. Let the handlers end, with their leases renewed, until the drain timeout or a second signal.
+        4. Interrupt those that have not, and give back what they held.
+
+        Deletes and releases go out all the while; at the end those under way are waited for.
+        """
         if self._reading is not None:
             self._reading.cancel()
-        await self._stopping.run(self._settings.drain_timeout_s)
+        dispatch, drain_timeout_s = self.dispatch, self._settings.drain_timeout_s
+        dispatch.close()
+        await self.receiver.stop()
+        await self._processor.give_back(dispatch.not_begun())
+        if dispatch.running:
+            _log.info("stopping: waiting for %d handlers, at most %g s", dispatch.running, drain_timeout_s)
+        drained = asyncio.ensure_future(dispatch.drained())
+        await _first_of(drained, self._dependencies.sleep(drain_timeout_s), self._hurried.wait())
+        if not drained.done():
+            if dispatch.running:
+                _log.warning("stopping: %d handlers are interrupted", dispatch.running)
+            dispatch.interrupt()
+            self.deletes.hurry()
+            self._releases.hurry()
+            await _first_of(drained, asyncio.sleep(_LAST_S))
+        if not drained.done():
+            drained.cancel()
+            await self._processor.abandon(dispatch.messages())
+        # What a group gave back after its member failed may have come in while the others were drained.
+        await self._processor.give_back(dispatch.not_begun())
         _log.info("stopped consuming %s", self.facts.url)
 
     async def _close(self) -> None:
@@ -414,6 +363,16 @@ class Runner:
             # A thread cannot be ended from outside: one that still works is left to itself.
             self._executor.shutdown(wait=False, cancel_futures=True)
             self._table.settings.executor = None
+
+
+async def _first_of(drained: asyncio.Future[None], *others: Awaitable[Any]) -> None:
+    waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(other) for other in others]
+    try:
+        await asyncio.wait([drained, *waiting], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
 
 # ---- what a consumer stands on: the service it calls, the clock it reads, the keeper of its leases; tests bring their own

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from veil.client.api import ApiError, Backoff, Failure
 from veil.client.client import with_retries
 from veil.consumer.lease import Lease, LeaseLost, LeaseState, Settling
-from veil.consumer.renewal.ledger import Capped, Effect, Failed, Flight, Ledger, Lost, Renewed, Warned
+from veil.consumer.renewal.ledger import Flight, LeaseEvent, Ledger
 from veil.consumer.renewal.policies import RenewalPolicy
 
 _log = logging.getLogger(__name__)
@@ -154,13 +154,13 @@ class LeaseKeeper(Keeper):
     def let_go(self, lease: Lease) -> Settling:
         """Send no renewal for the lease after this; settled when none is under way either."""
         with self._lock:
-            held, effects = self._ledger.let_go(lease, self._monotonic())
+            held, events = self._ledger.let_go(lease, self._monotonic())
             if held is None or not held.flying:
                 settling = _SETTLED
             else:
                 held.waiting.append(future := promise())
                 settling = Settling(future)
-        self._apply(effects)
+        self._apply(events)
         return settling
 
     def change(self, lease: Lease, visibility_s: int) -> Future[None]:
@@ -216,9 +216,9 @@ class LeaseKeeper(Keeper):
         try:
             with self._lock:
                 self._planned_s = math.inf
-                effects, calls = self._ledger.due(now_s)
+                events, calls = self._ledger.due(now_s)
             # Losses before anything else: a handler that goes on after a stall must hear of it first.
-            self._apply(effects)
+            self._apply(events)
             if late_s > _LATE_S:
                 self._tell(self._events.late, late_s)
             for call in calls:
@@ -250,9 +250,9 @@ class LeaseKeeper(Keeper):
         finally:
             now_s = self._monotonic()
             with self._lock:
-                effects = self._ledger.answered(call, results, asked_at_s, now_s)
+                events = self._ledger.answered(call, results, asked_at_s, now_s)
                 self._landed(call)
-            self._apply(effects)
+            self._apply(events)
             self._plan()
 
     def _without_the_gone(self, call: list[Flight]) -> list[Flight]:
@@ -337,7 +337,7 @@ class LeaseKeeper(Keeper):
     def _changed(
         self, lease: Lease, visibility_s: int, deadline_s: float | None, before: bool, error: Exception | None
     ) -> None:
-        effects: list[Effect] = []
+        events: list[LeaseEvent] = []
         if deadline_s is not None and visibility_s > 0:
             lease.renewed(deadline_s)
         elif deadline_s is not None:
@@ -349,30 +349,24 @@ class LeaseKeeper(Keeper):
             if visibility_s == 0 and deadline_s is not None:
                 self._ledger.let_go(lease, now_s)
             elif isinstance(error, LeaseLost):
-                effects += self._ledger.lose(lease, str(error))
+                events += self._ledger.lose(lease, str(error))
             else:
                 self._ledger.by_hand(lease, deadline_s)
-        self._apply(effects)
+        self._apply(events)
         self._plan()
 
     # ---- telling
 
-    def _apply(self, effects: Sequence[Effect]) -> None:
-        for effect in effects:
-            lease = effect.held.lease
-            match effect:
-                case Lost(_, why):
-                    lease.lose(why)
-                    self._tell(self._events.lost, lease, lease.why or why)
-                case Warned(_, ends_at_s):
-                    lease.warn(ends_at_s)
-                    self._tell(self._events.warned, lease, ends_at_s - self._monotonic())
-                case Capped(_, why):
-                    self._tell(self._events.capped, lease, why)
-                case Renewed(_, visibility_s):
-                    self._tell(self._events.renewed, lease, visibility_s)
-                case Failed(_, problem, again):
-                    self._tell(self._events.failed, lease, problem, again)
+    def _apply(self, events: Sequence[LeaseEvent]) -> None:
+        for name, held, facts in events:
+            lease = held.lease
+            if name == "lost":
+                lease.lose(facts[0])
+                facts = (lease.why or facts[0],)
+            elif name == "warned":
+                lease.warn(facts[0])
+                facts = (facts[0] - self._monotonic(),)
+            self._tell(getattr(self._events, name), lease, *facts)
 
     def _tell(self, call: Callable[..., None], *facts: object) -> None:
         try:

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from veil.client.api import ApiError, Failure
 from veil.consumer.lease import Lease, LeaseState
@@ -60,43 +60,16 @@ class Flight(NamedTuple):
     clamped: bool  # to what is left of the twelve hours
 
 
-class Lost(NamedTuple):
-    """The lease is somebody else's, or may be."""
+class LeaseEvent(NamedTuple):
+    """What has happened to a lease, and what `KeeperEvents` tells of it by the method of that name."""
 
+    name: str
     held: Held
-    why: str
+    facts: tuple[Any, ...]
 
 
-class Capped(NamedTuple):
-    """The lease cannot be renewed any more; it lasts until its deadline."""
-
-    held: Held
-    why: str
-
-
-class Warned(NamedTuple):
-    """Renewal ends for good at that instant."""
-
-    held: Held
-    ends_at_s: float
-
-
-class Renewed(NamedTuple):
-    """The service granted a new window."""
-
-    held: Held
-    ask_s: int
-
-
-class Failed(NamedTuple):
-    """A try failed; `again` when there will be another."""
-
-    held: Held
-    problem: Exception
-    again: bool
-
-
-Effect = Lost | Capped | Warned | Renewed | Failed
+def _event(name: str, held: Held, *facts: object) -> LeaseEvent:
+    return LeaseEvent(name, held, facts)
 
 
 BATCH = 10
@@ -166,7 +139,7 @@ class Ledger:
         if len(self._heap) > 4 * len(self._table) + 1_000:
             self._forget_the_stale()
 
-    def let_go(self, lease: Lease, now_s: float) -> tuple[Held | None, list[Effect]]:
+    def let_go(self, lease: Lease, now_s: float) -> tuple[Held | None, list[LeaseEvent]]:
         """Send nothing for the lease after this. A call that is under way is `held.flying` still."""
         held = self._table.get(lease)
         if held is None:
@@ -193,7 +166,7 @@ class Ledger:
             held.renewals += 1
         self._schedule(held)
 
-    def lose(self, lease: Lease, why: str) -> list[Effect]:
+    def lose(self, lease: Lease, why: str) -> list[LeaseEvent]:
         """The service said so to somebody else."""
         held = self.get(lease)
         return [] if held is None else [self._lose(held, why)]
@@ -212,10 +185,10 @@ class Ledger:
             heapq.heappop(heap)
         return heap[0][0] if heap else math.inf
 
-    def due(self, now_s: float) -> tuple[list[Effect], list[list[Flight]]]:
+    def due(self, now_s: float) -> tuple[list[LeaseEvent], list[list[Flight]]]:
         """What has happened by itself, losses first, and the renewals to send, ten to a call."""
-        lost: list[Effect] = []
-        effects: list[Effect] = []
+        lost: list[LeaseEvent] = []
+        events: list[LeaseEvent] = []
         flights: list[Flight] = []
         while self.next_s() <= now_s:
             held = heapq.heappop(self._heap)[2]
@@ -227,10 +200,10 @@ class Ledger:
             elif held.lease.noticed is LeaseState.ENDED:  # and whoever ended it forgot to say so
                 self._remove(held)
             else:
-                self._look(held, now_s, effects, flights)
+                self._look(held, now_s, events, flights)
         if flights:
-            self._fill_up(now_s, effects, flights)
-        return lost + effects, self._calls(flights)
+            self._fill_up(now_s, events, flights)
+        return lost + events, self._calls(flights)
 
     def timeout_s(self, call: Sequence[Flight], now_s: float) -> float:
         """How long to wait for the answer of a call that is sent now."""
@@ -244,9 +217,9 @@ class Ledger:
 
     def answered(
         self, call: Sequence[Flight], results: Sequence[ApiError | None], asked_at_s: float, now_s: float
-    ) -> list[Effect]:
+    ) -> list[LeaseEvent]:
         """What the answer to a call means for its leases; one that was let go meanwhile is nobody's concern."""
-        effects: list[Effect] = []
+        events: list[LeaseEvent] = []
         # One draw for the whole call: its leases fail together, and are tried again together.
         jitter = 0.5 + self._random.random()
         if None in results:
@@ -257,16 +230,16 @@ class Ledger:
             if held.gone:
                 continue
             if problem is None:
-                self._granted(flight, asked_at_s, effects)
+                self._granted(flight, asked_at_s, events)
             elif problem.failure is Failure.LOST:
-                effects.append(self._lose(held, f"the service says: {problem}"))
+                events.append(self._lose(held, f"the service says: {problem}"))
                 continue
             elif problem.failure is Failure.CAPPED:
-                self._cap(held, f"the service says: {problem}", effects)
+                self._cap(held, f"the service says: {problem}", events)
             else:
-                self._try_again(held, problem, jitter, now_s, effects)
+                self._try_again(held, problem, jitter, now_s, events)
             self._schedule(held)
-        return effects
+        return events
 
     # ---- one lease
 
@@ -310,23 +283,23 @@ class Ledger:
         held.next_s = next_s
         heapq.heappush(self._heap, (next_s, next(self._numbers), held))
 
-    def _look(self, held: Held, now_s: float, effects: list[Effect], flights: list[Flight]) -> None:
+    def _look(self, held: Held, now_s: float, events: list[LeaseEvent], flights: list[Flight]) -> None:
         if not held.lease.by_hand and not held.last:
             if now_s >= self._end_s(held):
                 self._cap(
                     held,
                     f"it was renewed for {now_s - held.held_at_s:.0f} s, the most that is allowed",
-                    effects,
+                    events,
                 )
             else:
                 if not held.warned and now_s >= self._warn_at_s(held):
                     held.warned = True
-                    effects.append(Warned(held, self._end_s(held)))
+                    events.append(_event("warned", held, self._end_s(held)))
                 if now_s >= self._due_s(held):
-                    self._take_off(held, now_s, effects, flights)
+                    self._take_off(held, now_s, events, flights)
         self._schedule(held)
 
-    def _take_off(self, held: Held, now_s: float, effects: list[Effect], flights: list[Flight]) -> None:
+    def _take_off(self, held: Held, now_s: float, events: list[LeaseEvent], flights: list[Flight]) -> None:
         # One series of tries asks for one length: a cut call that arrives late then can only lengthen the window.
         ask_s = held.asking_s if held.tries else self.policy.ask_s(held, now_s)
         left_s = math.floor(held.received_at_s + LIFETIME_S - _LIFETIME_MARGIN_S - now_s + 1e-6)
@@ -335,13 +308,13 @@ class Ledger:
             why = (
                 "twelve hours after the receive" if clamped else "the most that is allowed after the receive"
             )
-            self._cap(held, f"it cannot be renewed beyond {why}", effects)
+            self._cap(held, f"it cannot be renewed beyond {why}", events)
             return
         held.asking_s = ask_s
         held.flying = True
         flights.append(Flight(held, min(ask_s, left_s), clamped))
 
-    def _fill_up(self, now_s: float, effects: list[Effect], flights: list[Flight]) -> None:
+    def _fill_up(self, now_s: float, events: list[LeaseEvent], flights: list[Flight]) -> None:
         """Places left in the last call cost nothing: give them to those that are due next."""
         aside: list[tuple[float, int, Held]] = []
         horizon_s = now_s + 60.0
@@ -354,7 +327,7 @@ class Ledger:
             elif held.together:
                 self._part(held)
             else:
-                self._take_off(held, now_s, effects, flights)
+                self._take_off(held, now_s, events, flights)
                 self._schedule(held)
         for entry in aside:
             heapq.heappush(self._heap, entry)
@@ -365,19 +338,19 @@ class Ledger:
             by_queue.setdefault(flight.held.lease.queue_url, []).append(flight)
         return [same[at : at + BATCH] for same in by_queue.values() for at in range(0, len(same), BATCH)]
 
-    def _granted(self, flight: Flight, asked_at_s: float, effects: list[Effect]) -> None:
+    def _granted(self, flight: Flight, asked_at_s: float, events: list[LeaseEvent]) -> None:
         held = flight.held
         held.asked_at_s, held.deadline_s = asked_at_s, asked_at_s + flight.ask_s
         held.renewals += 1
         held.tries, held.retry_s, held.problem, held.refused = 0, math.inf, "", False
         held.unanswered = False
         held.lease.renewed(held.deadline_s)
-        effects.append(Renewed(held, flight.ask_s))
+        events.append(_event("renewed", held, flight.ask_s))
         if flight.clamped:
-            self._cap(held, "it cannot be renewed beyond twelve hours after the receive", effects)
+            self._cap(held, "it cannot be renewed beyond twelve hours after the receive", events)
 
     def _try_again(
-        self, held: Held, problem: ApiError, jitter: float, now_s: float, effects: list[Effect]
+        self, held: Held, problem: ApiError, jitter: float, now_s: float, events: list[LeaseEvent]
     ) -> None:
         held.tries += 1
         held.problem = str(problem)
@@ -401,26 +374,26 @@ class Ledger:
             gap_s = left_s / 2  # the last one still gets a chance to be answered
         held.retry_s = now_s + gap_s
         if problem.failure is not Failure.REFUSED or not held.refused:
-            effects.append(Failed(held, problem, again=held.retry_s < now_s + lost_in_s))
+            events.append(_event("failed", held, problem, held.retry_s < now_s + lost_in_s))
         held.refused = problem.failure is Failure.REFUSED
 
-    def _cap(self, held: Held, why: str, effects: list[Effect]) -> None:
+    def _cap(self, held: Held, why: str, events: list[LeaseEvent]) -> None:
         if held.last:
             return
         held.last, held.why_last = True, why
         if not held.warned:
             held.warned = True
-            effects.append(Warned(held, held.deadline_s))
-        effects.append(Capped(held, why))
+            events.append(_event("warned", held, held.deadline_s))
+        events.append(_event("capped", held, why))
 
     # Not `lease.lost`, which may call whoever waits for it while the caller has us locked.
     def _is_lost(self, held: Held, now_s: float) -> bool:
         state = held.lease.noticed
         return state is LeaseState.LOST or (state is LeaseState.HELD and now_s >= self.lost_at_s(held))
 
-    def _lose(self, held: Held, why: str = "") -> Lost:
+    def _lose(self, held: Held, why: str = "") -> LeaseEvent:
         self._remove(held)
-        return Lost(held, why or held.lease.why or self._why_lapsed(held))
+        return _event("lost", held, why or held.lease.why or self._why_lapsed(held))
 
     def _part(self, held: Held) -> None:
         """Something is due for those that stand together: each gets a place of its own."""
