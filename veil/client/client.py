@@ -213,10 +213,19 @@ class SqsClient(QueueApi):
         return [answer for part in parts for answer in part]
 
     async def extend(
-        self, url: str, changes: Sequence[tuple[str, int]], *, said: Sequence[Said | None] = ()
+        self,
+        url: str,
+        changes: Sequence[tuple[str, int]],
+        *,
+        said: Sequence[Said | None] = (),
+        closing: bool = False,
     ) -> list[ApiError | None]:
         """Set the visibility of up to ten, in one call, as `delete` does."""
-        return await self._extend(url, changes, said=said)
+        entries = [
+            {"Id": str(at), "ReceiptHandle": receipt, "VisibilityTimeout": visibility_s}
+            for at, (receipt, visibility_s) in enumerate(changes)
+        ]
+        return await self._batch("ChangeMessageVisibilityBatch", url, entries, said=said, closing=closing)
 
     async def send(
         self,
@@ -303,20 +312,6 @@ class SqsClient(QueueApi):
     async def _asked_at_start(self, action: str, given: dict[str, Any], read: Callable[[HttpAnswer], T]) -> T:
         call = functools.partial(self._call, action, given, read, repeatable=True)
         return await with_retries(call, _START_BACKOFF, tries=_START_TRIES)
-
-    async def _extend(
-        self,
-        url: str,
-        changes: Sequence[tuple[str, int]],
-        *,
-        said: Sequence[Said | None] = (),
-        closing: bool = False,
-    ) -> list[ApiError | None]:
-        entries = [
-            {"Id": str(at), "ReceiptHandle": receipt, "VisibilityTimeout": visibility_s}
-            for at, (receipt, visibility_s) in enumerate(changes)
-        ]
-        return await self._batch("ChangeMessageVisibilityBatch", url, entries, said=said, closing=closing)
 
     async def _batch(
         self,
@@ -412,7 +407,7 @@ class SqsClient(QueueApi):
             batch = [(receipt, 0) for receipt in receipts[start : start + BATCH_MAX]]
             try:
                 said = [GIVEN_BACK] * len(batch)
-                results = await self._extend(url, batch, said=said, closing=True)
+                results = await self.extend(url, batch, said=said, closing=True)
                 failed += sum(result is not None for result in results)
             except ApiError:
                 failed += len(batch)

@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from http import HTTPStatus
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,6 +38,7 @@ _TELL_EVERY_S: Final = 5.0  # of renewals that fail
 SECONDS_BOUNDS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3_600, 14_400, 43_200
 )  # fmt: skip
+_BOUNDS: Final = (*(f"{bound:g}" for bound in SECONDS_BOUNDS), "+Inf")
 
 # What happens to leases: the name of the count, the metric, and what it says.
 _LEASE_EVENTS: Final = (
@@ -103,22 +105,42 @@ class ConsumerMetrics:
 
     def families(self) -> Iterator[Metric]:
         """The metrics, in the order in which they are shown."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+        messages = CounterMetricFamily(
+            "veil_consumer_messages_handled",
+            "Messages whose handling has ended, by outcome.",
+            labels=("queue", "handler", "outcome"),
+        )
+        seconds = HistogramMetricFamily(
+            "veil_consumer_handling_seconds",
+            "Time from the start of a handler to its end.",
+            labels=("queue", "handler"),
+        )
+        leases = [CounterMetricFamily(metric, text, labels=("queue",)) for _, metric, text in _LEASE_EVENTS]
         with self._lock:
-            handled = {
-                (*names, outcome): count
-                for names, each in self._handled.items()
-                for outcome, count in each.outcomes.items()
-            }
-            times = {
-                names: (list(each.buckets), each.sum)
-                for names, each in self._handled.items()
-                if any(each.buckets)
-            }
-            leases = {name: dict(counts) for name, counts in self._leases.items()}
+            for names, each in self._handled.items():
+                for outcome, count in each.outcomes.items():
+                    messages.add_metric((*names, outcome), count)
+                if any(each.buckets):
+                    seconds.add_metric(
+                        names, list(zip(_BOUNDS, accumulate(each.buckets), strict=True)), each.sum
+                    )
+            for family, name in zip(leases, LEASE_EVENTS, strict=True):
+                for queue, count in self._leases[name].items():
+                    family.add_metric((queue,), count)
             gauges = dict(self._gauges)
-        yield from _about_handling(handled, times)
-        yield from _about_leases(leases)
-        yield from _about_now(gauges)
+        yield from (messages, seconds, *leases)
+        in_flight = GaugeMetricFamily(
+            "veil_consumer_in_flight", "Messages whose handler is running.", labels=("queue",)
+        )
+        waiting = GaugeMetricFamily(
+            "veil_consumer_waiting", "Messages received that wait for a free slot.", labels=("queue",)
+        )
+        for queue, (running, held) in gauges.items():
+            in_flight.add_metric((queue,), running())
+            waiting.add_metric((queue,), held())
+        yield from (in_flight, waiting)
 
 
 class _Handled:
@@ -137,55 +159,6 @@ def _known(names: set[str], name: str) -> str:
         return _OTHER
     names.add(name)
     return name
-
-
-def _about_handling(
-    handled: dict[tuple[str, str, str], int], times: dict[tuple[str, str], tuple[list[int], float]]
-) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
-
-    messages = CounterMetricFamily(
-        "veil_consumer_messages_handled",
-        "Messages whose handling has ended, by outcome.",
-        labels=("queue", "handler", "outcome"),
-    )
-    for labels, count in handled.items():
-        messages.add_metric(labels, count)
-    yield messages
-    seconds = HistogramMetricFamily(
-        "veil_consumer_handling_seconds",
-        "Time from the start of a handler to its end.",
-        labels=("queue", "handler"),
-    )
-    bounds = [*(f"{bound:g}" for bound in SECONDS_BOUNDS), "+Inf"]
-    for pair, (buckets, total) in times.items():
-        seconds.add_metric(pair, list(zip(bounds, accumulate(buckets), strict=True)), total)
-    yield seconds
-
-
-def _about_leases(leases: dict[str, dict[str, int]]) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily
-
-    for name, metric, text in _LEASE_EVENTS:
-        family = CounterMetricFamily(metric, text, labels=("queue",))
-        for queue, count in leases[name].items():
-            family.add_metric((queue,), count)
-        yield family
-
-
-def _about_now(gauges: dict[str, tuple[Callable[[], float], Callable[[], float]]]) -> Iterator[Metric]:
-    from prometheus_client.core import GaugeMetricFamily
-
-    in_flight = GaugeMetricFamily(
-        "veil_consumer_in_flight", "Messages whose handler is running.", labels=("queue",)
-    )
-    waiting = GaugeMetricFamily(
-        "veil_consumer_waiting", "Messages received that wait for a free slot.", labels=("queue",)
-    )
-    for queue, (running, held) in gauges.items():
-        in_flight.add_metric((queue,), running())
-        waiting.add_metric((queue,), held())
-    yield from (in_flight, waiting)
 
 
 def _collected(families: Callable[[], Iterable[Metric]]) -> Any:
@@ -207,7 +180,7 @@ def _collected(families: Callable[[], Iterable[Metric]]) -> Any:
 class RenewalWatch(KeeperEvents):
     """For the keeper of one queue; called from its thread."""
 
-    def __init__(self, queue: str, metrics: ConsumerMetrics | None = None) -> None:
+    def __init__(self, queue: str, metrics: ConsumerMetrics) -> None:
         self._queue, self._metrics = queue, metrics
         self._told_s, self._untold = -_TELL_EVERY_S, 0
 
@@ -247,8 +220,7 @@ class RenewalWatch(KeeperEvents):
         _log.warning("lease is renewed for another %.0f s only", ends_in_s, extra=self._facts(lease))
 
     def _count(self, event: str) -> None:
-        if self._metrics is not None:
-            self._metrics.lease(event, self._queue)
+        self._metrics.lease(event, self._queue)
 
     def _facts(self, lease: Lease) -> dict[str, object]:
         facts = {"message_id": lease.message_id, "queue": self._queue, "token": lease.token}
@@ -262,37 +234,18 @@ _HEAD_BYTES_MAX: Final = 8_192
 _HEAD_WAIT_S: Final = 5.0
 _CONNECTIONS_MAX: Final = 32
 
-Problem = Callable[[], str | None]  # None: all is well; else what is not
 _TEXT: Final = "text/plain; charset=utf-8"
-_REASONS: Final = {
-    200: "OK",
-    400: "Bad Request",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-}
-
-
-def _no_problem() -> str | None:
-    return None
 
 
 class HealthServer:
-    """Answers 200 `ok` or 503 with the problem in words. Healthy means the process is of use and need not be restarted;
-    ready means that it receives messages. One answer for each connection, on the event loop it is started on."""
+    """Answers 200 `ok`, or 503 with the problem in words. Healthy means that the event loop turns, and the process need not be
+    restarted; ready means that it receives messages. One answer for each connection, on the event loop it is started on."""
 
     def __init__(
-        self,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        alive: Problem = _no_problem,
-        ready: Problem = _no_problem,
-        metrics: ConsumerMetrics | None = None,
+        self, *, host: str, port: int, ready: Callable[[], str | None], metrics: ConsumerMetrics
     ) -> None:
-        self._host, self._port = host, port
-        self._alive, self._ready, self._metrics = alive, ready, metrics
+        """`ready` says what keeps it from receiving, if anything does."""
+        self._host, self._port, self._ready, self._metrics = host, port, ready, metrics
         self._server: asyncio.Server | None = None
         self._connections = 0
 
@@ -341,23 +294,18 @@ class HealthServer:
         return _response(status, kind, body, with_body=method == b"GET")
 
     def _page(self, target: bytes) -> tuple[int, str, bytes]:
-        if target == b"/healthz":
-            return _said(self._alive())
-        if target == b"/readyz":
-            return _said(self._alive() or self._ready())
-        if target == b"/metrics" and self._metrics is not None:
+        if target == b"/metrics":
             body, kind = self._metrics.page()
             return 200, kind, body
-        return 404, _TEXT, b"/healthz, /readyz, /metrics\n"
-
-
-def _said(problem: str | None) -> tuple[int, str, bytes]:
-    return (200, _TEXT, b"ok\n") if problem is None else (503, _TEXT, f"{problem}\n".encode())
+        if target not in (b"/healthz", b"/readyz"):
+            return 404, _TEXT, b"/healthz, /readyz, /metrics\n"
+        problem = self._ready() if target == b"/readyz" else None
+        return (200, _TEXT, b"ok\n") if problem is None else (503, _TEXT, f"{problem}\n".encode())
 
 
 def _response(status: int, kind: str, body: bytes, *, with_body: bool = True) -> bytes:
     head = (
-        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
         "Connection: close\r\n\r\n"
     )
     return head.encode() + (body if with_body else b"")

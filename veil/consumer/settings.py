@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from typing import Final, cast
 
 from veil.consumer.outcomes import Outcome
 from veil.consumer.renewal.policies import Adaptive, RenewalPolicy
@@ -51,12 +51,6 @@ class ConsumerSettings:
     )
 
     def __post_init__(self) -> None:
-        _check(
-            isinstance(self.queue, str) and bool(self.queue),
-            "queue",
-            self.queue,
-            "the name, the URL or the ARN of a queue",
-        )
         _whole("concurrency", self.concurrency, 1, CONCURRENCY_MAX)
         if self.prefetch is not None:
             _whole("prefetch", self.prefetch, 0, PREFETCH_MAX)
@@ -64,49 +58,38 @@ class ConsumerSettings:
             _whole("health_port", self.health_port, 0, 65_535)
         if self.visibility is not None:
             seconds = _seconds("visibility", self.visibility, 1, VISIBILITY_MAX_S)
-            _check(seconds == int(seconds), "visibility", self.visibility, "whole seconds")
+            if seconds != int(seconds):
+                raise SettingsError("visibility", self.visibility, "whole seconds")
             object.__setattr__(self, "visibility", int(seconds))
         object.__setattr__(self, "drain_timeout", _seconds("drain_timeout", self.drain_timeout, 0, math.inf))
-        _check(
-            callable(getattr(self.renewal, "due_s", None)) and not isinstance(self.renewal, type),
-            "renewal",
-            self.renewal,
-            "a renewal policy: Adaptive(), Buffered(), Heartbeat() or NoRenewal()",
-        )
-        _check(
-            self.on_poison is None or isinstance(self.on_poison, Outcome),
-            "on_poison",
-            self.on_poison,
-            "an outcome, such as DeadLetter() or LetExpire()",
-        )
+        is_policy = callable(getattr(self.renewal, "due_s", None)) and not isinstance(self.renewal, type)
+        is_outcome = self.on_poison is None or isinstance(self.on_poison, Outcome)
+        for setting, holds, expected in (
+            ("queue", isinstance(self.queue, str) and self.queue, "the name, the URL or the ARN of a queue"),
+            ("renewal", is_policy, "a renewal policy: Adaptive(), Buffered(), Heartbeat() or NoRenewal()"),
+            ("on_poison", is_outcome, "an outcome, such as DeadLetter() or LetExpire()"),
+            ("message_type_attribute", self.message_type_attribute, "the name of a message attribute"),
+        ):
+            if not holds:
+                raise SettingsError(setting, getattr(self, setting), expected)
         own_s = self.renewal.receive_visibility_s
         if self.visibility is not None and own_s is not None and own_s != self.visibility:
             raise SettingsError(
                 "visibility", self.visibility, f"the {own_s} s that renewal={self.renewal!r} asks for"
             )
-        _check(
-            bool(self.message_type_attribute),
-            "message_type_attribute",
-            self.message_type_attribute,
-            "the name of a message attribute",
-        )
 
     @property
     def visibility_s(self) -> int | None:
-        return None if self.visibility is None else int(_plain(self.visibility))
+        return cast("int | None", self.visibility)
 
     @property
     def drain_timeout_s(self) -> float:
-        return _plain(self.drain_timeout)
+        return cast(float, self.drain_timeout)
 
     @property
     def name(self) -> str:
         """The queue's name, also where a URL or an ARN was given."""
         return self.queue.rsplit("/", 1)[-1].rsplit(":", 1)[-1]
-
-
-def _plain(length: Seconds) -> float:
-    return length.total_seconds() if isinstance(length, timedelta) else length
 
 
 def _seconds(setting: str, value: object, low: float, high: float) -> float:
@@ -122,8 +105,3 @@ def _seconds(setting: str, value: object, low: float, high: float) -> float:
 def _whole(setting: str, value: object, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise SettingsError(setting, value, f"a whole number from {low} to {high}")
-
-
-def _check(holds: bool, setting: str, value: object, expected: str) -> None:
-    if not holds:
-        raise SettingsError(setting, value, expected)

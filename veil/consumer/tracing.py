@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -80,123 +80,92 @@ class Tracing:
 
     async def __call__(self, message: Message, call_next: CallNext) -> Outcome:
         """Around one message."""
-        span = self._begin([message])
-        if span is None:
-            return await call_next(message)
-        try:
-            outcome = await call_next(message)
-        except BaseException as error:
-            span.failed(error)
-            raise
-        span.ended(label(outcome))
-        return outcome
+        with self._processing([message]) as outcomes:
+            outcomes.append(await call_next(message))
+        return outcomes[0]
 
     async def call_batch(self, messages: Sequence[Message], call_next: CallNextBatch) -> list[Outcome]:
         """Around a batch: one span, linked to every sender."""
-        span = self._begin(messages)
-        if span is None:
-            return await call_next(messages)
-        try:
-            outcomes = await call_next(messages)
-        except BaseException as error:
-            span.failed(error)
-            raise
-        span.ended(",".join(sorted({label(outcome) for outcome in outcomes})))
+        with self._processing(messages) as outcomes:
+            outcomes += await call_next(messages)
         return outcomes
 
-    def _begin(self, messages: Sequence[Message]) -> _Span | None:
+    @contextmanager
+    def _processing(self, messages: Sequence[Message]) -> Iterator[list[Outcome]]:
+        """The span of a block that says what it comes to."""
+        outcomes: list[Outcome] = []
         if self._trace is None:
-            return None
-        try:
-            first = messages[0]
-            attributes: dict[str, Any] = {
-                "messaging.system": "aws_sqs",
-                "messaging.operation.name": "process",
-                "messaging.operation.type": "process",
-                "messaging.destination.name": first.queue,
-            }
-            if len(messages) == 1:
-                attributes["messaging.message.id"] = first.id
-                attributes["veil.receive_count"] = first.receive_count
-            else:
-                attributes["messaging.batch.message_count"] = len(messages)
-            senders = [self._span_context(sender) for sender in map(sender_context, messages) if sender]
-            within = None
+            yield outcomes
+            return
+        with self._span("process", messages) as span:
+            within = self._trace.set_span_in_context(span)
+            for message in messages:
+                message.settling = partial(self._span, "delete", [message], within)
+            try:
+                yield outcomes
+            except BaseException as error:
+                with _quietly():
+                    span.record_exception(error)
+                    span.set_attribute("error.type", type(error).__qualname__)
+                    span.set_status(self._trace.Status(self._trace.StatusCode.ERROR))
+                raise
+            with _quietly():
+                span.set_attribute("veil.outcome", ",".join(sorted({label(each) for each in outcomes})))
+
+    def _senders(self, messages: Sequence[Message]) -> list[Any]:
+        found = []
+        for sender in filter(None, map(sender_context, messages)):
+            flags = self._trace.TraceFlags(self._trace.TraceFlags.SAMPLED if sender.is_sampled else 0)
+            ids = (sender.trace_id, sender.span_id)
+            found.append(self._trace.SpanContext(*ids, is_remote=True, trace_flags=flags))
+        return found
+
+    @contextmanager
+    def _span(self, operation: str, messages: Sequence[Message], within: Any = None) -> Iterator[Any]:
+        """A span that is the current one in the block, `within` that context or its sender's; several senders are linked. Nothing
+        that it does raises: one that cannot be begun records nothing."""
+        first, kinds = messages[0], self._trace.SpanKind
+        attributes: dict[str, Any] = {
+            "messaging.system": "aws_sqs",
+            "messaging.operation.name": operation,
+            "messaging.operation.type": "settle" if operation == "delete" else operation,
+            "messaging.destination.name": first.queue,
+        }
+        if len(messages) > 1:
+            attributes["messaging.batch.message_count"] = len(messages)
+        else:
+            attributes["messaging.message.id"] = first.id
+        if operation == "process" and len(messages) == 1:
+            attributes["veil.receive_count"] = first.receive_count
+        span, token = self._trace.INVALID_SPAN, None
+        with _quietly():
+            senders = self._senders(messages) if within is None else []
             if len(messages) == 1 and senders:
                 within = self._trace.set_span_in_context(self._trace.NonRecordingSpan(senders.pop()))
             span = self._tracer.start_span(
-                f"process {first.queue}",
+                f"{attributes['messaging.operation.type']} {first.queue}",
                 context=within,
-                kind=self._trace.SpanKind.CONSUMER,
+                kind=kinds.CLIENT if operation == "delete" else kinds.CONSUMER,
                 attributes=attributes,
                 links=[self._trace.Link(sender) for sender in senders],
             )
-            for message in messages:
-                message.settling = partial(self._settling, self._trace.set_span_in_context(span), message)
-            return _Span(span, self._trace, self._context)
-        except Exception:
-            _log.debug("no span could be begun", exc_info=True)
-            return None
-
-    def _span_context(self, sender: SenderContext) -> Any:
-        flags = self._trace.TraceFlags(self._trace.TraceFlags.SAMPLED if sender.is_sampled else 0)
-        return self._trace.SpanContext(sender.trace_id, sender.span_id, is_remote=True, trace_flags=flags)
-
-    @contextmanager
-    def _settling(self, within: Any, message: Message) -> Iterator[None]:
+            token = self._context.attach(self._trace.set_span_in_context(span))
         try:
-            started = self._tracer.start_span(
-                f"settle {message.queue}",
-                context=within,
-                kind=self._trace.SpanKind.CLIENT,
-                attributes={
-                    "messaging.system": "aws_sqs",
-                    "messaging.operation.name": "delete",
-                    "messaging.operation.type": "settle",
-                    "messaging.destination.name": message.queue,
-                    "messaging.message.id": message.id,
-                },
-            )
-            span = _Span(started, self._trace, self._context)
-        except Exception:
-            _log.debug("no span could be begun", exc_info=True)
-            yield
-            return
-        try:
-            yield
+            yield span
         finally:
-            span.close()
+            with _quietly():
+                if token is not None:
+                    self._context.detach(token)
+            with _quietly():
+                span.end()
 
 
-class _Span:
-    """A span that is the current one until it ends; nothing it does raises."""
-
-    def __init__(self, span: Any, trace: Any, context: Any) -> None:
-        self._span, self._trace, self._context = span, trace, context
-        self._token = context.attach(trace.set_span_in_context(span))
-
-    def ended(self, outcome: str) -> None:
-        self._quietly(lambda: self._span.set_attribute("veil.outcome", outcome))
-        self.close()
-
-    def failed(self, error: BaseException) -> None:
-        def record() -> None:
-            self._span.record_exception(error)
-            self._span.set_attribute("error.type", type(error).__qualname__)
-            self._span.set_status(self._trace.Status(self._trace.StatusCode.ERROR))
-
-        self._quietly(record)
-        self.close()
-
-    def close(self) -> None:
-        self._quietly(lambda: self._context.detach(self._token))
-        self._quietly(self._span.end)
-
-    def _quietly(self, call: Callable[[], Any]) -> None:
-        try:
-            call()
-        except Exception:
-            _log.debug("a span could not be told", exc_info=True)
+@contextmanager
+def _quietly() -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        _log.debug("a span could not be told", exc_info=True)
 
 
 # ---- whether anybody wants spans
