@@ -97,7 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--connections", type=int, default=128)
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--backlog", type=int, default=1_000_000)
-    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--build", type=Path, default=Path("build"))
     given = parser.parse_args(arguments)
     port = free_port()

@@ -1,14 +1,15 @@
-"""All rigs, long: `python -m tests.faults [RIG …] [--cycles N] [--seed N] [--seconds N] [--at-once N]`.
+"""All rigs, long: `python -m tests.faults [RIG …] [--cycles N] [--seed N] [--seconds N] [--at-once N] [--workers N]`.
 
 Prints the seed of every run, a table at the end, and exits with 1 if any rig saw a violation. With --seconds a rig is run
 again and again, under seeds that follow one another, until its time is up. With --at-once its cycles are shared among as
-many runs side by side: rigs that mostly wait take less time so.
+many runs side by side: rigs that mostly wait take less time so. With --workers every server that a rig starts has as many.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import random
 import sys
 import time
@@ -45,6 +46,7 @@ from tests.faults import (
     work,
 )
 from tests.faults.rig import Outcome
+from tests.faults.server_process import WORKERS
 from tests.pgbouncer import why_no_pgbouncer
 from tests.postgres_kit import why_no_postgres
 from tests.postgres_server import why_no_server
@@ -183,7 +185,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--at-once", type=int, default=1, help="share the cycles among so many runs side by side"
     )
+    parser.add_argument("--workers", type=int, help="run every server with so many workers")
     given = parser.parse_args(arguments)
+    if given.workers is not None:
+        os.environ[WORKERS] = str(given.workers)
     unknown = set(given.rigs) - RIGS.keys()
     if unknown:
         parser.error(f"unknown rig {', '.join(sorted(unknown))}; there are {', '.join(RIGS)}")

@@ -17,6 +17,7 @@ from tests.forked_veil import ForkedVeil, start_veil
 
 REPOSITORY = Path(__file__).parents[2]
 _READY_TIMEOUT_S = 90.0
+WORKERS = "VEIL_TEST_WORKERS"  # how many workers every server of a rig has, for `--workers` of python -m tests.faults
 
 
 class ServerGone(Exception):
@@ -95,6 +96,8 @@ class ServerProcess:
         ]
         command += ["--config", os.devnull, "--no-rest-rules", "--log-level", "warning"]
         command += ["--ready-file", str(self._ready_file), *self._arguments]
+        if WORKERS in os.environ and "--workers" not in self._arguments:
+            command += ["--workers", os.environ[WORKERS]]
         environ = {name: value for name, value in os.environ.items() if not name.startswith("VEIL_")}
         with self.log_path.open("ab") as log:
             if self._network is not None:

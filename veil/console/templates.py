@@ -152,7 +152,7 @@ def static_file(name: str) -> Response:
 
 
 class Templates:
-    """The console's templates, all compiled: that takes longer than a page may take."""
+    """The console's templates, each compiled when it is first shown: all at once would hold up messages for half a second."""
 
     def __init__(self) -> None:
         self._environment = environment = Environment(
@@ -192,8 +192,6 @@ class Templates:
             "after_losses": words.after_losses,
             "sentence": words.sentence,
         }
-        for name in environment.list_templates():
-            environment.get_template(name)
 
     def render(self, template: str, **values: Any) -> str:
         """The text of a small template with these values, at once."""
