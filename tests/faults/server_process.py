@@ -142,14 +142,16 @@ class ServerProcess:
         return self.log_path.read_text(errors="replace")[-2000:].strip()
 
     def resident_bytes(self) -> int:
-        """How much memory it holds now."""
-        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        """How much memory it and its workers hold now."""
+        return self._memory("VmRSS:")
 
     def peak_resident_bytes(self) -> int:
-        """The most memory that it ever held."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+        """The most memory that it and its workers ever held."""
+        return self._memory("VmHWM:")
+
+    def _memory(self, line: str) -> int:
+        statuses = [Path(f"/proc/{pid}/status").read_text() for pid in (self.pid, *self.workers())]
+        return sum(int(status.partition(line)[2].split()[0]) * 1024 for status in statuses)
 
     def __enter__(self) -> ServerProcess:
         self.start()

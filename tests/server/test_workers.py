@@ -450,6 +450,55 @@ def test_a_worker_that_hangs_costs_no_holder_its_lease_and_is_replaced(crew, cli
     assert other.in_flight() == 1
 
 
+def hold_up(place: Path, but: set[int]) -> None:
+    """Stop the next worker of a server in this folder before it serves, for longer than a lease of 4 s and its grace last."""
+    found: list[int] = []
+
+    def is_there() -> bool:
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if (
+                    b"veil.server.worker" in command_of(process.name)
+                    and (process / "cwd").readlink() == place
+                ):
+                    found.extend({int(process.name)} - but)
+        return bool(found)
+
+    until(is_there)
+    os.kill(found[0], signal.SIGSTOP)
+    time.sleep(7)
+    os.kill(found[0], signal.SIGCONT)
+
+
+def test_no_lease_lapses_while_there_is_no_worker_to_take_its_renewal(serve, closing_all, tmp_path: Path):
+    """Neither after the death of the only one, nor after a restart before the first one serves."""
+    given = ("--workers", "1", "--queues", "orders")
+    crew = Crew(serve(*given), closing_all)
+    short = {"VisibilityTimeout": "4"}
+    assert crew.watcher.call("SetQueueAttributes", QueueUrl="orders", Attributes=short)[0] == 200
+    crew.watcher.send("x")
+    [message] = crew.watcher.receive()
+    assert crew.watcher.in_flight() == 1
+
+    def is_held() -> bool:
+        client = crew.connect()
+        renewal = {"ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": 4}
+        is_free = bool(client.receive())
+        return not is_free and client.call("ChangeMessageVisibility", QueueUrl="orders", **renewal)[0] == 200
+
+    [worker] = crew.workers()
+    os.kill(worker, signal.SIGKILL)
+    hold_up(tmp_path, {worker})
+    assert is_held()
+    before = set(crew.workers())
+    crew.server.process.kill()
+    with ThreadPoolExecutor(1) as thread:
+        late = thread.submit(hold_up, tmp_path, before)
+        crew = Crew(serve(*given), closing_all)
+        late.result()
+    assert is_held()
+
+
 def test_a_worker_that_is_asked_to_stop_finishes_and_is_replaced(crew, clients):
     one, other = clients
     leaving = crew.worker_of(one)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import uvloop
 
@@ -154,6 +154,7 @@ class _Server:
                 settings, service, self._keys, clock, metrics, self._application.handle, answers
             )
             metrics.workers = self._workers
+            cast(Any, store).unsent_bytes = self._workers.unsent_bytes
             self._http, *rest = self._workers.listeners
             self._smq = rest[0] if rest else None
         else:
@@ -221,7 +222,7 @@ class _Server:
                     from veil.stores.sqlite.data_directory import make_private
 
                     make_private(place / JOURNAL_FOLDER)
-            await self._service.start()
+            await self._service.start(serves=not self._settings.workers)
         except (StoreBusy, StoreDamaged, StoreTooNew) as problem:
             raise StartRefused(str(problem)) from None
         except StoreError as problem:
@@ -246,6 +247,7 @@ class _Server:
     async def _start_workers(self, workers: Workers) -> None:
         try:
             await workers.start(self._capacity.connections_max, self._capacity.refused_max)
+            self._service.store.begin_serving()
         except WorkersFailed as problem:
             raise StartRefused(str(problem)) from None
 

@@ -154,6 +154,7 @@ class Workers:
         self._page_file = tempfile.TemporaryFile()  # noqa: SIM115 - for as long as the process runs
         self._page = SharedPage(self._page_file.fileno(), settings.workers)
         self._is_stopping = False
+        self._is_served = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._next_look: asyncio.TimerHandle | None = None
         self.restarts = 0
@@ -169,6 +170,10 @@ class Workers:
     def pids(self) -> list[int]:
         """Of the workers that serve."""
         return [worker.process.pid for worker in self._ready.values()]
+
+    def unsent_bytes(self) -> int:
+        """What the store process has for the workers, and they have not taken yet."""
+        return sum([worker.link.unsent_bytes for worker in self._ready.values()])
 
     async def start(self, connections_max: int, refused_max: int) -> None:
         """Return when every worker serves; raises WorkersFailed."""
@@ -203,9 +208,16 @@ class Workers:
     # ---- connections
 
     def watch(self) -> None:
-        """Accept connections while there is somebody to hand them to."""
+        """Accept connections while there is somebody to hand them to; while there is nobody, no lease lapses."""
+        is_served = any(not worker.is_leaving for worker in self._ready.values())
         for listener in self.listeners:
-            listener.watch(any(not worker.is_leaving for worker in self._ready.values()))
+            listener.watch(is_served)
+        if is_served is not self._is_served:
+            self._is_served = is_served
+            if is_served:
+                self._lease_time.answered(self)
+            else:
+                self._lease_time.waits(self, TroubleKind.RESTART)
 
     def hand_over(self, connection: socket.socket, listener: int) -> None:
         """Give an accepted connection to the worker that has the fewest."""
@@ -246,22 +258,23 @@ class Workers:
 
     def _look(self) -> None:
         """Ask every worker whether it is there. Counted in looks: where this process stood still, they are not to blame."""
-        lease_time: LeaseTime = cast(Any, self._service.store).lease_time
         for worker in self._ready.values():
             worker.unheard += 1
             if worker.unheard == 1:
-                lease_time.waits(worker, TroubleKind.PAUSED)
-                answer = worker.link.ask("ready")
-                answer.add_done_callback(partial(self._heard, worker, lease_time))
+                self._lease_time.waits(worker, TroubleKind.PAUSED)
+                worker.link.ask("ready").add_done_callback(partial(self._heard, worker))
             elif worker.unheard == _UNHEARD_MAX:
                 self._end_hanging(worker)
         self._next_look = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
 
-    @staticmethod
-    def _heard(worker: _WorkerProcess, lease_time: LeaseTime, answer: asyncio.Future[None]) -> None:
+    @property
+    def _lease_time(self) -> LeaseTime:
+        return cast(LeaseTime, cast(Any, self._service.store).lease_time)
+
+    def _heard(self, worker: _WorkerProcess, answer: asyncio.Future[None]) -> None:
         answer.exception()  # it has died: that is seen elsewhere
         worker.unheard = 0
-        lease_time.answered(worker)
+        self._lease_time.answered(worker)
 
     @staticmethod
     def _end_hanging(worker: _WorkerProcess) -> None:

@@ -111,11 +111,13 @@ class Service:
                 self.in_background(self.activity.start())
         return self.activity
 
-    async def start(self) -> None:
-        """Open the store, let deadlines run, and go on with the move tasks that were under way."""
+    async def start(self, *, serves: bool = True) -> None:
+        """Open the store, let deadlines run, and go on with the move tasks that were under way. Where requests are taken only
+        later, whoever takes them tells the store so: until then no lease lapses."""
         await self.store.open()
         self._started = True
-        self.store.begin_serving()
+        if serves:
+            self.store.begin_serving()
         self.ticker.start()
         if self.activity is not None:
             await self.activity.start()

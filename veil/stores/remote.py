@@ -229,6 +229,11 @@ class Link(asyncio.Protocol):
         if not self.is_lost:
             self._write(0, self._asks[name].kind, given)
 
+    @property
+    def unsent_bytes(self) -> int:
+        """What the other end has not taken yet."""
+        return 0 if self.is_lost else len(self._out) + self._transport.get_write_buffer_size()
+
     def close(self) -> None:
         """End the link from this side; nobody is told that it is lost."""
         self._on_lost = lambda: None

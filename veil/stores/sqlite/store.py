@@ -52,6 +52,8 @@ _log = logging.getLogger(__name__)
 FORGET_EVERY_MS = 10_000
 # Of bodies that were claimed and wait for their commit. A group may have hundreds of receives, each of ten large messages.
 CLAIMED_BYTES_MAX = 64 << 20
+_PEEKS_MAX = 6  # at once: their messages are held as well
+_TAKEN_S = 0.002  # after which a worker has taken some of what it was sent
 
 
 def _seen(done: asyncio.Future[Any]) -> None:
@@ -94,6 +96,8 @@ class SqliteStore:
         self._sweeper: asyncio.Task[None] | None = None
         self._forget_at_ms = 0
         self._claimed_bytes = 0
+        self._room, self._peeks = asyncio.Lock(), asyncio.Semaphore(_PEEKS_MAX)
+        self.unsent_bytes: Callable[[], int] = lambda: 0  # of answers that workers have not taken yet
         self.events = NoEvents()
         self.commit_stats = CommitStats()
         self.on_failure: Callable[[BaseException], None] | None = None
@@ -316,7 +320,7 @@ class SqliteStore:
             self._claimed_bytes -= claimed_bytes  # where it is done again
             claimed_bytes = 0
             # Here, not before: operations may wait for the connection, and then all of them come at once.
-            if self._claimed_bytes > CLAIMED_BYTES_MAX:
+            if self._claimed_bytes + self.unsent_bytes() > CLAIMED_BYTES_MAX:
                 return None
             messages = receive(self._db, queue, count, visibility_s, attempt_id, caller)
             claimed_bytes = sum([message.body_bytes for message in messages])
@@ -324,9 +328,12 @@ class SqliteStore:
             return messages
 
         try:
-            while (messages := await self._do(claim, looks=True)) is None:
-                await self._do(_nothing)  # until the commit of what was claimed so far,
-                await asyncio.sleep(0)  # and until its receivers have taken it
+            messages = await self._do(claim, looks=True)
+            if messages is None:
+                async with self._room:  # one after the other
+                    while (messages := await self._do(claim, looks=True)) is None:
+                        await self._do(_nothing)  # until the commit of what was claimed so far,
+                        await self._taken()  # and until its receivers have taken it
             return messages
         finally:
             self._claimed_bytes -= claimed_bytes
@@ -404,10 +411,16 @@ class SqliteStore:
         self._db.state_of(queue)
         sent = (sent_after_ms, sent_before_ms)
         peek = Peek(queue.id, after_seq, up_to_seq, *sent, limit, bytes_max)
-        while True:
-            if not await self._do(peek.look, self._db, looks=True):
-                return peek.messages
-            await asyncio.sleep(0)  # a look is answered at once, which alone would let nobody in
+        async with self._peeks:
+            while self.unsent_bytes() > CLAIMED_BYTES_MAX:
+                await self._taken()
+            while True:
+                if not await self._do(peek.look, self._db, looks=True):
+                    return peek.messages
+                await asyncio.sleep(0)  # a look is answered at once, which alone would let nobody in
+
+    async def _taken(self) -> None:
+        await asyncio.sleep(_TAKEN_S if self.unsent_bytes() else 0)
 
     async def peek_next(self, queue: Queue, *, limit: int = 100) -> list[StoredMessage]:
         await self._settled(queue)
