@@ -78,9 +78,8 @@ class RawMessage:
         default_factory=dict
     )  # ApproximateReceiveCount, SentTimestamp, MessageGroupId, …
     asked_at_s: float = 0.0
-    grace_s: float = (
-        0.0  # how long after the service's own trouble its lease stays open; 0: nothing is promised
-    )
+    # How long after the service's own trouble its lease stays open; 0: nothing is promised.
+    grace_s: float = 0.0
 
     @property
     def receive_count(self) -> int:
@@ -97,9 +96,8 @@ BATCH_MAX: Final = 10  # messages in one call, on any SQS
 class QueueApi(Protocol):
     """One connection pool to a queue service, used from one event loop."""
 
-    bulk_max: int = (
-        BATCH_MAX  # how many messages one receive or delete may name; Veil offers more than SQS's ten
-    )
+    # How many messages one receive or delete may name; Veil offers more than SQS's ten.
+    bulk_max: int = BATCH_MAX
 
     async def queue_url(self, name: str) -> str:
         """The URL of a queue given by name (a URL is returned as it is); raises ApiError FATAL when there is none."""

@@ -114,9 +114,8 @@ class SqsClient(QueueApi):
         self._giving_back: set[asyncio.Task[None]] = set()
         self._closed = False
         self._bulk_refused = False
-        self.send_max = (
-            BATCH_MAX  # how many messages one call may send, as the last answer to `queue_url` says
-        )
+        # How many messages one call may send, as the last answer to `queue_url` says.
+        self.send_max = BATCH_MAX
 
     async def queue_url(self, name: str) -> str:
         """The URL of a queue by name, ARN or URL (which is returned as it is); ApiError FATAL when there is none."""

@@ -134,7 +134,7 @@ class Batcher(Generic[E]):
 _REMEMBERED_MAX: Final = 10_000
 
 
-class Deletes:
+class Deletes(Batcher[tuple[str, Said | None]]):
     """Deletes, in batches; a message whose delete failed is known when it comes back, and is not handled again."""
 
     def __init__(
@@ -145,14 +145,9 @@ class Deletes:
             said = masked_together([each for _, each in entries])
             return await (api.delete(url, receipts, said=said) if any(said) else api.delete(url, receipts))
 
-        self._collector = Batcher(delete, sleep=sleep, random=random, count_max=lambda: api.bulk_max)
+        super().__init__(delete, sleep=sleep, random=random, count_max=lambda: api.bulk_max)
         self._handled: OrderedDict[str, None] = OrderedDict()
         self._url = url
-
-    @property
-    def pending(self) -> int:
-        """Deletes that wait for a call."""
-        return self._collector.pending
 
     def was_handled(self, message_id: str) -> bool:
         """Whether the message was handled before and only its delete failed."""
@@ -161,11 +156,11 @@ class Deletes:
     def delete(self, message: Message, done: Callable[[Message, bool], None]) -> None:
         """Take the message out, and tell whether it is; it may still be there if not. Its lease must have been let go of."""
         entry = (message.raw.receipt, message.told())
-        self._collector.put(entry, lambda error: done(message, self._is_gone(message, error)))
+        self.put(entry, lambda error: done(message, self._is_gone(message, error)))
 
     async def deleted(self, message: Message) -> bool:
         """The same, to be awaited."""
-        return self._is_gone(message, await self._collector.add((message.raw.receipt, message.told())))
+        return self._is_gone(message, await self.add((message.raw.receipt, message.told())))
 
     def _is_gone(self, message: Message, error: ApiError | None) -> bool:
         if error is None:
@@ -192,19 +187,11 @@ class Deletes:
             )
         return False
 
-    def promised(self, grace_s: float) -> None:
-        """The service keeps leases open so long after its own trouble: a delete may wait until it is back."""
-        self._collector.grace_s = grace_s
-
-    def hurry(self) -> None:
-        """Try nothing again from now on."""
-        self._collector.hurry()
-
 
 # ---- releasing
 
 
-class Releases:
+class Releases(Batcher[tuple[str, int, Said]]):
     """Changes the visibility of what was not handled. The keeper must have let go of the leases before.
 
     A message whose change fails for good comes back when its window ends: later than wished, never lost.
@@ -223,7 +210,7 @@ class Releases:
             said = masked_together([each for *_, each in changes])
             return await api.extend(url, [(receipt, seconds) for receipt, seconds, _ in changes], said=said)
 
-        self._collector = Batcher(extend, sleep=sleep, random=random)
+        super().__init__(extend, sleep=sleep, random=random)
         self._fifo = fifo
 
     async def give_back(self, changes: Sequence[tuple[Message, int]]) -> None:
@@ -236,14 +223,10 @@ class Releases:
         for at in range(0, len(changes), BATCH_MAX):
             await self._change(changes[at : at + BATCH_MAX])
 
-    def hurry(self) -> None:
-        """Try nothing again from now on."""
-        self._collector.hurry()
-
     async def _change(self, changes: Sequence[tuple[Message, int]]) -> None:
         answers = await asyncio.gather(
             *(
-                self._collector.add((message.raw.receipt, seconds, message.told(GIVEN_BACK) or GIVEN_BACK))
+                self.add((message.raw.receipt, seconds, message.told(GIVEN_BACK) or GIVEN_BACK))
                 for message, seconds in changes
             )
         )

@@ -15,7 +15,7 @@ from types import SimpleNamespace, TracebackType
 from typing import Any, Final
 
 from veil.client.queue import Queue
-from veil.consumer.handlers.running import HandlingSettings, Middleware
+from veil.consumer.handlers.running import HandlingSettings
 from veil.consumer.handlers.table import HandlerTable
 from veil.consumer.metrics import ConsumerMetrics, HealthServer
 from veil.consumer.outcomes import FailurePolicy, FailureSpec, Outcome
@@ -66,7 +66,7 @@ class Consumer:
         self._lifespan = lifespan
         self._queue: Queue | None = None
         self._running: asyncio.Task[None] | None = None
-        self._settings = ConsumerSettings(
+        self.settings = ConsumerSettings(
             queue=queue,
             concurrency=concurrency,
             visibility=visibility,
@@ -85,29 +85,21 @@ class Consumer:
             error_texts=error_texts,
             journal=journal,
         )
-        if renewal is None and self._settings.visibility_s is not None:
+        if renewal is None and self.settings.visibility_s is not None:
             # Whoever names a length means it for every window, not only for the first.
-            window = timedelta(seconds=self._settings.visibility_s)
+            window = timedelta(seconds=self.settings.visibility_s)
             self.configure(renewal=Adaptive(window_min=window, window_max=window))
         handling = HandlingSettings(on_failure=FailurePolicy(on_failure), on_poison=on_poison)
-        self._table = HandlerTable(handling, on_unknown=on_unknown)
+        self.table = HandlerTable(handling, on_unknown=on_unknown)
         self.metrics = metrics or ConsumerMetrics()
         # Makes a function a handler: `@app.handler`, or `@app.handler(type="order.paid", batch=100, …)`.
-        self.handler = self._table.handler
+        self.handler = self.table.handler
+        # Puts a middleware around every handler, inside those registered before it; returns it unchanged.
+        self.use = self.table.use
         self._is_traced = False
-        self._runner: Runner | None = None
+        self.runner: Runner | None = None  # the latest run, for tests and tools that look inside
         self._health: HealthServer | None = None
         self._signals = 0
-
-    @property
-    def settings(self) -> ConsumerSettings:
-        """The settings in force."""
-        return self._settings
-
-    @property
-    def table(self) -> HandlerTable:
-        """The handlers."""
-        return self._table
 
     @property
     def is_running(self) -> bool:
@@ -115,24 +107,15 @@ class Consumer:
         return self._running is not None and not self._running.done()
 
     @property
-    def runner(self) -> Runner | None:
-        """The latest run, for tests and tools that look inside."""
-        return self._runner
-
-    @property
     def health_port(self) -> int | None:
         """The port that the health endpoint listens on; None while there is none."""
         return None if self._health is None else self._health.port
-
-    def use(self, middleware: Middleware) -> Middleware:
-        """Put a middleware around every handler, inside those registered before it; returns it unchanged."""
-        return self._table.use(middleware)
 
     def configure(self, **changes: Any) -> None:
         """Replace settings before the start, as `veil run --concurrency` does; raises SettingsError."""
         if self.is_running:
             raise RuntimeError("the consumer is running; its settings are those it was started with")
-        self._settings = replace(self._settings, **changes)
+        self.settings = replace(self.settings, **changes)
         self._queue = None
 
     # ---- sending
@@ -141,7 +124,7 @@ class Consumer:
     def queue(self) -> Queue:
         """The queue that it consumes, to send to."""
         if self._queue is None:
-            told = self._settings
+            told = self.settings
             self._queue = Queue(
                 told.queue,
                 endpoint=told.endpoint,
@@ -191,12 +174,12 @@ class Consumer:
             raise RuntimeError("the consumer is running already")
         if not self._is_traced and is_set_up():
             self._is_traced = True
-            self._table.use(Tracing(), outermost=True)
-        dependencies = dependencies or real_dependencies(self._settings)
-        runner = self._runner = Runner(self._settings, self._table, dependencies, self.metrics)
+            self.table.use(Tracing(), outermost=True)
+        dependencies = dependencies or real_dependencies(self.settings)
+        runner = self.runner = Runner(self.settings, self.table, dependencies, self.metrics)
         started = asyncio.Event()
         running = self._running = asyncio.get_running_loop().create_task(
-            self._watched(runner, started.set), name=f"veil consumer of {self._settings.name}"
+            self._watched(runner, started.set), name=f"veil consumer of {self.settings.name}"
         )
         waiting = asyncio.ensure_future(started.wait())
         try:
@@ -218,9 +201,9 @@ class Consumer:
 
     async def stop(self) -> None:
         """Stop, in the order that docs/consumer.md tells; returns when nothing is held any more."""
-        if self._running is None or self._runner is None:
+        if self._running is None or self.runner is None:
             return
-        self._runner.ask_to_stop()
+        self.runner.ask_to_stop()
         running = self._running
         try:
             await asyncio.shield(running)
@@ -230,38 +213,31 @@ class Consumer:
 
     def hurry(self) -> None:
         """While stopping: wait for handlers no longer, interrupt them and give their messages back."""
-        if self._runner is not None:
-            self._runner.hurry()
+        if self.runner is not None:
+            self.runner.hurry()
 
     # ---- within
 
     async def _watched(self, runner: Runner, started: Callable[[], None]) -> None:
-        # Around everything: what the handlers need is open before the first message and closed after the last.
-        async with contextlib.nullcontext() if self._lifespan is None else self._lifespan(self):
-            await self._served(runner, started)
-
-    async def _served(self, runner: Runner, started: Callable[[], None]) -> None:
-        settings = self._settings
-        if settings.health_port is None:
+        settings = self.settings
+        async with contextlib.AsyncExitStack() as stack:
+            # Around everything: what the handlers need is open before the first message and closed after the last.
+            if self._lifespan is not None:
+                await stack.enter_async_context(self._lifespan(self))
+            if settings.health_port is not None:
+                where = (settings.health_host, settings.health_port)
+                health = HealthServer(
+                    host=where[0], port=where[1], ready=lambda: runner.problem, metrics=self.metrics
+                )
+                try:
+                    await health.start()
+                except OSError as error:
+                    text = f"health endpoint {where[0]}:{where[1]}: {error.strerror or error}"
+                    raise ConsumerFailed(text) from error
+                stack.push_async_callback(health.close)
+                stack.callback(setattr, self, "_health", None)
+                self._health = health
             await runner.run(started)
-            return
-        health = HealthServer(
-            host=settings.health_host,
-            port=settings.health_port,
-            ready=lambda: runner.problem,
-            metrics=self.metrics,
-        )
-        try:
-            await health.start()
-        except OSError as error:
-            where = f"{settings.health_host}:{settings.health_port}"
-            raise ConsumerFailed(f"health endpoint {where}: {error.strerror or error}") from error
-        self._health = health
-        try:
-            await runner.run(started)
-        finally:
-            self._health = None
-            await health.close()
 
     async def _main(self) -> None:
         loop = asyncio.get_running_loop()
@@ -279,14 +255,14 @@ class Consumer:
 
     def _signalled(self, number: signal.Signals) -> None:
         self._signals += 1
-        if self._runner is None:
+        if self.runner is None:
             return
         if self._signals == 1:
             _log.info("%s: stopping", number.name)
-            self._runner.ask_to_stop()
+            self.runner.ask_to_stop()
         elif self._signals == 2:
             _log.warning("second %s: handlers are interrupted", number.name)
-            self._runner.hurry()
+            self.runner.hurry()
         else:
             logging.shutdown()
             os._exit(128 + number)

@@ -94,12 +94,10 @@ class Lease:
         self.queue_url, self.message_id, self.receipt, self.token = queue_url, message_id, receipt, token
         self.received_at_s = received_at_s
         self.visibility_s = visibility_s  # of the receive; what the window is now, `deadline_s` tells
-        self.kind = (
-            kind  # leases of one kind usually last alike: the handler's name, for what a policy learns
-        )
-        self.grace_s = (
-            grace_s  # how long after the service's own trouble it stays open, as the service has promised
-        )
+        # Leases of one kind usually last alike: the handler's name, for what a policy learns.
+        self.kind = kind
+        # How long after the service's own trouble it stays open, as the service has promised.
+        self.grace_s = grace_s
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._deadline_s = received_at_s + visibility_s

@@ -272,7 +272,7 @@ class Runner:
         type_attribute = self._settings.message_type_attribute
         messages = []
         if raws:
-            self.deletes.promised(raws[0].grace_s)
+            self.deletes.grace_s = raws[0].grace_s
         for raw in raws:
             lease = Lease(
                 queue_url=url,

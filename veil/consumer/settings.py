@@ -46,9 +46,8 @@ class ConsumerSettings:
     health_host: str = "127.0.0.1"
     worker: str | None = None  # what the console calls it, beside its host and its process
     error_texts: bool = True  # False: of an error nothing is told but its class
-    journal: str | None = (
-        None  # where attempts are recorded, for a service that keeps no journal: a directory, s3://… or hdfs://…
-    )
+    # Where attempts are recorded, for a service that keeps no journal: a directory, s3://… or hdfs://…
+    journal: str | None = None
 
     def __post_init__(self) -> None:
         _whole("concurrency", self.concurrency, 1, CONCURRENCY_MAX)

@@ -22,9 +22,8 @@ _LINE_EVERY_S: Final = 10.0
 class Lateness:
     """How late this machine was: what was woken late here was woken late in the server and the workers too."""
 
-    LATE_S: Final = (
-        0.25  # a claim about a lease of a second or two cannot be shown by who wakes later than this
-    )
+    # A claim about a lease of a second or two cannot be shown by who wakes later than this.
+    LATE_S: Final = 0.25
     _WAKE_EVERY_S: Final = 0.05
     _WAKES: Final = 40  # many small delays within two seconds cost as much as one that is long
 

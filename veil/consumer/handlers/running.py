@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import inspect
@@ -11,13 +12,12 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Final, Protocol
 
 from veil.consumer.handlers.payload import AnswerRefused, LeaseLost, PayloadRefused
-from veil.consumer.handlers.signature import is_coroutine_function
+from veil.consumer.handlers.signature import Dependency, is_coroutine_function
 from veil.consumer.lease import Lease
 from veil.consumer.message import Message
 from veil.consumer.outcomes import (
@@ -105,9 +105,8 @@ class HandlingSettings:
     """Set up by the runner before the first message; the same object for every handler."""
 
     on_failure: FailurePolicy = field(default_factory=FailurePolicy)
-    on_poison: Outcome | None = (
-        None  # None: dead letters if there are any, else the redrive policy's business
-    )
+    # None: dead letters if there are any, else the redrive policy's business.
+    on_poison: Outcome | None = None
     has_dead_letters: bool = False
     error_texts: bool = True  # told with a failed attempt
     executor: Executor | None = None  # None: the event loop's own
@@ -280,7 +279,7 @@ async def run_sync(call: Callable[[], Any], executor: Executor | None) -> Any:
                 error
             )  # the traceback holds this frame: without this, each failure would wait for the collector
     if inspect.isawaitable(result):
-        with suppress(AttributeError):
+        with contextlib.suppress(AttributeError):
             result.close()  # type: ignore[attr-defined]
         raise AnswerRefused("the function returned something to await, so nothing was run; declare it async")
     return result
@@ -293,6 +292,40 @@ def _caught(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
         return call(), None
     except BaseException as error:
         return None, error
+
+
+async def made(
+    dependency: Dependency,
+    given: tuple[Any, ...],
+    stack: contextlib.AsyncExitStack,
+    known: dict[Callable[..., Any], Any],
+    executor: Executor | None,
+) -> Any:
+    """The value of a dependency; what must be closed behind it is left on the stack."""
+    function = dependency.function
+    if function in known:
+        return known[function]
+    arguments = {name: given[place] for name, place in dependency.given}
+    for name, other in dependency.dependencies:
+        arguments[name] = await made(other, given, stack, known, executor)
+    call = functools.partial(function, **arguments)
+    value: Any
+    if inspect.isasyncgenfunction(function):
+        value = await stack.enter_async_context(contextlib.asynccontextmanager(function)(**arguments))
+    elif inspect.isgeneratorfunction(function):
+        manager = contextlib.contextmanager(function)(**arguments)
+        value = await run_sync(manager.__enter__, executor)
+
+        async def leave(*error: Any) -> Any:
+            return await run_sync(functools.partial(manager.__exit__, *error), executor)
+
+        stack.push_async_exit(leave)
+    elif inspect.iscoroutinefunction(function):
+        value = await call()
+    else:
+        value = await run_sync(call, executor)
+    known[function] = value
+    return value
 
 
 class _Watch:
@@ -316,7 +349,7 @@ class _Watch:
 
     def _lost_somewhere(self) -> None:
         # Called from whichever thread noticed; the loop may be gone by then.
-        with suppress(RuntimeError):
+        with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._one_lost)
 
     def _one_lost(self) -> None:

@@ -6,13 +6,11 @@ made for the call; a parameter with a default keeps it.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import types
 import typing
-from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -22,8 +20,6 @@ from veil.consumer.lease import Lease
 from veil.consumer.message import Message
 
 # ---- what it needs besides its message: made for each message by functions that it names, and closed behind it
-
-RunSync = Callable[[Callable[[], Any], Executor | None], Awaitable[Any]]
 
 
 class Depends:
@@ -66,52 +62,6 @@ class Dependency:
     function: Callable[..., Any]
     given: tuple[tuple[str, int], ...]  # by name: the place in what a call has to give
     dependencies: tuple[tuple[str, Dependency], ...]
-
-    @property
-    def is_async(self) -> bool:
-        return inspect.iscoroutinefunction(self.function) or inspect.isasyncgenfunction(self.function)
-
-
-async def made(
-    dependency: Dependency,
-    given: tuple[Any, ...],
-    stack: contextlib.AsyncExitStack,
-    known: dict[Callable[..., Any], Any],
-    run_sync: RunSync,
-    executor: Executor | None,
-) -> Any:
-    """The value of a dependency; what must be closed behind it is left on the stack."""
-    function = dependency.function
-    if function in known:
-        return known[function]
-    arguments = {name: given[place] for name, place in dependency.given}
-    for name, other in dependency.dependencies:
-        arguments[name] = await made(other, given, stack, known, run_sync, executor)
-    call = functools.partial(function, **arguments)
-    value: Any
-    if inspect.isasyncgenfunction(function):
-        value = await stack.enter_async_context(contextlib.asynccontextmanager(function)(**arguments))
-    elif inspect.isgeneratorfunction(function):
-        manager = contextlib.contextmanager(function)(**arguments)
-        value = await run_sync(manager.__enter__, executor)
-
-        async def leave(*error: Any) -> Any:
-            return await run_sync(functools.partial(manager.__exit__, *error), executor)
-
-        stack.push_async_exit(leave)
-    elif inspect.iscoroutinefunction(function):
-        value = await call()
-    else:
-        value = await run_sync(call, executor)
-    known[function] = value
-    return value
-
-
-def refuse_circle(function: Callable[..., Any], above: tuple[Callable[..., Any], ...], name: str) -> None:
-    """Raise HandlerRefused where a dependency needs itself."""
-    if function in above:
-        way = " needs ".join(getattr(each, "__name__", repr(each)) for each in (*above, function))
-        raise HandlerRefused(name, f"its dependencies go in a circle: {way}")
 
 
 class Asked(IntEnum):
@@ -197,7 +147,9 @@ def _dependency(
     function: Callable[..., Any], name: str, batch: bool, above: tuple[Callable[..., Any], ...]
 ) -> Dependency:
     """A function that a handler depends on, with all that it needs itself."""
-    refuse_circle(function, above, name)
+    if function in above:
+        way = " needs ".join(getattr(each, "__name__", repr(each)) for each in (*above, function))
+        raise HandlerRefused(name, f"its dependencies go in a circle: {way}")
     hints = _hints(function, name) if not isinstance(function, type) else {}
     given: list[tuple[str, int]] = []
     dependencies: list[tuple[str, Dependency]] = []

@@ -19,10 +19,11 @@ from veil.consumer.handlers.running import (
     around,
     check_middleware,
     is_from_outside,
+    made,
     run_async,
     run_sync,
 )
-from veil.consumer.handlers.signature import Signature, handler_name, made, read_signature
+from veil.consumer.handlers.signature import Signature, handler_name, read_signature
 from veil.consumer.lease import Lease
 from veil.consumer.message import CURRENT, Message
 from veil.consumer.outcomes import Delete, Discard, FailurePolicy, FailureSpec, Outcome, Release
@@ -50,6 +51,42 @@ class _Handling:
         self._settings = settings
         self._judge = Judge(signature.name, settings, on_failure, on_poison)
         self._cancel_when_lost = cancel_when_lost
+
+    def _call(self, payload: Any, message: Any, lease: Any, held: Sequence[Lease]) -> Awaitable[Any]:
+        """What the function returns, called with what it asks for; cancelled once all leases that it holds are lost."""
+        args, kwargs = self._signature.arguments(payload, message, lease)
+        if self._signature.dependencies:
+            return self._call_with_dependencies((payload, message, lease), args, kwargs, held)
+        return self._begun(args, kwargs, held)
+
+    def _begun(self, args: list[Any], kwargs: dict[str, Any], held: Sequence[Lease]) -> Awaitable[Any]:
+        bound = functools.partial(self.function, *args, **kwargs)
+        if self.is_async:
+            return run_async(bound, held if self._cancel_when_lost else ())
+        return run_sync(bound, self._settings.executor)
+
+    async def _call_with_dependencies(
+        self, given: tuple[Any, Any, Any], args: list[Any], kwargs: dict[str, Any], held: Sequence[Lease]
+    ) -> Any:
+        ended: list[BaseException | None] = []  # empty: not even begun
+        async with contextlib.AsyncExitStack() as stack:
+            known: dict[Callable[..., Any], Any] = {}
+            for name, dependency in self._signature.dependencies:
+                kwargs[name] = await made(dependency, given, stack, known, self._settings.executor)
+            try:
+                result = await self._begun(args, kwargs, held)
+                ended.append(None)
+            except BaseException as error:
+                ended.append(error)
+                raise
+        # A dependency that swallows an error has not done the work: the message must not be deleted.
+        if not ended:
+            raise AnswerRefused(
+                "a dependency swallowed the error of another one, and the handler was not called"
+            )
+        if ended[0] is not None:
+            raise ended[0]
+        return result
 
 
 class Handler(_Handling):
@@ -84,63 +121,9 @@ class Handler(_Handling):
         return self._judge.conclude(message, outcome, began_s)
 
     async def _run(self, message: Message) -> Outcome:
-        signature = self._signature
-        payload = None if signature.decoder is None else signature.decoder(message.content)
-        given = (payload, message, message.lease)
-        cancelled_by = (message.lease,) if self._cancel_when_lost else ()
-        return answered(await call(self.function, signature, given, self._settings, cancelled_by))
-
-
-def call(
-    function: Callable[..., Any],
-    signature: Signature,
-    given: tuple[Any, Any, Any],
-    settings: HandlingSettings,
-    cancelled_by: Sequence[Lease],
-) -> Awaitable[Any]:
-    """What a handler returns, called with payload, message, lease and what it depends on."""
-    if signature.dependencies:
-        return _call_with_dependencies(function, signature, given, settings, cancelled_by)
-    return _run(function, *signature.arguments(*given), signature.is_async, settings, cancelled_by)
-
-
-async def _call_with_dependencies(
-    function: Callable[..., Any],
-    signature: Signature,
-    given: tuple[Any, Any, Any],
-    settings: HandlingSettings,
-    cancelled_by: Sequence[Lease],
-) -> Any:
-    args, kwargs = signature.arguments(*given)
-    ended: list[BaseException | None] = []  # empty: not even begun
-    async with contextlib.AsyncExitStack() as stack:
-        known: dict[Callable[..., Any], Any] = {}
-        for name, dependency in signature.dependencies:
-            kwargs[name] = await made(dependency, given, stack, known, run_sync, settings.executor)
-        try:
-            result = await _run(function, args, kwargs, signature.is_async, settings, cancelled_by)
-            ended.append(None)
-        except BaseException as error:
-            ended.append(error)
-            raise
-    # A dependency that swallows an error has not done the work: the message must not be deleted.
-    if not ended:
-        raise AnswerRefused("a dependency swallowed the error of another one, and the handler was not called")
-    if ended[0] is not None:
-        raise ended[0]
-    return result
-
-
-def _run(
-    function: Callable[..., Any],
-    args: list[Any],
-    kwargs: dict[str, Any],
-    is_async: bool,
-    settings: HandlingSettings,
-    cancelled_by: Sequence[Lease],
-) -> Awaitable[Any]:
-    bound = functools.partial(function, *args, **kwargs)
-    return run_async(bound, cancelled_by) if is_async else run_sync(bound, settings.executor)
+        decoder, lease = self._signature.decoder, message.lease
+        payload = None if decoder is None else decoder(message.content)
+        return answered(await self._call(payload, message, lease, (lease,)))
 
 
 def answered(result: Any) -> Outcome:
@@ -246,9 +229,7 @@ class BatchHandler(_Handling):
         leases = [message.lease for message in messages]
         wanted = [payloads[id(message)] for message in messages] if payloads else []
         # Lists of their own: what a handler does to its arguments must not reach the book-keeping.
-        given = (wanted, list(messages), list(leases))
-        cancelled_by = leases if self._cancel_when_lost else ()
-        answer = await call(self.function, self._signature, given, self._settings, cancelled_by)
+        answer = await self._call(wanted, list(messages), list(leases), leases)
         failed = failed_ids(answer, messages)
         return [self._named(message) if message.id in failed else Delete() for message in messages]
 

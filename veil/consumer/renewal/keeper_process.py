@@ -35,24 +35,13 @@ _log = logging.getLogger(__name__)
 # What the two say to each other over the helper's stdin and stdout is one JSON array a line, of what and then of facts. Leases
 # go by numbers; instants are monotonic seconds, which are the same in every process of a host.
 #
-#     to the helper     hold NUMBER LEASE · let_go NUMBER · change NUMBER SECONDS · close
+#     to the helper     hold NUMBER DEADLINE BY_HAND FACTS · let_go NUMBER · change NUMBER SECONDS · close
 #     from the helper   ready PROBLEM · let_go NUMBER · changed NUMBER SECONDS DEADLINE LOST ERROR · and the events of its keeper
 _encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(list[Any]).decode
 
 
-class HeldLease(msgspec.Struct):
-    """What the helper has to know of a lease."""
-
-    queue_url: str
-    message_id: str
-    receipt: str
-    received_at_s: float
-    visibility_s: float
-    kind: str
-    grace_s: float
-    deadline_s: float
-    by_hand: bool
-
+# What the helper makes its own lease of.
+_FACTS = ("queue_url", "message_id", "receipt", "received_at_s", "visibility_s", "kind", "grace_s")
 
 # ---- in the parent
 
@@ -215,7 +204,7 @@ class KeeperProcess(Keeper):
                 number = next(self._numbers)
                 self._leases[number] = lease
                 self._by_lease[lease] = number
-                self._pipe.say("hold", number, _told(lease))
+                self._pipe.say("hold", number, *_told(lease))
 
     def let_go(self, lease: Lease) -> Settling:
         """Send no renewal for the lease after this; settled when the helper has none under way either, and everything that
@@ -344,7 +333,7 @@ class KeeperProcess(Keeper):
         with self._lock:
             self._pipe = HelperPipe(self._api_factory, self._policy, self._heard)
             for number, lease in self._leases.items():
-                self._pipe.say("hold", number, _told(lease))
+                self._pipe.say("hold", number, *_told(lease))
 
     def _give_up(self) -> None:
         with self._lock:
@@ -360,8 +349,8 @@ class KeeperProcess(Keeper):
             self._events.lost(lease, why)
 
 
-def _told(lease: Lease) -> HeldLease:
-    return HeldLease(*(getattr(lease, name) for name in HeldLease.__struct_fields__))
+def _told(lease: Lease) -> tuple[object, ...]:
+    return lease.deadline_s, lease.by_hand, {name: getattr(lease, name) for name in _FACTS}
 
 
 def _error(failure: str, code: str, message: str) -> ApiError:
@@ -386,27 +375,17 @@ class Helper(KeeperEvents):
     def hear(self, what: str, number: int, *facts: Any) -> None:
         """Do what the parent says."""
         if what == "hold":
-            self._hold(number, msgspec.convert(facts[0], HeldLease))
+            self._hold(number, *facts)
         elif what == "let_go":
             self._spawn(self._let_go(number))
         else:
             self._spawn(self._change(number, *facts))
 
-    def _hold(self, number: int, told: HeldLease) -> None:
-        lease = Lease(
-            queue_url=told.queue_url,
-            message_id=told.message_id,
-            receipt=told.receipt,
-            token=0,
-            received_at_s=told.received_at_s,
-            visibility_s=told.visibility_s,
-            monotonic=steady_s,
-            kind=told.kind,
-            grace_s=told.grace_s,
-        )
-        lease.by_hand = told.by_hand
-        if told.deadline_s != lease.deadline_s:  # an earlier helper has renewed it
-            lease.renewed(told.deadline_s)
+    def _hold(self, number: int, deadline_s: float, by_hand: bool, facts: dict[str, Any]) -> None:
+        lease = Lease(**facts, token=0, monotonic=steady_s)
+        lease.by_hand = by_hand
+        if deadline_s != lease.deadline_s:  # an earlier helper has renewed it
+            lease.renewed(deadline_s)
         self._leases[number] = lease
         self._numbers[lease] = number
         self.keeper.hold(lease)
