@@ -133,21 +133,6 @@ def _checked(
 # ---- delete
 
 
-def _read_receipts(
-    service: Service, queue: Queue, handles: Sequence[str]
-) -> tuple[list[VeilError | None], dict[int, Receipt]]:
-    """The refusals of what is no receipt, each in its place, and the receipts by their places."""
-    answers: list[VeilError | None] = [None] * len(handles)
-    receipts: dict[int, Receipt] = {}
-    read = service.store.receipts.read
-    for place, text in enumerate(handles):
-        try:
-            receipts[place] = read(text, queue.id)
-        except ReceiptInvalid as refusal:
-            answers[place] = refusal
-    return answers, receipts
-
-
 async def delete(
     service: Service,
     queue: Queue,
@@ -162,17 +147,26 @@ async def delete(
     `said` has, for each handle, what its holder says of an attempt that did not complete; left out, nobody says anything.
     With `strict` a receipt dies with its deadline, and MessageGone tells of every message that was not deleted.
     """
-    answers, receipts = _read_receipts(service, queue, handles)
+    answers: list[VeilError | None] = [None] * len(handles)
+    receipts: list[Receipt] = []
+    places: list[int] = []
+    read = service.store.receipts.read
+    for place, text in enumerate(handles):
+        try:
+            receipts.append(read(text, queue.id))
+            places.append(place)
+        except ReceiptInvalid as refusal:
+            answers[place] = refusal
     if not receipts:
         return answers
     told = NOTHING_SAID
     if any(said):
-        told = {receipt.seq: each for place, receipt in receipts.items() if (each := said[place]) is not None}
-    read = list(receipts.values())
-    outcomes = await service.store.delete(queue, read, strict=strict, caller=caller, said=told)
+        by_place = {receipt.seq: said[place] for place, receipt in zip(places, receipts, strict=True)}
+        told = {seq: each for seq, each in by_place.items() if each is not None}
+    outcomes = await service.store.delete(queue, receipts, strict=strict, caller=caller, said=told)
     if service.owner is None:
-        note_deletions(service, queue, read, outcomes, caller, told)
-    for place, outcome in zip(receipts, outcomes, strict=True):
+        note_deletions(service, queue, receipts, outcomes, caller, told)
+    for place, outcome in zip(places, outcomes, strict=True):
         if isinstance(outcome, VeilError):
             answers[place] = outcome
         elif strict and outcome is not Deletion.DELETED:
@@ -218,17 +212,23 @@ async def extend_lease(
 
     `said` has, for each change, what the holder says of the attempt that it ends; left out, nobody says anything.
     """
-    answers, receipts = _read_receipts(service, queue, [text for text, _ in changes])
-    if not receipts:
+    answers: list[VeilError | None] = [None] * len(changes)
+    extensions: list[Extension] = []
+    places: list[int] = []
+    read = service.store.receipts.read
+    for place, (text, visibility_s) in enumerate(changes):
+        try:
+            told = said[place] if said else None
+            extensions.append(Extension(read(text, queue.id), visibility_s, told))
+            places.append(place)
+        except ReceiptInvalid as refusal:
+            answers[place] = refusal
+    if not extensions:
         return answers
-    extensions = [
-        Extension(receipt, changes[place][1], said[place] if said else None)
-        for place, receipt in receipts.items()
-    ]
     outcomes = await service.store.extend(queue, extensions, caller=caller)
     if service.owner is None:
         note_extensions(service, queue, extensions, outcomes, caller)
-    for place, refused in zip(receipts, outcomes, strict=True):
+    for place, refused in zip(places, outcomes, strict=True):
         answers[place] = refused
     return answers
 

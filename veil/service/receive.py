@@ -222,9 +222,15 @@ async def long_poll(service: Service, queue: Queue, wanted: Receive) -> list[Sto
 
 def _claim(service: Service, queue: Queue, wanted: Receive) -> Awaitable[list[StoredMessage]]:
     """What the store has for us now; if our caller goes away while it looks, that is given back."""
-    count, visibility_s, _, attempt_id, caller = wanted
+    caller = wanted.caller
     return undisturbed(
-        service.store.receive(queue, count, visibility_s=visibility_s, attempt_id=attempt_id, caller=caller),
+        service.store.receive(
+            queue,
+            wanted.count,
+            visibility_s=wanted.visibility_s,
+            attempt_id=wanted.attempt_id,
+            caller=caller,
+        ),
         lambda claimed: give_back(service, queue, claimed, caller=caller),
     )
 

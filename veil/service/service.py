@@ -6,7 +6,9 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
 
 from veil.core import limits
 from veil.core.clock import Clock, Trouble
@@ -50,10 +52,10 @@ _PAGE_RESTORED: Final = 500
 _PAGES_RESTORED: Final = 10
 
 
-class Receive(NamedTuple):
+class Receive(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a receive asks for."""
 
-    count_max: int
+    count: int
     visibility_s: int | None  # None: the queue's own
     wait_s: int
     attempt_id: str | None

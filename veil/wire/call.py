@@ -127,6 +127,23 @@ class CallPlace(NamedTuple):
 class Call:
     """What an action needs to know besides its input; lives for one request."""
 
+    __slots__ = (
+        "account",
+        "action",
+        "answer_bytes",
+        "bulk_max",
+        "delivered",
+        "headers",
+        "key_id",
+        "label",
+        "query",
+        "region",
+        "request",
+        "service",
+        "undelivered",
+        "urls",
+    )
+
     def __init__(
         self, place: CallPlace, request: Request, action: str, label: str, *, query: bool = False
     ) -> None:
@@ -142,13 +159,13 @@ class Call:
         self.headers: tuple[tuple[str, str], ...] = ()  # that the answer has besides those of every answer
         self.answer_bytes = 0  # about how many the answer will have, where it can be large
 
-    def received(self, queue: Queue, messages: Sequence[StoredMessage]) -> None:
+    def received(self, queue: Queue, messages: Sequence[StoredMessage], caller: Caller) -> None:
         """The answer has these messages: they are given back if it cannot be delivered.
 
         From here to the socket nothing may wait but the encoding of a large answer, which is ready to be cancelled: otherwise a
         cancelled request would keep its messages hidden.
         """
-        service, caller = self.service, self.caller
+        service = self.service
         self.answer_bytes = answer_bytes(messages)
         self.undelivered = lambda: give_back(service, queue, messages, caller=caller)
         self.delivered = delivery_note(service, messages)

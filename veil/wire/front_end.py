@@ -80,8 +80,10 @@ class FrontEnd:
         request_id = next(self._request_ids)
         try:
             response = await run(call, request_id)
-            response.undelivered, response.delivered = call.undelivered, call.delivered
-            response.headers += call.headers
+            if call.undelivered is not None:
+                response.undelivered, response.delivered = call.undelivered, call.delivered
+            if call.headers:
+                response.headers += call.headers
         except asyncio.CancelledError:
             call.take_back()
             raise
@@ -139,7 +141,8 @@ class SqsFrontEnd(FrontEnd):
             )
         if self._relay is not None and target in _OF_HOLDERS:
             return self._relay(request)
-        call = Call(self._place, request, target.rpartition(".")[2], _BY_TARGET.get(target, OTHER))
+        name = _BY_TARGET.get(target)
+        call = Call(self._place, request, name or target.rpartition(".")[2], name or OTHER)
         return self._answer(call, self._run_json, _refuse_json)
 
     async def _run_json(self, call: Call, request_id: str) -> Response:

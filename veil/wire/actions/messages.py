@@ -66,7 +66,7 @@ async def receive_message(call: Call, given: shapes.ReceiveMessageInput) -> shap
     if given.VisibilityTimeout is not None:
         check_range("VisibilityTimeout", given.VisibilityTimeout, 0, limits.VISIBILITY_MAX_S, FROM_TO)
     form = ReceivedForm(given)
-    service = call.service
+    service, caller = call.service, call.caller
     messages = await receive(
         service,
         queue,
@@ -77,11 +77,11 @@ async def receive_message(call: Call, given: shapes.ReceiveMessageInput) -> shap
         if given.WaitTimeSeconds is None
         else given.WaitTimeSeconds,
         attempt_id=given.ReceiveRequestAttemptId,
-        caller=call.caller,
+        caller=caller,
     )
     if not messages:
         return shapes.ReceiveMessageOutput()
-    call.received(queue, messages)
+    call.received(queue, messages, caller)
     if call.answer_bytes > LARGE_BYTES:
         return shapes.ReceiveMessageOutput(await in_thread(form.messages, service, queue, messages))
     return shapes.ReceiveMessageOutput(form.messages(service, queue, messages))

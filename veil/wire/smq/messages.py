@@ -227,13 +227,11 @@ async def receive_message(call: SmqCall) -> Reply:
     count, is_batch = _count(call)
     wait_text = parameters.get("waitseconds")
     wait_s = None if wait_text is None else read_number("waitseconds", wait_text, 0, WAIT_LONGEST_S)
-    service = call.service
-    messages = await receive(
-        service, queue, count=count, visibility_s=None, wait_s=wait_s, caller=call.caller
-    )
+    service, caller = call.service, call.caller
+    messages = await receive(service, queue, count=count, visibility_s=None, wait_s=wait_s, caller=caller)
     if not messages:
         raise NothingToReceive
-    call.received(queue, messages)
+    call.received(queue, messages, caller)
     wall_offset_ms = service.clock.wall_ms() - service.clock.now_ms()
     return await _printed(
         call, messages, is_batch, lambda message: print_received(service, queue, message, wall_offset_ms)
