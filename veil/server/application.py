@@ -111,38 +111,34 @@ class Application:
             return Response(503, f"no metrics: {problem}\n".encode())
 
 
-class SmqApplication:
-    """Answers what comes in at SMQ's own port: its front end behind the same rules of access."""
+def _smq_handler(
+    settings: Settings,
+    service: Service,
+    keys: dict[str, AccessKey],
+    access: AccessRules,
+    answers: AnswerCounts,
+) -> Handler:
+    """What answers at SMQ's own port: its front end behind the same rules of access."""
+    front_end = SmqFrontEnd(
+        service,
+        verifier=SmqVerifier(keys) if keys else None,
+        default_account=settings.account,
+        region=settings.region,
+        scheme=settings.scheme,
+        answers=answers,
+    )
 
-    def __init__(
-        self,
-        settings: Settings,
-        service: Service,
-        keys: dict[str, AccessKey],
-        access: AccessRules,
-        answers: AnswerCounts,
-    ) -> None:
-        self._access = access
-        self._scheme = settings.scheme
-        self._front_end = SmqFrontEnd(
-            service,
-            verifier=SmqVerifier(keys) if keys else None,
-            default_account=settings.account,
-            region=settings.region,
-            scheme=settings.scheme,
-            answers=answers,
-        )
-
-    async def handle(self, request: Request) -> Response:
-        """The answer to one request."""
-        refusal = self._access.refusal(request)
+    async def handle(request: Request) -> Response:
+        refusal = access.refusal(request)
         if refusal is not None:
             denied = worded(AccessDenied("call", ""))
             told = Refusal(denied.code, denied.status, refusal.body.decode("ascii", "replace").strip())
-            return refuse(told, "none", f"{self._scheme}://{request.headers.get('host', '')}")
+            return refuse(told, "none", f"{settings.scheme}://{request.headers.get('host', '')}")
         if request.path == "/" and not request.query and "authorization" not in request.headers:
             return Response(200, _ABOUT_SMQ)
-        return await self._front_end.handle(request)
+        return await front_end.handle(request)
+
+    return handle
 
 
 async def _answered(response: Response) -> Response:
@@ -176,7 +172,7 @@ def make_applications(
     console: Handler,
     *,
     relay: Handler | None = None,
-) -> tuple[Application, SmqApplication | None]:
+) -> tuple[Application, Handler | None]:
     """What answers at the server's port, and what at SMQ's, if it has one; `relay` leads to the process that knows holders."""
     front_end = SqsFrontEnd(
         service,
@@ -202,4 +198,4 @@ def make_applications(
     )
     if settings.smq_port is None:
         return application, None
-    return application, SmqApplication(settings, service, keys, access, answers)
+    return application, _smq_handler(settings, service, keys, access, answers)

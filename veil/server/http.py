@@ -57,15 +57,16 @@ class HttpServer:
         return HttpConnection(self._roster) if self._tls is None else TlsConnection(self._roster, self._tls())
 
     @property
-    def addresses(self) -> tuple[tuple[str, int], ...]:
-        """Host and port of every listening socket."""
+    def address(self) -> tuple[str, int]:
+        """Host and port of the first listening socket."""
         assert self._server is not None, "not started"
-        return tuple((name[0], name[1]) for name in (s.getsockname() for s in self._server.sockets))
+        host, port, *_ = self._server.sockets[0].getsockname()
+        return host, port
 
     @property
     def port(self) -> int:
         """The port of the first listening socket."""
-        return self.addresses[0][1]
+        return self.address[1]
 
     @property
     def connection_count(self) -> int:

@@ -160,7 +160,7 @@ class _Server:
         else:
             self._http = HttpServer(self._application.handle, settings.http, self._capacity)
             if smq is not None:
-                self._smq = HttpServer(smq.handle, settings.http, self._capacity)
+                self._smq = HttpServer(smq, settings.http, self._capacity)
 
         await self._open_store()
         try:
@@ -285,7 +285,7 @@ class _Server:
             raise StartRefused(f"journal={where}: expected a directory that can be read ({reason})") from None
 
     def _gather_facts(self, version: str) -> None:
-        host, port = self._http.addresses[0]
+        host, port = self._http.address
         self._facts = {
             "endpoint_url": endpoint_url(self._settings, host, port),
             "host": host,
@@ -294,8 +294,8 @@ class _Server:
             "version": version,
         }
         if self._smq is not None:
-            self._facts["smq_port"] = self._smq.port
-            self._facts["smq_endpoint_url"] = address_url(self._settings, host, self._smq.port)
+            smq_port = self._facts["smq_port"] = self._smq.address[1]
+            self._facts["smq_endpoint_url"] = address_url(self._settings, host, smq_port)
 
     def _announce(self, version: str) -> None:
         settings, facts = self._settings, self._facts

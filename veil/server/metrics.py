@@ -8,7 +8,7 @@ them: others get the same page with everything summed under `_all`.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import accumulate
@@ -67,19 +67,13 @@ _EVENTS: Final = (
 )  # fmt: skip
 
 
-class _Depth:
-    """The present of one queue, or the sum of several."""
+class _Depth(Counter[str]):
+    """The present of one queue, or the sum of several: messages by state, and what else there is."""
 
-    __slots__ = ("delayed", "in_flight", "oldest_sent_ms", "paused", "visible", "waiting")
+    oldest_sent_ms: int | None = None  # of the visible messages
 
-    def __init__(self) -> None:
-        self.visible = self.in_flight = self.delayed = self.paused = self.waiting = 0
-        self.oldest_sent_ms: int | None = None
-
-    def add(self, visible: int, in_flight: int, delayed: int, oldest_sent_ms: int | None) -> None:
-        self.visible += visible
-        self.in_flight += in_flight
-        self.delayed += delayed
+    def add(self, other: Mapping[str, int], oldest_sent_ms: int | None) -> None:
+        self.update(other)
         if oldest_sent_ms is not None:
             self.oldest_sent_ms = min(oldest_sent_ms, self.oldest_sent_ms or oldest_sent_ms)
 
@@ -91,9 +85,7 @@ class _Depth:
 def _sum(depths: Mapping[_Labels, _Depth]) -> _Depth:
     total = _Depth()
     for depth in depths.values():
-        total.add(depth.visible, depth.in_flight, depth.delayed, depth.oldest_sent_ms)
-        total.waiting += depth.waiting
-        total.paused += depth.paused
+        total.add(depth, depth.oldest_sent_ms)
     return total
 
 
@@ -152,10 +144,10 @@ class Metrics:
         found = await queue_depths(self._service, queues)
         for queue in queues:
             depth = depths[self._names[queue.id]]
-            depth.paused += queue.settings.paused
+            depth["paused"] += queue.settings.paused
             if queue.id in found:
-                depth.add(*found[queue.id].counts, found[queue.id].oldest_sent_ms)
-                depth.waiting += found[queue.id].waiting
+                counts, oldest_sent_ms, waiting = found[queue.id]
+                depth.add(counts._asdict() | {"waiting": waiting}, oldest_sent_ms)
         self._depths = depths
         if self.exporter is not None:
             with suppress(VeilError):  # the store has failed, which /readyz tells
@@ -183,7 +175,7 @@ class Metrics:
         messages = GaugeMetricFamily("veil_messages", text, labels=(*_LABELS, "state"))
         for labels, depth in depths.items():
             for state in ("visible", "in_flight", "delayed"):
-                messages.add_metric((*labels, state), getattr(depth, state))
+                messages.add_metric((*labels, state), depth[state])
         yield messages
         now_ms = self._service.clock.now_ms()
         polls: defaultdict[_Labels, int] = defaultdict(int)
@@ -192,11 +184,11 @@ class Metrics:
         gauges: tuple[tuple[str, str, Callable[[_Labels, _Depth], float]], ...] = (
             ("veil_messages_waiting_for_retry",
              "Of the messages in flight, those whose attempt is over, as far as this server knows.",
-             lambda labels, depth: depth.waiting),
+             lambda labels, depth: depth["waiting"]),
             ("veil_oldest_message_age_seconds", "Time since the oldest visible message was sent; 0 when there is none.",
              lambda labels, depth: depth.age_s(now_ms)),
             ("veil_queue_paused", "Queues whose deliveries are paused: 1 or 0 for one queue.",
-             lambda labels, depth: depth.paused),
+             lambda labels, depth: depth["paused"]),
             ("veil_long_polls_waiting", "Receives that wait for a message.", lambda labels, depth: polls[labels]),
         )  # fmt: skip
         for name, text, value in gauges:

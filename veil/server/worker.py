@@ -210,7 +210,7 @@ class Worker:
         self._page = SharedPage(brief.page_fd, brief.workers)
         capacity = SharedCapacity(settings.http, self._page, brief.place)
         capacity.connections_max, capacity.refused_max = brief.connections_max, brief.refused_max
-        handlers = [self._application.handle] if smq is None else [self._application.handle, smq.handle]
+        handlers = [self._application.handle] if smq is None else [self._application.handle, smq]
         self._servers = [HttpServer(handler, settings.http, capacity) for handler in handlers]
         for server in self._servers:
             server.open(tls=None if self._tls is None else self._tls.current)

@@ -98,14 +98,10 @@ class Listener:
             raise
 
     @property
-    def addresses(self) -> tuple[tuple[str, int], ...]:
-        """Host and port of every listening socket."""
-        return tuple((name[0], name[1]) for name in (each.getsockname() for each in self._sockets))
-
-    @property
-    def port(self) -> int:
-        """The port of the first listening socket."""
-        return self.addresses[0][1]
+    def address(self) -> tuple[str, int]:
+        """Host and port of the first listening socket."""
+        host, port, *_ = self._sockets[0].getsockname()
+        return host, port
 
     def watch(self, watched: bool) -> None:
         """Accept what comes, or let it wait."""
