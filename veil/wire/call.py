@@ -7,8 +7,9 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from typing import NamedTuple
 from urllib.parse import unquote
+
+import msgspec
 
 from veil.core.attempt import HEADER, Said, read_header
 from veil.core.clock import grace_ms
@@ -116,48 +117,24 @@ BULK_OFFER = ((BULK_HEADER, str(BULK_ASKED_MAX)),)
 _USER_AGENT_CHARS_MAX = 256
 
 
-class CallPlace(NamedTuple):
-    """Where calls are made: the same for all of a front end."""
+class Call(msgspec.Struct):
+    """What an action needs to know besides its input; lives for one request."""
 
+    # Where it is made: the same for all of a front end.
     service: Service
     urls: QueueUrls
     bulk_max: int  # how many messages one call may name
-
-
-class Call:
-    """What an action needs to know besides its input; lives for one request."""
-
-    __slots__ = (
-        "account",
-        "action",
-        "answer_bytes",
-        "bulk_max",
-        "delivered",
-        "headers",
-        "key_id",
-        "label",
-        "query",
-        "region",
-        "request",
-        "service",
-        "undelivered",
-        "urls",
-    )
-
-    def __init__(
-        self, place: CallPlace, request: Request, action: str, label: str, *, query: bool = False
-    ) -> None:
-        self.service, self.urls, self.bulk_max = place
-        self.request, self.action = request, action
-        self.label = label  # under which its answer is counted
-        self.query = query  # the Query protocol
-        self.account: str | None = None  # None: nobody we know
-        self.key_id = ""  # of the signature; what the request claims, where signatures are not verified
-        self.region = ""
-        self.undelivered: Callable[[], None] | None = None
-        self.delivered: Callable[[], None] | None = None
-        self.headers: tuple[tuple[str, str], ...] = ()  # that the answer has besides those of every answer
-        self.answer_bytes = 0  # about how many the answer will have, where it can be large
+    request: Request
+    action: str
+    label: str  # under which its answer is counted
+    query: bool = False  # the Query protocol
+    account: str | None = None  # None: nobody we know
+    key_id: str = ""  # of the signature; what the request claims, where signatures are not verified
+    region: str = ""
+    undelivered: Callable[[], None] | None = None
+    delivered: Callable[[], None] | None = None
+    headers: tuple[tuple[str, str], ...] = ()  # that the answer has besides those of every answer
+    answer_bytes: int = 0  # about how many the answer will have, where it can be large
 
     def received(self, queue: Queue, messages: Sequence[StoredMessage], caller: Caller) -> None:
         """The answer has these messages: they are given back if it cannot be delivered.

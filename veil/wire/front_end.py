@@ -17,7 +17,7 @@ from veil.core.limits import RECEIVE_MAX
 from veil.service.service import Service
 from veil.wire import aws_json, aws_query
 from veil.wire.actions import ACTIONS
-from veil.wire.call import Call, CallPlace, QueueUrls, read_path
+from veil.wire.call import Call, QueueUrls, read_path
 from veil.wire.exchange import AnswerCounts, Handler, Request, Response, request_ids
 from veil.wire.large import LARGE_BYTES, check_room, in_thread, is_large_form
 from veil.wire.request_errors import (
@@ -129,7 +129,7 @@ class SqsFrontEnd(FrontEnd):
         self._verifier = verifier
         self._default_account = default_account
         self._default_region = default_region
-        self._place = CallPlace(service, QueueUrls(base_url, scheme), BULK_MAX if bulk else RECEIVE_MAX)
+        self._place = (service, QueueUrls(base_url, scheme), BULK_MAX if bulk else RECEIVE_MAX)
         self._relay = relay
 
     def handle(self, request: Request) -> Awaitable[Response]:
@@ -137,12 +137,14 @@ class SqsFrontEnd(FrontEnd):
         target = request.headers.get("x-amz-target")
         if target is None:
             return self._answer(
-                Call(self._place, request, "", action_of(request), query=True), self._run_query, _refuse_query
+                Call(*self._place, request, "", action_of(request), query=True),
+                self._run_query,
+                _refuse_query,
             )
         if self._relay is not None and target in _OF_HOLDERS:
             return self._relay(request)
         name = _BY_TARGET.get(target)
-        call = Call(self._place, request, name or target.rpartition(".")[2], name or OTHER)
+        call = Call(*self._place, request, name or target.rpartition(".")[2], name or OTHER)
         return self._answer(call, self._run_json, _refuse_json)
 
     async def _run_json(self, call: Call, request_id: str) -> Response:

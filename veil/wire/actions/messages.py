@@ -19,7 +19,7 @@ from veil.service.service import Service
 from veil.wire import shapes
 from veil.wire.call import BULK_OFFER, Call
 from veil.wire.large import LARGE_BYTES, in_thread
-from veil.wire.request_errors import FROM_TO, Unsupported, check_range, required
+from veil.wire.request_errors import FROM_TO, ParameterMissing, Unsupported, check_range
 from veil.wire.sqs_codes import Situation, worded
 
 _DELAY_RANGE: Final = "DelaySeconds must be >= {low} and <= {high}."
@@ -90,7 +90,8 @@ async def receive_message(call: Call, given: shapes.ReceiveMessageInput) -> shap
 async def delete_message(call: Call, given: shapes.DeleteMessageInput) -> None:
     """DeleteMessage."""
     queue = await call.queue(given.QueueUrl)
-    required("ReceiptHandle", given.ReceiptHandle)
+    if not given.ReceiptHandle:
+        raise ParameterMissing("ReceiptHandle")
     said = call.said(queue, (ANY_ENTRY,))
     (refusal,) = await delete(call.service, queue, (given.ReceiptHandle,), caller=call.caller, said=said)
     if refusal is not None:
@@ -101,7 +102,8 @@ async def change_message_visibility(call: Call, given: shapes.ChangeMessageVisib
     """ChangeMessageVisibility."""
     queue = await call.queue(given.QueueUrl)
     call.announce_grace(queue)
-    required("ReceiptHandle", given.ReceiptHandle)
+    if not given.ReceiptHandle:
+        raise ParameterMissing("ReceiptHandle")
     visibility_s = _visibility_s(given)
     (refusal,) = await extend_lease(
         call.service,
@@ -115,7 +117,9 @@ async def change_message_visibility(call: Call, given: shapes.ChangeMessageVisib
 
 
 def _visibility_s(given: shapes.ChangeMessageVisibilityInput | shapes.VisibilityEntry) -> int:
-    visibility_s = required("VisibilityTimeout", given.VisibilityTimeout)
+    visibility_s = given.VisibilityTimeout
+    if visibility_s is None:
+        raise ParameterMissing("VisibilityTimeout")
     check_range("VisibilityTimeout", visibility_s, 0, limits.VISIBILITY_MAX_S, FROM_TO)
     return visibility_s
 

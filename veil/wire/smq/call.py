@@ -128,7 +128,7 @@ LABEL: Final = "Smq."
 class SmqCall(Call):
     """What an operation needs to know; lives for one request."""
 
-    route = Route("")
+    route: Route = Route("")
 
     def set_route(self, route: Route) -> None:
         """What it asks for."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from veil.core.errors import VeilError
 from veil.service.service import Service
-from veil.wire.call import CallPlace, QueueUrls
+from veil.wire.call import QueueUrls
 from veil.wire.exchange import AnswerCounts, Request, Response
 from veil.wire.front_end import DEFAULT_ACCOUNT, DEFAULT_REGION, KEY_ID_CHARS_MAX, OTHER, FrontEnd
 from veil.wire.large import LARGE_BYTES, in_thread
@@ -57,11 +57,11 @@ class SmqFrontEnd(FrontEnd):
         self._verifier = verifier
         self._default_account = default_account
         self._region = region  # SMQ's requests name none
-        self._place = CallPlace(service, QueueUrls(scheme=scheme), BATCH_MAX)
+        self._place = (service, QueueUrls(scheme=scheme), BATCH_MAX)
 
     def handle(self, request: Request) -> Awaitable[Response]:
         """The answer to a request. Awaiting it raises nothing but CancelledError."""
-        return self._answer(SmqCall(self._place, request, OTHER, LABEL + OTHER), self._run, _refuse)
+        return self._answer(SmqCall(*self._place, request, OTHER, LABEL + OTHER), self._run, _refuse)
 
     async def _run(self, call: SmqCall, request_id: str) -> Response:
         request = call.request
