@@ -97,29 +97,15 @@ def wrapped(java: Path) -> Path:
     script = _WRAPPER.format(dropped=shlex.quote(_DROPPED), java=shlex.quote(str(java)))
     # The name is the content: another runtime gets another directory, and who finds one finds it finished.
     home = _cache() / f"java-{sha256(script.encode()).hexdigest()[:16]}"
-    if _is_finished(home, script):
-        return home
-    home.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    made = Path(tempfile.mkdtemp(prefix=f"{home.name}-", dir=home.parent))
-    (made / "bin").mkdir()
-    (made / "bin" / "java").write_text(script, encoding="utf-8")
-    (made / "bin" / "java").chmod(0o755)
-    try:
-        made.rename(home)
-    except OSError:
-        # Another process was quicker, or what is there is damaged; a directory of our own is right in both cases.
-        if not _is_finished(home, script):
-            return made
-        shutil.rmtree(made, ignore_errors=True)
+    command = home / "bin" / "java"
+    if not (command.is_file() and os.access(command, os.X_OK) and command.read_text("utf-8") == script):
+        command.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle, draft = tempfile.mkstemp(dir=command.parent)
+        os.write(handle, script.encode())
+        os.close(handle)
+        Path(draft).chmod(0o755)
+        Path(draft).replace(command)
     return home
-
-
-def _is_finished(home: Path, script: str) -> bool:
-    java = home / "bin" / "java"
-    try:
-        return java.read_text(encoding="utf-8") == script and os.access(java, os.X_OK)
-    except OSError:
-        return False
 
 
 def _cache() -> Path:

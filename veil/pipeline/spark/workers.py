@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from veil.core.errors import VeilError
+from veil.journal.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -22,9 +21,8 @@ if TYPE_CHECKING:
 _SOURCE: Final = "veil.pipeline.source.readers"
 _REASON: Final = re.compile(r"(?:ModuleNotFoundError|ImportError): (.*)|(Cannot run program .*)")
 
-_checked: set[tuple[str | None, bool]] = (
-    set()
-)  # the applications whose workers have shown that they can run Veil
+# The applications whose workers have shown that they can run Veil.
+_checked: set[tuple[str | None, bool]] = set()
 
 
 class WorkersLackVeil(VeilError):
@@ -183,29 +181,16 @@ class Packaged(NamedTuple):
 
 def package(folder: Path) -> Packaged:
     """Write both files into the folder, each whole or not at all; what was there of these names is replaced."""
-    folder.mkdir(parents=True, exist_ok=True)
-    made = Packaged(folder / ZIP, folder / MAIN)
-    with _replacing(made.zip) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
+    place = Storage.at(folder)
+    with (
+        place.writing(ZIP) as out,
+        zipfile.ZipFile(cast(IO[bytes], out), "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
         root = Path(__file__).parents[2]
         for file in sorted(root.rglob("*")):
             if file.is_file() and "__pycache__" not in file.parts:
                 entry = zipfile.ZipInfo(file.relative_to(root.parent).as_posix(), _EPOCH)
                 entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
                 archive.writestr(entry, file.read_bytes())
-    with _replacing(made.main) as part:
-        part.write_text(_MAIN_TEXT, encoding="utf-8")
-    return made
-
-
-@contextmanager
-def _replacing(wanted: Path) -> Iterator[Path]:
-    """A file beside the wanted one, which takes its name when the block ends well."""
-    handle, name = tempfile.mkstemp(prefix=f".{wanted.name}-", dir=wanted.parent)
-    os.close(handle)
-    part = Path(name)
-    try:
-        yield part
-        part.chmod(0o644)
-        part.replace(wanted)
-    finally:
-        part.unlink(missing_ok=True)
+    place.write(MAIN, _MAIN_TEXT.encode())
+    return Packaged(folder / ZIP, folder / MAIN)
