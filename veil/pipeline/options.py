@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Final
@@ -32,31 +32,27 @@ _SPARKS_OWN = frozenset({"path", "checkpointlocation"})
 
 
 class OptionValues:
-    """The given options, each asked for once by its name."""
+    """The given options, each asked for by its name; what was asked for is what is known."""
 
-    def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:
-        by_lower = {name.lower(): name for name in known}
-        self._given: dict[str, str] = {}
-        for name, value in given.items():
-            own = by_lower.get(name.lower())
-            if own is not None:
-                self._given[own] = str(value)
-            elif name.lower() not in _SPARKS_OWN:
-                near = get_close_matches(name.lower(), by_lower, 1)
-                hint = f"did you mean {by_lower[near[0]]}?" if near else "one of " + ", ".join(sorted(known))
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = given
+        self._values = {name.lower(): str(value).strip() for name, value in given.items()}
+        self._known: dict[str, str] = {}
+
+    def check_all_known(self) -> None:
+        """Raise OptionError for an option that nobody has asked for."""
+        for name in self._given:
+            if name.lower() not in self._known and name.lower() not in _SPARKS_OWN:
+                near = get_close_matches(name.lower(), self._known, 1)
+                names = ", ".join(sorted(self._known.values()))
+                hint = f"did you mean {self._known[near[0]]}?" if near else f"one of {names}"
                 # Its value is not ours to show: it may be a secret that was put here by mistake.
                 raise OptionError(name, HIDDEN, f"a known option; {hint}")
 
     def text(self, name: str) -> str | None:
         """The text of an option; None where it is not given or empty."""
-        return self._given.get(name, "").strip() or None
-
-    def needed(self, name: str, what: str) -> str:
-        """The text of an option that must be there."""
-        found = self.text(name)
-        if found is None:
-            raise OptionError(name, self._given.get(name), what)
-        return found
+        self._known[name.lower()] = name
+        return self._values.get(name.lower()) or None
 
     def whole(self, name: str, default: int | None, low: int, high: int) -> int | None:
         """A whole number within its limits."""

@@ -30,7 +30,6 @@ from veil.pipeline.lifecycles.store import (
     Manifest,
     TablesRefused,
     load_manifest,
-    remove_files,
     remove_orphans,
     save_manifest,
 )
@@ -105,7 +104,8 @@ def run_lifecycles(
             check_alone()
             # Those were named by the generation before the last: nobody who began since then reads them.
             if after.generation != before.generation:
-                remove_files(tables, before.retired)
+                for file in before.retired:
+                    tables.remove(file)
             on_step("before the manifest")
             save_manifest(tables, after)
             on_step("after the manifest")

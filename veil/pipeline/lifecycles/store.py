@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -126,13 +126,7 @@ def read_table(spark: SparkSession, tables: Storage, name: str) -> DataFrame:
 
     What is read is fixed now: a run that ends meanwhile changes nothing in it, and its files stay until the run after.
     """
-    if name not in TABLES:
-        raise TablesRefused(f"table {name!r}: expected one of {', '.join(TABLES)}")
-    return read_files(spark, tables, name, load_manifest(tables).files_of(name))
-
-
-def read_files(spark: SparkSession, tables: Storage, name: str, files: Sequence[str]) -> DataFrame:
-    """Some files of a table."""
+    files = files_of_table(tables, name)
     wanted = struct_of(TABLES[name])
     if not files:
         return spark.createDataFrame([], wanted)
@@ -174,7 +168,7 @@ def check_files(tables: Storage, name: str, files: Sequence[str]) -> None:
 
 def remove_orphans(tables: Storage, manifest: Manifest) -> list[str]:
     """Remove the folders of runs that died or whose files have all been replaced; for the only run on the tables."""
-    named = {_generation(file) for file in (*manifest.files(), *manifest.retired)}
+    named = {file.partition("/")[0] for file in (*manifest.files(), *manifest.retired)}
     orphans = [
         entry.name
         for entry in tables.entries()
@@ -183,16 +177,6 @@ def remove_orphans(tables: Storage, manifest: Manifest) -> list[str]:
     for folder in orphans:
         tables.remove_folder(folder)
     return orphans
-
-
-def remove_files(tables: Storage, files: Iterable[str]) -> None:
-    """Remove files; those that are gone already are fine."""
-    for file in files:
-        tables.remove(file)
-
-
-def _generation(file: str) -> str:
-    return file.partition("/")[0]
 
 
 @contextmanager

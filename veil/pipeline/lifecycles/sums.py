@@ -145,22 +145,19 @@ def _grouped(tables: Sequence[pa.Table]) -> tuple[pa.Table, list[Ints]]:
     hours = [chunk for table in tables for chunk in table["hour"].chunks]
     together: dict[str, Any] = {"hour": pa.chunked_array(hours, _SCHEMA.field("hour").type)}
     for name in _KEYS:
-        chunks = [chunk for table in tables for chunk in _encoded(table[name]).chunks]
-        together[name] = pa.chunked_array(chunks, TEXT)
-    columns = pa.table(together).unify_dictionaries()
-    code = np.unique(numbers(columns["hour"]), return_inverse=True)[1]
-    coded = {name: Coded.of(columns[name]) for name in _KEYS}
-    for each in coded.values():
-        code = code * (len(each.texts) + 1) + each.numbers + 1
+        columns = (table[name] for table in tables)
+        coded = [each if pa.types.is_dictionary(each.type) else each.dictionary_encode() for each in columns]
+        together[name] = pa.chunked_array([chunk for each in coded for chunk in each.chunks], TEXT)
+    joined = pa.table(together).unify_dictionaries()
+    code = np.unique(numbers(joined["hour"]), return_inverse=True)[1]
+    texts = {name: Coded.of(joined[name]) for name in _KEYS}
+    for text in texts.values():
+        code = code * (len(text.texts) + 1) + text.numbers + 1
     _, first, whose = np.unique(code, return_index=True, return_inverse=True)
-    named = {name: each.picked(first).array() for name, each in coded.items()}
+    named = {name: text.picked(first).array() for name, text in texts.items()}
     named["message_type"] = pc.fill_null(named["message_type"].cast(pa.string()), "").dictionary_encode()
-    keys = pa.table({"hour": whole(columns["hour"]).take(pa.array(first)), **named})
+    keys = pa.table({"hour": whole(joined["hour"]).take(pa.array(first)), **named})
     return keys, np.split(whose, np.cumsum([each.num_rows for each in tables])[:-1])
-
-
-def _encoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
 
 
 def _histogram(whose: Ints, buckets: Ints, counts: Ints | None, size: int) -> pa.ListArray:

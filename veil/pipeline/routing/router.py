@@ -54,10 +54,6 @@ _BATCH: Final = "batch.json"
 T = TypeVar("T")
 
 
-class _Intake(msgspec.Struct, frozen=True):
-    intake: str
-
-
 class _Batch(msgspec.Struct, frozen=True):
     query: str
     batch: int
@@ -73,12 +69,12 @@ class RouterState:
 
     def belongs_to(self, intake: str) -> None:
         """See that the directory is this intake's; raises RouteRefused. A new one becomes it."""
-        found = self._read(_INTAKE, _Intake)
+        found = self._read(_INTAKE, dict[str, str])
         if found is None:
-            self._write(_INTAKE, _Intake(intake))
-        elif found.intake != intake:
+            self._write(_INTAKE, {"intake": intake})
+        elif found["intake"] != intake:
             raise RouteRefused(
-                f"state {self.place.uri}: it belongs to the intake {found.intake}, expected {intake}"
+                f"state {self.place.uri}: it belongs to the intake {found['intake']}, expected {intake}"
             )
 
     def classes(self) -> dict[str, str]:

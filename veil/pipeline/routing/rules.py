@@ -220,7 +220,9 @@ def read_rules(found: dict[str, Any]) -> RouteTable:
     queues = found.get("queues")
     if not isinstance(queues, dict) or not queues:
         raise RouteRefused('queues: expected a table of the target queues, such as orders-short = "30s"')
-    targets = tuple(Target(name, _timeout_s(name, value)) for name, value in queues.items())
+    targets = tuple(
+        Target(name, read_length_s(str(value), f"queue {name}: timeout")) for name, value in queues.items()
+    )
     names = [target.queue for target in targets]
     default = found.get("default")
     if default not in names:
@@ -279,10 +281,6 @@ def _bytes(where: str, name: str, value: Any) -> int | None:
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
         return value
     raise RouteRefused(f"{where}: {name} {value!r}: expected a number of bytes")
-
-
-def _timeout_s(name: str, value: Any) -> int:
-    return read_length_s(str(value), f"queue {name}: timeout")
 
 
 def _check_words(where: str, given: dict[str, Any], known: Sequence[str]) -> None:

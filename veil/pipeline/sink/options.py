@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
+from veil.journal.storage import Storage
 from veil.pipeline.options import OptionError, OptionValues
 from veil.pipeline.queues import RETRY_S, QueueAddress
 from veil.pipeline.sql import ATTRIBUTES
@@ -19,21 +20,6 @@ FAIL, PATH = "fail", "path"
 CALLS_DEFAULT: Final = 8
 _CALLS_MAX: Final = 64  # the connections of a client
 _WRITE_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,80}")
-
-KNOWN: Final = (
-    "queue",
-    "queueColumn",
-    "endpoint",
-    "region",
-    "profile",
-    "onError",
-    "errorPath",
-    "keyColumn",
-    "deduplicationColumn",
-    "maxInFlight",
-    "patience",
-    "writeId",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,30 +41,12 @@ class SinkOptions:
     @classmethod
     def read(cls, given: Mapping[str, str]) -> SinkOptions:
         """The options as Spark hands them over; raises OptionError."""
-        values = OptionValues(given, KNOWN)
-        queue, queue_column = values.text("queue"), values.text("queueColumn")
-        if (queue is None) == (queue_column is None):
-            raise OptionError(
-                "queue",
-                queue,
-                "the name, URL or ARN of a queue, or else queueColumn, the column that has it: one of the two",
-            )
+        values = OptionValues(given)
         error_path = values.text("errorPath")
         on_error = values.choice("onError", FAIL if error_path is None else PATH, (FAIL, PATH))
-        if (on_error == PATH) != (error_path is not None):
-            raise OptionError(
-                "errorPath",
-                error_path,
-                "a directory (path or URI) with onError=path, and none with onError=fail",
-            )
-        if error_path is not None:
-            _check_place(error_path)
-        write_id = values.text("writeId")
-        if write_id is not None and not _WRITE_ID.fullmatch(write_id):
-            raise OptionError("writeId", write_id, "1 to 80 letters, digits, dots, hyphens and underscores")
-        return cls(
-            queue=queue,
-            queue_column=queue_column,
+        options = cls(
+            queue=values.text("queue"),
+            queue_column=values.text("queueColumn"),
             endpoint=values.text("endpoint"),
             region=values.text("region"),
             profile=values.text("profile"),
@@ -87,8 +55,30 @@ class SinkOptions:
             deduplication_column=values.text("deduplicationColumn"),
             calls_at_once=values.whole("maxInFlight", CALLS_DEFAULT, 1, _CALLS_MAX) or CALLS_DEFAULT,
             retry_s=values.number("patience", RETRY_S, 0, 3600) or 0.0,
-            write_id=write_id,
+            write_id=values.text("writeId"),
         )
+        values.check_all_known()
+        if (options.queue is None) == (options.queue_column is None):
+            raise OptionError(
+                "queue",
+                options.queue,
+                "the name, URL or ARN of a queue, or else queueColumn, the column that has it: one of the two",
+            )
+        if (on_error == PATH) != (error_path is not None):
+            raise OptionError(
+                "errorPath",
+                error_path,
+                "a directory (path or URI) with onError=path, and none with onError=fail",
+            )
+        if error_path is not None:
+            try:
+                Storage.at(error_path)
+            except ValueError as expected:
+                raise OptionError("errorPath", error_path, str(expected)) from None
+        if options.write_id is not None and not _WRITE_ID.fullmatch(options.write_id):
+            expected_id = "1 to 80 letters, digits, dots, hyphens and underscores"
+            raise OptionError("writeId", options.write_id, expected_id)
+        return options
 
     @property
     def service(self) -> QueueAddress:
@@ -96,38 +86,17 @@ class SinkOptions:
         return QueueAddress(self.queue or "", self.endpoint, self.region, self.profile)
 
 
-def _check_place(where: str) -> None:
-    from veil.journal.storage import Storage
-
-    try:
-        Storage.at(where)
-    except ValueError as expected:
-        raise OptionError("errorPath", where, str(expected)) from None
-
-
 STRING: Final = "string"
 WHOLE: Final = ("int", "bigint", "smallint", "tinyint")
 PLAIN_ATTRIBUTES: Final = "map<string,string>"
 TYPED_ATTRIBUTES: Final = ATTRIBUTES.replace(", ", ",").replace(": ", ":")  # as Spark writes it
 _OWN: Final = (
-    "body",
-    "attributes",
-    "message_group_id",
-    "group",
-    "deduplication_id",
-    "delay_s",
-    "trace_header",
-)
+    "body", "attributes", "message_group_id", "group", "deduplication_id", "delay_s", "trace_header",
+)  # fmt: skip
 # What the source adds: to write on what was read must not need a select.
 _OF_THE_SOURCE: Final = (
-    "message_id",
-    "body_text",
-    "system_attributes",
-    "sent_at",
-    "received_at",
-    "receive_count",
-    "queue",
-)
+    "message_id", "body_text", "system_attributes", "sent_at", "received_at", "receive_count", "queue",
+)  # fmt: skip
 
 
 class ColumnError(ValueError):

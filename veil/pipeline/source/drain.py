@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from veil.core.limits import IN_FLIGHT_MAX
-from veil.core.text import whole_number
-from veil.pipeline.options import OptionError
+from veil.pipeline.options import OptionValues
 from veil.pipeline.source.options import DRAINED, SQS, SourceOptions
 
 if TYPE_CHECKING:
@@ -34,7 +33,8 @@ def drain(spark: SparkSession, *, queue: str, **options: object) -> Iterator[Dat
     from veil.pipeline.spark.workers import register
 
     given = {name: str(value) for name, value in options.items() if value is not None} | {"queue": queue}
-    count = _count(given.pop("maxMessages", str(IN_FLIGHT_MAX)))
+    most = OptionValues({"maxMessages": given.pop("maxMessages", "")})
+    count = most.whole("maxMessages", IN_FLIGHT_MAX, 1, IN_FLIGHT_MAX) or IN_FLIGHT_MAX
     register(spark)
     with ExitStack() as stack:
         read = SourceOptions.read(given)
@@ -79,10 +79,3 @@ def _arrow_columns(spark: SparkSession, options: SourceOptions) -> Any:
     from veil.pipeline.sql import arrow_schema
 
     return arrow_schema(spark.createDataFrame([], schema_of(options.body_schema)).schema)
-
-
-def _count(text: str) -> int:
-    count = whole_number(text)
-    if count is None or not 1 <= count <= IN_FLIGHT_MAX:
-        raise OptionError("maxMessages", text, f"a whole number from 1 to {IN_FLIGHT_MAX}")
-    return count

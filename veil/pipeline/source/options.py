@@ -20,27 +20,6 @@ _RECEIVE_S_MAX: Final = 5.0
 _VISIBILITY_S_MIN: Final = 4
 DRAINED: Final = "drainedBatch"  # not for people: how `drain` tells the reader what it took
 
-KNOWN: Final = (
-    "queue",
-    "endpoint",
-    "region",
-    "profile",
-    "maxMessagesPerTrigger",
-    "partitions",
-    "visibilityTimeout",
-    "receiveTime",
-    "rate",
-    "segments",
-    "protocol",
-    "mode",
-    "bodySchema",
-    "sentAfter",
-    "sentBefore",
-    "attributes",
-    "metricsPort",
-    DRAINED,
-)
-
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
@@ -65,13 +44,11 @@ class SourceOptions:
     @classmethod
     def read(cls, given: Mapping[str, str]) -> SourceOptions:
         """The options as Spark hands them over; raises OptionError."""
-        values = OptionValues(given, KNOWN)
+        values = OptionValues(given)
+        queue = values.text("queue")
         options = cls(
             address=QueueAddress(
-                values.needed("queue", "the name, URL or ARN of a queue"),
-                values.text("endpoint"),
-                values.text("region"),
-                values.text("profile"),
+                queue or "", values.text("endpoint"), values.text("region"), values.text("profile")
             ),
             messages_max=values.whole("maxMessagesPerTrigger", 10_000, 1, IN_FLIGHT_MAX) or 10_000,
             partitions=values.whole("partitions", 2, 1, 10_000) or 2,
@@ -88,6 +65,9 @@ class SourceOptions:
             metrics_port=values.whole("metricsPort", None, 1, 65535),
             drained=values.text(DRAINED),
         )
+        values.check_all_known()
+        if queue is None:
+            raise OptionError("queue", None, "the name, URL or ARN of a queue")
         if options.segments is not None:
             options.segments_place()
         if options.body_schema is not None:

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from veil.core.errors import VeilError
 from veil.pipeline.spark.java import find_java
@@ -319,17 +319,12 @@ def _environment(settings: SparkSettings, java_home: str | None) -> Iterator[Non
                 os.environ[name] = value
 
 
-MISSING: Final = 'the pipeline needs Spark: pip install "veilmq[spark]"'
-
 _started: StartedSpark | None = None  # a process has one Spark at a time, by Spark's own rule
 _given: dict[int, SparkSession] = {}  # by the id of our own session beside it: which was active before
 
 
 class SparkMissing(VeilError):
     """PySpark is not installed."""
-
-    def __init__(self) -> None:
-        super().__init__(MISSING)
 
 
 @contextmanager
@@ -357,7 +352,7 @@ def open_session(settings: SparkSettings | None = None) -> SparkSession:
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise SparkMissing from None
+        raise SparkMissing('the pipeline needs Spark: pip install "veilmq[spark]"') from None
     if is_given():
         if settings.asks_for_something:
             raise SessionRefused(
@@ -432,25 +427,16 @@ def _beside(given: SparkSession) -> SparkSession:
 _EVERY_S = 0.25
 
 
-class Tasks(NamedTuple):
-    """What runs at this moment: the tasks of all active stages together."""
-
-    stages: int
-    done: int
-    total: int
-
-
-def tasks_now(spark: SparkSession) -> Tasks | None:
-    """What Spark works on; None where it does not tell (Spark Connect, a session that has ended)."""
+def tasks_now(spark: SparkSession) -> tuple[int, int] | None:
+    """How many tasks of all active stages are done, of how many; None where Spark does not tell (Spark Connect, a session that
+    has ended)."""
     try:
         tracker = spark.sparkContext.statusTracker()
         found = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     except Exception:  # a bar is never a reason to fail
         return None
     stages = [info for info in found if info is not None]
-    return Tasks(
-        len(stages), sum(info.numCompletedTasks for info in stages), sum(info.numTasks for info in stages)
-    )
+    return sum(info.numCompletedTasks for info in stages), sum(info.numTasks for info in stages)
 
 
 @contextmanager
@@ -479,10 +465,9 @@ def shown_progress(spark: SparkSession, title: str, stream: TextIO) -> Iterator[
             now = tasks_now(spark)
             if now is None:
                 return
-            if now.total:
-                bar.update(line, total=now.total, completed=now.done, tasks=f"{now.done}/{now.total} tasks")
-            else:
-                bar.update(line, total=None, tasks="")
+            done_now, total = now
+            tasks = f"{done_now}/{total} tasks" if total else ""
+            bar.update(line, total=total or None, completed=done_now, tasks=tasks)
 
     watcher = threading.Thread(target=watch, name="veil-spark-progress", daemon=True)
     with bar:
