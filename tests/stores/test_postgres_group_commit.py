@@ -25,6 +25,7 @@ from veil.core.lease import Deletion
 from veil.core.queue import QueueCounts
 from veil.stores.postgres import commit
 from veil.stores.postgres.connection import parse_dsn
+from veil.stores.postgres.engine import Need
 from veil.stores.store import Extension
 
 
@@ -234,7 +235,7 @@ async def held_up(postgres):
             held.set()
             await over.wait()
 
-        holding = asyncio.ensure_future(other._engine.run(hold, queues=[busy], exclusive=True))
+        holding = asyncio.ensure_future(other._engine.run(hold, Need([busy], exclusive=True)))
         await held.wait()
         yield store, busy, free, over
         over.set()

@@ -5,8 +5,9 @@ by those who hold them, right there (the shortcuts `claim` and `take_held` of qu
 rest is written with COMMIT. Whatever is out of the ordinary (an edit since, something due, a full queue) ends in a rollback and
 is left to the engine, in which each operation does its work by itself.
 
-Two ways of doing the same are worth it: for the life of a message (64 callers, calls of one message) the node spends 97 µs of CPU
-in groups and 324 µs by the engine alone, PostgreSQL 100 and 259 µs; by calls of ten 28 and 49 µs, and 53 and 49 µs
+Two ways of doing the same are worth it: for the life of a message (64 callers, calls of one message) the node spends 75 to 97 µs
+of CPU in groups and 324 to 431 µs by the engine alone, PostgreSQL 83 to 100 and 259 to 381 µs, and groups are 2 to 7 times as
+fast; by calls of ten 23 to 28 and 49 to 60 µs, and 49 to 53 and 49 to 56 µs
 (`python -m bench.postgres --only store --queues veil --callers 64`, with `--engine` for the other).
 """
 
@@ -66,7 +67,7 @@ async def run(engine: Engine, group: list[Operation]) -> list[Operation]:
         if attempt.is_odd:
             break
         for state in attempt.due:
-            await engine.run(nothing, queues=[state.queue])
+            await engine.run(nothing, Need([state.queue]))
     return group
 
 
@@ -100,11 +101,7 @@ class _GroupAttempt:
         self._late: list[Delete] = []  # with receipts that do not hold an open lease
         self._moved = False
         self._claimed: dict[int, tuple[int, int] | None] = {}  # the first that was there, by queue
-        self._need = Need(
-            [*{operation.queue.id: operation.queue for operation in group}.values()],
-            takes=sum(operation.takes for operation in group),
-            numbers=sum(operation.numbers for operation in group),
-        )
+        self._need = Need.of(group)
         for operation in group:
             if isinstance(operation, Receive):
                 self._add_receive(operation)

@@ -20,7 +20,7 @@ from veil.core.clock import TroubleKind
 from veil.core.errors import StoreUnavailable, VeilError
 from veil.stores.commit_stats import CommitStats
 from veil.stores.postgres import bulk
-from veil.stores.postgres.engine import ANSWER_S, Engine, drained, overdue
+from veil.stores.postgres.engine import ANSWER_S, Engine, Need, drained, overdue
 from veil.stores.postgres.transaction import Operation, Transaction
 
 _log = logging.getLogger(__name__)
@@ -194,13 +194,7 @@ class GroupCommit:
                 for state in tx.states.values():
                     tx.write_groups(state)
 
-        await self._engine.run(
-            work,
-            queues=[group[0].queue],
-            exclusive=any(operation.gives_groups for operation in group),
-            takes=sum(operation.takes for operation in group),
-            numbers=sum(operation.numbers for operation in group),
-        )
+        await self._engine.run(work, Need.of(group))
         self._engine.lease_time.answered(group[0])
         for place, operation in enumerate(group):
             if operation.answer.done():

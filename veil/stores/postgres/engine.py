@@ -33,6 +33,7 @@ from veil.stores.postgres.transaction import (
     AVAILABLE,
     KnownQueue,
     KnownQueues,
+    Operation,
     QueueLook,
     QueueState,
     Transaction,
@@ -99,6 +100,17 @@ class Need(NamedTuple):
     exclusive: bool = False
     takes: int = 0  # so many messages at most are put in flight
     numbers: int = 0  # of the counter, for order keys
+
+    @classmethod
+    def of(cls, group: Sequence[Operation]) -> Need:
+        """What operations need that share a transaction."""
+        queues = {operation.queue.id: operation.queue for operation in group}
+        exclusive = any(operation.gives_groups for operation in group)
+        takes, numbers = sum(each.takes for each in group), sum(each.numbers for each in group)
+        return cls([*queues.values()], exclusive, takes, numbers)
+
+
+NO_QUEUES: Final = Need()
 
 
 class Locks(NamedTuple):
@@ -178,21 +190,13 @@ class Engine:
         self._learning: asyncio.Task[None] | None = None
         self._next_learning: asyncio.Task[None] | None = None
 
-    async def run(
-        self,
-        work: Work[T],
-        *,
-        queues: Sequence[Queue | QueueKey] = (),
-        exclusive: bool = False,
-        takes: int = 0,
-        numbers: int = 0,
-    ) -> T:
+    async def run(self, work: Work[T], need: Need = NO_QUEUES) -> T:
         """Do the work in one transaction, durable when this returns.
 
         The work may be begun several times, until it has happened once. Whoever waits for it may go away: it is finished
         all the same.
         """
-        task = asyncio.ensure_future(self._do(work, Need(queues, exclusive, takes, numbers)))
+        task = asyncio.ensure_future(self._do(work, need))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         try:

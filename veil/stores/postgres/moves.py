@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import NamedTuple
 from uuid import uuid4
 
 from veil.core import decide
@@ -24,10 +23,11 @@ from veil.stores.postgres.transaction import KnownQueues, QueueState, Transactio
 from veil.stores.sql import decode_caller, encode_caller, encode_scan, to_message, to_task
 
 
-class AlsoNeeded(NamedTuple):
-    """Queues that the work turned out to be about: it has changed nothing, and wants to be done again with them."""
+class AlsoNeeded(Exception):
+    """Queues that the work turned out to be about: nothing is changed, and it wants to be done again with them."""
 
-    keys: set[QueueKey]
+    def __init__(self, keys: set[QueueKey]) -> None:
+        self.keys = keys
 
 
 # ---- move tasks
@@ -40,22 +40,17 @@ async def start(tx: Transaction, task: MoveTask, caller: Caller) -> MoveTask:
         raise MoveTaskRunning(task.source.name)
     state = tx.by_key.get(task.source)
     begun = replace(task, to_move=state.visible if state else 0)
-    destination = begun.destination.arn if begun.destination else None
-    facts = {"id": begun.id, "source": begun.source.arn, "destination": destination}
-    progress = {"status": begun.status, "moved": begun.moved, "to_move": begun.to_move}
-    origin = {
-        "started_wall_ms": begun.started_wall_ms,
-        "scan": encode_scan(begun.scan),
-        "caller": encode_caller(caller),
-    }
-    tx.later(Q.insert_move, {**facts, **progress, **origin, "rate_per_s": begun.rate_per_s})
+    plain = ("id", "rate_per_s", "status", "moved", "to_move", "started_wall_ms")
+    row = {name: getattr(begun, name) for name in plain} | {"source": begun.source.arn}
+    row |= {"destination": begun.destination.arn if begun.destination else None}
+    tx.later(Q.insert_move, {**row, "scan": encode_scan(begun.scan), "caller": encode_caller(caller)})
     tx.later(Q.forget_moves, {"source": begun.source.arn})
     return begun
 
 
 async def step(
     tx: Transaction, known: KnownQueues, task_id: str, count: int, found: ScanStep | None
-) -> MoveTask | AlsoNeeded:
+) -> MoveTask:
     """Move up to `count` messages, or those found, and note how far the task has come."""
     task = await find(tx, task_id)
     if task.status == "CANCELLING":
@@ -64,19 +59,17 @@ async def step(
         return task
     source = tx.by_key.get(task.source)
     if found is not None:
-        answers: list[Sent | VeilError] | AlsoNeeded = []
+        answers: list[Sent | VeilError] = []
         if source is not None and found.chosen:
             [(caller,)] = await tx.rows(Q.move_caller, {"id": task.id})
             answers = await redrive(tx, known, source.queue, found.chosen, decode_caller(caller))
-        if isinstance(answers, AlsoNeeded):
-            return answers
         return _advanced(tx, decide.step_scan(task, found, answers))
     messages: list[StoredMessage] = []
     if source is not None:
         rows = await tx.rows(Q.visible_oldest, {"queue": source.id, "limit": count})
         messages = [to_message(row) for row in rows]
-    if task.destination is None and (more := _missing(tx, known, map(decide.origin_of, messages))):
-        return AlsoNeeded(more)
+    if task.destination is None:
+        _need(tx, known, map(decide.origin_of, messages))
     moves, task = decide.step_move(task, messages, count, tx.find)
     if source is not None and moves:
         [(caller,)] = await tx.rows(Q.move_caller, {"id": task.id})
@@ -113,13 +106,12 @@ def _advanced(tx: Transaction, task: MoveTask) -> MoveTask:
 
 async def redrive(
     tx: Transaction, known: KnownQueues, queue: Queue, chosen: Sequence[Chosen], caller: Caller
-) -> list[Sent | VeilError] | AlsoNeeded:
+) -> list[Sent | VeilError]:
     """Move the chosen messages, each on its own."""
     source = tx.state_of(queue)
     messages = await _chosen(tx, source, (one.seq for one in chosen))
     homeward = (messages[one.seq] for one in chosen if one.destination is None and one.seq in messages)
-    if more := _missing(tx, known, map(decide.origin_of, homeward)):
-        return AlsoNeeded(more)
+    _need(tx, known, map(decide.origin_of, homeward))
     answers: list[Sent | VeilError] = []
     moved: list[Redriven] = []
     for one, number in zip(chosen, await tx.numbers(len(chosen)), strict=True):
@@ -166,9 +158,11 @@ async def _chosen(tx: Transaction, source: QueueState, seqs: Iterable[int]) -> d
 # ---- either
 
 
-def _missing(tx: Transaction, known: KnownQueues, keys: Iterable[QueueKey | None]) -> set[QueueKey]:
-    """The queues among these that exist and are not locked here."""
-    return {key for key in keys if key is not None and key not in tx.by_key and key in known.by_key}
+def _need(tx: Transaction, known: KnownQueues, keys: Iterable[QueueKey | None]) -> None:
+    """Raise AlsoNeeded where some of these queues exist and are not locked here."""
+    missing = {key for key in keys if key is not None and key not in tx.by_key and key in known.by_key}
+    if missing:
+        raise AlsoNeeded(missing)
 
 
 async def _redriven(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from psycopg_pool import AsyncConnectionPool
@@ -23,7 +22,7 @@ from veil.stores.outbox import OUTBOX_BYTES_MAX
 from veil.stores.postgres import holds, leases, messages, moves, opening, queues, servers
 from veil.stores.postgres.commit import GroupCommit
 from veil.stores.postgres.connection import parse_dsn
-from veil.stores.postgres.engine import Engine
+from veil.stores.postgres.engine import Engine, Need, Work
 from veil.stores.postgres.leases import Delete, Extend
 from veil.stores.postgres.messages import Receive, Send
 from veil.stores.postgres.nodes import Nodes
@@ -60,9 +59,7 @@ def _on_queue(
     """The operation of a queue that is this work in one transaction."""
 
     async def call(self: PostgresStore, queue: Queue, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._run(
-            lambda tx: work(tx, queue, *args, **kwargs), queues=[queue], exclusive=exclusive
-        )
+        return await self._run(lambda tx: work(tx, queue, *args, **kwargs), Need([queue], exclusive))
 
     return call
 
@@ -193,7 +190,7 @@ class PostgresStore:
             if known is None:
                 self._engine.dues.forget(queue_id)
             else:
-                await self._run(nothing, queues=[known.queue])
+                await self._run(nothing, Need([known.queue]))
         now_ms = self.clock.now_ms()
         if now_ms >= self._forget_at_ms:
             self._forget_at_ms = now_ms + FORGET_EVERY_MS
@@ -245,10 +242,10 @@ class PostgresStore:
         return await self._run(lambda tx: queues.create(tx, known, key, content, rest_ms))
 
     async def edit_queue(self, queue: Queue, edit: Callable[[QueueContent], QueueContent]) -> Queue:
-        return await self._run(lambda tx: queues.edit(tx, queue, edit), queues=[queue], exclusive=True)
+        return await self._run(lambda tx: queues.edit(tx, queue, edit), Need([queue], exclusive=True))
 
     async def delete_queue(self, queue: Queue, *, caller: Caller = NOBODY) -> None:
-        await self._run(lambda tx: queues.delete(tx, queue, caller), queues=[queue], exclusive=True)
+        await self._run(lambda tx: queues.delete(tx, queue, caller), Need([queue], exclusive=True))
         self._engine.dues.forget(queue.id)
         self._start_sweeping()
 
@@ -327,9 +324,9 @@ class PostgresStore:
     note_holders = _on_queue(leases.note_holders)
 
     async def purge(self, queue: Queue, *, rest_ms: int, caller: Caller = NOBODY) -> None:
-        locked = partial(self._run, queues=[queue], exclusive=True)
-        up_to_seq = await locked(lambda tx: queues.begin_purge(tx, queue, rest_ms))
-        while await locked(lambda tx: queues.purge_step(tx, queue, up_to_seq, caller)):
+        need = Need([queue], exclusive=True)
+        up_to_seq = await self._run(lambda tx: queues.begin_purge(tx, queue, rest_ms), need)
+        while await self._run(lambda tx: queues.purge_step(tx, queue, up_to_seq, caller), need):
             pass
 
     counts = _on_queue(queues.counts)
@@ -347,7 +344,7 @@ class PostgresStore:
         def take(tx: Transaction) -> Awaitable[HoldContent]:
             return holds.receive_hold(tx, queue, key, count, visibility_s, caller)
 
-        return await self._run(take, queues=[queue], takes=count)
+        return await self._run(take, Need([queue], takes=count))
 
     async def extend_holds(
         self, queue: Queue, stream: str, owner: str, *, visibility_s: int, caller: Caller = NOBODY
@@ -366,7 +363,7 @@ class PostgresStore:
         cursor: holds.HoldCursor | None = holds.START
         while cursor is not None:
             here = cursor
-            done, cursor = await self._run(lambda tx: step(tx, queue, *given, here), queues=[queue])  # noqa: B023
+            done, cursor = await self._run(lambda tx: step(tx, queue, *given, here), Need([queue]))  # noqa: B023
             tally = tally.plus(done)
         return tally
 
@@ -378,23 +375,20 @@ class PostgresStore:
         known = self._engine.queues
         named = {one.destination for one in chosen if one.destination is not None}
         return await self._with_all_queues(
-            lambda tx: moves.redrive(tx, known, queue, chosen, caller), [queue, *named], numbers=len(chosen)
+            lambda tx: moves.redrive(tx, known, queue, chosen, caller), queue, named, len(chosen)
         )
 
     discard = _on_queue(moves.discard, exclusive=True)
 
     async def _with_all_queues(
-        self,
-        work: Callable[[Transaction], Awaitable[T | moves.AlsoNeeded]],
-        needed: list[Queue | QueueKey],
-        numbers: int = 0,
+        self, work: Work[T], source: Queue | QueueKey, others: set[QueueKey], numbers: int
     ) -> T:
         """Do work that may turn out to be about more queues, each of which must be locked."""
         while True:
-            result = await self._run(work, queues=needed, exclusive=True, numbers=numbers)
-            if not isinstance(result, moves.AlsoNeeded):
-                return result
-            needed = [*needed, *result.keys]
+            try:
+                return await self._run(work, Need([source, *others], exclusive=True, numbers=numbers))
+            except moves.AlsoNeeded as more:
+                others = others | more.keys
 
     # ---- as one of several servers (stores/placed.py)
 
@@ -461,20 +455,15 @@ class PostgresStore:
     # ---- move tasks
 
     async def start_move(self, task: MoveTask, *, caller: Caller = NOBODY) -> MoveTask:
-        return await self._run(lambda tx: moves.start(tx, task, caller), queues=[task.source])
+        return await self._run(lambda tx: moves.start(tx, task, caller), Need([task.source]))
 
     async def step_move(self, task_id: str, count: int, found: ScanStep | None = None) -> MoveTask:
         known = self._engine.queues
         task = await self._run(lambda tx: moves.find(tx, task_id))
-        needed: list[Queue | QueueKey] = [task.source]
-        if task.destination is not None:
-            needed.append(task.destination)
-        numbers = 0
-        if found is not None:
-            numbers = len(found.chosen)
-            needed += {one.destination for one in found.chosen if one.destination is not None}
+        chosen = found.chosen if found is not None else ()
+        named = {key for key in (task.destination, *(one.destination for one in chosen)) if key is not None}
         return await self._with_all_queues(
-            lambda tx: moves.step(tx, known, task_id, count, found), needed, numbers=numbers
+            lambda tx: moves.step(tx, known, task_id, count, found), task.source, named, len(chosen)
         )
 
     async def cancel_move(self, task_id: str) -> MoveTask:
