@@ -34,6 +34,14 @@ class Table(NamedTuple):
         return self.columns.index(column)
 
 
+QUEUE = Table(
+    "queue", 1,
+    (
+        "id", "region", "account", "name", "settings", "tags", "scope", "created_wall_ms", "modified_wall_ms",
+        "purged_at_ms", "deleted_at_ms", "deleted_by",
+    ),
+    ("purged_at_ms", "deleted_at_ms"),
+)  # fmt: skip
 MESSAGE = Table(
     "message", 2,
     (
@@ -48,14 +56,7 @@ ATTEMPT = Table("attempt", 2, ("queue_id", "attempt_id", "until_ms", "claims"), 
 REPEATABLE_SEND = Table("repeatable_send", 2, ("queue_id", "retry_key", "until_ms", "sent"), ("until_ms",))
 
 TABLES = (
-    Table(
-        "queue", 1,
-        (
-            "id", "region", "account", "name", "settings", "tags", "scope", "created_wall_ms", "modified_wall_ms",
-            "purged_at_ms", "deleted_at_ms", "deleted_by",
-        ),
-        ("purged_at_ms", "deleted_at_ms"),
-    ),
+    QUEUE,
     Table("queue_rest", 3, ("region", "account", "name", "deleted_at_ms"), ("deleted_at_ms",)),
     MESSAGE,
     Table("lane", 2, ("queue_id", "group_name", "turn", "is_open", "members", "in_flight")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from veil.core import decide
 from veil.core.attempt import Said
@@ -156,22 +156,16 @@ def shared_trouble(
 # ---- removing everything
 
 
-class Purge(NamedTuple):
-    """What is to go, since when, and by whose wish."""
-
-    queue_id: int
-    key: QueueKey
-    up_to_seq: int
-    at_ms: int
-    caller: Caller
-
-
-async def sweep(tx: Transaction, purge: Purge, state: QueueState | None) -> bool:
-    """Remove one chunk of a queue's messages; True while more are left. `state` is None for a deleted queue."""
-    rows = await tx.rows(Q.sweep, {"queue": purge.queue_id, "up_to": purge.up_to_seq, "limit": CHUNK})
+async def sweep(
+    tx: Transaction, queue: QueueState | tuple[int, QueueKey], up_to_seq: int, at_ms: int, caller: Caller
+) -> bool:
+    """Remove one chunk of the messages of a queue, or of one that was deleted: gone since then, and by whose wish; True while
+    more are left."""
+    queue_id, key = (queue.id, queue.queue.key) if isinstance(queue, QueueState) else queue
+    rows = await tx.rows(Q.sweep, {"queue": queue_id, "up_to": up_to_seq, "limit": CHUNK})
     purged = [decide.purge(HeldMessage._make(row)) for row in rows]
-    if state is not None:
-        apply(tx, state, purged, purge.caller)
+    if isinstance(queue, QueueState):
+        apply(tx, queue, purged, caller)
     elif tx.journal is not None and purged:
-        tx.journal.record(purge.at_ms, purge.key, purged, purge.caller)
+        tx.journal.record(at_ms, key, purged, caller)
     return len(rows) == CHUNK

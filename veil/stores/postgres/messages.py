@@ -257,12 +257,7 @@ async def _standard_order(tx: Transaction, state: QueueState, page: int) -> Page
     if state.has_groups:
         loud = await tx.rows(Q.loud_groups, {"queue": state.id})
         noisy = noisy_groups(dict(loud), state.in_flight)
-    quiet = (
-        _pages(tx, Q.visible_quiet, page, queue=state.id, noisy=noisy)
-        if noisy
-        else _pages(tx, Q.visible_in_order, page, queue=state.id)
-    )
-    async for messages in quiet:
+    async for messages in _pages(tx, Q.visible_quiet, page, queue=state.id, noisy=noisy):
         yield messages
     for group in noisy:
         async for messages in _pages(tx, Q.visible_of_group, page, queue=state.id, group=group):

@@ -171,16 +171,9 @@ FROM unnest(%(seqs)s::bigint[], %(queues)s::int[], %(states)s::smallint[], %(wak
   AS m (seq, queue_id, state, wake_at_ms, due_at_ms, message_id, group_name, deduplication_id, trace_header, sender,
         message_type, body_bytes, attributes, body_md5, body, priority);
 
--- name: visible_in_order
--- Visible messages, in order, those that nobody else is about to take. The columns of all message queries are those of
--- core.message.StoredMessage.
-SELECT {MESSAGE}
-FROM veil.message
-WHERE queue_id = %(queue)s AND state = {VISIBLE} AND (priority, seq) > (%(priority)s, %(after)s)
-ORDER BY priority, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED;
-
 -- name: visible_quiet
--- The same without the messages of the groups named.
+-- Visible messages, in order, those that nobody else is about to take, without those of the groups named. The columns of all
+-- message queries are those of core.message.StoredMessage.
 SELECT {MESSAGE}
 FROM veil.message
 WHERE queue_id = %(queue)s AND state = {VISIBLE} AND (priority, seq) > (%(priority)s, %(after)s)

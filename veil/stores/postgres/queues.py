@@ -10,7 +10,7 @@ from veil.core.errors import PurgeInProgress, QueueDeletedRecently
 from veil.core.message import Caller
 from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.core.sequence import SEQ_MAX, instant_of
-from veil.stores.postgres.leases import Purge, sweep
+from veil.stores.postgres.leases import sweep
 from veil.stores.postgres.pipeline import Q
 from veil.stores.postgres.transaction import AVAILABLE, KnownQueues, QueueLook, QueueState, Transaction
 from veil.stores.sql import decode_caller, encode_caller, encode_settings, encode_tags
@@ -127,9 +127,7 @@ async def begin_purge(tx: Transaction, queue: Queue, rest_ms: int) -> int:
 
 async def purge_step(tx: Transaction, queue: Queue, up_to_seq: int, caller: Caller) -> bool:
     """Remove one chunk; True while more are left."""
-    state = tx.state_of(queue)
-    purge = Purge(queue.id, queue.key, up_to_seq, tx.now_ms, caller)
-    return await sweep(tx, purge, state)
+    return await sweep(tx, tx.state_of(queue), up_to_seq, tx.now_ms, caller)
 
 
 async def sweep_deleted(tx: Transaction) -> bool:
@@ -139,8 +137,8 @@ async def sweep_deleted(tx: Transaction) -> bool:
         return False
     queue_id, *key, deleted_at_ms, deleted_by = found
     # The messages were gone when the queue was, however late they are swept.
-    purge = Purge(queue_id, QueueKey(*key), SEQ_MAX, deleted_at_ms, decode_caller(deleted_by))
-    if not await sweep(tx, purge, None):
+    caller = decode_caller(deleted_by)
+    if not await sweep(tx, (queue_id, QueueKey(*key)), SEQ_MAX, deleted_at_ms, caller):
         tx.later(Q.mark_swept, {"id": queue_id})
         tx.later(Q.forget_counts, {"id": queue_id})
     return True

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -28,7 +28,7 @@ from veil.core.lease import State
 from veil.core.message import PRIORITY_DEFAULT, PRIORITY_FIRST, PRIORITY_LAST
 from veil.core.queue import QueueSettings
 from veil.core.sequence import COUNTER_BITS
-from veil.stores.copying.copy import MESSAGE
+from veil.stores.copying.copy import MESSAGE, QUEUE
 from veil.stores.sql import decode_settings, decode_tags, encode_settings
 from veil.stores.sqlite.data_directory import DATABASE, DataLock
 from veil.stores.sqlite.database import Q
@@ -49,7 +49,6 @@ _TEXTS = (
 
 # A row of the table by column, as it can be read: texts are bytes, since a flipped bit can make them anything.
 SavedMessage = dict[str, Any]
-_QUEUE_COLUMNS = 12  # of version 1; what came later is found anew
 
 
 @dataclass(slots=True)
@@ -134,22 +133,22 @@ def _readable(connection: apsw.Connection, query: str, arguments: Sequence[Any] 
 def _known_seqs(damaged: apsw.Connection) -> list[int]:
     """The key of every message that any tree knows of."""
     found: set[int] = set()
-    for source in (
-        "message NOT INDEXED",
-        "message INDEXED BY visible_alone WHERE state = 0 AND group_name IS NULL AND priority = 8",
-        "message INDEXED BY visible_grouped WHERE state = 0 AND group_name IS NOT NULL AND priority = 8",
-        "message INDEXED BY ranked_by_age WHERE state = 0 AND priority <> 8",
+    by_age, by_wake = "queue_id {0}, seq {0}", "queue_id {0}, wake_at_ms {0}"
+    for source, order in (
+        ("message NOT INDEXED", "seq {0}"),
+        ("message INDEXED BY visible_alone WHERE state = 0 AND group_name IS NULL AND priority = 8", by_age),
+        (
+            "message INDEXED BY visible_grouped WHERE state = 0 AND group_name IS NOT NULL AND priority = 8",
+            by_age,
+        ),
+        ("message INDEXED BY ranked_by_age WHERE state = 0 AND priority <> 8", by_age),
         # As they were before version 3: whatever the data does not have gives nothing.
-        "message INDEXED BY visible_alone WHERE state = 0 AND group_name IS NULL",
-        "message INDEXED BY visible_grouped WHERE state = 0 AND group_name IS NOT NULL",
-        "message INDEXED BY hidden WHERE state <> 0",
+        ("message INDEXED BY visible_alone WHERE state = 0 AND group_name IS NULL", by_age),
+        ("message INDEXED BY visible_grouped WHERE state = 0 AND group_name IS NOT NULL", by_age),
+        ("message INDEXED BY hidden WHERE state <> 0", by_wake),
     ):
-        first = "queue_id, seq" if "INDEXED BY" in source else "seq"
-        last = "queue_id DESC, seq DESC" if "INDEXED BY" in source else "seq DESC"
-        if "hidden" in source:
-            first, last = "queue_id, wake_at_ms", "queue_id DESC, wake_at_ms DESC"
-        for order in (first, last):
-            rows = _readable(damaged, f"SELECT seq FROM {source} ORDER BY {order}")  # noqa: S608
+        for direction in ("ASC", "DESC"):
+            rows = _readable(damaged, f"SELECT seq FROM {source} ORDER BY {order.format(direction)}")  # noqa: S608
             found.update(seq for (seq,) in rows)
     return sorted(found)
 
@@ -168,8 +167,10 @@ def _copy_meta(damaged: apsw.Connection, fresh: apsw.Connection) -> None:
 
 def _copy_queues(damaged: apsw.Connection, fresh: apsw.Connection, report: Salvaged) -> None:
     seen: set[int] = set()
+    columns, marks = ", ".join(QUEUE.columns), ", ".join("?" * len(QUEUE.columns))
+    insert = f"INSERT INTO queue ({columns}) VALUES ({marks})"  # noqa: S608
     for order in ("", "DESC"):
-        query = f"SELECT * FROM queue WHERE deleted_at_ms IS NULL ORDER BY id {order}"  # noqa: S608
+        query = f"SELECT {columns} FROM queue WHERE deleted_at_ms IS NULL ORDER BY id {order}"  # noqa: S608
         for row in _readable(damaged, query):
             queue_id, _, _, _, settings, tags, *_ = row
             if queue_id in seen:
@@ -177,8 +178,7 @@ def _copy_queues(damaged: apsw.Connection, fresh: apsw.Connection, report: Salva
             try:
                 decode_settings(settings)
                 decode_tags(tags)
-                marks = ", ".join("?" * _QUEUE_COLUMNS)
-                fresh.execute(f"INSERT INTO queue VALUES ({marks}, 0)", row[:_QUEUE_COLUMNS])  # noqa: S608
+                fresh.execute(insert, row)
             except (*UNREADABLE, apsw.ConstraintError):
                 continue  # its messages are kept under a made-up name
             seen.add(queue_id)
@@ -268,33 +268,35 @@ def _described(message: SavedMessage, wrong: str) -> bytes:
     return msgspec.json.encode(told)
 
 
-def _copy_plainly(damaged: apsw.Connection, fresh: apsw.Connection, table: str) -> None:
+def _copy_plainly(
+    damaged: apsw.Connection,
+    fresh: apsw.Connection,
+    table: str,
+    keep: Callable[[dict[str, Any]], bool] = lambda row: True,
+) -> None:
     # By name: data of an older version has fewer columns.
-    columns = ", ".join(name for _, name, *_ in _readable(damaged, f"PRAGMA table_info({table})"))
-    for row in _readable(damaged, f"SELECT {columns} FROM {table}"):  # noqa: S608
-        marks = ", ".join("?" * len(row))
-        fresh.execute(f"INSERT OR IGNORE INTO {table} ({columns}) VALUES ({marks})", row)  # noqa: S608
+    columns = [name for _, name, *_ in _readable(damaged, f"PRAGMA table_info({table})")]
+    named, marks = ", ".join(columns), ", ".join("?" * len(columns))
+    for row in _readable(damaged, f"SELECT {named} FROM {table}"):  # noqa: S608
+        if keep(dict(zip(columns, row, strict=True))):
+            fresh.execute(f"INSERT OR IGNORE INTO {table} ({named}) VALUES ({marks})", row)  # noqa: S608
 
 
 def _copy_holds(damaged: apsw.Connection, fresh: apsw.Connection) -> None:
     """A hold that cannot be read deletes nothing when it is acknowledged: its messages come again, none is lost."""
     living = {queue_id for (queue_id,) in fresh.execute("SELECT id FROM queue")}
-    for queue_id, stream, batch, part, lost, members in _readable(
-        damaged, "SELECT queue_id, stream, batch, part, lost, members FROM hold"
-    ):
+
+    def is_whole(hold: dict[str, Any]) -> bool:
         try:
-            decode_members(members)
+            decode_members(hold["members"])
         except UNREADABLE:
-            continue
-        if queue_id in living:
-            fresh.execute(Q.write_hold, (queue_id, stream, batch, part, max(0, lost), members))
-    for queue_id, *stream in _readable(
-        damaged, "SELECT queue_id, name, owner, closed, used_at_ms FROM stream"
-    ):
-        if queue_id in living:
-            fresh.execute(
-                "INSERT OR REPLACE INTO stream VALUES (?, ?, ?, max(?, -1), ?)", (queue_id, *stream)
-            )
+            return False
+        return hold["queue_id"] in living
+
+    _copy_plainly(damaged, fresh, "hold", is_whole)
+    _copy_plainly(damaged, fresh, "stream", lambda stream: stream["queue_id"] in living)
+    fresh.execute("UPDATE hold SET lost = 0 WHERE lost < 0")
+    fresh.execute("UPDATE stream SET closed = -1 WHERE closed < -1")
     # Of a stream that is lost the holds are left, which can be acknowledged by whoever opens it again.
     fresh.execute(
         "INSERT OR IGNORE INTO stream (queue_id, name, closed, used_at_ms)"
