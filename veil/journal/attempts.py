@@ -206,11 +206,8 @@ def _apply(stay: Stay, event: LifeEvent) -> None:
     elif event.kind == "received":
         _receive(stay, lease, event)
     elif event.kind == "extended":
-        lease = _lease_of(stay, event)
-        deadline_ms = event.deadline_ms or event.at_ms
-        lease.renewals.append(Renewal(event.at_ms, deadline_ms))
         # A late receipt may take its message back, if nobody else has received it: the lease goes on.
-        lease.deadline_ms, lease.ended_at_ms, lease.how = deadline_ms, None, OPEN
+        _renew(_lease_of(stay, event), event)
     elif event.kind == "given_back":
         lease = _lease_of(stay, event)
         lease.deadline_ms, lease.ended_at_ms = event.deadline_ms or event.at_ms, event.at_ms
@@ -228,23 +225,18 @@ def _apply(stay: Stay, event: LifeEvent) -> None:
 
 
 def _receive(stay: Stay, lease: LeaseLife | None, event: LifeEvent) -> None:
-    deadline_ms = event.deadline_ms or event.at_ms
     if lease is not None and lease.delivery == event.delivery:
         # A repeated receive under one name: the same lease, its window begun anew.
-        lease.renewals.append(Renewal(event.at_ms, deadline_ms))
-        lease.deadline_ms, lease.ended_at_ms, lease.how = deadline_ms, None, OPEN
+        _renew(lease, event)
         return
-    stay.leases.append(
-        LeaseLife(
-            event.delivery,
-            event.at_ms,
-            deadline_ms,
-            deadline_ms,
-            event.caller_key,
-            event.caller_address,
-            event.user_agent,
-        )
-    )
+    deadline_ms = event.deadline_ms or event.at_ms
+    caller = (event.caller_key, event.caller_address, event.user_agent)
+    stay.leases.append(LeaseLife(event.delivery, event.at_ms, deadline_ms, deadline_ms, *caller))
+
+
+def _renew(lease: LeaseLife, event: LifeEvent) -> None:
+    lease.deadline_ms, lease.ended_at_ms, lease.how = event.deadline_ms or event.at_ms, None, OPEN
+    lease.renewals.append(Renewal(event.at_ms, lease.deadline_ms))
 
 
 def _lease_of(stay: Stay, event: LifeEvent) -> LeaseLife:

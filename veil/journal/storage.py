@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import IO, Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from veil.core.errors import VeilError
@@ -35,16 +35,6 @@ class Entry(NamedTuple):
     name: str  # relative to the place that was asked
     size: int  # 0 for a folder
     is_folder: bool
-
-
-class ForWriting(Protocol):
-    """As much of a binary file as writers of Parquet need."""
-
-    @property
-    def closed(self) -> bool: ...
-    def write(self, data: bytes, /) -> int: ...
-    def flush(self) -> None: ...
-    def tell(self) -> int: ...
 
 
 class Storage(ABC):
@@ -109,7 +99,7 @@ class Storage(ABC):
             file.write(data)
 
     @abstractmethod
-    def writing(self, name: str) -> AbstractContextManager[ForWriting]:
+    def writing(self, name: str) -> AbstractContextManager[IO[bytes]]:
         """The same for a stream: the file appears at the end of the block, and not at all if an exception leaves it."""
 
     @abstractmethod
@@ -190,7 +180,7 @@ class LocalStorage(Storage):
         return self._path(name).read_bytes()  # pyarrow is not needed, nor loaded, for this
 
     @contextmanager
-    def writing(self, name: str) -> Iterator[ForWriting]:
+    def writing(self, name: str) -> Iterator[IO[bytes]]:
         path = self._path(name)
         make_folder(path.parent)
         # A name of its own for each writer: one that was killed leaves its half behind, and two never share one.
@@ -308,7 +298,7 @@ class RemoteStorage(Storage):
             return content
 
     @contextmanager
-    def writing(self, name: str) -> Iterator[ForWriting]:
+    def writing(self, name: str) -> Iterator[IO[bytes]]:
         # Put together here first: a stream to an object store that is given up half-way is completed by its destructor.
         with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES_MAX) as draft:
             yield draft

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from veil.journal.storage import ForWriting, Storage
+from veil.journal.storage import Storage
 from veil.pipeline.options import OptionError
 from veil.pipeline.queues import QueueAddress, shared
 from veil.pipeline.sink.options import SinkColumns, SinkOptions
@@ -44,7 +44,7 @@ class RefusedRows:
         self._place = None if error_path is None else Storage.at(error_path)
         self._name, self._partition, self._key_name = name, partition, key_name
         self._stack = ExitStack()
-        self._file: ForWriting | None = None
+        self._file: IO[bytes] | None = None
         self.count = 0
 
     def __enter__(self) -> RefusedRows:

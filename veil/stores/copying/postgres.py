@@ -29,7 +29,8 @@ from veil.stores.postgres.opening import (
     COPYING,
     NOW_MS,
     Connection,
-    meta,
+    Identity,
+    identity_in,
     migrate,
     need_store,
     offline,
@@ -46,13 +47,13 @@ class PostgresSource(Source):
     schema = "veil."
     placeholder = "%s"
 
-    def __init__(self, connection: Connection, clock: Clock | None) -> None:
-        self._connection, self._clock = connection, clock
+    def __init__(self, connection: Connection, identity: Identity, clock: Clock | None) -> None:
+        self._connection, self._identity, self._clock = connection, identity, clock
 
     def facts(self) -> StoreFacts:
         return StoreFacts(
-            store_id=bytes(meta(self._connection, "store_id")).decode(),
-            receipt_key=bytes(meta(self._connection, "receipt_key")),
+            store_id=self._identity.store_id.decode(),
+            receipt_key=self._identity.receipt_key,
             now_ms=_now_ms(self._connection, self._clock),
             last_seq=self.one(
                 "SELECT greatest(max(last_seq), (SELECT max(seq) FROM veil.message), 0) FROM veil.queue_count"
@@ -175,12 +176,12 @@ def _now_ms(connection: Connection, clock: Clock | None) -> int:
 def postgres_source(dsn: str, clock: Clock | None = None) -> Iterator[PostgresSource]:
     """The store in the database, which no node may use meanwhile; raises StoreError."""
     with offline(dsn) as connection:
-        need_store(connection)
-        if connection.execute(Q.read_meta, {"name": "home"}).fetchone() is not None:
+        known = need_store(connection)
+        if "home" in known:
             raise StoreError(
                 "the database is one of several servers: the queues of the others would be left behind"
             )
-        yield PostgresSource(connection, clock)
+        yield PostgresSource(connection, identity_in(known), clock)
         refuse_use(connection)  # one that was started meanwhile has changed what was copied
 
 

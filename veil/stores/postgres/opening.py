@@ -37,8 +37,8 @@ class Identity(NamedTuple):
     """What belongs to the data as a whole."""
 
     receipt_key: bytes
-    store_id: str
-    journal_id: str
+    store_id: bytes
+    journal_id: bytes
 
 
 async def migrate(dsn: Dsn | str, *, dry_run: bool = False) -> int:
@@ -76,19 +76,27 @@ async def schema_version(connection: psycopg.AsyncConnection) -> int:
     return 0 if row is None else int(row[0])
 
 
-async def identity(connection: psycopg.AsyncConnection) -> Identity:
-    """The keys and names that were made with the data; raises StoreError while a copy into it is unfinished."""
-    if await (await connection.execute(Q.read_meta, {"name": COPYING})).fetchone() is not None:
+async def identity(connection: psycopg.AsyncConnection, *, one_of_several: bool) -> Identity:
+    """The keys and names that were made with the data; raises StoreError while a copy into it is unfinished, and for one of
+    several servers that is opened alone: it would know a part of the queues only."""
+    known: dict[str, Any] = dict(await (await connection.execute(Q.all_meta)).fetchall())
+    if COPYING in known:
         raise StoreError(
             "a copy into this database is not finished: go on with it by the same 'veil store copy'"
         )
-    values = []
-    for name in ("receipt_key", "store_id", "journal_id"):
-        row = await (await connection.execute(Q.read_meta, {"name": name})).fetchone()
-        if row is None:
-            raise StoreError(f"the schema veil has no {name}: it is not whole")
-        values.append(bytes(row[0]))
-    return Identity(values[0], values[1].decode(), values[2].decode())
+    if "home" in known and not one_of_several:
+        raise StoreError(
+            "the database is one of several servers: name all of them in 'store', the first one first"
+        )
+    return identity_in(known)
+
+
+def identity_in(known: dict[str, Any]) -> Identity:
+    """The same of what is written in `meta`."""
+    try:
+        return Identity(*(bytes(known[name]) for name in ("receipt_key", "store_id", "journal_id")))
+    except KeyError as missing:
+        raise StoreError(f"the schema veil has no {missing.args[0]}: it is not whole") from None
 
 
 async def _check(connection: psycopg.AsyncConnection) -> None:
@@ -175,25 +183,19 @@ def refuse_use(connection: Connection) -> None:
         raise StoreBusy(f"the database is in use by {len(alive)} Veil node(s) ({names}): stop them first")
 
 
-def need_store(connection: Connection) -> None:
-    """Raise StoreError unless there is a whole store of the present version."""
+def need_store(connection: Connection) -> dict[str, Any]:
+    """What is written in `meta`; raises StoreError unless there is a whole store of the present version."""
     if not _exists(connection, "veil.meta"):
         raise StoreError("the database holds no store: it has no schema veil")
-    version = int(meta(connection, "schema_version"))
+    known: dict[str, Any] = dict(connection.execute(Q.all_meta).fetchall())
+    version = int(known.get("schema_version", 0))
     if version != SCHEMA_VERSION:
         raise StoreError(
             f"the schema veil has version {version}, expected {SCHEMA_VERSION}: run 'veil migrate' first"
         )
-    if connection.execute(Q.read_meta, {"name": COPYING}).fetchone() is not None:
+    if COPYING in known:
         raise StoreError("the database holds an unfinished copy: finish that one first")
-
-
-def meta(connection: Connection, name: str) -> Any:
-    """A value that belongs to the data as a whole."""
-    row = connection.execute(Q.read_meta, {"name": name}).fetchone()
-    if row is None:
-        raise StoreError(f"the schema veil has no {name}: it is not whole")
-    return row[0]
+    return known
 
 
 def _exists(connection: Connection, table: str) -> bool:

@@ -89,6 +89,9 @@ SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = 'veil' AND tablename = 'me
 -- name: read_meta
 SELECT value FROM veil.meta WHERE name = %(name)s;
 
+-- name: all_meta
+SELECT name, value FROM veil.meta;
+
 -- name: write_meta
 INSERT INTO veil.meta (name, value) VALUES (%(name)s, %(value)s)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value;

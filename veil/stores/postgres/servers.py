@@ -73,15 +73,6 @@ async def take_number(connection: psycopg.AsyncConnection, home: str, number: in
         await connection.execute(Q.write_meta, {"name": "home", "value": home.encode()})
 
 
-async def refuse_alone(connection: psycopg.AsyncConnection) -> None:
-    """Raise StoreError where the database is one of several: alone it would know a part of the queues only."""
-    row = await (await connection.execute(Q.read_meta, {"name": "home"})).fetchone()
-    if row is not None:
-        raise StoreError(
-            "the database is one of several servers: name all of them in 'store', the first one first"
-        )
-
-
 # ---- messages that come over
 
 

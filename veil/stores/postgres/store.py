@@ -146,12 +146,10 @@ class PostgresStore:
         await self._pool.open()
         try:
             async with self._pool.connection() as connection:
-                known = await opening.identity(connection)
-                if not self._one_of_several:
-                    await servers.refuse_alone(connection)
+                known = await opening.identity(connection, one_of_several=self._one_of_several)
             self.receipts = ReceiptBook(known.receipt_key)
-            self.store_id = known.store_id
-            self._exports = Exports(self._engine, known.journal_id)
+            self.store_id = known.store_id.decode()
+            self._exports = Exports(self._engine, known.journal_id.decode())
             await self._engine.learn()
             await self._look_around()
             await self._nodes.start()
