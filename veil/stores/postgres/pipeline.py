@@ -63,19 +63,22 @@ class PipelinedConnection(psycopg.AsyncConnection[Any]):
         self.warnings.clear()
         fresh: dict[tuple[bytes, tuple[int, ...]], bytes] = {}
         pgconn.enter_pipeline_mode()
+        answers: list[int] = []  # where each statement's own is among the results: a preparation has one too
         try:
-            asked = 0
+            sent = 0
             for query, values, types, formats in ready:
-                if not is_preparing:
+                if is_preparing:
+                    key = (query.text, types)
+                    name = self._names_of.get(key) or fresh.get(key)
+                    if name is None:
+                        name = fresh[key] = b"veil_%d" % next(self._numbers)
+                        pgconn.send_prepare(name, query.text, types)
+                        sent += 1
+                    pgconn.send_query_prepared(name, values, formats, _BINARY)
+                else:
                     pgconn.send_query_params(query.text, values, types, formats, _BINARY)
-                    continue
-                key = (query.text, types)
-                name = self._names_of.get(key) or fresh.get(key)
-                if name is None:
-                    name = fresh[key] = b"veil_%d" % next(self._numbers)
-                    pgconn.send_prepare(name, query.text, types)
-                    asked += 1
-                pgconn.send_query_prepared(name, values, formats, _BINARY)
+                answers.append(sent)
+                sent += 1
             pgconn.pipeline_sync()
             results = await self.wait(_exchange(pgconn))
         except psycopg.Error as error:
@@ -91,16 +94,7 @@ class PipelinedConnection(psycopg.AsyncConnection[Any]):
             if result.status in _FAILED:
                 raise psycopg.errors.error_from_result(result, self.info.encoding)
         self._names_of |= fresh
-        # Each statement that was new has the answer to its preparation before its own.
-        answers, at, seen = list[list[Any]](), 0, set[Any]()
-        for query, _, types, _ in ready:
-            key = (query.text, types)
-            if asked and key in fresh and key not in seen:
-                seen.add(key)
-                at += 1
-            answers.append(self._loaded(results[at]))
-            at += 1
-        return answers
+        return [self._loaded(results[at]) for at in answers]
 
     def _loaded(self, result: pq.abc.PGresult) -> list[Any]:
         if result.status != pq.ExecStatus.TUPLES_OK or not result.ntuples:
