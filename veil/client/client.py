@@ -14,7 +14,6 @@ import logging
 import math
 import os
 import re
-import ssl
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -38,7 +37,7 @@ from veil.client.api import (
 )
 from veil.client.connection import REST_S_MAX, Heir, HttpAnswer, HttpPool, NoAnswer, RequestHead
 from veil.client.credentials import Credentials, CredentialsSource, read_profile
-from veil.client.endpoint import BundleRefused, ca_bundle, client_context, find_endpoint, region_in
+from veil.client.endpoint import ca_bundle, client_context, find_endpoint, region_in
 from veil.core.attempt import GIVEN_BACK, Said, write_header
 from veil.core.attempt import HEADER as OUTCOME_HEADER
 
@@ -108,7 +107,7 @@ class SqsClient(QueueApi):
             place,
             connections=connections,
             connect_timeout_s=connect_timeout_s,
-            ssl_context=_ssl_context(bundle) if place.secure else None,
+            ssl_context=client_context(bundle) if place.secure else None,
             bundle=bundle,
         )
         self._giving_back: set[asyncio.Task[None]] = set()
@@ -454,13 +453,6 @@ async def with_retries(
 def _outcome_line(said: Sequence[Said | None]) -> str:
     told = {str(at): each for at, each in enumerate(said) if each is not None}
     return f"{OUTCOME_HEADER}: {write_header(told)}\r\n" if told else ""
-
-
-def _ssl_context(bundle: str | None) -> ssl.SSLContext:
-    try:
-        return client_context(bundle)
-    except BundleRefused as refused:
-        raise ApiError(Failure.FATAL, "", str(refused)) from None
 
 
 def _user_agent(role: str, extra: str) -> str:

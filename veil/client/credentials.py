@@ -270,8 +270,8 @@ class CredentialsSource:
     async def current(self) -> Credentials:
         """The credentials, found or refreshed first if need be; ApiError if there are none."""
         async with self._finding:
-            held = self._held_unless_due()
-            if held is None:
+            held = self._held
+            if held is None or (self._fetched is not None and self._fetched.refresh_needed()):
                 held = self._held = await asyncio.to_thread(self._find)
                 self._ask_again_at_s = self._monotonic() + _ASK_AGAIN_S
             return held
@@ -284,10 +284,6 @@ class CredentialsSource:
                 self._held = await asyncio.to_thread(self._find)
             held = self._held
         return held if held is not None and held != refused else None
-
-    def _held_unless_due(self) -> Credentials | None:
-        held, fetched = self._held, self._fetched
-        return None if fetched is not None and fetched.refresh_needed() else held
 
     def _find(self) -> Credentials:
         if self._fetched is not None:

@@ -148,24 +148,20 @@ _NOT_YET_VALID, _EXPIRED, _HOST_MISMATCH, _ADDRESS_MISMATCH = 9, 10, 62, 64
 _UNTRUSTED: Final = frozenset((2, 18, 19, 20, 21))
 
 
-class BundleRefused(Exception):
-    """The file of authorities cannot be used; the text is the line to show."""
-
-
 def ca_bundle(environ: Mapping[str, str], profile: Mapping[str, str]) -> str | None:
     """The file of trusted authorities: AWS_CA_BUNDLE, else `ca_bundle` in the profile; None for the machine's own."""
     return environ.get(CA_BUNDLE_VARIABLE) or profile.get("ca_bundle") or None
 
 
 def client_context(bundle: str | None) -> ssl.SSLContext:
-    """A context that trusts the authorities of that file alone, as AWS's SDKs do; BundleRefused if it cannot be used."""
+    """A context that trusts the authorities of that file alone, as AWS's SDKs do; ApiError if it cannot be used."""
     try:
         return ssl.create_default_context(cafile=bundle)
     except OSError as error:  # an SSLError is one
         reason = (
             "no certificate is in it" if isinstance(error, ssl.SSLError) else error.strerror or str(error)
         )
-        raise BundleRefused(
+        raise EndpointRefused(
             f"{CA_BUNDLE_VARIABLE}={bundle}: expected a file of certificates in PEM ({reason})"
         ) from None
 

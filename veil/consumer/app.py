@@ -151,7 +151,9 @@ class Consumer:
 
         Raises ConsumerFailed when the consumer cannot go on: no such queue, no access, or a handler's `Stop`.
         """
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        import uvloop
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(self._main())
 
     async def __aenter__(self) -> Consumer:
@@ -266,11 +268,3 @@ class Consumer:
         else:
             logging.shutdown()
             os._exit(128 + number)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop

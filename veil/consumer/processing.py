@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -298,7 +298,9 @@ def _ours(
     yield REASON, "String", reason, REASON_BYTES_MAX
     yield SOURCE_QUEUE, "String", message.queue, _TEXT_BYTES_MAX
     # After a redrive the message has a new id: the first one is what the sender's records know.
-    yield MESSAGE_ID, "String", _first_id(message.attributes) or message.id, _TEXT_BYTES_MAX
+    known = message.attributes.get(MESSAGE_ID)
+    first_id = known.value if known is not None and isinstance(known.value, str) else ""
+    yield MESSAGE_ID, "String", first_id or message.id, _TEXT_BYTES_MAX
     yield RECEIVE_COUNT, "Number", str(message.receive_count), _TEXT_BYTES_MAX
     yield HANDLER, "String", outcome.handler, _TEXT_BYTES_MAX
     if error is not None and error_texts and (trace := traceback_text(error)):
@@ -309,11 +311,6 @@ def _ours(
         # The one is told by the service's clock, the other by this one's, from before the request was sent.
         last_at = first_at if message.receive_count == 1 else max(first_at, last_at)
     yield LAST_RECEIVED_AT, "String", _iso(last_at), _TEXT_BYTES_MAX
-
-
-def _first_id(attributes: Mapping[str, Attribute]) -> str | None:
-    known = attributes.get(MESSAGE_ID)
-    return known.value if known is not None and isinstance(known.value, str) else None
 
 
 def _iso(instant: datetime) -> str:

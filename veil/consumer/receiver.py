@@ -234,20 +234,13 @@ class QueueFacts:
     def fifo(self) -> bool:
         return self.url.endswith(".fifo")
 
-    @property
-    def is_fresh(self) -> bool:
-        """Whether they were read so lately that they need not be read again."""
-        return self._monotonic() - self._read_at_s < _FRESH_S
-
     async def read(self) -> None:
         """Read them now; raises ApiError unless the consumer can do without."""
         try:
             attributes = await self._api.attributes(self.url)
         except ApiError as error:
             # With a window of its own the consumer needs no attributes, and a narrow policy may not let it read them.
-            if self._given_s is None or error.is_missing_queue:
-                raise
-            if error.failure is not Failure.FATAL:
+            if self._given_s is None or error.is_missing_queue or error.failure is not Failure.FATAL:
                 raise
             _log.warning(
                 "the attributes of %s cannot be read, so its dead letters are unknown: %s", self.url, error
@@ -260,7 +253,7 @@ class QueueFacts:
 
     async def refresh(self) -> None:
         """Read them again if they are old; when that fails, what was known goes on counting."""
-        if self.is_fresh:
+        if self._monotonic() - self._read_at_s < _FRESH_S:
             return
         try:
             await self.read()

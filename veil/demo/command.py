@@ -58,6 +58,9 @@ def demo_folder(out: Path | None) -> Path:
 
 def play(folder: Path, seconds: float, *, keep: bool, as_json: bool) -> Stage:
     """The whole demo, act by act; none of its processes outlives it."""
+    from veil.cli.timeouts import read_findings, show_findings
+    from veil.journal.storage import Storage
+
     stage, queues = Stage(), the_queues(seconds)
     scratch, data = folder / "spark", shlex.quote(str(folder / "data"))
     scratch.mkdir(exist_ok=True)  # what Spark writes while it runs; nothing of it is left elsewhere
@@ -105,7 +108,9 @@ def play(folder: Path, seconds: float, *, keep: bool, as_json: bool) -> Stage:
             "shortest wait after a crash.",
         )
         if not as_json:
-            _show_findings(folder)
+            talk()
+            show_findings(read_findings(Storage.at(folder / "data" / "tables")))
+            talk()
         check_claims(stage, queues, workload.sent, outcomes, summary)
         facts = {"sent": workload.sent, "workers_killed": workload.killed, **stage.told}
         summary = {**summary, "messages": outcomes, "demo": facts}
@@ -180,15 +185,6 @@ class PipelineRun:
                 if told["step"] == step:
                     return told
         raise CommandFailed(f"the pipeline failed: {self.child.last_words()}")
-
-
-def _show_findings(folder: Path) -> None:
-    from veil.cli.timeouts import read_findings, show_findings
-    from veil.journal.storage import Storage
-
-    talk()
-    show_findings(read_findings(Storage.at(folder / "data" / "tables")))
-    talk()
 
 
 _WITHOUT: Final = "without it there is: veil demo life"

@@ -175,11 +175,7 @@ def _is_pydantic(cls: Any) -> bool:
 def _words(error: Exception) -> str:
     """What was wrong, without the values: a reason is written on dead letters and in logs, a body is not."""
     problems = getattr(error, "errors", None)
-    if _is_pydantic_error(error) and callable(problems):
+    if type(error).__module__.startswith("pydantic") and callable(problems):
         told = problems(include_url=False, include_context=False, include_input=False)
         return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'payload'}: {each['msg']}" for each in told)
     return str(error) or type(error).__name__
-
-
-def _is_pydantic_error(error: Exception) -> bool:
-    return type(error).__module__.startswith("pydantic")

@@ -108,7 +108,12 @@ def read_signature(function: Callable[..., Any], *, batch: bool = False, name: s
             dependencies.append((parameter.name, _dependency(mark.function, name, batch, ())))
             places_end = True
             continue
-        _check_parameter(parameter, annotation, name)
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            problem = f"parameter '{parameter}' has no fixed meaning, expected named parameters"
+            raise HandlerRefused(name, problem)
+        if annotation is parameter.empty and parameter.default is parameter.empty:
+            problem = f"parameter {parameter.name!r} has no annotation, expected one of {PAYLOAD_TYPES}"
+            raise HandlerRefused(name, problem)
         asked = _asked(annotation, parameter, name, batch)
         if parameter.default is not parameter.empty and asked is Asked.PAYLOAD:
             places_end = True
@@ -218,15 +223,6 @@ def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
         raise HandlerRefused(
             name, f"an annotation cannot be read: {error}; it must be importable at run time, at module level"
         ) from None
-
-
-def _check_parameter(parameter: inspect.Parameter, annotation: Any, name: str) -> None:
-    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-        raise HandlerRefused(name, f"parameter '{parameter}' has no fixed meaning, expected named parameters")
-    if annotation is parameter.empty and parameter.default is parameter.empty:
-        raise HandlerRefused(
-            name, f"parameter {parameter.name!r} has no annotation, expected one of {PAYLOAD_TYPES}"
-        )
 
 
 def _asked(annotation: Any, parameter: inspect.Parameter, name: str, batch: bool) -> Asked:
