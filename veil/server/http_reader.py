@@ -211,11 +211,14 @@ def split_target(target: bytes) -> tuple[str, str, str]:
     return path, query, authority
 
 
-def refusal_of(error: Exception) -> Refusal:
+def refusal_of(error: httptools.HttpParserError) -> Refusal:
     """The refusal behind what the parser raised."""
-    if isinstance(error, httptools.HttpParserCallbackError) and isinstance(error.__context__, Refusal):
-        return error.__context__
     reason = str(error)
+    if isinstance(error, httptools.HttpParserCallbackError):
+        if isinstance(error.__context__, Refusal):
+            return error.__context__
+        _log.error("reading a request failed", exc_info=error.__context__ or error)
+        return Refusal(500, "internal error")
     if reason == "Content-Length overflow":
         return Refusal(413, reason)
     if reason in ("Invalid HTTP version", "Pause on PRI/Upgrade"):  # the latter is HTTP/2's preface
@@ -286,7 +289,8 @@ class RequestReader:
             rest = piece[upgrade.args[0] :] + rest
             self._decline_upgrade()
         except httptools.HttpParserError as error:
-            self._refuse(error)
+            if not self.finished:  # bytes behind a request that asked to close are not ours to judge
+                self.refusal = refusal_of(error)
             if self._head_bytes == 0 and piece.startswith(TLS_OPENING):
                 self.refusal = Refusal(400, SPEAKS_PLAIN)
             return b""
@@ -312,15 +316,6 @@ class RequestReader:
         self.refusal = None
         self.ready.clear()
         self._begin()
-
-    def _refuse(self, error: Exception) -> None:
-        if self.finished:
-            return  # bytes behind a request that asked to close: not ours to judge
-        self.refusal = refusal_of(error)
-        context = error.__context__
-        if isinstance(error, httptools.HttpParserCallbackError) and not isinstance(context, Refusal):
-            _log.error("reading a request failed", exc_info=context or error)
-            self.refusal = Refusal(500, "internal error")
 
     def _decline_upgrade(self) -> None:
         # The parser left HTTP after the head and did not read the body, if there is one. A fresh parser that

@@ -17,7 +17,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, NoReturn, Protocol
+from typing import Any, Final, NamedTuple, NoReturn
 
 import uvloop
 
@@ -59,28 +59,6 @@ class Briefing(NamedTuple):
     link_fd: int
     connections_fd: int
     page_fd: int
-
-
-class WorkerProcess(Protocol):
-    """What the store process asks of a worker."""
-
-    async def ready(self) -> None:
-        """Answered once connections may come."""
-
-    async def forget_queue(self, key: QueueKey) -> None:
-        """The queue has changed: what is known of it is no longer true."""
-
-    async def count(self) -> Counts:
-        """What was counted since the last time."""
-
-    async def reload(self, keys: list[AccessKey]) -> None:
-        """These keys count from now on, and the certificate that is in its file."""
-
-    async def stop(self, grace_s: float, down: str) -> None:
-        """Finish what is under way, within the grace; answered when it is done."""
-
-
-WORKER_PROCESS: Final = methods_of(WorkerProcess)
 
 
 # ---- limits of the whole server
@@ -226,21 +204,24 @@ class Worker:
             watching.cancel()
         await service.stop()
 
-    # ---- what the store process asks (WorkerProcess)
+    # ---- what the store process asks
 
     async def ready(self) -> None:
-        pass
+        """Answered once connections may come."""
 
     async def forget_queue(self, key: QueueKey) -> None:
+        """The queue has changed: what is known of it is no longer true."""
         self._store.forget_queue(key)
 
     async def count(self) -> Counts:
+        """What was counted since the last time."""
         tallies = [(*key, count) for key, count in self._service.tallies.take_fresh().items()]
         answers = [(*key, count) for key, count in self._answers.items()]
         self._answers.clear()
         return Counts(tallies, answers)
 
     async def reload(self, keys: list[AccessKey]) -> None:
+        """These keys count from now on, and the certificate that is in its file."""
         if self._tls is not None:
             self._tls.reload("SIGHUP")
         # In place: the verifier looks keys up in this very mapping.
@@ -248,6 +229,7 @@ class Worker:
         self._keys.update({key.key_id: key for key in keys})
 
     async def stop(self, grace_s: float, down: str) -> None:
+        """Finish what is under way, within the grace; answered when it is done."""
         self._application.down = down
         self._adopt()  # what was accepted before this
         self._loop.remove_reader(self._connections)
@@ -338,6 +320,11 @@ class Worker:
 
     async def _tell_counts(self) -> None:
         self._link.tell("counted", await self.count())
+
+
+# What the store process asks of a worker.
+_ASKED: Final = ("ready", "forget_queue", "count", "reload", "stop")
+WORKER_PROCESS: Final = methods_of(type("WorkerProcess", (), {name: vars(Worker)[name] for name in _ASKED}))
 
 
 def _connection(fd: int) -> socket.socket:
