@@ -329,13 +329,9 @@ class History:
 
     def view(self, key: Key, resolution: Resolution, fields: Iterable[str] = FIELDS) -> SeriesView:
         """What is known of the queue, or of the account's queues together."""
-        series = self._series.get(key)
-        spans = resolution.spans
-        if series is None:
-            blank = {field: [None if _BLANK[_PLACE[field]] else 0] * spans for field in fields}
-            return SeriesView(resolution, blank)
+        series, spans = self._series.get(key), resolution.spans
         now_span = self._clock.now_ms() // 1000 // resolution.span_s
-        kept = series.resolutions[RESOLUTIONS.index(resolution)]
+        kept = _Spans(resolution) if series is None else series.resolutions[RESOLUTIONS.index(resolution)]
         columns: dict[str, Sequence[int | None]] = {}
         for field in fields:
             values = kept.column(_PLACE[field], now_span, spans)

@@ -363,17 +363,11 @@ async def purge(service: Service, queue: Queue, *, caller: Caller = NOBODY) -> N
         service.activity.attempts.emptied(queue.id)
 
 
-class NewReceipt(NamedTuple):
-    """The text to go on with, and the engine time at which it dies."""
-
-    text: str
-    deadline_ms: int
-
-
 async def rotate_receipt(
     service: Service, queue: Queue, handle: str, visibility_s: int, *, caller: Caller = NOBODY
-) -> NewReceipt:
-    """Hide the message for that many seconds from now (0 shows it); raises ReceiptInvalid, and MessageGone for a dead receipt."""
+) -> tuple[str, int]:
+    """Hide the message for that many seconds from now (0 shows it): the receipt to go on with, and the engine time at which it
+    dies. Raises ReceiptInvalid, and MessageGone for a dead receipt."""
     receipt = service.store.receipts.read(handle, queue.id)
     (rotated,) = await service.store.rotate(queue, [Extension(receipt, visibility_s)], caller=caller)
     if isinstance(rotated, VeilError):
@@ -382,7 +376,7 @@ async def rotate_receipt(
     if service.owner is None:
         note_rotation(service, queue, new, visibility_s, caller)
     text = service.store.receipts.write(new.queue_id, new.seq, new.delivery, new.rotation)
-    return NewReceipt(text, rotated.deadline_ms)
+    return text, rotated.deadline_ms
 
 
 def note_rotation(service: Service, queue: Queue, new: Receipt, visibility_s: int, caller: Caller) -> None:

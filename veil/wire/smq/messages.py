@@ -283,10 +283,10 @@ async def change_visibility(call: SmqCall) -> Reply:
         raise SmqRefused("MissingVisibilityTimeout", "VisibilityTimeout is required.")
     # SMQ's own range begins at 1, but its SDK lets 0 pass, which can only mean: now.
     visibility_s = read_number("VisibilityTimeout", text, 0, VISIBILITY_MAX_S)
-    new = await rotate_receipt(call.service, queue, handle, visibility_s, caller=call.caller)
+    receipt, deadline_ms = await rotate_receipt(call.service, queue, handle, visibility_s, caller=call.caller)
     clock = call.service.clock
-    next_visible_ms = new.deadline_ms + clock.wall_ms() - clock.now_ms()
-    content = element("ReceiptHandle", new.text) + element("NextVisibleTime", next_visible_ms)
+    next_visible_ms = deadline_ms + clock.wall_ms() - clock.now_ms()
+    content = element("ReceiptHandle", receipt) + element("NextVisibleTime", next_visible_ms)
     return Reply(200, document("ChangeVisibility", content))
 
 
