@@ -675,7 +675,7 @@ async def connections_in(server: HttpServer, count: int) -> list[object]:
 
 
 async def test_a_burst_beyond_the_limit_is_told_so_and_those_inside_are_served(start):
-    server = await start(ok, connections_max=20, idle_spared_s=60)
+    server = await start(ok, connections_max=20, idle_spared_s=60, linger_s=600)
     clients = [await Client.of(server) for _ in range(200)]
     if Client.tls is None:  # over TLS a client's own side ends when it hears that ours has
         await until(lambda: server.connection_count == 200)
