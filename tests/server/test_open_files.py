@@ -152,7 +152,7 @@ def test_more_newcomers_at_once_than_files_leave_the_listener_sound(served: Serv
 
 def test_a_server_that_could_have_hardly_any_client_does_not_start(tmp_path: Path):
     process = start(tmp_path, 26)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=300)
     assert process.returncode == 1
     assert said.count("\n") <= 2 and "Traceback" not in said
     assert "26 files open" in said and "ulimit -n" in said
