@@ -172,19 +172,11 @@ class Deletes(Batcher[tuple[str, Said | None]]):
         if len(self._handled) > _REMEMBERED_MAX:
             self._handled.popitem(last=False)
         if error.failure is Failure.LOST:
-            _log.warning(
-                "message %s of %s was handled, but its lease had ended before the delete: %s",
-                message.id,
-                self._url,
-                error,
-            )
+            level, became = logging.WARNING, "its lease had ended before the delete: %s"
         else:
-            _log.error(
-                "message %s of %s was handled, but not deleted: %s; when it comes back it is deleted, not handled again",
-                message.id,
-                self._url,
-                error,
-            )
+            level = logging.ERROR
+            became = "not deleted: %s; when it comes back it is deleted, not handled again"
+        _log.log(level, f"message %s of %s was handled, but {became}", message.id, self._url, error)
         return False
 
 

@@ -57,13 +57,6 @@ def key_of(spec: KeySpec) -> Callable[[Message], str]:
     return lambda message: _field(message, spec, steps)
 
 
-def bounded(key: str) -> str:
-    """The key, or its digest when it is too long to be an index entry everywhere."""
-    if len(key) <= _KEY_CHARACTERS_MAX:
-        return key
-    return f"sha256:{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
-
-
 def _field(message: Message, spec: str, steps: list[str | int]) -> str:
     content = message.content
     source = content.text if content.text is not None else content.json
@@ -221,7 +214,11 @@ class Idempotent:
     def _full_key(self, message: Message) -> str:
         # Two types about one order both carry its id: without the type, the second would be taken for done.
         apart = f"{message.queue}/{message.type or ''}" if self._namespace is None else self._namespace
-        return bounded(f"{apart}:{self._key(message)}")
+        key = f"{apart}:{self._key(message)}"
+        if len(key) <= _KEY_CHARACTERS_MAX:
+            return key
+        # Too long to be an index entry everywhere.
+        return f"sha256:{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
     async def _claim(self, key: str, message: Message) -> Outcome | None:
         """None when the key is this message's to handle, else what becomes of the message."""
@@ -240,7 +237,8 @@ class Idempotent:
             # Deleted, not ignored: a duplicate that is left in the queue comes back until it is a dead letter.
             _log.info("handled before, not again", extra={"facts": message.facts})
             return Delete()
-        return _wait(claim)
+        # Looked at again now and then, for its holder may end long before its claim does; never at once.
+        return RetryAfter(min(max(1, math.ceil(claim.for_ms / 1_000)), _BUSY_WAIT_MAX_S))
 
     async def _ended(self, key: str, message: Message, outcome: Outcome) -> None:
         if not isinstance(outcome, Delete):
@@ -272,11 +270,6 @@ class Idempotent:
 
 def _holder(message: Message) -> Holder:
     return Holder(message.id, message.lease.token)
-
-
-def _wait(busy: Busy) -> Outcome:
-    # Looked at again now and then, for its holder may end long before its claim does; never at once.
-    return RetryAfter(min(max(1, math.ceil(busy.for_ms / 1_000)), _BUSY_WAIT_MAX_S))
 
 
 # ---- the keys in a database: SQL that both kinds share, but for their clocks

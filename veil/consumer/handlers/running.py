@@ -96,10 +96,6 @@ class HandlingObserver(Protocol):
     def handled(self, message: Message, handler: str, outcome: Outcome | None, seconds: float) -> None: ...
 
 
-def _random() -> float:
-    return random.random()  # noqa: S311 - jitter, no secret
-
-
 @dataclass(slots=True)
 class HandlingSettings:
     """Set up by the runner before the first message; the same object for every handler."""
@@ -111,7 +107,7 @@ class HandlingSettings:
     error_texts: bool = True  # told with a failed attempt
     executor: Executor | None = None  # None: the event loop's own
     observer: HandlingObserver | None = None
-    random: Callable[[], float] = _random
+    random: Callable[[], float] = random.random
     monotonic: Callable[[], float] = time.monotonic
 
     def poison(self, error: BaseException, on_poison: Outcome | None = None) -> Outcome:
