@@ -39,6 +39,10 @@ class RenewalApi(Protocol):
 class KeeperEvents:
     """What a keeper tells of its work, from its own thread; override what is of interest. Must return quickly."""
 
+    def happened(self, name: str, lease: Lease, *facts: Any) -> None:
+        """One of the events of a lease below, by its name."""
+        getattr(self, name)(lease, *facts)
+
     def renewed(self, lease: Lease, visibility_s: int) -> None:
         """The service granted a window of that length."""
 
@@ -366,7 +370,7 @@ class LeaseKeeper(Keeper):
             elif name == "warned":
                 lease.warn(facts[0])
                 facts = (facts[0] - self._monotonic(),)
-            self._tell(getattr(self._events, name), lease, *facts)
+            self._tell(self._events.happened, name, lease, *facts)
 
     def _tell(self, call: Callable[..., None], *facts: object) -> None:
         try:

@@ -272,21 +272,18 @@ class KeeperProcess(Keeper):
             case [event, number, *facts] if (lease := self._leases.get(number)) is not None:
                 self._event(lease, event, *facts)
 
-    def _event(self, lease: Lease, event: str, *facts: Any) -> None:
-        match event, *facts:
-            case "renewed", visibility_s, deadline_s:
-                lease.renewed(deadline_s)
-                self._events.renewed(lease, visibility_s)
-            case "lost", why:
-                lease.lose(why)
-                self._events.lost(lease, why)
-            case "capped", why:
-                self._events.capped(lease, why)
-            case "warned", ends_at_s:
-                lease.warn(ends_at_s)
-                self._events.warned(lease, lease.ends_in_s or 0.0)
-            case "failed", error, again:
-                self._events.failed(lease, _error(*error), again)
+    def _event(self, lease: Lease, name: str, *facts: Any) -> None:
+        if name == "renewed":
+            lease.renewed(facts[1])
+            facts = facts[:1]
+        elif name == "lost":
+            lease.lose(*facts)
+        elif name == "warned":
+            lease.warn(*facts)
+            facts = (lease.ends_in_s or 0.0,)
+        elif name == "failed":
+            facts = (_error(*facts[0]), facts[1])
+        self._events.happened(name, lease, *facts)
 
     def _changed(
         self, number: int, visibility_s: int, deadline_s: float, lost: str | None, error: list[str] | None
@@ -416,25 +413,20 @@ class Helper(KeeperEvents):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def renewed(self, lease: Lease, visibility_s: int) -> None:
-        self._tell("renewed", self._numbers[lease], visibility_s, lease.deadline_s)
-
     def late(self, by_s: float) -> None:
         self._tell("late", by_s)
 
-    def failed(self, lease: Lease, problem: Exception, again: bool) -> None:
-        self._tell("failed", self._numbers[lease], _in_words(problem), again)
-
-    def lost(self, lease: Lease, why: str) -> None:
+    def happened(self, name: str, lease: Lease, *facts: Any) -> None:
         number = self._numbers[lease]
-        self._leases.pop(number, None)
-        self._tell("lost", number, why)
-
-    def capped(self, lease: Lease, why: str) -> None:
-        self._tell("capped", self._numbers[lease], why)
-
-    def warned(self, lease: Lease, ends_in_s: float) -> None:
-        self._tell("warned", self._numbers[lease], steady_s() + ends_in_s)
+        if name == "renewed":
+            facts = (*facts, lease.deadline_s)
+        elif name == "lost":
+            self._leases.pop(number, None)
+        elif name == "warned":
+            facts = (steady_s() + facts[0],)
+        elif name == "failed":
+            facts = (_in_words(facts[0]), facts[1])
+        self._tell(name, number, *facts)
 
 
 def _in_words(problem: Exception) -> tuple[str, str, str]:
