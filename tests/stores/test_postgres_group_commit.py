@@ -26,6 +26,7 @@ from veil.core.queue import QueueCounts
 from veil.stores.postgres import commit
 from veil.stores.postgres.connection import parse_dsn
 from veil.stores.postgres.engine import Need
+from veil.stores.postgres.pipeline import PipelinedConnection
 from veil.stores.store import Extension
 
 
@@ -334,3 +335,22 @@ async def test_a_database_that_refuses_at_once_costs_nobody_a_lease(postgres, mo
             await another_node.execute("UPDATE veil.lease_time SET beat_ms = %s", (clock.now_ms(),))
         assert await store.receive(queue, 1) == []
         assert await store.extend(queue, renewal) == [None]
+
+
+async def test_a_fifo_send_takes_three_round_trips(postgres, monkeypatch):
+    """BEGIN, the look for duplicates, COMMIT with the message."""
+    async with nodes(postgres, 1) as [store]:
+        queue = await make_queue(store, "orders.fifo", fifo=True)
+        real, trips, taken = PipelinedConnection.exchange, Counter(), []
+
+        async def counted(connection, statements):
+            if ("BEGIN", {}) in statements:
+                trips[connection] = 0
+            trips[connection] += 1
+            if any(query.startswith("INSERT INTO veil.message ") for query, _ in statements):
+                taken.append(trips[connection])
+            return await real(connection, statements)
+
+        monkeypatch.setattr(PipelinedConnection, "exchange", counted)
+        await store.send(queue, [a_grouped_message("a")])
+    assert taken == [3]

@@ -6,8 +6,8 @@ rest is written with COMMIT. Whatever is out of the ordinary (an edit since, som
 is left to the engine, in which each operation does its work by itself.
 
 Two ways of doing the same are worth it: for the life of a message (64 callers, calls of one message) the node spends 75 to 97 µs
-of CPU in groups and 324 to 431 µs by the engine alone, PostgreSQL 83 to 100 and 259 to 381 µs, and groups are 2 to 7 times as
-fast; by calls of ten 23 to 28 and 49 to 60 µs, and 49 to 53 and 49 to 56 µs
+of CPU in groups and 324 to 346 µs by the engine alone, PostgreSQL 83 to 100 and 259 to 274 µs, and groups are 2 to 5 times as
+fast; by calls of ten 23 to 28 and 49 to 52 µs, and both ways 49 to 53 µs of PostgreSQL
 (`python -m bench.postgres --only store --queues veil --callers 64`, with `--engine` for the other).
 """
 

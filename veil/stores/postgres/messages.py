@@ -47,7 +47,8 @@ class Send(Operation):
         self.gives_groups = any(message.group is not None for message in self.new)
 
     async def work(self, tx: Transaction) -> list[Sent]:
-        known = await tx.many(*find_sends([self]))
+        asked = find_sends([self])
+        known = await tx.many(*asked) if asked else []
         return (await send_all(tx, [self], *known))[0]
 
 
