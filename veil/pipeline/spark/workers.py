@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from veil.core.errors import VeilError
 from veil.journal.storage import Storage
@@ -184,7 +184,7 @@ def package(folder: Path) -> Packaged:
     place = Storage.at(folder)
     with (
         place.writing(ZIP) as out,
-        zipfile.ZipFile(cast(IO[bytes], out), "w", zipfile.ZIP_DEFLATED) as archive,
+        zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive,
     ):
         root = Path(__file__).parents[2]
         for file in sorted(root.rglob("*")):
