@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Executor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from bench import console_cost, console_pages
+from bench.generator import Figure, Lap
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +24,16 @@ def test_every_page_is_timed(capsys: pytest.CaptureFixture[str]):
     console_pages.main(["--queues", "60", "--messages", "2000", "--filled", "10", "--times", "1"])
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("/console")]
     assert [row.split()[1] for row in rows] == ["200"] * len(console_pages.PAGES)
+
+
+def test_a_lap_without_a_message_is_run_again():
+    found = [[Figure("life", 9, messages, 0.2, 0, 1.0, 1.0, 0.01, 0.01)] for messages in (0, 3)]
+
+    class Load(Executor):
+        def submit(self, *_: Any) -> Any:  # type: ignore[override]
+            return SimpleNamespace(result=lambda: found.pop(0))
+
+    assert console_cost.told(Load(), Lap(1, 1, ("life",), 1, 1, 0.2)).messages == 3
 
 
 @pytest.mark.soak
