@@ -7,11 +7,16 @@ environment and the working directory are as in any process. What a start itself
 from __future__ import annotations
 
 import contextlib
+import json
 import multiprocessing
 import os
+import select
+import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import forkserver
 from multiprocessing.reduction import DupFd
 from pathlib import Path
@@ -82,6 +87,11 @@ class ForkedVeil:
         self.pid = self._process.pid
 
     @property
+    def sentinel(self) -> int:
+        """Readable once it has ended."""
+        return self._process.sentinel
+
+    @property
     def returncode(self) -> int | None:
         return self._process.exitcode
 
@@ -101,6 +111,65 @@ class ForkedVeil:
 
     def kill(self) -> None:
         self._process.kill()
+
+
+# Asks for a command to be run and waits for it: for shells, which find it by its name.
+_ASKS: Final = """#!{python} -IS
+import json, os, signal, socket, sys
+asked = json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]).encode()
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect({place!r})
+    socket.send_fds(server, [len(asked).to_bytes(4, "big")], [0, 1, 2])
+    server.sendall(asked)
+    signal.signal(signal.SIGTERM, lambda *_: server.shutdown(socket.SHUT_WR))
+    sys.exit(int(server.recv(8) or b"1"))
+"""
+_forking = threading.Lock()
+
+
+@contextlib.contextmanager
+def veil_on_path(folder: Path) -> Iterator[str]:
+    """A directory for PATH whose command `veil` is forked; it is told to stop when its caller is, or is gone."""
+    place = folder / ".forked"
+    place.mkdir()
+    command = place / "veil"
+    command.write_text(_ASKS.format(python=sys.executable, place=str(place / "s")))
+    command.chmod(0o755)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place / "s"))
+        listener.listen()
+        threading.Thread(target=_answer_all, args=(listener,), daemon=True).start()
+        try:
+            yield str(place)
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+
+
+def _answer_all(listener: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # nobody listens any more
+        while True:
+            caller, _ = listener.accept()
+            threading.Thread(target=_answer, args=(caller,), daemon=True).start()
+
+
+def _answer(caller: socket.socket) -> None:
+    with caller:
+        size, streams, _, _ = socket.recv_fds(caller, 4, 3)
+        asked = b""
+        while len(asked) < int.from_bytes(size, "big"):
+            asked += caller.recv(1 << 16)
+        arguments, environ, place = json.loads(asked)
+        with _forking:
+            given = dict(zip(("stdin", "stdout", "stderr"), streams, strict=True))
+            process = ForkedVeil(["veil.cli.main", *arguments], env=environ, cwd=place, **given)
+        for stream in streams:
+            os.close(stream)
+        ended, _, _ = select.select([process.sentinel, caller], [], [])
+        if process.sentinel not in ended:
+            process.send_signal(signal.SIGTERM)
+        code = process.wait()
+        with contextlib.suppress(OSError):
+            caller.sendall(str(code if code >= 0 else 128 - code).encode())
 
 
 class _Streams:

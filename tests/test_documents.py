@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.forked_veil import veil_on_path
 from veil.server.setting_values import declared_queues
 from veil.server.settings import load_settings, settings_table
 from veil.testing import VeilServer
@@ -28,6 +29,7 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHOWN_ENDPOINT = "http://127.0.0.1:9324"
 FENCE = re.compile(r"(?:<!-- (?P<note>[^\n]*?) -->\n)?^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
+WITH_SPARK = ("spark-source.md",)  # their examples run in tests/pipeline, where a Spark is
 FIRST_STEPS = ("README.md", "quickstart.md", "consumer.md")
 # Installing and starting for good: shown, not run. That the targets of `make` exist is checked by itself.
 SET_UP = re.compile(r"(make|pip) ")
@@ -60,8 +62,17 @@ def server() -> Iterator[VeilServer]:
         yield server
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
-def test_every_example_runs(document: Path, server: VeilServer, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The directory of a command `veil` that starts at once."""
+    with veil_on_path(tmp_path_factory.mktemp("command")) as place:
+        yield place
+
+
+@pytest.mark.parametrize(
+    "document", [each for each in DOCUMENTS if each.name not in WITH_SPARK], ids=lambda path: path.stem
+)
+def test_every_example_runs(document: Path, server: VeilServer, forked: str, tmp_path: Path) -> None:
     environ = {
         name: value for name, value in os.environ.items() if not name.startswith(("VEIL_", "AWS_", "PYTEST_"))
     }
@@ -71,16 +82,30 @@ def test_every_example_runs(document: Path, server: VeilServer, tmp_path: Path) 
     else:
         environ |= server.environ
     environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
+    if document.name != "README.md":  # there the command is the one that was installed
+        environ["PATH"] = f"{forked}{os.pathsep}{environ['PATH']}"
     environ["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # their Sparks live for seconds
+    test_files: list[str] = []
     for number, block in enumerate(each for each in blocks(document) if each.is_run):
         code = block.code.replace(SHOWN_ENDPOINT, server.endpoint_url)
         if block.language == "toml":
             (tmp_path / "shown.toml").write_text(code)
             load_settings({}, {}, str(tmp_path / "shown.toml"))
             continue
-        command = command_for(block, code, tmp_path / f"test_block_{number}.py")
-        ran = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=500)
-        assert ran.returncode == 0, f"{document.name}, line {block.line}:\n{ran.stdout}\n{ran.stderr}"
+        script = tmp_path / f"test_block_{number}.py"
+        if block.note == "run with pytest":
+            script.write_text(code)
+            test_files.append(str(script))
+        else:
+            run(document, block.line, command_for(block, code, script), tmp_path, environ)
+    if test_files:
+        pytest_ = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+        run(document, 0, [*pytest_, *test_files], tmp_path, environ)
+
+
+def run(document: Path, line: int, command: list[str], place: Path, environ: dict[str, str]) -> None:
+    ran = subprocess.run(command, cwd=place, env=environ, capture_output=True, text=True, timeout=500)
+    assert ran.returncode == 0, f"{document.name}, line {line}:\n{ran.stdout}\n{ran.stderr}"
 
 
 def command_for(block: Block, code: str, script: Path) -> list[str]:
@@ -91,8 +116,6 @@ def command_for(block: Block, code: str, script: Path) -> list[str]:
         return ["bash", "-euo", "pipefail", "-c", code]
     assert block.language == "python", f"nobody knows how to run {block.language}"
     script.write_text(code)
-    if block.note == "run with pytest":
-        return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(script)]
     return [sys.executable, str(script)]
 
 

@@ -15,13 +15,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Ran, Veil
 from tests.pipeline.autopilot_kit import HOUR_MS, REGION, World, slow
+from tests.tls_kit import Authority
 from veil import Consumer
+from veil.cli.autopilot import journal_health
+from veil.client.blocking import BlockingClient, find_target
 from veil.consumer.attempts_journal import AttemptsJournal
 from veil.consumer.message import Message
 from veil.core.autopilot import decode_state
 from veil.journal.storage import Storage
-from veil.pipeline.autopilot.loop import LOCK
+from veil.pipeline.autopilot.loop import LOCK, JournalHealth
 from veil.pipeline.lifecycles.lock import TablesBusy, only_run
 from veil.testing import VeilServer
 
@@ -37,46 +41,49 @@ def world(tmp_path: Path) -> Iterator[World]:
         world.client.close()
 
 
-def veil(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "veil.cli.main", "autopilot", *arguments]
-    return subprocess.run(
-        [*command, "--endpoint", world.client.target.endpoint] if "status" not in arguments else command,
-        cwd=world.audit_file.parent,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+Autopilot = Callable[..., Ran]
 
 
-def test_from_the_tag_to_the_change_and_back(world: World):
+@pytest.fixture
+def autopilot(command: Veil, tmp_path: Path) -> Autopilot:
+    """`veil autopilot` with these arguments, where the journal is; at the server of the world."""
+
+    def run(world: World, *arguments: str) -> Ran:
+        where = () if "status" in arguments else ("--endpoint", world.client.target.endpoint)
+        return command("autopilot", *arguments, *where)
+
+    return run
+
+
+def test_from_the_tag_to_the_change_and_back(world: World, autopilot: Autopilot, command: Veil):
     world.create(30)
     world.pass_time(2, slow)
-    ran = veil(world, "--once", *PLACES)
-    assert ran.returncode == 0, ran.stderr
-    assert "orders: change: 30 s to 2 min" in ran.stdout
+    ran = autopilot(world, "--once", *PLACES)
+    assert ran.code == 0, ran.err
+    assert "orders: change: 30 s to 2 min" in ran.out
     assert world.timeout_s == 120
-    command = shlex.split(ran.stdout.strip().rpartition("undo: veil ")[2])
-    assert subprocess.run([sys.executable, "-m", "veil.cli.main", *command], timeout=60).returncode == 0
+    undo = shlex.split(ran.out.strip().rpartition("undo: veil ")[2])
+    assert command(*undo).code == 0
     assert world.timeout_s == 30
     world.queues.set_timeout("orders", 120)
 
-    shown = veil(world, "status", "--tables", "tables")
-    assert "orders" in shown.stdout
-    assert "apply" in shown.stdout
+    shown = autopilot(world, "status", "--tables", "tables")
+    assert "orders" in shown.out
+    assert "apply" in shown.out
 
-    undone = veil(world, "undo", "orders", "--tables", "tables", "--region", REGION)
-    assert undone.returncode == 0, undone.stderr
+    undone = autopilot(world, "undo", "orders", "--tables", "tables", "--region", REGION)
+    assert undone.code == 0, undone.err
     assert world.timeout_s == 30
-    again = veil(world, "--once", *PLACES)
-    assert "a person changed the timeout from 2 min to 30 s" in again.stdout
+    again = autopilot(world, "--once", *PLACES)
+    assert "a person changed the timeout from 2 min to 30 s" in again.out
     assert world.timeout_s == 30
 
-    assert veil(world, "resume", "orders", "--region", REGION).returncode == 0
-    assert "change: 30 s to 2 min" in veil(world, "--once", *PLACES).stdout
+    assert autopilot(world, "resume", "orders", "--region", REGION).code == 0
+    assert "change: 30 s to 2 min" in autopilot(world, "--once", *PLACES).out
 
 
 def test_against_another_sqs_the_consumers_own_journal_takes_the_place_of_the_servers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, autopilot: Autopilot, monkeypatch: pytest.MonkeyPatch
 ):
     from moto.server import ThreadedMotoServer
 
@@ -88,17 +95,17 @@ def test_against_another_sqs_the_consumers_own_journal_takes_the_place_of_the_se
         world = World(tmp_path, "http://{}:{}".format(*moto.get_host_and_port()))
         world.create(600, "apply every=0")
         asyncio.run(overrun(world, 40, monkeypatch))
-        ran = veil(world, "--once", *PLACES)
-        assert "orders: change: 10 min to" in ran.stdout, ran.stderr
+        ran = autopilot(world, "--once", *PLACES)
+        assert "orders: change: 10 min to" in ran.out, ran.err
         assert world.timeout_s is not None
         assert world.timeout_s >= 900
         (change,) = world.actions("change")
         assert (change["outcome"], change["account"]) == ("done", "123456789012")
 
-        assert veil(world, "undo", "orders", "--tables", "tables", "--region", REGION).returncode == 0
+        assert autopilot(world, "undo", "orders", "--tables", "tables", "--region", REGION).code == 0
         assert world.timeout_s == 600
         world.queues.set_timeout("orders", 700)  # a person's own change
-        assert "a person changed the timeout" in veil(world, "--once", *PLACES).stdout
+        assert "a person changed the timeout" in autopilot(world, "--once", *PLACES).out
         assert world.timeout_s == 700
         world.client.on_queue("DeleteQueue", "orders")
         world.client.close()
@@ -132,7 +139,7 @@ async def overrun(world: World, messages: int, monkeypatch: pytest.MonkeyPatch) 
         await all_seen.wait()
 
 
-def test_decisions_are_posted_and_nobody_waits_for_whoever_listens(world: World):
+def test_decisions_are_posted_and_nobody_waits_for_whoever_listens(world: World, autopilot: Autopilot):
     world.create(30, "advise target=0.05")
     world.pass_time(2, slow)
     posted: list[dict[str, object]] = []
@@ -150,14 +157,14 @@ def test_decisions_are_posted_and_nobody_waits_for_whoever_listens(world: World)
     threading.Thread(target=listener.serve_forever, daemon=True).start()
     try:
         url = f"http://127.0.0.1:{listener.server_port}/hook"
-        ran = veil(world, "--once", "--json", "--webhook", url, *PLACES)
+        ran = autopilot(world, "--once", "--json", "--webhook", url, *PLACES)
     finally:
         listener.shutdown()
         listener.server_close()
-    assert ran.returncode == 0, ran.stderr
+    assert ran.code == 0, ran.err
     (advice,) = posted
     assert (advice["queue"], advice["kind"], advice["after_s"]) == ("orders", "advise", 120)
-    assert json.loads(ran.stdout) == advice
+    assert json.loads(ran.out) == advice
 
 
 @pytest.mark.parametrize(
@@ -168,18 +175,20 @@ def test_decisions_are_posted_and_nobody_waits_for_whoever_listens(world: World)
         (("status", "--tables", "nowhere"), "no autopilot has run"),
     ],
 )
-def test_mistakes_are_told_in_one_line(world: World, arguments: tuple[str, ...], said: str):
-    ran = veil(world, *arguments)
-    assert ran.returncode == 1
-    assert said in ran.stderr
-    assert len(ran.stderr.splitlines()) == 1
+def test_mistakes_are_told_in_one_line(
+    world: World, autopilot: Autopilot, arguments: tuple[str, ...], said: str
+):
+    ran = autopilot(world, *arguments)
+    assert ran.code == 1
+    assert said in ran.err
+    assert len(ran.err.splitlines()) == 1
 
 
-def test_a_second_one_on_the_same_tables_is_refused(world: World):
+def test_a_second_one_on_the_same_tables_is_refused(world: World, autopilot: Autopilot):
     with only_run(world.tables, LOCK):
-        ran = veil(world, "--once", *PLACES)
-    assert ran.returncode == 1
-    assert "another autopilot is already running on these tables: process" in ran.stderr
+        ran = autopilot(world, "--once", *PLACES)
+    assert ran.code == 1
+    assert "another autopilot is already running on these tables: process" in ran.err
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
@@ -223,6 +232,18 @@ def wait_for(happened: Callable[[], object]) -> None:
     while not happened():
         assert time.monotonic() < end_s, "it did not happen within a minute and a half"
         time.sleep(0.1)
+
+
+def test_the_journal_of_a_server_with_a_certificate_of_its_own_is_known_to_be_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    authority = Authority(tmp_path)
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(authority.ca))
+    with VeilServer("--data", str(tmp_path / "data"), *authority.issue("127.0.0.1").flags) as server:
+        endpoint = f"https://127.0.0.1:{server.port}"
+        with BlockingClient(find_target(endpoint, REGION)) as client:
+            health = journal_health(client, Storage.at(tmp_path / "data" / "journal"))
+    assert isinstance(health, JournalHealth), health
 
 
 def test_a_server_without_a_journal_has_nothing_to_learn_from():

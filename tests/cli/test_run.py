@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Veil
+from tests.forked_veil import start_veil
 from veil.cli.run import Sources, Supervisor
 from veil.testing import VeilServer
 
@@ -110,7 +111,7 @@ class Running:
         command = [sys.executable, "-m", "veil.cli.main", "run", "shop:app", *arguments]
         self.out_file = folder / "out"
         with self.out_file.open("ab") as out:
-            self.process = subprocess.Popen(
+            self.process = start_veil(
                 command, cwd=folder, env={**os.environ, **server.environ}, stdout=out, stderr=out
             )
 

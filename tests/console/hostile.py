@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from functools import lru_cache
 from html.parser import HTMLParser
 
 # What runs if one of them gets through.
@@ -216,8 +218,21 @@ def _is_own(address: str) -> bool:
     return address.startswith(("/console", "#")) or address == ""
 
 
+# A comment, or a tag with all its quotes closed.
+_TAG = re.compile("<!--.*?-->|<[a-zA-Z/!?](?:[^\"'>]|\"[^\"]*\"|'[^']*')*>", re.S)
+_BEGUN = re.compile("<[a-zA-Z/!?]")
+
+
 def wrong_with(html: str) -> list[str]:
-    """Everything in the page that we did not put there."""
+    """Everything in the page that we did not put there. Most tags of a page are those of the last one: each is judged once, and
+    a page in which one is not closed is read as a whole."""
+    if _BEGUN.search(_TAG.sub("", html)):
+        return _wrong_with(html)
+    return [wrong for tag in _TAG.findall(html) for wrong in _wrong_with(tag)]
+
+
+@lru_cache(100_000)
+def _wrong_with(html: str) -> list[str]:
     looked = _Looked()
     looked.feed(html)
     looked.close()

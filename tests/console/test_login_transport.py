@@ -31,17 +31,19 @@ def own_address() -> str:
 Start = Callable[..., VeilServer]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def start() -> Iterator[Start]:
-    started: list[VeilServer] = []
+    """One server for each way to be started."""
+    started: dict[tuple[str, ...], VeilServer] = {}
 
-    def start(*arguments: str, environ: dict[str, str] | None = None) -> VeilServer:
-        given = {"VEIL_KEYS": KEYS} | (environ or {})
-        started.append(VeilServer("--store", "memory", "--host", "0.0.0.0", *arguments, environ=given))
-        return started[-1]
+    def start(*arguments: str) -> VeilServer:
+        if arguments not in started:
+            given = ("--store", "memory", "--host", "0.0.0.0", *arguments)
+            started[arguments] = VeilServer(*given, environ={"VEIL_KEYS": KEYS})
+        return started[arguments]
 
     yield start
-    for server in started:
+    for server in started.values():
         server.close()
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,10 +31,16 @@ printf '%s\\0' "$#" "$@" >> "$AWS_CALLS"
 """
 
 
-def run_in_a_shell(command: str, folder: Path) -> None:
-    """Run an aws command as pasted into a shell there. aws itself runs in this process: each start is half a second."""
+@cache
+def aws() -> Any:
+    """The aws command; to make it takes longer than to run it."""
     from awscli.clidriver import create_clidriver
 
+    return create_clidriver()
+
+
+def run_in_a_shell(command: str, folder: Path) -> None:
+    """Run an aws command as pasted into a shell there. aws itself runs in this process: each start is half a second."""
     calls = folder / ".calls"
     calls.write_bytes(b"")
     (folder / ".bin").mkdir(exist_ok=True)
@@ -63,7 +70,7 @@ def run_in_a_shell(command: str, folder: Path) -> None:
             patch.setenv("AWS_SECRET_ACCESS_KEY", "veil")
             patch.setenv("HOME", str(folder))
             patch.chdir(folder)
-            assert create_clidriver().main(arguments) == 0, command + said.getvalue()
+            assert aws().main(arguments) == 0, command + said.getvalue()
         ran += 1
     assert ran, command
 
