@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.pipeline.journal_kit import START_MS, S, a_message, journal_of, numbered, write_segment_of
+from veil.cli.main import run
 from veil.cli.pipeline import pipeline_app
 from veil.journal.storage import Storage
 
@@ -66,16 +67,17 @@ sys.exit(max(codes))
     assert done.stdout.startswith("3 events of 1 segments: 1 hours written")
 
 
-def test_a_journal_that_is_not_there_is_named(tables_place: Storage, journal_place: Storage) -> None:
-    done = CliRunner().invoke(
-        pipeline_app, ["lifecycles", "--journal", journal_place.uri, "--tables", tables_place.uri]
-    )
-    assert done.exit_code == 1
-    assert f"journal {journal_place.uri}: expected a directory with segments" in done.stderr
+def test_a_journal_that_is_not_there_is_named(
+    tables_place: Storage, journal_place: Storage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = ["--journal", journal_place.uri, "--tables", tables_place.uri]
+    assert run(["pipeline", "lifecycles", *places]) == 1
+    assert f"journal {journal_place.uri}: expected a directory with segments" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("table", ["lease", "queue_years"])
-def test_files_of_an_unknown_table_are_refused(tables_place: Storage, table: str) -> None:
-    done = CliRunner().invoke(pipeline_app, ["files", table, "--tables", tables_place.uri])
-    assert done.exit_code == 1
-    assert f"table '{table}': expected one of leases, messages" in done.stderr
+def test_files_of_an_unknown_table_are_refused(
+    tables_place: Storage, table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pipeline", "files", table, "--tables", tables_place.uri]) == 1
+    assert f"table '{table}': expected one of leases, messages" in capsys.readouterr().err

@@ -10,7 +10,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from veil.cli import COMMANDS
-from veil.cli.failures import plainly
 
 
 def _usage(piece: str) -> str:
@@ -97,20 +96,8 @@ class Commands(typer.Typer):
         super().__init__(**plain | ({} if help is None else {"help": help}) | settings)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
-        """As Typer's, with help of the house; failures are told in one line."""
-        return _told_plainly(super().command(name, cls=_Command, **settings))
-
-    def callback(self, **settings: Any) -> Callable[[Any], Any]:
-        """As Typer's; failures are told in one line."""
-        return _told_plainly(super().callback(**settings))
-
-
-def _told_plainly(add: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def added(command: Any) -> Any:
-        add(plainly(command))
-        return command
-
-    return added
+        """As Typer's, with help of the house."""
+        return super().command(name, cls=_Command, **settings)
 
 
 app = Commands(

@@ -6,20 +6,13 @@ CommandFailed and NotConfirmed are a command's own; what a service refuses or do
 
 from __future__ import annotations
 
-import functools
 import re
 import sys
-from collections.abc import Callable
-from typing import Final, ParamSpec, TypeVar
+from typing import Final
 
-import typer
-
-from veil.cli.output import inert, is_terminal, talk
+from veil.cli.output import is_terminal
 from veil.client.api import ApiError, plain
 from veil.core.errors import VeilError
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 # What SQS calls a parameter, and what the command calls it.
 _OUR_WORDS: Final = {
@@ -50,6 +43,10 @@ class ArgumentWrong(CommandFailed):
         super().__init__(text, 2)
 
 
+# What a command may end with, told in one line; anything else is a defect.
+TOLD: Final = (CommandFailed, VeilError, ApiError, OSError)
+
+
 def in_words(error: Exception) -> str:
     """What went wrong, as a sentence that names the server, the queue, the flag or the variable it is about."""
     if isinstance(error, OSError):
@@ -78,24 +75,6 @@ def in_words(error: Exception) -> str:
         return f"{endpoint} does not accept the key {key.key_id}: check {variables} ({error})"
     message = re.sub("|".join(_OUR_WORDS), lambda found: _OUR_WORDS[found[0]], error.message)
     return f"{error.code}: {message}" if error.code else message
-
-
-def plainly(command: Callable[P, R]) -> Callable[P, R]:
-    """The command, with its failures told in one line on stderr."""
-
-    @functools.wraps(command)
-    def told(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return command(*args, **kwargs)
-        except BrokenPipeError:
-            raise
-        except (CommandFailed, VeilError, ApiError, OSError) as failure:
-            talk(f"veil: {inert(in_words(failure), keep='')}")
-            raise typer.Exit(getattr(failure, "exit_code", 1)) from None
-        except KeyboardInterrupt:
-            raise typer.Exit(130) from None
-
-    return told
 
 
 def confirm(question: str, *, yes: bool) -> None:

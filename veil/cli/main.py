@@ -49,6 +49,13 @@ def _needed(arguments: Sequence[str]) -> list[str]:
 
 
 def _told(error: Exception) -> int:
+    """Tell what went wrong in one line, and give the exit code; raise what is a defect."""
+    from veil.cli.failures import TOLD, in_words
+    from veil.cli.output import inert, say, talk
+
+    if isinstance(error, TOLD):
+        talk(f"veil: {inert(in_words(error), keep='')}")
+        return int(getattr(error, "exit_code", 1))
     # Typer carries its own copy of click in some versions and not in others, so its errors are known by their
     # shape.
     describe = getattr(error, "format_message", None)
@@ -57,12 +64,12 @@ def _told(error: Exception) -> int:
             return INTERRUPTED
         raise error
     if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
-        print(describe())  # noqa: T201
+        say(describe())
         return USAGE
     text = " ".join(str(describe()).split())
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "veil"
-    print(f"veil: {text} (see {command} --help)", file=sys.stderr)  # noqa: T201
+    talk(f"veil: {text} (see {command} --help)")
     return int(getattr(error, "exit_code", USAGE))
 
 

@@ -13,7 +13,7 @@ import typer
 
 from veil.cli.failures import ArgumentWrong
 from veil.client.api import ApiError
-from veil.core.text import length_s
+from veil.core.text import length_s, short_length
 
 if TYPE_CHECKING:
     from veil.client.blocking import BlockingClient, ServiceTarget
@@ -54,7 +54,7 @@ def whole_number(low: int, high: int | None = None) -> Callable[[str | int], int
 
 def length(low_s: int, high_s: int) -> Callable[[str | int], int]:
     """A reader of lengths of time in that range, in seconds."""
-    expected = f"a length from {_short(low_s)} to {_short(high_s)}, such as 90, 90s or 5m"
+    expected = f"a length from {short_length(low_s)} to {short_length(high_s)}, such as 90, 90s or 5m"
 
     def read(text: str | int) -> int:
         seconds = length_s(str(text))
@@ -124,13 +124,6 @@ def wrong(parameter: str, text: str) -> typer.BadParameter:
 def given(**values: Any) -> dict[str, Any]:
     """Those of the values that are not None."""
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _short(seconds: int) -> str:
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if seconds and seconds % size == 0:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s" if seconds else "0"
 
 
 def server_settings(flags: dict[str, Any], config: str | None = None) -> Settings:

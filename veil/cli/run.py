@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -23,7 +23,7 @@ import typer
 import veil
 from veil.cli.app import app
 from veil.cli.failures import ArgumentWrong, CommandFailed
-from veil.cli.options import Region, argument, flag, option, whole_number
+from veil.cli.options import Region, argument, flag, given, option, whole_number
 from veil.cli.output import inert, talk
 
 if TYPE_CHECKING:
@@ -65,13 +65,11 @@ def _imported(name: str) -> object:
     try:
         with _found_first_in(here, name.partition(".")[0]):
             return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise ArgumentWrong(
-                f"there is no module {name} in {here} or among the installed packages"
-            ) from None
-        raise _import_failed(name, error) from error
     except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{name}.".startswith(f"{missing}."):
+            text = f"there is no module {name} in {here} or among the installed packages"
+            raise ArgumentWrong(text) from None
         raise _import_failed(name, error) from error
 
 
@@ -160,15 +158,14 @@ def run(
     messages back. A second signal interrupts the handlers.
     """
     _set_up_logging(log_level, log_format, with_pid=parent is not None)
-    given = {
-        "concurrency": concurrency,
-        "endpoint": endpoint,
-        "region": region,
-        "health_port": health_port,
-        "health_host": health_host,
-        "journal": journal,
-    }
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = given(
+        concurrency=concurrency,
+        endpoint=endpoint,
+        region=region,
+        health_port=health_port,
+        health_host=health_host,
+        journal=journal,
+    )
     if len(targets) > 1 or workers > 1 or reload:
         if not reload:
             for target in targets:
@@ -289,9 +286,7 @@ class Sources:
         return None
 
     def _times(self) -> dict[Path, int]:
-        return dict(self._walk())
-
-    def _walk(self) -> Iterator[tuple[Path, int]]:
+        found: dict[Path, int] = {}
         for folder, folders, files in os.walk(self._root):
             # Environments and caches hold thousands of files that nobody edits.
             folders[:] = [
@@ -301,13 +296,10 @@ class Sources:
                 and name not in ("node_modules", "site-packages")
                 and not Path(folder, name, "pyvenv.cfg").exists()
             ]
-            for name in files:
-                if name.endswith(".py"):
-                    path = Path(folder, name)
-                    try:
-                        yield path, path.stat().st_mtime_ns
-                    except OSError:
-                        continue
+            for path in (Path(folder, name) for name in files if name.endswith(".py")):
+                with suppress(OSError):
+                    found[path] = path.stat().st_mtime_ns
+        return found
 
 
 class Worker:
@@ -394,14 +386,10 @@ class Supervisor:
             if code > 0:
                 self._code = code
             worker.process = None
-            # With --reload the next edit may mend it.
-            return self._sources is not None and not self._stopping and self._rests(worker)
+            worker.not_before_s = float("inf")
+            return self._sources is not None and not self._stopping  # with --reload the next edit may mend it
         wait_s = worker.crashed(now_s)
         _log.warning("a worker ended with %s; it is restarted in %.1f s", _in_words(code), wait_s)
-        return True
-
-    def _rests(self, worker: Worker) -> bool:
-        worker.not_before_s = float("inf")
         return True
 
     def _reload(self, path: Path) -> None:

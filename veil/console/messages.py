@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
+
+import msgspec
 
 from veil.console.web import Form, FormRefused, NumberField
 from veil.core.lease import State
@@ -23,6 +25,8 @@ from veil.service.turns import Turn
 PREVIEW_CHARS: Final = 200
 # Longer ones are shown as they were sent: to lay them out takes longer than a page may take.
 _PRETTY_CHARS_MAX: Final = 50_000
+_PRETTY_DEPTH_MAX: Final = 50
+_BRACKET: Final = re.compile(r"[\[\]{}]")
 _BINARY_SHOWN_BYTES: Final = 64
 
 
@@ -41,72 +45,26 @@ def show_preview(body: str) -> str:
 
 
 def show_body(body: str, chars_max: int) -> Body:
-    """The body laid out for reading; as it was sent where it is no JSON, or too large to lay out."""
-    found = _pretty(body, chars_max)
-    if found is None:
-        return Body(show_preview(body), body[:chars_max], False, len(body) > chars_max)
-    text, is_cut = found
-    return Body(show_preview(body), text, True, is_cut)
+    """The body laid out for reading; as it was sent where it is no JSON, or too large or too deep to lay out."""
+    text = _pretty(body)
+    shown = body if text is None else text
+    return Body(show_preview(body), shown[:chars_max], text is not None, len(shown) > chars_max)
 
 
-def _pretty(body: str, chars_max: int) -> tuple[str, bool] | None:
-    """The JSON laid out, and whether it was cut; None where it is none."""
+def _pretty(body: str) -> str | None:
+    """The JSON laid out, every number and name in it as it was written; None where it is none."""
     if len(body) > _PRETTY_CHARS_MAX or body.lstrip()[:1] not in ("{", "["):
         return None
-    layout = _Layout(chars_max)
+    depth = deepest = 0
+    for sign in _BRACKET.findall(body):
+        depth += 1 if sign in "[{" else -1
+        deepest = max(deepest, depth)
+    if deepest > _PRETTY_DEPTH_MAX:  # each line would be indented by thousands of blanks
+        return None
     try:
-        # Numbers stay as they were written: 1.10 and 1e400 are not ours to round.
-        document = json.loads(body, parse_float=_Written, parse_int=_Written, parse_constant=_Written)
-        layout.add(document, "\n")
-    except _Full:
-        return "".join(layout.pieces)[:chars_max], True
+        return msgspec.json.format(body, indent=2)
     except (ValueError, RecursionError):
         return None
-    return "".join(layout.pieces), False
-
-
-class _Written(str):
-    """A number, in the digits it was sent with."""
-
-    __slots__ = ()
-
-
-class _Full(Exception):
-    """As much is laid out as is shown. What is nested deeply would come to many times its length otherwise."""
-
-
-class _Layout:
-    def __init__(self, chars_max: int) -> None:
-        self.pieces: list[str] = []
-        self._room = chars_max
-
-    def add(self, value: object, newline: str) -> None:
-        """Lay the value out behind what there is; raises _Full once there is enough."""
-        inner = newline + "  "
-        if isinstance(value, dict) and value:
-            self._put("{")
-            for place, (key, each) in enumerate(value.items()):
-                self._put(f"{',' if place else ''}{inner}{_quoted(key)}: ")
-                self.add(each, inner)
-            self._put(newline + "}")
-        elif isinstance(value, list) and value:
-            self._put("[")
-            for place, each in enumerate(value):
-                self._put(f"{',' if place else ''}{inner}")
-                self.add(each, inner)
-            self._put(newline + "]")
-        else:
-            self._put(value if isinstance(value, _Written) else _quoted(value))
-
-    def _put(self, text: str) -> None:
-        self.pieces.append(text)
-        self._room -= len(text)
-        if self._room < 0:
-            raise _Full
-
-
-def _quoted(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def cut(text: str, chars_max: int) -> str:

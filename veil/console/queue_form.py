@@ -42,18 +42,6 @@ NUMBERS: Final = {
     )
 }
 RECEIVES_MAX: Final = NumberField("receives_max", "Maximum receives", "receives", 1, limits.RECEIVES_MAX_MAX)
-_LABELS: Final[Mapping[str, str]] = {
-    **{name: field.label for name, field in NUMBERS.items() if name != "kms_reuse_s"},
-    "content_deduplication": "Deduplication by content",
-    "deduplication_scope": "Deduplication scope",
-    "throughput_limit": "Throughput limit",
-    "redrive": "Dead letters",
-    "redrive_allow": "Accepts dead letters from",
-    "managed_sse": "Managed encryption",
-    "kms_key": "KMS key",
-    "kms_reuse_s": "Data key reuse",
-    "policy": "Policy",
-}
 _FIFO_ONLY: Final = ("content_deduplication", "deduplication_scope", "throughput_limit")
 
 
@@ -61,7 +49,7 @@ def setting_texts(settings: QueueSettings) -> dict[str, str]:
     """Every setting that the queue's type has, by its label, as people read it; an empty text is none."""
     return {
         label: _setting_text(setting, getattr(settings, setting))
-        for setting, label in _LABELS.items()
+        for setting, (label, _) in _SETTINGS.items()
         if settings.fifo or setting not in _FIFO_ONLY
     }
 
@@ -123,7 +111,7 @@ def read_settings(form: Form, key: QueueKey, present: QueueSettings) -> tuple[di
     given: dict[str, Any] = {}
     problems: dict[str, str] = {}
     values = form_values(present)
-    for setting, read in _READERS.items():
+    for setting, (_, read) in _SETTINGS.items():
         name = {"redrive": "dead_letters", "redrive_allow": "allow_permission"}.get(setting, setting)
         if not form.checked(name) or (setting in _FIFO_ONLY and not present.fifo):
             continue
@@ -195,16 +183,25 @@ def _named(field: str, name: str, key: QueueKey) -> QueueKey:
     return key._replace(name=name)
 
 
-_READERS: Final[Mapping[str, Callable[[Form, QueueKey], Any]]] = {
-    **{name: _number(field) for name, field in NUMBERS.items()},
-    "managed_sse": _yes("managed_sse"),
-    "kms_key": _kms_key,
-    "content_deduplication": _yes("content_deduplication"),
-    "deduplication_scope": _choice("deduplication_scope", *get_args(DeduplicationScope)),
-    "throughput_limit": _choice("throughput_limit", *get_args(ThroughputLimit)),
-    "redrive": _redrive,
-    "redrive_allow": _redrive_allow,
-    "policy": lambda form, key: form.raw("policy").strip() or None,
+def _policy(form: Form, key: QueueKey) -> str | None:
+    return form.raw("policy").strip() or None
+
+
+# Of each setting its label, and what reads it from the form.
+_SETTINGS: Final[Mapping[str, tuple[str, Callable[[Form, QueueKey], Any]]]] = {
+    **{name: (field.label, _number(field)) for name, field in NUMBERS.items() if name != "kms_reuse_s"},
+    "content_deduplication": ("Deduplication by content", _yes("content_deduplication")),
+    "deduplication_scope": (
+        "Deduplication scope",
+        _choice("deduplication_scope", *get_args(DeduplicationScope)),
+    ),
+    "throughput_limit": ("Throughput limit", _choice("throughput_limit", *get_args(ThroughputLimit))),
+    "redrive": ("Dead letters", _redrive),
+    "redrive_allow": ("Accepts dead letters from", _redrive_allow),
+    "managed_sse": ("Managed encryption", _yes("managed_sse")),
+    "kms_key": ("KMS key", _kms_key),
+    "kms_reuse_s": (NUMBERS["kms_reuse_s"].label, _number(NUMBERS["kms_reuse_s"])),
+    "policy": ("Policy", _policy),
 }
 
 

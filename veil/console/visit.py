@@ -109,6 +109,11 @@ class Visit:
         return self.service.clock.wall_ms()
 
     @property
+    def asked(self) -> Form:
+        """The fields that were sent: of the form, or of the address."""
+        return self.form if self.request.method == "POST" else self.query
+
+    @property
     def here(self) -> str:
         return self.request.path + (f"?{self.request.query}" if self.request.query else "")
 

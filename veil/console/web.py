@@ -8,6 +8,7 @@ from codecs import iterdecode
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
 
@@ -273,10 +274,9 @@ class Role(IntEnum):
 
 ROOT = "/console"
 
-PageHandler = Callable[["Visit"], Awaitable[Response]]
-LiveHandler = Callable[["Visit"], Awaitable[Mapping[str, str]]]
 ViewValues = Callable[["Visit"], Awaitable[Mapping[str, Any]]]
-H = TypeVar("H")
+H = TypeVar("H", bound=Callable[..., Awaitable[Any]])
+NO_PROBLEMS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ class Route:
     method: str  # GET, POST, or LIVE: a GET that is answered with a stream
     parts: tuple[str, ...]  # `{name}` stands for any one part
     needs: Role | None  # None: open to who is not logged in
-    handler: Any  # a PageHandler; of a stream a LiveHandler
+    handler: Callable[[Visit], Awaitable[Any]]  # gives a Response; of a stream its fragments by name
 
     @property
     def is_live(self) -> bool:
@@ -296,17 +296,17 @@ class Route:
 _routes: list[Route] = []
 
 
-def page(path: str, *, needs: Role | None = Role.VIEWER) -> Callable[[PageHandler], PageHandler]:
+def page(path: str, *, needs: Role | None = Role.VIEWER) -> Callable[[H], H]:
     """What answers a GET of the path, below /console; it changes nothing."""
     return _added("GET", path, needs)
 
 
-def change(path: str, *, needs: Role | None) -> Callable[[PageHandler], PageHandler]:
+def change(path: str, *, needs: Role | None) -> Callable[[H], H]:
     """What answers a POST of the path: its token and the visitor's role have been checked."""
     return _added("POST", path, needs)
 
 
-def live(path: str, *, needs: Role = Role.VIEWER) -> Callable[[LiveHandler], LiveHandler]:
+def live(path: str, *, needs: Role = Role.VIEWER) -> Callable[[H], H]:
     """What renders the fragments of a stream at the path, once a second while somebody looks."""
     return _added("LIVE", path, needs)
 

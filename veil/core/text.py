@@ -37,6 +37,14 @@ def length_s(text: str) -> int | None:
     return sum(int(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))
 
 
+def short_length(seconds: int) -> str:
+    """The shortest text that `length_s` reads as so many seconds: 0, 90s, 5m, 12h, 4d."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds and seconds % size == 0:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s" if seconds else "0"
+
+
 def seq_number(text: str) -> int | None:
     """The key of a message; None for what cannot be one."""
     seq = whole_number(text, _SEQ_DIGITS_MAX)

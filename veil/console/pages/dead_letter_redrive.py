@@ -18,7 +18,7 @@ from veil.console.changes import (
     send_commands,
 )
 from veil.console.messages import PAGE_ROWS, chosen_of, cut
-from veil.console.pages.dead_letters import LetterWish, letter_groups, letters_shown, read_wish
+from veil.console.pages.dead_letters import LetterWish, letter_groups, letters_page, read_wish
 from veil.console.pages.queue_messages import offer_deletion
 from veil.console.visit import Visit
 from veil.console.web import FormRefused, NotFound, NumberField, Role, change, page, queue_link
@@ -62,7 +62,7 @@ async def redrive_dead_letters(visit: Visit) -> Response:
             visit, "No messages are selected. Select those to redrive, or redrive all that match."
         )
     except FormRefused as refusal:
-        return await letters_shown(visit, queue, wish, {refusal.field: refusal.sentence})
+        return await letters_page(visit, {refusal.field: refusal.sentence})
     return await _offer_ticked(visit, queue, wish, chosen, destination)
 
 
@@ -74,7 +74,7 @@ async def delete_dead_letters(visit: Visit) -> Response:
     try:
         chosen = _ticked(visit, "No messages are selected. Select those to delete.")
     except FormRefused as refusal:
-        return await letters_shown(visit, queue, wish, {refusal.field: refusal.sentence})
+        return await letters_page(visit, {refusal.field: refusal.sentence})
     return await offer_deletion(visit, queue, chosen, wish.address(queue))
 
 

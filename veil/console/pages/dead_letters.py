@@ -13,7 +13,7 @@ import msgspec
 from veil.console.messages import PAGE_ROWS
 from veil.console.queue_views import NOTHING
 from veil.console.visit import Visit
-from veil.console.web import Form, link, live, page, view
+from veil.console.web import NO_PROBLEMS, Form, link, live, page, view
 from veil.core.limits import MOVE_RATE_MAX
 from veil.core.queue import MoveTask, Queue, QueueKey
 from veil.journal.attempts import LastError
@@ -278,12 +278,6 @@ async def dead_letters(visit: Visit) -> Mapping[str, Any]:
     }
 
 
-@page("/dead-letters/{region}/{name}")
-async def dead_letter_queue_page(visit: Visit) -> Response:
-    """The dead letters that match, and what can be done about them."""
-    return await letters_shown(visit, await visit.queue(), read_wish(visit.query), {})
-
-
 @live("/dead-letters/{region}/{name}/live")
 async def dead_letter_queue_live(visit: Visit) -> Mapping[str, str]:
     queue = await visit.queue()
@@ -298,10 +292,10 @@ async def dead_letter_queue_live(visit: Visit) -> Mapping[str, str]:
     }
 
 
-async def letters_shown(
-    visit: Visit, queue: Queue, wish: LetterWish, problems: Mapping[str, str]
-) -> Response:
-    """The page; with what is wrong with the form, after a try."""
+@page("/dead-letters/{region}/{name}")
+async def letters_page(visit: Visit, problems: Mapping[str, str] = NO_PROBLEMS) -> Response:
+    """The dead letters that match, and what can be done about them; with what is wrong with the form, after a try."""
+    queue, wish = await visit.queue(), read_wish(visit.asked)
     rows_max = visit.query.number("rows", GROUPED_ROWS, GROUPED_ROWS, GROUPED_ROWS_MAX)
     groups = await letter_groups(visit.service, queue, wish, visit.turn, rows_max)
     found = await letter_page(visit.service, queue, wish, visit.turn)

@@ -44,38 +44,17 @@ class Trouble(NamedTuple):
     words: str
 
 
-class Overview(NamedTuple):
-    """What the page shows of an account's queues, charts aside."""
-
-    queues: int
-    paused: int
-    total: QueueCounts
-    oldest: tuple[Queue, int] | None  # and its age in seconds
-    in_per_s: float
-    done_per_s: float
-    failed: int
-    troubled: list[tuple[QueueFacts, list[Trouble]]]
-    more_troubled: int
-    largest: list[tuple[Queue, QueueDepth]]
-    longest: list[tuple[Queue, int]]
-
-
 def troubles_of(facts: QueueFacts) -> Iterator[Trouble]:
     """What is wrong with a queue, by its facts alone, the worst first."""
     happened, visible, settings = facts.happened, facts.depth.counts.visible, facts.queue.settings
     left_s = settings.retention_s - facts.oldest_s
     if visible and facts.oldest_s >= settings.retention_s * _EXPIRING_PART:
+        left = rough_length(left_s)
         yield Trouble(
-            100,
-            "expiring",
-            f"Its oldest message will be deleted in {rough_length(left_s)}, when its retention ends.",
+            100, "expiring", f"Its oldest message will be deleted in {left}, when its retention ends."
         )
-    if facts.depth.counts.in_flight >= IN_FLIGHT_MAX * 0.9:
-        yield Trouble(
-            95,
-            "full",
-            f"{facts.depth.counts.in_flight:,} messages are in flight; {IN_FLIGHT_MAX:,} is the limit.",
-        )
+    if (in_flight := facts.depth.counts.in_flight) >= IN_FLIGHT_MAX * 0.9:
+        yield Trouble(95, "full", f"{in_flight:,} messages are in flight; {IN_FLIGHT_MAX:,} is the limit.")
     if dead := happened.get("dead_lettered", 0):
         target = settings.redrive.dead_letters.name if settings.redrive else "its dead letters"
         yield Trouble(90, "dead-letters", f"{plural(dead, 'message')} went to {target}.")
@@ -92,33 +71,22 @@ def troubles_of(facts: QueueFacts) -> Iterator[Trouble]:
     # A message that waited for its retry or was given back comes back by a lapse too.
     unexplained = happened.get("lapsed", 0) - crashed - overran - failed - happened.get("given_back", 0)
     if unexplained > 0:
-        yield Trouble(
-            60, "lapsed", f"{plural(unexplained, 'lease')} lapsed: the message became visible again."
-        )
+        words = f"{plural(unexplained, 'lease')} lapsed: the message became visible again."
+        yield Trouble(60, "lapsed", words)
+    is_read = happened.get("received", 0) or facts.oldest_s < _UNATTENDED_S or facts.holds_dead_letters
     if settings.paused:
-        yield Trouble(
-            55,
-            "paused",
-            f"Deliveries are paused; {plural(visible, 'message')} will be available again when they are resumed.",
-        )
-    elif (
-        visible
-        and not happened.get("received", 0)
-        and facts.oldest_s >= _UNATTENDED_S
-        and not facts.holds_dead_letters
-    ):
-        yield Trouble(
-            50,
-            "unattended",
-            f"No consumer is receiving: {plural(visible, 'message')} {'is' if visible == 1 else 'are'} waiting, "
-            f"the oldest for {rough_length(facts.oldest_s)}.",
-        )
+        words = f"Deliveries are paused; {plural(visible, 'message')} will be available again when they are resumed."
+        yield Trouble(55, "paused", words)
+    elif visible and not is_read:
+        waiting = f"{plural(visible, 'message')} {'is' if visible == 1 else 'are'} waiting"
+        words = f"No consumer is receiving: {waiting}, the oldest for {rough_length(facts.oldest_s)}."
+        yield Trouble(50, "unattended", words)
     elif facts.grown >= max(_GROWN_MIN, (facts.depth.total - facts.grown) * _GROWN_PART):
         yield Trouble(40, "growing", f"It is growing: {facts.grown:,} more messages than ten minutes ago.")
 
 
-async def look(visit: Visit) -> Overview:
-    """How the account's queues stand. Of ten thousand most are quiet: they cost a look into a dictionary each."""
+async def look(visit: Visit) -> Mapping[str, Any]:
+    """How the account's queues stand, charts aside. Of ten thousand most are quiet: they cost a look into a dictionary each."""
     history, account = visit.console.history, visit.identity.account
     visit.console.activity.tick()
     await history.refresh()
@@ -153,22 +121,22 @@ async def look(visit: Visit) -> Overview:
         key=lambda each: (-each.oldest_s, each.queue.name),
     )
     largest = nsmallest(TOP_SHOWN, known, key=lambda each: (-each.depth.total, each.queue.name))
-    return Overview(
-        len(own),
-        sum(queue.settings.paused for queue in own),
-        QueueCounts(visible, in_flight, delayed),
-        (aged[0].queue, aged[0].oldest_s) if aged else None,
-        sum(history.recent(account, event, 60) for event in ("sent", "arrived")) / 60,
-        history.recent(account, "deleted", 60) / 60,
-        failed,
-        [
+    return {
+        "queues": len(own),
+        "paused": sum(queue.settings.paused for queue in own),
+        "total": QueueCounts(visible, in_flight, delayed),
+        "oldest": (aged[0].queue, aged[0].oldest_s) if aged else None,
+        "in_per_s": sum(history.recent(account, event, 60) for event in ("sent", "arrived")) / 60,
+        "done_per_s": history.recent(account, "deleted", 60) / 60,
+        "failed": failed,
+        "troubled": [
             (facts, list(troubles_of(facts)))
             for *_, facts in nsmallest(TROUBLES_SHOWN, troubled, key=lambda each: each[:3])
         ],
-        max(0, len(troubled) - TROUBLES_SHOWN),
-        [(each.queue, each.depth) for each in largest],
-        [(each.queue, each.oldest_s) for each in aged],
-    )
+        "more_troubled": max(0, len(troubled) - TROUBLES_SHOWN),
+        "largest": [(each.queue, each.depth) for each in largest],
+        "longest": [(each.queue, each.oldest_s) for each in aged],
+    }
 
 
 def _facts(

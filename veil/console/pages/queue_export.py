@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from veil.console.visit import Visit
 from veil.console.web import link, page, queue_link
 from veil.core.queue import Queue, QueueKey, QueueSettings
+from veil.core.text import short_length
 from veil.wire.attributes import ATTRIBUTE_OF_SETTING, print_redrive, print_redrive_allow
 from veil.wire.exchange import Response
 
@@ -74,7 +75,7 @@ def _table(queue: Queue) -> str:
     settings = queue.settings
     lines = [f"[queues.{_key(queue.name)}]"]
     for word, value in _told(settings, _TOML, "visibility_s").items():
-        lines.append(f"{word} = {_length(value) if _TOML[word].endswith('_s') else json.dumps(value)}")
+        lines.append(f"{word} = {json.dumps(short_length(value) if _TOML[word].endswith('_s') else value)}")
     if settings.redrive is not None:
         lines.append(f"dead_letter = {_text(settings.redrive.dead_letters.name)}")
         lines.append(f"max_receives = {settings.redrive.receives_max}")
@@ -84,13 +85,6 @@ def _table(queue: Queue) -> str:
     if unsaid := _told(settings, _UNSAID):
         lines.append(f"# Not included, because veil.toml has no setting for it: {', '.join(unsaid)}.")
     return "\n".join(lines) + "\n"
-
-
-def _length(seconds: int) -> str:
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if seconds and seconds % size == 0:
-            return f'"{seconds // size}{unit}"'
-    return f'"{seconds}s"'
 
 
 def _key(name: str) -> str:

@@ -53,13 +53,8 @@ def _drawn(visit: Visit, row: Present, piece: str, *state: object) -> str:
 
 @page("/queues/{region}/{name}")
 @page("/queues/{region}/{name}/messages")
-async def messages_page(visit: Visit) -> Response:
-    """The messages by their age, the oldest first, a page at a time."""
-    return await _messages_shown(visit)
-
-
-async def _messages_shown(visit: Visit, problem: str = "") -> Response:
-    """The page; with what is wrong with what was asked, after a try."""
+async def messages_page(visit: Visit, problem: str = "") -> Response:
+    """The messages by their age, the oldest first, a page at a time; with what is wrong with what was asked, after a try."""
     head = await queue_head(visit, "messages")
     search = read_search(visit.query)
     looked = await search_messages(visit.service, head.queue, search, visit.turn)
@@ -106,7 +101,7 @@ async def delete_messages(visit: Visit) -> Response:
     queue = await visit.queue()
     chosen = chosen_of(visit.form.all("message"))
     if not chosen or len(chosen) > PAGE_ROWS:
-        return await _messages_shown(visit, f"Select at least one message, and at most {PAGE_ROWS}.")
+        return await messages_page(visit, f"Select at least one message, and at most {PAGE_ROWS}.")
     return await offer_deletion(visit, queue, chosen, queue_link(queue.key, "messages"))
 
 
@@ -141,12 +136,8 @@ async def offer_deletion(
 
 
 @page("/queues/{region}/{name}/in-flight")
-async def in_flight_page(visit: Visit) -> Response:
-    return await _in_flight_shown(visit)
-
-
-async def _in_flight_shown(visit: Visit, problem: str = "") -> Response:
-    """The page; with what is wrong with what was asked, after a try."""
+async def in_flight_page(visit: Visit, problem: str = "") -> Response:
+    """The open leases; with what is wrong with what was asked, after a try."""
     head = await queue_head(visit, "in-flight")
     looked, after = await _open_leases(visit, head)
     by_deadline = _is_by_deadline(visit)
@@ -241,7 +232,7 @@ async def change_leases(visit: Visit) -> Response:
     try:
         return await _change_leases(visit, await visit.queue())
     except FormRefused as refusal:
-        return await _in_flight_shown(visit, refusal.sentence)
+        return await in_flight_page(visit, refusal.sentence)
 
 
 async def _change_leases(visit: Visit, queue: Queue) -> Response:

@@ -21,7 +21,7 @@ from veil.console.queue_form import (
     write_tags,
 )
 from veil.console.visit import Visit
-from veil.console.web import NotFound, Role, change, link, page, queue_link
+from veil.console.web import NO_PROBLEMS, NotFound, Role, change, link, page, queue_link
 from veil.core.errors import NameRefused, VeilError
 from veil.core.queue import Queue, QueueCounts, QueueKey, QueueSettings, check_name, check_tags
 from veil.service.messages import purge
@@ -34,20 +34,23 @@ _REGION: Final = re.compile(r"[a-z0-9-]{1,40}\Z")
 
 
 @page("/queues/new", needs=Role.ADMIN)
-async def new_page(visit: Visit) -> Response:
-    """The form, empty or filled with what another queue has."""
-    source = await _source(visit, visit.query.text("clone"))
-    if source is None:
-        fifo = visit.query.text("type") == "fifo"
-        values = {"name": "", "region": visit.console.region, "tags": ""}
-        return await _form(visit, form_values(QueueSettings(fifo=fifo)) | values, {}, None, fifo)
-    fifo = source.settings.fifo
-    values = {
-        "name": f"{source.name.removesuffix('.fifo')[:70]}-copy{'.fifo' if fifo else ''}",
-        "region": source.key.region,
-        "tags": write_tags(source.tags),
-    }
-    return await _form(visit, form_values(source.settings) | values, {}, source, fifo)
+async def new_page(visit: Visit, problems: Mapping[str, str] = NO_PROBLEMS) -> Response:
+    """The form, empty or filled with what another queue has; with what is wrong with what was filled in, after a try."""
+    source = await _source(visit, visit.asked.text("clone"))
+    fifo = visit.asked.text("type") == "fifo" if source is None else source.settings.fifo
+    values = {"name": "", "region": visit.console.region, "tags": ""}
+    if source is not None:
+        name = f"{source.name.removesuffix('.fifo')[:70]}-copy{'.fifo' if fifo else ''}"
+        values = {"name": name, "region": source.key.region, "tags": write_tags(source.tags)}
+    values |= form_values(QueueSettings(fifo=fifo) if source is None else source.settings)
+    return await visit.page(
+        "queue_new.html",
+        title="Create a queue" if source is None else f"Clone {source.name}",
+        source=source,
+        fifo=fifo,
+        values={name: visit.form.raw(name, value) for name, value in values.items()},
+        problems=problems,
+    )
 
 
 @change("/queues/new", needs=Role.ADMIN)
@@ -77,9 +80,7 @@ async def create(visit: Visit) -> Response:
     except VeilError as refusal:
         problems |= problem_at(refusal)
     if problems:
-        filled = {name: form.raw(name, value) for name, value in form_values(new).items()}
-        filled |= {"name": key.name, "region": key.region, "tags": form.raw("tags")}
-        return await _form(visit, filled, problems, source, fifo)
+        return await new_page(visit, problems)
     parameters: dict[str, Any] = {"QueueName": key.name}
     if attributes := changed_attributes(QueueSettings(), wanted):
         parameters["Attributes"] = attributes
@@ -126,19 +127,6 @@ async def _source(visit: Visit, text: str) -> Queue | None:
     if queue is None:
         raise NotFound(f"There is no queue {name[:100]} in {region[:50]} to copy.")
     return queue
-
-
-async def _form(
-    visit: Visit, values: Mapping[str, str], problems: Mapping[str, str], source: Queue | None, fifo: bool
-) -> Response:
-    return await visit.page(
-        "queue_new.html",
-        title="Create a queue" if source is None else f"Clone {source.name}",
-        source=source,
-        fifo=fifo,
-        values=values,
-        problems=problems,
-    )
 
 
 @page("/queues/{region}/{name}/delete", needs=Role.ADMIN)

@@ -19,10 +19,10 @@ from veil.console.queue_form import (
 )
 from veil.console.queue_views import queue_head, queue_page
 from veil.console.visit import Visit
-from veil.console.web import Role, change, page, queue_link
+from veil.console.web import NO_PROBLEMS, Role, change, page, queue_link
 from veil.core.errors import PolicyRefused, TagsRefused, VeilError
 from veil.core.policy import POLICY_BYTES_MAX, parse_policy
-from veil.core.queue import Queue, QueueSettings, check_tags
+from veil.core.queue import QueueSettings, check_tags
 from veil.service.queues import change_settings, tag_queue, untag_queue
 from veil.wire.attributes import changed_attributes
 from veil.wire.exchange import Response
@@ -50,9 +50,18 @@ async def settings_page(visit: Visit) -> Response:
 
 
 @page("/queues/{region}/{name}/edit", needs=Role.ADMIN)
-async def edit_page(visit: Visit) -> Response:
+async def edit_page(visit: Visit, problems: Mapping[str, str] = NO_PROBLEMS) -> Response:
+    """The form; with what is wrong with what was filled in, after a try."""
     queue = await visit.queue()
-    return await _form(visit, queue, form_values(queue.settings), {})
+    values = {name: visit.form.raw(name, value) for name, value in form_values(queue.settings).items()}
+    return await visit.page(
+        "queue_edit.html",
+        title=f"Edit {queue.name}",
+        queue=queue,
+        fifo=queue.settings.fifo,
+        values=values,
+        problems=problems,
+    )
 
 
 @change("/queues/{region}/{name}/edit", needs=Role.ADMIN)
@@ -69,8 +78,7 @@ async def edit(visit: Visit) -> Response:
     if not problems and wanted == before:
         problems = {"visibility_s": "The queue already has these settings."}
     if problems:
-        filled = {name: visit.form.raw(name, value) for name, value in form_values(before).items()}
-        return await _form(visit, queue, filled, problems)
+        return await edit_page(visit, problems)
     differences = differences_between(before, wanted)
     if [each.name for each in differences] == ["Visibility timeout"]:
         done = f"The visibility timeout of {queue.name} is {exact_length(wanted.visibility_s)} now."
@@ -104,23 +112,12 @@ def _notes(before: QueueSettings, after: QueueSettings) -> list[str]:
     return notes
 
 
-async def _form(
-    visit: Visit, queue: Queue, values: Mapping[str, str], problems: Mapping[str, str]
-) -> Response:
-    return await visit.page(
-        "queue_edit.html",
-        title=f"Edit {queue.name}",
-        queue=queue,
-        fifo=queue.settings.fifo,
-        values=values,
-        problems=problems,
-    )
-
-
 @page("/queues/{region}/{name}/tags")
-async def tags_page(visit: Visit) -> Response:
-    """The tags, and for who may change them the form to do so."""
-    return await _tags_page(visit, None, "")
+async def tags_page(visit: Visit, problem: str = "") -> Response:
+    """The tags, and for who may change them the form to do so; with what is wrong with what was filled in, after a try."""
+    head = await queue_head(visit, "tags")
+    written = visit.form.raw("tags", write_tags(head.queue.tags))
+    return await queue_page(visit, head, written=written, problem=problem)
 
 
 @change("/queues/{region}/{name}/tags", needs=Role.ADMIN)
@@ -132,11 +129,11 @@ async def change_tags(visit: Visit) -> Response:
         wanted = read_tags(written)
         check_tags(queue.name, {}, wanted)
     except TagsRefused as refusal:
-        return await _tags_page(visit, written, str(refusal))
+        return await tags_page(visit, str(refusal))
     removed = [key for key in queue.tags if key not in wanted]
     added = {key: value for key, value in wanted.items() if queue.tags.get(key) != value}
     if not removed and not added:
-        return await _tags_page(visit, written, "The queue already has these tags.")
+        return await tags_page(visit, "The queue already has these tags.")
 
     async def make() -> None:
         # First those that go: fifty old and fifty new ones would be too many at once.
@@ -169,16 +166,15 @@ def _shown(value: str | None) -> str:
     return "" if value is None else value or "(empty)"
 
 
-async def _tags_page(visit: Visit, written: str | None, problem: str) -> Response:
-    head = await queue_head(visit, "tags")
-    written = write_tags(head.queue.tags) if written is None else written
-    return await queue_page(visit, head, written=written, problem=problem)
-
-
 @page("/queues/{region}/{name}/policy")
-async def policy_page(visit: Visit) -> Response:
-    """The policy laid out, and for who may change it the form to do so."""
-    return await _policy_page(visit, None, "")
+async def policy_page(visit: Visit, problem: str = "") -> Response:
+    """The policy laid out, and for who may change it the form to do so; with what is wrong with it, after a try."""
+    head = await queue_head(visit, "policy")
+    laid_out = _laid_out(head.queue.settings.policy)
+    written = visit.form.raw("policy", laid_out)
+    return await queue_page(
+        visit, head, laid_out=laid_out, written=written, problem=problem, bytes_max=POLICY_BYTES_MAX
+    )
 
 
 @change("/queues/{region}/{name}/policy", needs=Role.ADMIN)
@@ -190,9 +186,9 @@ async def change_policy(visit: Visit) -> Response:
     try:
         after = parse_policy(written).text if written.strip() else None
     except PolicyRefused as refusal:
-        return await _policy_page(visit, written, str(refusal))
+        return await policy_page(visit, str(refusal))
     if after == before:
-        return await _policy_page(visit, written, "The queue already has this policy.")
+        return await policy_page(visit, "The queue already has this policy.")
     return await Change(
         visit,
         action="change policy",
@@ -212,16 +208,3 @@ async def change_policy(visit: Visit) -> Response:
 
 def _laid_out(policy: str | None) -> str:
     return "" if policy is None else json.dumps(json.loads(policy), indent=2, ensure_ascii=False)
-
-
-async def _policy_page(visit: Visit, written: str | None, problem: str) -> Response:
-    head = await queue_head(visit, "policy")
-    laid_out = _laid_out(head.queue.settings.policy)
-    return await queue_page(
-        visit,
-        head,
-        laid_out=laid_out,
-        written=laid_out if written is None else written,
-        problem=problem,
-        bytes_max=POLICY_BYTES_MAX,
-    )
