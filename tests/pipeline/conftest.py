@@ -18,8 +18,8 @@ QUICK = {
     "spark.default.parallelism": "2",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.driver.memory": "1g",
-    # To write and compile Java for each plan takes longer than to interpret it over a few rows. Clusters, the demo and the
-    # documents' examples run as everybody's Spark does.
+    # To write and compile Java for each plan takes longer than to interpret it over a few rows. Clusters and the demo run
+    # as everybody's Spark does.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "2",

@@ -104,6 +104,9 @@ class _Session:
     began_ms: int
     seen_ms: int
 
+    def is_over(self, now_ms: int) -> bool:
+        return now_ms - self.seen_ms > IDLE_MS or now_ms - self.began_ms > LIFETIME_MS
+
 
 class Sessions:
     """Logs in and out, and tells whose cookie it is."""
@@ -156,8 +159,7 @@ class Sessions:
         if (
             key is None
             or not hmac.compare_digest(_digest(key.secret), session.secret_digest)
-            or now_ms - session.seen_ms > IDLE_MS
-            or now_ms - session.began_ms > LIFETIME_MS
+            or session.is_over(now_ms)
         ):
             del self._sessions[cookie]
             return None
@@ -185,7 +187,7 @@ class Sessions:
 
     def _drop_old(self, now_ms: int) -> None:
         for cookie, session in tuple(self._sessions.items()):
-            if now_ms - session.seen_ms > IDLE_MS or now_ms - session.began_ms > LIFETIME_MS:
+            if session.is_over(now_ms):
                 del self._sessions[cookie]
 
 

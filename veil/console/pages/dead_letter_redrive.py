@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -137,15 +137,12 @@ async def _offer_matching(
     group = groups.by_key.get(wish.filter.group)
     reason = "" if group is None else group.example.fingerprint
     letters = msgspec.structs.replace(wish.filter, reason=reason or "received too often")
-    parameters: dict[str, Any] = {"SourceArn": queue.key.arn}
-    if destination is not None:
-        parameters["DestinationArn"] = destination.arn
-    if rate_per_s is not None:
-        parameters["MaxNumberOfMessagesPerSecond"] = rate_per_s
+    to = None if destination is None else destination.arn
+    asked = {"SourceArn": queue.key.arn, "DestinationArn": to, "MaxNumberOfMessagesPerSecond": rate_per_s}
+    parameters = {name: value for name, value in asked.items() if value is not None}
     command = aws_command("start-message-move-task", visit.endpoint_url, queue.key.region, parameters)
-    match = (
-        f"{plural(groups.matching, 'message')} {'matches' if groups.matching == 1 else 'match'} at the moment"
-    )
+    matches = "matches" if groups.matching == 1 else "match"
+    match = f"{plural(groups.matching, 'message')} {matches} at the moment"
     of = "" if groups.is_all else f", of the first {groups.rows:,} that were looked at"
     rate = f"at most {rate_per_s or MOVE_RATE_MAX} a second"
     notes = [
@@ -168,7 +165,7 @@ async def _offer_matching(
         make=lambda: moves.start_move(
             visit.service,
             queue.key.arn,
-            None if destination is None else destination.arn,
+            to,
             rate_per_s,
             account=visit.identity.account,
             letters=None if as_task else letters,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from veil.console.changes import Change, Difference, Done, done_of, queue_command
 from veil.console.messages import (
@@ -189,41 +189,15 @@ _EXTENSION: Final = NumberField("extend_s", "Extend to", "seconds", 1, VISIBILIT
 _COMMANDS_MAX: Final = 10
 
 
-class _Way(NamedTuple):
-    action: str  # for the audit log
-    title: str
-    button: str
-    after: str  # what the message will be
-    done: str  # what was done to the messages
-    note: str
-
-
+# What can be done to a lease: its name in the audit log, its button, what the message will be, and what to know before.
 _WAYS: Final = {
-    "release": _Way(
-        "release message",
-        "Release",
-        "Release now",
-        "visible at once",
-        "released",
-        "The holder is not told: it may still be working on the message while somebody else receives it.",
-    ),
-    "extend": _Way(
-        "extend lease",
-        "Extend",
-        "Extend",
-        "in flight for {length} from then on",
-        "extended to {length}",
-        "The holder keeps its receipt. A lease ends 12 hours after its receive at the latest.",
-    ),
-    "delete": _Way(
-        "delete message",
-        "Delete",
-        "Delete",
-        "",
-        "deleted",
-        "A deleted message does not come back. Its holder is not told.",
-    ),
-}
+    "release": ("release message", "Release now", "visible at once",
+                "The holder is not told: it may still be working on the message while somebody else receives it."),
+    "extend": ("extend lease", "Extend", "in flight for {} from then on",
+               "The holder keeps its receipt. A lease ends 12 hours after its receive at the latest."),
+    "delete": ("delete message", "Delete", "",
+               "A deleted message does not come back. Its holder is not told."),
+}  # fmt: skip
 
 
 @change("/queues/{region}/{name}/in-flight", needs=Role.OPERATOR)
@@ -239,14 +213,14 @@ async def _change_leases(visit: Visit, queue: Queue) -> Response:
     form = visit.form
     # One lease's own button says both what and which; those below the list are for the ticked ones.
     what, _, one = form.text("one").partition(" ")
-    way = _WAYS.get(what or form.text("do"))
+    what = what or form.text("do")
     names = [LeaseName.read(text) for text in ([one] if one else form.all("lease"))]
-    if way is None:
+    if what not in _WAYS:
         raise FormRefused("do", "Choose what to do: release, extend or delete.")
     if not names or None in names or len(names) > PAGE_LEASES:
         raise FormRefused("lease", f"Select at least one message, and at most {PAGE_LEASES}.")
     visibility_s = 0
-    if way is _WAYS["extend"]:
+    if what == "extend":
         try:
             visibility_s = _EXTENSION.read(form.text("extend_s"))
         except FormRefused as refusal:
@@ -264,62 +238,51 @@ async def _change_leases(visit: Visit, queue: Queue) -> Response:
     if not leases:
         why = ended[0] if len(ended) == 1 else "all these leases have ended since they were shown"
         raise FormRefused("lease", f"Nothing was done: {why}.")
-    return await _change(visit, queue, way, leases, visibility_s, len(ended)).offer()
-
-
-def _change(
-    visit: Visit,
-    queue: Queue,
-    way: _Way,
-    leases: Sequence[tuple[str, StoredMessage]],
-    visibility_s: int,
-    ended: int,
-) -> Change:
-    is_deletion = way is _WAYS["delete"]
     receipts = [receipt for receipt, _ in leases]
+    action, button, after, note = _WAYS[what]
+    length = exact_length(visibility_s)
 
     async def make() -> Done:
         answers: list[VeilError | None]
-        if is_deletion:
+        if what == "delete":
             # Strict: what has lapsed since is not ours to delete, somebody may be about to receive it.
             answers = await delete(visit.service, queue, receipts, strict=True, caller=visit.caller)
         else:
             changes = [(receipt, visibility_s) for receipt in receipts]
             answers = await extend_lease(visit.service, queue, changes, caller=visit.caller)
-        done = way.done.format(length=exact_length(visibility_s))
-        return Done(done_of(answers, done.partition(" ")[0], done))
+        done = f"{what.removesuffix('e')}ed"
+        return Done(done_of(answers, done, f"{done} to {length}" if what == "extend" else done))
 
-    if is_deletion:
-        command = partial(queue_command, visit, "delete-message", queue)
-    else:
-        command = partial(
-            queue_command, visit, "change-message-visibility", queue, VisibilityTimeout=visibility_s
-        )
-    notes = [way.note]
+    operation, given = "change-message-visibility", {"VisibilityTimeout": visibility_s}
+    if what == "delete":
+        operation, given = "delete-message", {}
+    notes = [note]
     if ended:
-        notes.append(
-            f"{plural(ended, 'lease')} of those chosen ended since they were shown, and are left out."
-        )
+        count = plural(len(ended), "lease")
+        notes.append(f"{count} of those chosen ended since they were shown, and are left out.")
     if len(receipts) > _COMMANDS_MAX:
         notes.append(f"The commands of the first {_COMMANDS_MAX} are shown; the others are like them.")
-    one, count = leases[0][1].message_id, plural(len(leases), "message")
-    return Change(
+    only, count = leases[0][1].message_id, plural(len(leases), "message")
+    return await Change(
         visit,
-        action=way.action,
-        target=one if len(leases) == 1 else f"{count} of {queue.name}",
-        title=f"{way.title} {f'message {one}' if len(leases) == 1 else count}",
-        button=way.button,
+        action=action,
+        target=only if len(leases) == 1 else f"{count} of {queue.name}",
+        title=f"{what.capitalize()} {f'message {only}' if len(leases) == 1 else count}",
+        button=button,
         back=queue_link(queue.key, "in-flight"),
         make=make,
         differences=[
             Difference(
-                f"Message {message.message_id}",
-                f"in flight, receive {message.receive_count:,}",
-                way.after.format(length=exact_length(visibility_s)),
+                f"Message {each.message_id}",
+                f"in flight, receive {each.receive_count:,}",
+                after.format(length),
             )
-            for _, message in leases
+            for _, each in leases
         ],
-        commands=[command(ReceiptHandle=receipt) for receipt in receipts[:_COMMANDS_MAX]],
+        commands=[
+            queue_command(visit, operation, queue, **given, ReceiptHandle=receipt)
+            for receipt in receipts[:_COMMANDS_MAX]
+        ],
         notes=notes,
-        is_danger=is_deletion,
-    )
+        is_danger=what == "delete",
+    ).offer()

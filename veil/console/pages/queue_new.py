@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
-from functools import partial
 from typing import Any, Final
 
 from veil.console.changes import Change, Difference, aws_command, queue_command
@@ -189,34 +188,22 @@ async def purge_page(visit: Visit) -> Response:
 
 
 @page("/queues/{region}/{name}/pause", needs=Role.OPERATOR)
-@change("/queues/{region}/{name}/pause", needs=Role.OPERATOR)
-async def pause_page(visit: Visit) -> Response:
-    """Say what a pause means; then stop deliveries."""
-    queue = await visit.queue()
-    open_now = plural((await visit.service.store.counts(queue)).in_flight, "open lease")
-    note = (
-        f"Consumers get nothing until the queue is resumed, and long polls wait. Sends go on, and so do the {open_now}. "
-        "Retention goes on too: a message that gets too old is deleted."
-    )
-    make = partial(set_paused, visit.service, queue, True, caller=visit.caller)
-    return await _offer_pause(visit, queue, "pause", "paused", note, make)
-
-
 @page("/queues/{region}/{name}/resume", needs=Role.OPERATOR)
+@change("/queues/{region}/{name}/pause", needs=Role.OPERATOR)
 @change("/queues/{region}/{name}/resume", needs=Role.OPERATOR)
-async def resume_page(visit: Visit) -> Response:
-    """Say what waits; then deliver again."""
+async def pause_page(visit: Visit) -> Response:
+    """Say what a pause means, or what waits; then stop deliveries, or let them go on."""
     queue = await visit.queue()
-    visible = plural((await visit.service.store.counts(queue)).visible, "visible message")
-    make = partial(set_paused, visit.service, queue, False, caller=visit.caller)
-    return await _offer_pause(
-        visit, queue, "resume", "running", f"{visible} can be received again at once.", make
-    )
-
-
-async def _offer_pause(
-    visit: Visit, queue: Queue, word: str, state: str, note: str, make: Callable[[], Awaitable[object]]
-) -> Response:
+    held = await visit.service.store.counts(queue)
+    word, state = "resume", "running"
+    note = f"{plural(held.visible, 'visible message')} can be received again at once."
+    if visit.request.path.endswith("/pause"):
+        word, state = "pause", "paused"
+        open_now = plural(held.in_flight, "open lease")
+        note = (
+            f"Consumers get nothing until the queue is resumed, and long polls wait. Sends go on, and so do the {open_now}. "
+            "Retention goes on too: a message that gets too old is deleted."
+        )
     where = f"--endpoint {shlex.quote(visit.endpoint_url)} --region {shlex.quote(queue.key.region)}"
     return await Change(
         visit,
@@ -225,7 +212,7 @@ async def _offer_pause(
         title=f"{word.capitalize()} {queue.name}",
         button=f"{word.capitalize()} deliveries",
         back=queue_link(queue.key),
-        make=make,
+        make=lambda: set_paused(visit.service, queue, word == "pause", caller=visit.caller),
         done=f"Deliveries of {queue.name} are {word}d.",
         differences=[Difference("Deliveries", "paused" if queue.settings.paused else "running", state)],
         commands=[f"veil queue {word} {shlex.quote(queue.name)} {where}"],
