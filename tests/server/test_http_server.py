@@ -201,7 +201,7 @@ async def test_headers_are_lower_case_and_repeated_ones_joined(start):
 
 async def test_an_absolute_target_overrides_the_host(start):
     async def host(request: Request) -> Response:
-        return Response(body=request.header("host").encode())
+        return Response(body=request.headers["host"].encode())
 
     client = await Client.of(await start(host))
     client.send(b"GET http://other:1/ HTTP/1.1\r\nHost: a\r\n\r\n")

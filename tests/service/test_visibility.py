@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.service.kit import Desk, open_desk, quiet
 from veil.core.clock import ManualClock
 from veil.core.errors import VisibilityTooLong
-from veil.service.messages import peek
 from veil.service.service import Service
 
 HOUR_S = 3600
@@ -146,10 +145,10 @@ async def test_a_timeout_of_zero_is_a_look_that_counts(orders: Desk) -> None:
 
 async def test_peeking_neither_counts_nor_hides(orders: Desk) -> None:
     await orders.send("a")
-    (seen,) = await peek(orders.service, orders.queue)
+    (seen,) = await orders.service.store.peek(orders.queue)
     assert (seen.body, seen.receive_count) == ("a", 0)
     assert (await orders.receive_one()).receive_count == 1
-    assert len(await peek(orders.service, orders.queue)) == 1
+    assert len(await orders.service.store.peek(orders.queue)) == 1
 
 
 async def test_a_lapse_is_counted_though_nobody_looks(orders: Desk, clock: ManualClock) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.wire.kit import Refused, Wire
-from veil.service import messages as service_messages
 from veil.wire.actions import extensions as wire_peek
 
 BASE = "http://localhost:9324/000000000000"
@@ -202,8 +201,7 @@ async def test_pages_may_have_a_thousand_messages(wire: Wire) -> None:
 
 
 async def test_a_page_that_has_become_large_ends_early(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (service_messages, wire_peek):
-        monkeypatch.setattr(module, "PEEK_BYTES_MAX", 3)
+    monkeypatch.setattr(wire_peek, "PEEK_BYTES_MAX", 3)
     url = await wire.queue()
     for body in ("aa", "bb", "cc"):
         await wire.call("SendMessage", QueueUrl=url, MessageBody=body)

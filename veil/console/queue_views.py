@@ -23,7 +23,7 @@ from veil.journal.attempts import Life, tell
 from veil.journal.lives import LifeEvent
 from veil.service.attempts import Holder
 from veil.service.history import HOURS, MINUTES, WEEK, History, QueueDepth, Resolution, queue_depths
-from veil.service.messages import Looked, peek
+from veil.service.messages import Looked
 from veil.service.service import Service
 from veil.service.turns import Turn
 from veil.wire.exchange import Response
@@ -230,7 +230,7 @@ async def open_leases(service: Service, queue: Queue, after: int, turn: Turn) ->
 
 async def leased_message(service: Service, queue: Queue, name: LeaseName) -> StoredMessage:
     """The message of an open lease; raises LeaseOver where the lease is not open any more."""
-    messages = await peek(service, queue, after_seq=name.seq - 1, up_to_seq=name.seq, limit=1)
+    messages = await service.store.peek(queue, after_seq=name.seq - 1, up_to_seq=name.seq, limit=1)
     if not messages:
         raise LeaseOver("")
     message = messages[0]

@@ -260,37 +260,7 @@ def note_extensions(
         service.tallies["released", queue.id] += released
 
 
-# ---- peek
-
-PEEK_BYTES_MAX: Final = 16 << 20  # of bodies, for one look
-
-
-async def peek(
-    service: Service,
-    queue: Queue,
-    *,
-    after_seq: int = 0,
-    up_to_seq: int | None = None,
-    sent_after_ms: int | None = None,
-    sent_before_ms: int | None = None,
-    limit: int = 100,
-) -> list[StoredMessage]:
-    """Messages in whatever state by rising `seq`: nothing is counted, leased or moved.
-
-    Those sent within the two wall times, both included; fewer than `limit` where bodies and attributes come to
-    PEEK_BYTES_MAX.
-    """
-    async with service.looks:
-        return await service.store.peek(
-            queue,
-            after_seq=after_seq,
-            up_to_seq=up_to_seq,
-            sent_after_ms=sent_after_ms,
-            sent_before_ms=sent_before_ms,
-            limit=limit,
-            bytes_max=PEEK_BYTES_MAX,
-        )
-
+# ---- search
 
 # Of one search: so many rows or bytes are looked at, and whoever wants more goes on from there.
 SEARCH_ROWS_MAX: Final = 5_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from functools import partial
 from types import coroutine
 from typing import Any, Final, TypeVar
 
@@ -92,12 +91,6 @@ def give_back(
         receipts = [Receipt(queue.id, message.seq, message.delivery) for message in messages]
         opened_ms = [message.received_at_ms for message in messages]
         service.in_background(undo(service, queue, receipts, opened_ms, caller))
-
-
-def delivery_note(service: Service, messages: Sequence[StoredMessage]) -> Callable[[], None] | None:
-    """What to call once the messages are on their way to the client; None where nobody needs to know."""
-    owner = service.owner
-    return None if owner is None else partial(owner.delivered, messages[0].seq)
 
 
 async def undo(

@@ -217,7 +217,7 @@ def changed_attributes(before: QueueSettings, after: QueueSettings) -> dict[str,
 
 
 # What a queue can be asked for beyond its settings.
-_COUNTED: Final[Mapping[str, str]] = {
+COUNTED: Final[Mapping[str, str]] = {
     "ApproximateNumberOfMessages": "visible",
     "ApproximateNumberOfMessagesNotVisible": "in_flight",
     "ApproximateNumberOfMessagesDelayed": "delayed",
@@ -225,16 +225,11 @@ _COUNTED: Final[Mapping[str, str]] = {
 _READ_ONLY: Final = ("QueueArn", "CreatedTimestamp", "LastModifiedTimestamp")
 
 
-def asks_for_counts(names: Iterable[str]) -> bool:
-    """Whether an answer to these names needs the messages counted."""
-    return any(name == "All" or name in _COUNTED for name in names)
-
-
 def print_attributes(queue: Queue, counts: QueueCounts | None, names: Iterable[str]) -> dict[str, str]:
     """The attributes asked for that have a value; raises SettingUnknown for a name that is no attribute."""
     every = print_settings(queue.settings)
     if counts is not None:
-        every |= {name: str(getattr(counts, field)) for name, field in _COUNTED.items()}
+        every |= {name: str(getattr(counts, field)) for name, field in COUNTED.items()}
     every["QueueArn"] = queue.key.arn
     every["CreatedTimestamp"] = str(queue.created_wall_ms // 1000)
     every["LastModifiedTimestamp"] = str(queue.modified_wall_ms // 1000)
@@ -244,7 +239,7 @@ def print_attributes(queue: Queue, counts: QueueCounts | None, names: Iterable[s
             chosen.update(every)
         elif name in every:
             chosen[name] = every[name]
-        elif name not in _ATTRIBUTES and name not in _COUNTED and name not in _READ_ONLY:
+        elif name not in _ATTRIBUTES and name not in COUNTED and name not in _READ_ONLY:
             raise SettingUnknown(name[:1024])
     return chosen
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
 from urllib.parse import unquote
 
@@ -18,7 +18,7 @@ from veil.core.message import Caller, StoredMessage
 from veil.core.policy import OWNER_ONLY_ACTIONS, evaluate, is_account, parse_policy
 from veil.core.queue import Queue, QueueKey
 from veil.service.queues import find_queue
-from veil.service.receive import delivery_note, give_back
+from veil.service.receive import give_back
 from veil.service.service import Service
 from veil.signing.sigv4 import path_segments
 from veil.wire.exchange import Request
@@ -145,7 +145,8 @@ class Call(msgspec.Struct):
         service = self.service
         self.answer_bytes = answer_bytes(messages)
         self.undelivered = lambda: give_back(service, queue, messages, caller=caller)
-        self.delivered = delivery_note(service, messages)
+        if service.owner is not None:
+            self.delivered = partial(service.owner.delivered, messages[0].seq)
 
     def take_back(self) -> None:
         """Give back what was received for an answer that is not given: it must not stay hidden."""
@@ -243,11 +244,6 @@ class Call(msgspec.Struct):
         self._ask_policy(queue)
         return queue
 
-    def owns(self, key: QueueKey) -> None:
-        """Raise AccessDenied unless the key lies in the caller's own account."""
-        if self.owner() != key.account:
-            raise AccessDenied(self.action, key.arn)
-
     def _ask_policy(self, queue: Queue) -> None:
         policy = queue.settings.policy
         if not evaluate(
@@ -264,7 +260,7 @@ class Call(msgspec.Struct):
         request = self.request
         facts = {
             "aws:securetransport": "true" if self.urls.scheme == "https" else "false",
-            "aws:useragent": request.header("user-agent"),
+            "aws:useragent": request.headers.get("user-agent", ""),
         }
         if request.peer:
             facts["aws:sourceip"] = _address(request.peer)

@@ -30,10 +30,6 @@ class Request(msgspec.Struct):
     # Asked before a large answer is made of what was read for it: whether the server can hold so many bytes more.
     has_room: Callable[[int], bool] = _always
 
-    def header(self, name: str, default: str = "") -> str:
-        """The header of that (lower-case) name, or the default."""
-        return self.headers.get(name, default)
-
 
 class Response(msgspec.Struct):
     """One answer. `undelivered` runs if the connection was gone before a byte of it could be written, else `delivered`.

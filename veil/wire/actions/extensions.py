@@ -15,7 +15,7 @@ from veil.core.text import whole_number
 from veil.service import receive as receiving
 from veil.service.dead_letters import LetterFilter
 from veil.service.history import QueueDepth, queue_depths
-from veil.service.messages import PEEK_BYTES_MAX, peek, search
+from veil.service.messages import search
 from veil.service.moves import Wanted, redrive, start_move, task_handle
 from veil.service.queues import set_paused
 from veil.service.turns import Turn
@@ -191,6 +191,7 @@ async def describe_message(call: Call, given: shapes.DescribeMessageInput) -> sh
 # ---- peek
 
 PEEK_MAX = 1_000
+PEEK_BYTES_MAX: Final = 16 << 20  # of bodies, for one look
 _INSTANT_MAX = (1 << 62) - 1
 _STATES = {State.VISIBLE: "visible", State.DELAYED: "delayed", State.IN_FLIGHT: "in_flight"}
 
@@ -218,15 +219,16 @@ async def peek_messages(call: Call, given: shapes.PeekMessagesInput) -> shapes.P
         )
         page, behind = looked.messages, looked.behind
     else:
-        messages = await peek(
-            call.service,
-            queue,
-            after_seq=_begin(given),
-            up_to_seq=up_to_seq,
-            sent_after_ms=given.SentAfter,
-            sent_before_ms=given.SentBefore,
-            limit=size + 1,
-        )
+        async with call.service.looks:
+            messages = await call.service.store.peek(
+                queue,
+                after_seq=_begin(given),
+                up_to_seq=up_to_seq,
+                sent_after_ms=given.SentAfter,
+                sent_before_ms=given.SentBefore,
+                limit=size + 1,
+                bytes_max=PEEK_BYTES_MAX,
+            )
         page = messages[:size]
         # A page ends early when it has become large; the next one may then turn out to be empty.
         is_cut = len(messages) > size or sum(message.body_bytes for message in page) >= PEEK_BYTES_MAX
@@ -362,5 +364,6 @@ def _wanted(call: Call, entry: shapes.RedriveEntry) -> Wanted:
 
 def _destination(call: Call, url: str) -> QueueKey:
     key = call.urls.key(url, call.region, call.owner())
-    call.owns(key)
+    if key.account != call.account:
+        raise AccessDenied(call.action, key.arn)
     return key

@@ -8,7 +8,7 @@ from veil.core.queue import Queue, QueueKey, check_name
 from veil.service import queues as service
 from veil.service.messages import purge
 from veil.wire import shapes
-from veil.wire.attributes import asks_for_counts, parse_attributes, print_attributes
+from veil.wire.attributes import COUNTED, parse_attributes, print_attributes
 from veil.wire.call import BULK_OFFER, Call, read_page_token, write_page_token
 from veil.wire.request_errors import ParameterMissing, check_range, required
 
@@ -52,7 +52,8 @@ async def get_queue_attributes(call: Call, given: shapes.GetQueueAttributesInput
     names = given.AttributeNames
     if not names:
         return shapes.AttributesOutput()
-    counted = await call.service.store.counts(queue) if asks_for_counts(names) else None
+    is_counted = any(name == "All" or name in COUNTED for name in names)
+    counted = await call.service.store.counts(queue) if is_counted else None
     return shapes.AttributesOutput(print_attributes(queue, counted, names) or None)
 
 
