@@ -54,10 +54,6 @@ class MessageAttribute(NamedTuple):
     data_type: str
     value: AttributeValue
 
-    @property
-    def is_binary(self) -> bool:
-        return isinstance(self.value, bytes)
-
 
 class NewMessage(msgspec.Struct, array_like=True):
     """A message on its way in, already checked against the queue's settings."""

@@ -7,6 +7,7 @@ account) does not satisfy an Allow, and does satisfy a Deny.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -291,7 +292,7 @@ def _plain(value: Any) -> Any:
 
 
 ACTIONS_MAX: Final = 7
-LABEL_MAX: Final = 80
+_LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
 class LabelRefused(PolicyRefused, text="label {label!r}: expected 1 to 80 of A-Z a-z 0-9 _ -"):
@@ -336,7 +337,7 @@ def add_permission(
     policy_text: str | None, queue_arn: str, label: str, account_ids: Sequence[str], actions: Sequence[str]
 ) -> str:
     """The policy with one more statement, which lets the accounts do the actions on this queue."""
-    if not _is_label(label):
+    if not _LABEL.fullmatch(label):
         raise LabelRefused(label)
     if not account_ids or not all(map(is_account, account_ids)):
         raise AccountRefused(list(account_ids))
@@ -385,12 +386,6 @@ def remove_permission(policy_text: str | None, label: str) -> str | None:
 
 def _sid(statement: Any) -> object:
     return statement.get("Sid") if isinstance(statement, dict) else None
-
-
-def _is_label(text: str) -> bool:
-    return (
-        1 <= len(text) <= LABEL_MAX and text.isascii() and text.replace("-", "a").replace("_", "a").isalnum()
-    )
 
 
 def _one_or_many(texts: list[str]) -> str | list[str]:

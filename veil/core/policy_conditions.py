@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from operator import eq, ge, gt, le, lt
 from typing import Any, Final
@@ -185,10 +186,6 @@ def _address(text: str) -> IPv4Network | IPv6Network:
     return ip_network(address)
 
 
-def _network(text: str) -> IPv4Network | IPv6Network:
-    return ip_network(text, strict=False)
-
-
 def _within(address: IPv4Network | IPv6Network, network: IPv4Network | IPv6Network) -> bool:
     return address.version == network.version and address.network_address in network
 
@@ -213,7 +210,7 @@ def _operators() -> dict[str, _Operator]:
         "stringequalsignorecase": _Operator(_each(str.casefold), str.casefold, eq),
         "stringlike": _Operator(lambda values: (Wildcards(values),), _matched, _like),
         "arnlike": _Operator(lambda values: (Wildcards(values, arns=True),), _matched, _like),
-        "ipaddress": _Operator(_each(_network), _address, _within),
+        "ipaddress": _Operator(_each(partial(ip_network, strict=False)), _address, _within),
         "bool": _Operator(_each(_bool), _bool, eq),
         "null": _NULL,
     }

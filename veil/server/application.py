@@ -71,7 +71,8 @@ class Application:
         if refusal is not None:
             return _answered(refusal)
         if path == "/":
-            if request.method == "GET" and _is_visit(request):
+            # A person with a browser, not a client: a GET that asks for nothing and is not signed.
+            if request.method == "GET" and not request.query and "authorization" not in request.headers:
                 return _answered(Response(200, _ABOUT))
         elif path == "/metrics":
             return self._metrics_page(request)
@@ -143,11 +144,6 @@ def _smq_handler(
 
 async def _answered(response: Response) -> Response:
     return response
-
-
-def _is_visit(request: Request) -> bool:
-    # A person with a browser, not a client: a GET that asks for nothing and is not signed.
-    return not request.query and "authorization" not in request.headers
 
 
 # ---- joined from settings

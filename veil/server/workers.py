@@ -94,7 +94,7 @@ class Listener:
                 listener.listen(BACKLOG)
                 listener.setblocking(False)
         except BaseException:
-            self._close_sockets()
+            self.close_sockets()
             raise
 
     @property
@@ -115,9 +115,6 @@ class Listener:
     def close_sockets(self) -> None:
         """Listen no more."""
         self.watch(False)
-        self._close_sockets()
-
-    def _close_sockets(self) -> None:
         for each in self._sockets:
             each.close()
         self._sockets = []

@@ -181,7 +181,9 @@ class LiveAttempts:
     def _hold(self, claim: Claim, messages: Sequence[StoredMessage]) -> None:
         leases = self._leases
         if len(leases) >= LEASES_MAX:
-            self._make_room()
+            self.settle()
+            for seq in list(leases)[: len(leases) - LEASES_MAX * 9 // 10]:
+                del leases[seq]
         now_ms = self._clock.now_ms()
         for message in messages:
             seq = message.seq
@@ -473,8 +475,3 @@ class LiveAttempts:
             del consumers[longest_silent.caller]
         consumer = consumers[caller] = Consumer(caller, now_ms)
         return consumer
-
-    def _make_room(self) -> None:
-        self.settle()
-        for seq in list(self._leases)[: len(self._leases) - LEASES_MAX * 9 // 10]:
-            del self._leases[seq]

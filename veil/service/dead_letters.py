@@ -118,10 +118,8 @@ def _text(
     return found.value[:chars_max] if found is not None and isinstance(found.value, str) else None
 
 
-@lru_cache(maxsize=2_000)
-def _fingerprint(reason: str) -> str:
-    # Masking takes a hundred times as long as reading; letters of one error mostly have a few reasons.
-    return fingerprint(reason)
+# Masking takes a hundred times as long as reading; letters of one error mostly have a few reasons.
+_fingerprint: Final = lru_cache(maxsize=2_000)(fingerprint)
 
 
 class LetterFilter(msgspec.Struct, frozen=True, omit_defaults=True):
