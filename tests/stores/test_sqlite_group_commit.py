@@ -88,7 +88,7 @@ async def test_a_commit_does_not_wait_for_ever(store: SqliteStore):
     await asyncio.gather(*sends)
 
 
-async def test_a_lone_operation_waits_for_the_disk_on_the_loop_only_while_the_disk_is_quick(
+async def test_operations_wait_for_the_disk_on_the_loop_only_while_the_disk_is_quick(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ):
     now_s = 0.0
@@ -112,11 +112,11 @@ async def test_a_lone_operation_waits_for_the_disk_on_the_loop_only_while_the_di
             return list(on_loop)
 
         await synced_on_loop(*[1] * 100)  # whatever the opening took is forgotten
-        assert await synced_on_loop(1, 2, 1) == [True, False, True]
+        assert await synced_on_loop(1, 2, 1) == [True, True, True]
         sync_s = commit.QUICK_SYNC_S * 10
         assert await synced_on_loop(1, 1) == [True, False]  # the first could not know
         sync_s = commit.QUICK_SYNC_S / 2
-        assert await synced_on_loop(1, 1, 1) == [False, False, False]  # not trusted again at once
+        assert await synced_on_loop(1, 2, 1) == [False, False, False]  # not trusted again at once
         await synced_on_loop(*[1] * 100)
         assert await synced_on_loop(1) == [True]
         monkeypatch.undo()

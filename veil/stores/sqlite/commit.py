@@ -3,10 +3,10 @@
 There is one connection and one open transaction. An operation is applied to it at once, on the event loop: a few
 microseconds of SQLite each, and no lock to fight over (a writer thread would have to win the interpreter's lock back from
 a busy event loop after every statement). When no sync is under way the transaction is committed once a turn of the loop has
-brought no further operation, so that requests which wait in their sockets share it; then the WAL is synced in a thread, and
-only after that are the operations answered. While the disk works, the next group is already being applied. An operation that
-is alone on a disk that has been quick lately is synced where it stands: to wake a thread, and be woken by it, would take as
-long as the disk does.
+brought no further operation, so that requests which wait in their sockets share it; then the WAL is synced, and only after
+that are the operations answered. On a disk that has been quick lately this happens where it stands: to wake a thread, and to
+take the interpreter back from it, would cost as much as the disk does (a tenth of a single request's CPU at 32 connections). A
+slower disk works in a thread, and meanwhile the next group is already being applied.
 
 A checkpoint moves the WAL into the database and syncs that, which may take long on a bad disk. It runs on a connection and in a
 thread of its own, while the WAL goes on taking operations. The WAL can only begin anew once everything in it was moved, so
@@ -231,7 +231,7 @@ class GroupCommit:
         # Between two transactions is the only moment at which the connection can be lent out.
         self._lent = not self._checkpointing and (self._can_finish or self._wal_pages >= WAL_PAGES_MAX)
         self._can_finish &= not self._lent
-        if len(group) > 1 or self._lent or self._slow_sync_s >= QUICK_SYNC_S:
+        if self._lent or self._slow_sync_s >= QUICK_SYNC_S:
             self._syncs.put(self._sync_and_checkpoint if self._lent else self._sync)
         else:
             self._synced(_outcome_of(self._sync))
