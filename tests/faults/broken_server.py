@@ -79,13 +79,14 @@ def forgotten_delete() -> None:
     """One delete in twenty is answered and not done."""
     turn = iter(range(1 << 62))
 
-    def forgetful(delete_one: Any) -> Any:
-        def forget(*facts: Any, **given: Any) -> Any:
-            return Deletion.DELETED if next(turn) % 20 == 0 else delete_one(*facts, **given)
+    def forgetful(delete: Any) -> Any:
+        def forget(db: Any, queue: Any, receipts: Any, *given: Any) -> Any:
+            is_forgotten = next(turn) % 20 == 0
+            return [Deletion.DELETED for _ in receipts] if is_forgotten else delete(db, queue, receipts, *given)
 
         return forget
 
-    _replace(leases, "_delete_one", forgetful)
+    _replace(leases, "delete", forgetful)
 
 
 def unordered_groups() -> None:
