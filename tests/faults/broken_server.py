@@ -82,7 +82,9 @@ def forgotten_delete() -> None:
     def forgetful(delete: Any) -> Any:
         def forget(db: Any, queue: Any, receipts: Any, *given: Any) -> Any:
             is_forgotten = next(turn) % 20 == 0
-            return [Deletion.DELETED for _ in receipts] if is_forgotten else delete(db, queue, receipts, *given)
+            return (
+                [Deletion.DELETED for _ in receipts] if is_forgotten else delete(db, queue, receipts, *given)
+            )
 
         return forget
 
