@@ -246,9 +246,8 @@ class Generation:
 
     def __init__(
         self,
-        session: Callable[
-            [int], SparkSession | None
-        ],  # for so many bytes of segments; None: this process does it
+        # For so many bytes of segments; None: this process does it.
+        session: Callable[[int], SparkSession | None],
         journal: Storage,
         tables: Storage,
         before: Manifest,
@@ -446,6 +445,7 @@ def slices_of(touched: Sequence[int], minutes: Mapping[int, int], stored: Mappin
 # ---- where the stages run
 
 _SCHEMA: Final = "key int, kind string, data binary"
+_ARROW: Final = pa.schema({"key": pa.int32(), "kind": pa.string(), "data": pa.binary()})
 
 
 def run_here(stages: Sequence[tuple[Stage, int]], rows: Iterable[Row]) -> list[Row]:
@@ -477,19 +477,11 @@ def _in_task(stage: Stage) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.R
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         together: dict[int, list[Row]] = defaultdict(list)
         for batch in batches:
-            for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                together[row[0]].append(Row(*row))
+            for row in batch.to_pylist():
+                together[row["key"]].append(Row(**row))
         for key, own in together.items():
             for made in stage(key, own):
-                columns = [[value] for value in made]
-                yield pa.RecordBatch.from_arrays(
-                    [
-                        pa.array(columns[0], pa.int32()),
-                        pa.array(columns[1], pa.string()),
-                        pa.array(columns[2], pa.binary()),
-                    ],
-                    names=["key", "kind", "data"],
-                )
+                yield pa.RecordBatch.from_pylist([made._asdict()], _ARROW)
 
     return run
 

@@ -47,6 +47,12 @@ _NUMBER: Final = {kind: number for number, kind in enumerate((*_OF_MESSAGE, *_OF
 _PLACE: Final = ("region", "account", "queue")
 _CALLER: Final = ("caller_key", "caller_address", "user_agent")
 _ERROR: Final = ("error_type", "error_text", "traceback")
+# Columns of `leases` that `_Lives` has under the same name.
+_OF_ROWS: Final = (
+    "delivery", "received_at", "first_deadline", "deadline", "extensions", "last_extended_at", "ended_at", "rule",
+    "held_ms", "processing_ms", "recovery_ms", "home_rank", "set_at", "set_position", "said_at", "undone_at",
+    "deleted_at", "delete_refused_at", "refused_at", "seen_at", "silent_at", "dead_lettered_at", "worked_ms",
+)  # fmt: skip
 # What a task is given of an event. `count`: a stored row tells of all its extensions at once.
 EVENTS: Final = pa.schema(
     {
@@ -308,34 +314,12 @@ class _Lives:
         """The rows of `leases`."""
         told, rows = self._told, np.flatnonzero(self.is_lease)
         plain = {
-            "delivery": self.delivery,
+            **{name: getattr(self, name) for name in _OF_ROWS},
             "receive_count": picked(told.numbers("receive_count"), self.receiving),
-            "received_at": self.received_at,
-            "first_deadline": self.first_deadline,
-            "deadline": self.deadline,
-            "extensions": self.extensions,
-            "last_extended_at": self.last_extended_at,
-            "ended_at": self.ended_at,
-            "rule": self.rule,
-            "held_ms": self.held_ms,
-            "processing_ms": self.processing_ms,
             "censored": self.is_censored,
             "overrun": self.is_overrun,
-            "recovery_ms": self.recovery_ms,
             "duplicate": self.is_duplicate,
-            "home_rank": self.home_rank,
-            "set_at": self.set_at,
-            "set_position": self.set_position,
             "returned": self.is_returned,
-            "said_at": self.said_at,
-            "undone_at": self.undone_at,
-            "deleted_at": self.deleted_at,
-            "delete_refused_at": self.delete_refused_at,
-            "refused_at": self.refused_at,
-            "seen_at": self.seen_at,
-            "silent_at": self.silent_at,
-            "dead_lettered_at": self.dead_lettered_at,
-            "worked_ms": self.worked_ms,
         }
         texts = {
             "how": self.how.picked(rows),
@@ -430,11 +414,7 @@ _LEASE_EVENTS: Final[Sequence[_Telling]] = (
     (
         "received",
         "received_at",
-        {
-            "deadline": "first_deadline",
-            "receive_count": "receive_count",
-            **{name: name for name in _CALLER},
-        },
+        {"deadline": "first_deadline", **{name: name for name in ("receive_count", *_CALLER)}},
     ),
     (
         "extended",

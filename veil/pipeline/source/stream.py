@@ -290,14 +290,8 @@ class Tally:
         """A line in the log, once a minute at most unless asked for."""
         if now or time.monotonic() - self._said_at_s >= _EVERY_S:
             self._said_at_s = time.monotonic()
-            _log.info("queue %s: %s", self.queue, self.text())
-
-    def text(self) -> str:
-        """The counts in one line."""
-        said = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.counts.items())
-        if self.oldest_ms is None:
-            return said
-        return f"{said}, oldest {max(0.0, time.time() - self.oldest_ms / 1000):.0f} s"
+            told = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in self.facts().items())
+            _log.info("queue %s: %s", self.queue, told)
 
 
 def speak_up() -> None:
