@@ -21,12 +21,13 @@ from typing import Any
 
 import uvloop
 
-from veil.server.application import Application, SmqApplication
+from veil.server.application import Application
 from veil.server.http_connection import HttpConnection
 from veil.wire.exchange import Request, Response
 from veil.wire.front_end import OTHER, action_of
 from veil.wire.smq.call import route
 from veil.wire.smq.codes import SmqRefused
+from veil.wire.smq.front_end import SmqFrontEnd
 
 # Calls that let go of the interpreter's lock while they work.
 _RELEASE = frozenset(
@@ -191,7 +192,7 @@ def install(report: Path) -> None:
         setattr(HttpConnection, name, _metered_method(getattr(HttpConnection, name)))
     ThreadPoolExecutor.submit = _metered_submit(ThreadPoolExecutor.submit)  # type: ignore[method-assign]
     Application.handle = _metered_handle(_sqs_label, Application.handle)  # type: ignore[method-assign]
-    SmqApplication.handle = _metered_handle(_smq_label, SmqApplication.handle)  # type: ignore[method-assign]
+    SmqFrontEnd.handle = _metered_handle(_smq_label, SmqFrontEnd.handle)  # type: ignore[method-assign]
     atexit.register(lambda: report.write_text(json.dumps(meter.rows)))
 
 
