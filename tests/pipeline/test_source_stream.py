@@ -117,8 +117,7 @@ def test_a_batch_that_failed_is_replayed_with_the_same_messages(
 
     def failing(batch: DataFrame, number: int) -> None:
         seen.append(Counter(row.message_id for row in batch.select("message_id").collect()))
-        seen.append(Counter(row.message_id for row in batch.select("message_id").collect()))
-        if len(seen) == 2:
+        if len(seen) == 1:
             raise RuntimeError("the sink is away")
 
     def run() -> None:
@@ -132,8 +131,8 @@ def test_a_batch_that_failed_is_replayed_with_the_same_messages(
     # One more is there now: a replay must not take it in.
     more = fill(server, f"again-{way}", ["late"])
     run()
-    assert seen[0] == seen[1] == seen[2] == seen[3]
-    assert seen[0] + seen[4] == Counter(ids + more)
+    assert seen[0] == seen[1]
+    assert seen[1] + seen[2] == Counter(ids + more)
     assert left(server, f"again-{way}") == (0, 0)
 
 
