@@ -70,10 +70,10 @@ needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace
 
 
 def run_with_failing_syncs(directory: Path, when: int) -> tuple[str, str]:
-    """What a sender says on a disk that fails from that sync on, SQLite's own syncs counted too."""
+    """What a sender says on a disk that fails from that sync of a thread on, SQLite's own syncs counted too."""
     trace = ("strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync")
     inject = ("-e", f"inject=fdatasync:error=EIO:when={when}+")
-    out, err = start_sender(directory, "s", rounds=40, under=(*trace, *inject)).communicate(timeout=60)
+    out, err = start_sender(directory, "s", rounds=200, under=(*trace, *inject)).communicate(timeout=60)
     if "not permitted" in err:
         pytest.skip("strace may not trace here")
     return out, err
