@@ -27,6 +27,7 @@ from veil.core.lease import Deletion
 from veil.core.queue import QueueCounts
 from veil.stores.sqlite import SqliteStore, commit, leases
 from veil.stores.sqlite.recovery.verify import verify
+from veil.stores.sqlite.store import CLAIMED_BYTES_MAX
 from veil.stores.store import Extension
 
 
@@ -608,3 +609,16 @@ async def test_bodies_that_wait_for_their_commit_are_bounded_however_many_receiv
     received = await asyncio.gather(*receives)
     assert [len(messages) for messages in received] == [2] * 20
     assert store._claimed_bytes == 0
+
+
+async def test_messages_wait_until_workers_have_taken_the_answers_before(store: SqliteStore):
+    queue = await make_queue(store)
+    await store.send(queue, [a_message("x")])
+    store.unsent_bytes = lambda: CLAIMED_BYTES_MAX + 1
+    looks = [asyncio.ensure_future(each) for each in (store.peek(queue), store.receive(queue, 1))]
+    await turns()
+    assert (await store.counts(queue)).in_flight == 0
+    assert not any(look.done() for look in looks)
+    store.unsent_bytes = lambda: 0
+    for messages in await asyncio.gather(*looks):
+        assert bodies(messages) == ["x"]

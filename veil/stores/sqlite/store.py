@@ -50,7 +50,8 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 FORGET_EVERY_MS = 10_000
-# Of bodies that were claimed and wait for their commit. A group may have hundreds of receives, each of ten large messages.
+# Of bodies that were claimed and wait for their commit, or for the worker that asked. A group may have hundreds of receives, each
+# of ten large messages.
 CLAIMED_BYTES_MAX = 64 << 20
 _PEEKS_MAX = 6  # at once: their messages are held as well
 _TAKEN_S = 0.002  # after which a worker has taken some of what it was sent
