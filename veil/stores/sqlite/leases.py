@@ -122,9 +122,8 @@ def extend(
     effects, answers = decide.decide_extensions(messages, extensions, now_ms, fifo=fifo)
     changes = [effect for effect in effects if isinstance(effect, LeaseChange)]
     if changes and len({change.message.seq for change in changes}) == len(extensions):
-        apply_leases(
-            db, state, changes, now_ms, caller
-        )  # each of another message: mostly one statement for all
+        # Each of another message: mostly one statement for all.
+        apply_leases(db, state, changes, now_ms, caller)
     else:
         apply(db, state, effects, now_ms, caller)
     return answers
