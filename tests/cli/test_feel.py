@@ -44,6 +44,31 @@ def test_help_is_quick_and_loads_nothing_heavy(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
+def test_without_an_extra_help_works_and_a_command_says_what_to_install(tmp_path: Path) -> None:
+    segments = tmp_path / "veil-data" / "journal" / "day=2026-01-01"
+    segments.mkdir(parents=True)
+    (segments / "a.parquet").touch()
+    database = "--store postgresql://nobody@127.0.0.1:1/none"
+    lines = [
+        *(f"pipeline {job} --help" for job in JOBS),
+        "pipeline --help", "pipeline lifecycles", "pipeline timeouts", "pipeline report", f"migrate {database}",
+    ]  # fmt: skip
+    script = (
+        "import sys\nfrom veil.cli.main import run\n"
+        "for package in ('numpy', 'pandas', 'psycopg', 'psycopg_pool', 'pyspark'):\n"
+        "    sys.modules[package] = None\n"  # as if it were not installed
+        f"print([run(line.split()) for line in {lines}], file=sys.stderr)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    *told, codes = ran.stderr.splitlines()
+    assert codes == str([0] * (len(JOBS) + 1) + [1] * 4), ran.stderr
+    assert [line.partition(", which is not installed: ")[2] for line in told] == [
+        *['pip install "veilmq[spark]"'] * 3, 'pip install "veilmq[postgres]"',
+    ]  # fmt: skip
+
+
 def test_queue_names_are_completed_by_asking_the_server(veil: Veil) -> None:
     for name in ("orders", "orders-dead", "parcels"):
         veil("queue", "create", name)

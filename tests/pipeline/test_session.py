@@ -176,15 +176,6 @@ veil.pipeline.sink.sender.RowRefused: row 5 of partition 0 (message_id='m-1') ca
     assert first_line(RuntimeError(text)) == told
 
 
-def test_without_pyspark_the_error_is_what_to_install(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "pyspark.sql", None)  # as if it were not installed
-
-    with pytest.raises(CommandFailed) as failure, spark_session(None, None, "a job"):
-        pass
-
-    assert str(failure.value) == 'the pipeline needs Spark: pip install "veilmq[spark]"'
-
-
 def test_hours_are_utc_and_instants_are_written_in_microseconds(spark: SparkSession, tmp_path: Path):
     written = str(tmp_path / "instants")
     spark.sql("SELECT timestamp'2026-03-29 02:30:00' AS at").write.parquet(written)

@@ -1,7 +1,8 @@
 """What can go wrong in a command, and how it is told: one line, an exit code, never a stack trace.
 
 CommandFailed and NotConfirmed are a command's own; what a service refuses or does not answer (ApiError), what the rules refuse
-(VeilError) and what the machine refuses (OSError) are put into words here. Exit codes: 1, and 2 for a wrong argument.
+(VeilError), what the machine refuses (OSError) and what is not installed are put into words here. Exit codes: 1, and 2 for a
+wrong argument.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ _OUR_WORDS: Final = {
 _KEY_REFUSALS: Final = frozenset({
     "InvalidClientTokenId", "InvalidSignature", "MissingAuthenticationToken", "SignatureDoesNotMatch", "UnrecognizedClient",
 })  # fmt: skip
+# What comes with an extra of the distribution, by the package that is imported.
+_EXTRAS: Final = {
+    "numpy": "spark", "pandas": "spark", "py4j": "spark", "pyspark": "spark", "psycopg": "postgres", "psycopg_pool": "postgres",
+    "botocore": "aws",
+}  # fmt: skip
 
 
 class CommandFailed(Exception):
@@ -47,8 +53,20 @@ class ArgumentWrong(CommandFailed):
 TOLD: Final = (CommandFailed, VeilError, ApiError, OSError)
 
 
+def is_told(error: Exception) -> bool:
+    """Whether this is told in one line: a refusal, a failure of the machine, an extra that is not installed; not a defect."""
+    return isinstance(error, TOLD) or (isinstance(error, ModuleNotFoundError) and _package(error) in _EXTRAS)
+
+
+def _package(missing: ModuleNotFoundError) -> str:
+    return (missing.name or "").partition(".")[0]
+
+
 def in_words(error: Exception) -> str:
     """What went wrong, as a sentence that names the server, the queue, the flag or the variable it is about."""
+    if isinstance(error, ModuleNotFoundError):
+        package = _package(error)
+        return f'this needs {package}, which is not installed: pip install "veilmq[{_EXTRAS[package]}]"'
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
     if not isinstance(error, ApiError):

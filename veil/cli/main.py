@@ -50,10 +50,10 @@ def _needed(arguments: Sequence[str]) -> list[str]:
 
 def _told(error: Exception) -> int:
     """Tell what went wrong in one line, and give the exit code; raise what is a defect."""
-    from veil.cli.failures import TOLD, in_words
+    from veil.cli.failures import in_words, is_told
     from veil.cli.output import inert, say, talk
 
-    if isinstance(error, TOLD):
+    if is_told(error):
         talk(f"veil: {inert(in_words(error), keep='')}")
         return int(getattr(error, "exit_code", 1))
     # Typer carries its own copy of click in some versions and not in others, so its errors are known by their

@@ -22,13 +22,9 @@ if TYPE_CHECKING:
 
 
 def need_driver(dsn: str) -> None:
-    """Raise CommandFailed, in words, where the driver is missing or the DSN cannot be read."""
-    try:
-        from veil.stores.postgres.connection import parse_dsn
-    except ImportError:
-        raise CommandFailed(
-            "the driver for PostgreSQL is not installed: pip install 'veilmq[postgres]'"
-        ) from None
+    """Raise CommandFailed, in words, where the DSN cannot be read, and ModuleNotFoundError without the driver."""
+    from veil.stores.postgres.connection import parse_dsn
+
     try:
         parse_dsn(dsn)
     except StoreError as problem:

@@ -38,7 +38,8 @@ def lifecycles(
     """
     if not journal.entries():
         raise CommandFailed(
-            f"journal {journal.uri}: expected a directory with segments; it is empty or missing"
+            f"journal {journal.uri}: expected a directory with segments; it is empty or missing (a running server exports "
+            "what happened every minute, and when it stops)"
         )
     with spark_when_needed(*spark, "pipeline lifecycles", quiet=as_json) as (session, is_chosen):
         from veil.pipeline.lifecycles.generation import BYTES_HERE_MAX

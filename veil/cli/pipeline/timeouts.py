@@ -19,10 +19,10 @@ from veil.cli.pipeline.options import with_tables
 from veil.cli.timeouts import show_findings
 from veil.consumer.renewal import Adaptive, Buffered, Heartbeat
 from veil.consumer.renewal.policies import LIFETIME_S, RenewalPolicy, Window
-from veil.pipeline.timeouts.recommendation import Renewal, Schedule
 
 if TYPE_CHECKING:
     from veil.journal.storage import Storage
+    from veil.pipeline.timeouts.recommendation import Renewal, Schedule
 
 _LIFETIME_MARGIN_S: Final = 1  # as the keeper leaves it
 
@@ -46,6 +46,10 @@ POLICIES: Final[Mapping[str, Callable[[int], RenewalPolicy]]] = {
 def played(name: str, timeout_s: int) -> Iterator[Renewal]:
     """The renewals of one lease from its receive on, until the policy or the twelve hours end them: as a keeper plays it whose
     every call succeeds at once."""
+    from veil.pipeline.timeouts.recommendation import (
+        Renewal,
+    )  # here: it needs numpy, and help is for those who lack it too
+
     policy = POLICIES[name](timeout_s)
     window = Window(
         received_at_s=0.0,

@@ -323,10 +323,6 @@ _started: StartedSpark | None = None  # a process has one Spark at a time, by Sp
 _given: dict[int, SparkSession] = {}  # by the id of our own session beside it: which was active before
 
 
-class SparkMissing(VeilError):
-    """PySpark is not installed."""
-
-
 @contextmanager
 def session(settings: SparkSettings | None = None) -> Iterator[SparkSession]:
     """A session to work in; a Spark that was started for it ends with it, one that was given stays."""
@@ -345,14 +341,12 @@ def session(settings: SparkSettings | None = None) -> Iterator[SparkSession]:
 def open_session(settings: SparkSettings | None = None) -> SparkSession:
     """A session on the Spark that is given, or on one that is started now; `close_session` ends it.
 
-    Raises SparkMissing, JavaMissing, SessionRefused or SessionFailed, each with one line for the person.
+    Raises JavaMissing, SessionRefused or SessionFailed, each with one line for the person.
     """
     global _started
     settings = settings or SparkSettings()
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError:
-        raise SparkMissing('the pipeline needs Spark: pip install "veilmq[spark]"') from None
+    from pyspark.sql import SparkSession
+
     if is_given():
         if settings.asks_for_something:
             raise SessionRefused(
