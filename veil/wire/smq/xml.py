@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import Final
-from xml.etree.ElementTree import Element, ParseError, SubElement, TreeBuilder, XMLParser
+from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
 from veil.wire.exchange import Response
@@ -17,17 +16,10 @@ from veil.wire.smq.codes import Refusal, XmlMalformed
 
 DEPTH_MAX: Final = 8  # Messages, Message, UserProperties, PropertyValue, Name
 ELEMENTS_MAX: Final = 5_000
-_FLAT_BYTES_MAX: Final = 16_384
 # A call of the parser keeps the interpreter's lock: a thread that reads a large document gives way after each.
 _SLICE_BYTES: Final = 64 * 1024
-_DECLARATIONS: Final = frozenset(
-    f'?xml version="1.0"{encoding}?>' for encoding in ("", ' encoding="utf-8"', ' encoding="UTF-8"')
-)
-_ROOT: Final = re.compile(r'([A-Za-z]+)(?: xmlns="[^"&]*")?>\Z')
 _TAG_BYTES_MAX: Final = 65_536
 _LONG_TAG: Final = re.compile(rb"<[^!<>][^<>]{%d}" % (_TAG_BYTES_MAX - 2))
-# So few angle brackets can hold neither too many elements nor too deep ones, even if each were an element.
-_FEW_BRACKETS: Final = 1_000
 
 
 def read_xml(body: bytes) -> Element:
@@ -40,78 +32,6 @@ def read_xml(body: bytes) -> Element:
     slices = range(0, len(body), 1 << 20) if len(body) > _TAG_BYTES_MAX else range(0)
     if any(_LONG_TAG.search(body, at, at + (1 << 20) + _TAG_BYTES_MAX) for at in slices):
         raise XmlMalformed(f"a tag of more than {_TAG_BYTES_MAX} bytes")
-    root = _read_flat(body) if len(body) <= _FLAT_BYTES_MAX else None
-    if root is not None:
-        return root
-    if len(body) <= _SLICE_BYTES and b"<!" not in body and body.count(b"<") <= _FEW_BRACKETS:
-        return _read_quickly(body)
-    return _read_carefully(body)
-
-
-def local_name(element: Element) -> str:
-    """The element's name without its namespace."""
-    return element.tag.rpartition("}")[2]
-
-
-def children(element: Element) -> dict[str, Element]:
-    """The element's children by local name; of several alike the last counts."""
-    return {each.tag.rpartition("}")[2]: each for each in element}
-
-
-def texts(element: Element) -> dict[str, str]:
-    """The texts of the element's children by local name."""
-    return {each.tag.rpartition("}")[2]: each.text or "" for each in element}
-
-
-def _read_flat(body: bytes) -> Element | None:
-    """The root of one element with texts in it, as SDKs write it; None where it takes a parser to tell.
-
-    To make a parser costs as much as all the rest of a send.
-    """
-    try:
-        text = body.decode()
-    except UnicodeDecodeError:
-        return None
-    # Printable: no line ends, which a parser would normalise, and nothing that XML does not allow.
-    if "&" in text or not text.isprintable():
-        return None
-    before, *tags = text.split("<")
-    # One closing bracket for each opening one, so there is none in a text.
-    if before or len(tags) < 2 or text.count(">") != len(tags):
-        return None
-    at = 1 if tags[0] in _DECLARATIONS else 0
-    name = _root_name(tags[at])
-    leaves = tags[at + 1 : -1]
-    if name is None or tags[-1] != f"/{name}>" or len(leaves) % 2:
-        return None
-    root = Element(name)
-    for place in range(0, len(leaves), 2):
-        leaf, bracket, content = leaves[place].partition(">")
-        if not bracket or leaves[place + 1] != f"/{leaf}>" or not (leaf.isascii() and leaf.isalpha()):
-            return None
-        SubElement(root, leaf).text = content
-    return root
-
-
-@lru_cache(maxsize=64)
-def _root_name(tag: str) -> str | None:
-    found = _ROOT.match(tag)
-    return None if found is None else found[1]
-
-
-def _read_quickly(body: bytes) -> Element:
-    # A declaration needs "<!", so there is none here: what is left of XML expands nothing. UTF-8 whatever the document
-    # says of itself.
-    parser = XMLParser(encoding="utf-8")  # noqa: S314
-    try:
-        parser.feed(body)
-        return parser.close()
-    except ParseError as problem:
-        raise XmlMalformed(_reason(problem.msg)) from None
-
-
-def _read_carefully(body: bytes) -> Element:
-    """The same with every element looked at: for texts in CDATA, with comments, with very many elements."""
     builder, depth, count = TreeBuilder(), 0, 0
 
     def start(name: str, attributes: dict[str, str]) -> None:
@@ -147,12 +67,23 @@ def _read_carefully(body: bytes) -> Element:
             at = behind
         parser.Parse(b"", True)
     except expat.ExpatError as problem:
-        raise XmlMalformed(_reason(str(problem))) from None
+        raise XmlMalformed(f"the XML is not well-formed: {problem}") from None
     return builder.close()
 
 
-def _reason(problem: str) -> str:
-    return f"the XML is not well-formed: {problem}"
+def local_name(element: Element) -> str:
+    """The element's name without its namespace."""
+    return element.tag.rpartition("}")[2]
+
+
+def children(element: Element) -> dict[str, Element]:
+    """The element's children by local name; of several alike the last counts."""
+    return {each.tag.rpartition("}")[2]: each for each in element}
+
+
+def texts(element: Element) -> dict[str, str]:
+    """The texts of the element's children by local name."""
+    return {each.tag.rpartition("}")[2]: each.text or "" for each in element}
 
 
 # ---- writing
