@@ -53,3 +53,19 @@ def test_a_message_is_released_on_a_telephone(
     page.get_by_role("button", name="Release", exact=True).click()
     page.get_by_role("button", name="Release now").click()
     assert page.locator(".notice").inner_text() == "1 message released."
+
+
+def test_every_main_page_is_in_sight_on_a_telephone(server: VeilServer, open_page: OpenPage):
+    page = open_page(f"{server.endpoint_url}/console/audit", viewport=TELEPHONE)
+    boxes = [link.bounding_box() for link in page.locator("header nav a").all()]
+    assert len(boxes) == 7
+    assert all(box["x"] >= 0 and box["x"] + box["width"] <= TELEPHONE["width"] for box in boxes)
+
+
+def test_the_button_to_copy_an_address_stands_behind_it(
+    server: VeilServer, busy_queue: str, open_page: OpenPage
+):
+    page = open_page(f"{server.endpoint_url}/console/queues/us-east-1/{NAME}/settings")
+    button = page.locator(".pairs .copy").first
+    button.wait_for()
+    assert button.bounding_box()["width"] < 100

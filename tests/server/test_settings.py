@@ -126,7 +126,7 @@ def test_a_wrong_value_is_told_in_one_line_with_its_name_its_source_and_what_was
         ('[[keys]]\nid = "a"\nsecret = "b"\nrole = "c"', "expected [[keys]] with id and secret"),
         ("queues = 5", "expected [queues.NAME] tables"),
         ("queues.a = 5", "expected [queues.a] to be a table of visibility_timeout, delay"),
-        ("[queues.a]\nvisibility = 5", "tags: Object contains unknown field `visibility`"),
+        ("[queues.a]\nvisibility = 5", "expected known settings in [queues.a], not visibility; did you mean visibility_timeout?"),
         ("[queues.a]\nvisibility_timeout = 43201", "visibility_s=43201: must be between 0 and 43200"),
         ('[queues.a]\ndelay = "5 minutes"', "for delay in [queues.a]"),
         ('[queues.a]\nfifo = "yes"', "Expected `bool | null`, got `str` - at `$.fifo`"),

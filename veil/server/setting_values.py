@@ -7,8 +7,9 @@ expected.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -340,12 +341,21 @@ def declared_queues(value: object) -> tuple[DeclaredQueue, ...]:
     return _dead_letters_first(declared)
 
 
+def similar(name: str, known: Iterable[str]) -> str:
+    """A question about a misspelled name; nothing where none is like it."""
+    close = get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
 def _declared(name: str, written: object) -> DeclaredQueue:
+    known = _QueueTable.__struct_fields__
+    for word in written if isinstance(written, Mapping) else ():
+        if word not in known:
+            raise ValueError(f"known settings in [queues.{name}], not {word}{similar(word, known)}")
     try:
         table = msgspec.convert(written, _QueueTable)
     except msgspec.ValidationError as problem:
-        words = ", ".join(_QueueTable.__struct_fields__)
-        raise ValueError(f"[queues.{name}] to be a table of {words}: {problem}") from None
+        raise ValueError(f"[queues.{name}] to be a table of {', '.join(known)}: {problem}") from None
     fifo = name.endswith(".fifo") if table.fifo is None else table.fifo
     if name.endswith(".fifo") and not fifo:
         raise ValueError(f"fifo = true in [queues.{name}], whose name ends in .fifo")

@@ -13,7 +13,6 @@ import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -242,7 +241,7 @@ def _from_environment(rows: Mapping[str, SettingInfo], environ: Mapping[str, str
         name = by_variable.get(variable)
         if name is None:
             # An error, not a warning: VEIL_KEY in place of VEIL_KEYS would leave a server without keys.
-            raise SettingsError(f"unknown variable {variable}{_similar(variable, by_variable)}")
+            raise SettingsError(f"unknown variable {variable}{read.similar(variable, by_variable)}")
         yield name, value, variable
 
 
@@ -268,7 +267,7 @@ def _from_file(rows: Mapping[str, SettingInfo], environ: Mapping[str, str], conf
         pairs = {f"http.{each}": value[each] for each in value} if is_table else {name: value}
         for full_name, single in pairs.items():
             if full_name not in rows:
-                raise SettingsError(f"unknown setting {full_name} in {path}{_similar(full_name, rows)}")
+                raise SettingsError(f"unknown setting {full_name} in {path}{read.similar(full_name, rows)}")
             yield full_name, single, str(path)
 
 
@@ -325,11 +324,6 @@ def _refusal(info: SettingInfo, given: object, origin: str, expected: str) -> Se
         shown = repr(given)
     source = "" if origin == DEFAULT else f" ({origin})"
     return SettingsError(f"{info.name}={shown[:200]}{source}: expected {expected}")
-
-
-def _similar(name: str, known: Mapping[str, object]) -> str:
-    close = get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def shown_value(value: Any, *, is_secret: bool = False) -> Any:

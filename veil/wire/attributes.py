@@ -73,19 +73,6 @@ def parse_redrive_allow(setting: str, text: str) -> RedriveAllow | None:
     )
 
 
-def print_redrive(policy: RedrivePolicy) -> str:
-    """The normal form."""
-    return _compact({"deadLetterTargetArn": policy.dead_letters.arn, "maxReceiveCount": policy.receives_max})
-
-
-def print_redrive_allow(allow: RedriveAllow) -> str:
-    """The normal form."""
-    document: dict[str, Any] = {"redrivePermission": allow.permission}
-    if allow.sources:
-        document["sourceQueueArns"] = [source.arn for source in allow.sources]
-    return _compact(document)
-
-
 def _document(setting: str, text: str, what: str) -> dict[str, Any]:
     if len(text) > _CHARS_MAX:
         _refuse(setting, text, f"{what} is longer than {_CHARS_MAX} characters.")
@@ -202,7 +189,7 @@ def print_settings(settings: QueueSettings) -> dict[str, str]:
         value = getattr(settings, setting)
         if value is None or (setting == "kms_reuse_s" and value == 300):
             continue
-        printed[name] = _printed(value, setting)
+        printed[name] = _printed(value)
     return printed
 
 
@@ -212,7 +199,7 @@ def changed_attributes(before: QueueSettings, after: QueueSettings) -> dict[str,
     for name, (setting, _) in _ATTRIBUTES.items():
         value = getattr(after, setting)
         if value != getattr(before, setting):
-            changed[name] = "" if value is None else _printed(value, setting)
+            changed[name] = "" if value is None else _printed(value)
     return changed
 
 
@@ -244,11 +231,14 @@ def print_attributes(queue: Queue, counts: QueueCounts | None, names: Iterable[s
     return chosen
 
 
-def _printed(value: Any, setting: str) -> str:
+def _printed(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if setting == "redrive":
-        return print_redrive(value)
-    if setting == "redrive_allow":
-        return print_redrive_allow(value)
+    if isinstance(value, RedrivePolicy):
+        return _compact(
+            {"deadLetterTargetArn": value.dead_letters.arn, "maxReceiveCount": value.receives_max}
+        )
+    if isinstance(value, RedriveAllow):
+        sources = {"sourceQueueArns": [source.arn for source in value.sources]} if value.sources else {}
+        return _compact({"redrivePermission": value.permission, **sources})
     return str(value)
