@@ -20,6 +20,7 @@ from tests.stores.postgres_nodes_kit import nodes
 from veil.core.clock import ManualClock
 from veil.core.queue import QueueCounts
 from veil.stores.postgres import watermarks
+from veil.stores.postgres.pipeline import PipelinedConnection, Q
 from veil.stores.store import Extension
 
 
@@ -101,6 +102,69 @@ async def test_a_message_that_was_delayed_for_long_is_found(postgres):
         clock.advance(seconds=841)
 
         assert "delayed" in bodies(await store.receive(queue, 10))
+
+
+@pytest.mark.parametrize("statement", [Q.claim, "COMMIT"])
+async def test_what_lapses_while_a_receive_is_on_its_way_is_found(postgres, monkeypatch, statement):
+    """What has come back is known here before the answers to a receive that had set out from the floor."""
+    clock = ManualClock()
+    async with nodes(postgres, 1, clock=clock) as [store]:
+        queue = await make_queue(store)
+        await beyond(store, clock, queue, "lapses")
+        clock.advance(seconds=540 - (statement == "COMMIT"))
+        real, overtaken = PipelinedConnection.exchange, False
+
+        async def overtake(connection, statements):
+            nonlocal overtaken
+            if not overtaken and any(query == statement for query, _ in statements):
+                overtaken = True
+                clock.advance(seconds=1)
+                await store.settle()
+            return await real(connection, statements)
+
+        monkeypatch.setattr(PipelinedConnection, "exchange", overtake)
+        found = await store.receive(queue, 10) or await store.receive(queue, 10)
+        assert bodies(found) == ["lapses"]
+
+
+async def test_a_return_that_was_seen_before_its_own_commit_was_answered_counts_once(postgres, monkeypatch):
+    clock = ManualClock()
+    async with nodes(postgres, clock=clock) as (one, other):
+        queue = await make_queue(one)
+        first, second = await beyond(one, clock, queue, "first", "second")
+        real, seen = PipelinedConnection.exchange, False
+
+        async def see(connection, statements):
+            nonlocal seen
+            answers = await real(connection, statements)
+            if not seen and statements[-1][0] == "COMMIT":
+                seen = True
+                await one.counts(queue)
+            return answers
+
+        monkeypatch.setattr(PipelinedConnection, "exchange", see)
+        await one.extend(queue, [Extension(receipt_of(queue, first), 0)])
+        assert bodies(await one.receive(queue, 10)) == ["first"]
+        assert await one.receive(queue, 10) == []
+        assert one._engine.watermarks.scan_from(queue.id) > (8, second.seq)
+        await other.extend(queue, [Extension(receipt_of(queue, second), 0)])
+
+        assert bodies(await one.receive(queue, 10)) == ["second"]
+
+
+async def test_what_somebody_had_taken_and_gave_up_is_found_by_the_look_from_the_front(postgres):
+    clock = ManualClock()
+    async with nodes(postgres, 1, clock=clock) as [store]:
+        queue = await make_queue(store)
+        await store.send(queue, some_messages("skipped"))
+        clock.advance(seconds=60)
+        with psycopg.connect(postgres) as elsewhere:
+            elsewhere.execute("SELECT 1 FROM veil.message FOR UPDATE")
+            assert await store.receive(queue, 1) == []
+        assert await store.receive(queue, 1) == []  # from the floor, which lies beyond it
+
+        store._engine.watermarks._marks[queue.id].full_at_s = 0.0
+        assert bodies(await store.receive(queue, 1)) == ["skipped"]
 
 
 async def test_a_long_transaction_elsewhere_does_not_make_looks_go_through_what_is_gone(postgres):

@@ -28,6 +28,7 @@ from veil.stores.postgres.leases import Delete, Extend
 from veil.stores.postgres.messages import Receive, Send
 from veil.stores.postgres.pipeline import Q, Statement
 from veil.stores.postgres.transaction import Operation, QueueState, Transaction, nothing
+from veil.stores.postgres.watermarks import SetOutFrom
 from veil.stores.sql import to_message
 
 _VISIBLE: Final = int(State.VISIBLE)
@@ -100,6 +101,7 @@ class _GroupAttempt:
         self._sends: list[Send] = []
         self._late: list[Delete] = []  # with receipts that do not hold an open lease
         self._moved = False
+        self._from_marks: SetOutFrom = {}
         self._claimed: dict[int, tuple[int, int] | None] = {}  # the first that was there, by queue
         self._need = Need.of(group)
         for operation in group:
@@ -116,7 +118,7 @@ class _GroupAttempt:
     async def made(cls, engine: Engine, tx: Transaction, group: list[Operation]) -> _GroupAttempt:
         """Do what of the group still fits; where the try is not done then, nothing has happened."""
         self = cls(engine, [operation for operation in group if fits(engine, operation)])
-        answers = await engine.begin(tx, self._need, also=self._statements())
+        answers = await engine.begin(tx, self._need, self._statements)
         if answers is None:
             return self
         self.due = [state for state in tx.states.values() if state.next_due_ms <= tx.now_ms]
@@ -132,13 +134,13 @@ class _GroupAttempt:
         await engine.commit(tx)
         self.is_done = True
         for queue_id, first in self._claimed.items():
-            if not tx.states[queue_id].came_back:
-                engine.watermarks.claimed(queue_id, first, tx.now_ms)
+            engine.watermarks.claimed(tx.states[queue_id], self._from_marks, first, tx.now_ms)
         return self
 
     # ---- the first round trip
 
-    def _statements(self) -> list[Statement]:
+    def _statements(self, from_marks: SetOutFrom) -> list[Statement]:
+        self._from_marks = from_marks
         statements = messages.find_sends(self._sends)
         for queue_id, deletes in self._deletes.items():
             receipts = [receipt for delete in deletes for receipt in delete.receipts]
@@ -171,7 +173,8 @@ class _GroupAttempt:
 
     def _statement(self, claim: _Claim, limit: int, bytes_max: int | None) -> Statement:
         clock_given = self._engine.given_now_ms() is not None
-        priority, seq = self._engine.watermarks.scan_from(claim.queue_id)
+        mark, _ = self._from_marks[claim.queue_id]
+        priority, seq = mark.scan_from
         named = {
             "queue": claim.queue_id,
             "visibility_ms": claim.visibility_s * 1000,

@@ -39,7 +39,7 @@ from veil.stores.postgres.transaction import (
     Transaction,
     nothing,
 )
-from veil.stores.postgres.watermarks import Dues, Watermarks
+from veil.stores.postgres.watermarks import Dues, SetOutFrom, Watermarks
 from veil.stores.store import StoreEvents
 
 T = TypeVar("T")
@@ -121,6 +121,11 @@ class Locks(NamedTuple):
 
     def covers(self, other: Locks) -> bool:
         return set(other.ids) <= set(self.ids) and (self.exclusive or not other.exclusive)
+
+
+def no_statements(from_marks: SetOutFrom) -> Sequence[Statement]:
+    """Nothing goes along with BEGIN."""
+    return ()
 
 
 class ReconnectBackoff:
@@ -382,26 +387,28 @@ class Engine:
         return self.queues.by_key.get(queue)
 
     async def begin(
-        self, tx: Transaction, need: Need, also: Sequence[Statement] = ()
+        self, tx: Transaction, need: Need, also: Callable[[SetOutFrom], Sequence[Statement]] = no_statements
     ) -> list[list[Any]] | None:
         """Open the transaction and learn how its queues stand; what the statements that went along found. None: to be begun
         again, since it needs other locks, or what went along was based on what is no longer so."""
         locks, epoch = self.locks(need), self.queues.epoch
         asked, began_s = self.wanted_of(locks.ids), time.monotonic()
-        tx.has_claimed = bool(also)
+        from_marks = self.watermarks.set_out_from(locks.ids)
+        statements = also(from_marks)
+        tx.has_claimed = bool(statements)
         looks, answers = await tx.begin(
             locks.ids,
             exclusive=locks.exclusive,
             numbers=need.numbers,
             now_ms=self.given_now_ms(),
             looks=asked,
-            also=also,
+            also=statements,
         )
         self._heard(tx)
         if tx.epoch > self.queues.epoch:
             await self.learn_in(tx)
-        is_stale = self.watermarks.are_stale(looks)
-        if also and (is_stale or self.queues.epoch != epoch):
+        is_stale = self.watermarks.are_stale(looks, from_marks)
+        if statements and (is_stale or self.queues.epoch != epoch):
             return None
         if is_stale:
             asked = self.wanted_of(locks.ids)

@@ -118,6 +118,7 @@ class QueueState(KnownQueue):
     is_counted: bool = False  # whether the transaction has to write its counts
     generation: int = 0  # of the counts
     generation_changes: int = 0  # how often they were changed in it
+    returns: int = 0  # see watermarks.py
     last_seq: int = 0  # FIFO: the highest order key given out
     next_wake_ms: int = NEVER  # when the first hidden message becomes due
     next_expiry_ms: int = NEVER  # not later than the first visible message passes its retention
@@ -161,8 +162,8 @@ class QueueState(KnownQueue):
         self.looked_ahead = ahead
         present = (look.visible, look.delayed, look.in_flight)
         self.counts = [count + change for count, change in zip(present, self.changes, strict=True)]
-        self.last_seq, self.generation = look.last_seq, look.generation
-        self.generation_changes = look.changes
+        self.last_seq, self.returns = look.last_seq, look.returns
+        self.generation, self.generation_changes = look.generation, look.changes
         self.next_wake_ms = NEVER if look.wake_ms is None else look.wake_ms
         self.next_expiry_ms = NEVER
         if look.oldest_seq is not None:

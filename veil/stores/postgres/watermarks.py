@@ -12,7 +12,7 @@ less often the longer that takes: for what was skipped because another transacti
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -37,6 +37,10 @@ class Watermark:
     wake_ms: int = 0  # nothing hidden wakes before it
     expiry_ms: int = 0  # no message passes its retention before it
     full_at_s: float = 0.0
+
+
+# By queue, the watermark that a transaction's statements were made with, and its `returns` at that moment.
+SetOutFrom = Mapping[int, tuple[Watermark, int]]
 
 
 class Watermarks:
@@ -78,16 +82,23 @@ class Watermarks:
         mark = self._marks.get(queue_id)
         return None if mark is None or mark.returns < 0 else mark.expiry_ms
 
-    def are_stale(self, looks: Sequence[QueueLook]) -> bool:
-        """Whether something came back that this node did not know of; then everything begins at the front."""
-        stale = [look.queue_id for look in looks if self._is_stale(look.queue_id, look.returns)]
-        for queue_id in stale:
-            self._marks[queue_id] = Watermark()
+    def set_out_from(self, ids: Sequence[int]) -> SetOutFrom:
+        """What statements that are made now, after `wanted`, are based on."""
+        return {queue_id: (self._marks[queue_id], self._marks[queue_id].returns) for queue_id in ids}
+
+    def are_stale(self, looks: Sequence[QueueLook], from_marks: SetOutFrom) -> bool:
+        """Whether something came back that was not known when their statements were made, or all that was known is forgotten.
+        Where it is not known by now either, everything begins at the front."""
+        stale = [look for look in looks if self._is_stale(look, from_marks)]
+        for look in stale:
+            mark = self._marks.get(look.queue_id)
+            if mark is None or mark.returns < look.returns:
+                self._marks[look.queue_id] = Watermark()
         return bool(stale)
 
-    def _is_stale(self, queue_id: int, returns: int) -> bool:
-        mark = self._marks.get(queue_id)
-        return mark is None or (mark.returns >= 0 and returns > mark.returns)
+    def _is_stale(self, look: QueueLook, from_marks: SetOutFrom) -> bool:
+        _, returns = from_marks[look.queue_id]
+        return look.queue_id not in self._marks or 0 <= returns < look.returns
 
     def learn(self, state: QueueState, look: QueueLook, asked: dict[str, list[Any]], took_s: float) -> None:
         """Take in a look that was up to date."""
@@ -110,13 +121,15 @@ class Watermarks:
         mark.wake_ms = max(mark.wake_ms, min(state.next_wake_ms, now_ms) - SLACK_MS)
         mark.expiry_ms = min(mark.expiry_ms, state.next_expiry_ms)
         if state.came_back:
-            mark.returns += 1
+            mark.returns = max(mark.returns, state.returns + 1)  # another look may have seen it already
             mark.scan_from = _FRONT
 
-    def claimed(self, queue_id: int, first: tuple[int, int] | None, now_ms: int) -> None:
-        """A claim from the mark on found this as the first, or nothing."""
-        mark = self._marks.get(queue_id)
-        if mark is not None and mark.returns >= 0:
+    def claimed(
+        self, state: QueueState, from_marks: SetOutFrom, first: tuple[int, int] | None, now_ms: int
+    ) -> None:
+        """A claim from the mark on found this as the first, or nothing; of no use where something has come back since."""
+        mark, _ = from_marks[state.id]
+        if mark is self._marks.get(state.id) and mark.returns == state.returns and not state.came_back:
             # Sends that are under way have keys of a moment ago.
             newest = (PRIORITY_DEFAULT, first_seq_of(now_ms - SLACK_MS))
             mark.scan_from = newest if first is None else min(first, newest)
