@@ -16,7 +16,7 @@ from tests.stores.postgres_nodes_kit import ask, cut, heard_by, nodes, until
 from veil.core.clock import ManualClock
 from veil.core.errors import QueueMissing, StoreError, StoreUnavailable
 from veil.core.queue import Queue, QueueCounts
-from veil.stores.postgres import PostgresStore, commit, engine, transaction
+from veil.stores.postgres import PostgresStore, engine, transaction
 from veil.stores.postgres import nodes as nodes_module
 from veil.stores.postgres.pipeline import PipelinedConnection
 from veil.stores.store import Extension
@@ -249,7 +249,6 @@ def standby_is_there(server: PostgresServer) -> None:
 async def test_whoever_waits_for_a_commit_that_hangs_is_told_that_nobody_knows(lonely, monkeypatch):
     server, store, queue = lonely
     monkeypatch.setattr(engine, "ANSWER_S", 0.5)
-    monkeypatch.setattr(commit, "ANSWER_S", 0.5)
     sends = [store.send(queue, [a_message(f"{n}")]) for n in range(40)]
     receive = asyncio.sleep(0.1, store.receive(queue, 1))  # it comes while the sends hang
     made = make_queue(store, "another")
@@ -261,6 +260,25 @@ async def test_whoever_waits_for_a_commit_that_hangs_is_told_that_nobody_knows(l
     standby_is_there(server)
     await store.send(queue, [a_message("after")])
     assert "after" in bodies(await store.receive(queue, 100))
+
+
+async def test_what_was_answered_while_the_node_stood_still_is_not_overdue(postgres, monkeypatch):
+    """Suspended, or stopped by somebody: when it goes on every timer is due at once, and so are the answers."""
+    async with nodes(postgres, 1) as [store]:
+        queue, real = await make_queue(store), PipelinedConnection.exchange
+        loop, stood_s = asyncio.get_running_loop(), 0.0
+        monkeypatch.setattr(loop, "time", lambda real=loop.time: real() + stood_s)
+
+        async def stand_still(connection, statements):
+            nonlocal stood_s
+            stood_s += 3_600.0
+            return await real(connection, statements)
+
+        monkeypatch.setattr(PipelinedConnection, "exchange", stand_still)
+        await store.send(queue, [a_message("a")])
+        assert (await store.counts(queue)).visible == 1
+        assert await store.active_moves() == []
+        assert stood_s > 3_600.0
 
 
 async def test_a_commit_whose_wait_for_the_standby_was_cancelled_is_not_acknowledged(lonely):

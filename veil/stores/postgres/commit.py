@@ -20,7 +20,7 @@ from veil.core.clock import TroubleKind
 from veil.core.errors import StoreUnavailable, VeilError
 from veil.stores.commit_stats import CommitStats
 from veil.stores.postgres import bulk
-from veil.stores.postgres.engine import ANSWER_S, Engine, Need, drained, overdue
+from veil.stores.postgres.engine import AnswerTimer, Engine, Need, drained
 from veil.stores.postgres.transaction import Operation, Transaction
 
 _log = logging.getLogger(__name__)
@@ -115,17 +115,15 @@ class GroupCommit:
         self._engine.lease_time.waits(group[0], TroubleKind.DATABASE, self._engine.heard_ms)
         task = asyncio.create_task(self._answer_all(line, group))
         self._tasks.add(task)
-        loop = asyncio.get_running_loop()
-        timer: asyncio.TimerHandle
 
-        def hangs() -> None:
+        def hangs(error: StoreUnavailable) -> None:
             """Whoever waits for it is told so, and whoever waits behind it, again and again."""
-            nonlocal timer
-            timer = loop.call_later(ANSWER_S, hangs)
-            self._fail(group, overdue())
+            self._fail(group, error)
             if line.running == line.groups_max:
-                self._fail([*line.waiting], overdue())
+                self._fail([*line.waiting], error)
                 line.waiting.clear()
+
+        timer = AnswerTimer(hangs)
 
         def ended(task: asyncio.Task[None]) -> None:
             timer.cancel()
@@ -136,7 +134,6 @@ class GroupCommit:
             if line is not self._plain and not line.waiting and not line.running:
                 self._sequential.pop(group[0].queue.id, None)
 
-        timer = loop.call_later(ANSWER_S, hangs)
         task.add_done_callback(ended)
         self._look(line)
 

@@ -66,13 +66,54 @@ COMPACT_WAIT_MS: Final = 50
 # Nothing takes so long but a COMMIT that waits for a standby which is not there, or a peer that is gone: whoever waits is
 # told that nobody knows, before their own patience ends.
 ANSWER_S: Final = 30.0
+_ANSWER_TURNS: Final = 10
 # When a node stops, for what is under way; nobody waits for its answer any more.
 DRAIN_S: Final = 10.0
 
 
-def overdue() -> StoreUnavailable:
-    """What callers are told whose transaction does not come to its end."""
-    return StoreUnavailable(f"PostgreSQL has not answered within {ANSWER_S:g} s")
+class AnswerTimer:
+    """Calls back with what to tell whoever has waited for so long, and after each such while again.
+
+    It counts turns of a tenth: a process that stood still finds what was answered meanwhile before it takes it for missing.
+    """
+
+    def __init__(self, call: Callable[[StoreUnavailable], None]) -> None:
+        self._call, self._turns = call, 0
+        self._next()
+
+    def _next(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(ANSWER_S / _ANSWER_TURNS, self._turn)
+
+    def _turn(self) -> None:
+        self._turns += 1
+        self._next()
+        if self._turns % _ANSWER_TURNS == 0:
+            self._call(StoreUnavailable(f"PostgreSQL has not answered within {ANSWER_S:g} s"))
+
+    def cancel(self) -> None:
+        """The answer is here."""
+        self._timer.cancel()
+
+
+@asynccontextmanager
+async def answered_in_time() -> AsyncIterator[None]:
+    """Gives up what is waited for within; raises StoreUnavailable then."""
+    given_up: list[StoreUnavailable] = []
+    waiting = asyncio.timeout(None)
+
+    def give_up(error: StoreUnavailable) -> None:
+        if not given_up:
+            given_up.append(error)
+            waiting.reschedule(0)
+
+    timer = AnswerTimer(give_up)
+    try:
+        async with waiting:
+            yield
+    except TimeoutError as error:
+        raise (given_up[0] if given_up else error) from None
+    finally:
+        timer.cancel()
 
 
 async def drained(tasks: Collection[asyncio.Task[Any]]) -> None:
@@ -204,11 +245,8 @@ class Engine:
         task = asyncio.ensure_future(self._do(work, need))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                return await asyncio.shield(task)
-        except TimeoutError:
-            raise overdue() from None
+        async with answered_in_time():
+            return await asyncio.shield(task)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -340,7 +378,9 @@ class Engine:
     async def _connection(self) -> PipelinedConnection:
         """One of the pool's, asked for again and again: the pool gives up connecting long before those who wait for it, and
         begins anew for the next who asks."""
-        until_s = time.monotonic() + self.pool.timeout
+        tries_left = round(
+            self.pool.timeout / ASK_POOL_S
+        )  # not by the clock: the process may have stood still
         asking = asyncio.current_task()
         assert asking is not None
         cancellations = asking.cancelling()
@@ -348,7 +388,8 @@ class Engine:
             try:
                 connection = await self.pool.getconn(ASK_POOL_S)
             except PoolTimeout:
-                if time.monotonic() > until_s:
+                tries_left -= 1
+                if tries_left <= 0:
                     raise
                 continue
             # The pool waits by wait_for, which in Python 3.11 loses a cancellation that comes together with its answer: a
@@ -541,10 +582,8 @@ class Engine:
     async def ask(self, query: str, arguments: dict[str, Any]) -> list[Any]:
         """The rows of one statement, by itself and outside of everything."""
         try:
-            async with asyncio.timeout(ANSWER_S), self.transaction() as tx:
+            async with answered_in_time(), self.transaction() as tx:
                 return await tx.rows(query, arguments)
-        except TimeoutError:
-            raise overdue() from None
         except (psycopg.Error, OSError) as error:
             raise in_our_words(error) from error
 
