@@ -274,8 +274,8 @@ class Crowded:
         queues = "/queues/us-east-1"
         gets = [
             "/queues", "/queues?sort=oldest&empty=hide", "/queues?search=crowd&page=9", "/queues/live", "/queues/new",
-            "/queues/new?clone=us-east-1/crowd-00000", "/queues/export", "/queues/export?download=1",
-            f"{queues}/crowd-00000/export", f"{queues}/crowd-00000/tags",
+            "/queues/new?clone=us-east-1/crowd-00000", "/queues/export", "/queues/export?format=cloudformation",
+            "/queues/export?format=terraform&download=1", f"{queues}/crowd-00000/export", f"{queues}/crowd-00000/tags",
             f"{queues}/crowd-00000/policy",
             f"{queues}/crowd-00000/settings", f"{queues}/big", f"{queues}/crowd-00000/edit", f"{queues}/dead/settings",
             f"{queues}/dead/delete", f"{queues}/big/purge", f"{queues}/big/activity", f"{queues}/big/activity/live",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from tests.console.conftest import OpenPage
-from veil.console.pages.queue_export import as_toml
+from veil.console.pages.queue_export import as_cloudformation, as_terraform, as_toml
 from veil.core.queue import Queue, QueueKey, QueueSettings, RedriveAllow, RedrivePolicy
 from veil.server.setting_values import declared_queues, settings_given
 from veil.testing import VeilServer
@@ -57,6 +58,46 @@ def test_the_toml_says_what_it_cannot_say():
     assert tomllib.loads(text)["queues"] == {"orders": {"visibility_timeout": "30s"}}
 
 
+def test_cloudformation_has_every_setting_and_refers_to_dead_letters_in_the_same_template():
+    resources = json.loads("".join(as_cloudformation([*QUEUES, a_queue("open", policy=POLICY)])))["Resources"]
+    assert resources["Orders"]["Properties"] == {
+        "QueueName": "orders",
+        "VisibilityTimeout": 90,
+        "MessageRetentionPeriod": 172_800,
+        "DelaySeconds": 5,
+        "ReceiveMessageWaitTimeSeconds": 20,
+        "MaximumMessageSize": 2_048,
+        "RedrivePolicy": {"deadLetterTargetArn": {"Fn::GetAtt": ["Dead", "Arn"]}, "maxReceiveCount": 4},
+        "Tags": [{"Key": tag, "Value": value} for tag, value in QUEUES[1].tags.items()],
+    }
+    assert resources["MailsFifo"]["Properties"] == {
+        "QueueName": "mails.fifo",
+        "FifoQueue": True,
+        "VisibilityTimeout": 43_200,
+        "ContentBasedDeduplication": True,
+    }
+    assert resources["OpenPolicy"]["Type"] == "AWS::SQS::QueuePolicy"
+    assert resources["OpenPolicy"]["Properties"]["PolicyDocument"] == json.loads(POLICY)
+
+
+def test_names_that_come_to_the_same_are_told_apart():
+    resources = json.loads("".join(as_cloudformation([a_queue("a-b"), a_queue("a_b"), a_queue("--")])))[
+        "Resources"
+    ]
+    assert sorted(resources) == ["AB", "AB2", "Queue"]
+
+
+def test_terraform_escapes_what_it_would_take_for_an_expression_and_refers_to_dead_letters():
+    text = "".join(
+        as_terraform([*QUEUES, a_queue("9lives", policy=POLICY, kms_key="alias/mine", managed_sse=False)])
+    )
+    assert '"expression" = "$${oops} %%{oops}"' in text
+    assert "deadLetterTargetArn = aws_sqs_queue.dead.arn" in text
+    assert 'resource "aws_sqs_queue" "mails_fifo" {' in text and "fifo_queue " in text
+    assert 'resource "aws_sqs_queue_policy" "queue_9lives" {' in text
+    assert "sqs_managed_sse_enabled" not in text
+
+
 def test_all_queues_are_shown_and_downloaded(
     server: VeilServer, sqs: Any, open_page: OpenPage, tmp_path: Path
 ):
@@ -65,11 +106,12 @@ def test_all_queues_are_shown_and_downloaded(
     page = open_page(f"{server.endpoint_url}/console/queues")
     page.get_by_role("link", name="Export").click()
     assert "[queues.orders]" in page.locator("pre.export").inner_text()
+    page.get_by_role("link", name="CloudFormation").click()
     with page.expect_download() as download:
         page.get_by_role("link", name="Download").click()
-    assert download.value.suggested_filename == "queues.toml"
-    download.value.save_as(tmp_path / "queues.toml")
-    assert sorted(tomllib.loads((tmp_path / "queues.toml").read_text())["queues"]) == ["mails", "orders"]
+    assert download.value.suggested_filename == "queues.template.json"
+    download.value.save_as(tmp_path / "template.json")
+    assert sorted(json.loads((tmp_path / "template.json").read_text())["Resources"]) == ["Mails", "Orders"]
 
 
 def test_one_queue_is_exported_alone(server: VeilServer, sqs: Any, open_page: OpenPage):
@@ -77,5 +119,6 @@ def test_one_queue_is_exported_alone(server: VeilServer, sqs: Any, open_page: Op
     sqs.create_queue(QueueName="mails")
     page = open_page(f"{server.endpoint_url}/console/queues/us-east-1/orders")
     page.get_by_role("link", name="Export").click()
+    page.get_by_role("link", name="Terraform").click()
     text = page.locator("pre.export").inner_text()
-    assert "[queues.orders]" in text and "mails" not in text
+    assert 'resource "aws_sqs_queue" "orders"' in text and "mails" not in text

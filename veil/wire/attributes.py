@@ -189,7 +189,7 @@ def print_settings(settings: QueueSettings) -> dict[str, str]:
         value = getattr(settings, setting)
         if value is None or (setting == "kms_reuse_s" and value == 300):
             continue
-        printed[name] = _printed(value)
+        printed[name] = print_setting(value)
     return printed
 
 
@@ -199,7 +199,7 @@ def changed_attributes(before: QueueSettings, after: QueueSettings) -> dict[str,
     for name, (setting, _) in _ATTRIBUTES.items():
         value = getattr(after, setting)
         if value != getattr(before, setting):
-            changed[name] = "" if value is None else _printed(value)
+            changed[name] = "" if value is None else print_setting(value)
     return changed
 
 
@@ -231,7 +231,8 @@ def print_attributes(queue: Queue, counts: QueueCounts | None, names: Iterable[s
     return chosen
 
 
-def _printed(value: Any) -> str:
+def print_setting(value: Any) -> str:
+    """A setting's value as SQS writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, RedrivePolicy):
