@@ -61,7 +61,7 @@ _WHOLE = [
     "&amp;&quot;&#x27;&nbsp;",
     "{{ 7*7 }}",
     "{% raw %}",
-    "{{ visit.console.sessions.token('') }}",
+    "{{ visit.console.sessions.csrf_token('') }}",
     "{{ ''.__class__.__mro__ }}",
     "{# hidden #}",
     "${7*7}",

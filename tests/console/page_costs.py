@@ -108,7 +108,7 @@ class Crowded:
         self.folder = folder
         self.read_bytes = 0
         self.runner.run(self._start())
-        self._console_token = self.console.sessions.token(COOKIE)
+        self._console_token = self.console.sessions.csrf_token(COOKIE)
 
     async def _start(self) -> None:
         self.store = SqliteStore(self.folder / "store", self.clock, journal=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from veil.console.sessions import ADDRESS_FAILURES_MAX, KEY_FAILURES_MAX, Sessions, Throttle
+from veil.console.sessions import ADDRESS_FAILURES_MAX, KEY_FAILURES_MAX, LoginRateLimit, Sessions
 from veil.console.web import Role
 from veil.core.clock import ManualClock
 
@@ -101,9 +101,9 @@ def test_a_role_that_was_taken_away_is_gone_at_once(sessions: Sessions, keys: di
 
 def test_a_token_is_good_for_its_own_cookie_and_its_own_process(sessions: Sessions, clock: ManualClock):
     mine, other = logged_in(sessions), logged_in(sessions)
-    assert sessions.is_token(mine, sessions.token(mine))
-    assert not sessions.is_token(mine, sessions.token(other))
-    assert not Sessions(clock, {}, "0").is_token(mine, sessions.token(mine))
+    assert sessions.is_csrf_token(mine, sessions.csrf_token(mine))
+    assert not sessions.is_csrf_token(mine, sessions.csrf_token(other))
+    assert not Sessions(clock, {}, "0").is_csrf_token(mine, sessions.csrf_token(mine))
 
 
 def test_without_keys_everybody_is_admin_and_a_made_up_cookie_is_replaced(clock: ManualClock):
@@ -115,7 +115,7 @@ def test_without_keys_everybody_is_admin_and_a_made_up_cookie_is_replaced(clock:
 
 
 def test_an_address_waits_until_its_first_failure_is_five_minutes_old(clock: ManualClock):
-    throttle = Throttle(clock)
+    throttle = LoginRateLimit(clock)
     for number in range(ADDRESS_FAILURES_MAX):
         assert throttle.wait_s("a", "KEY") == 0
         throttle.failed("a", f"key {number}")
@@ -127,7 +127,7 @@ def test_an_address_waits_until_its_first_failure_is_five_minutes_old(clock: Man
 
 
 def test_a_key_that_is_guessed_from_many_addresses_waits_too(clock: ManualClock):
-    throttle = Throttle(clock)
+    throttle = LoginRateLimit(clock)
     for number in range(KEY_FAILURES_MAX):
         throttle.failed(f"address {number}", "KEY")
     assert throttle.wait_s("another", "KEY") > 0
@@ -135,7 +135,7 @@ def test_a_key_that_is_guessed_from_many_addresses_waits_too(clock: ManualClock)
 
 
 def test_a_success_forgives_what_the_address_got_wrong(clock: ManualClock):
-    throttle = Throttle(clock)
+    throttle = LoginRateLimit(clock)
     for _ in range(ADDRESS_FAILURES_MAX):
         throttle.failed("a", "KEY")
     throttle.succeeded("a")

@@ -244,7 +244,7 @@ def run(
     from veil.console.audit import AuditFile
     from veil.pipeline.autopilot.loop import LOCK, Autopilot
     from veil.pipeline.lifecycles.lock import TablesBusy, only_run
-    from veil.server.console import audit_file
+    from veil.server.console import AUDIT_FILE, audit_file
 
     if attached:  # to the server that started it: when that is gone, the input ends
         threading.Thread(target=_leave_with_input, daemon=True).start()
@@ -256,7 +256,7 @@ def run(
     journal_place, tables_place = places(data, journal, tables)
     webhook = webhook or settings.autopilot_webhook
     hook = None if webhook is None else Webhook(webhook)
-    audit = audit or audit_file(settings) or settings.data / "audit.jsonl"
+    audit = audit or audit_file(settings) or settings.data / AUDIT_FILE
     with (
         connect(endpoint, region) as client,
         spark_when_needed(*spark, "autopilot", quiet=True) as (session, is_chosen),

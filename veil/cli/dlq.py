@@ -14,6 +14,7 @@ from veil.cli.options import AsJson, QueueName, flag, given, option, whole_numbe
 from veil.cli.output import inert, one_line, progress_bar, say, say_json, show_list, talk
 from veil.cli.queue import dead_letter_queues
 from veil.client.api import ApiError
+from veil.core.limits import MOVE_RATE_MAX
 from veil.core.message import MESSAGE_ID, REASON
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def redrive(
         "--to QUEUE", "Send all messages to this queue. Default: each goes back to the queue it came from."
     ),
     rate: int | None = option(
-        "--rate N", "Move at most this many messages per second.", whole_number(1, 500)
+        "--rate N", "Move at most this many messages per second.", whole_number(1, MOVE_RATE_MAX)
     ),
     text: str | None = option("--text TEXT", "Only messages with this text in the body or an attribute."),
     source: str | None = option("--source QUEUE", "Only messages that came from this queue."),

@@ -30,6 +30,7 @@ from veil.cli.options import (
 )
 from veil.cli.output import inert, one_line, progress_bar, say, say_json, show_list, talk, tell
 from veil.client.api import ApiError
+from veil.core import limits
 
 if TYPE_CHECKING:
     from veil.client.blocking import Answer, BlockingClient
@@ -40,7 +41,6 @@ Message = dict[str, Any]
 Receipt = Annotated[str, argument("RECEIPT", "The receipt that `veil msg receive` printed.")]
 
 _PAGE = 100
-_BATCH = 10
 _BODY_CHARS_MAX = 1_000
 _STATES = ("visible", "in_flight", "delayed")
 
@@ -217,7 +217,9 @@ def send(
         "--lines FILE", "Send each line of a file as a separate message; - reads stdin."
     ),
     delay: int | None = option(
-        "--delay LENGTH", "How long the message waits before it becomes visible.", length(0, 900)
+        "--delay LENGTH",
+        "How long the message waits before it becomes visible.",
+        length(0, limits.DELAY_MAX_S),
     ),
     group: str | None = option("--group ID", "The message group. FIFO queues need one."),
     dedup_id: str | None = option("--dedup-id ID", "The deduplication id, for FIFO queues."),
@@ -258,10 +260,10 @@ def _send_lines(client: BlockingClient, queue: str, name: str, parameters: Messa
     bodies = [line for line in _text_of(name, "--lines").split("\n") if line.strip()]
     url, sent, refused = client.queue_url(queue), 0, list[str]()
     with progress_bar(f"send to {queue}") as bar:
-        for first in range(0, len(bodies), _BATCH):
+        for first in range(0, len(bodies), limits.BATCH_ENTRIES_MAX):
             entries = [
                 {"Id": str(first + number), "MessageBody": body.removesuffix("\r"), **parameters}
-                for number, body in enumerate(bodies[first : first + _BATCH])
+                for number, body in enumerate(bodies[first : first + limits.BATCH_ENTRIES_MAX])
             ]
             try:
                 answer = client.call("SendMessageBatch", {"QueueUrl": url, "Entries": entries})
@@ -287,17 +289,17 @@ def receive(
     client: BlockingClient,
     queue: QueueName,
     max_messages: int = option(
-        "--max N", "How many messages to receive at most.", whole_number(1, 10), default=1
+        "--max N", "How many messages to receive at most.", whole_number(1, limits.RECEIVE_MAX), default=1
     ),
     visibility_timeout: int | None = option(
         "--visibility-timeout LENGTH",
         "How long the messages stay invisible to other receivers. Default: the queue's timeout.",
-        length(0, 43_200),
+        length(0, limits.VISIBILITY_MAX_S),
     ),
     wait: int | None = option(
         "--wait LENGTH",
         "How long to wait for a message, up to 20s. Default: the queue's own wait.",
-        length(0, 20),
+        length(0, limits.WAIT_MAX_S),
     ),
     delete: bool = flag("--delete", "Delete each message after printing it."),
     as_json: AsJson = False,
@@ -313,7 +315,9 @@ def receive(
         VisibilityTimeout=visibility_timeout,
         WaitTimeSeconds=wait,
     )
-    messages = client.on_queue("ReceiveMessage", queue, parameters, wait_s=20).get("Messages", [])
+    messages = client.on_queue("ReceiveMessage", queue, parameters, wait_s=limits.WAIT_MAX_S).get(
+        "Messages", []
+    )
     for message in messages:
         _show(message, as_json=as_json)
         if delete:  # only now: a message that could not be printed must come back
@@ -439,7 +443,9 @@ def extend(
     queue: QueueName,
     receipt: Receipt,
     visibility_s: int = argument(
-        "LENGTH", "How long the message stays invisible from now on; 0 releases it.", length(0, 43_200)
+        "LENGTH",
+        "How long the message stays invisible from now on; 0 releases it.",
+        length(0, limits.VISIBILITY_MAX_S),
     ),
 ) -> None:
     """Give the holder of a message more time."""

@@ -27,6 +27,7 @@ from veil.cli.options import (
 )
 from veil.cli.output import inert, say, say_json, show_list, talk, tell
 from veil.client.api import ApiError
+from veil.core import limits
 from veil.core.errors import NameRefused
 from veil.core.queue import check_name
 
@@ -62,17 +63,19 @@ SETTINGS: Final = {
     for setting in (
         Setting("VisibilityTimeout", "visibility timeout", _length,
                 (int, "--visibility-timeout LENGTH",
-                 "How long a received message stays invisible; new queues: 30s.", length(0, 43_200))),
+                 "How long a received message stays invisible; new queues: 30s.", length(0, limits.VISIBILITY_MAX_S))),
         Setting("DelaySeconds", "delay", _length,
                 (int, "--delay LENGTH",
-                 "How long a new message waits before it becomes visible; new queues: 0.", length(0, 900))),
+                 "How long a new message waits before it becomes visible; new queues: 0.", length(0, limits.DELAY_MAX_S))),
         Setting("MessageRetentionPeriod", "retention", _length,
-                (int, "--retention LENGTH", "How long a message is kept; new queues: 4d.", length(60, 1_209_600))),
+                (int, "--retention LENGTH", "How long a message is kept; new queues: 4d.",
+                 length(limits.RETENTION_MIN_S, limits.RETENTION_MAX_S))),
         Setting("MaximumMessageSize", "maximum message size", "{} bytes".format,
                 (int, "--max-message-bytes N",
-                 "The largest accepted message; new queues: 1 MiB.", whole_number(1024, 1_048_576))),
+                 "The largest accepted message; new queues: 1 MiB.",
+                 whole_number(limits.MESSAGE_SIZE_MIN, limits.BODY_BYTES_MAX))),
         Setting("ReceiveMessageWaitTimeSeconds", "wait", _length,
-                (int, "--wait LENGTH", "How long a receive waits for a message; new queues: 0.", length(0, 20))),
+                (int, "--wait LENGTH", "How long a receive waits for a message; new queues: 0.", length(0, limits.WAIT_MAX_S))),
         Setting("ContentBasedDeduplication", "content deduplication", str,
                 (bool, "--content-deduplication/--no-content-deduplication", _UNIQUE)),
         Setting("RedrivePolicy", "dead letters", _dead_letters),
@@ -111,7 +114,7 @@ MaxReceives = Annotated[
     shared(
         "--max-receives N",
         "How often a message may be received before it goes to the dead-letter queue.",
-        whole_number(1, 1000),
+        whole_number(1, limits.RECEIVES_MAX_MAX),
     ),
 ]
 Tags = Annotated[list[str] | None, shared("--tag KEY=VALUE", "Set a tag. Can be repeated.")]

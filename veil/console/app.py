@@ -14,13 +14,13 @@ from urllib.parse import quote, urlsplit
 from veil.console import pages, web
 from veil.console.audit import REFUSED, Audit
 from veil.console.live import Live, Viewer
-from veil.console.queue_views import QueueLooks
-from veil.console.sessions import Identity, Key, Sessions, Throttle
+from veil.console.queue_views import DepthCache
+from veil.console.sessions import Identity, Key, LoginRateLimit, Sessions
 from veil.console.templates import static_file, templates
 from veil.console.visit import Notices, Visit
 from veil.console.web import EVENTS, ROOT, Forbidden, Form, NotFound, Refused, Role, Route, TooMany, link
 from veil.core.errors import StoreError, VeilError
-from veil.journal.attempts import JournalLooks
+from veil.journal.attempts import JournalLookup
 from veil.service.service import Service
 from veil.wire.exchange import Request, Response
 
@@ -79,13 +79,13 @@ class Console:
         self.login_refusal = login_refusal
         self.journal, self.tables, self.version = journal, tables, version
         self.sessions = Sessions(service.clock, keys, account)
-        self.throttle = Throttle(service.clock)
+        self.login_rate_limit = LoginRateLimit(service.clock)
         self.audit = Audit(audit_file, service.clock)
         self.live = Live(service.clock)
         self.notices = Notices()
         self.turns = service.turns
-        self.looks = QueueLooks(service)
-        self.journal_looks = service.lives or JournalLooks(service.store, journal)
+        self.depths = DepthCache(service)
+        self.journal_lookup = service.lives or JournalLookup(service.store, journal)
         self.findings_read: Any = (
             None  # the pipeline's findings, and what their file was then; kept by their page
         )
@@ -144,7 +144,7 @@ class Console:
             if not identity.account and len(request.body) > _STRANGERS_FORM_BYTES_MAX:
                 raise Refused("The form is too long: expected an access key and its secret.")
             form = await web.read_form(request.headers.get("content-type", ""), request.body)
-            self._check_token(request, identity, form)
+            self._check_csrf_token(request, identity, form)
         visit = Visit(self, request, identity, parts, query, form)
         await self._check_role(visit, route)
         visit.notice = self.notices.take(identity.cookie, query.text("notice"))
@@ -172,12 +172,12 @@ class Console:
         place = request.path + (f"?{request.query}" if request.query else "")
         return web.see_other(f"{ROOT}/login?next={quote(place, safe='')}")
 
-    def _check_token(self, request: Request, identity: Identity, form: Form) -> None:
+    def _check_csrf_token(self, request: Request, identity: Identity, form: Form) -> None:
         # Where the page came from was compared with our own address before the request came here; that there
         # was something to compare is asked for here.
         if "origin" not in request.headers:
             raise Forbidden("The browser did not say where this form came from, so nothing was changed.")
-        if identity.is_new or not self.sessions.is_token(identity.cookie, form.text("token")):
+        if identity.is_new or not self.sessions.is_csrf_token(identity.cookie, form.text("token")):
             raise Forbidden(
                 "This form was not made for your session, or the server has been restarted since. Nothing was changed: "
                 "go back, reload the page and try again."

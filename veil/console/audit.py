@@ -19,7 +19,6 @@ import msgspec
 from veil.console.web import Refused
 from veil.core.clock import Clock
 
-FILE: Final = "audit.jsonl"
 ASKED: Final = "asked"  # and no word of how it ended: under way, or the server stopped in between
 DONE: Final = "done"
 FAILED: Final = "failed"

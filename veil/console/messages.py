@@ -13,10 +13,10 @@ from veil.core.lease import State
 from veil.core.limits import RETENTION_MAX_S
 from veil.core.message import MessageAttribute, StoredMessage
 from veil.core.queue import Queue
-from veil.core.sequence import first_seq_of
+from veil.core.sequence import SEQ_MAX, first_seq_of
 from veil.core.text import seq_number
 from veil.service import messages as service_messages
-from veil.service.messages import SEARCH_BYTES_MAX, SEARCH_ROWS_MAX, Looked
+from veil.service.messages import SEARCH_BYTES_MAX, SEARCH_ROWS_MAX, SearchPage
 from veil.service.service import Service
 from veil.service.turns import Turn
 
@@ -94,8 +94,7 @@ def _value(attribute: MessageAttribute, chars_max: int) -> str:
 # ---- search
 
 PAGE_ROWS: Final = 50
-_SEQ_MAX: Final = (1 << 63) - 1
-STATES: Final = {"visible": State.VISIBLE, "in-flight": State.IN_FLIGHT, "delayed": State.DELAYED}
+STATES: Final = {state.label.replace(" ", "-"): state for state in State}
 _AGES: Final = {
     "older": NumberField("older", "Older than", "seconds", 0, RETENTION_MAX_S),
     "newer": NumberField("newer", "Newer than", "seconds", 0, RETENTION_MAX_S),
@@ -146,7 +145,7 @@ def read_search(query: Form) -> Search:
         query.text("newer"),
         state if state in STATES else "",
         query.text("id"),
-        query.number("after", 0, 0, _SEQ_MAX),
+        query.number("after", 0, 0, SEQ_MAX),
         problem,
     )
 
@@ -161,10 +160,10 @@ async def search_messages(
     rows_max: int = SEARCH_ROWS_MAX,
     bytes_max: int = SEARCH_BYTES_MAX,
     enough: int | None = None,
-) -> Looked:
+) -> SearchPage:
     """The next messages that match: at most `rows_max` rows or `bytes_max` bytes are looked at, and none after `enough`."""
     if search.problem:
-        return Looked([], 0, None, False)
+        return SearchPage([], 0, None, False)
     return await service_messages.search(
         service,
         queue,

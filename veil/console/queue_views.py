@@ -23,7 +23,7 @@ from veil.journal.attempts import Life, tell
 from veil.journal.lives import LifeEvent
 from veil.service.attempts import Holder
 from veil.service.history import HOURS, MINUTES, WEEK, History, QueueDepth, Resolution, queue_depths
-from veil.service.messages import Looked
+from veil.service.messages import SearchPage
 from veil.service.service import Service
 from veil.service.turns import Turn
 from veil.wire.exchange import Response
@@ -31,7 +31,7 @@ from veil.wire.exchange import Response
 # ---- messages
 
 
-class Present(NamedTuple):
+class CurrentMessage(NamedTuple):
     """Where a message is now, and its lease if it has one."""
 
     queue: Queue
@@ -74,18 +74,18 @@ class Present(NamedTuple):
         return self.queue.id, message.seq, message.state, message.delivery, message.due_at_ms
 
 
-class Told(NamedTuple):
+class MessageHistory(NamedTuple):
     """A life, and how much of it is known."""
 
     life: Life
-    present: Present | None
+    present: CurrentMessage | None
     is_whole: bool
     looked_until: str | None
     problems: list[str]
     from_store_only: bool
 
 
-async def find_present(visit: Visit, key: QueueKey, seq: int) -> Present | None:
+async def find_present(visit: Visit, key: QueueKey, seq: int) -> CurrentMessage | None:
     """The message of that key in that queue, if it is there."""
     queue = await visit.service.store.find_queue(key)
     if queue is None:
@@ -96,14 +96,14 @@ async def find_present(visit: Visit, key: QueueKey, seq: int) -> Present | None:
     message = found[0]
     if message.state == State.IN_FLIGHT and (message.due_at_ms or 0) <= visit.now_ms:
         message.state, message.due_at_ms = State.VISIBLE, None  # lapsed, and the store has not looked yet
-    return Present(queue, message, visit.console.activity.attempts.holder(queue.id, message))
+    return CurrentMessage(queue, message, visit.console.activity.attempts.holder(queue.id, message))
 
 
-async def tell_message(visit: Visit, key: QueueKey, seq: int, further: int = 1) -> Told | None:
+async def message_history(visit: Visit, key: QueueKey, seq: int, further: int = 1) -> MessageHistory | None:
     """All that is known about the message; None where neither the queue nor the journal knows it."""
-    look = await visit.console.journal_looks.life(seq, further)
+    found = await visit.console.journal_lookup.life(seq, further)
     # Keys are the whole store's: what another account did is not ours to tell.
-    events = [event for event in look.events if event.queue.account == key.account]
+    events = [event for event in found.events if event.queue.account == key.account]
     if not any(event.queue == key and event.seq == seq for event in events) and not _led_to(events, key, seq):
         events = []
     await visit.turn.pause()
@@ -119,8 +119,8 @@ async def tell_message(visit: Visit, key: QueueKey, seq: int, further: int = 1) 
     await visit.turn.pause()
     if life is None:
         return None
-    return Told(
-        life, present, look.is_whole, look.looked_until, look.problems, from_store_only=not look.events
+    return MessageHistory(
+        life, present, found.is_whole, found.looked_until, found.problems, from_store_only=not found.events
     )
 
 
@@ -135,7 +135,7 @@ def _led_to(events: list[LifeEvent], key: QueueKey, seq: int) -> bool:
     )
 
 
-def _missing(present: Present, events: list[LifeEvent]) -> list[LifeEvent]:
+def _missing(present: CurrentMessage, events: list[LifeEvent]) -> list[LifeEvent]:
     """What the store tells and the journal does not: it is off, was off, or has not been exported yet."""
     queue, message = present.queue, present.message
     facts = {
@@ -213,7 +213,7 @@ class LeaseName(NamedTuple):
         return None if numbers[0] is None or numbers[1] is None else cls(numbers[0], numbers[1])
 
 
-async def open_leases(service: Service, queue: Queue, after: int, turn: Turn) -> Looked:
+async def open_leases(service: Service, queue: Queue, after: int, turn: Turn) -> SearchPage:
     """The messages in flight behind that seq, the oldest first; no more rows are looked at than needed to find them all."""
     in_flight = (await service.store.counts(queue)).in_flight
     return await search_messages(
@@ -251,7 +251,7 @@ _MADE_MAX: Final = 50
 T = TypeVar("T")
 
 
-class QueueLooks:
+class DepthCache:
     """Looks at queues, and remembers for a moment what it saw."""
 
     def __init__(self, service: Service) -> None:
@@ -276,7 +276,7 @@ class QueueLooks:
                 self._kept.pop((queue.id, with_oldest), None)
             self._kept |= {(queue_id, with_oldest): (now_ms, depth) for queue_id, depth in found.items()}
         kept = ((queue.id, self._kept.get((queue.id, with_oldest))) for queue in queues)
-        return {queue_id: look[1] for queue_id, look in kept if look is not None}
+        return {queue_id: found[1] for queue_id, found in kept if found is not None}
 
     async def kept(self, key: Hashable, make: Callable[[], Awaitable[T]], age_ms_max: int) -> T:
         """What `make` gives, or gave under that key no longer ago than that."""
@@ -297,14 +297,14 @@ class QueueLooks:
 
 # ---- heads of pages
 
-NOTHING: Final = QueueDepth(QueueCounts(), None)
+EMPTY_DEPTH: Final = QueueDepth(QueueCounts(), None)
 
 
 class Head(NamedTuple):
     """A queue, as it was a moment ago, and which of its pages this is."""
 
     queue: Queue
-    look: QueueDepth
+    depth: QueueDepth
     tab: str  # the last part of the page's path
 
     @property
@@ -315,8 +315,8 @@ class Head(NamedTuple):
 async def queue_head(visit: Visit, tab: str) -> Head:
     """The head of a page of the queue that the path names."""
     queue = await visit.queue()
-    looks = await visit.console.looks.at([queue])
-    return Head(queue, looks.get(queue.id, NOTHING), tab)
+    depths = await visit.console.depths.at([queue])
+    return Head(queue, depths.get(queue.id, EMPTY_DEPTH), tab)
 
 
 def live_facts(visit: Visit, head: Head) -> Mapping[str, str]:

@@ -26,7 +26,7 @@ KEY_FAILURES_MAX: Final = 50
 _REMEMBERED_MAX: Final = 10_000
 
 
-class Throttle:
+class LoginRateLimit:
     """Counts failed log-ins of the last five minutes."""
 
     def __init__(self, clock: Clock) -> None:
@@ -167,13 +167,13 @@ class Sessions:
             session.seen_ms = now_ms
         return Identity(key.key_id, key.account or self._account, Role[key.role.upper()], cookie)
 
-    def token(self, cookie: str) -> str:
+    def csrf_token(self, cookie: str) -> str:
         """The token that forms of this cookie's bearer carry."""
         return hmac.new(self._secret, cookie.encode(), sha256).hexdigest()
 
-    def is_token(self, cookie: str, token: str) -> bool:
+    def is_csrf_token(self, cookie: str, token: str) -> bool:
         """Whether a form with that token came from a page of this cookie's bearer."""
-        return hmac.compare_digest(self.token(cookie).encode(), token.encode("utf-8", "replace"))
+        return hmac.compare_digest(self.csrf_token(cookie).encode(), token.encode("utf-8", "replace"))
 
     @staticmethod
     def new_value() -> str:

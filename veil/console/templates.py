@@ -26,11 +26,7 @@ from veil.service.turns import Turn
 from veil.wire.exchange import Response
 from veil.words import count, exact_length, plural, rough_length
 
-STATES: Final[Mapping[int, str]] = {
-    State.VISIBLE: "visible",
-    State.DELAYED: "delayed",
-    State.IN_FLIGHT: "in flight",
-}
+STATES: Final[Mapping[int, str]] = {state: state.label for state in State}
 _BYTES = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 

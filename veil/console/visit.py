@@ -48,7 +48,7 @@ class Notices:
 _USER_AGENT_CHARS_MAX = 256
 
 
-class KeptFragments:
+class FragmentCache:
     """What one stream drew last, by what it was drawn from: drawn again only when that has changed."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Visit:
         self.notice: str | None = None
         self.is_live = False  # it draws a stream, for all who look
         self.turn = Turn(console.turns)
-        self.fragments = KeptFragments()
+        self.fragments = FragmentCache()
         # What to add to an engine instant to read it on the wall. Once for the visit: a stream draws again and again, and with a
         # fresh difference each time every instant in it would shake by a millisecond.
         self.wall_offset_ms = self.wall_ms - self.now_ms
@@ -153,11 +153,11 @@ class Visit:
         return self.identity.audit_facts(self.request.peer)
 
     @property
-    def token(self) -> str:
+    def csrf_token(self) -> str:
         """What every form of this visitor carries."""
         # A live fragment is drawn once for all who look: a form in it would carry one visitor's token to the others.
         assert not self.is_live, "a live fragment must not hold a form"
-        return self.console.sessions.token(self.identity.cookie)
+        return self.console.sessions.csrf_token(self.identity.cookie)
 
     @property
     def theme(self) -> str:

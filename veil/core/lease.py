@@ -30,6 +30,11 @@ class State(IntEnum):
     DELAYED = 1
     IN_FLIGHT = 2
 
+    @property
+    def label(self) -> str:
+        """For people."""
+        return self.name.lower().replace("_", " ")
+
 
 MessageFacts = HeldMessage | StoredMessage
 

@@ -7,10 +7,11 @@ from binascii import a2b_qp
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
+from veil.core.sequence import SEQ_MAX
+
 # ---- numbers
 
 _SEQ_DIGITS_MAX: Final = 19
-_SEQ_MAX: Final = (1 << 63) - 1
 
 
 def whole_number(text: str | None, digits_max: int = 18) -> int | None:
@@ -48,7 +49,7 @@ def short_length(seconds: int) -> str:
 def seq_number(text: str) -> int | None:
     """The key of a message; None for what cannot be one."""
     seq = whole_number(text, _SEQ_DIGITS_MAX)
-    return seq if seq is not None and 0 < seq <= _SEQ_MAX else None
+    return seq if seq is not None and 0 < seq <= SEQ_MAX else None
 
 
 # ---- forms and queries

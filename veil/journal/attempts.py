@@ -270,7 +270,7 @@ class LastError(NamedTuple):
     times: int
 
 
-class JournalLooks:
+class JournalLookup:
     """What the journal of one server tells about single messages."""
 
     def __init__(self, store: Outbox, location: str | None) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from veil.journal.attempts import JournalLooks
+from veil.journal.attempts import JournalLookup
 from veil.server.access import host_name, is_loopback
 from veil.server.make_store import is_on_postgres, journal_location, store_directory
 from veil.server.settings import Settings
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _NOT_INSTALLED: Final = b"The console needs Jinja2, which is not installed: pip install jinja2\n"
-_AUDIT_FILE: Final = "audit.jsonl"
+AUDIT_FILE: Final = "audit.jsonl"
 _TABLES: Final = "tables"  # where `veil pipeline` keeps them unless told otherwise
 
 
@@ -83,7 +83,7 @@ class ConsoleMount:
                 None if directory is None else HistoryFile(directory / HISTORY_FILE),
                 has_history=self._who != "off",
             )
-        service.lives = service.moves.lives = JournalLooks(service.store, journal_location(settings))
+        service.lives = service.moves.lives = JournalLookup(service.store, journal_location(settings))
 
     async def handle(self, request: Request) -> Response:
         """The answer to one request, which the rules of access have let in."""
@@ -138,7 +138,7 @@ def _directory(settings: Settings) -> Path | None:
 def audit_file(settings: Settings) -> Path | None:
     """Where the audit log of the server is; None: in memory."""
     directory = _directory(settings)
-    return None if directory is None else directory / _AUDIT_FILE
+    return None if directory is None else directory / AUDIT_FILE
 
 
 def tables_directory(settings: Settings) -> Path | None:

@@ -11,7 +11,7 @@ from veil.core.clock import Clock, Timer
 from veil.core.errors import StoreError, VeilError
 from veil.core.limits import MOVE_RATE_MAX
 from veil.core.queue import Chosen, MoveTask, Scan, ScanStep
-from veil.journal.attempts import JournalLooks
+from veil.journal.attempts import JournalLookup
 from veil.service.dead_letters import (
     ASKED_AT_ONCE,
     Letter,
@@ -114,7 +114,7 @@ class MoveRunners:
         # By task id, while its runner waits for the next step.
         self.pauses: dict[str, asyncio.Future[None]] = {}
         self._next_look: Timer | None = None
-        self.lives: JournalLooks | None = None  # where there is a journal: what attempts ended in
+        self.lives: JournalLookup | None = None  # where there is a journal: what attempts ended in
 
     async def resume(self) -> None:
         """Go on with every task that is not at its end and that nobody carries out, now and whenever one is left behind."""

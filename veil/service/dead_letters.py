@@ -34,7 +34,7 @@ from veil.core.message import (
 from veil.core.message_rules import Draft, body_md5, check_draft
 from veil.core.queue import Chosen, Queue, QueueKey, parse_arn
 from veil.core.text import fingerprint, whole_number
-from veil.journal.attempts import JournalLooks
+from veil.journal.attempts import JournalLookup
 
 REDRIVEN_FROM: Final = "Veil.RedrivenFrom"
 # What a consumer writes again whenever it gives a message up; the least useful first.
@@ -177,7 +177,7 @@ ASKED_AT_ONCE: Final = 64
 
 
 async def last_errors(
-    wanted: LetterFilter, letters: Sequence[Letter], lives: JournalLooks | None
+    wanted: LetterFilter, letters: Sequence[Letter], lives: JournalLookup | None
 ) -> dict[int, str]:
     """By key, the type of the last error of those letters whose match depends on it; at most ASKED_AT_ONCE letters."""
     if not wanted.error or lives is None:

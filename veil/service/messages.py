@@ -270,7 +270,7 @@ _ROWS_AT_ONCE: Final = 500
 BYTES_AT_ONCE: Final = 1 << 20  # read without a pause
 
 
-class Looked(NamedTuple):
+class SearchPage(NamedTuple):
     """What a search found, and how far it came."""
 
     messages: list[StoredMessage]
@@ -292,7 +292,7 @@ async def search(
     rows_max: int = SEARCH_ROWS_MAX,
     bytes_max: int = SEARCH_BYTES_MAX,
     enough: int | None = None,
-) -> Looked:
+) -> SearchPage:
     """The next `limit` messages that fit, by rising `seq`, all of them where `fits` is None: at most `rows_max` rows or
     `bytes_max` bytes are looked at, and none after `enough` were found."""
     found: list[StoredMessage] = []
@@ -305,7 +305,7 @@ async def search(
         for message in messages:
             await turn.pause()
             if len(found) == limit or found_bytes >= SEARCH_FOUND_BYTES_MAX:
-                return Looked(found, rows, after_seq, True, looked_bytes)
+                return SearchPage(found, rows, after_seq, True, looked_bytes)
             rows += 1
             looked_bytes += message.held_bytes
             after_seq = message.seq
@@ -314,10 +314,10 @@ async def search(
                 found_bytes += message.held_bytes
         # A peek ends early where messages are large, so only an empty one is the end.
         if not messages:
-            return Looked(found, rows, None, False, looked_bytes)
+            return SearchPage(found, rows, None, False, looked_bytes)
         if rows >= rows_max or looked_bytes >= bytes_max:
-            return Looked(found, rows, after_seq, False, looked_bytes)
-    return Looked(found, rows, None, False, looked_bytes)
+            return SearchPage(found, rows, after_seq, False, looked_bytes)
+    return SearchPage(found, rows, None, False, looked_bytes)
 
 
 # ---- purge

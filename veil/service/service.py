@@ -17,12 +17,12 @@ from veil.core.errors import VeilError
 from veil.core.lease import is_open
 from veil.core.message import Caller, StoredMessage
 from veil.core.queue import Queue
-from veil.journal.attempts import JournalLooks
+from veil.journal.attempts import JournalLookup
 from veil.service.activity import Activity, Tallies
 from veil.service.background import MoveRunners, Ticker
 from veil.service.history import History
 from veil.service.turns import Turns
-from veil.service.waiting import WaitingRoom
+from veil.service.waiting import WaitingReceives
 from veil.stores.store import Store
 
 if TYPE_CHECKING:
@@ -88,8 +88,8 @@ class Service:
         self.rules = rules or ServiceRules()
         self.tallies = Tallies()
         self.activity: Activity | None = None  # where somebody may look: see `watch`
-        self.lives: JournalLooks | None = None  # where there is a journal: what it tells of single messages
-        self.waiting = WaitingRoom(clock)
+        self.lives: JournalLookup | None = None  # where there is a journal: what it tells of single messages
+        self.waiting = WaitingReceives(clock)
         self.owner: Owner | None = None  # of the store, where that is another process
         self.ticker = Ticker(store, clock)
         self.turns = Turns()

@@ -1,6 +1,6 @@
 """Where long polls wait: in line, one message waking one receiver, and no wake-up ever lost.
 
-Each queue that somebody polls has a room. A receiver enters before its first look at the store and leaves
+Each queue that somebody polls has its waiters. A receiver enters before its first look at the store and leaves
 with its answer; in between it looks, and while there is nothing it sits idle in the line. When messages
 become available, as many idle receivers as messages are woken, the longest waiting first, and each looks
 once more. Why that is enough:
@@ -29,7 +29,7 @@ from veil.core.errors import QueueMissing
 from veil.core.queue import Queue
 
 
-class Room:
+class QueueWaiters:
     """The receivers that poll one queue."""
 
     __slots__ = ("clock", "closed", "idle", "missed", "present")
@@ -80,52 +80,52 @@ class Room:
             self.idle.pop(seat, None)
 
 
-class WaitingRoom:
-    """The rooms of all queues; a queue that nobody polls has none."""
+class WaitingReceives:
+    """The waiters of all queues; a queue that nobody polls has none."""
 
-    __slots__ = ("_clock", "_closed", "_rooms")
+    __slots__ = ("_clock", "_closed", "_waiters")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._rooms: dict[int, Room] = {}
+        self._waiters: dict[int, QueueWaiters] = {}
         self._closed = False
 
-    def enter(self, queue_id: int) -> Room:
-        """The queue's room, with one more receiver in it; each one that enters must leave."""
-        room = self._rooms.get(queue_id)
-        if room is None:
-            room = self._rooms[queue_id] = Room(self._clock, closed=self._closed)
-        room.present += 1
-        return room
+    def enter(self, queue_id: int) -> QueueWaiters:
+        """The queue's waiters, with one more receiver among them; each one that enters must leave."""
+        waiters = self._waiters.get(queue_id)
+        if waiters is None:
+            waiters = self._waiters[queue_id] = QueueWaiters(self._clock, closed=self._closed)
+        waiters.present += 1
+        return waiters
 
-    def leave(self, queue_id: int, room: Room) -> None:
+    def leave(self, queue_id: int, waiters: QueueWaiters) -> None:
         """One receiver fewer."""
-        room.present -= 1
-        if room.present == 0 and self._rooms.get(queue_id) is room:
-            del self._rooms[queue_id]
+        waiters.present -= 1
+        if waiters.present == 0 and self._waiters.get(queue_id) is waiters:
+            del self._waiters[queue_id]
 
     def messages_available(self, queue_id: int, count: int) -> None:
         """So many messages may have become receivable: wake as many receivers."""
-        room = self._rooms.get(queue_id)
-        if room is not None:
-            room.wake(count)
+        waiters = self._waiters.get(queue_id)
+        if waiters is not None:
+            waiters.wake(count)
 
     def queue_deleted(self, queue: Queue) -> None:
         """End every wait on the queue with QueueMissing."""
-        room = self._rooms.get(queue.id)
-        if room is None:
+        waiters = self._waiters.get(queue.id)
+        if waiters is None:
             return
-        room.missed += 1  # those who are looking look again, and the store tells them
-        room.end(lambda seat: seat.set_exception(QueueMissing(queue.name)))
+        waiters.missed += 1  # those who are looking look again, and the store tells them
+        waiters.end(lambda seat: seat.set_exception(QueueMissing(queue.name)))
 
     def waiting(self, queue_id: int) -> int:
         """How many receivers are idle at the queue."""
-        room = self._rooms.get(queue_id)
-        return 0 if room is None else len(room.idle)
+        waiters = self._waiters.get(queue_id)
+        return 0 if waiters is None else len(waiters.idle)
 
     def close(self) -> None:
         """End every wait, now and from now on, as if its time were up."""
         self._closed = True
-        for room in self._rooms.values():
-            room.closed = True
-            room.end(lambda seat: seat.set_result(False))
+        for waiters in self._waiters.values():
+            waiters.closed = True
+            waiters.end(lambda seat: seat.set_result(False))

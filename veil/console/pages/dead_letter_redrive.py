@@ -18,7 +18,7 @@ from veil.console.changes import (
     send_commands,
 )
 from veil.console.messages import PAGE_ROWS, chosen_of, cut
-from veil.console.pages.dead_letters import LetterWish, letter_groups, letters_page, read_wish
+from veil.console.pages.dead_letters import LetterSelection, letter_groups, letters_page, read_selection
 from veil.console.pages.queue_messages import offer_deletion
 from veil.console.visit import Visit
 from veil.console.web import FormRefused, NotFound, NumberField, Role, change, page, queue_link
@@ -52,30 +52,30 @@ _NO_AWS_COMMAND: Final = "There is no aws command for this: SQS moves a whole qu
 async def redrive_dead_letters(visit: Visit) -> Response:
     """Show what would be moved, then move it."""
     queue = await visit.queue()
-    wish = read_wish(visit.form)
+    selection = read_selection(visit.form)
     try:
         destination = await read_destination(visit, queue, visit.form.text("to"))
         rate_per_s = _RATE.read_optional(visit.form)
         if visit.form.text("what") != "ticked":
-            return await _offer_matching(visit, queue, wish, destination, rate_per_s)
+            return await _offer_matching(visit, queue, selection, destination, rate_per_s)
         chosen = _ticked(
             visit, "No messages are selected. Select those to redrive, or redrive all that match."
         )
     except FormRefused as refusal:
         return await letters_page(visit, {refusal.field: refusal.sentence})
-    return await _offer_ticked(visit, queue, wish, chosen, destination)
+    return await _offer_ticked(visit, queue, selection, chosen, destination)
 
 
 @change("/dead-letters/{region}/{name}/delete", needs=Role.OPERATOR)
 async def delete_dead_letters(visit: Visit) -> Response:
     """Show which of the ticked messages would be deleted, then delete them."""
     queue = await visit.queue()
-    wish = read_wish(visit.form)
+    selection = read_selection(visit.form)
     try:
         chosen = _ticked(visit, "No messages are selected. Select those to delete.")
     except FormRefused as refusal:
         return await letters_page(visit, {refusal.field: refusal.sentence})
-    return await offer_deletion(visit, queue, chosen, wish.address(queue))
+    return await offer_deletion(visit, queue, chosen, selection.address(queue))
 
 
 def _ticked(visit: Visit, none: str) -> list[tuple[int, str]]:
@@ -90,7 +90,11 @@ def _ticked(visit: Visit, none: str) -> list[tuple[int, str]]:
 
 
 async def _offer_ticked(
-    visit: Visit, queue: Queue, wish: LetterWish, chosen: list[tuple[int, str]], destination: QueueKey | None
+    visit: Visit,
+    queue: Queue,
+    selection: LetterSelection,
+    chosen: list[tuple[int, str]],
+    destination: QueueKey | None,
 ) -> Response:
     async def make() -> Done:
         answers: list[object] = []
@@ -116,7 +120,7 @@ async def _offer_ticked(
         target=queue.name,
         title=f"Redrive {count}",
         button=f"Redrive {count}",
-        back=wish.address(queue),
+        back=selection.address(queue),
         make=make,
         differences=[
             Difference(f"Message {message_id}", queue.name, target) for _, message_id in chosen[:_LISTED_MAX]
@@ -126,17 +130,21 @@ async def _offer_ticked(
 
 
 async def _offer_matching(
-    visit: Visit, queue: Queue, wish: LetterWish, destination: QueueKey | None, rate_per_s: int | None
+    visit: Visit,
+    queue: Queue,
+    selection: LetterSelection,
+    destination: QueueKey | None,
+    rate_per_s: int | None,
 ) -> Response:
-    groups = await letter_groups(visit.service, queue, wish, visit.turn)
+    groups = await letter_groups(visit.service, queue, selection, visit.turn)
     if not groups.matching and groups.is_all:
         raise FormRefused("ticked", "No messages match, so there is nothing to redrive.")
     # A move task finds back only what the server itself has dead-lettered, and stops at the first that it did not.
-    is_whole = not wish.filter
+    is_whole = not selection.filter
     as_task = is_whole and (destination is not None or groups.movable == groups.matching)
-    group = groups.by_key.get(wish.filter.group)
+    group = groups.by_key.get(selection.filter.group)
     reason = "" if group is None else group.example.fingerprint
-    letters = msgspec.structs.replace(wish.filter, reason=reason or "received too often")
+    letters = msgspec.structs.replace(selection.filter, reason=reason or "received too often")
     to = None if destination is None else destination.arn
     asked = {"SourceArn": queue.key.arn, "DestinationArn": to, "MaxNumberOfMessagesPerSecond": rate_per_s}
     parameters = {name: value for name, value in asked.items() if value is not None}
@@ -161,7 +169,7 @@ async def _offer_matching(
         target=queue.name,
         title=f"Redrive the dead letters of {queue.name}",
         button="Redrive all" if is_whole else "Redrive all that match",
-        back=wish.address(queue),
+        back=selection.address(queue),
         make=lambda: moves.start_move(
             visit.service,
             queue.key.arn,
@@ -205,7 +213,7 @@ async def cancel(visit: Visit) -> Response:
         target=queue.name,
         title=f"Stop the redrive of {queue.name}",
         button="Stop the redrive",
-        back=LetterWish().address(queue),
+        back=LetterSelection().address(queue),
         make=make,
         differences=[Difference("Redrive", "running", "cancelled")],
         commands=[aws_command("cancel-message-move-task", visit.endpoint_url, queue.key.region, handle)],
@@ -299,7 +307,7 @@ async def edit(visit: Visit) -> Response:
         target=message.message_id,
         title="Edit and resend",
         button=f"Send to {target.name}",
-        back=LetterWish().address(queue),
+        back=LetterSelection().address(queue),
         make=make,
         differences=[
             Difference("Queue", queue.name, target.name),
@@ -377,5 +385,5 @@ async def _form(
         kept=[name for name, each in attributes.items() if not _is_editable(name, each)],
         to=visit.form.text("to"),
         problems=problems,
-        address=LetterWish().address(queue),
+        address=LetterSelection().address(queue),
     )

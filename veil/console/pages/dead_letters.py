@@ -11,11 +11,12 @@ from urllib.parse import urlencode
 import msgspec
 
 from veil.console.messages import PAGE_ROWS
-from veil.console.queue_views import NOTHING
+from veil.console.queue_views import EMPTY_DEPTH
 from veil.console.visit import Visit
 from veil.console.web import NO_PROBLEMS, Form, link, live, page, view
 from veil.core.limits import MOVE_RATE_MAX
 from veil.core.queue import MoveTask, Queue, QueueKey
+from veil.core.sequence import SEQ_MAX
 from veil.journal.attempts import LastError
 from veil.service.dead_letters import (
     ASKED_AT_ONCE,
@@ -48,7 +49,7 @@ GROUPS_MAX: Final = 2_000  # each keeps an example
 _CHOICES_MAX: Final = 200
 
 
-class LetterWish(NamedTuple):
+class LetterSelection(NamedTuple):
     """Which dead letters, and from where on; what the address of the page says."""
 
     filter: LetterFilter = LetterFilter()
@@ -70,7 +71,7 @@ class LetterWish(NamedTuple):
         return [(name, value) for name, value in msgspec.structs.asdict(self.filter).items() if value]
 
 
-def read_wish(form: Form) -> LetterWish:
+def read_selection(form: Form) -> LetterSelection:
     """What a query or a form asks for."""
     redriven = form.text("redriven")
     wanted = LetterFilter(
@@ -81,7 +82,7 @@ def read_wish(form: Form) -> LetterWish:
         group=form.text("group")[:12],
         redriven=redriven if redriven in ("yes", "no") else "",
     )
-    return LetterWish(wanted, form.number("after", 0, 0, (1 << 63) - 1))
+    return LetterSelection(wanted, form.number("after", 0, 0, SEQ_MAX))
 
 
 class LetterPage(NamedTuple):
@@ -150,11 +151,11 @@ class LetterGroups:
         return sorted(each for each in types if each)[:_CHOICES_MAX]
 
 
-async def letter_page(service: Service, queue: Queue, wish: LetterWish, turn: Turn) -> LetterPage:
-    """The next dead letters that match, behind the wish's `after`."""
+async def letter_page(service: Service, queue: Queue, selection: LetterSelection, turn: Turn) -> LetterPage:
+    """The next dead letters that match, behind the selection's `after`."""
     found: list[Letter] = []
     rows = looked_bytes = 0
-    async for letter, matches in _look(service, queue, wish.filter, wish.after, turn):
+    async for letter, matches in _look(service, queue, selection.filter, selection.after, turn):
         rows, looked_bytes = rows + 1, looked_bytes + letter.message.held_bytes
         if matches:
             found.append(letter)
@@ -165,12 +166,12 @@ async def letter_page(service: Service, queue: Queue, wish: LetterWish, turn: Tu
 
 
 async def letter_groups(
-    service: Service, queue: Queue, wish: LetterWish, turn: Turn, rows_max: int = SEARCH_ROWS_MAX
+    service: Service, queue: Queue, selection: LetterSelection, turn: Turn, rows_max: int = SEARCH_ROWS_MAX
 ) -> LetterGroups:
     """The first rows of the queue as groups, and how many of them match."""
     told, looked_bytes = LetterGroups(), 0
     bytes_max = SEARCH_BYTES_MAX if rows_max <= SEARCH_ROWS_MAX else GROUPED_BYTES_MAX
-    async for letter, matches in _look(service, queue, wish.filter, 0, turn):
+    async for letter, matches in _look(service, queue, selection.filter, 0, turn):
         if told.rows >= rows_max or looked_bytes >= bytes_max:
             told.is_all = False
             break
@@ -259,14 +260,14 @@ async def dead_letters(visit: Visit) -> Mapping[str, Any]:
         key=lambda queue: (queue.name, queue.key.region),
     )
     if hide_empty:
-        looks = await visit.console.looks.at(queues, with_oldest=False)
-        queues = [queue for queue in queues if looks.get(queue.id, NOTHING).total]
+        depths = await visit.console.depths.at(queues, with_oldest=False)
+        queues = [queue for queue in queues if depths.get(queue.id, EMPTY_DEPTH).total]
     shown, pager = visit.paged(queues, PAGE_ROWS)
-    looks = await visit.console.looks.at(shown)
+    depths = await visit.console.depths.at(shown)
     moves = await active_moves(visit)
     return {
         "rows": [
-            (queue, looks.get(queue.id, NOTHING), sources[queue.key], moves.get(queue.key, []))
+            (queue, depths.get(queue.id, EMPTY_DEPTH), sources[queue.key], moves.get(queue.key, []))
             for queue in shown
         ],
         "sources_max": _SOURCES_SHOWN,
@@ -283,7 +284,7 @@ async def dead_letter_queue_live(visit: Visit) -> Mapping[str, str]:
     queue = await visit.queue()
     values = {
         "queue": queue,
-        "look": (await visit.console.looks.at([queue])).get(queue.id, NOTHING),
+        "depth": (await visit.console.depths.at([queue])).get(queue.id, EMPTY_DEPTH),
         "moves": await moves_of(visit, queue),
     }
     return {
@@ -295,34 +296,34 @@ async def dead_letter_queue_live(visit: Visit) -> Mapping[str, str]:
 @page("/dead-letters/{region}/{name}")
 async def letters_page(visit: Visit, problems: Mapping[str, str] = NO_PROBLEMS) -> Response:
     """The dead letters that match, and what can be done about them; with what is wrong with the form, after a try."""
-    queue, wish = await visit.queue(), read_wish(visit.asked)
+    queue, selection = await visit.queue(), read_selection(visit.asked)
     rows_max = visit.query.number("rows", GROUPED_ROWS, GROUPED_ROWS, GROUPED_ROWS_MAX)
-    groups = await letter_groups(visit.service, queue, wish, visit.turn, rows_max)
-    found = await letter_page(visit.service, queue, wish, visit.turn)
+    groups = await letter_groups(visit.service, queue, selection, visit.turn, rows_max)
+    found = await letter_page(visit.service, queue, selection, visit.turn)
     asked = {each.message.seq for each in found.letters if not each.reason}
     asked.update(seq for group in groups.groups[:SAMPLED_GROUPS] for seq in group.sample)
-    errors = await visit.console.journal_looks.errors(asked)
+    errors = await visit.console.journal_lookup.errors(asked)
     sources = await visit.service.store.dead_letter_sources(queue.key, limit=_SOURCES_OF_QUEUE_SHOWN)
     own = await visit.service.store.list_queues(queue.key.region, queue.key.account, limit=_QUEUES_LISTED_MAX)
-    looks = await visit.console.looks.at([queue])
+    depths = await visit.console.depths.at([queue])
     return await visit.page(
         "dead_letter_queue.html",
         title=f"Dead letters of {queue.name}",
         queue=queue,
-        wish=wish,
+        selection=selection,
         groups=groups,
         groups_max=GROUPS_SHOWN_MAX,
         more_rows=min(rows_max * 5, GROUPED_ROWS_MAX) if rows_max < GROUPED_ROWS_MAX else None,
-        chosen_group=groups.by_key.get(wish.filter.group),
+        chosen_group=groups.by_key.get(selection.filter.group),
         found=found,
         errors=errors,
         sources=sources,
         targets=[
             each.name for each in own if each.settings.fifo == queue.settings.fifo and each.key != queue.key
         ],
-        look=looks.get(queue.id, NOTHING),
+        depth=depths.get(queue.id, EMPTY_DEPTH),
         moves=await moves_of(visit, queue),
-        address=LetterWish().address(queue),
+        address=LetterSelection().address(queue),
         ticked=set(visit.form.all("letter")),
         values={"to": visit.form.text("to"), "rate": visit.form.text("rate")},
         problems=problems,

@@ -24,12 +24,12 @@ async def log_in(visit: Visit) -> Response:
     _check_transport(visit)
     console, address = visit.console, visit.request.peer
     key_id, secret, place = visit.form.text("key_id"), visit.form.text("secret"), visit.form.text("next")
-    wait_s = console.throttle.wait_s(address, key_id)
+    wait_s = console.login_rate_limit.wait_s(address, key_id)
     if wait_s:
         raise TooMany(f"Too many failed log-ins. Try again in {wait_s} seconds.", wait_s)
     cookie = console.sessions.log_in(key_id, secret)
     if cookie is None:
-        console.throttle.failed(address, key_id)
+        console.login_rate_limit.failed(address, key_id)
         # Filed under the account of the key that was tried, so that its owners see it; a key that does not exist is
         # nobody's, and concerns the server's own account.
         await console.audit.asked(
@@ -45,7 +45,7 @@ async def log_in(visit: Visit) -> Response:
         return await _form(
             visit, place, "This is not an access key of this server, or not its secret.", key_id, 403
         )
-    console.throttle.succeeded(address)
+    console.login_rate_limit.succeeded(address)
     console.sessions.log_out(visit.identity.cookie)
     await _record(visit, console.sessions.identity(cookie), "log in")
     return see_other(own_place(place), console.cookie_header(visit.request, cookie))

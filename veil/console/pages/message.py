@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from veil.console.life_drawing import HOW, WENT, draw
 from veil.console.messages import PAGE_ROWS, Search, read_search, search_messages
-from veil.console.queue_views import Present, Told, find_present, tell_message
+from veil.console.queue_views import CurrentMessage, MessageHistory, find_present, message_history
 from veil.console.visit import Visit
 from veil.console.web import NotFound, live, page, queue_link, see_other
 from veil.core.message import StoredMessage
@@ -64,7 +64,7 @@ async def find_page(visit: Visit) -> Response:
         queue_names=[_region_and_name(queue) for queue in queues[:_QUEUES_LISTED_MAX]],
         found=found,
         is_whole_id=_is_whole_id(search),
-        is_journal_kept=visit.console.journal_looks.is_kept,
+        is_journal_kept=visit.console.journal_lookup.is_kept,
     )
 
 
@@ -86,14 +86,14 @@ def _as_seq(text: str) -> int | None:
 async def _find(visit: Visit, search: Search, before: str | None, queues: Sequence[Queue]) -> MessagesFound:
     found = MessagesFound()
     if _is_whole_id(search) and not search.after:
-        looks, keys = visit.console.journal_looks, {queue.key for queue in queues}
+        lookup, keys = visit.console.journal_lookup, {queue.key for queue in queues}
         seq = _as_seq(search.id)
         if seq is not None:
-            events = (await looks.life(seq)).events
+            events = (await lookup.life(seq)).events
             named = [Sighting(each.queue, seq, each.at_ms) for each in events if each.seq == seq][-1:]
             if _own(visit, named, keys):
                 return MessagesFound(named)
-        sightings = await looks.find(search.id, before)
+        sightings = await lookup.find(search.id, before)
         own = _own(visit, sightings.found, keys)
         found = MessagesFound(own, sightings.older, sightings.looked_until, sightings.problems)
         if own or before is not None:
@@ -118,16 +118,16 @@ async def _search_queues(
         queues = queues[ids.index(first) :]
     elif first:  # it is gone meanwhile: what came behind it is not known any more
         search = search._replace(after=0)
-    looks = await visit.console.looks.at(queues, with_oldest=False)
+    depths = await visit.console.depths.at(queues, with_oldest=False)
     hits: list[tuple[Queue, StoredMessage]] = []
     rows = looked_bytes = 0
     for queue in queues:
-        if queue.id not in looks or not looks[queue.id].total:
+        if queue.id not in depths or not depths[queue.id].total:
             continue
         if rows >= SEARCH_ROWS_MAX or looked_bytes >= SEARCH_BYTES_MAX or len(hits) == PAGE_ROWS:
             behind = {"from": queue.id, "after": 0}
             return found._replace(hits=hits, rows=rows, behind=behind, is_full=len(hits) == PAGE_ROWS)
-        looked = await search_messages(
+        result = await search_messages(
             visit.service,
             queue,
             search if queue.id == first or not first else search._replace(after=0),
@@ -136,11 +136,11 @@ async def _search_queues(
             rows_max=SEARCH_ROWS_MAX - rows,
             bytes_max=SEARCH_BYTES_MAX - looked_bytes,
         )
-        rows, looked_bytes = rows + looked.rows, looked_bytes + looked.bytes
-        hits += [(queue, message) for message in looked.messages]
-        if looked.behind is not None:
-            behind = {"from": queue.id, "after": looked.behind}
-            return found._replace(hits=hits, rows=rows, behind=behind, is_full=looked.is_full)
+        rows, looked_bytes = rows + result.rows, looked_bytes + result.bytes
+        hits += [(queue, message) for message in result.messages]
+        if result.behind is not None:
+            behind = {"from": queue.id, "after": result.behind}
+            return found._replace(hits=hits, rows=rows, behind=behind, is_full=result.is_full)
     return found._replace(hits=hits, rows=rows)
 
 
@@ -157,9 +157,9 @@ async def message_page(visit: Visit) -> Response:
     """The message of that key in the queue, or what is known of it."""
     key, seq = _named(visit)
     further = visit.query.number("further", 1, 1, FURTHER_MAX)
-    told = await tell_message(visit, key, seq, further)
-    if told is None:
-        if visit.console.journal_looks.is_kept:
+    history = await message_history(visit, key, seq, further)
+    if history is None:
+        if visit.console.journal_lookup.is_kept:
             raise NotFound(
                 f"Neither queue {key.name[:100]} nor the journal has a message with the key {seq}."
             )
@@ -171,10 +171,12 @@ async def message_page(visit: Visit) -> Response:
         key=key,
         seq=seq,
         further=further,
-        letter=None if told.present is None else read_letter(told.present.queue, told.present.message),
+        letter=None
+        if history.present is None
+        else read_letter(history.present.queue, history.present.message),
         body_chars_max=_BODY_CHARS_MAX,
         live_path=queue_link(key, "messages", str(seq), "live"),
-        **_values(visit, told),
+        **_values(visit, history),
     )
 
 
@@ -188,37 +190,37 @@ async def message_live(visit: Visit) -> Mapping[str, str]:
         signature, place, fragments = known
         if _signature(await find_present(visit, *place)) == signature:
             return fragments
-    told = await tell_message(visit, key, seq)
-    if told is None:
+    history = await message_history(visit, key, seq)
+    if history is None:
         raise NotFound("The message is gone.")
-    values = _values(visit, told)
+    values = _values(visit, history)
     await visit.turn.pause()
     fragments = {
         "message-state": await visit.fragment("message_state.html", key=key, **values),
         "message-life": await visit.fragment("message_life.html", key=key, **values),
     }
-    last = told.life.stays[-1]
+    last = history.life.stays[-1]
     if len(kept) >= _DRAWN_MAX:
         kept.clear()
-    kept[key, seq] = _signature(told.present), (last.queue, last.seq), fragments
+    kept[key, seq] = _signature(history.present), (last.queue, last.seq), fragments
     return fragments
 
 
-def _values(visit: Visit, told: Told) -> dict[str, Any]:
+def _values(visit: Visit, history: MessageHistory) -> dict[str, Any]:
     return {
-        "told": told,
-        "life": told.life,
-        "present": told.present,
-        "last": told.life.stays[-1],
-        "drawing": draw(told.life, visit.now_ms),
-        "events": list(reversed(told.life.events))[:_EVENTS_SHOWN],
+        "history": history,
+        "life": history.life,
+        "present": history.present,
+        "last": history.life.stays[-1],
+        "drawing": draw(history.life, visit.now_ms),
+        "events": list(reversed(history.life.events))[:_EVENTS_SHOWN],
         "went": WENT,
         "how": HOW,
-        "is_journal_kept": visit.console.journal_looks.is_kept,
+        "is_journal_kept": visit.console.journal_lookup.is_kept,
     }
 
 
-def _signature(present: Present | None) -> tuple[object, ...]:
+def _signature(present: CurrentMessage | None) -> tuple[object, ...]:
     return () if present is None else present.signature
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from heapq import nsmallest
 from typing import Any, Final, NamedTuple
 
-from veil.console.queue_views import NOTHING, charts_of, chosen_span
+from veil.console.queue_views import EMPTY_DEPTH, charts_of, chosen_span
 from veil.console.visit import Visit
 from veil.console.web import view
 from veil.core.limits import IN_FLIGHT_MAX
@@ -98,7 +98,7 @@ async def look(visit: Visit) -> Mapping[str, Any]:
     troubled: list[tuple[int, int, str, QueueFacts]] = []
     known: list[QueueFacts] = []
     for queue in own:
-        depth = history.depths.get(queue.id, NOTHING)
+        depth = history.depths.get(queue.id, EMPTY_DEPTH)
         total = depth.total
         if not total and not queue.settings.paused and history.is_quiet(queue.id):
             continue
@@ -179,6 +179,8 @@ async def overview(visit: Visit) -> Mapping[str, Any]:
     """Troubles first, then totals, charts, and the queues that stand out."""
     # Those who watch other spans of time share the look.
     key = ("overview", visit.identity.account)
-    looked = await visit.console.looks.kept(key, lambda: look(visit), _FRESH_MS if visit.is_live else 0)
+    overview_now = await visit.console.depths.kept(
+        key, lambda: look(visit), _FRESH_MS if visit.is_live else 0
+    )
     over, _ = chosen_span(visit)
-    return {"over": over, "overview": looked, **charts_of(visit, visit.identity.account)}
+    return {"over": over, "overview": overview_now, **charts_of(visit, visit.identity.account)}

@@ -16,9 +16,9 @@ from veil.console.messages import (
 )
 from veil.console.queue_views import (
     PAGE_LEASES,
+    CurrentMessage,
     Head,
     LeaseName,
-    Present,
     leased_message,
     live_facts,
     open_leases,
@@ -31,17 +31,18 @@ from veil.core.errors import VeilError
 from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.message import StoredMessage
 from veil.core.queue import Queue
-from veil.service.messages import Looked, delete, extend_lease
+from veil.core.sequence import SEQ_MAX
+from veil.service.messages import SearchPage, delete, extend_lease
 from veil.wire.exchange import Response
 from veil.words import exact_length, plural
 
 
-def _rows(visit: Visit, head: Head, looked: Looked) -> list[Present]:
+def _rows(visit: Visit, head: Head, result: SearchPage) -> list[CurrentMessage]:
     holder = partial(visit.console.activity.attempts.holder, head.queue.id)
-    return [Present(head.queue, each, holder(each)) for each in looked.messages]
+    return [CurrentMessage(head.queue, each, holder(each)) for each in result.messages]
 
 
-def _drawn(visit: Visit, row: Present, piece: str, *state: object) -> str:
+def _drawn(visit: Visit, row: CurrentMessage, piece: str, *state: object) -> str:
     """A row or a cell of the stream, drawn again when its state is another."""
     return visit.fragments.get(
         (piece, row.message.seq, *state), lambda: visit.row(f"queue_{piece}.html", row=row)
@@ -57,7 +58,7 @@ async def messages_page(visit: Visit, problem: str = "") -> Response:
     """The messages by their age, the oldest first, a page at a time; with what is wrong with what was asked, after a try."""
     head = await queue_head(visit, "messages")
     search = read_search(visit.query)
-    looked = await search_messages(visit.service, head.queue, search, visit.turn)
+    result = await search_messages(visit.service, head.queue, search, visit.turn)
     # A filtered list costs a look at many rows: it moves when it is asked to. What is above it always does.
     live_path = f"{head.address}/{'live' if search.is_filtered else f'messages/live?{visit.query_with()}'}"
     return await queue_page(
@@ -65,8 +66,8 @@ async def messages_page(visit: Visit, problem: str = "") -> Response:
         head,
         problem=problem,
         search=search,
-        looked=looked,
-        rows=_rows(visit, head, looked),
+        result=result,
+        rows=_rows(visit, head, result),
         live_path=live_path,
     )
 
@@ -75,9 +76,9 @@ async def messages_page(visit: Visit, problem: str = "") -> Response:
 async def messages_live(visit: Visit) -> Mapping[str, str]:
     head = await queue_head(visit, "messages")
     search = Search(after=read_search(visit.query).after)
-    looked = await search_messages(visit.service, head.queue, search, visit.turn)
+    result = await search_messages(visit.service, head.queue, search, visit.turn)
     fragments, drawn = dict(live_facts(visit, head)), ""
-    for row in _rows(visit, head, looked):
+    for row in _rows(visit, head, result):
         await visit.turn.pause()
         draw, message = partial(_drawn, visit, row), row.message
         drawn += draw("message_row")
@@ -85,7 +86,7 @@ async def messages_live(visit: Visit) -> Mapping[str, str]:
         fragments[f"receives-{message.seq}"] = draw("message_receives", message.receive_count)
     visit.fragments.end_round()
     # The rows before their cells: a cell is put into a row that is there.
-    none = await visit.fragment("queue_message_none.html", search=search, looked=looked)
+    none = await visit.fragment("queue_message_none.html", search=search, result=result)
     return {"message-rows": drawn or none, **fragments}
 
 
@@ -139,15 +140,15 @@ async def offer_deletion(
 async def in_flight_page(visit: Visit, problem: str = "") -> Response:
     """The open leases; with what is wrong with what was asked, after a try."""
     head = await queue_head(visit, "in-flight")
-    looked, after = await _open_leases(visit, head)
+    result, after = await _open_leases(visit, head)
     by_deadline = _is_by_deadline(visit)
     return await queue_page(
         visit,
         head,
         problem=problem,
         extend_s=visit.form.text("extend_s")[:40] or head.queue.settings.visibility_s or 30,
-        looked=looked,
-        rows=_rows(visit, head, looked),
+        result=result,
+        rows=_rows(visit, head, result),
         after=after,
         by_deadline=by_deadline,
         live_path=f"{head.address}/in-flight/live?after={after}&order={'deadline' if by_deadline else ''}",
@@ -157,9 +158,9 @@ async def in_flight_page(visit: Visit, problem: str = "") -> Response:
 @live("/queues/{region}/{name}/in-flight/live")
 async def in_flight_live(visit: Visit) -> Mapping[str, str]:
     head = await queue_head(visit, "in-flight")
-    looked, _ = await _open_leases(visit, head)
+    result, _ = await _open_leases(visit, head)
     fragments, drawn = dict(live_facts(visit, head)), ""
-    for row in _rows(visit, head, looked):
+    for row in _rows(visit, head, result):
         await visit.turn.pause()
         draw = partial(_drawn, visit, row)
         drawn += draw("lease_row", row.lease, row.lease_version)
@@ -172,13 +173,13 @@ async def in_flight_live(visit: Visit) -> Mapping[str, str]:
     return {"lease-rows": drawn or await visit.fragment("queue_lease_none.html"), **fragments}
 
 
-async def _open_leases(visit: Visit, head: Head) -> tuple[Looked, int]:
+async def _open_leases(visit: Visit, head: Head) -> tuple[SearchPage, int]:
     """The leases of the page, in the order that its address says, and behind which message it begins."""
-    after = visit.query.number("after", 0, 0, (1 << 63) - 1)
-    looked = await open_leases(visit.service, head.queue, after, visit.turn)
+    after = visit.query.number("after", 0, 0, SEQ_MAX)
+    result = await open_leases(visit.service, head.queue, after, visit.turn)
     if _is_by_deadline(visit):
-        looked.messages.sort(key=lambda message: message.due_at_ms or 0)
-    return looked, after
+        result.messages.sort(key=lambda message: message.due_at_ms or 0)
+    return result, after
 
 
 def _is_by_deadline(visit: Visit) -> bool:

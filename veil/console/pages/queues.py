@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from markupsafe import Markup
 
 from veil.console.charts import in_pairs, sparkline
-from veil.console.queue_views import NOTHING, charts_of, chosen_span, live_facts, queue_head, queue_page
+from veil.console.queue_views import EMPTY_DEPTH, charts_of, chosen_span, live_facts, queue_head, queue_page
 from veil.console.visit import Visit
 from veil.console.web import live, page, view
 from veil.core.queue import Queue
@@ -17,7 +17,7 @@ from veil.wire.exchange import Response
 from veil.words import plural
 
 PAGE_ROWS: Final = 50
-# A live list looks at its rows every second, but only now and then for queues that have come or gone.
+# A live list reads its rows every second, but only now and then for queues that have come or gone.
 LIVE_ORDER_MS: Final = 3_000
 # What comes by a redrive or as a dead letter comes in like what was sent.
 _DRAWN: Final = {"sent": ("sent", "arrived"), "received": ("received",), "deleted": ("deleted",)}
@@ -32,10 +32,10 @@ class _Column(NamedTuple):
 
 _COLUMNS: Final[Mapping[str, _Column]] = {
     "name": _Column("Name", lambda queue, _: queue.name, False),
-    "visible": _Column("Visible", lambda _, look: look.counts.visible, True),
-    "in-flight": _Column("In flight", lambda _, look: look.counts.in_flight, True),
-    "delayed": _Column("Delayed", lambda _, look: look.counts.delayed, True),
-    "oldest": _Column("Oldest", lambda _, look: -(look.oldest_sent_ms or 1 << 62), True),
+    "visible": _Column("Visible", lambda _, depth: depth.counts.visible, True),
+    "in-flight": _Column("In flight", lambda _, depth: depth.counts.in_flight, True),
+    "delayed": _Column("Delayed", lambda _, depth: depth.counts.delayed, True),
+    "oldest": _Column("Oldest", lambda _, depth: -(depth.oldest_sent_ms or 1 << 62), True),
     "timeout": _Column("Visibility timeout", lambda queue, _: queue.settings.visibility_s, False),
 }
 
@@ -65,15 +65,15 @@ async def queues(visit: Visit) -> Mapping[str, Any]:
         order = "other" if falling != column.falls_first else ""
         sorted_now = None if name != wanted.sort else "descending" if wanted.falling else "ascending"
         headings.append((name, column.words, visit.query_with(sort=name, order=order, page=""), sorted_now))
-    matching, count, regions = await visit.console.looks.kept(
+    matching, count, regions = await visit.console.depths.kept(
         (visit.identity.account, wanted),
         lambda: _matching(visit, wanted),
         LIVE_ORDER_MS if visit.is_live else 0,
     )
     shown, pager = visit.paged(matching, PAGE_ROWS)
-    looks = await visit.console.looks.at(shown)
+    depths = await visit.console.depths.at(shown)
     return {
-        "rows": [(queue, looks[queue.id], *_recent(visit, queue)) for queue in shown if queue.id in looks],
+        "rows": [(queue, depths[queue.id], *_recent(visit, queue)) for queue in shown if queue.id in depths],
         "wanted": wanted,
         "headings": headings,
         "matching": len(matching),
@@ -104,15 +104,17 @@ async def _matching(visit: Visit, wanted: QueueFilter) -> tuple[list[Queue], int
 
 
 async def _ordered(visit: Visit, wanted: QueueFilter, queues: Sequence[Queue]) -> list[Queue]:
-    looks: Mapping[int, QueueDepth] = {}
-    # Only these orders need a look at every queue; the usual one looks at those on the page.
+    depths: Mapping[int, QueueDepth] = {}
+    # Only these orders need a look at every queue; the usual one reads those on the page.
     if wanted.hide_empty or wanted.sort not in ("name", "timeout"):
-        looks = await visit.console.looks.at(queues, with_oldest=wanted.sort == "oldest")
-    kept = [queue for queue in queues if not wanted.hide_empty or looks.get(queue.id, NOTHING).total]
+        depths = await visit.console.depths.at(queues, with_oldest=wanted.sort == "oldest")
+    kept = [queue for queue in queues if not wanted.hide_empty or depths.get(queue.id, EMPTY_DEPTH).total]
     kept.sort(key=lambda queue: (queue.name, queue.key.region))
     if wanted.sort != "name" or wanted.falling:
         compared = _COLUMNS[wanted.sort].compared
-        kept.sort(key=lambda queue: compared(queue, looks.get(queue.id, NOTHING)), reverse=wanted.falling)
+        kept.sort(
+            key=lambda queue: compared(queue, depths.get(queue.id, EMPTY_DEPTH)), reverse=wanted.falling
+        )
     return kept
 
 

@@ -125,7 +125,7 @@ class PostgresTarget:
             self._connection.execute(Q.write_meta, {"name": COPYING, "value": encode_mark(mark)})
 
     def finish(self, facts: StoreFacts) -> None:
-        states = {"visible": State.VISIBLE, "in_flight": State.IN_FLIGHT, "delayed": State.DELAYED}
+        states = {state.name.lower(): state for state in State}
         with self._connection.transaction():
             run = self._connection.execute
             run(

@@ -193,7 +193,7 @@ async def describe_message(call: Call, given: shapes.DescribeMessageInput) -> sh
 PEEK_MAX = 1_000
 PEEK_BYTES_MAX: Final = 16 << 20  # of bodies, for one look
 _INSTANT_MAX = (1 << 62) - 1
-_STATES = {State.VISIBLE: "visible", State.DELAYED: "delayed", State.IN_FLIGHT: "in_flight"}
+_STATES = {state: state.name.lower() for state in State}
 
 
 async def peek_messages(call: Call, given: shapes.PeekMessagesInput) -> shapes.PeekMessagesOutput:
