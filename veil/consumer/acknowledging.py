@@ -12,6 +12,7 @@ from typing import Final, Generic, TypeVar
 from veil.client.api import BATCH_MAX, ApiError, Backoff, Failure, QueueApi
 from veil.consumer.message import Message
 from veil.consumer.outcomes import masked_together
+from veil.consumer.renewal.keeper import Keeper
 from veil.core.attempt import GIVEN_BACK, Said
 
 _log = logging.getLogger(__name__)
@@ -94,9 +95,10 @@ class Batcher(Generic[E]):
             self._go()
 
     async def _call(self, batch: list[tuple[E, Answered, int]]) -> None:
+        batch = self._to_send(batch)
         answers: Sequence[ApiError | None]
         try:
-            answers = await self._send([entry for entry, _, _ in batch])
+            answers = await self._send([entry for entry, _, _ in batch]) if batch else []
         except ApiError as error:
             answers = [error] * len(batch)
         except Exception as error:
@@ -105,7 +107,15 @@ class Batcher(Generic[E]):
             if answer is not None and self._may_pass(answer, tries):
                 self._again(entry, answered, tries, answer)
             else:
+                self._ended(entry, answer)
                 answered(answer)
+
+    def _to_send(self, batch: list[tuple[E, Answered, int]]) -> list[tuple[E, Answered, int]]:
+        """Those of a batch that are to be sent, asked just before they are."""
+        return batch
+
+    def _ended(self, entry: E, error: ApiError | None) -> None:
+        """This has become of the entry, and it is not tried again."""
 
     def _may_pass(self, error: ApiError, tries: int) -> bool:
         tries_max = _TRIES_AWAY if error.away and self.grace_s else _TRIES
@@ -119,6 +129,7 @@ class Batcher(Generic[E]):
             try:
                 await self._sleep(pause_s)
             except asyncio.CancelledError:
+                self._ended(entry, error)
                 answered(error)
                 raise
             self._gathered.append((entry, answered, tries + 1))
@@ -134,38 +145,50 @@ class Batcher(Generic[E]):
 _REMEMBERED_MAX: Final = 10_000
 
 
-class Deletes(Batcher[tuple[str, Said | None]]):
-    """Deletes, in batches; a message whose delete failed is known when it comes back, and is not handled again."""
+class Deletes(Batcher[Message]):
+    """Deletes, in batches; a message whose delete failed is known when it comes back, and is not handled again.
+
+    A message that waits for its delete is held and renewed like one that is being handled. Its lease is ended with the call
+    that deletes it, and one that was lost until then is not deleted: it is somebody else's.
+    """
 
     def __init__(
-        self, api: QueueApi, url: str, *, sleep: Callable[[float], Awaitable[None]], random: Random
+        self,
+        api: QueueApi,
+        url: str,
+        keeper: Keeper,
+        *,
+        sleep: Callable[[float], Awaitable[None]],
+        random: Random,
     ) -> None:
-        async def delete(entries: Sequence[tuple[str, Said | None]]) -> list[ApiError | None]:
-            receipts = [receipt for receipt, _ in entries]
-            said = masked_together([each for _, each in entries])
+        async def delete(messages: Sequence[Message]) -> list[ApiError | None]:
+            receipts = [message.raw.receipt for message in messages]
+            said = masked_together([message.told() for message in messages])
             return await (api.delete(url, receipts, said=said) if any(said) else api.delete(url, receipts))
 
         super().__init__(delete, sleep=sleep, random=random, count_max=lambda: api.bulk_max)
         self._handled: OrderedDict[str, None] = OrderedDict()
-        self._url = url
+        self._url, self._keeper = url, keeper
 
     def was_handled(self, message_id: str) -> bool:
         """Whether the message was handled before and only its delete failed."""
         return message_id in self._handled
 
-    def delete(self, message: Message, done: Callable[[Message, bool], None]) -> None:
-        """Take the message out, and tell whether it is; it may still be there if not. Its lease must have been let go of."""
-        entry = (message.raw.receipt, message.told())
-        self.put(entry, lambda error: done(message, self._is_gone(message, error)))
+    def _to_send(self, batch: list[tuple[Message, Answered, int]]) -> list[tuple[Message, Answered, int]]:
+        self._keeper.let_go(*(message.lease for message, _, tries in batch if tries == 1))
+        return [each for each in batch if each[2] > 1 or self._is_held(*each)]
 
-    async def deleted(self, message: Message) -> bool:
-        """The same, to be awaited."""
-        return self._is_gone(message, await self.add((message.raw.receipt, message.told())))
-
-    def _is_gone(self, message: Message, error: ApiError | None) -> bool:
-        if error is None:
-            self._handled.pop(message.id, None)
+    def _is_held(self, message: Message, answered: Answered, _tries: int) -> bool:
+        if message.end_lease():
             return True
+        answered(ApiError(Failure.LOST, "", message.lease.why))
+        return False
+
+    def _ended(self, message: Message, error: ApiError | None) -> None:
+        if error is None:
+            if self._handled:
+                self._handled.pop(message.id, None)
+            return
         # Also after LOST: its handler has succeeded, and if whoever holds it now fails, it may come back to us.
         self._handled[message.id] = None
         self._handled.move_to_end(message.id)
@@ -177,7 +200,6 @@ class Deletes(Batcher[tuple[str, Said | None]]):
             level = logging.ERROR
             became = "not deleted: %s; when it comes back it is deleted, not handled again"
         _log.log(level, f"message %s of %s was handled, but {became}", message.id, self._url, error)
-        return False
 
 
 # ---- releasing

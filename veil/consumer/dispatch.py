@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from veil.client.api import BATCH_MAX
+from veil.client.api import BATCH_MAX, ApiError
 from veil.consumer.message import Message
 from veil.consumer.outcomes import LetExpire, Outcome
 from veil.consumer.processing import Interrupted, MessageProcessor
+from veil.consumer.receiver import HandlingTime
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +38,11 @@ class WaitingMessages:
     def slots_needed(self, in_hand: int) -> int:
         """How many slots everything takes that waits or, as `in_hand` counts, is at work."""
         return len(self._all) + in_hand
+
+    @property
+    def ready(self) -> int:
+        """How many could be taken now, one after the other, before any of them is settled."""
+        return len(self._all)
 
     def receive_max(self, bulk_max: int) -> int:
         """How many messages one receive should ask for at most, of so many that it may."""
@@ -91,6 +98,10 @@ class FifoWaiting(WaitingMessages):
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def ready(self) -> int:
+        return len(self._turns)
 
     def slots_needed(self, in_hand: int) -> int:
         return len(self._busy) + len(self._turns)
@@ -172,6 +183,17 @@ class FifoWaiting(WaitingMessages):
 
 # ---- dispatching
 
+# So quickly nobody has waited for anything: the task is as good as new, and the event loop is not kept for long.
+_QUICK_S: Final = 0.000_05
+
+
+def _is_now(context: contextvars.Context) -> bool:
+    """Whether the context variables are still as they were."""
+    try:
+        return contextvars.copy_context() == context
+    except Exception:  # values that cannot be compared
+        return False
+
 
 class Dispatch:
     """The slots. A slot is free again when its handler has ended; its group, when what became of it is settled."""
@@ -181,16 +203,14 @@ class Dispatch:
         waiting: WaitingMessages,
         slots: int,
         processor: MessageProcessor,
+        handling: HandlingTime,
         *,
         on_free_slot: Callable[[], None],
     ) -> None:
-        self._waiting, self._slots, self._processor, self._on_free_slot = (
-            waiting,
-            slots,
-            processor,
-            on_free_slot,
-        )
+        self._waiting, self._slots, self._processor = waiting, slots, processor
+        self._handling, self._on_free_slot = handling, on_free_slot
         self._running: dict[asyncio.Task[None], list[Message]] = {}
+        self._starting = False  # a task is about to take a message
         self._in_hand = 0  # messages whose handlers are at work
         self._settling = 0
         self._all_settled: asyncio.Future[None] | None = None  # somebody waits for it
@@ -255,61 +275,75 @@ class Dispatch:
 
     def interrupt(self) -> None:
         """End the handlers that are still at work; their messages are settled as interrupted."""
-        # Soon, not now: a task that is cancelled before its first step never takes it, and its message would be nobody's.
         for task in self._running:
-            asyncio.get_running_loop().call_soon(task.cancel)
+            task.cancel()
 
     def _begin(self) -> None:
-        while not self._closed and len(self._running) < self._slots:
-            first = self._waiting.take()
-            if first is None:
-                return
-            messages = [first]
-            most = self._processor.batch_max(first)
-            if most > 1:
-                fits = functools.partial(self._processor.fits, first)
-                messages += self._waiting.take_with(first, most - 1, fits)
-            task = asyncio.get_running_loop().create_task(self._run(messages))
-            self._running[task] = messages
-            self._in_hand += len(messages)
+        """See that a task is about to start while something may be begun. It sees to the next one, and does the rest of them itself
+        as long as it need not wait: most of what a message costs is what it takes to start and to end a task."""
+        if not self._starting and not self._closed and self._waiting.ready and len(self._running) < self._slots:
+            self._starting = True
+            asyncio.get_running_loop().create_task(self._work())
 
-    async def _run(self, messages: list[Message]) -> None:
-        task = asyncio.current_task()
+    def _next(self) -> list[Message]:
+        """What is begun next, one message or as many as its handler takes; nothing when nothing may be."""
+        first = None if self._closed else self._waiting.take()
+        if first is None:
+            return []
+        most = self._processor.batch_max(first)
+        if most == 1:
+            return [first]
+        return [first, *self._waiting.take_with(first, most - 1, functools.partial(self._processor.fits, first))]
+
+    async def _work(self) -> None:
+        """Handle what is next, and go on so as long as handlers are quick and leave no trace in the task."""
+        self._starting = False
+        task, context = asyncio.current_task(), contextvars.copy_context()
         assert task is not None
-        outcomes: Sequence[Outcome | None]
         try:
-            outcomes = await self._processor.work(messages)
-        except asyncio.CancelledError:
-            if not self._closed:
-                raise
-            task.uncancel()  # the stop ends the handler, not what has to become of its message
-            outcomes = [Interrupted()] * len(messages)
-        except Exception:
-            _log.exception("handling failed in an unforeseen way", extra={"facts": messages[0].facts})
-            outcomes = [LetExpire()] * len(messages)
+            while messages := self._next():
+                self._running[task] = messages
+                self._in_hand += len(messages)
+                self._begin()
+                outcomes: Sequence[Outcome | None]
+                try:
+                    outcomes = await self._processor.work(messages)
+                except asyncio.CancelledError:
+                    if not self._closed:
+                        raise
+                    task.uncancel()  # the stop ends the handler, not what has to become of its message
+                    outcomes = [Interrupted()] * len(messages)
+                except Exception:
+                    _log.exception("handling failed in an unforeseen way", extra={"facts": messages[0].facts})
+                    outcomes = [LetExpire()] * len(messages)
+                finally:
+                    del self._running[task]
+                    self._in_hand -= len(messages)
+                    self._on_free_slot()
+                self._settling += 1
+                if len(messages) > 1 or not self._processor.settle_at_once(messages[0], outcomes[0], self._settled):
+                    self._begin()
+                    await self._settle(messages, outcomes)
+                    return
+                if self._handling.last_s > _QUICK_S or task.cancelling() or not _is_now(context):
+                    return
         finally:
-            del self._running[task]
-            self._in_hand -= len(messages)
             self._begin()
-            self._on_free_slot()
-        first = messages[0]
-        self._settling += 1
-        gone = False
+
+    async def _settle(self, messages: list[Message], outcomes: Sequence[Outcome | None]) -> None:
+        first, gone = messages[0], False
         try:
-            if len(messages) == 1 and self._processor.settle_at_once(first, outcomes[0], self._settled):
-                return
             gone = await self._processor.settle(messages, outcomes, lambda: self._waiting.halt(first))
         except Exception:
             _log.exception("settling failed in an unforeseen way", extra={"facts": first.facts})
-        except BaseException:
-            self._settled(first, gone)
-            raise
-        self._settled(first, gone)
+        finally:
+            if self._waiting.settled(first, gone):
+                self._begin()
+                self._on_free_slot()
+            self._settled(None)
 
-    def _settled(self, message: Message, gone: bool) -> None:
+    def _settled(self, _error: ApiError | None) -> None:
+        """What became of a message is carried out, or cannot be."""
         self._settling -= 1
-        if self._waiting.settled(message, gone):
-            self._begin()
-            self._on_free_slot()
         if not self._settling and self._all_settled is not None and not self._all_settled.done():
             self._all_settled.set_result(None)

@@ -34,24 +34,24 @@ class LeaseLost(Exception):
 class Settling:
     """Something that is done already, or soon: await it on any event loop, or `wait()` for it in a thread."""
 
-    __slots__ = ("_future",)
+    __slots__ = ("_futures",)
 
-    def __init__(self, future: Future[None] | None = None) -> None:
-        self._future = future
+    def __init__(self, *futures: Future[None]) -> None:
+        self._futures = futures
 
     @property
     def settled(self) -> bool:
         """Whether there is nothing left to wait for."""
-        return self._future is None or self._future.done()
+        return all(future.done() for future in self._futures)
 
     def __await__(self) -> Generator[Any, None, None]:
-        if self._future is not None:
-            yield from asyncio.wrap_future(self._future).__await__()
+        for future in self._futures:
+            yield from asyncio.wrap_future(future).__await__()
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Block until it is done; never on the event loop that has to do it."""
-        if self._future is not None:
-            self._future.result(timeout_s)
+        for future in self._futures:
+            future.result(timeout_s)
 
 
 class Lease:
@@ -62,6 +62,8 @@ class Lease:
     that refuse a lower one than it has seen.
     """
 
+    # One for all: it is held for a few assignments, and to make one for each lease costs more than to wait for it.
+    _lock = threading.Lock()
     # What most leases never change, so that to make one costs little.
     _state = LeaseState.HELD
     _why = ""
@@ -99,7 +101,6 @@ class Lease:
         # How long after the service's own trouble it stays open, as the service has promised.
         self.grace_s = grace_s
         self._monotonic = monotonic
-        self._lock = threading.Lock()
         self._deadline_s = received_at_s + visibility_s
 
     @property
@@ -117,6 +118,12 @@ class Lease:
     def lost(self) -> bool:
         """Whether the message is, or may be, somebody else's now. A sync handler looks at it between two steps."""
         self._look_at_the_clock()
+        return self._state is LeaseState.LOST
+
+    def lost_by(self, now_s: float) -> bool:
+        """The same at an instant that the caller has read off the lease's clock."""
+        if now_s >= self.lost_at_s:
+            self._look_at_the_clock()
         return self._state is LeaseState.LOST
 
     @property

@@ -17,6 +17,9 @@ from veil.client.api import Attribute, RawMessage
 from veil.consumer.lease import Lease
 from veil.core.attempt import NOT_SAID, Said
 
+_log = logging.getLogger(__name__)
+
+
 # ---- envelopes
 #
 # CloudEvents are recognised by their `specversion`. Only the outermost names are read; the payload stays the bytes it was, for
@@ -85,6 +88,16 @@ class Message:
         self.queue = queue
         self.lease = lease
         self._type_attribute = type_attribute  # wins over what the body says
+
+    def end_lease(self) -> bool:
+        """End the lease; whether it was held until now, so that an outcome may be carried out."""
+        lease = self.lease
+        if not lease.released and lease.end():
+            return True
+        if lease.lost:
+            why = lease.why
+            _log.warning("its lease was lost, so the outcome is not carried out: %s", why, extra={"facts": self.facts})
+        return False
 
     def told(self, otherwise: Said | None = None) -> Said | None:
         """What the queue is told with the end of this attempt; `otherwise` where its handler did not fail."""

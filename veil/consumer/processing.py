@@ -113,19 +113,15 @@ class MessageProcessor:
         return [found[id(message)] for message in messages]
 
     def settle_at_once(
-        self, message: Message, outcome: Outcome | None, done: Callable[[Message, bool], None]
+        self, message: Message, outcome: Outcome | None, done: Callable[[ApiError | None], None]
     ) -> bool:
-        """Nearly always: begin the delete of a message that was handled, without waiting; `done` tells whether it is out of the
-        queue. False: it needs `settle`, as what stands in an order does."""
-        if type(outcome) is not Delete or message.settling is not None or message.is_fifo:
+        """Nearly always: begin the delete of a message that was handled, without waiting; `done` when that has come to its end.
+        False: it needs `settle`, as what stands in an order does."""
+        if type(outcome) is not Delete or message.settling is not None or self._facts.fifo:
             return False
         if not self._keeper.knows_at_once:
             return False
-        self._keeper.let_go(message.lease)
-        if self._is_kept(message):
-            self._deletes.delete(message, done)
-        else:
-            done(message, False)
+        self._deletes.put(message, done)
         return True
 
     async def settle(
@@ -154,12 +150,9 @@ class MessageProcessor:
 
     async def abandon(self, messages: Sequence[Message]) -> None:
         """Give back what handlers hold that do not end; whatever they still do is of no account."""
-        changes = []
-        for message in messages:
-            await self._keeper.let_go(message.lease)
-            if message.lease.lose("the consumer stopped, and its handler did not"):
-                changes.append((message, 0))
-        await self._make_visible(changes)
+        await self._keeper.let_go(*(message.lease for message in messages))
+        why = "the consumer stopped, and its handler did not"
+        await self._make_visible([(message, 0) for message in messages if message.lease.lose(why)])
 
     async def _end(self, message: Message, outcome: Outcome | None) -> int:
         """Carry out whatever ends at the message itself: _GONE, _LEFT, or the seconds after which it is to be visible."""
@@ -167,38 +160,24 @@ class MessageProcessor:
         if isinstance(outcome, DeadLetter):
             # Before the keeper lets go: until the copy is safe, nobody else may receive the original.
             outcome = await self._dead_lettered(message, outcome)
-        letting_go = self._keeper.let_go(lease)
-        if isinstance(outcome, Interrupted) or not self._keeper.knows_at_once:
-            await letting_go
+        is_done = isinstance(outcome, Delete | Discard)
+        if not is_done or not self._keeper.knows_at_once:
+            # A renewal that overtook a release would hide the message again; and what a helper process knows comes with this.
+            await self._keeper.let_go(lease)
+        if is_done:
+            with nullcontext() if message.settling is None else message.settling():
+                return _LEFT if await self._deletes.add(message) else _GONE
         if isinstance(outcome, Interrupted):
             return 0 if lease.lose("the consumer is stopping") else _LEFT
-        if outcome is None or not self._is_kept(message):
+        if outcome is None or not message.end_lease():
             return _LEFT
-        if isinstance(outcome, Delete | Discard):
-            with nullcontext() if message.settling is None else message.settling():
-                return _GONE if await self._deletes.deleted(message) else _LEFT
         if isinstance(outcome, LetExpire):
             # To say why takes a call, and that sets a deadline: the one it has, to the second. Only Veil listens.
             left_s = math.ceil(lease.remaining_s)
             if message.said is None or left_s <= 0 or not looks_like_ours(message.raw.receipt):
                 return _LEFT
-            await letting_go
             return left_s
-        await letting_go  # a renewal that overtook the release would hide the message again
         return int(outcome.seconds) if isinstance(outcome, RetryAfter) else 0
-
-    def _is_kept(self, message: Message) -> bool:
-        """End the lease; whether it was held until now, so that an outcome may be carried out."""
-        lease = message.lease
-        if not lease.released and lease.end():
-            return True
-        if lease.lost:
-            _log.warning(
-                "its lease was lost, so the outcome is not carried out: %s",
-                lease.why,
-                extra={"facts": message.facts},
-            )
-        return False
 
     async def _dead_lettered(self, message: Message, outcome: DeadLetter) -> Outcome:
         """Send the copy; the outcome for the original."""
@@ -234,12 +213,8 @@ class MessageProcessor:
 
     async def _taken_over(self, messages: Sequence[Message]) -> list[tuple[Message, int]]:
         """Those whose leases can still be ended, now ended, to be made visible at once."""
-        changes = []
-        for message in messages:
-            await self._keeper.let_go(message.lease)
-            if message.lease.end():
-                changes.append((message, 0))
-        return changes
+        await self._keeper.let_go(*(message.lease for message in messages))
+        return [(message, 0) for message in messages if message.lease.end()]
 
     async def _make_visible(self, changes: Sequence[tuple[Message, int]]) -> None:
         if changes:

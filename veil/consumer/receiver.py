@@ -32,9 +32,11 @@ class HandlingTime:
 
     def __init__(self) -> None:
         self.usual_s: float | None = None
+        self.last_s = math.inf
 
     def took(self, seconds: float) -> None:
         """One more handler has ended."""
+        self.last_s = seconds
         if self.usual_s is None:
             self.usual_s = seconds
         else:

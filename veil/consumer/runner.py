@@ -198,7 +198,7 @@ class Runner:
     def _join(self, api: QueueApi, keeper: Keeper) -> None:
         settings, dependencies, facts = self._settings, self._dependencies, self.facts
         sleep, random = dependencies.sleep, dependencies.random
-        self.deletes = Deletes(api, facts.url, sleep=sleep, random=random)
+        self.deletes = Deletes(api, facts.url, keeper, sleep=sleep, random=random)
         releases = self._releases = Releases(api, facts.url, fifo=facts.fifo, sleep=sleep, random=random)
         processor = self._processor = MessageProcessor(
             api=api,
@@ -225,7 +225,11 @@ class Runner:
         )
         self._waiting = FifoWaiting(dependencies.monotonic) if facts.fifo else WaitingMessages()
         self.dispatch = Dispatch(
-            self._waiting, settings.concurrency, processor, on_free_slot=self.receiver.pump_soon
+            self._waiting,
+            settings.concurrency,
+            processor,
+            self._handling,
+            on_free_slot=self.receiver.pump_soon,
         )
         handling = self._table.settings
         handling.has_dead_letters = facts.dead_letters_url is not None

@@ -179,14 +179,14 @@ class Judge:
 
     def conclude(self, message: Message, outcome: Outcome | None, began_s: float | None) -> Outcome | None:
         """The outcome that the runner is to carry out; None once the lease is lost, whatever the handler said."""
-        if message.lease.lost or outcome is None:
+        now_s = self._settings.monotonic()
+        if message.lease.lost_by(now_s) or outcome is None:
             outcome = None
             self._log(
                 "lost its lease, the result is not kept: %s", message, message.lease.why or "unknown why"
             )
         elif not isinstance(outcome, Delete):
             outcome = settled(outcome, message.lease, message.receive_count, self._settings.random)
-        now_s = self._settings.monotonic()
         seconds = 0.0 if began_s is None else now_s - began_s
         waited_s = now_s - message.lease.received_at_s - seconds
         if waited_s >= max(_WAIT_TOLD_S, seconds * _WAIT_TOLD_SHARE):
@@ -243,14 +243,14 @@ class Judge:
 # ---- running functions
 
 
-async def run_async(call: Callable[[], Any], leases: Sequence[Lease]) -> Any:
+async def run_async(begun: Awaitable[Any], leases: Sequence[Lease]) -> Any:
     """The result of a coroutine, awaited in the present task; LeaseLost when it was cancelled because every lease was. Without
     leases nothing cancels it."""
     if not leases:
-        return await call()
+        return await begun
     watch = _Watch(leases)
     try:
-        result = await call()
+        result = await begun
     except asyncio.CancelledError:
         if watch.close():
             raise LeaseLost(leases[0].why) from None
@@ -336,7 +336,7 @@ class _Watch:
         task = asyncio.current_task()
         assert task is not None
         self._task = task
-        self._loop = asyncio.get_running_loop()
+        self._loop = task.get_loop()
         self._cancelling_before = task.cancelling()
         self._left = len(leases)
         self._open, self._fired = True, False

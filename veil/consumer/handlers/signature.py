@@ -86,7 +86,8 @@ class Signature:
     def arguments(self, payload: Any, message: Any, lease: Any) -> tuple[list[Any], dict[str, Any]]:
         """The arguments for a call; in a batch each of the three is a list."""
         given = (payload, message, lease)
-        return [given[asked] for asked in self.by_place], {name: given[asked] for name, asked in self.by_name}
+        by_name = {name: given[asked] for name, asked in self.by_name} if self.by_name else {}
+        return [given[asked] for asked in self.by_place], by_name
 
 
 def read_signature(function: Callable[..., Any], *, batch: bool = False, name: str = "") -> Signature:

@@ -60,10 +60,9 @@ class _Handling:
         return self._begun(args, kwargs, held)
 
     def _begun(self, args: list[Any], kwargs: dict[str, Any], held: Sequence[Lease]) -> Awaitable[Any]:
-        bound = functools.partial(self.function, *args, **kwargs)
         if self.is_async:
-            return run_async(bound, held if self._cancel_when_lost else ())
-        return run_sync(bound, self._settings.executor)
+            return run_async(self.function(*args, **kwargs), held if self._cancel_when_lost else ())
+        return run_sync(functools.partial(self.function, *args, **kwargs), self._settings.executor)
 
     async def _call_with_dependencies(
         self, given: tuple[Any, Any, Any], args: list[Any], kwargs: dict[str, Any], held: Sequence[Lease]
@@ -103,9 +102,9 @@ class Handler(_Handling):
 
         Never raises, except for a cancellation that came from outside.
         """
-        if message.lease.lost:
-            return self._judge.conclude(message, None, None)
         began_s = self._settings.monotonic()
+        if message.lease.lost_by(began_s):
+            return self._judge.conclude(message, None, None)
         outcome: Outcome | None
         before = CURRENT.set(message)
         try:

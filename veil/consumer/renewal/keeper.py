@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
 import threading
@@ -75,8 +76,8 @@ class Keeper(Protocol):
     def hold(self, *leases: Lease) -> None:
         """Keep the leases from now on: call it at once for everything that was received."""
 
-    def let_go(self, lease: Lease) -> Settling:
-        """Send no renewal for the lease after this; settled when none is under way either.
+    def let_go(self, *leases: Lease) -> Settling:
+        """Send no renewal for the leases after this; settled when none is under way either.
 
         Await it, then ask `lease.end()` whether the lease was kept, then delete or release. A renewal that overtook a release
         would hide the message again; and a loss that is on its way from a helper process is known only then.
@@ -94,13 +95,13 @@ class Keeper(Protocol):
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
 
 
-def steady_s() -> float:
-    """Seconds that neither a step of the wall clock nor a suspended machine bends; the same in every process of a host.
-
-    `time.monotonic` stands still on Linux while the machine is suspended, and the queue's clock does not: counted on it, a
-    lease would look alive after a night in a closed laptop. Use one clock for receiving, leases and keeper.
-    """
-    return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
+# Seconds that neither a step of the wall clock nor a suspended machine bends; the same in every process of a host.
+# `time.monotonic` stands still on Linux while the machine is suspended, and the queue's clock does not: counted on it, a lease
+# would look alive after a night in a closed laptop. Use one clock for receiving, leases and keeper. Not a function of its own:
+# it is read several times for each message.
+steady_s: Callable[[], float] = (
+    time.monotonic if _BOOTTIME is None else functools.partial(time.clock_gettime, _BOOTTIME)
+)
 
 
 # The loop's own clock stands still while the machine is suspended: without a look now and then, a timer of a minute would
@@ -109,7 +110,6 @@ _NAP_MAX_S = 1.0
 _LATE_S = 0.5
 _BY_HAND_TRIES, _BY_HAND_TIMEOUT_S = 5, 5.0
 _BY_HAND_BACKOFF = Backoff(first_s=0.3, max_s=0.3, jitter=2 / 3)
-_SETTLED = Settling()
 
 
 class LeaseKeeper(Keeper):
@@ -155,17 +155,16 @@ class LeaseKeeper(Keeper):
         if earlier:
             self._call(self._plan)
 
-    def let_go(self, lease: Lease) -> Settling:
-        """Send no renewal for the lease after this; settled when none is under way either."""
+    def let_go(self, *leases: Lease) -> Settling:
+        """Send no renewal for the leases after this; settled when none is under way either."""
+        landed = []
         with self._lock:
-            held, events = self._ledger.let_go(lease, self._monotonic())
-            if held is None or not held.flying:
-                settling = _SETTLED
-            else:
+            flying, events = self._ledger.let_go(leases, self._monotonic())
+            for held in flying:
                 held.waiting.append(future := promise())
-                settling = Settling(future)
+                landed.append(future)
         self._apply(events)
-        return settling
+        return Settling(*landed)
 
     def change(self, lease: Lease, visibility_s: int) -> Future[None]:
         """Set the window by hand; afterwards the keeper leaves the lease alone."""
@@ -351,7 +350,7 @@ class LeaseKeeper(Keeper):
         with self._lock:
             now_s = self._monotonic()
             if visibility_s == 0 and deadline_s is not None:
-                self._ledger.let_go(lease, now_s)
+                self._ledger.let_go([lease], now_s)
             elif isinstance(error, LeaseLost):
                 events += self._ledger.lose(lease, str(error))
             else:

@@ -206,17 +206,19 @@ class KeeperProcess(Keeper):
                 self._by_lease[lease] = number
                 self._pipe.say("hold", number, *_told(lease))
 
-    def let_go(self, lease: Lease) -> Settling:
-        """Send no renewal for the lease after this; settled when the helper has none under way either, and everything that
-        it had to tell of this lease is known."""
+    def let_go(self, *leases: Lease) -> Settling:
+        """Send no renewal for the leases after this; settled when the helper has none under way either, and everything that
+        it had to tell of them is known."""
+        heard = []
         with self._lock:
-            number = self._by_lease.pop(lease, None)
-            if number is None or self._pipe is None:
-                return Settling()
-            # Still known by its number until the helper answers: a loss that it told of before must not go unheard.
-            future = self._letting_go[number] = promise()
-            self._pipe.say("let_go", number)
-        return Settling(future)
+            for lease in leases:
+                number = self._by_lease.pop(lease, None)
+                if number is not None and self._pipe is not None:
+                    # Still known by its number until the helper answers: a loss that it told of before must not go unheard.
+                    future = self._letting_go[number] = promise()
+                    heard.append(future)
+                    self._pipe.say("let_go", number)
+        return Settling(*heard)
 
     def change(self, lease: Lease, visibility_s: int) -> Future[None]:
         """Set the window by hand."""

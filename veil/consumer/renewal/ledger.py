@@ -139,22 +139,27 @@ class Ledger:
         if len(self._heap) > 4 * len(self._table) + 1_000:
             self._forget_the_stale()
 
-    def let_go(self, lease: Lease, now_s: float) -> tuple[Held | None, list[LeaseEvent]]:
-        """Send nothing for the lease after this. A call that is under way is `held.flying` still."""
-        held = self._table.get(lease)
-        if held is None:
-            return None, []
-        if held.together:
-            if lease.noticed is LeaseState.LOST or now_s >= lease.lost_at_s:
+    def let_go(self, leases: Sequence[Lease], now_s: float) -> tuple[list[Held], list[LeaseEvent]]:
+        """Send nothing for the leases after this; those for which a call is under way still, and what was noticed."""
+        flying: list[Held] = []
+        events: list[LeaseEvent] = []
+        for lease in leases:
+            held = self._table.get(lease)
+            if held is None:
+                continue
+            if held.together and (lease.noticed is LeaseState.LOST or now_s >= lease.lost_at_s):
                 held = self._apart(lease, held)
-            else:
+            if held.flying:
+                flying.append(held)
+            if not held.together and self._is_lost(held, now_s):  # and nobody has been awake to notice
+                events.append(self._lose(held))
+                continue
+            if held.together:
                 self._leave(lease, held)
-        if not held.together:
-            if self._is_lost(held, now_s):  # and nobody has been awake to notice
-                return held, [self._lose(held)]
-            self._remove(held)
-        self.policy.observed(now_s - held.held_at_s, held.kind)
-        return held, []
+            else:
+                self._remove(held)
+            self.policy.observed(now_s - held.held_at_s, held.kind)
+        return flying, events
 
     def by_hand(self, lease: Lease, deadline_s: float | None) -> None:
         """The handler has set the window itself (or, with None, failed to): look at it anew."""
