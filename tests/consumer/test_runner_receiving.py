@@ -8,10 +8,13 @@ from random import Random
 
 import pytest
 
+from tests.consumer.handler_kit import a_message
 from veil import Consumer, ConsumerFailed, Message, NoRenewal, SettingsError
-from veil.client.api import ApiError, Failure
-from veil.consumer.acknowledging import Batcher
+from veil.client.api import BATCH_MAX, ApiError, Failure
+from veil.consumer.acknowledging import Batcher, Deletes
+from veil.consumer.lease import Lease, Settling
 from veil.consumer.receiver import BACKOFF, HandlingTime, prefetch_for, to_ask_for
+from veil.consumer.renewal.keeper import Keeper
 from veil.testing import ConsumerHarness
 
 
@@ -236,8 +239,8 @@ def test_the_prefetch_follows_from_how_long_handlers_take():
     assert prefetch_for(10, 60.0) == 0
     assert prefetch_for(10, 0.5) == 5
     assert prefetch_for(10, 0.05) == 50
-    assert prefetch_for(10, 0.001) == 200
-    assert prefetch_for(100, 0.0) == 200
+    assert prefetch_for(10, 0.001) == 600
+    assert prefetch_for(100, 0.0) == 600
 
 
 def test_the_usual_time_forgets():
@@ -338,3 +341,48 @@ async def test_a_fault_of_the_client_is_an_answer_too():
     error = await answer
     assert error is not None
     assert error.failure is Failure.UNREACHABLE
+
+
+class LettingGo(Keeper):
+    """Tells what was let go of."""
+
+    def __init__(self) -> None:
+        self.gone: list[str] = []
+
+    def let_go(self, *leases: Lease) -> Settling:
+        self.gone += [lease.message_id for lease in leases]
+        return Settling()
+
+
+async def test_what_waits_for_its_delete_is_held_and_is_not_deleted_once_it_is_lost():
+    calls, keeper = Calls(), LettingGo()
+
+    class Api:
+        bulk_max = BATCH_MAX
+
+        async def delete(self, url: str, receipts: list[str]) -> list[ApiError | None]:
+            return await calls.send(receipts)
+
+    async def no_pause(seconds: float) -> None: ...
+
+    deletes = Deletes(Api(), "url", keeper, sleep=no_pause, random=Random(0))  # type: ignore[arg-type]
+    messages = [a_message(id=str(number)) for number in range(4)]
+    answers = [deletes.add(messages[0])]
+    await turn()
+    answers += map(deletes.add, messages[1:])
+    await turn()
+    assert keeper.gone == ["0"]
+    messages[1].lease.lose("somebody else has it")
+    messages[2].lease.released = messages[2].lease.end()  # by its handler, who thought again
+
+    calls.answers[0].set_result([ApiError(Failure.UNREACHABLE, "", "try later")])
+    await turn()
+    assert keeper.gone == ["0", "1", "2", "3"]
+    assert calls.batches == [["receipt-of-0"], ["receipt-of-3", "receipt-of-0"]]
+    calls.answers[1].set_result([None, None])
+    assert [None if error is None else error.failure for error in await asyncio.gather(*answers)] == [
+        None,
+        Failure.LOST,
+        Failure.LOST,
+        None,
+    ]

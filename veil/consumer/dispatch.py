@@ -210,6 +210,9 @@ class Dispatch:
         self._waiting, self._slots, self._processor = waiting, slots, processor
         self._handling, self._on_free_slot = handling, on_free_slot
         self._running: dict[asyncio.Task[None], list[Message]] = {}
+        self._context = (
+            contextvars.copy_context()
+        )  # in which every message is handled, whatever others left in theirs
         self._starting = False  # a task is about to take a message
         self._in_hand = 0  # messages whose handlers are at work
         self._settling = 0
@@ -279,11 +282,15 @@ class Dispatch:
             task.cancel()
 
     def _begin(self) -> None:
-        """See that a task is about to start while something may be begun. It sees to the next one, and does the rest of them itself
-        as long as it need not wait: most of what a message costs is what it takes to start and to end a task."""
-        if not self._starting and not self._closed and self._waiting.ready and len(self._running) < self._slots:
+        """See that a task is about to start while something may be begun; it sees to the one after it, should it have to wait."""
+        if (
+            not self._starting
+            and not self._closed
+            and self._waiting.ready
+            and len(self._running) < self._slots
+        ):
             self._starting = True
-            asyncio.get_running_loop().create_task(self._work())
+            asyncio.get_running_loop().create_task(self._work(), context=self._context.copy())
 
     def _next(self) -> list[Message]:
         """What is begun next, one message or as many as its handler takes; nothing when nothing may be."""
@@ -293,12 +300,15 @@ class Dispatch:
         most = self._processor.batch_max(first)
         if most == 1:
             return [first]
-        return [first, *self._waiting.take_with(first, most - 1, functools.partial(self._processor.fits, first))]
+        return [
+            first,
+            *self._waiting.take_with(first, most - 1, functools.partial(self._processor.fits, first)),
+        ]
 
     async def _work(self) -> None:
         """Handle what is next, and go on so as long as handlers are quick and leave no trace in the task."""
         self._starting = False
-        task, context = asyncio.current_task(), contextvars.copy_context()
+        task = asyncio.current_task()
         assert task is not None
         try:
             while messages := self._next():
@@ -321,11 +331,13 @@ class Dispatch:
                     self._in_hand -= len(messages)
                     self._on_free_slot()
                 self._settling += 1
-                if len(messages) > 1 or not self._processor.settle_at_once(messages[0], outcomes[0], self._settled):
+                if len(messages) > 1 or not self._processor.settle_at_once(
+                    messages[0], outcomes[0], self._settled
+                ):
                     self._begin()
                     await self._settle(messages, outcomes)
                     return
-                if self._handling.last_s > _QUICK_S or task.cancelling() or not _is_now(context):
+                if self._handling.last_s > _QUICK_S or task.cancelling() or not _is_now(self._context):
                     return
         finally:
             self._begin()

@@ -96,7 +96,9 @@ class Message:
             return True
         if lease.lost:
             why = lease.why
-            _log.warning("its lease was lost, so the outcome is not carried out: %s", why, extra={"facts": self.facts})
+            _log.warning(
+                "its lease was lost, so the outcome is not carried out: %s", why, extra={"facts": self.facts}
+            )
         return False
 
     def told(self, otherwise: Said | None = None) -> Said | None:
