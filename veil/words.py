@@ -64,7 +64,7 @@ def _significant(number: float) -> str:
 
 _TROUBLES: Final = {
     "disk": "the disk stalled",
-    "paused": "the process stood still",
+    "paused": "the process was paused",
     "restart": "restart",
     "database": "the database was unreachable",
     "node": "a node was unreachable",

@@ -129,7 +129,7 @@ def test_what_is_wrong_would_be_found(lively: VeilServer, axe: str, open_page: O
 def test_a_page_is_used_by_keyboard_alone(lively: VeilServer, open_page: OpenPage):
     page: Any = open_page(f"{lively.endpoint_url}/console/queues")
     page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.innerText") == "Skip to the page"
+    assert page.evaluate("document.activeElement.innerText") == "Skip to the content"
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"

@@ -79,7 +79,7 @@ def test_messages_are_found_by_body_attribute_receives_age_and_state(
     sqs.send_message(QueueUrl=url, MessageBody="a pear", DelaySeconds=600)
     page = open_page(at(server))
 
-    page.get_by_label("Body has").fill("apple")
+    page.get_by_label("Body contains").fill("apple")
     page.get_by_role("button", name="Find").click()
     assert previews(page) == ["An Apple"]
     assert "3 messages searched, 1 found." in page.locator(".sum").inner_text()
@@ -170,6 +170,6 @@ def test_without_a_script_messages_are_found_by_the_form(server: VeilServer, sqs
     for body in ("apple", "pear"):
         sqs.send_message(QueueUrl=url, MessageBody=json.dumps({"fruit": body}))
     page = open_page(at(server), java_script_enabled=False)
-    page.get_by_label("Body has").fill("pear")
+    page.get_by_label("Body contains").fill("pear")
     page.get_by_role("button", name="Find").click()
     assert previews(page) == ['{"fruit": "pear"}']

@@ -43,7 +43,7 @@ STOPPED = [
     ("N21", 30, 14, 5, 60, [], 19, 30),
 ]  # fmt: skip
 
-# name, P, when the process stood still, events, when deleted
+# name, P, when the process was paused, events, when deleted
 LATE = [
     ("N22", 30, 70, (19.9, 24), [(24, 6, 36, 60), (50, 10, 40, 90)], 70),
     ("N23", 30, 70, (19.9, 32), [(32, -2, 32, 64), (54, 10, 40, 94)], 70),

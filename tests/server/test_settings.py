@@ -137,7 +137,7 @@ def test_a_wrong_value_is_told_in_one_line_with_its_name_its_source_and_what_was
         ("[queues.a]\ncontent_deduplication = true", "on FIFO queues only"),
         ("[queues.a]\nmax_receives = true", "Expected `int | null`, got `bool` - at `$.max_receives`"),
         ("[queues.a.tags]\nteam = 5", "Expected `str`, got `int` - at `$.tags[...]`"),
-        ("[queues.a]\nfifo = true\n[queues.'a.fifo']\n", "each queue once, but a.fifo is there twice"),
+        ("[queues.a]\nfifo = true\n[queues.'a.fifo']\n", "each queue once, but a.fifo is given twice"),
     ],
 )  # fmt: skip
 def test_a_mistake_in_the_file_is_told_in_one_line(toml, text, told):

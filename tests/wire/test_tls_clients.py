@@ -198,7 +198,7 @@ async def test_a_client_certificate_that_is_missing_is_told(tmp_path: Path, monk
     with VeilServer("--store", "memory", *flags) as server:
         for name, value in server.environ.items():
             monkeypatch.setenv(name, value)
-        told = "wants a client certificate, which this client cannot show"
+        told = "requires a client certificate, which this client cannot present"
         assert told in (await asyncio.to_thread(veil, "queue", "ls"))[1]
         assert told in await heard(server.endpoint_url)
         sqs = boto3.client("sqs", config=Config(client_cert=(str(own.cert), str(own.key))))

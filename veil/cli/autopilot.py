@@ -336,7 +336,7 @@ def status(tables: Storage, as_json: AsJson = False) -> None:
     state = _state(tables)
     if state.problem is not None:
         talk(f"no timeouts are changed for now: {inert(state.problem)}")
-    none = Decision(kind=Kind.NOTHING, code="", reason="not looked at yet", at_ms=0)
+    none = Decision(kind=Kind.NOTHING, code="", reason="not checked yet", at_ms=0)
     queues = sorted(state.queues.items())
     if as_json:
         for name, each in queues:

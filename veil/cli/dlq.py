@@ -171,7 +171,7 @@ def _watch(client: BlockingClient, dlq: str, arn: str) -> Task:
                 time.sleep(_LOOK_EVERY_S)
             except KeyboardInterrupt:
                 # The task is the server's: to stop watching must not leave half a redrive by accident.
-                talk(f"the redrive goes on at the server; stop it with: veil dlq cancel {dlq}")
+                talk(f"the redrive continues on the server; stop it with: veil dlq cancel {dlq}")
                 raise
 
 

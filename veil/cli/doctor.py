@@ -310,12 +310,12 @@ def check_disk_speed(endpoint: str) -> Finding:
     try:
         p99_s, worst_s = (float(found[f"veil_commit_{name}_seconds"]) for name in ("p99", "worst"))
     except (KeyError, ValueError):
-        text = "not checked: the server does not tell how long its commits took"
+        text = "not checked: the server does not report how long its commits took"
         return Finding("disk speed", "skip", text)
     told = f"commits of the last hour: 99 of 100 within {p99_s * 1000:.0f} ms, the slowest {worst_s * 1000:.0f} ms"
     if worst_s * 1000 <= TROUBLE_MIN_MS:
         return Finding("disk speed", "ok", told)
-    return Finding("disk speed", "warn", told, "renewals had to wait; look for what else writes to the disk")
+    return Finding("disk speed", "warn", told, "renewals had to wait; check what else writes to the disk")
 
 
 def check_clock(server_date: str | None, wall_s: float | None = None) -> Finding:
@@ -323,7 +323,7 @@ def check_clock(server_date: str | None, wall_s: float | None = None) -> Finding
     try:
         server_s = parsedate_to_datetime(server_date or "").timestamp()
     except (TypeError, ValueError, IndexError):
-        return Finding("clock", "skip", "not checked: the server does not tell its time")
+        return Finding("clock", "skip", "not checked: the server does not report its time")
     own_s = time.time() if wall_s is None else wall_s
     skew_s = max(0, round(abs(own_s - server_s)) - 1)  # the header has whole seconds
     text = f"{skew_s} s apart from the server's"

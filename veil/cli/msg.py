@@ -239,7 +239,7 @@ def send(
         raise wrong("--group", f"{queue} is a FIFO queue: expected the group of the message")
     if queue.endswith(".fifo") and delay is not None:
         advice = f"veil queue edit {queue} --delay LENGTH"
-        raise wrong("--delay", f"{queue} is a FIFO queue, which delays all its messages alike: {advice}")
+        raise wrong("--delay", f"{queue} is a FIFO queue, where only the whole queue has a delay: {advice}")
     parameters = given(
         MessageAttributes=read_attributes(attribute or []) or None,
         DelaySeconds=delay,

@@ -189,5 +189,5 @@ def problem_in_words(error: BaseException, host: str, bundle: str | None) -> str
     if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"):
         return f"{host} does not speak TLS at this port: use http://"
     if "CERTIFICATE_REQUIRED" in reason:
-        return f"{host} wants a client certificate, which this client cannot show"
+        return f"{host} requires a client certificate, which this client cannot present"
     return f"TLS with {host} failed: {(reason or str(error)).lower().replace('_', ' ')}"

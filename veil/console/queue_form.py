@@ -255,7 +255,7 @@ def read_tags(text: str) -> dict[str, str]:
         if not key:
             raise TagsRefused(f"{line[:80]!r}: expected KEY=VALUE")
         if key in tags:
-            raise TagsRefused(f"tag {key[:80]!r} is there twice")
+            raise TagsRefused(f"tag {key[:80]!r} is given twice")
         tags[key] = value
     return tags
 

@@ -165,7 +165,7 @@ def _quietly() -> Iterator[None]:
     try:
         yield
     except Exception:
-        _log.debug("a span could not be told", exc_info=True)
+        _log.debug("a span could not be recorded", exc_info=True)
 
 
 # ---- whether anybody wants spans

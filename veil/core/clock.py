@@ -320,7 +320,7 @@ class LeaseTime:
         return longest if length_ms > min_ms else None
 
     def _look(self, now_ms: int, *, is_over: bool = False) -> None:
-        """Notice whether the process stood still, and whether it runs as it should again."""
+        """Notice whether the process was paused, and whether it runs as it should again."""
         if self._is_late(now_ms):
             self._starved_ms = self._beat_ms if self._starved_ms is None else self._starved_ms
         elif is_over and self._starved_ms is not None and self._beat_ms is not None:

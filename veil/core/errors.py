@@ -273,7 +273,7 @@ class HoldClosed(
 
 
 class StreamTaken(
-    HoldRefused, text="stream {stream} is not owned by {owner} any more: somebody else has opened it since"
+    HoldRefused, text="stream {stream} is not owned by {owner} any more: another owner has opened it since"
 ):
     stream: str
     owner: str

@@ -133,7 +133,7 @@ def read_document(text: str) -> dict[str, Any]:
         document = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
         json.dumps(document, ensure_ascii=False).encode()  # `\ud800` alone is JSON, and no text
     except UnicodeEncodeError:
-        raise PolicyMalformed("not text: a surrogate stands alone") from None
+        raise PolicyMalformed("not text: it has a lone surrogate") from None
     except (ValueError, RecursionError) as problem:
         raise PolicyMalformed(f"not a JSON document: {problem}") from None
     if not isinstance(document, dict):

@@ -51,7 +51,9 @@ def life(
             story.tell()
         except StepFailed as failed:
             stage.claim(
-                f"the server answers every request as told (it said {failed})", False, is_timed=story.is_timed
+                f"the server answers every request as described (it said {failed})",
+                False,
+                is_timed=story.is_timed,
             )
     if as_json:
         say_json({**stage.told, "steps": stage.acts})
@@ -179,7 +181,7 @@ class _Story:
         stage.claim("the next receive returns nothing", not self._veil(f"msg receive {QUEUE}"))
         dead = self._veil(f"msg peek {DEAD}", note="looks, does not receive")
         stage.claim(
-            "it lies in the dead letters, same id, its count kept",
+            "it is among the dead letters, same id, its count kept",
             [_known(each) for each in dead] == [(sent["message_id"], RECEIVES_MAX)],
         )
         stage.claim("and nowhere else", self._counts() == (0, 0, 0))

@@ -35,10 +35,10 @@ class HttpLimits:
     # Longer than the 60 s that load balancers keep theirs.
     idle_s: float = _limit(75.0, "Seconds a connection may rest between requests.")
     write_deadline_s: float = _limit(30.0, "Seconds a client may take no byte of its answer.")
-    linger_s: float = _limit(2.0, "Seconds a refused client may go on sending before it is cut.")
+    linger_s: float = _limit(2.0, "Seconds that a refused client may keep sending before it is disconnected.")
     write_buffer_bytes_max: int = _limit(
         64 * _KIB, "Bytes of answers waiting for one client before it is no longer read from.")
-    connections_max: int = _limit(20_000, "Connections at once; fewer where the process may not open so many files.")
+    connections_max: int = _limit(20_000, "Connections at a time; fewer if the process may not open that many files.")
     # Under a burst each newcomer would otherwise evict the one before it, which was just about to send.
     idle_spared_s: float = _limit(1.0, "Seconds of rest before a connection may be given up for a new one.")
     # fmt: on

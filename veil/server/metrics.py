@@ -52,14 +52,14 @@ _EVENTS: Final = (
     ("extended", "veil_leases_extended", "Leases given a new visibility deadline."),
     ("released", "veil_leases_released", "Leases ended by their holder with a visibility of 0."),
     ("lapsed", "veil_leases_lapsed", "Leases whose visibility deadline passed, the ends of backoffs included."),
-    ("failed", "veil_attempts_failed", "Attempts whose handler failed: said, or left to lapse by a caller that went on."),
+    ("failed", "veil_attempts_failed", "Attempts that failed: reported, or left to lapse by a consumer that stayed active."),
     ("given_back", "veil_attempts_given_back", "Attempts that ended with their message given back."),
     ("overran", "veil_attempts_overran", "Attempts whose holder came back after its visibility deadline."),
-    ("crashed", "veil_attempts_crashed", "Attempts whose holder was not heard of again while others went on."),
+    ("crashed", "veil_attempts_crashed", "Attempts whose holder went silent while others stayed active."),
     ("arrived", "veil_messages_arrived", "Messages that came by a redrive or as dead letters."),
     ("graced", "veil_leases_graced", "Leases kept open because of the server's own trouble."),
-    ("undone", "veil_receives_undone", "Messages put back because their receive's answer found nobody."),
-    ("outcome_ignored", "veil_outcomes_ignored", "Outcomes said in a header that could not be read."),
+    ("undone", "veil_receives_undone", "Messages put back because the answer to their receive could not be delivered."),
+    ("outcome_ignored", "veil_outcomes_ignored", "Outcomes reported in a header that could not be read."),
     ("dead_lettered", "veil_messages_dead_lettered", "Messages moved from this queue to its dead letters."),
     ("stale_receipt", "veil_receipts_stale", "Deletes and extensions whose receipt no longer held its message."),
     ("expired", "veil_messages_expired", "Messages removed because their retention ended."),
@@ -216,7 +216,7 @@ class Metrics:
             requests.add_metric((action, f"{status_class}xx"), count)
         yield requests
         yield GaugeMetricFamily("veil_connections", "Open connections.", value=self._connection_count())
-        text = "Always 1; the label tells the version."
+        text = "Always 1; the label is the version."
         build = GaugeMetricFamily("veil_build_info", text, labels=("version",))
         build.add_metric((self._version,), 1)
         yield build
@@ -241,7 +241,7 @@ def _about_commits(stats: CommitStats) -> Iterator[Metric]:
 def _about_connections(stats: Mapping[str, int]) -> Iterator[Metric]:
     for name, text, counted in (
         ("veil_database_connections", "Connections of this node to the database.", "pool_size"),
-        ("veil_database_connections_idle", "Those that nobody uses now.", "pool_available"),
+        ("veil_database_connections_idle", "Connections to the database that are idle.", "pool_available"),
         ("veil_database_waiting", "Operations that wait for a connection.", "requests_waiting"),
     ):
         yield GaugeMetricFamily(name, text, value=stats.get(counted, 0))

@@ -332,7 +332,7 @@ def declared_queues(value: object) -> tuple[DeclaredQueue, ...]:
     for name, table in value.items():
         queue = _declared(name, table)
         if queue.name in declared:
-            raise ValueError(f"each queue once, but {queue.name} is there twice")
+            raise ValueError(f"each queue once, but {queue.name} is given twice")
         declared[queue.name] = queue
     for queue in tuple(declared.values()):
         # A dead-letter queue with nothing to say about it need not be written down.
@@ -351,7 +351,8 @@ def _declared(name: str, written: object) -> DeclaredQueue:
     known = _QueueTable.__struct_fields__
     for word in written if isinstance(written, Mapping) else ():
         if word not in known:
-            raise ValueError(f"known settings in [queues.{name}], not {word}{similar(word, known)}")
+            advice = similar(word, known) or f"; these are {', '.join(known)}"
+            raise ValueError(f"known settings in [queues.{name}], not {word}{advice}")
     try:
         table = msgspec.convert(written, _QueueTable)
     except msgspec.ValidationError as problem:

@@ -132,7 +132,7 @@ class MoveRunners:
         try:
             await self.resume()
         except StoreError as error:
-            _log.debug("move tasks cannot be looked for: %s", error)
+            _log.debug("move tasks cannot be listed: %s", error)
             self._next_look = self._clock.call_at(self._clock.now_ms() + LOOK_MS, self._look)
 
     def run(self, task: MoveTask) -> None:

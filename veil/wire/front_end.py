@@ -296,7 +296,7 @@ def _begun(trace: ModuleType, tracer: Any, request: Request) -> Any:
             attributes=attributes,
         )
     except Exception:
-        _log.debug("no span could be begun", exc_info=True)
+        _log.debug("no span could be started", exc_info=True)
         return None
 
 
@@ -312,7 +312,7 @@ def _end(trace: ModuleType, span: Any, status: int | None, error: str) -> None:
             span.set_status(trace.Status(trace.StatusCode.ERROR))
         span.end()
     except Exception:
-        _log.debug("a span could not be told", exc_info=True)
+        _log.debug("a span could not be recorded", exc_info=True)
 
 
 def _error_in(response: Response) -> str:

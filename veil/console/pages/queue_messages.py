@@ -193,11 +193,11 @@ _COMMANDS_MAX: Final = 10
 # What can be done to a lease: its name in the audit log, its button, what the message will be, and what to know before.
 _WAYS: Final = {
     "release": ("release message", "Release now", "visible at once",
-                "The holder is not told: it may still be working on the message while somebody else receives it."),
+                "The holder is not notified: it may still be working on the message when another consumer receives it."),
     "extend": ("extend lease", "Extend", "in flight for {} from then on",
                "The holder keeps its receipt. A lease ends 12 hours after its receive at the latest."),
     "delete": ("delete message", "Delete", "",
-               "A deleted message does not come back. Its holder is not told."),
+               "A deleted message does not come back. Its holder is not notified."),
 }  # fmt: skip
 
 

@@ -201,8 +201,8 @@ async def pause_page(visit: Visit) -> Response:
         word, state = "pause", "paused"
         open_now = plural(held.in_flight, "open lease")
         note = (
-            f"Consumers get nothing until the queue is resumed, and long polls wait. Sends go on, and so do the {open_now}. "
-            "Retention goes on too: a message that gets too old is deleted."
+            f"Consumers get nothing until the queue is resumed, and long polls wait. Sends continue, and so do the {open_now}. "
+            "Retention continues too: a message that gets too old is deleted."
         )
     where = f"--endpoint {shlex.quote(visit.endpoint_url)} --region {shlex.quote(queue.key.region)}"
     return await Change(

@@ -125,7 +125,7 @@ def _attributes(text: str) -> dict[str, MessageAttribute]:
         if not equals or not name:
             raise FormRefused("attributes", f"{line[:80]!r}: expected NAME=VALUE or NAME:TYPE=VALUE")
         if name in attributes:
-            raise FormRefused("attributes", f"attribute {name[:80]!r} is there twice")
+            raise FormRefused("attributes", f"attribute {name[:80]!r} is given twice")
         attributes[name] = _attribute(name, data_type or "String", value.strip())
     return attributes
 

@@ -94,7 +94,7 @@ class HistoryFile:
         return rows
 
     def _begin_anew(self, problem: Exception) -> None:
-        _log.warning("the history of the console is begun anew: %s: %s", self._path, problem)
+        _log.warning("the history of the console starts again: %s: %s", self._path, problem)
         try:
             self.close()
         except apsw.Error:

@@ -212,7 +212,11 @@ def _check_meta(connection: apsw.Connection, findings: Findings) -> None:
     if highest is None:
         return
     if mark is None:
-        findings.add("clock", "clock", "no mark, though there are messages: windows would be judged anew")
+        findings.add(
+            "clock",
+            "clock",
+            "the mark is missing although there are messages: open leases would be timed anew",
+        )
         return
     *_, last_seq, _, _ = mark
     if highest > last_seq:
@@ -251,7 +255,7 @@ def _check_readable(
 def _check_outbox(connection: apsw.Connection, findings: Findings) -> None:
     for name in ("store_id", "journal_id"):
         if not connection.execute(Q.read_meta, (name,)).fetchone():
-            findings.add("journal", "journal", f"the {name} is missing: exports could not be told apart")
+            findings.add("journal", "journal", f"the {name} is missing: exports could not be distinguished")
     mark, export = connection.execute(Q.read_mark).fetchone(), connection.execute(Q.read_export).fetchone()
     if export is None:
         findings.add("journal", "outbox", "how far its export has come is not known")
