@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from tests.stores.journal_kit import exported
+from tests.stores.kit import receipt_of
 from veil.core.attempt import Said
 from veil.core.clock import ManualClock, TroubleKind
 from veil.core.message import Caller
 from veil.core.message_rules import Draft
 from veil.core.queue import Queue, QueueKey, RedrivePolicy
 from veil.service import attempts as attempts_module
-from veil.service.activity import Activity
-from veil.service.attempts import Consumer
+from veil.service.activity import Activity, Tallies
+from veil.service.attempts import Consumer, LiveAttempts
 from veil.service.messages import delete, extend_lease, purge, send
 from veil.service.queues import create_queue, delete_queue
 from veil.service.receive import give_back, receipt_text, receive
 from veil.service.service import Service
 from veil.stores.memory import MemoryStore
+from veil.stores.postgres import PostgresStore
+from veil.stores.store import Extension
 
 ANN = Caller("1", "ANN", "ann/1", "10.0.0.1")
 BOB = Caller("1", "BOB", "bob/1", "10.0.0.2")
@@ -271,18 +274,165 @@ async def test_silence_means_nothing_while_nobody_else_is_heard(told_scene: Scen
     assert await live(told_scene, 62, BOB) == ["holder_silent"]
 
 
-async def test_silence_means_nothing_while_another_node_may_have_heard_the_holder(told_scene: Scene):
-    store = told_scene.service.store
-    store.alone_since_ms = None
+# ---- several nodes on one store
+
+
+class OtherNode:
+    """Another node of the store: whom it hears, and what it tells of that."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.attempts = LiveAttempts(clock, Tallies(), is_shared=True)
+        self.last_told: bytes | None = None
+        self.is_alive = self.tells = True
+
+    def live(self, queue: Queue, *callers: Caller) -> None:
+        """A second passes; these poll there, and find nothing."""
+        list(self.attempts.judge(()))
+        for caller in callers:
+            self.attempts.received(queue, [], 30, caller)
+
+    def told(self) -> bytes | None:
+        if self.is_alive and self.tells:
+            self.last_told = self.attempts.heard()
+        return self.last_told
+
+
+class SharedStore(MemoryStore):
+    """A store that other nodes work on as well."""
+
+    is_shared = True
+    others: list[OtherNode]
+
+    async def share_heard(self, packed: bytes) -> list[bytes | None]:
+        return [other.told() for other in self.others]
+
+
+@pytest.fixture
+async def shared() -> AsyncIterator[tuple[Scene, OtherNode]]:
+    clock = ManualClock()
+    store = SharedStore(clock, journal=True)
+    store.others = [OtherNode(clock)]
+    service = Service(store, clock)
+    service.watch()
+    await service.start()
+    queue = await create_queue(service, QueueKey("r", "1", "orders"), {"delay_s": 0}, {})
+    yield Scene(service, clock, queue), store.others[0]
+    await service.stop()
+
+
+async def live_on_both(
+    scene: Scene, other: OtherNode, seconds: int, here: Sequence[Caller] = (), there: Sequence[Caller] = ()
+) -> list[str]:
+    told: list[str] = []
+    for _ in range(seconds):
+        told += await live(scene, 1, *here)
+        if other.is_alive:
+            other.live(scene.queue, *there)
+    return told
+
+
+async def lapsed_here(scene: Scene, other: OtherNode) -> None:
+    """A lease of Ann's lapses while Bob polls at the other node."""
+    await scene.send(1)
+    await scene.receive(ANN, visibility_s=30)
+    await live_on_both(scene, other, 31, there=[BOB])
+
+
+async def test_a_holder_that_is_silent_at_every_node_while_others_go_on_at_one_has_crashed(shared):
+    scene, other = shared
+    await lapsed_here(scene, other)
+    assert await live_on_both(scene, other, 66, there=[BOB]) == []
+    assert await live_on_both(scene, other, 6, there=[BOB]) == ["holder_silent"]
+    assert scene.consumer(ANN).outcomes == {"unknown": 0, "crashed": 1}
+
+
+async def test_a_holder_that_goes_on_at_another_node_has_failed(shared):
+    scene, other = shared
+    await lapsed_here(scene, other)
+    other.live(scene.queue, ANN)
+    assert await live_on_both(scene, other, 75, here=[BOB]) == ["holder_seen"]
+    assert scene.consumer(ANN).outcomes == {"unknown": 0, "failed": 1}
+
+
+@pytest.mark.parametrize("how", ["tells nothing", "died", "forgets"])
+async def test_silence_means_nothing_where_a_node_may_have_heard_the_holder(shared, how, monkeypatch):
+    scene, other = shared
+    other.tells = how != "tells nothing"
+    await lapsed_here(scene, other)
+    if how == "forgets":
+        monkeypatch.setattr(attempts_module, "CONSUMERS_MAX", 1)
+        other.live(scene.queue, ANN, BOB)
+        monkeypatch.undo()
+    await live_on_both(scene, other, 10, here=[BOB], there=[BOB])
+    other.is_alive = how != "died"
+
+    assert await live_on_both(scene, other, 300, here=[BOB], there=[BOB]) == []
+    assert scene.consumer(ANN).outcomes == {"unknown": 1}
+
+
+@pytest.mark.parametrize("how", ["left", "died"])
+async def test_a_node_that_is_gone_keeps_nobody_from_judging_what_lapses_after_it(shared, how):
+    scene, other = shared
+    await live_on_both(scene, other, 6, here=[BOB])
+    other.is_alive = False
+    if how == "left":
+        other.last_told = other.attempts.heard(is_over=True)
+    await lapsed_here(scene, other)
+    assert await live_on_both(scene, other, 75, here=[BOB]) == ["holder_silent"]
+
+
+async def test_a_node_that_left_has_told_whom_it_heard(shared):
+    scene, other = shared
+    await lapsed_here(scene, other)
+    other.live(scene.queue, ANN)
+    other.is_alive, other.last_told = False, other.attempts.heard(is_over=True)
+    assert await live_on_both(scene, other, 75, here=[BOB]) == ["holder_seen"]
+
+
+async def test_a_message_that_was_deleted_or_extended_through_another_node_did_not_fail(shared):
+    scene, other = shared
+    await scene.send(2)
+    await scene.receive(ANN, visibility_s=30)
+    store = scene.service.store
+    gone, kept = (receipt_of(scene.queue, message) for message in scene.messages)
+    await store.delete(scene.queue, [gone])
+    await store.extend(scene.queue, [Extension(kept, 3_600)])
+
+    told = await live_on_both(scene, other, 100, here=[ANN, BOB])
+    assert told == ["holder_seen"]  # of the one that is gone: the journal has its delete besides
+    assert scene.consumer(ANN).outcomes == {"unknown": 0}
+
+
+async def test_two_nodes_of_one_database_judge_by_what_both_have_heard(postgres: str):
+    clock = ManualClock()
+    nodes = [Service(PostgresStore(postgres, clock, journal=True), clock) for _ in range(2)]
+    for node in nodes:
+        node.watch()
+        await node.start()
+    queue = await create_queue(nodes[0], QueueKey("r", "1", "orders"), {}, {})
+    here = Scene(nodes[0], clock, queue)
+    carl = BOB._replace(key_id="CARL")
+    await here.send(2)
+    await here.receive(ANN, count=1, visibility_s=30)
+    await here.receive(carl, count=1, visibility_s=30)
+    for _ in range(104):
+        clock.advance(seconds=1)
+        while nodes[0]._background or nodes[1]._background:
+            await asyncio.sleep(0.001)
+        await receive(nodes[1], queue, count=1, visibility_s=0, wait_s=0, caller=BOB)
+        await receive(nodes[1], queue, count=1, visibility_s=0, wait_s=0, caller=carl)
+    assert here.consumer(ANN).outcomes == {"unknown": 0, "crashed": 1}
+    assert here.consumer(carl).outcomes == {"unknown": 0, "failed": 1}
+    for node in nodes:
+        await node.stop()
+
+
+async def test_a_caller_that_was_forgotten_and_came_back_is_not_silent(told_scene: Scene, monkeypatch):
     await lapsed(told_scene)
-    assert await live(told_scene, 62, BOB) == []
-    # It left, but was there after the lapse.
-    store.alone_since_ms = told_scene.clock.now_ms()
-    assert await live(told_scene, 200, BOB) == []
-    assert told_scene.consumer(ANN).outcomes == {"unknown": 1}
-    # Of who lets a lease lapse from now on nobody else can have heard; and by receiving again it was heard after the first.
-    await lapsed(told_scene)
-    assert await live(told_scene, 62, BOB) == ["holder_seen", "holder_silent"]
+    monkeypatch.setattr(attempts_module, "CONSUMERS_MAX", 2)
+    carl = BOB._replace(key_id="CARL")
+    await live(told_scene, 1, ANN, BOB, carl)
+    assert "holder_silent" not in await live(told_scene, 100, BOB, carl)
 
 
 async def test_silence_means_nothing_while_the_server_itself_was_away(told_scene: Scene):

@@ -360,6 +360,7 @@ LEFT_BEHIND = {
         "outbox_count",
         "export",
         "node",
+        "heard",
         "duty",
         "lease_time",
         *("server", "placement", "carried"),  # of a set of servers, which a copy is not one of

@@ -273,13 +273,22 @@ async def test_a_node_that_is_alone_tells_nobody(postgres):
         assert not alone._engine.has_company
         queue = await make_queue(alone)
         await alone.send(queue, [a_message()])
-        since_ms = alone.alone_since_ms
-        assert since_ms is not None
-        async with nodes(postgres, 1) as [other]:
+        async with nodes(postgres, 1):
             await until(lambda: alone._engine.has_company)
-            assert (alone.alone_since_ms, other.alone_since_ms) == (None, None)
         await until(lambda: not alone._engine.has_company)
-        assert (alone.alone_since_ms or 0) > since_ms
+
+
+async def test_nodes_tell_one_another_whom_they_have_heard(postgres):
+    async with nodes(postgres, 1) as [one]:
+        assert await one.share_heard(b"one") == []
+        async with nodes(postgres, 1) as [other]:
+            assert await one.share_heard(b"one more") == [None]  # it is there, and has told nothing
+            assert await other.share_heard(b"other") == [b"one more"]
+            assert await one.share_heard(b"one more") == [b"other"]
+        assert await one.share_heard(b"one more") == [b"other"]  # told for a while after it left
+        ask(postgres, "UPDATE veil.heard SET at_ms = at_ms - 7200001")
+        await one.share_heard(b"one more")
+        assert await one.share_heard(b"one more") == []
 
 
 async def test_nodes_of_one_database_have_numbers_of_their_own(postgres):

@@ -60,7 +60,7 @@ async def test_counts_of_the_first_version_are_taken_over(postgres):
         """ALTER TABLE veil.queue_count DROP CONSTRAINT queue_count_pkey, DROP COLUMN generation,
                DROP COLUMN changes, ADD PRIMARY KEY (queue_id, slot);
            ALTER TABLE veil.move_task DROP COLUMN scan;
-           DROP TABLE veil.lease_time, veil.server, veil.placement, veil.carried;
+           DROP TABLE veil.heard, veil.lease_time, veil.server, veil.placement, veil.carried;
            UPDATE veil.meta SET value = '1'::bytea WHERE name = 'schema_version'""",
     )
     async with nodes(postgres, 1) as [store]:

@@ -67,13 +67,15 @@ class Activity:
         history: History | None = None,
         each_second: Callable[[], None] = lambda: None,
         trouble_at: Callable[[int], Trouble | None] = lambda now_ms: None,
+        *,
+        is_shared: bool = False,
     ) -> None:
         self._clock = clock
         self._tallies = tallies
         self._each_second = each_second
         self.history = history
         handled = None if history is None else history.handled
-        self.attempts = LiveAttempts(clock, tallies, handled, trouble_at)
+        self.attempts = LiveAttempts(clock, tallies, handled, trouble_at, is_shared=is_shared)
         self._timer: Timer | None = None
 
     def forget(self, queue_id: int) -> None:

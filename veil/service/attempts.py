@@ -2,15 +2,21 @@
 
 Kept in memory, for people who look and for the journal, which is told of holders that were seen, or not, after their leases
 had lapsed (`core.attempt`). The hot path pays a few dictionary entries for each receive and delete.
+
+Several nodes on one store tell one another every few seconds whom they have heard (`HeardCallers`), so that the one which gave a
+lease can judge its lapse by what all of them know.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from heapq import heappop, heappush
 from itertools import islice
 from typing import Final, NamedTuple
+
+import msgspec
 
 from veil.core.attempt import PATIENCE_MIN_MS, Outcome, Said, patience_ms
 from veil.core.clock import Clock, Trouble
@@ -32,6 +38,12 @@ JUDGED_MAX: Final = 1_000
 UNKNOWN_AFTER_MS: Final = 24 * 3_600_000
 # A server that was stopped for longer than this could not hear anybody: silence counts from its return.
 _GAP_MS: Final = 5_000
+# How often nodes tell one another whom they have heard; of one that has not told it for so long nobody knows whether it still
+# hears somebody, and after that it is dead. What was heard is told for an hour.
+SHARE_EVERY_MS: Final = 5_000
+_DEAD_AFTER_MS: Final = 15_000
+HEARD_MS: Final = 3_600_000
+_QUEUES_TOLD_MAX: Final = 32  # of each caller: fewer signs that others went on, never a wrong one
 
 
 class EndedAttempt(NamedTuple):
@@ -136,6 +148,54 @@ class _Lapse(NamedTuple):
     patience_ms: int
 
 
+def _name_of(caller: Caller) -> int:
+    """The caller as nodes tell one another of it."""
+    return int.from_bytes(hashlib.blake2s("\0".join(map(str, caller)).encode(), digest_size=8).digest())
+
+
+class HeardCallers(msgspec.Struct, array_like=True, frozen=True):
+    """Whom one of several nodes has heard, as it tells the others."""
+
+    until_ms: int  # it has told everything up to then
+    complete_since_ms: int  # of callers that it last heard before then it has forgotten some
+    back_since_ms: int  # before then it could not hear anybody
+    is_over: bool  # it hears nobody any more
+    callers: dict[int, tuple[int, list[int]]]  # when each was last heard, and queues that it receives from
+
+    def covers(self, deadline_ms: int, patience_ms: int) -> bool:
+        """Whether the silence of somebody whom it does not name, for so long after the deadline, is certain as far as it goes."""
+        if self.until_ms + (0 if self.is_over else _DEAD_AFTER_MS) <= deadline_ms:
+            return True  # it was gone by then
+        heard_ms = max(deadline_ms, self.back_since_ms) + patience_ms
+        return self.complete_since_ms <= deadline_ms and (self.is_over or self.until_ms >= heard_ms)
+
+
+_encode_heard = msgspec.msgpack.Encoder().encode
+_decode_heard = msgspec.msgpack.Decoder(HeardCallers).decode
+# What is known of a node that tells nothing: it goes on hearing whom it likes.
+_TELLS_NOTHING: Final = HeardCallers(1 << 62, 1 << 62, 0, False, {})
+
+
+def read_heard(packed: Iterable[bytes | None]) -> list[HeardCallers]:
+    """What other nodes have told; of one that tells nothing, or what cannot be read, nothing is certain."""
+    return [_TELLS_NOTHING if each is None else _read_heard(each) for each in packed]
+
+
+def _read_heard(packed: bytes) -> HeardCallers:
+    try:
+        return _decode_heard(packed)
+    except msgspec.DecodeError:  # of another version
+        return _TELLS_NOTHING
+
+
+class JudgedLapse(NamedTuple):
+    """A lapse that its own node has judged, by what it and the others have heard."""
+
+    lapse: _Lapse
+    outcome: Outcome
+    sign: HolderSign
+
+
 class LiveAttempts:
     """Callers, the leases that they hold, and the lapses that are not judged yet; all of it bounded."""
 
@@ -145,9 +205,13 @@ class LiveAttempts:
         tallies: MutableMapping[tuple[str, int], int],
         handled: Callable[[int, int], None] | None = None,
         trouble_at: Callable[[int], Trouble | None] = lambda now_ms: None,
+        *,
+        is_shared: bool = False,
     ) -> None:
         """`handled` hears how long after its receive a message of a queue was deleted, in milliseconds; `trouble_at` tells what
-        leases are excused by, as the store's own does."""
+        leases are excused by, as the store's own does; `is_shared`: other nodes may have heard a caller too."""
+        self._unknown_after_ms = HEARD_MS if is_shared else UNKNOWN_AFTER_MS
+        self._told_after_ms = 2 * SHARE_EVERY_MS if is_shared else 0  # all nodes know what the others heard
         self._clock, self._tallies, self._handled, self._trouble_at = clock, tallies, handled, trouble_at
         self._consumers: dict[Caller, Consumer] = {}
         self._leases: dict[int, Claim] = {}  # by seq, in the order of their receives
@@ -155,6 +219,7 @@ class LiveAttempts:
         self._lapses: dict[tuple[int, int], _Lapse] = {}  # by seq and delivery
         self._due: list[tuple[int, int, int]] = []  # a heap: when to judge which of them
         self._judged_at_ms = self._back_since_ms = self._swept_at_ms = clock.now_ms()
+        self._forgot_ms = 0  # callers that were last heard before then may be forgotten
 
     # ---- the hot path
 
@@ -382,9 +447,20 @@ class LiveAttempts:
 
     # ---- what is learned of lapses
 
-    def judge(self, alone_since_ms: int | None) -> Iterator[tuple[Queue, HolderSign]]:
-        """Judge the lapses that have waited long enough, a bounded number of them. Silence means something only where no caller
-        can have gone to another node since the lapse: `alone_since_ms` tells since when there is none."""
+    def heard(self, *, is_over: bool = False) -> bytes:
+        """Whom this node has heard, for the others; `is_over`: it hears nobody any more."""
+        now_ms = self._clock.now_ms()
+        callers = {
+            _name_of(each.caller): (each.last_seen_ms, list(islice(reversed(each.queues), _QUEUES_TOLD_MAX)))
+            for each in self._consumers.values()
+            if each.last_seen_ms > now_ms - HEARD_MS
+        }
+        since_ms = max(self._forgot_ms, now_ms - HEARD_MS)
+        return _encode_heard(HeardCallers(now_ms, since_ms, self._back_since_ms, is_over, callers))
+
+    def judge(self, others: Sequence[HeardCallers] | None) -> Iterator[JudgedLapse]:
+        """Judge the lapses that have waited long enough, a bounded number of them. `others`: what other nodes of the store have
+        told; None: nobody knows."""
         now_ms = self._clock.now_ms()
         if now_ms - self._judged_at_ms > _GAP_MS:
             self._back_since_ms = now_ms
@@ -393,7 +469,7 @@ class LiveAttempts:
         if now_ms - self._swept_at_ms >= len(self._leases) // 10:
             self._swept_at_ms = now_ms
             self._sweep(now_ms)
-        active: dict[int, list[Consumer]] = {}
+        active: dict[int, list[tuple[int, int]]] = {}
         for _ in range(JUDGED_MAX):
             if not self._due or self._due[0][0] > now_ms:
                 return
@@ -401,38 +477,61 @@ class LiveAttempts:
             lapse = self._lapses.get((seq, delivery))
             if lapse is None:
                 continue
-            sign: HolderSign
-            if lapse.consumer.last_seen_ms > lapse.deadline_ms:
+            caller, outcome = lapse.consumer.caller, Outcome.UNKNOWN
+            sign: HolderSign | None = None
+            consumer, name = self._consumers.get(caller), _name_of(caller) if others else 0
+            last_ms = [lapse.consumer.last_seen_ms, 0 if consumer is None else consumer.last_seen_ms]
+            last_ms += [node.callers[name][0] for node in others or () if name in node.callers]
+            if max(last_ms) > lapse.deadline_ms:
                 if lapse.consumer.speaks:
                     outcome, sign = Outcome.OVERRAN, HolderLate(seq, delivery, lapse.deadline_ms + 1)
                 else:
                     outcome, sign = Outcome.FAILED, HolderSeen(seq, delivery)
             elif (
-                alone_since_ms is not None
-                and alone_since_ms <= lapse.deadline_ms
-                and self._is_silent(lapse, now_ms, active)
+                others is not None
+                and (consumer is lapse.consumer or self._forgot_ms <= lapse.deadline_ms)
+                and all(node.covers(lapse.deadline_ms, lapse.patience_ms) for node in others)
+                and self._is_silent(lapse, now_ms, others, active)
             ):
                 outcome, sign = Outcome.CRASHED, HolderSilent(seq, delivery)
-            elif now_ms - lapse.deadline_ms > UNKNOWN_AFTER_MS:
-                del self._lapses[seq, delivery]
-                continue
-            else:
+            elif now_ms - lapse.deadline_ms <= self._unknown_after_ms:
                 heappush(self._due, (now_ms + PATIENCE_MIN_MS, seq, delivery))
                 continue
             del self._lapses[seq, delivery]
-            self._settle_lapse(seq, lapse, outcome)
-            yield lapse.queue, sign
+            if sign is not None:
+                yield JudgedLapse(lapse, outcome, sign)
 
-    def _is_silent(self, lapse: _Lapse, now_ms: int, active: dict[int, list[Consumer]]) -> bool:
+    def settle_lapse(self, judged: JudgedLapse) -> None:
+        """It was a lapse: its outcome counts."""
+        self._settle_lapse(judged.sign.seq, judged.lapse, judged.outcome)
+
+    def was_no_lapse(self, judged: JudgedLapse) -> None:
+        """The lease was extended, or ended, through another node."""
+        judged.lapse.consumer.count(Outcome.UNKNOWN, -1)
+
+    def _is_silent(
+        self,
+        lapse: _Lapse,
+        now_ms: int,
+        others: Sequence[HeardCallers],
+        active: dict[int, list[tuple[int, int]]],
+    ) -> bool:
         """Whether others of the queue went on, until lately, while nothing was heard of this one."""
         if now_ms < self._back_since_ms + lapse.patience_ms:
             return False  # the server itself was away
         queue_id = lapse.queue.id
         if queue_id not in active:
-            own = [each for each in self._consumers.values() if queue_id in each.queues]
-            active[queue_id] = sorted(own, key=lambda each: each.last_seen_ms)[-2:]
-        since_ms = now_ms - lapse.patience_ms // 2
-        return any(each.last_seen_ms >= since_ms for each in active[queue_id] if each is not lapse.consumer)
+            latest: dict[int, int] = {}
+            for each in self._consumers.values():
+                if queue_id in each.queues:
+                    latest[_name_of(each.caller)] = each.last_seen_ms
+            for node in others:
+                for name, (at_ms, queues) in node.callers.items():
+                    if queue_id in queues:
+                        latest[name] = max(at_ms, latest.get(name, 0))
+            active[queue_id] = sorted((at_ms, name) for name, at_ms in latest.items())[-2:]
+        since_ms, own = now_ms - lapse.patience_ms // 2, _name_of(lapse.consumer.caller)
+        return any(at_ms >= since_ms for at_ms, name in active[queue_id] if name != own)
 
     def _lapsed(self, seq: int, claim: Claim) -> None:
         """The deadline of a lease has passed: an attempt that was over waits no more, another is to be judged."""
@@ -450,7 +549,7 @@ class LiveAttempts:
         patience = patience_ms(deadline_ms - set_at_ms)
         lapse = _Lapse(claim.consumer, claim.queue, claim.message_ids[seq], deadline_ms, patience)
         self._lapses[key] = lapse
-        heappush(self._due, (deadline_ms + lapse.patience_ms, *key))
+        heappush(self._due, (deadline_ms + lapse.patience_ms + self._told_after_ms, *key))
 
     def _settle_lapse(self, seq: int, lapse: _Lapse, outcome: Outcome) -> None:
         lapse.consumer.count(Outcome.UNKNOWN, -1)
@@ -473,5 +572,6 @@ class LiveAttempts:
         if len(consumers) >= CONSUMERS_MAX:
             longest_silent = min(consumers.values(), key=lambda each: each.last_seen_ms)
             del consumers[longest_silent.caller]
+            self._forgot_ms = max(self._forgot_ms, longest_silent.last_seen_ms)
         consumer = consumers[caller] = Consumer(caller, now_ms)
         return consumer

@@ -19,6 +19,7 @@ from veil.core.message import Caller, StoredMessage
 from veil.core.queue import Queue
 from veil.journal.attempts import JournalLookup
 from veil.service.activity import Activity, Tallies
+from veil.service.attempts import SHARE_EVERY_MS, HeardCallers, JudgedLapse, LiveAttempts, read_heard
 from veil.service.background import MoveRunners, Ticker
 from veil.service.history import History
 from veil.service.turns import Turns
@@ -96,6 +97,10 @@ class Service:
         self.moves = MoveRunners(store, clock, self.turns, self.rules.type_attributes)
         self.looks = asyncio.Semaphore(LOOKS_AT_ONCE)
         self._background: set[asyncio.Task[Any]] = set()
+        self._heard_elsewhere: list[HeardCallers] | None = (
+            None  # by other nodes; None: nobody has asked them yet
+        )
+        self._share_heard_ms = 0
         self._started = self._stopped = False
         # What the store reports (StoreEvents) goes straight to those whom it concerns.
         self.messages_available = self.waiting.messages_available
@@ -107,8 +112,14 @@ class Service:
         file what is known of rates and depths outlives a restart; without a history nothing is."""
         if self.activity is None:
             history = History(self, history_file) if has_history else None
-            trouble_at = self.store.trouble_at
-            self.activity = Activity(self.clock, self.tallies, history, self._judge_lapses, trouble_at)
+            self.activity = Activity(
+                self.clock,
+                self.tallies,
+                history,
+                self._judge_lapses,
+                self.store.trouble_at,
+                is_shared=self.store.is_shared,
+            )
             if self._started:
                 self.in_background(self.activity.start())
         return self.activity
@@ -144,6 +155,8 @@ class Service:
         # the loop.
         while self._background:
             await asyncio.wait(self._background)
+        if self.store.is_shared and self.activity is not None:
+            await self._share_heard(self.activity.attempts, is_over=True)
         await self.store.close()
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
@@ -182,23 +195,39 @@ class Service:
     def _judge_lapses(self) -> None:
         if self.activity is None:
             return
-        signs: dict[int, tuple[Queue, list[HolderSign]]] = {}
-        for queue, sign in self.activity.attempts.judge(self.store.alone_since_ms):
-            signs.setdefault(queue.id, (queue, []))[1].append(sign)
-        for queue, own in signs.values():
-            self.in_background(self._note_holders(queue, own))
+        attempts, now_ms = self.activity.attempts, self.clock.now_ms()
+        if self.store.is_shared and now_ms >= self._share_heard_ms:
+            self._share_heard_ms = now_ms + SHARE_EVERY_MS
+            self.in_background(self._share_heard(attempts))
+        judged: dict[int, list[JudgedLapse]] = {}
+        for each in attempts.judge(self._heard_elsewhere if self.store.is_shared else ()):
+            judged.setdefault(each.lapse.queue.id, []).append(each)
+        for own in judged.values():
+            self.in_background(self._note_holders(attempts, own))
 
-    async def _note_holders(self, queue: Queue, signs: Sequence[HolderSign]) -> None:
-        """Tell the journal, except of leases that somebody has meanwhile extended past us."""
-        lapsed = []
-        now_ms = self.clock.now_ms()
+    async def _share_heard(self, attempts: LiveAttempts, *, is_over: bool = False) -> None:
+        """Tell the other nodes whom this one has heard, and learn whom they have."""
         try:
-            for sign in signs:
+            self._heard_elsewhere = read_heard(await self.store.share_heard(attempts.heard(is_over=is_over)))
+        except VeilError as error:  # what was told before is known still, and how old it is
+            _log.debug("other nodes were not told who was heard here: %s", error)
+
+    async def _note_holders(self, attempts: LiveAttempts, judged: Sequence[JudgedLapse]) -> None:
+        """Tell the journal, except of leases that were extended, or ended, past us."""
+        queue, now_ms = judged[0].lapse.queue, self.clock.now_ms()
+        lapsed: list[HolderSign] = []
+        try:
+            for each in judged:
+                sign = each.sign
                 found = await self.store.peek(queue, after_seq=sign.seq - 1, up_to_seq=sign.seq, limit=1)
-                if not any(
-                    is_open(message, now_ms) and message.delivery == sign.delivery for message in found
-                ):
-                    lapsed.append(sign)
+                if any(is_open(message, now_ms) and message.delivery == sign.delivery for message in found):
+                    attempts.was_no_lapse(each)
+                    continue
+                lapsed.append(sign)
+                if found or not self.store.is_shared:
+                    attempts.settle_lapse(each)
+                else:  # the journal knows who deleted it
+                    attempts.was_no_lapse(each)
             await self.store.note_holders(queue, lapsed)
         except VeilError as error:  # the queue is gone, or the store is: neither is this lapse's business
             _log.debug("signs of life of holders in %s were not recorded: %s", queue.name, error)

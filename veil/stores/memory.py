@@ -196,7 +196,6 @@ class MemoryStore:
     """Keeps the contract of a store, except that nothing outlives the process; `Store` says what each operation is."""
 
     is_shared = False
-    alone_since_ms: int | None = 0
 
     def __init__(
         self,
@@ -576,6 +575,9 @@ class MemoryStore:
             for receipt, at_ms in zip(receipts, opened_ms or itertools.repeat(None), strict=False):
                 undone = decide.decide_undo(self._held(op, contents, receipt), receipt, op.now_ms, at_ms)
                 self._apply(op, contents, [] if undone is None else [undone])
+
+    async def share_heard(self, packed: bytes) -> list[bytes | None]:
+        return []
 
     async def note_holders(self, queue: Queue, signs: Sequence[HolderSign]) -> None:
         with self._operation() as op:

@@ -114,11 +114,6 @@ class PlacedStore:
         self.commit_stats: CommitStats = self._home.commit_stats
 
     @property
-    def alone_since_ms(self) -> int | None:
-        """Since when no other node can have answered anybody: every node is one of the first server's."""
-        return self._home.alone_since_ms
-
-    @property
     def clock(self) -> Clock:
         """The first server's: each decides by its own, and waiting is all that this one is for."""
         return self._home.clock
@@ -360,6 +355,10 @@ class PlacedStore:
     rotate = _routed(PostgresStore.rotate)
     undo_receive = _routed(PostgresStore.undo_receive)
     note_holders = _routed(PostgresStore.note_holders)
+
+    async def share_heard(self, packed: bytes) -> list[bytes | None]:
+        return await self._home.share_heard(packed)  # every node is one of the first server's
+
     purge = _routed(PostgresStore.purge)
     discard = _routed(PostgresStore.discard)
     counts = _routed(PostgresStore.counts)

@@ -419,6 +419,7 @@ class ServedStore:
 
 _NOT_ASKED: Final = (
     "open", "close", "begin_serving", "end_serving", "next_due_ms", "trouble_at", "edit_queue", "redrive", "step_move",
+    "share_heard",
 )  # fmt: skip
 _OPERATIONS: Final = type(
     "Operations", (), {name: each for name, each in vars(Store).items() if name not in _NOT_ASKED}
@@ -432,7 +433,6 @@ class RemoteStore(Store):
     that queue is answered to anybody."""
 
     is_shared = False
-    alone_since_ms = 0
     events: StoreEvents
 
     def __init__(self, receipts: ReceiptBook, store_id: str) -> None:

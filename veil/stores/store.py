@@ -127,10 +127,6 @@ class Store(Protocol):
     is_shared: bool  # other nodes may work on the same data
     store_id: str  # which store this is, from `open` on: made with the data, and kept over a restore
 
-    @property
-    def alone_since_ms(self) -> int | None:
-        """Since when no other node can have answered anybody; None while one may."""
-
     def trouble_at(self, now_ms: int) -> Trouble | None:
         """The trouble of Veil's own that leases which would lapse at that instant are excused by; None: there is none."""
 
@@ -240,6 +236,10 @@ class Store(Protocol):
         """The answer to a receive never left: make its messages visible again and do not count the receive. Receipts that no
         longer hold their lease are passed over, and those whose lease was not opened at the instant given for it, where
         instants are given: the attempt was repeated, and another answer has it."""
+
+    async def share_heard(self, packed: bytes) -> list[bytes | None]:
+        """Where the data is shared: tell the other nodes whom this one has heard (`service/attempts.py`), and learn what they
+        have told, those that have gone lately included. None: a node is there that has told nothing."""
 
     async def note_holders(self, queue: Queue, signs: Sequence[HolderSign]) -> None:
         """Record what was learned of holders whose leases had lapsed; nothing else changes. Raises QueueMissing."""

@@ -4,6 +4,5 @@
 ALTER TABLE veil.queue_count
     ADD COLUMN generation int NOT NULL DEFAULT 0,
     ADD COLUMN changes    int NOT NULL DEFAULT 0; -- of the row, since the generation began
--- One at a time and by name: where the table is distributed, the key is changed in every part of it.
 ALTER TABLE veil.queue_count DROP CONSTRAINT queue_count_pkey;
 ALTER TABLE veil.queue_count ADD CONSTRAINT queue_count_pkey PRIMARY KEY (queue_id, generation, slot);

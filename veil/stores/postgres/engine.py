@@ -219,7 +219,6 @@ class Engine:
         self.recording = recording
         self.events: Callable[[], StoreEvents]
         self.node = 0  # this node's number
-        self.alone_since_ms: int | None = None  # by our own reckoning; None while other nodes are alive
         self.others = 1  # which are alive; until they were counted there may be one
         self._half_full: set[int] = set()  # queues with more than half of what may be in flight
         self.is_told = False  # what other nodes say reaches us
@@ -498,14 +497,6 @@ class Engine:
     def has_company(self) -> bool:
         """Whether other nodes are alive, who want to be told."""
         return self.others > 0
-
-    def meet(self, others: int) -> None:
-        """At least so many other nodes are alive now."""
-        self.others = others
-        if others:
-            self.alone_since_ms = None
-        elif self.alone_since_ms is None:
-            self.alone_since_ms = self.clock.now_ms()
 
     def given_now_ms(self) -> int | None:
         """The instant that a transaction begins at; None: the database says."""

@@ -29,6 +29,7 @@ _log = logging.getLogger(__name__)
 BEAT_S: Final = 1.0
 ALONE_BEAT_S: Final = 0.25  # while nobody can tell us anything
 DUTY_MS: Final = 4_000
+HEARD_KEPT_MS: Final = 2 * 3_600_000  # longer than anybody asks for it
 RECONNECT_S: Final = 0.2
 RECONNECT_MAX_S: Final = 2.0
 # For so many beats after a start, others may not know yet that they have to tell us.
@@ -78,6 +79,12 @@ class Nodes:
         named = {"duty": duty, "node": self.name, "lease_ms": DUTY_MS}
         return bool(await self._engine.ask(Q.take_duty, named))
 
+    async def share_heard(self, packed: bytes) -> list[bytes | None]:
+        """What every other node tells, and has told that left or died lately; None for one that is alive and tells nothing."""
+        named = {"dead_after_ms": DEAD_AFTER_MS, "kept_ms": HEARD_KEPT_MS}
+        rows = await self._engine.ask(Q.share_heard, {**named, "name": self.name, "packed": packed})
+        return [told for (told,) in rows]
+
     async def probe(self) -> None:
         """Do what a send needs, of no message: the look at a queue, the insert, and a commit that changes something.
 
@@ -110,7 +117,7 @@ class Nodes:
     async def _count_others(self) -> None:
         named = {"name": self.name, "dead_after_ms": DEAD_AFTER_MS}
         [(others,)] = await self._engine.ask(Q.others_alive, named)
-        self._engine.meet(others)
+        self._engine.others = others
 
     async def _beat(self) -> None:
         while True:
@@ -226,7 +233,7 @@ class Nodes:
         notice = read_notice(payload)
         if notice is None or notice.node == self._engine.node:
             return
-        self._engine.meet(max(1, self._engine.others))
+        self._engine.others = max(1, self._engine.others)
         events = self._engine.events()
         for queue_id, count in notice.wakes.items():
             events.messages_available(queue_id, count)

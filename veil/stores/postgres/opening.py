@@ -24,6 +24,7 @@ _MIGRATIONS: Final = (
     "003_filtered_moves.sql",
     "004_servers.sql",
     "005_lease_time.sql",
+    "006_heard.sql",
 )
 SCHEMA_VERSION: Final = len(_MIGRATIONS)
 VERSION_MIN: Final = 14

@@ -485,6 +485,18 @@ WHERE name <> %(name)s AND seen_ms > {NOW_MS} - %(dead_after_ms)s;
 -- name: leave
 DELETE FROM veil.node WHERE number = %(number)s AND name = %(name)s;
 
+-- name: share_heard
+WITH own AS (
+    INSERT INTO veil.heard (name, at_ms, packed) VALUES (%(name)s, {NOW_MS}, %(packed)s)
+    ON CONFLICT (name) DO UPDATE SET at_ms = excluded.at_ms, packed = excluded.packed
+), old AS (
+    DELETE FROM veil.heard WHERE at_ms < {NOW_MS} - %(kept_ms)s AND name <> %(name)s
+)
+SELECT h.packed
+FROM veil.heard h
+FULL JOIN (SELECT name FROM veil.node WHERE seen_ms > {NOW_MS} - %(dead_after_ms)s) n ON n.name = h.name
+WHERE coalesce(h.name, n.name) <> %(name)s;
+
 -- name: take_duty
 -- Taken, or kept, unless another node has it and is in time.
 INSERT INTO veil.duty (name, node, until_ms)

@@ -136,11 +136,6 @@ class PostgresStore:
 
     # ---- opening and closing
 
-    @property
-    def alone_since_ms(self) -> int | None:
-        """Since when no other node can have answered anybody."""
-        return self._engine.alone_since_ms
-
     async def open(self) -> None:
         await opening.migrate(self._dsn)
         await self._pool.open()
@@ -223,6 +218,9 @@ class PostgresStore:
 
     async def has_duty(self, duty: str) -> bool:
         return await self._nodes.has_duty(duty)
+
+    async def share_heard(self, packed: bytes) -> list[bytes | None]:
+        return await self._nodes.share_heard(packed)
 
     # ---- queues
 

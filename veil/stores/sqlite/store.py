@@ -72,7 +72,6 @@ class SqliteStore:
     """
 
     is_shared = False
-    alone_since_ms: int | None = 0
     receipts: ReceiptBook
     events: StoreEvents
     store_id: str
@@ -370,6 +369,9 @@ class SqliteStore:
     ) -> None:
         await self._settled(queue)
         await self._do(leases.undo_receive, self._db, queue, receipts, opened_ms, caller)
+
+    async def share_heard(self, packed: bytes) -> list[bytes | None]:
+        return []
 
     async def note_holders(self, queue: Queue, signs: Sequence[HolderSign]) -> None:
         await self._do(leases.note_holders, self._db, queue, signs)
