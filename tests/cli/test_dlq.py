@@ -94,7 +94,7 @@ def test_ctrl_c_stops_the_waiting_not_the_redrive(dead: Veil, monkeypatch: pytes
     monkeypatch.setattr("veil.cli.dlq.time", SimpleNamespace(sleep=interrupted))
     ran = dead("dlq", "redrive", "orders-dead", "--rate", "1")
     assert ran.code == 130
-    assert "goes on at the server; stop it with: veil dlq cancel orders-dead" in ran.err
+    assert "continues on the server; stop it with: veil dlq cancel orders-dead" in ran.err
     assert dead("dlq", "ls", "--json").object["last_redrive"] == "RUNNING"
     dead("dlq", "cancel", "orders-dead")
 

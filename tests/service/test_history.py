@@ -266,7 +266,7 @@ async def test_a_file_that_cannot_be_read_is_begun_anew(tmp_path: Path, content:
     watched = await _run(path, clock, MemoryStore(clock))
     orders = await open_desk(watched.service)
     await orders.send()
-    assert "begun anew" in caplog.text
+    assert "starts again" in caplog.text
     await watched.service.stop()
 
     again = HistoryFile(path)
@@ -282,5 +282,5 @@ def test_the_file_cannot_grow_beyond_its_bound(
     for first in range(0, 4_000, 500):
         file.write([(0, span, 1, row) for span in range(first, first + 500)], [0, 0, 0])
         assert sum(each.stat().st_size for each in tmp_path.iterdir()) < 4 << 20
-    assert "begun anew" in caplog.text
+    assert "starts again" in caplog.text
     file.close()

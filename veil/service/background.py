@@ -12,15 +12,8 @@ from veil.core.errors import StoreError, VeilError
 from veil.core.limits import MOVE_RATE_MAX
 from veil.core.queue import Chosen, MoveTask, Scan, ScanStep
 from veil.journal.attempts import JournalLookup
-from veil.service.dead_letters import (
-    ASKED_AT_ONCE,
-    Letter,
-    last_errors,
-    read_filter,
-    read_letter,
-    to_chosen,
-)
-from veil.service.turns import Turn, Turns
+from veil.service.dead_letters import look_through, read_filter, to_chosen
+from veil.service.turns import BYTES_AT_ONCE, Turn, Turns
 from veil.stores.store import Store
 
 _log = logging.getLogger(__name__)
@@ -100,9 +93,8 @@ class Ticker:
 _STEPS_PER_S: Final = 10
 _AFTER_FAILURE_MS: Final = 1_000
 LOOK_MS: Final = 2_000
-# At most a little over a megabyte, so that neither a look nor a step holds others up for long.
+# And a little over a megabyte at most, so that neither a look nor a step holds others up for long.
 _LOOKED_AT_ONCE: Final = 500
-_BYTES_AT_ONCE: Final = 1 << 20
 
 
 class MoveRunners:
@@ -192,30 +184,24 @@ class MoveRunners:
         queue = await self._store.find_queue(task.source)
         if queue is None:
             return ScanStep((), scan.after_seq, 0, is_last=True)  # as with any task: nothing is left to move
-        messages = await self._store.peek(
-            queue,
-            after_seq=scan.after_seq,
-            up_to_seq=scan.up_to_seq,
-            limit=_LOOKED_AT_ONCE,
-            bytes_max=_BYTES_AT_ONCE,
-        )
-        wanted, turn = read_filter(scan.filter), Turn(self._turns)
         found: list[Chosen] = []
-        for first in range(0, len(messages), ASKED_AT_ONCE):
-            letters: list[Letter] = []
-            for message in messages[first : first + ASKED_AT_ONCE]:
-                await turn.pause()
-                letters.append(read_letter(queue, message))
-            errors = await last_errors(wanted, letters, self.lives)
-            for looked, letter in enumerate(letters, first + 1):
-                await turn.pause()
-                if wanted.matches(letter, errors.get(letter.message.seq)):
-                    found.append(to_chosen(letter, task.destination, self._type_attributes))
-                    if len(found) == count:
-                        return ScanStep(found, letter.message.seq, looked, is_last=False)
-        return ScanStep(
-            found, messages[-1].seq if messages else scan.after_seq, len(messages), is_last=not messages
-        )
+        after_seq, looked, looked_bytes = scan.after_seq, 0, 0
+        async for letter, matches in look_through(
+            self._store,
+            queue,
+            read_filter(scan.filter),
+            self.lives,
+            Turn(self._turns),
+            after_seq=after_seq,
+            up_to_seq=scan.up_to_seq,
+        ):
+            after_seq, looked = letter.message.seq, looked + 1
+            looked_bytes += letter.message.held_bytes
+            if matches:
+                found.append(to_chosen(letter, task.destination, self._type_attributes))
+            if len(found) == count or looked == _LOOKED_AT_ONCE or looked_bytes >= BYTES_AT_ONCE:
+                return ScanStep(found, after_seq, looked, is_last=False)
+        return ScanStep(found, after_seq, looked, is_last=True)
 
     async def _pause(self, task_id: str, until_ms: int) -> None:
         pause = self.pauses[task_id] = asyncio.get_running_loop().create_future()

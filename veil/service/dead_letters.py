@@ -7,7 +7,7 @@ received too often has none, and of it the journal tells what its attempts ended
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from typing import Final, NamedTuple
@@ -35,6 +35,8 @@ from veil.core.message_rules import Draft, body_md5, check_draft
 from veil.core.queue import Chosen, Queue, QueueKey, parse_arn
 from veil.core.text import fingerprint, whole_number
 from veil.journal.attempts import JournalLookup
+from veil.service.turns import BYTES_AT_ONCE, Turn
+from veil.stores.store import Store
 
 REDRIVEN_FROM: Final = "Veil.RedrivenFrom"
 # What a consumer writes again whenever it gives a message up; the least useful first.
@@ -173,13 +175,40 @@ def _mentions(letter: Letter, text: str) -> bool:
 
 
 # Messages of which the journal is asked together: a look into it is bounded in events.
-ASKED_AT_ONCE: Final = 64
+_ASKED_AT_ONCE: Final = 64
+_ROWS_AT_ONCE: Final = 250
 
 
-async def last_errors(
+async def look_through(
+    store: Store,
+    queue: Queue,
+    wanted: LetterFilter,
+    lives: JournalLookup | None,
+    turn: Turn,
+    *,
+    after_seq: int,
+    up_to_seq: int | None = None,
+) -> AsyncIterator[tuple[Letter, bool]]:
+    """Each dead letter between those keys, the oldest first, and whether the filter lets it through."""
+    limit = _ASKED_AT_ONCE if wanted.error else _ROWS_AT_ONCE
+    while messages := await store.peek(
+        queue, after_seq=after_seq, up_to_seq=up_to_seq, limit=limit, bytes_max=BYTES_AT_ONCE
+    ):
+        letters: list[Letter] = []
+        for message in messages:
+            await turn.pause()
+            letters.append(read_letter(queue, message))
+        errors = await _last_errors(wanted, letters, lives)
+        for letter in letters:
+            await turn.pause()
+            after_seq = letter.message.seq
+            yield letter, wanted.matches(letter, errors.get(after_seq))
+
+
+async def _last_errors(
     wanted: LetterFilter, letters: Sequence[Letter], lives: JournalLookup | None
 ) -> dict[int, str]:
-    """By key, the type of the last error of those letters whose match depends on it; at most ASKED_AT_ONCE letters."""
+    """By key, the type of the last error of those letters whose match depends on it."""
     if not wanted.error or lives is None:
         return {}
     asked = {

@@ -29,7 +29,7 @@ from veil.core.message_rules import Draft, body_md5, check_draft, content_dedupl
 from veil.core.queue import Queue, QueueSettings
 from veil.core.receipt import Receipt
 from veil.service.service import Service
-from veil.service.turns import Turn
+from veil.service.turns import BYTES_AT_ONCE, Turn
 from veil.stores.store import Extension
 
 # ---- message ids
@@ -267,7 +267,6 @@ SEARCH_ROWS_MAX: Final = 5_000
 SEARCH_BYTES_MAX: Final = 16 << 20
 SEARCH_FOUND_BYTES_MAX: Final = 4 << 20
 _ROWS_AT_ONCE: Final = 500
-BYTES_AT_ONCE: Final = 1 << 20  # read without a pause
 
 
 class SearchPage(NamedTuple):

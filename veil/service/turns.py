@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import Final
 
 SLICE_S: Final = 0.008
+BYTES_AT_ONCE: Final = 1 << 20  # of messages, read from the store without a pause
 
 
 class Turns:

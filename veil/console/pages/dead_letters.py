@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
@@ -18,15 +18,8 @@ from veil.core.limits import MOVE_RATE_MAX
 from veil.core.queue import MoveTask, Queue, QueueKey
 from veil.core.sequence import SEQ_MAX
 from veil.journal.attempts import LastError
-from veil.service.dead_letters import (
-    ASKED_AT_ONCE,
-    Letter,
-    LetterFilter,
-    last_errors,
-    read_filter,
-    read_letter,
-)
-from veil.service.messages import BYTES_AT_ONCE, SEARCH_BYTES_MAX, SEARCH_ROWS_MAX
+from veil.service.dead_letters import Letter, LetterFilter, look_through, read_filter
+from veil.service.messages import SEARCH_BYTES_MAX, SEARCH_ROWS_MAX
 from veil.service.moves import list_moves
 from veil.service.service import Service
 from veil.service.turns import Turn
@@ -40,7 +33,6 @@ _QUEUES_LISTED_MAX: Final = 300
 GROUPED_ROWS: Final = 1_000  # unless somebody asks for more: the page shall be there at once
 GROUPED_ROWS_MAX: Final = 50_000
 GROUPED_BYTES_MAX: Final = 64 << 20  # where more is asked for than usual
-_ROWS_AT_ONCE: Final = 250
 GROUPS_SHOWN_MAX: Final = 50
 _SAMPLE_MAX: Final = 20
 _ERRORS_SHOWN: Final = 3
@@ -155,7 +147,9 @@ async def letter_page(service: Service, queue: Queue, selection: LetterSelection
     """The next dead letters that match, behind the selection's `after`."""
     found: list[Letter] = []
     rows = looked_bytes = 0
-    async for letter, matches in _look(service, queue, selection.filter, selection.after, turn):
+    async for letter, matches in look_through(
+        service.store, queue, selection.filter, service.lives, turn, after_seq=selection.after
+    ):
         rows, looked_bytes = rows + 1, looked_bytes + letter.message.held_bytes
         if matches:
             found.append(letter)
@@ -171,7 +165,9 @@ async def letter_groups(
     """The first rows of the queue as groups, and how many of them match."""
     told, looked_bytes = LetterGroups(), 0
     bytes_max = SEARCH_BYTES_MAX if rows_max <= SEARCH_ROWS_MAX else GROUPED_BYTES_MAX
-    async for letter, matches in _look(service, queue, selection.filter, 0, turn):
+    async for letter, matches in look_through(
+        service.store, queue, selection.filter, service.lives, turn, after_seq=0
+    ):
         if told.rows >= rows_max or looked_bytes >= bytes_max:
             told.is_all = False
             break
@@ -183,23 +179,6 @@ async def letter_groups(
             told.sourceless += letter.source is None
     told.groups = sorted(told.by_key.values(), key=lambda each: (-each.count, each.first_ms))
     return told
-
-
-async def _look(
-    service: Service, queue: Queue, wanted: LetterFilter, after: int, turn: Turn
-) -> AsyncIterator[tuple[Letter, bool]]:
-    """Each letter behind that key, the oldest first, and whether the filter lets it through."""
-    limit = ASKED_AT_ONCE if wanted.error else _ROWS_AT_ONCE
-    while found := await service.store.peek(queue, after_seq=after, limit=limit, bytes_max=BYTES_AT_ONCE):
-        letters = []
-        for message in found:
-            await turn.pause()
-            letters.append(read_letter(queue, message))
-        errors = await last_errors(wanted, letters, service.lives)
-        for letter in letters:
-            await turn.pause()
-            after = letter.message.seq
-            yield letter, wanted.matches(letter, errors.get(after))
 
 
 # ---- moves
