@@ -17,11 +17,12 @@ from veil.core.errors import HoldClosed, StreamTaken
 from veil.core.lease import NUMBER_MAX, STREAM_REST_MS, HoldContent, HoldKey, HoldTally, Member
 from veil.core.message import Caller, StoredMessage
 from veil.core.queue import Queue
+from veil.core.receipt import Receipt
 from veil.core.sequence import expired_below
 from veil.stores.sql import to_message
 from veil.stores.sqlite.apply import apply
 from veil.stores.sqlite.database import Database, Q, QueueState
-from veil.stores.sqlite.leases import held_messages
+from veil.stores.sqlite.leases import delete_held, held_messages
 from veil.stores.sqlite.messages import take
 
 # A step ends with the hold that brings it to either: bounds how long it holds up everything else.
@@ -97,15 +98,18 @@ def delete_holds(
     state, now_ms = db.state_of(queue), db.clock.now_ms()
 
     def delete(key: HoldKey, lost: int, members: list[Member]) -> HoldTally:
-        messages = held_messages(db, state, [member.seq for member in members], now_ms)
+        # Most hold what they were received with, and go in one statement; the rest is read and decided.
+        receipts = [Receipt(queue.id, *member) for member in members]
+        left = [members[place] for place in delete_held(db, state, receipts, now_ms, caller)]
+        messages = held_messages(db, state, [member.seq for member in left], now_ms) if left else {}
         effects = []
-        for member in members:
+        for member in left:
             # Taken out: a member that a hold has twice is gone the second time.
             message = messages.pop(member.seq, None)
             effects.append(decide.delete_member(member, message, state.queue, now_ms))
         apply(db, state, effects, now_ms, caller)
         db.execute(Q.drop_hold, (queue.id, *key))
-        deleted = sum(isinstance(effect, Deleted) for effect in effects)
+        deleted = len(members) - len(left) + sum(isinstance(effect, Deleted) for effect in effects)
         return HoldTally(deleted, lost + len(members) - deleted)
 
     if not _is_owned(db, queue.id, stream, owner):

@@ -59,12 +59,7 @@ def delete(
     """Delete by receipt, each on its own."""
     state, now_ms = db.state_of(queue), db.clock.now_ms()
     answers: list[Deletion | VeilError] = [Deletion.DELETED] * len(receipts)
-    places: Sequence[int] = range(len(receipts))
-    # Of two receipts of one message, each finds what the one before it left: they are decided in their order.
-    is_alone = len(receipts) == 1
-    if not state.has_groups and (is_alone or len({receipt.seq for receipt in receipts}) == len(receipts)):
-        places = _delete_held(db, state, receipts, now_ms, caller, said)
-    if places:
+    if places := delete_held(db, state, receipts, now_ms, caller, said):
         left = [receipts[place] for place in places]
         messages = held_messages(db, state, [receipt.seq for receipt in left], now_ms)
         fifo = state.queue.settings.fifo
@@ -77,15 +72,20 @@ def delete(
     return answers
 
 
-def _delete_held(
+def delete_held(
     db: Database,
     state: QueueState,
     receipts: Sequence[Receipt],
     now_ms: int,
     caller: Caller,
-    said: Mapping[int, Said],
-) -> list[int]:
-    """The shortcut `take_held` of queries.sql; the places of those receipts that do not hold their messages."""
+    said: Mapping[int, Said] = NOTHING_SAID,
+) -> Sequence[int]:
+    """The shortcut `take_held` of queries.sql; the places of those receipts that are to be decided: they do not hold their
+    messages, or the queue has groups."""
+    # Of two receipts of one message, each finds what the one before it left: they are decided in their order.
+    is_alone = len(receipts) == 1
+    if state.has_groups or not (is_alone or len({receipt.seq for receipt in receipts}) == len(receipts)):
+        return range(len(receipts))
     queue = state.queue
     # What is past its retention is gone, though perhaps not yet swept.
     open_now = (queue.id, now_ms, expired_below(now_ms, queue.settings.retention_s))
